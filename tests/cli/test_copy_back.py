@@ -16,8 +16,6 @@ import pytest
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
 from tests.support.soak import long, soak
-from tpuctl.sim.hosts.isolated.network import run_ip, tag_of
-from tpuctl.sim.server import control
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -84,21 +82,12 @@ def kill(_session: Session, client: subprocess.Popen[str]) -> None:
     client.wait()
 
 
-def set_cables(session: Session, state: str) -> None:
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    tag = f"tpv{tag_of(info.world_id)}"
-    links = [path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(tag)]
-    assert len(links) == 2
-    run_ip([f"link set {link} {state}" for link in links])
-
-
 def cut(session: Session, client: subprocess.Popen[str]) -> None:
-    set_cables(session, "down")
+    session.set_cables("down")
     try:
         _, stderr = client.communicate(timeout=TIMEOUT_S)
     finally:
-        set_cables(session, "up")
+        session.set_cables("up")
     assert client.returncode == 3
     assert "no sign of life" in stderr
     assert "goes on where it broke off" in stderr

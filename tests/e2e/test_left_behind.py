@@ -16,8 +16,6 @@ from tests.support.family import FAMILY, MEMBERS
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
 from tpuctl.hosts.commands import SILENCE_S
-from tpuctl.sim.hosts.isolated.network import run_ip, tag_of
-from tpuctl.sim.server import control
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -55,14 +53,6 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def set_cables(session: Session, state: str) -> None:
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    cables = [link for link in os.listdir("/sys/class/net") if link.startswith(f"tpv{tag_of(info.world_id)}")]
-    assert len(cables) == 2
-    run_ip([f"link set {cable} {state}" for cable in cables])
-
-
 def interrupt(session: Session, client: subprocess.Popen[str]) -> None:
     client.send_signal(signal.SIGINT)
     assert client.wait(TIMEOUT_S) == 130
@@ -83,12 +73,12 @@ def test_nothing_of_a_command_is_left(session: Session, event: str) -> None:
     try:
         until(lambda: count(mark) == EVERYBODY, "the start")
         if event == "cut cable":
-            set_cables(session, "down")
+            session.set_cables("down")
         else:
             EVENTS[event](session, client)
         until(lambda: count(mark) == 0, "the end of everybody")
     finally:
-        set_cables(session, "up")
+        session.set_cables("up")
         client.kill()
         client.communicate()
 
@@ -100,10 +90,10 @@ def test_everything_of_a_run_is_left_and_is_found_again(session: Session, event:
     try:
         until(lambda: count(mark) == EVERYBODY, "the start")
         if event == "cut cable":
-            set_cables(session, "down")
+            session.set_cables("down")
             time.sleep(SILENCE_S + 3)  # what would end a command; a run must not care
             assert count(mark) == EVERYBODY
-            set_cables(session, "up")
+            session.set_cables("up")
             kill(session, client)
         else:
             EVENTS[event](session, client)
@@ -117,6 +107,45 @@ def test_everything_of_a_run_is_left_and_is_found_again(session: Session, event:
         session.type("stop", name, "--grace", "1", "--yes")
         until(lambda: count(mark) == 0, "the end of everybody")
     finally:
-        set_cables(session, "up")
+        session.set_cables("up")
+        client.kill()
+        client.communicate()
+
+
+STEPS = """\
+import os, time
+for step in range(3):
+    print("step", step, "of attempt", os.environ["TPUCTL_ATTEMPT"], flush=True)
+if os.environ["TPUCTL_ATTEMPT"] == "1":
+    time.sleep(600)
+"""
+LIMIT_S = 5
+
+
+def test_a_worker_without_a_network_is_named_and_the_run_begins_again_without_leftovers(
+    session: Session,
+) -> None:
+    (session.work / "steps.py").write_text(STEPS)
+    stall = ("--stall", f"{LIMIT_S}s", "--on-stall", "restart", "--grace", "1")
+    client = session.start("run", "--name", "cut", "--no-checkpoint", "--on", "big", *stall, "steps.py")
+    try:
+        assert client.stderr is not None
+        while "runs on 2 workers" not in (line := client.stderr.readline()):
+            assert line, "the run ended"
+        session.set_cables("down", 1)
+        cut = time.monotonic()
+
+        def named() -> bool:
+            return any("no answer" in row["reason"] for row in session.json("why", "cut"))
+
+        until(named, "the name of the worker that lost its network")
+        print(f"named {time.monotonic() - cut:.0f} s after the cut; the limit is {LIMIT_S} s")
+        session.set_cables("up", 1)
+        done = session.finish(client)
+        assert done.returncode == 0, done.stderr
+        assert "of attempt 2" in done.stdout
+        assert count("steps.py") == 0
+    finally:
+        session.set_cables("up")
         client.kill()
         client.communicate()

@@ -101,6 +101,18 @@ class Session:
         assert info is not None
         return list(control.journal(info))
 
+    def set_cables(self, state: str, count: int = 2) -> None:
+        """Sets `count` network cables of isolated hosts, of which there are two, "up" or "down"."""
+        from tpuctl.sim.hosts.isolated.network import run_ip, tag_of
+        from tpuctl.sim.server import control
+
+        info = control.status(self.root / "state" / "sim")
+        assert info is not None
+        tag = f"tpv{tag_of(info.world_id)}"
+        cables = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(tag))
+        assert len(cables) == 2
+        run_ip([f"link set {cable} {state}" for cable in cables[:count]])
+
 
 @contextmanager
 def open_session(*sim_options: str) -> Iterator[Session]:
