@@ -117,6 +117,7 @@ class Lab:
                 "generation": 1,
                 "snapshot": None,
                 "fs_uuid": copy.fs_uuid,
+                "type": "pd-balanced",
             }
             self.check_owned(services)
             [first] = self.on(services, "dev", "sha256sum < /mnt/data/set")

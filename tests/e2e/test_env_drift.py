@@ -206,9 +206,9 @@ until = time.time() + 60
 while time.time() < until and not any("is held by" in open(log).read()
                                       for log in glob.glob("/home/*/.tpuctl/runs/provision-*/*/stderr.log")):
     time.sleep(0.1)
-time.sleep(3)
+time.sleep(9)
 """
-"""Holds the lock of dpkg until that was noticed, and long enough for a client to hear of it."""
+"""Holds the lock of dpkg until that was noticed, and longer than a client waits before it says so."""
 
 
 def deb(folder: Path, name: str, version: str) -> dict[str, str]:

@@ -99,7 +99,7 @@ class Folders:
         self.check(bucket)
         if delimiter not in ("", "/"):
             raise invalid("The only supported delimiter is '/'.")
-        limit = min(limit or 1000, 1000)
+        limit = min(limit, 1000) if limit > 0 else 1000
         found: list[Data] = []
         for name, data in self._store.folder_rows(bucket, max(prefix, token)):
             if not name.startswith(prefix):

@@ -67,7 +67,7 @@ class ManagedFolders:
     def page(self, bucket: str, prefix: str = "", token: str = "", limit: int = 0) -> tuple[list[Data], str]:
         """Those below `prefix`, and the token of the next page."""
         self._store.get_bucket(bucket)
-        limit = min(limit or PAGE_MAX, PAGE_MAX)
+        limit = min(limit, PAGE_MAX) if limit > 0 else PAGE_MAX
         rows = self._store.folder_rows(bucket, max(prefix, token), managed=True)
         found = [json.loads(data) for name, data in rows if name > token and name.startswith(prefix)]
         return found[:limit], found[limit - 1]["name"] if len(found) > limit else ""
