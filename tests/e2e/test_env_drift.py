@@ -206,7 +206,7 @@ until = time.time() + 60
 while time.time() < until and not any("is held by" in open(log).read()
                                       for log in glob.glob("/home/*/.tpuctl/runs/provision-*/*/stderr.log")):
     time.sleep(0.1)
-time.sleep(9)
+time.sleep(14)
 """
 """Holds the lock of dpkg until that was noticed, and longer than a client waits before it says so."""
 
