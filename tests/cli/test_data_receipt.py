@@ -118,6 +118,7 @@ def test_first_batches_that_repeat_each_other_keep_a_run_from_starting(
     checks = session.json("manifest", "show", "parts")["checks"]
     assert [row["check"] for row in checks] == [f"probe {TOKENS}"]
     assert len({word for word in checks[0]["detail"].split() if len(word.strip(",")) == 12}) == 2
+    assert f"data {TOKENS} is not probed" in session.type("rerun", "parts", "--name", "again").stderr
 
 
 def test_made_up_data_is_shown_wherever_the_run_is(session: Session) -> None:

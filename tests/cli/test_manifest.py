@@ -33,6 +33,17 @@ def git(session: Session, *words: str) -> None:
     subprocess.run(["git", *identity, *words], cwd=session.work, check=True, capture_output=True)
 
 
+def make_dirty_repository(session: Session, program: str, token: str) -> None:
+    """train.py, changed since its commit, a file that is not tracked, and a remote with a token in its URL."""
+    git(session, "init", "-q")
+    (session.work / "train.py").write_text("print('an earlier version')\n")
+    git(session, "add", ".")
+    git(session, "commit", "-qm", "first")
+    git(session, "remote", "add", "origin", f"https://kim:{token}@example.org/code.git")
+    (session.work / "train.py").write_text(program)
+    (session.work / "notes.txt").write_text("not tracked\n")
+
+
 SECRETS = ("--secret", "KEY=env:PLANTED", "--secret", "MANAGED=sm://sim-project/planted")
 
 
@@ -52,13 +63,7 @@ def add_secret(session: Session, name: str, value: str) -> None:
 def session() -> Iterator[Session]:
     with open_session() as made:
         made.environ.update(PLANTED=TOKEN, HF_TOKEN=TOKEN)
-        git(made, "init", "-q")
-        (made.work / "train.py").write_text("print('an earlier version')\n")
-        git(made, "add", ".")
-        git(made, "commit", "-qm", "first")
-        git(made, "remote", "add", "origin", f"https://kim:{TOKEN}@example.org/code.git")
-        (made.work / "train.py").write_text(PROGRAM)
-        (made.work / "notes.txt").write_text("not tracked\n")
+        make_dirty_repository(made, PROGRAM, TOKEN)
         made.type("up", "v4-16", "big", "--spot", "--pay")
         add_secret(made, "planted", TOKEN)
         words = ("--on", "big", "--no-checkpoint", *SECRETS, "--var", "SEED=1", "--stall", "20m")

@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tests.cli.test_manifest import add_secret, git, losses, read
+from tests.cli.test_manifest import add_secret, losses, make_dirty_repository, read
 from tests.support.require import require_gcsfuse, require_isolated_hosts
 from tests.support.session import Session, another_machine, open_session
 from tests.support.wheels import Project
@@ -52,13 +52,7 @@ def session() -> Iterator[Session]:
         made.type("config", "init", "--store", "gs://sim-bucket/lab")
         made.project = Project(made.work)
         made.project.add("tiny", {"tiny": "1.0"}, "imports: [tiny]\nvariables: {TINY: 'yes'}")
-        git(made, "init", "-q")
-        (made.work / "train.py").write_text("print('an earlier version')\n")
-        git(made, "add", ".")
-        git(made, "commit", "-qm", "first")
-        git(made, "remote", "add", "origin", f"https://kim:{TOKEN}@example.org/code.git")
-        (made.work / "train.py").write_text(PROGRAM)
-        (made.work / "notes.txt").write_text("not tracked\n")
+        make_dirty_repository(made, PROGRAM, TOKEN)
         add_secret(made, "planted", TOKEN)
         made.type("up", "v4-8", "dev", "--spot", "--pay", "--zone", ZONE)
         made.type("disk", "create", "data", "--size", "10", "--zone", ZONE)

@@ -9,11 +9,10 @@ What a machine has fetched is taken out of a log that has become long, as a hole
 what they are, and so does the file that the program writes to.
 """
 
-import contextlib
 import os
 import time
 
-from base import file_size, read_json, write_json
+from base import file_size, read_json, suppress, write_json
 
 STREAMS = ("stdout", "stderr")
 LOOK_S = 0.2
@@ -41,7 +40,7 @@ class LogTimes:
             return
         self.looked = now
         for index in self.indexes:
-            with contextlib.suppress(OSError):  # a full disk: the next look writes it
+            with suppress(OSError):  # a full disk: the next look writes it
                 if index.look(now, last) >= KEPT:
                     shorten(self.attempt, index.stream)
 
@@ -80,7 +79,7 @@ def note_fetched(attempt, stream, offset):
         return
     known = read_json(attempt.path(FETCHED)) or {}
     if offset >= known.get(stream, 0) + PIECE:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             write_json(attempt.path(FETCHED), dict(known, **{stream: offset}))
 
 
