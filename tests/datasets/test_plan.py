@@ -20,7 +20,6 @@ from tpuctl.datasets.plan import (
     difference,
     header,
     in_order,
-    is_odd,
     parse_manifest,
     plan_pack,
     render_manifest,
@@ -42,7 +41,7 @@ from tpuctl.errors import TpuctlError, UsageError
     ],
 )
 def test_key_of_a_sample(name: str, key: str, odd: bool) -> None:
-    assert (sample_key(name), is_odd(name)) == (key, odd)
+    assert (sample_key(name), plan_pack([(name, 1)]).odd) == (key, odd)
 
 
 @pytest.mark.parametrize(

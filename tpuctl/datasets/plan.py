@@ -128,12 +128,6 @@ def sample_key(name: str) -> str:
     return f"{folder}{slash}{key}" if key else name
 
 
-def is_odd(name: str) -> bool:
-    """Whether readers of webdataset pass over a file: it has no key, or no extension."""
-    key, dot, _ = name.rpartition("/")[2].partition(".")
-    return not (key and dot)
-
-
 def in_order(names: Iterable[str]) -> list[str]:
     """The files of one folder so that those of a sample stand together."""
     # As by (sample_key(name), name), in half the time: a NUL is in no name and before all that may be.

@@ -230,8 +230,3 @@ def describe_failure(failure: Failure) -> str:
     who = f"worker {failure.worker}: " if failure.worker is not None else ""
     whose = f", {failure.whose}" if failure.whose is not Fault.UNKNOWN else ""
     return f"{who}{failure.meaning} ({failure.signature}{whose})"
-
-
-def is_certain(failure: Failure | None) -> bool:
-    """Whether it would come again, so that the run is not started again."""
-    return failure is not None and not failure.retry
