@@ -54,6 +54,14 @@ def read_json(path):
         return None
 
 
+def sha256_of(path):
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            found.update(piece)
+    return found.hexdigest()
+
+
 def write(path, text, mode=0o644):
     temp = "%s.%d.tmp" % (path, os.getpid())
     handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -224,6 +232,7 @@ class Keeper:
             "program": self.plan["program"],
             "version": self.plan["version"],
             "keeper": identity(os.getpid()),
+            "keeper_sha256": sha256_of(os.path.abspath(__file__)),
             "restarts": before.get("restarts", 0) if same else 0,
             "detail": before.get("detail", "") if same else "",
             "troubled_at": before.get("troubled_at", 0.0) if same else 0.0,
@@ -416,10 +425,12 @@ def stop(folder):
     return status
 
 
-def is_well(folder, plan):
+def is_well(folder, plan, here):
+    """Mounted as `plan` has it, and kept by the keeper that came with it; another one is replaced."""
     status = read_json(os.path.join(folder, "status.json")) or {}
     return (
         status.get("digest") == plan["digest"]
+        and status.get("keeper_sha256") == sha256_of(os.path.join(here, "keeper.py"))
         and status.get("state") == "up"
         and alive(status.get("keeper"))
         and alive(status.get("gcsfuse"))
@@ -449,12 +460,9 @@ def install_program(source, sha256):
     path = os.path.join(PROGRAMS, sha256[:16], "gcsfuse")
     if os.path.exists(path):
         return path
-    found = hashlib.sha256()
-    with open(source, "rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
-            found.update(piece)
-    if found.hexdigest() != sha256:
-        raise Refused("the gcsfuse that came has the sha256 %s, not %s" % (found.hexdigest()[:16], sha256[:16]))
+    found = sha256_of(source)
+    if found != sha256:
+        raise Refused("the gcsfuse that came has the sha256 %s, not %s" % (found[:16], sha256[:16]))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temp = "%s.%d.tmp" % (path, os.getpid())
     shutil.copyfile(source, temp)
@@ -469,7 +477,7 @@ def up(plan_file):
     folder = folder_of(plan["path"])
     os.makedirs(folder, exist_ok=True)
     with locked(folder):
-        if is_well(folder, plan):
+        if is_well(folder, plan, here):
             return
         old = read_json(os.path.join(folder, "plan.json"))
         try:

@@ -280,6 +280,36 @@ def test_a_mount_whose_keeper_died_too_is_brought_back_by_a_pass(session: Sessio
     session.watch_until(lambda: well(session) and session.json("status", "big")["state"] == "ready")
 
 
+def test_the_keeper_of_another_tpuctl_is_told_of_and_replaced_under_open_files(session: Session) -> None:
+    """One from before an upgrade: what has the mount open goes on reading."""
+    script = f"""
+        cd /var/lib/tpuctl-mounts/$(grep -l '"{CKPT}"' /var/lib/tpuctl-mounts/*/status.json | cut -d/ -f5)
+        echo '# older' >> keeper.py; pkill -9 -f "$PWD/keep[e]r.py"
+        setsid python3 -I -S $PWD/keeper.py keep $PWD > /dev/null 2>&1 < /dev/null &
+        sleep 1; pgrep -f 'gcsfuse.*{CKPT}$'"""
+    on(session, 0, f"echo first > {CKPT}/open")
+    server = on(session, 1, f"sudo sh -c '{script.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}'")
+    reader = session.start(
+        "exec",
+        "big",
+        "--worker",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        f"exec 3< {CKPT}/open; until test -e {CKPT}/go; do sleep 0.2; done; cat <&3",
+    )
+    wait_until(lambda: on(session, 1, "pgrep -f '[g]o; do sleep'; true") != "")
+    wait_until(lambda: "by a keeper of another tpuctl" in session.type("status", "big").stdout)
+    wait_until(lambda: [row["worker"] for row in rows(session) if row["old_keeper"]] == [1])
+    session.type("mount", "check", "--heal")
+    assert healths(session) == {"mounted"}
+    assert on(session, 1, f"pgrep -f 'gcsfuse.*{CKPT}$'") == server
+    on(session, 0, f"touch {CKPT}/go")
+    assert session.finish(reader).stdout.split()[-1] == "first"
+    on(session, 0, f"rm {CKPT}/go {CKPT}/open")
+
+
 def test_a_run_says_what_was_mounted_and_does_not_keep_its_models_there(session: Session) -> None:
     words = ("run", "--on", "big", "--no-checkpoint", "--name", "reads")
     session.type(*words, "--", "sh", "-c", f"echo $TPUCTL_WORKER > {CKPT}/run; cat {CKPT}/run")
@@ -341,12 +371,14 @@ def test_a_mount_goes_when_nobody_has_it_open_and_its_files_stay(session: Sessio
 def test_mounts_of_a_fleet_file_are_there_before_its_slice_is_ready_and_follow_the_file(
     session: Session,
 ) -> None:
-    def apply(*mounts: str) -> dict[str, str]:
+    def apply(*mounts: str, prune: bool = False, status: int = 0, said: str = "") -> dict[str, str]:
         """The process that serves each path, and the ttl it was given."""
         filed = {"accelerator": "v4-8", "pay": True, "tier": "spot", "zone": ZONE, "mount": mounts}
         text = json.dumps({"fleet": {"name": "lab", "slices": {"filed": filed}}})
         (session.work / "fleet.yaml").write_text(text)
-        session.type("apply", "-f", "fleet.yaml", "--yes")
+        options = ("--prune",) if prune else ("--yes",)
+        done = session.type("apply", "-f", "fleet.yaml", *options, status=status)
+        assert said in " ".join(done.stderr.split())
         assert session.json("status", "filed")["state"] == "ready"
         script = """
             for pid in $(pgrep -x gcsfuse); do
@@ -363,9 +395,21 @@ def test_mounts_of_a_fleet_file_are_there_before_its_slice_is_ready_and_follow_t
     changed = apply("gs://sim-bucket/a:/mnt/a:train,ttl=9", both[1])
     assert changed["/mnt/a"].endswith("-9")
     assert changed["/mnt/b"] == first["/mnt/b"]
-    assert apply(both[1]) == changed  # `mount rm` takes one off
-    session.type("mount", "rm", "/mnt/a", "--on", "filed")
-    assert apply(both[1]) == {"/mnt/b": first["/mnt/b"]}
+    session.type("mount", "add", "gs://sim-bucket/c:/mnt/c", "--on", "filed")
+    by_hand = apply(both[1])
+    assert {**by_hand, **changed} == by_hand
+    inside = session.start("exec", "filed", "--", "sh", "-c", "cd /mnt/a && exec sleep 334")
+    wait_until(lambda: on(session, 0, "pgrep -f '[s]leep 334'; true", name="filed") != "")
+    assert apply(both[1], prune=True, status=3, said="target is busy") == by_hand
+    on(session, 0, "pkill -f '[s]leep 334'", name="filed")
+    inside.communicate(timeout=60)
+    died = session.type_killed(2, "after", "apply", "-f", "fleet.yaml", "--prune")
+    assert died.returncode in (-9, 0), died.stderr
+    assert apply(both[1], prune=True) == {path: by_hand[path] for path in ("/mnt/b", "/mnt/c")}
+    assert {row["path"] for row in session.json("mount", "ls") if row["slice"] == "filed"} == {
+        "/mnt/b",
+        "/mnt/c",
+    }
     session.type("down", "filed", "--yes")
 
 

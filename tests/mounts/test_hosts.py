@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from tpuctl.model.hosts import Blob
 from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.model.verdict import Blocked
-from tpuctl.mounts.hosts import KeeperFiles, Mounted, Unmounted, health, mounted
+from tpuctl.mounts.hosts import KeeperFiles, Mounted, Unmounted, has_old_keeper, health, mounted
 from tpuctl.mounts.rules import MountRules
 
 RULES = MountRules(*load_mount_table())
@@ -31,6 +32,7 @@ HOST: Mapping[str, Any] = {
 
 def facts(kind: Mounted = PLAIN, *, root: str = "sudo", there: bool = True, **more: Any) -> Facts:
     mount = {"path": "/mnt/data", "bucket": "data", "digest": kind.digest, "state": "up", "alive": True}
+    mount["keeper"] = hashlib.sha256(FILES.keeper).hexdigest()
     gcsfuse = {
         "version": more.pop("version", ""),
         "programs": more.pop("programs", []),
@@ -63,6 +65,15 @@ def test_what_is_not_as_asked_is_mounted(more: dict[str, Any], said: str) -> Non
     found = facts(version=RULES.pinned, **more)
     assert planned(PLAIN, found) == ["mount_bucket"]
     assert health(found, PLAIN) == said
+
+
+@pytest.mark.parametrize("old", ["", "0" * 64])
+def test_the_keeper_of_another_tpuctl_is_replaced_when_a_person_asks(old: str) -> None:
+    found, renewing = facts(keeper=old, version=RULES.pinned), replace(PLAIN, renew=True)
+    assert has_old_keeper(found, PLAIN)
+    assert planned(PLAIN, found) == []
+    assert planned(renewing, found) == ["mount_bucket"]
+    assert planned(renewing, facts()) == []
 
 
 def test_a_bucket_that_does_not_answer_is_told_of_and_not_mounted_again() -> None:

@@ -122,6 +122,7 @@ def judged(status, server, bucket, mount, probe_s):
         "restarts": status.get("restarts", 0),
         "version": status.get("version", ""),
         "program": status.get("program", ""),
+        "keeper": status.get("keeper_sha256", ""),
         "options": mount["options"] if mount else [],
         "mounted_at": status.get("at"),
     }

@@ -35,7 +35,7 @@ from tpuctl.slices.bring_up import request_wanted
 from tpuctl.slices.disks import add_disks, adds_disks
 from tpuctl.slices.environment import changes_environment, store_environment, with_environment
 from tpuctl.slices.lifetime import replace_lifetime
-from tpuctl.slices.mounts import add_mounts, adds_mounts, store_gcsfuse
+from tpuctl.slices.mounts import add_mounts, adds_mounts, end_mount, store_gcsfuse
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
 from tpuctl.state.journal import record_decision
@@ -69,13 +69,29 @@ def apply_fleet(
     Raises ConflictError before anything is done, PartialError when some of it failed, PendingError.
     """
     refuse_conflicts(changes)
+    leaving = [change for change in changes if change.kind is Kind.MOUNT and change.change is Change.REMOVE]
+    busy = _unmount(services, leaving)
     steps = _steps(services, wanted, code, changes)
     group = ReconcileGroup(services, f"fleet {wanted.name}", steps)
     if wait:
         group.converge(deadline)
     else:
         group.advance()
-    _raise_failures(group.failed, len(steps))
+    _raise_failures({**busy, **group.failed}, len(leaving) + len(steps))
+
+
+def _unmount(services: Services, leaving: Sequence[FleetChange]) -> dict[str, TpuctlError]:
+    """Unmounts what the file asked for before and does not name any more; what could not be, and why: one that
+    a program has open stays."""
+    failed: dict[str, TpuctlError] = {}
+    for change in leaving:
+        name, _, path = change.name.partition(":")
+        try:
+            end_mount(services, name, path)
+        except TpuctlError as error:
+            services.emit(Warn(change.subject, error.message))
+            failed[change.subject] = error
+    return failed
 
 
 def _raise_failures(failed: Mapping[str, TpuctlError], count: int) -> None:
@@ -105,7 +121,7 @@ def _steps(
     leaving: dict[str, Step] = {}
     coming: dict[str, Step] = {}
     for change in changes:
-        if change.change is Change.UNLISTED:
+        if change.change is Change.UNLISTED or change.kind is Kind.MOUNT:
             continue
         if change.kind is Kind.SLICE and change.name in slices:
             item = _SliceItem(services, wanted, slices[change.name], change)

@@ -157,7 +157,8 @@ def _resolve_slices(
     for name, request in file.fleet.slices.items():
 
         def resolve(name: str = name, request: SliceRequest = request) -> None:
-            slices[name] = resolve_wanted(services, config, request, name, directory, grants)
+            fleet = file.fleet.name
+            slices[name] = resolve_wanted(services, config, request, name, directory, grants, fleet)
 
         _collect(file, problems, ("slices", name), resolve)
     _check_writers(file, slices, problems)

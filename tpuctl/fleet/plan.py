@@ -17,12 +17,12 @@ from tpuctl.provenance.manifest import SettingSection
 from tpuctl.slices.disks import adds_disks
 from tpuctl.slices.environment import changes_environment
 from tpuctl.slices.lifetime import limit_differences
-from tpuctl.slices.mounts import adds_mounts
+from tpuctl.slices.mounts import adds_mounts, unlisted_mounts
 from tpuctl.slices.resolve import WantedSlice
 
 
 class Change(StrEnum):
-    """What `apply` does about one slice or run."""
+    """What `apply` does about one slice, run or mount."""
 
     NONE = "none"
     CREATE = "create"
@@ -39,12 +39,13 @@ CHANGE_NOTES: Mapping[Change, str] = {
     Change.UPDATE: "in place: a run's policy; of a slice `pay`, `disk`, `mount`, `env` and limits",
     Change.REPLACE: "with `--replace`: taken down and asked for anew, or stopped and submitted anew",
     Change.CONFLICT: "it is there, but not as the file says; nothing is applied until that is settled",
-    Change.REMOVE: "with `--prune`: no longer in the file; the slice is taken down, the run stopped",
+    Change.REMOVE: "with `--prune`: no longer in the file; the slice is taken down, the run stopped, the bucket"
+    " unmounted",
     Change.UNLISTED: "no longer in the file, and left alone without `--prune`",
 }
 """What each change means, for the documents."""
 
-DESTRUCTIVE = frozenset({Change.REPLACE, Change.REMOVE})
+_DESTRUCTIVE = frozenset({Change.REPLACE, Change.REMOVE})
 IN_STEP = frozenset({Change.NONE, Change.UNLISTED})
 """Changes that are none: `diff` finds the fleet as it should be."""
 
@@ -54,6 +55,8 @@ class Kind(StrEnum):
 
     SLICE = "slice"
     RUN = "run"
+    MOUNT = "mount"
+    """A mount of a slice that is in the file, as `SLICE:/PATH`."""
 
 
 class WantedRun(Struct, frozen=True):
@@ -107,16 +110,26 @@ class FleetChange(Struct, frozen=True):
     def subject(self) -> str:
         return f"{self.kind} {self.name}"
 
+    @property
+    def destroys(self) -> bool:
+        """Whether something is lost by it; a bucket that is unmounted keeps its files."""
+        return self.change in _DESTRUCTIVE and self.kind is not Kind.MOUNT
+
 
 def plan_fleet(
     wanted: WantedFleet, slices: Sequence[SliceRecord], runs: Sequence[RunRecord], user: str, how: How
 ) -> tuple[FleetChange, ...]:
-    """What to do about every slice and run of the file, and about those that are no longer in it."""
+    """What to do about every slice and run of the file, and about slices, runs and mounts that are no longer in
+    it."""
     known = {record.name: record for record in slices}
     changes = [_slice_change(wanted.name, item, known.get(item.name), user, how) for item in wanted.slices]
     going = {change.name for change in changes if change.change is Change.REPLACE}
     changes += [_run_change(wanted.name, item, runs, going, how) for item in wanted.runs]
     kept = {change.record for change in changes if change.record}
+    stays = {change.name for change in changes if change.change in {Change.NONE, Change.UPDATE}}
+    for item in wanted.slices:
+        if item.name in stays and item.name in known:
+            changes += _unlisted_mounts(wanted.name, item, known[item.name], user, how)
     return (*changes, *_unlisted(wanted, slices, runs, kept, user, how))
 
 
@@ -345,6 +358,16 @@ def _unlisted(
         elif stale and not run.state.final:
             found.append(_gone_from_file(Kind.RUN, run.id, run.owner, user, how, run.id))
     return found
+
+
+def _unlisted_mounts(
+    fleet: str, item: WantedSlice, record: SliceRecord, user: str, how: How
+) -> list[FleetChange]:
+    """Those that this file asked for, and nobody since by hand."""
+    return [
+        _gone_from_file(Kind.MOUNT, f"{record.name}:{path}", record.owner, user, how)
+        for path in unlisted_mounts(record, item.spec, fleet)
+    ]
 
 
 def _gone_from_file(kind: Kind, name: str, owner: str, user: str, how: How, record: str = "") -> FleetChange:

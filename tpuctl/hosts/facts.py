@@ -147,7 +147,8 @@ class MountedDisk(Fact, frozen=True):
 
 class MountedBucket(Fact, frozen=True):
     """A mount that tpuctl made, by the word of its keeper. `alive`: keeper and gcsfuse run, and a look at it
-    came back in time; `error` is what that look said, or why it is not up. `options` are the kernel's."""
+    came back in time; `error` is what that look said, or why it is not up. `options` are the kernel's,
+    `keeper` the sha256 of the program that keeps it, empty of one that does not say so yet."""
 
     path: str
     bucket: str
@@ -158,6 +159,7 @@ class MountedBucket(Fact, frozen=True):
     restarts: int = 0
     version: str = ""
     program: str = ""
+    keeper: str = ""
     options: tuple[str, ...] = ()
     mounted_at: float | None = None
 

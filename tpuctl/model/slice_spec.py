@@ -53,7 +53,8 @@ class DiskRef(Struct, frozen=True):
 class MountRef(Struct, frozen=True):
     """A bucket of a slice, or a folder of it, mounted at `path` on every host. `options` are by the keys of
     gcsfuse's configuration file, over those of the profile. `program` is the sha256 of a gcsfuse in the store,
-    of `program_bytes`; empty for the one of Google's packages."""
+    of `program_bytes`; empty for the one of Google's packages. `fleet` names the fleet file that asked for it;
+    empty for one made by hand. `leaving`: it is to be unmounted, and forgotten once it is."""
 
     bucket: str
     path: str
@@ -63,6 +64,8 @@ class MountRef(Struct, frozen=True):
     read_only: bool = False
     program: str = ""
     program_bytes: int = 0
+    fleet: str = ""
+    leaving: bool = False
 
     @property
     def source(self) -> str:

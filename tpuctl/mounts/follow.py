@@ -56,8 +56,9 @@ def parse_ref(rules: MountRules, text: str, said: Options | None = None) -> Moun
 
 def resolve_mounts(
     services: Services, said: Sequence[str], known: Refs, spec: SliceSpec, zones: Sequence[str]
-) -> Refs:
-    """What `--mount` comes to for a slice with `known` mounts, anywhere in `zones`. Raises UsageError."""
+) -> tuple[frozenset[str], Refs]:
+    """What `--mount` comes to for a slice with `known` mounts, anywhere in `zones`: the paths that it names,
+    and the mounts of which something is new. Raises UsageError."""
     rules = load_rules()
     requests = [parse_ref(rules, text) for text in said]
     refs = tuple(each.ref for each in requests)
@@ -68,7 +69,7 @@ def resolve_mounts(
     new = [each for each in requests if not is_asked(known, each.ref)]
     for each in new:
         check_bucket(services, rules, each.ref, zones, cross_region=each.cross_region)
-    return tuple(each.ref for each in new)
+    return frozenset(ref.path for ref in refs), tuple(each.ref for each in new)
 
 
 def check_bucket(
@@ -128,7 +129,7 @@ def kinds_of(services: Services, record: SliceRecord) -> list[Mounted]:
     rules, files = load_rules(), KeeperFiles(*services.mount_files)
     incarnation = record.incarnation
     asked_by = incarnation.cloud_name if incarnation is not None else ""
-    return [mounted(rules, each, files, asked_by) for each in record.spec.mounts]
+    return [mounted(rules, each, files, asked_by) for each in record.spec.mounts if not each.leaving]
 
 
 def mount_rows(refs: Refs) -> list[dict[str, Any]]:
@@ -143,6 +144,7 @@ def mount_rows(refs: Refs) -> list[dict[str, Any]]:
             "options": dict(options_of(rules, each, rules.pinned)),
         }
         for each in refs
+        if not each.leaving
     ]
 
 
@@ -166,6 +168,15 @@ def remember(services: Services, name: str, ref: MountRef) -> SliceRecord:
     return change_mounts(
         services, name, lambda known: merge_mounts(known, (ref,)), f"{ref.source} at {ref.path}"
     )
+
+
+def mark_leaving(services: Services, name: str, path: str, *, leaving: bool) -> SliceRecord:
+    """From now on no host gets the mount at `path`, or hosts get it again."""
+
+    def change(known: Refs) -> Refs:
+        return tuple(replace(each, leaving=leaving) if each.path == path else each for each in known)
+
+    return change_mounts(services, name, change, f"{path} {'is to be unmounted' if leaving else 'stays'}")
 
 
 def forget(services: Services, name: str, path: str) -> SliceRecord:

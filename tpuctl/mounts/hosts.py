@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -31,7 +32,8 @@ class KeeperFiles(Struct, frozen=True):
 
 class Mounted(Struct, frozen=True):
     """A bucket at `path` on every host. `asked_by` names the command or machine: a failure of an earlier one is
-    not its own."""
+    not its own. With `renew` a keeper of another tpuctl is replaced, which leaves gcsfuse and open files alone:
+    for commands of a person only, or two machines with two tpuctl would replace it in turn."""
 
     ref: MountRef
     version: str
@@ -40,6 +42,7 @@ class Mounted(Struct, frozen=True):
     cache: tuple[str, int] | None
     files: KeeperFiles
     asked_by: str = ""
+    renew: bool = False
 
     @property
     def digest(self) -> str:
@@ -63,7 +66,8 @@ class Mounted(Struct, frozen=True):
         if facts.host is not None and not facts.host.root:
             return Blocked(NO_ROOT, ROOT_HINT)
         there, gcsfuse = find_mount(facts, self.ref.path), facts.gcsfuse
-        if there is not None and there.alive and there.digest == self.digest:
+        as_asked = there is not None and there.alive and there.digest == self.digest
+        if as_asked and not (self.renew and has_old_keeper(facts, self)):
             return ()
         if gcsfuse is None or not gcsfuse.fuse:
             return Blocked(NO_FUSE, ROOT_HINT)
@@ -131,18 +135,26 @@ class Unmounted(Struct, frozen=True):
         return {}
 
 
-def mounted(rules: MountRules, ref: MountRef, files: KeeperFiles, asked_by: str = "") -> Mounted:
+def mounted(
+    rules: MountRules, ref: MountRef, files: KeeperFiles, asked_by: str = "", *, renew: bool = False
+) -> Mounted:
     """What `ref` asks of each host. Raises UsageError for options that gcsfuse does not have."""
     options = options_of(rules, ref, rules.pinned)
     flags = tuple(each for each in command_line(ref, options) if each.startswith(("--uid", "--gid")))
     configuration = render_configuration(options)
-    return Mounted(ref, rules.pinned, configuration, flags, cache_of(options), files, asked_by)
+    return Mounted(ref, rules.pinned, configuration, flags, cache_of(options), files, asked_by, renew)
 
 
 def find_mount(facts: Facts, path: str) -> MountedBucket | None:
     """What the host says of the mount at `path`."""
     mounts = facts.gcsfuse.mounts if facts.gcsfuse is not None else ()
     return next((each for each in mounts if each.path == path), None)
+
+
+def has_old_keeper(facts: Facts, kind: Mounted) -> bool:
+    """Whether a mount is kept by the program of another tpuctl."""
+    there = find_mount(facts, kind.ref.path)
+    return there is not None and there.keeper != hashlib.sha256(kind.files.keeper).hexdigest()
 
 
 def health(facts: Facts, kind: Mounted) -> str:

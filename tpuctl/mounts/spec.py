@@ -164,7 +164,9 @@ def merge_mounts(known: Refs, more: Refs) -> Refs:
 def is_asked(known: Refs, ref: MountRef) -> bool:
     """Whether a mount is there as it is asked for: what is not said of it stays as it is."""
     mine = next((each for each in known if each.path == ref.path), None)
-    return mine is not None and (mine.source, mine.profile) == (ref.source, ref.profile) and _has(mine, ref)
+    if mine is None or mine.leaving:
+        return False
+    return (mine.source, mine.profile) == (ref.source, ref.profile) and _has(mine, ref)
 
 
 def _has(mine: MountRef, ref: MountRef) -> bool:

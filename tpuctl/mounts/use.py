@@ -23,12 +23,22 @@ from tpuctl.mounts.follow import (
     forget,
     is_gone,
     load_rules,
+    mark_leaving,
     parse_ref,
     remember,
     store_program,
     with_program,
 )
-from tpuctl.mounts.hosts import WELL, KeeperFiles, Mounted, Unmounted, find_mount, health, mounted
+from tpuctl.mounts.hosts import (
+    WELL,
+    KeeperFiles,
+    Mounted,
+    Unmounted,
+    find_mount,
+    has_old_keeper,
+    health,
+    mounted,
+)
 from tpuctl.mounts.make import describe_bucket, make_bucket, plan_bucket
 from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
 from tpuctl.mounts.spec import Options, check_together
@@ -38,6 +48,8 @@ from tpuctl.transfer.bring_hosts import bring_hosts
 MANY_OBJECTS = 5_000
 """Looked at of a prefix, in five calls. So many small ones are slow to read and to list through a mount."""
 SMALL_BYTES = 1 << 20
+OLD_KEEPER = "mounted, by a keeper of another tpuctl: tpuctl mount check --heal replaces it"
+LEAVING = "an unmount was cut off: tpuctl mount check --heal ends it"
 HOST, GONE, DENIED, SILENT = "host", "bucket gone", "bucket denied", "bucket silent"
 """Where the trouble of a mount is, as rows of `mount check --json` have it."""
 
@@ -74,7 +86,7 @@ def add_mount(
     if bucket is not None:
         make_bucket(services, bucket)
     store_program(services, (ref,), program)
-    kind = mounted(rules, ref, _files(services), services.ids.new_id())
+    kind = mounted(rules, ref, _files(services), services.ids.new_id(), renew=True)
     try:
         bring_hosts(services, record, [kind])
     except PartialError:
@@ -106,21 +118,27 @@ def note_small_objects(services: Services, ref: MountRef) -> None:
 def remove_mount(services: Services, record: SliceRecord, path: str, *, dry_run: bool) -> dict[str, Any]:
     """Unmounts a bucket on all hosts of a slice that has hosts; its files stay."""
     check_owned(services, record)
-    ref = get_ref(record, path)
+    get_ref(record, path)
     told = {"path": path, "slice": record.name, "said": f"would unmount {path} of {record.name}"}
     if dry_run:
         return told
+    end_mount(services, record, path)
+    return {**told, "said": f"{path} of {record.name} is unmounted; the bucket keeps its files"}
+
+
+def end_mount(services: Services, record: SliceRecord, path: str) -> None:
+    """Unmounts what a slice has at `path`, and forgets it: after an interruption the same again goes on. Raises
+    PartialError where somebody has it open, and it stays."""
     if record.state in (SliceState.READY, SliceState.INITIALIZING):
-        # Forgotten first: a pass at this moment would mount it again.
-        forget(services, record.name, path)
+        # First of all no pass may mount it again.
+        mark_leaving(services, record.name, path, leaving=True)
         try:
             bring_hosts(services, record, [_unmounted(services, path)])
         except PartialError:
-            remember(services, record.name, ref)  # hosts that let go of it get it back by the next pass
+            # Hosts that let go of it get it back by the next pass.
+            mark_leaving(services, record.name, path, leaving=False)
             raise
-    else:
-        forget(services, record.name, path)
-    return {**told, "said": f"{path} of {record.name} is unmounted; the bucket keeps its files"}
+    forget(services, record.name, path)
 
 
 def list_mounts(services: Services) -> list[dict[str, Any]]:
@@ -174,10 +192,25 @@ def check_mounts(
         kind = mounted(rules, ref, files)
         for answer in answers:
             row = _row(answer.value, kind, answer.message)
+            if ref.leaving:
+                row |= {"health": LEAVING, "well": False, "trouble": HOST}
             if row["well"] and ref.bucket in gone:
                 row |= {"health": f"the bucket gs://{ref.bucket} is gone", "well": False, "trouble": GONE}
             rows.append({"path": ref.path, "worker": answer.worker, **row})
     return rows
+
+
+def heal_mounts(services: Services, record: SliceRecord) -> None:
+    """Mounts again what is not as asked on some hosts, puts this tpuctl's keeper in the place of another's, and
+    ends what an interrupted `mount rm` left. Raises PartialError for what cannot be."""
+    check_owned(services, record)
+    check_ready(record)
+    for ref in record.spec.mounts:
+        if ref.leaving:
+            end_mount(services, record, ref.path)
+    rules, files, asked_by = load_rules(), _files(services), services.ids.new_id()
+    stay = [each for each in record.spec.mounts if not each.leaving]
+    bring_hosts(services, record, [mounted(rules, each, files, asked_by, renew=True) for each in stay])
 
 
 def hint_of(record: SliceRecord, row: Mapping[str, Any]) -> str:
@@ -194,7 +227,7 @@ def hint_of(record: SliceRecord, row: Mapping[str, Any]) -> str:
         return (
             f"gcsfuse asks again by itself, and programs wait; from here: gcloud storage ls gs://{ref.bucket}"
         )
-    return f"tpuctl up {record.name}"
+    return f"tpuctl mount check --on {record.name} --heal"
 
 
 def _row(facts: Facts | None, kind: Mounted, trouble: str) -> dict[str, Any]:
@@ -205,15 +238,18 @@ def _row(facts: Facts | None, kind: Mounted, trouble: str) -> dict[str, Any]:
             "restarts": None,
             "gcsfuse": None,
             "options": [],
+            "old_keeper": False,
             "trouble": HOST,
         }
     there, said = find_mount(facts, kind.ref.path), health(facts, kind)
+    old = said == WELL and has_old_keeper(facts, kind)
     return {
-        "health": said,
+        "health": OLD_KEEPER if old else said,
         "well": said == WELL,
         "restarts": there.restarts if there is not None else None,
         "gcsfuse": there.version if there is not None else None,
         "options": list(there.options) if there is not None else [],
+        "old_keeper": old,
         "trouble": None if said == WELL else _trouble(there),
     }
 

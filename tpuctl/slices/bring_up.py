@@ -58,10 +58,11 @@ def resolve_wanted(
     name: str | None,
     directory: Path,
     grants: Sequence[Grant] | None = None,
+    fleet: str = "",
 ) -> WantedSlice:
     """The slice that a request comes to. Without a `name` it may be one that is there, by its name in the place
     of the accelerator. The path of a startup script is relative to `directory`; its environment is looked for
-    from there.
+    from there. `fleet` names the fleet file that it stands in, if it does.
 
     Raises UsageError, with the field it is about in its details.
     """
@@ -91,7 +92,7 @@ def resolve_wanted(
     specs = tuple(replace(spec, env=_asked(request, environment)) for spec in specs)
     for doubt in doubts:
         services.emit(Warn("", doubt))
-    specs = with_mounts(services, request.mount, specs, chosen, config.gcsfuse)
+    specs = with_mounts(services, request.mount, specs, chosen, config.gcsfuse, fleet)
     return WantedSlice(chosen, specs, request.pay, script, limits, environment, config.gcsfuse)
 
 

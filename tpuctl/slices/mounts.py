@@ -27,10 +27,16 @@ if TYPE_CHECKING:
 
 
 def with_mounts(
-    services: Services, said: Sequence[str], specs: tuple[SliceSpec, ...], name: str | None, program: str | None
+    services: Services,
+    said: Sequence[str],
+    specs: tuple[SliceSpec, ...],
+    name: str | None,
+    program: str | None,
+    fleet: str = "",
 ) -> tuple[SliceSpec, ...]:
     """The specifications with what `--mount` says, beside the mounts that slice `name` has. `program` is the
-    gcsfuse of this machine that hosts are to get. Raises UsageError."""
+    gcsfuse of this machine that hosts are to get. With `fleet`, that file says it, and what only it asked for
+    before is left out. Raises UsageError."""
     if not said:
         return specs
     from tpuctl.mounts.follow import resolve_mounts, with_program
@@ -39,8 +45,24 @@ def with_mounts(
     stored = find_slice(services, name) if name is not None else None
     live = stored is not None and stored.record.state is not SliceState.GONE
     known = stored.record.spec.mounts if stored is not None and live else ()
-    new = with_program(resolve_mounts(services, said, known, specs[0], [each.zone for each in specs]), program)
-    return tuple(replace(each, mounts=merge_mounts(known, new)) for each in specs)
+    zones = [each.zone for each in specs]
+    paths, asked = resolve_mounts(services, said, known, specs[0], zones)
+    new = tuple(replace(each, fleet=fleet) for each in with_program(asked, program))
+    kept = tuple(each for each in known if not fleet or each.fleet != fleet or each.path in paths)
+    return tuple(replace(each, mounts=merge_mounts(kept, new)) for each in specs)
+
+
+def unlisted_mounts(record: SliceRecord, spec: SliceSpec, fleet: str) -> tuple[str, ...]:
+    """The paths of the mounts that fleet file `fleet` asked for and that `spec`, made of it, has no more."""
+    paths = {each.path for each in spec.mounts}
+    return tuple(each.path for each in record.spec.mounts if each.fleet == fleet and each.path not in paths)
+
+
+def end_mount(services: Services, name: str, path: str) -> None:
+    """Unmounts what slice `name` has at `path`. Raises PartialError where somebody has it open."""
+    from tpuctl.mounts.use import end_mount as end
+
+    end(services, get_slice(services, name).record, path)
 
 
 def check_home(spec: SliceSpec, variables: Mapping[str, str]) -> None:

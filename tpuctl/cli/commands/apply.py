@@ -72,7 +72,7 @@ def _carry_out(
     from tpuctl.cli.following import warn_if_unwatched
     from tpuctl.fleet.apply import apply_fleet, refuse_conflicts
     from tpuctl.fleet.load import check_new
-    from tpuctl.fleet.plan import DESTRUCTIVE, Change
+    from tpuctl.fleet.plan import Change
 
     refuse_conflicts(changes)
     check_new(context, loaded, changes)
@@ -80,7 +80,7 @@ def _carry_out(
     for change in changes:
         if change.change is not Change.NONE or change.hint:
             context.console.say(f"{change.subject}: {change.change} ({change.why})")
-    destroyed = [f"{c.change} {c.subject}" for c in changes if c.change in DESTRUCTIVE]
+    destroyed = [f"{c.change} {c.subject}" for c in changes if c.destroys]
     if destroyed:
         confirm(context, f"{', '.join(destroyed)}, and lose everything on the hosts?", yes=yes)
     context.shared.if_interrupted = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from tpuctl.cli.commands.mount.shared import At, On
@@ -61,14 +63,28 @@ def show(
         context.console.say(f"\n$ {found['command']}\n# gcsfuse.yaml\n{found['configuration'].rstrip()}")
 
 
-def check(ctx: typer.Context, on: On = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def check(
+    ctx: typer.Context,
+    on: On = None,
+    heal: Annotated[
+        bool,
+        typer.Option(
+            "--heal",
+            help="Mount again what is not well, and replace keepers of another tpuctl; open files stay open.",
+        ),
+    ] = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
     """Ask every host how its mounts are."""
     from tpuctl.errors import PartialError
-    from tpuctl.mounts.use import check_mounts, hint_of
+    from tpuctl.mounts.use import check_mounts, heal_mounts, hint_of
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
         record = resolve_slice(context, on, flag="--on")
+        if heal:
+            heal_mounts(context, record)
+            record = resolve_slice(context, record.name, flag="--on")
         rows = check_mounts(context, record)
         bad = [row for row in rows if not row["well"]]
         if not (bad and context.console.json_mode):
