@@ -149,3 +149,25 @@ def test_a_worker_without_a_network_is_named_and_the_run_begins_again_without_le
         session.set_cables("up")
         client.kill()
         client.communicate()
+
+
+def test_a_worker_that_is_cut_off_while_an_attempt_is_prepared_is_named_and_waited_for(
+    session: Session,
+) -> None:
+    session.set_cables("down", 1)
+    client = session.start("run", "--name", "early", "--no-checkpoint", "--on", "big", "--", "true")
+    cut = time.monotonic()
+    try:
+
+        def named() -> bool:
+            return any("1 of 2 workers did not" in row["reason"] for row in session.json("why", "early"))
+
+        until(lambda: session.type("why", "early", status=None).returncode == 0 and named(), "its name")
+        print(f"named {time.monotonic() - cut:.0f} s after the start")
+        session.set_cables("up", 1)
+        done = session.finish(client)
+        assert done.returncode == 0, done.stderr
+    finally:
+        session.set_cables("up")
+        client.kill()
+        client.communicate()

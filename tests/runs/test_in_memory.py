@@ -19,7 +19,7 @@ from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind
-from tpuctl.model.records import Cause, Doubt, RunRecord, RunState, SliceState
+from tpuctl.model.records import Attempt, AttemptPhase, Cause, Doubt, RunRecord, RunState, SliceState
 from tpuctl.model.run_spec import EnvironmentRef, Policy
 from tpuctl.model.timeouts import STEP_MAX_S, UNREACHABLE_MAX_S, VERDICT_MAX_S
 from tpuctl.model.verdict import Blind, Blocked
@@ -788,3 +788,42 @@ def test_where_the_others_stood_when_a_worker_failed_is_kept(place, services):
     assert run.state is RunState.FAILED
     kept = {key[2:] for key in services.logs.files if key[:2] == (run.id, 1) and key[3] in ("stacks", "host")}
     assert kept == {(0, "stacks"), (1, "host")}
+
+
+def attempt_of(services: MemoryServices, run: RunRecord) -> Attempt:
+    attempt = get_run(services, run.id).record.attempt
+    assert attempt is not None
+    return attempt
+
+
+@pytest.mark.parametrize("lost", ["host", "sshd"])
+def test_a_worker_lost_before_it_said_that_it_began_is_named_at_once_and_the_run_begins_again(
+    place, services, lost
+):
+    """Without its sshd alone the heartbeats of its host go on, and have been seen to move by the limit."""
+    limit_s = 600.0
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    wait = {"on_stall": "restart", "stall_s": 30.0, "first_step_limit_s": limit_s}
+    run = submit(services, "big", "waits for its peer", policy=Policy(), **wait)
+    place.hosts.answer_s = 4.0
+    while get_run(services, run.id).record.attempt is None or not attempt_of(services, run).coordinator:
+        advance_run(services, run.id)
+    assert attempt_of(services, run).state is AttemptPhase.STARTING
+    _, cut = place.hosts.all()
+    cut.vanish() if lost == "host" else cut.hang()
+    place.hosts.answer_s = 0.0
+    advance_run(services, run.id)
+    rows = [document.data for document in services.store.list(f"journal/{run.key}/")]
+    assert ["worker 1" in row["reason"] for row in rows if row["action"] == "suspect"] == [True]
+    began = services.clock.now()
+    while attempt_of(services, run).cause is None:
+        place.clock.advance(5.0)
+        advance_run(services, run.id)
+    assert services.clock.now() - began < limit_s + 30.0
+    assert attempt_of(services, run).cause is Cause.HOST_LOST
+    cut.recover()
+    pass_for(place, services, 300)
+    again = get_run(services, run.id).record
+    assert (again.state, again.attempt.number) == (RunState.RUNNING, 2)
+    assert len(worker_processes(place, run.id)) == 2

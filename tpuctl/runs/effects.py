@@ -235,11 +235,12 @@ class RunEffects:
         if error.details.get("refused") and self._slice is not None:
             return Outcome(why_closed(self._services, self._slice, error.message), acted=False)
         now = self._services.store.now()
-        since = attempt.suspect_since
+        since, lost = attempt.suspect_since, bool(error.details.get("unreached"))
         if since is None:
             self._save_attempt(replace(attempt, suspect_since=now, suspect_why=error.message))
+            if lost:
+                self._tell_suspicion(error.message)
             return Outcome(Wait(error.message), acted=False)
-        lost = bool(error.details.get("unreached"))
         limit = timeouts.VERDICT_MAX_S if lost else timeouts.ACKNOWLEDGE_MAX_S
         if error.hint is None and now - since < limit:
             return Outcome(Wait(error.message, since + limit), acted=False)
@@ -298,9 +299,12 @@ class RunEffects:
             )
         )
         if first:
-            self._journal("suspect", plan.why)
-            self._services.emit(Note(self._run.id, f"{plan.why}; looking whether the slice is still there"))
+            self._tell_suspicion(plan.why)
         return Outcome(Wait(f"finding out why: {plan.why}"), acted=False)
+
+    def _tell_suspicion(self, why: str) -> None:
+        self._journal("suspect", why)
+        self._services.emit(Note(self._run.id, f"{why}; looking whether the slice is still there"))
 
     def _clear(self, plan: RunPlan) -> Outcome:
         self._journal("cleared", plan.why)

@@ -114,7 +114,7 @@ def plan_run(
     if attempt.state is AttemptPhase.PREPARING:
         return _act(RunStep.PREPARE, "code and environment go to every worker first")
     if attempt.state is AttemptPhase.STARTING:
-        return _plan_starting(attempt, observed, workers, now)
+        return _plan_starting(run, attempt, observed, workers, now)
     mounts = mounts_now(attempt, slice_, workers, lost_buckets)
     news = mount_news(attempt.mounts, mounts)
     if news:
@@ -122,15 +122,9 @@ def plan_run(
         return RunPlan(RunStep.MARK_MOUNTS, why, Wait(why), mounts=mounts)
     if join.joined:
         return _act(RunStep.MARK_JOINED, join.joined)
-    stall = judge_stall(run, workers)
-    if stall.why and run.spec.on_stall == "restart":
-        since = attempt.suspect_since
-        if not stall.unanswered:
-            return _act(RunStep.DECIDE, stall.why, Cause.STALLED)
-        if since is not None and now - since >= run.spec.stall_s:
-            return _act(RunStep.DECIDE, stall.why, Cause.HOST_LOST)
-    if stall.why != attempt.stalled:
-        return _act(RunStep.MARK_STALLED, stall.why)
+    stalled = plan_stall(run, attempt, workers, now)
+    if stalled is not None:
+        return stalled
     pace = judge_pace(attempt, workers)
     if bool(pace.usual) != bool(attempt.usual_rate):
         return RunPlan(RunStep.MARK_PACE, pace.said, Wait(pace.said), usual_rate=pace.usual)
@@ -174,8 +168,24 @@ def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, observed: Ob
     return ""
 
 
+def plan_stall(run: RunRecord, attempt: Attempt, workers: Sequence[WorkerStatus], now: float) -> RunPlan | None:
+    """What a stall, or its end, asks for; None where nothing is new of it."""
+    stall = judge_stall(run, workers)
+    if stall.why and run.spec.on_stall == "restart":
+        since = attempt.suspect_since
+        if not stall.unanswered:
+            return _act(RunStep.DECIDE, stall.why, Cause.STALLED)
+        if since is not None and now - since >= run.spec.stall_s:
+            return _act(RunStep.DECIDE, stall.why, Cause.HOST_LOST)
+    return _act(RunStep.MARK_STALLED, stall.why) if stall.why != attempt.stalled else None
+
+
 def _plan_starting(
-    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerStatus], now: float
+    run: RunRecord,
+    attempt: Attempt,
+    observed: ObservedEvent | None,
+    workers: Sequence[WorkerStatus],
+    now: float,
 ) -> RunPlan:
     waiting = [w.worker for w in workers if w.state is WorkerState.PREPARED]
     if waiting:
@@ -183,7 +193,8 @@ def _plan_starting(
     begun = {WorkerState.RUNNING, WorkerState.EXITED, WorkerState.STARTING}
     if workers and all(w.state in begun for w in workers):
         return _act(RunStep.MARK_RUNNING, "every worker runs")
-    return _plan_trouble(attempt, observed, workers, now)
+    # Those that began may wait for one that was cut off before it said that it began, too.
+    return plan_stall(run, attempt, workers, now) or _plan_trouble(attempt, observed, workers, now)
 
 
 def _plan_running(

@@ -21,7 +21,7 @@ from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.provenance.parts import begin_manifest
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.effects import RunEffects
-from tpuctl.runs.plan import describe_trouble, plan_run
+from tpuctl.runs.plan import RunPlan, describe_trouble, plan_run, plan_stall
 from tpuctl.slices.enrollment import send_own_key, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
 from tpuctl.slices.liveness import Liveness
@@ -207,11 +207,12 @@ def advance_run(
         return Outcome(Wait(key_sent), acted=False)
     partition, until = partition or PartitionCheck(services), began + HOST_TIME_S
     unclear = None if run.stop_asked else _unclear(services, workers, slice_, observed, partition, until)
-    if unclear is not None:
+    plan = None if unclear is None else _plan_blind(run, unclear, workers, services.store.now())
+    if unclear is not None and plan is None:
         return Outcome(unclear, acted=False)
     runs = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
     lost = lost_buckets(services, slice_) if runs else ()
-    plan = plan_run(run, slice_, observed, workers, services.store.now(), lost)
+    plan = plan or plan_run(run, slice_, observed, workers, services.store.now(), lost)
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
     with take_lease(services, run.slice_name) as lease:
@@ -221,6 +222,18 @@ def advance_run(
         outcome = RunEffects(services, stored, slice_, workers, lease.fence, until).apply(plan)
     key_sent = send_own_key(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
     return Outcome(Wait(key_sent), acted=False) if key_sent else outcome
+
+
+def _plan_blind(
+    run: RunRecord, unclear: Blind | Blocked, workers: Sequence[WorkerStatus], now: float
+) -> RunPlan | None:
+    """What is done although a host that does not answer may live: workers that do answer and stand still show
+    that it takes no part any more."""
+    attempt = run.attempt
+    if attempt is None or attempt.state is AttemptPhase.ENDING or isinstance(unclear, Blocked):
+        return None
+    plan = plan_stall(run, attempt, workers, now)
+    return plan if plan is not None and plan.why else None
 
 
 def _moved(now: Versioned[Any] | None, before: Versioned[Any] | None) -> bool:
