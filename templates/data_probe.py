@@ -1,4 +1,4 @@
-"""What `tpuctl run` starts on every worker before a run whose data has a probe: the probe, twice.
+"""What starts on every worker before the program of a run whose data has a probe: the probe, twice.
 
 Prints one line behind MARK: digests and length of its output. One that fails keeps its status and messages.
 """

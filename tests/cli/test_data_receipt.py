@@ -9,12 +9,23 @@ from collections.abc import Iterator
 import pytest
 from google.oauth2.credentials import Credentials
 
+from tests.support.hosts import wait_until
+from tests.support.proc import programs_of
 from tests.support.session import Session, open_session
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.sim.server import control
 
 TOKENS = "gs://sim-bucket/tokens"
 CONTRACT = "sequence_length: 4\nbos_token: 7\ndtype: uint16\nobjects: 2\npacking: greedy\n"
+FLEET = f"""
+settings: {{tier: spot, zone: us-central2-b}}
+fleet:
+  name: lab
+  slices:
+    one: {{accelerator: v4-8, pay: true}}
+  runs:
+    read: {{on: one, script: main.py, no_checkpoint: true, data: [{TOKENS}]}}
+"""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -100,25 +111,88 @@ def test_data_on_hosts_has_a_digest_of_its_tree(session: Session) -> None:
     assert "no such file" in run(session, "--data", place, status=6)
 
 
-def test_first_batches_that_repeat_each_other_keep_a_run_from_starting(
+def probe(session: Session, *words: str) -> None:
+    """Has the data probed by a program of three lines."""
+    (session.work / "first.py").write_text(
+        "import os, sys, time\nprint('batch', os.environ['TPUCTL_RANK'] if sys.argv[1:] else '')\n"
+        "time.sleep(600 if 'slow' in sys.argv else 0)\n"
+    )
+    command = ", ".join(("python3", "first.py", *words))
+    (session.work / "probe.yaml").write_text(f"probe: [{command}]\ndistinct: true\n")
+    session.type("data", "receipt", TOKENS, "--contract", "probe.yaml")
+
+
+def probed(session: Session, name: str) -> list[int]:
+    """For each attempt of a run, how many different first batches its hosts had."""
+    attempts = session.json("manifest", "show", name)["attempts"]
+    checks = [{row["check"]: row["detail"] for row in each["checks"]} for each in attempts]
+    found = [each.get(f"probe {TOKENS}", "").split(", ") for each in checks]
+    return [len({entry.split()[-1] for entry in each if entry}) for each in found]
+
+
+def test_first_batches_that_repeat_each_other_keep_a_program_from_starting(
     session: Session, objects: GoogleObjects
 ) -> None:
-    contract = session.work / "probe.yaml"
-    (session.work / "first.py").write_text(
-        "import os, sys\nprint('batch', os.environ['TPUCTL_RANK'] if sys.argv[1:] else '')\n"
-    )
-    contract.write_text("probe: [python3, first.py]\ndistinct: true\n")
-    session.type("data", "receipt", TOKENS, "--contract", "probe.yaml")
-    said = run(session, "--name", "repeats", "--data", TOKENS, status=3)
+    probe(session)
+    said = run(session, "--name", "repeats", "--data", TOKENS, status=1)
     assert "workers 0-1 have the same first batch" in said
-    assert "repeats" not in {row["id"] for row in session.json("runs")}
-    contract.write_text("probe: [python3, first.py, own]\ndistinct: true\n")
-    session.type("data", "receipt", TOKENS, "--contract", "probe.yaml")
+    assert "(bad-data, data)" in said
+    assert session.type("logs", "repeats").stdout == ""
+    assert session.json("manifest", "show", "repeats")["attempts"][0]["cause"] == "bad-data"
+    (kept,) = session.root.glob("state/**/repeats/1/worker-1.probe-1.log")
+    assert "tpuctl-probe" in kept.read_text()
+
+
+def test_a_stop_ends_a_probe_that_hangs(session: Session, objects: GoogleObjects) -> None:
+    probe(session, "own", "slow")
+    words = ("--on", "big", "--no-checkpoint", "--grace", "1", "main.py")
+    client = session.start("run", "--name", "hangs", "--data", TOKENS, *words)
+    try:
+        wait_until(lambda: len(programs_of("hangs")) >= 2, 60.0)
+        session.type("stop", "hangs", "--yes")
+        wait_until(lambda: not programs_of("hangs"), 60.0)
+        assert session.finish(client).stdout == ""
+    finally:
+        client.kill()
+        client.communicate()
+
+
+def test_every_way_to_a_run_probes_its_data(session: Session, objects: GoogleObjects) -> None:
+    probe(session, "own")
     run(session, "--name", "parts", "--data", TOKENS)
-    checks = session.json("manifest", "show", "parts")["checks"]
-    assert [row["check"] for row in checks] == [f"probe {TOKENS}"]
-    assert len({word for word in checks[0]["detail"].split() if len(word.strip(",")) == 12}) == 2
-    assert f"data {TOKENS} is not probed" in session.type("rerun", "parts", "--name", "again").stderr
+    session.type("rerun", "parts", "--on", "v4-8", "--pay", "--name", "again")
+    assert [probed(session, name) for name in ("parts", "again")] == [[2], [1]]
+    (session.work / "fleet.yaml").write_text(FLEET)
+    session.type("apply", "--file", "fleet.yaml")
+    name = next(row["id"] for row in session.json("runs") if row["slice"] == "one")
+    session.type("attach", name)
+    assert probed(session, name) == [1]
+    assert [row["uri"] for row in session.json("manifest", "show", name)["data"]] == [TOKENS]
+    session.type("down", "one", "--yes")
+
+
+def test_data_that_changed_before_a_restart_keeps_the_next_attempt_from_starting(
+    session: Session, objects: GoogleObjects
+) -> None:
+    probe(session, "own")
+    (session.work / "twice.py").write_text(
+        "import os, time\ntime.sleep(600 if os.environ['TPUCTL_ATTEMPT'] == '1' else 0)\n"
+    )
+    words = ("--on", "big", "--no-checkpoint", "--grace", "1", "--detach", "twice.py")
+    session.type("run", "--name", "later", "--data", TOKENS, *words)
+    objects.write(f"{TOKENS}/part-2.bin", b"1234")
+    try:
+        session.type("sim", "preempt", "big-1")
+        refused = session.type("attach", "later", status=None)
+        assert refused.returncode != 0
+        said = " ".join(refused.stderr.split())
+        assert f"{TOKENS} is not as its receipt says: 3 objects instead of 2" in said
+        assert f"tpuctl data receipt {TOKENS}" in said
+        assert session.json("manifest", "show", "later")["attempts"][0]["cause"] == "preempted"
+    finally:
+        objects.delete(f"{TOKENS}/part-2.bin")
+    session.type("attach", "later")
+    assert probed(session, "later") == [2, 2]
 
 
 def test_made_up_data_is_shown_wherever_the_run_is(session: Session) -> None:

@@ -7,10 +7,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
+from tests.support.proc import programs_of
 from tests.support.session import Session, open_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -35,15 +35,6 @@ def session() -> Iterator[Session]:
         (opened.work / "train.py").write_text(TRAIN)
         opened.type("up", "v4-16", "big", "--spot", "--pay")
         yield opened
-
-
-def programs_of(run: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it ended meanwhile
-            if f"TPUCTL_RUN_ID={run}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
 
 
 def test_a_worker_that_is_stopped_by_a_signal_is_named_and_the_run_restarted(session: Session) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from tests.support.frameworks import FILES, write_jax
+from tests.support.proc import programs_of
 from tests.support.session import Session, open_session
 from tests.support.wheels import Project
 
@@ -37,16 +36,6 @@ def session() -> Iterator[Session]:
         (opened.work / "train.py").write_text(TRAIN)
         opened.type("up", "v4-16", "big", "--spot", "--pay")
         yield opened
-
-
-def programs_of(run: str) -> list[str]:
-    """Processes of a run; hosts of the process tier are processes of this machine."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it ended meanwhile
-            if f"TPUCTL_RUN_ID={run}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(folder.name)
-    return found
 
 
 def refused(session: Session, name: str, *words: str) -> str:

@@ -110,6 +110,7 @@ def test_by_default_a_run_is_not_ended_for_good_by_one_failure():
         (Cause.RESTART_ASKED, Policy(max_restarts=0), RunState.GAVE_UP),
         (Cause.RESTART_ASKED, Policy(max_restarts=1), RunState.WAITING),
         (Cause.NOT_JOINED, Policy(max_failures=0), RunState.FAILED),
+        (Cause.BAD_DATA, Policy(max_failures=0), RunState.FAILED),
     ],
 )
 def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):
@@ -119,6 +120,7 @@ def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):
     charged = {
         Cause.FAILED: (1, 0, 0),
         Cause.NOT_JOINED: (1, 0, 0),
+        Cause.BAD_DATA: (1, 0, 0),
         Cause.PREEMPTED: (0, 1, 0),
         Cause.HOST_LOST: (0, 1, 0),
         Cause.RESTART_ASKED: (0, 0, 1),

@@ -27,7 +27,6 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model.records import AttemptPhase, Desired, SliceState
 from tpuctl.model.verdict import Done, Failed, wait_for
 from tpuctl.runs.follow import step_run_and_slice
-from tpuctl.runs.probe_run import probed
 from tpuctl.runs.reconcile import find_end, request_run, request_stop
 from tpuctl.runs.submit import freeze_run
 from tpuctl.runs.take_down import end_slice
@@ -266,8 +265,6 @@ class _RunItem:
             return Outcome(wait_for(f"slice {spec.slice_name} to be asked for"), acted=False)
         taken = {run.id for run in list_runs(services)}
         run_id = run_id_of(self._item, taken)
-        for receipt in probed(spec.data):
-            services.emit(Warn(run_id, f"data {receipt.uri} is not probed: only `tpuctl run` does that"))
         fresh = freeze_run(services, run_id, spec, self._code, self._item.environment)
         named = replace(fresh, fleet=self._fleet.name, fleet_run=self._item.name)
         self._run_id = request_run(services, named, configuration=self._fleet.configuration).id

@@ -258,6 +258,7 @@ class Cause(StrEnum):
     FAILED = "failed"
     RESTART_ASKED = "restart-asked"
     NOT_JOINED = "not-joined"
+    BAD_DATA = "bad-data"
     STALLED = "stalled"
     PREEMPTED = "preempted"
     HOST_LOST = "host-lost"
@@ -272,6 +273,7 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
         "failures",
         "a worker came up on the CPU, with fewer devices than there are chips, or not at all",
     ),
+    Cause.BAD_DATA: ("failures", "a probe found that first batches are not as the contract of the data says"),
     Cause.STALLED: ("failures", "it stood still for `--stall`, with `--on-stall restart`"),
     Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
     Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),

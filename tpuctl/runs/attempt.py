@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
@@ -19,6 +21,7 @@ from tpuctl.hosts.protocol import (
     ChipLock,
     HostFacts,
     LogNews,
+    PrepareReply,
     WorkerStacks,
     WorkerState,
     WorkerStatus,
@@ -36,6 +39,8 @@ from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.runs.data import renew_hint, why_changed
 from tpuctl.runs.effective import EFFECTIVE, effective_rows
+from tpuctl.runs.probe import is_probe_of, probe_check, probed
+from tpuctl.runs.probe_run import BadData, DataProbe, Passed, probed_before
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
 from tpuctl.slices.mounts import desired_mounts, lost_buckets, sick_on_hosts
 from tpuctl.state.repository import find_run
@@ -58,8 +63,8 @@ class Prepared(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """Every worker answered, nothing is left of earlier attempts, and that took so long that the rest is for
-    further steps. `hosts` is what of `Prepared.hosts` is known."""
+    """Every worker answered, nothing is left of earlier attempts, and that took so long, or the rest will, that
+    it is for further steps. `hosts` is what of `Prepared.hosts` is known."""
 
     hosts: tuple[Mapping[str, str], ...]
 
@@ -137,7 +142,7 @@ class AttemptHosts:
         """So much of the step is over that what may take long is for the next one."""
         return is_late(self._services.clock, self._until)
 
-    def prepare(self) -> Prepared | Answered | Stuck | str:
+    def prepare(self) -> Prepared | Answered | Stuck | BadData | str:
         """Phase one. Returns what is still being waited for, or the acknowledgement of all workers. Where they
         answer slowly it is done in several steps, and the rows of the attempt say how far it has got.
 
@@ -175,21 +180,32 @@ class AttemptHosts:
             self._passed("environment", f"{name}{f', but for {allowed}' if allowed else ''}")
             if self.late():
                 return Answered(tuple(rows))
-        prepared = prepare_on(
+        probed = self._probe_data(rows)
+        if probed is not None:
+            return probed
+        prepared = self._prepare(self._attempt.attempt_id)
+        if isinstance(prepared, str):
+            return prepared
+        return Prepared(self._address(prepared), tuple(rows))
+
+    def _prepare(self, attempt_id: str) -> list[PrepareReply] | str:
+        """Makes the work directory of the attempt, or of a probe before it."""
+        return prepare_on(
             self._services,
             self._agent,
             self.targets,
             run=self._run.id,
-            attempt=self._attempt.attempt_id,
+            attempt=attempt_id,
             fence=self._attempt.fence,
             bundle=self._run.code.bundle,
             owner=self._owner,
             until=self._until,
             send_first=bool(self._attempt.hosts),
         )
-        if isinstance(prepared, str):
-            return prepared
-        return Prepared(f"{self._coordinator_ip}:{prepared[0].free_port}", tuple(rows))
+
+    def _address(self, prepared: Sequence[PrepareReply]) -> str:
+        """Where the first worker serves the others."""
+        return f"{self._coordinator_ip}:{prepared[0].free_port}"
 
     def _passed(self, check: str, detail: str) -> None:
         at = render_time(self._services.store.now()) or ""
@@ -206,6 +222,38 @@ class AttemptHosts:
                 return Stuck(why, renew_hint(receipt.uri))
             self._passed(f"data {receipt.uri}", f"{receipt.digest.of} {receipt.digest.value[:12]}")
         return None
+
+    def _probe_data(self, rows: Sequence[Mapping[str, str]]) -> BadData | Answered | str | None:
+        """No program starts on data of which a probe says that it is random or repeated. Hosts that were probed
+        for an earlier attempt are not again."""
+        receipts, known = probed(self._run.spec.data), {row["check"] for row in self.checks}
+        if all(probe_check(receipt) in known for receipt in receipts):
+            return None
+        if not self._attempt.hosts:
+            return Answered(tuple(rows))  # while a probe goes on, nothing of what was done is done again
+        before = probed_before(self._services, self._run, self._attempt)
+        for number, receipt in enumerate(receipts, start=1):
+            probe = DataProbe(
+                self._services, self._agent, self.targets, self._run, self._attempt, receipt, number
+            )
+            if probe.check in known:
+                continue
+            if probe.check in before:
+                self.checks.append(before[probe.check])
+                continue
+            found = probe.step(partial(self._prepare, probe.name), partial(self._probe_request, probe))
+            if not isinstance(found, Passed):
+                return found
+            self._passed(probe.check, found.detail)
+        return Answered(tuple(rows)) if self.late() else None
+
+    def _probe_request(
+        self, probe: DataProbe, prepared: Sequence[PrepareReply]
+    ) -> Callable[[HostTarget], Mapping[str, Any]]:
+        """How a probe starts: as the program does, but that nobody looks whether it joins on the chips."""
+        attempt = replace(self._attempt, coordinator=self._address(prepared))
+        request = self._start_request(attempt, probe.argv)
+        return lambda target: {**request(target), "attempt": probe.name}
 
     def _say_hello(self) -> tuple[list[HostFacts], Told | None]:
         """What hosts say of themselves, and what the environment wants to know, in one call: each start of the
@@ -262,17 +310,36 @@ class AttemptHosts:
     def start(self) -> bool:
         """Phase two, on every worker at once; whether all say that it began. A worker that runs the attempt
         already is left alone. Raises PartialError when a worker cannot start it."""
+        begin = self._start_request(self._attempt, self._run.spec.argv)
+        more = {
+            "beat_s": timeouts.HOST_HEARTBEAT_S,
+            "progress": self._run.spec.progress,
+            "tell": list(EFFECTIVE),
+            "hidden": list(self._run.spec.secrets),
+            "watch_cache": self._environment is not None and self._environment.keeps_compiled,
+            "watch_join": self._is_for_chips() and not self._run.spec.allow_cpu,
+        }
+        answers = self._agent.start(self.targets, lambda target: {**begin(target), **more})
+        replies = require_values(answers, "start")
+        seen = {t.worker: reply.variables for t, reply in zip(self.targets, replies, strict=True)}
+        self.variables = effective_rows(seen, load_secret_patterns())
+        return all(reply.state in _BEGUN for reply in replies)
+
+    def _start_request(
+        self, attempt: Attempt, argv: Sequence[str]
+    ) -> Callable[[HostTarget], Mapping[str, Any]]:
+        """What starts a program with the variables, secrets and environment of the run."""
         secrets = {name: self._services.secrets.resolve(ref) for name, ref in self._run.spec.secrets.items()}
         prepend = self._environment_path()
         pinned = self._environment.variables() if self._environment else {}
 
         def request(target: HostTarget) -> Mapping[str, Any]:
-            variables = render_environment(self._run, self._attempt, target.worker)
+            variables = render_environment(self._run, attempt, target.worker)
             cache = self._compile_cache(target.worker, {**pinned, **variables})
             return {
                 **self._ids(),
-                "fence": self._attempt.fence,
-                "argv": list(self._run.spec.argv),
+                "fence": attempt.fence,
+                "argv": list(argv),
                 "env_dirs": dict(cache.directories),
                 "env": {
                     **pinned,
@@ -284,18 +351,9 @@ class AttemptHosts:
                 "path_prepend": prepend.get(target.worker, []),
                 "cwd": self._run.spec.cwd,
                 "grace_s": self._run.spec.policy.grace_s,
-                "beat_s": timeouts.HOST_HEARTBEAT_S,
-                "progress": self._run.spec.progress,
-                "tell": list(EFFECTIVE),
-                "hidden": list(secrets),
-                "watch_cache": self._environment is not None and self._environment.keeps_compiled,
-                "watch_join": self._is_for_chips() and not self._run.spec.allow_cpu,
             }
 
-        replies = require_values(self._agent.start(self.targets, request), "start")
-        seen = {t.worker: reply.variables for t, reply in zip(self.targets, replies, strict=True)}
-        self.variables = effective_rows(seen, load_secret_patterns())
-        return all(reply.state in _BEGUN for reply in replies)
+        return request
 
     def _compile_cache(self, worker: int, variables: Mapping[str, str]) -> CompileCache:
         keys = {row["worker"]: row.get("environment_key", "") for row in self._attempt.hosts}
@@ -389,9 +447,16 @@ class AttemptHosts:
         other = find_run(self._services, run)
         return run == self._run.id or (other is not None and other.record.state.final)
 
-    def stop_copies(self) -> None:
-        """Ends the copies from host to host that this attempt began, where its workers answer."""
-        self._stop_alive(self._agent.attempts(self.targets), lambda *it: is_copy_of(self._owner, *it))
+    def stop_preparations(self) -> None:
+        """Ends copies from host to host and probes that this attempt began, where its workers answer."""
+
+        def ours(run: str, attempt: str) -> bool:
+            return is_copy_of(self._owner, run, attempt) or self._is_own_probe(run, attempt)
+
+        self._stop_alive(self._agent.attempts(self.targets), ours)
+
+    def _is_own_probe(self, run: str, attempt: str) -> bool:
+        return run == self._run.id and is_probe_of(self._attempt.attempt_id, attempt)
 
     def _stop_alive(
         self,
@@ -414,7 +479,7 @@ class AttemptHosts:
         if is_copy(run):
             return not is_copy_of(self._owner, run, attempt)
         if run == self._run.id:
-            return attempt != self._attempt.attempt_id
+            return attempt != self._attempt.attempt_id and not self._is_own_probe(run, attempt)
         other = find_run(self._services, run)
         return other is not None and other.record.state.final
 

@@ -51,6 +51,7 @@ from tpuctl.runs.hang import furthest, step_rate
 from tpuctl.runs.log_archive import archive_logs
 from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
+from tpuctl.runs.probe_run import BadData
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.runs.stacks import keep_stacks
 from tpuctl.slices.desired import request_down
@@ -193,6 +194,8 @@ class RunEffects:
             return self._not_acknowledged(error)
         if isinstance(prepared, Stuck):
             return Outcome(Blocked(prepared.why, prepared.hint), acted=False)
+        if isinstance(prepared, BadData):
+            return self._set_cause(Cause.BAD_DATA, prepared.why)
         if isinstance(prepared, str):
             return Outcome(wait_for(prepared), acted=False)
         if isinstance(prepared, Answered):
@@ -401,7 +404,7 @@ class RunEffects:
     def _end_attempt(self, plan: RunPlan) -> Outcome:
         hosts = self._hosts()
         if hosts is not None and self._attempt.started_at is None:
-            hosts.stop_copies()
+            hosts.stop_preparations()
         if hosts is not None and not self._collect(hosts):
             return Outcome(wait_for("the rest of the logs"), acted=True)
         archive_logs(self._services, self._run, self._attempt)

@@ -12,10 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from tpuctl.lib.text import fold_workers
+from tpuctl.model.receipt import Receipt
 from tpuctl.runs.smoke import SmokeFinding
 
 MARK = "tpuctl-probe "
 """What the one line of `templates/data_probe.py` begins with."""
+
+
+_PROBE = "-probe-"
 
 
 class ProbeReport(Struct, frozen=True):
@@ -24,6 +28,26 @@ class ProbeReport(Struct, frozen=True):
     first: str
     second: str
     bytes: int
+
+
+def probed(receipts: Sequence[Receipt]) -> list[Receipt]:
+    """The data that has a probe."""
+    return [receipt for receipt in receipts if receipt.contract.get("probe")]
+
+
+def probe_check(receipt: Receipt) -> str:
+    """What the check of a probe is called in manifests."""
+    return f"probe {receipt.uri}"
+
+
+def probe_name(attempt_id: str, number: int) -> str:
+    """What hosts call the `number`-th probe of an attempt, beside the attempts of the run."""
+    return f"{attempt_id}{_PROBE}{number}"
+
+
+def is_probe_of(attempt_id: str, name: str) -> bool:
+    """Whether it is one of that attempt."""
+    return name.startswith(f"{attempt_id}{_PROBE}")
 
 
 def parse_probe(output: str) -> ProbeReport | None:
@@ -60,6 +84,13 @@ def judge_probe(reports: Mapping[int, ProbeReport | str], distinct: bool | None)
         others = [worker for workers in same.values() if workers is not most for worker in workers]
         found += [SmokeFinding(each, "has another first batch than the others") for each in sorted(others)]
     return found
+
+
+def describe_findings(found: Sequence[SmokeFinding]) -> str:
+    """All of it in one line."""
+    return "; ".join(
+        each.what if each.what.startswith("workers ") else f"worker {each.worker} {each.what}" for each in found
+    )
 
 
 def describe_probe(reports: Mapping[int, ProbeReport | str]) -> str:

@@ -1,58 +1,150 @@
-"""Run the probes of a run's data on its hosts, with its code and environment, before it is written down."""
+"""Run the probes of a run's data on its hosts, with its code and environment, before its program starts.
+
+Nothing is remembered here: the hosts know a probe as one more attempt of the run, and say how it stands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from tpuctl.datasets.contract import Contract
 from tpuctl.engine.services import Services
-from tpuctl.errors import PartialError, TpuctlError
+from tpuctl.errors import PartialError
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.protocol import LogNews, PrepareReply, WorkerState, WorkerStatus
 from tpuctl.lib.codec import from_data
-from tpuctl.lib.time import render_time
+from tpuctl.lib.text import fold_workers
+from tpuctl.model.cloud import HostTarget
 from tpuctl.model.receipt import Receipt
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.records import Attempt, RunRecord
 from tpuctl.model.shipped_files import read_template
 from tpuctl.model.timeouts import PROBE_S
-from tpuctl.provenance.manifest import Row
-from tpuctl.runs.once import run_once
-from tpuctl.runs.probe import describe_probe, judge_probe, parse_probe
-from tpuctl.runs.submit import Submission
+from tpuctl.runs.probe import (
+    ProbeReport,
+    describe_findings,
+    describe_probe,
+    judge_probe,
+    parse_probe,
+    probe_check,
+    probe_name,
+)
+from tpuctl.state.repository import list_attempts
+from tpuctl.transfer.prepare import require_values
+
+TOLD_BYTES = 64 << 10
+"""Of what a probe wrote, from its end: its report, or why there is none."""
+_AT_WORK = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
+_NOT_BEGUN = frozenset({WorkerState.ABSENT, WorkerState.PREPARED})
 
 
-def probed(receipts: Sequence[Receipt]) -> list[Receipt]:
-    """The data that has a probe."""
-    return [receipt for receipt in receipts if receipt.contract.get("probe")]
+class BadData(Struct, frozen=True):
+    """What a probe found: first batches that are not as the contract says."""
+
+    why: str
 
 
-def probe_data(services: Services, submission: Submission, receipt: Receipt, run_id: str) -> Row:
-    """The check for the manifest. Raises PartialError where first batches are not as the contract says."""
-    contract = from_data(Contract, receipt.contract)
-    argv = ("python3", "-c", read_template("data_probe.py").decode(), *contract.probe)
-    spec = replace(
-        submission.spec,
-        argv=argv,
-        policy=Policy(max_failures=0, max_preemptions=0, max_restarts=0),
-        no_checkpoint=True,
-        checkpoint_dir=None,
-        allow_cpu=True,
-        progress="",
-        group="",
-        tags=(),
-    )
-    ended, reports = run_once(services, replace(submission, spec=spec), run_id, PROBE_S, parse_probe)
-    if not reports:
-        raise TpuctlError(
-            f"{receipt.uri} was not probed: {ended.reason}", hint=f"tpuctl why {ended.slice_name}"
-        )
-    found = judge_probe(reports, contract.distinct)
-    if found:
-        said = "; ".join(
-            each.what if each.what.startswith("workers ") else f"worker {each.worker} {each.what}"
-            for each in found
-        )
-        details = {"workers": sorted({each.worker for each in found})}
-        raise PartialError(f"the probe of {receipt.uri}: {said}", hint=f"tpuctl logs {run_id}", details=details)
-    at = render_time(services.store.now()) or ""
-    return {"check": f"probe {receipt.uri}", "detail": describe_probe(reports), "at": at}
+class Passed(Struct, frozen=True):
+    """A probe found nothing wrong. `detail` goes into the manifest."""
+
+    detail: str
+
+
+def probed_before(services: Services, run: RunRecord, attempt: Attempt) -> dict[str, Mapping[str, str]]:
+    """Checks of earlier attempts on the same hosts, by name."""
+    earlier = [each for each in list_attempts(services, run.id) if each.incarnation == attempt.incarnation]
+    return {row["check"]: row for each in earlier for row in each.checks}
+
+
+class DataProbe:
+    """The probe of one receipt, the `number`-th of the run, on the workers of one attempt."""
+
+    def __init__(
+        self,
+        services: Services,
+        agent: HostAgent,
+        targets: Sequence[HostTarget],
+        run: RunRecord,
+        attempt: Attempt,
+        receipt: Receipt,
+        number: int,
+    ) -> None:
+        self._services = services
+        self._agent = agent
+        self._targets = targets
+        self._run = run
+        self._attempt = attempt
+        self._number = number
+        self._contract = from_data(Contract, receipt.contract)
+        self.name = probe_name(attempt.attempt_id, number)
+        self.check = probe_check(receipt)
+        self._title = f"the probe of {receipt.uri}"
+
+    @property
+    def argv(self) -> list[str]:
+        """The program that makes the report of one host."""
+        return ["python3", "-c", read_template("data_probe.py").decode(), *self._contract.probe]
+
+    def step(
+        self,
+        prepare: Callable[[], Sequence[PrepareReply] | str],
+        request: Callable[[Sequence[PrepareReply]], Callable[[HostTarget], Mapping[str, Any]]],
+    ) -> Passed | BadData | str:
+        """Begins it, or looks how it stands; what is waited for. Raises PartialError where a worker does not
+        answer."""
+        status = self._agent.status(self._targets, self._run.id, self.name)
+        workers = require_values(status, "say how the probe stands")
+        if any(worker.state in _NOT_BEGUN for worker in workers):
+            prepared = prepare()
+            if isinstance(prepared, str):
+                return prepared
+            require_values(self._agent.start(self._targets, request(prepared)), "start the probe")
+            return self._title
+        lost = [worker.worker for worker in workers if worker.state is WorkerState.LOST]
+        if lost:
+            said = f"worker {fold_workers(lost)} lost the supervisor of its probe"
+            raise PartialError(said, details={"workers": lost, "unreached": lost})
+        at_work = [worker for worker in workers if worker.state in _AT_WORK]
+        if any(worker.time - (worker.started_at or worker.time) >= PROBE_S for worker in at_work):
+            self._agent.stop(self._targets, self._run.id, self.name, 0.0)
+        elif at_work:
+            return f"{self._title} on worker {fold_workers([worker.worker for worker in at_work])}"
+        return self._judge(self._reports(workers))
+
+    def _judge(self, reports: Mapping[int, ProbeReport | str]) -> Passed | BadData:
+        found = judge_probe(reports, self._contract.distinct)
+        if found:
+            return BadData(f"{self._title}: {describe_findings(found)}")
+        return Passed(describe_probe(reports))
+
+    def _reports(self, workers: Sequence[WorkerStatus]) -> dict[int, ProbeReport | str]:
+        """By worker its report; the last line that it wrote where it made none. What they wrote is kept beside
+        the logs of the attempt."""
+        status = {worker.worker: worker for worker in workers}
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            ends = status[target.worker]
+            return {
+                "run": self._run.id,
+                "attempt": self.name,
+                "stdout_offset": max(0, ends.stdout_bytes - TOLD_BYTES),
+                "stderr_offset": max(0, ends.stderr_bytes - TOLD_BYTES),
+            }
+
+        answers = self._agent.read_news(self._targets, request, limit=2 * TOLD_BYTES)
+        return {
+            target.worker: self._report(target.worker, news)
+            for target, news in zip(self._targets, require_values(answers, "say what it probed"), strict=True)
+        }
+
+    def _report(self, worker: int, news: LogNews) -> ProbeReport | str:
+        stream = f"probe-{self._number}"
+        wrote = news.stderr + news.stdout
+        self._services.logs.write(self._run.id, self._attempt.number, worker, stream, 0, wrote)
+        report = parse_probe(news.stdout.decode(errors="replace"))
+        if report is not None:
+            return report
+        lines = [line.strip() for line in news.stderr.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1] if lines else ""

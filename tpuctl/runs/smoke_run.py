@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from tpuctl.config.settings import Config
 from tpuctl.engine.services import Services
 from tpuctl.envs.pinned import parse_frozen
-from tpuctl.errors import PartialError, TpuctlError, UsageError
+from tpuctl.errors import PartialError, PendingError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
-from tpuctl.model.records import SliceRecord
+from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import read_template
-from tpuctl.runs.once import run_once
-from tpuctl.runs.smoke import judge_smoke, parse_report, smoke_rows
-from tpuctl.runs.submit import Submission, freeze_code, prepare_run
+from tpuctl.runs.follow import follow_run, start_run, stop_run
+from tpuctl.runs.smoke import SmokeReport, judge_smoke, parse_report, smoke_rows
+from tpuctl.runs.submit import Submission, freeze_code, prepare_run, submit_run
 
 BACKENDS: Mapping[str, str] = {"jax": "tpu", "cpu": "cpu"}
 """What programs of an environment's backend run on, in JAX's words."""
@@ -73,7 +73,7 @@ def prepare_smoke(
 def run_smoke(services: Services, test: SmokeTest, run_id: str, limit_s: float) -> list[dict[str, Any]]:
     """A row of each worker, see `smoke_rows`. `limit_s` counts from when every worker runs; what goes on then
     is stopped. Raises PartialError where a worker stands out, TpuctlError where none got so far."""
-    record, reports = run_once(services, test.submission, run_id, limit_s, parse_report)
+    record, reports = _run_once(services, test.submission, run_id, limit_s)
     found = judge_smoke(reports, backend=test.backend, devices=test.devices)
     rows = smoke_rows(reports, found)
     if not reports:
@@ -90,3 +90,30 @@ def run_smoke(services: Services, test: SmokeTest, run_id: str, limit_s: float) 
             details={"workers": rows},
         )
     return rows
+
+
+def _run_once(
+    services: Services, submission: Submission, run_id: str, limit_s: float
+) -> tuple[RunRecord, dict[int, SmokeReport | str]]:
+    """The run when it is over, and by worker its report; the last line that it wrote where it made none."""
+    record = submit_run(services, submission, run_id, named=True)
+    started = start_run(services, record.id)
+    try:
+        ended = follow_run(services, record.id, deadline=services.clock.now() + limit_s)
+    except PendingError:
+        ended = stop_run(services, record.id)
+    workers = started.attempt.workers if started.attempt is not None else ()
+    return ended, {worker: _report_of(services, ended, worker) for worker in workers}
+
+
+def _report_of(services: Services, run: RunRecord, worker: int) -> SmokeReport | str:
+    number = run.attempt.number if run.attempt is not None else 1
+    written = {}
+    for stream in ("stdout", "stderr"):
+        path = Path(services.logs.path(run.id, number, worker, stream))
+        written[stream] = path.read_text(errors="replace") if path.exists() else ""
+    report = parse_report(written["stdout"])
+    if report is not None:
+        return report
+    lines = [line.strip() for line in written["stderr"].splitlines() if line.strip()]
+    return lines[-1] if lines else ""

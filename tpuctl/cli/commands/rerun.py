@@ -71,7 +71,6 @@ def rerun(
     from tpuctl.lib.names import check_run_id, parse_secret
     from tpuctl.provenance.bundle import is_bundle, store_bundle
     from tpuctl.provenance.parts import load_source
-    from tpuctl.runs.probe_run import probed
     from tpuctl.runs.reconcile import check_new_id
     from tpuctl.runs.rerun import RerunRequest, prepare_rerun, refuse, render_plan
     from tpuctl.runs.submit import refused_run, submit_run
@@ -99,8 +98,6 @@ def rerun(
             return
         if found.submission.wanted is not None:
             _ = context.credentials
-        for receipt in probed(found.submission.spec.data):
-            context.console.warn(f"data {receipt.uri} is not probed: only `tpuctl run` does that")
         made = submit_run(context, found.submission, run_id, named=name is not None)
         context.console.say(f"run {made.id} on {made.slice_name}, {manifest['run']['id']} once more")
         try:

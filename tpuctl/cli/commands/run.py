@@ -116,9 +116,9 @@ def run(
         if submission.wanted is not None:
             down = f"`tpuctl down {target.name}` gives it up"
             shared.if_interrupted = f"slice {target.name} may be wanted already: `tpuctl ls` shows it, {down}"
-        checks = [*(_test_first(context, request, submission.spec.slice_name, here) if smoke else ())]
-        checks += _probe_first(context, submission)
-        submission = msgspec.structs.replace(submission, checks=tuple(checks))
+        if smoke:
+            checks = tuple(_test_first(context, request, submission.spec.slice_name, here))
+            submission = msgspec.structs.replace(submission, checks=checks)
         context.emit.show_only(())  # nothing of an earlier run that ended while nobody looked
         try:
             record = submit_run(context, submission, run_id, named=name is not None)
@@ -154,25 +154,6 @@ def _test_first(context: AppContext, request: RunRequest, slice_name: str, here:
     said = f"every chip of {counted(len(rows), 'worker')} works"
     context.console.say(said)
     return [{"check": "smoke", "detail": said, "at": render_time(context.store.now()) or ""}]
-
-
-def _probe_first(context: AppContext, submission: Submission) -> list[Row]:
-    """The probes of its data, for the manifest, unless a run is under way on the slice. PartialError where
-    first batches are not as the contracts say."""
-    from tpuctl.runs.probe_run import probe_data, probed
-    from tpuctl.runs.reconcile import active_run
-
-    receipts = probed(submission.spec.data)
-    if not receipts or active_run(context, submission.spec.slice_name) is not None:
-        return []
-    if submission.wanted is not None:
-        context.console.warn(f"{receipts[0].uri} is not probed: its slice is not there yet")
-        return []
-    context.emit.show_only(())  # what it prints is not the run's output
-    try:
-        return [probe_data(context, submission, each, f"probe-{context.ids.new_id()}") for each in receipts]
-    finally:
-        context.emit.show_only(None)
 
 
 def _program(shared: Invocation, words: list[str], module: str | None) -> dict[str, Any]:
