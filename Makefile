@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 DEMO_READY := $(VENV)/.ready
 PYTEST_FLAGS ?=
+# Where nothing compiled is kept, every process that a test starts compiles tpuctl anew, and so does each worker the tests.
+unexport PYTHONDONTWRITEBYTECODE
 # The folders of tests that are called like the domain which they test.
 UNITS := $(filter-out tests/cli tests/sim tests/ssh tests/__pycache__,$(patsubst tpuctl/%/,tests/%,$(wildcard tpuctl/*/)))
 UNITS := $(wildcard $(UNITS))

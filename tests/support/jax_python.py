@@ -1,0 +1,45 @@
+"""An interpreter with the packages of the environment `demo-cpu`, for programs that need no environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uv
+
+from tests.support.require import require_index
+from tests.support.session import ROOT
+
+VARIABLES = ("--var", "JAX_PLATFORMS=cpu", "--var", "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo")
+"""Of `demo-cpu`, as words of `tpuctl run`."""
+
+
+@contextmanager
+def jax_python() -> Iterator[Path]:
+    """Linked out of uv's cache, in a folder that hosts see, and compiled once. To install the environment on
+    two hosts, which tests/cli/test_demo.py does, takes half a minute of a processor. Skips without an index."""
+    require_index()
+    folder = Path(tempfile.mkdtemp(prefix="tpuctl-jax-", dir="/var/tmp"))
+    try:
+        folder.chmod(0o755)
+        python = folder / "env" / "bin" / "python"
+        environ = {**os.environ, "UV_LINK_MODE": "hardlink"}
+        if "PIP_CERT" in environ:  # behind a proxy with certificates of its own
+            environ.setdefault("SSL_CERT_FILE", environ["PIP_CERT"])
+        lock = ROOT / "manifests" / "env" / "pylock.demo-cpu.toml"
+        imports = "import jax.numpy, jax.experimental.multihost_utils, google.cloud.storage"
+        for words in (
+            (uv.find_uv_bin(), "-q", "venv", "--python", sys.executable, str(folder / "env")),
+            (uv.find_uv_bin(), "-q", "pip", "sync", "--python", str(python), str(lock)),
+            (str(python), "-c", imports),
+        ):
+            subprocess.run(words, env=environ, check=True, timeout=400)
+        yield python
+    finally:
+        shutil.rmtree(folder)
