@@ -14,7 +14,7 @@ UNITS := $(filter-out tests/cli tests/sim tests/ssh tests/__pycache__,$(patsubst
 UNITS := $(wildcard $(UNITS))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit coverage lint docs docs-check bench conformance soak clean
+.PHONY: help venv demo test unit collect coverage lint docs docs-check bench conformance soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,13 +38,18 @@ venv: $(READY) ## make .venv with tpuctl (editable) and the development tools
 demo: $(DEMO_READY) ## bring a simulated slice up, train, preempt, recover, take it down
 	$(BIN)/tpuctl demo
 
-test: lint docs-check $(READY) ## style, types, import contracts, docs freshness, tests; LONG=1: the long ones, too
+test: $(READY) ## style, types, import contracts, docs freshness, tests; LONG=1: the long ones, too
+	@$(MAKE) --no-print-directory -j 3 lint docs-check collect
 	@# Three workers for two processors: time-outs, cron and training at its own pace leave them idle.
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 \
 		$(if $(LONG),-m "not soak") $(PYTEST_FLAGS)
 
 unit: $(READY) ## what needs no server and no other process, in half a minute
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(UNITS) -m "not slow" $(PYTEST_FLAGS)
+
+# So that each test file is compiled once, and not by every worker of a run: that takes 20 s of a processor.
+collect: $(READY)
+	@$(BIN)/python -m pytest --collect-only -q -m "" >/dev/null
 
 coverage: $(READY) ## the fast tests with branch coverage of the package
 	$(BIN)/python -m coverage run -m pytest -m "not slow and not gcloud" $(PYTEST_FLAGS)

@@ -14,15 +14,16 @@ from tests.support.fuzzing import Fuzzer, few_chips
 from tests.support.sim import running_sim
 from tests.support.soak import soak
 from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.sim.compute import operations as compute_operations
 from tpuctl.sim.compute import state
-from tpuctl.sim.compute.operations import KEPT as COMPUTE_KEPT
 from tpuctl.sim.compute.rest import ComputeDoor
 from tpuctl.sim.wire.messages import Request
+from tpuctl.sim.world import operations
 from tpuctl.sim.world.delays import Delays
-from tpuctl.sim.world.operations import KEPT as OPERATIONS_KEPT
 
 ROUNDS, REQUESTS = 4, 400
-RESOURCES = COMPUTE_KEPT + 100
+KEPT, RESOURCES = 500, 600
+"""Instead of thousands: each disk is compared with the quota of all."""
 
 
 @pytest.fixture
@@ -44,14 +45,16 @@ def test_no_request_breaks_a_door_or_a_later_list(fuzzer: Fuzzer) -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "MAX_RESOURCES", RESOURCES)  # each disk is compared with the quota of all
+    monkeypatch.setattr(state, "MAX_RESOURCES", RESOURCES)
+    monkeypatch.setattr(operations, "KEPT", KEPT)
+    monkeypatch.setattr(compute_operations, "KEPT", KEPT)
     sim = build(delays=Delays.instant())
     sim.create()
     change = {"node": {"name": f"{PARENT}/nodes/a", "description": "x"}, "updateMask": "description"}
-    for _ in range(OPERATIONS_KEPT + 100):
+    for _ in range(KEPT + 100):
         sim.call("UpdateNode", **change)
-    assert len(sim.world.snapshot()["operations"]) <= OPERATIONS_KEPT
-    assert sim.world.journal.count > OPERATIONS_KEPT
+    assert len(sim.world.snapshot()["operations"]) <= KEPT
+    assert sim.world.journal.count > KEPT
     door = ComputeDoor(sim.world)
     disks = "/compute/v1/projects/sim-project/zones/us-central2-b/disks"
     statuses = Counter(
@@ -64,4 +67,4 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         query = {"pageToken": [token]}
         page = json.loads(door.handle(Request("GET", disks.replace("disks", "operations"), query, {})).body)
         listed, token = listed + len(page["items"]), page.get("nextPageToken")
-    assert listed == COMPUTE_KEPT
+    assert listed == KEPT
