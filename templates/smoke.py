@@ -1,6 +1,7 @@
 """What `tpuctl smoke` runs on every worker: a matrix product on each device, one collective over all processes.
 
-Prints one line behind MARK: what this process found. Needs jax, from the environment or from the host.
+Prints a line behind STEP_MARK for each step that it comes to, and one behind MARK: what this process found.
+Needs jax, from the environment or from the host.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import time
 
 MARK = "tpuctl-smoke "
+STEP_MARK = "tpuctl-smoke-step "
 SIZE = 1024
 rank, world = int(os.environ["TPUCTL_RANK"]), int(os.environ["TPUCTL_WORLD_SIZE"])
 
@@ -20,19 +22,26 @@ def timed(work):
     return round(time.monotonic() - began, 6)
 
 
+def come_to(step):
+    print(STEP_MARK + step, flush=True)
+
+
 def main():
     import jax
     import jax.numpy as jnp
 
+    come_to("join")
     if world > 1:
         jax.distributed.initialize(os.environ["TPUCTL_COORDINATOR"], world, rank)
     from jax.experimental import multihost_utils
 
+    come_to("devices")
     product = jax.jit(lambda matrix: matrix @ matrix)
     matmul_s = []
     for device in jax.local_devices():
         matrix = jax.device_put(jnp.ones((SIZE, SIZE)), device)
         matmul_s.append(timed(lambda matrix=matrix: product(matrix).block_until_ready()))
+    come_to("collective")
     seen = multihost_utils.process_allgather(jnp.array([rank]))
     collective_s = timed(lambda: multihost_utils.process_allgather(jnp.array([rank])))
     found = {

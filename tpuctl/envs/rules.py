@@ -6,6 +6,7 @@ libtpu itself where there is one (`flags.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from tpuctl.lib.text import suggest
 
 if TYPE_CHECKING:
     from packaging.version import Version
+
+_EPATH_GCS = re.compile(r"etils\[([\w-]+,)*epath-gcs(,[\w-]+)*\]==", re.IGNORECASE)
+"""The extra that brings gcsfs, which only a lock names."""
 
 
 @dataclass(frozen=True)
@@ -194,11 +198,12 @@ def _flags(table: VersionTable, spec: EnvironmentSpec, libtpu: str | None) -> li
 
 
 def _cache(table: VersionTable, spec: EnvironmentSpec, versions: Mapping[str, str]) -> list[Complaint]:
-    lacking = [each for each in ("etils", "gcsfs") if each not in versions]
+    known = {*versions, *(("gcsfs",) if any(_EPATH_GCS.match(each) for each in spec.requirements) else ())}
+    lacking = [each for each in ("etils", "gcsfs") if each not in known]
     if spec.compile_cache.startswith("gs://") and lacking:
         text = f"JAX reads and writes gs:// with etils[epath-gcs], and {lacking[0]} is not required"
         return [
-            Complaint("compile_cache", text, "requirements: [etils[epath-gcs]==1.13.0], or compile_cache: disk")
+            Complaint("compile_cache", text, 'requirements: ["etils[epath-gcs]==1.13.0"], or compile_cache: disk')
         ]
     if spec.compile_cache == "off" or not table.cache_never_loads(versions):
         return []

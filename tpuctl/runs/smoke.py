@@ -13,12 +13,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from tpuctl.lib.text import fold_workers
+
 MARK = "tpuctl-smoke "
-"""What the program's one line begins with."""
+"""What the line with the program's report begins with."""
+STEP_MARK = "tpuctl-smoke-step "
+"""What a line begins with that says to which step it comes."""
 SLOW = 3.0
-"""So many times the median is slow: chips of a slice differ by a few percent."""
+"""So many times the others' median is slow: chips of a slice differ by a few percent."""
 NOISE_S = 0.05
 """Less than this above the median is what the scheduler of a busy host takes."""
+STEPS = ("start", "join", "devices", "collective")
+"""Of the program, in their order."""
+TOGETHER = frozenset({"join", "collective"})
+"""Steps that end for nobody before all have come to them."""
 
 
 class SmokeReport(Struct, frozen=True):
@@ -31,6 +39,16 @@ class SmokeReport(Struct, frozen=True):
     collective_s: float
 
 
+class Unfinished(Struct, frozen=True):
+    """A process that made no report: the step that it came to, and the last line of its errors."""
+
+    step: str = STEPS[0]
+    said: str = ""
+
+
+Reports = Mapping[int, SmokeReport | Unfinished]
+
+
 class SmokeFinding(Struct, frozen=True):
     """What is wrong with one worker."""
 
@@ -38,28 +56,30 @@ class SmokeFinding(Struct, frozen=True):
     what: str
 
 
-def parse_report(output: str) -> SmokeReport | None:
-    """The report in what a process wrote; None where there is none, or none that can be read."""
+def parse_report(output: str, said: str) -> SmokeReport | Unfinished:
+    """The report in what a process wrote, or how far it came; `said` is the last line of its errors."""
+    step = STEPS[0]
     for line in output.splitlines():
         if line.startswith(MARK):
             try:
                 return msgspec.json.decode(line.removeprefix(MARK), type=SmokeReport)
             except msgspec.MsgspecError:
-                return None
-    return None
+                break
+        found = line.removeprefix(STEP_MARK)
+        if line.startswith(STEP_MARK) and found in STEPS:
+            step = found
+    return Unfinished(step, said)
 
 
-def judge_smoke(
-    reports: Mapping[int, SmokeReport | str], *, backend: str, devices: int
-) -> Sequence[SmokeFinding]:
-    """What is wrong, by worker. A worker without a report has the last line that it wrote instead. `backend` is
-    what each is to run on, `devices` how many each must have at least."""
+def judge_smoke(reports: Reports, *, backend: str, devices: int) -> Sequence[SmokeFinding]:
+    """What is wrong, by worker; with those that wait for another one nothing is. `backend` is what each is to
+    run on, `devices` how many each must have at least."""
     found: list[SmokeFinding] = []
-    whole = [report.matmul_s for report in reports.values() if isinstance(report, SmokeReport)]
-    usual = statistics.median(whole) if whole else 0.0
+    times = {worker: report.matmul_s for worker, report in reports.items() if isinstance(report, SmokeReport)}
     for worker, report in sorted(reports.items()):
-        if isinstance(report, str):
-            found.append(SmokeFinding(worker, f"did not finish: {report}" if report else "did not finish"))
+        if isinstance(report, Unfinished):
+            if not _waited_for(reports, worker):
+                found.append(SmokeFinding(worker, _unfinished(reports, report)))
             continue
         if report.backend != backend:
             found.append(SmokeFinding(worker, f"runs on {report.backend}, not on {backend}"))
@@ -67,16 +87,41 @@ def judge_smoke(
             found.append(SmokeFinding(worker, f"has {report.devices} of {devices} devices"))
         if report.processes < len(reports):
             found.append(SmokeFinding(worker, f"was joined by {report.processes} of {len(reports)} processes"))
+        others = [time for each, time in times.items() if each != worker]
+        usual = statistics.median_low(others) if others else report.matmul_s
         if report.matmul_s > max(SLOW * usual, usual + NOISE_S):
             found.append(SmokeFinding(worker, f"is slow: {report.matmul_s:.3f} s, others {usual:.3f} s"))
     return found
 
 
-def smoke_rows(reports: Mapping[int, SmokeReport | str], found: Sequence[SmokeFinding]) -> list[dict[str, Any]]:
+def _waited_for(reports: Reports, worker: int) -> list[int]:
+    """The workers without which this one cannot end its step."""
+    own = reports[worker]
+    if not isinstance(own, Unfinished) or own.step not in TOGETHER:
+        return []
+    at = STEPS.index(own.step)
+    return sorted(
+        other
+        for other, report in reports.items()
+        if isinstance(report, Unfinished) and STEPS.index(report.step) < at
+    )
+
+
+def _unfinished(reports: Reports, report: Unfinished) -> str:
+    steps = {each.step if isinstance(each, Unfinished) else "" for each in reports.values()}
+    if len(reports) > 1 and steps == {report.step} <= TOGETHER:
+        return f"waited in vain for the others: none came past `{report.step}`"
+    return f"did not finish: {report.said}" if report.said else "did not finish"
+
+
+def smoke_rows(reports: Reports, found: Sequence[SmokeFinding]) -> list[dict[str, Any]]:
     """One row per worker, for a table or JSON: what it measured, and what is wrong with it or `ok`."""
     rows: list[dict[str, Any]] = []
     for worker, report in sorted(reports.items()):
         known = report if isinstance(report, SmokeReport) else None
+        wrong = [each.what for each in found if each.worker == worker]
+        waited = _waited_for(reports, worker)
+        wrong += [f"waits for worker {fold_workers(waited)}"] if waited else []
         rows.append(
             {
                 "worker": worker,
@@ -84,7 +129,7 @@ def smoke_rows(reports: Mapping[int, SmokeReport | str], found: Sequence[SmokeFi
                 "devices": known.devices if known else None,
                 "matmul_s": known.matmul_s if known else None,
                 "collective_s": known.collective_s if known else None,
-                "finding": "; ".join(each.what for each in found if each.worker == worker) or "ok",
+                "finding": "; ".join(wrong) or "ok",
             }
         )
     return rows

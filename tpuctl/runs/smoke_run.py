@@ -19,7 +19,7 @@ from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import read_template
 from tpuctl.runs.follow import follow_run, start_run, stop_run
-from tpuctl.runs.smoke import SmokeReport, judge_smoke, parse_report, smoke_rows
+from tpuctl.runs.smoke import SmokeReport, Unfinished, judge_smoke, parse_report, smoke_rows
 from tpuctl.runs.submit import Submission, freeze_code, prepare_run, submit_run
 
 BACKENDS: Mapping[str, str] = {"jax": "tpu", "cpu": "cpu"}
@@ -82,7 +82,7 @@ def run_smoke(services: Services, test: SmokeTest, run_id: str, limit_s: float) 
         )
     if found:
         sick = sorted({each.worker for each in found})
-        silent = not any(reports.values())  # it never got so far that a worker wrote something
+        silent = all(each == Unfinished() for each in reports.values())  # nobody got so far as to write something
         first = record.reason if silent else f"worker {found[0].worker} {found[0].what}"
         raise PartialError(
             f"{len(sick)} of {counted(len(reports), 'worker')} of {record.slice_name} failed: {first}",
@@ -94,8 +94,8 @@ def run_smoke(services: Services, test: SmokeTest, run_id: str, limit_s: float) 
 
 def _run_once(
     services: Services, submission: Submission, run_id: str, limit_s: float
-) -> tuple[RunRecord, dict[int, SmokeReport | str]]:
-    """The run when it is over, and by worker its report; the last line that it wrote where it made none."""
+) -> tuple[RunRecord, dict[int, SmokeReport | Unfinished]]:
+    """The run when it is over, and by worker its report, or how far it came."""
     record = submit_run(services, submission, run_id, named=True)
     started = start_run(services, record.id)
     try:
@@ -106,14 +106,11 @@ def _run_once(
     return ended, {worker: _report_of(services, ended, worker) for worker in workers}
 
 
-def _report_of(services: Services, run: RunRecord, worker: int) -> SmokeReport | str:
+def _report_of(services: Services, run: RunRecord, worker: int) -> SmokeReport | Unfinished:
     number = run.attempt.number if run.attempt is not None else 1
     written = {}
     for stream in ("stdout", "stderr"):
         path = Path(services.logs.path(run.id, number, worker, stream))
         written[stream] = path.read_text(errors="replace") if path.exists() else ""
-    report = parse_report(written["stdout"])
-    if report is not None:
-        return report
     lines = [line.strip() for line in written["stderr"].splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return parse_report(written["stdout"], lines[-1] if lines else "")
