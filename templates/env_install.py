@@ -42,6 +42,7 @@ import zipfile
 SCHEMA = 1
 MARKER = "tpuctl-env.json"
 INDEX = "tpuctl-files.json"
+BYTECODE = "tpuctl-bytecode"  # in an environment whose files are not ours to write beside
 LINK = "link:"  # in place of a digest
 TOKEN_URL = "http://%s/computeMetadata/v1/instance/service-accounts/default/token"
 # Read after the imports: frameworks change some of them.
@@ -445,7 +446,7 @@ def link_tree(env, path):
         raise Failed("there is no %s/bin/python" % path)
     os.makedirs(env, mode=0o700)
     for name in os.listdir(path):
-        if name not in (MARKER, INDEX):
+        if name not in (MARKER, INDEX, BYTECODE):
             os.symlink(os.path.join(path, name), os.path.join(env, name))
 
 
@@ -562,8 +563,9 @@ def environment_python(env):
 
 
 def interpreter(env, spec):
-    """What starts Python here. What it compiles stays for the runs, but in a folder that is not ours."""
-    return [environment_python(env), *(["-B"] if spec.get("unmanaged") else [])]
+    """What starts Python here. What it compiles stays for the runs, outside of a folder that is not ours."""
+    apart = ["-X", "pycache_prefix=" + os.path.join(env, BYTECODE)]
+    return [environment_python(env), *(apart if spec.get("unmanaged") else [])]
 
 
 def clean_environment(variables=None):

@@ -262,9 +262,12 @@ def test_a_python_of_the_hosts_is_used_as_it_is_and_never_changed(session: Sessi
     words = ("env", "capture", "mine", "--on", "big", "--unmanaged", "--python", f"{venv}/bin/python")
     session.type(*words)
     assert read_environment("mine", session.project.envs).spec.unmanaged.path == str(venv)
-    code = "import mine, sys; print(mine.VERSION, sys.flags.dont_write_bytecode)"
     words = ("run", "--env", "mine", "--on", "big", "--no-checkpoint")
-    assert "7 " in session.type(*words, "--", "python", "-B", "-c", code).stdout
+    compiled = "import mine, os; print(mine.VERSION, mine.__cached__, os.path.exists(mine.__cached__))"
+    said = session.type(*words, "--", "python", "-c", compiled).stdout
+    assert "7 " in said
+    # What Python compiles is kept, though not beside the files, or each start would compile them all again.
+    assert said.count("/tpuctl-bytecode/") == said.count(" True") == 2
     verify = ("env", "verify", "mine", "--on", "big")
     assert "2 hosts of big are as mine says" in session.type(*verify).stderr
     assert sorted(venv.rglob("*")) == files

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tpuctl.envs.compile_cache import CompileCache, compile_cache, describe_cache
-from tpuctl.envs.spec import Backend, EnvironmentSpec
+from tpuctl.envs.compile_cache import CompileCache, bytecode_directories, compile_cache, describe_cache
+from tpuctl.envs.spec import Backend, EnvironmentSpec, Unmanaged
 
 JAX, TORCH = "JAX_COMPILATION_CACHE_DIR", "XLA_PERSISTENT_CACHE_PATH"
 
@@ -54,3 +54,10 @@ def test_what_was_loaded_is_warm() -> None:
     assert describe_cache(0, 0) == ""
     assert describe_cache(0, 3) == "cold: 0 of 3 programs loaded"
     assert describe_cache(2, 3) == "warm: 2 of 3 programs loaded"
+
+
+def test_python_keeps_what_it_compiles_of_others_files_in_the_environment_of_the_host() -> None:
+    own = EnvironmentSpec("e", ("3.12",))
+    theirs = EnvironmentSpec("e", ("3.12",), unmanaged=Unmanaged("/mnt/venv", "a" * 64))
+    assert bytecode_directories(own, "k1") == {}
+    assert bytecode_directories(theirs, "k1") == {"PYTHONPYCACHEPREFIX": "envs/k1/tpuctl-bytecode"}

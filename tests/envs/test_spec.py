@@ -112,6 +112,14 @@ def test_every_mistake_of_a_file_is_said_at_once_with_its_place(tmp_path):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("extra", ["epath-gcs", "epath,epath-gcs"])
+def test_a_compile_cache_in_a_bucket_needs_an_extra_and_no_lock_yet(tmp_path, extra):
+    text = GOOD.replace("six==1.17.0", f'"etils[{extra}]==1.13.0"') + "compile_cache: gs://b/cache"
+    assert read_environment("e", project(tmp_path, text)).spec.compile_cache == "gs://b/cache"
+    with pytest.raises(TpuctlError, match="gcsfs is not required"):
+        read_environment("e", project(tmp_path, text.replace(extra, "epath")))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import uv
 
-from tests.support.frameworks import write_jax
-from tests.support.require import require_index
+from tests.support.frameworks import write_jax, write_torch_xla
+from tests.support.require import require_index, require_torch_xla
 from tests.support.session import ROOT
 
 HOOK = ROOT / "tpuctl" / "agent" / "join_hook.py"
@@ -34,7 +34,7 @@ def python(
     environ = {"PATH": os.environ["PATH"], "TPUCTL_JOIN": str(folder), "TPUCTL_JOIN_PLATFORMS": "tpu,cpu"}
     environ["PYTHONPATH"] = os.pathsep.join(map(str, [folder, *behind]))
     done = subprocess.run(
-        [interpreter, "-c", program], env={**environ, **variables}, capture_output=True, text=True, timeout=60
+        [interpreter, "-c", program], env={**environ, **variables}, capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
@@ -59,6 +59,26 @@ def test_a_process_says_which_devices_it_has(folder: Path, library: Path) -> Non
         **{"backend": "tpu", "devices": 8, "waits": False},
         **{"chosen": False, "bounded": False, "pid": int(pid)},
     }
+
+
+@pytest.mark.parametrize(
+    "taken", ["torch_xla.device()", "torch_xla.runtime.global_runtime_device_count()"], ids=["device", "mesh"]
+)
+@pytest.mark.parametrize("backend", ["TPU", "CPU"])
+def test_a_process_of_torch_xla_says_so_however_it_takes_them(
+    folder: Path, tmp_path: Path, taken: str, backend: str
+) -> None:
+    made = tmp_path / "library"
+    write_torch_xla(made)
+    python(folder, f"import torch_xla.runtime\nfor _ in range(2): {taken}", made, FAKE_BACKEND=backend)
+    (report,) = reports(folder)
+    assert (report["backend"], report["devices"], report["waits"]) == (backend.lower(), 8, False)
+
+
+def test_importing_torch_xla_alone_says_nothing(folder: Path, tmp_path: Path) -> None:
+    write_torch_xla(tmp_path / "library")
+    python(folder, "import torch_xla.runtime", tmp_path / "library")
+    assert reports(folder) == []
 
 
 def test_importing_alone_says_nothing(folder: Path, library: Path) -> None:
@@ -126,3 +146,26 @@ def test_a_real_jax_is_heard(folder: Path, tmp_path: Path, version: str) -> None
         said.append((report["asked"] > 0, report["loaded"] > 0))
         (folder / f"{report['pid']}.json").unlink()
     assert said == [(True, False), (True, True)]
+
+
+TAKEN = {
+    "device": "torch_xla.device()",
+    "old-device": "import torch_xla.core.xla_model as xm; xm.xla_device()",
+    "name": "torch.ones(3).to('xla').sum(); torch_xla.sync()",
+    "spmd": "import numpy; import torch_xla.distributed.spmd as xs; torch_xla.runtime.use_spmd(); "
+    "count = torch_xla.runtime.global_runtime_device_count(); xs.Mesh(numpy.arange(count), (count,), ('x',))",
+}
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", TAKEN)
+def test_a_real_torch_xla_is_heard(folder: Path, how: str) -> None:
+    interpreter = require_torch_xla()
+    program = f"import warnings; warnings.simplefilter('ignore'); import os, torch, torch_xla; {TAKEN[how]}"
+    before = f"assert not [n for n in os.listdir({str(folder)!r}) if n.endswith('.json')]; "
+    program = program.replace("torch_xla; ", f"torch_xla; {before}", 1)
+    python(folder, program, interpreter=interpreter, PJRT_DEVICE="CPU")
+    (report,) = reports(folder)
+    assert (report["backend"], report["devices"], report["waits"]) == ("cpu", 1, False)

@@ -1,4 +1,4 @@
-"""A small library in the place of JAX, with the functions by which that takes its devices."""
+"""Small libraries in the place of JAX and PyTorch/XLA, with the functions by which these take their devices."""
 
 from __future__ import annotations
 
@@ -40,6 +40,31 @@ def backends():
     return found
 """,
 }
+
+TORCH_XLA = {
+    "_XLAC.py": """\
+import os
+count = int(os.environ.get("FAKE_DEVICES", "8"))
+def _xla_get_default_device(): return "xla:0"
+def _xla_get_all_runtime_devices(): return ["TPU:%d" % n for n in range(count)]
+""",
+    "torch_xla/__init__.py": """\
+import _XLAC
+def device(): return _XLAC._xla_get_default_device()
+""",
+    "torch_xla/runtime.py": """\
+import os, _XLAC
+def device_type(): return os.environ.get("FAKE_BACKEND", "TPU").upper()
+def global_runtime_device_count(): return len(_XLAC._xla_get_all_runtime_devices())
+""",
+}
+
+
+def write_torch_xla(folder: Path) -> None:
+    """As `write_jax`, of PyTorch/XLA 2.9."""
+    for name, text in TORCH_XLA.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def write_jax(folder: Path) -> None:

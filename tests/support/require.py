@@ -28,6 +28,15 @@ def require_gcsfuse() -> str:
     return require_tool("gcsfuse", f"{os.environ.get('PATH', os.defpath)}:{built}")
 
 
+def require_torch_xla() -> str:
+    """A Python that has PyTorch/XLA, 4 GB that only a person fetches; its tests run it on the CPU."""
+    python = Path.home() / ".cache" / "tpuctl-tests" / "torch-xla" / "bin" / "python"
+    if not python.exists():
+        made = "uv venv ~/.cache/tpuctl-tests/torch-xla; uv pip install torch==2.9.0 torch_xla==2.9.0"
+        pytest.skip(f"needs {python}: {made}")
+    return str(python)
+
+
 def require_isolated_hosts() -> None:
     """Skips where isolated hosts are not possible, but fails when `TPUCTL_REQUIRE` names `isolated`."""
     from tpuctl.errors import UsageError

@@ -76,10 +76,17 @@ def change(loader, hook):
     loader.exec_module = execute_and_hook
 
 
-def wrap(module, name, found=dict):
-    """Notes when function `name` of a module is first called, and what `found` tells after it returned."""
-    function = getattr(module, name)
+def wrap(module, *names, found=dict):
+    """Notes when the first of these functions of a module is first called, and what `found` tells after it
+    returned. A release need not have them all."""
     state = {"calls": 0}
+    for name in names:
+        if hasattr(module, name):
+            wrap_one(module, name, found, state)
+
+
+def wrap_one(module, name, found, state):
+    function = getattr(module, name)
 
     def wrapped(*arguments, **named):
         state["calls"] += 1
@@ -150,11 +157,22 @@ def found_by_torch_xla():
     return {"backend": runtime.device_type().lower(), "devices": count, "chosen": False}
 
 
+# Of the library below PyTorch/XLA those that take devices. `torch_xla.device` and `xm.xla_device` come to them,
+# a program with SPMD where it makes its mesh, and one that only names the device "xla" with its first step.
+OF_TORCH_XLA = (
+    "_xla_get_all_devices",
+    "_xla_get_all_runtime_devices",
+    "_xla_get_default_device",
+    "_xla_get_devices",
+    "_xla_num_devices",
+    "_xla_num_runtime_devices",
+    "_xla_real_devices",
+)
 DEVICES = {
     # JAX waits for the other processes in `initialize`, and for chips in `backends`.
     "jax._src.distributed": lambda module: wrap(module, "initialize"),
-    "jax._src.xla_bridge": lambda module: wrap(module, "backends", found_by_jax),
-    "torch_xla.core.xla_model": lambda module: wrap(module, "xla_device", found_by_torch_xla),
+    "jax._src.xla_bridge": lambda module: wrap(module, "backends", found=found_by_jax),
+    "_XLAC": lambda module: wrap(module, *OF_TORCH_XLA, found=found_by_torch_xla),
 }
 HOOKS = {"jax._src.monitoring": lambda module: module.register_event_listener(count)}
 if CACHE_ONLY not in os.environ:

@@ -15,6 +15,10 @@ BELOW_HOME = "compile-cache"
 """Of `~/.tpuctl` on each host, for `compile_cache: disk`."""
 
 
+BYTECODE = "tpuctl-bytecode"
+"""Of an environment's folder on a host; `templates/env_install.py` has it, too."""
+
+
 class CompileCache(Struct, frozen=True):
     """What tells a program of its cache: variables, and variables that name directories below `~/.tpuctl` of
     its host."""
@@ -39,6 +43,12 @@ def compile_cache(
     if spec.compile_cache == DISK:
         return CompileCache(more, {variable: f"{BELOW_HOME}/{name}"})
     return CompileCache({variable: f"{spec.compile_cache.rstrip('/')}/{name}", **more})
+
+
+def bytecode_directories(spec: EnvironmentSpec, key: str) -> Mapping[str, str]:
+    """Where Python keeps what it compiles of files that are not ours to write beside: an import of JAX takes
+    3.5 CPU s without, 1 s with it. As `CompileCache.directories`."""
+    return {"PYTHONPYCACHEPREFIX": f"envs/{key}/{BYTECODE}"} if spec.unmanaged is not None and key else {}
 
 
 def describe_cache(loaded: int, asked: int) -> str:

@@ -11,7 +11,7 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
-from tpuctl.envs.compile_cache import CompileCache, compile_cache
+from tpuctl.envs.compile_cache import CompileCache, bytecode_directories, compile_cache
 from tpuctl.envs.load import Environment, pin
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
@@ -84,6 +84,10 @@ class HostEnvironment:
     ) -> CompileCache:
         """See `compile_cache`; `key` is that of the environment on the host."""
         return compile_cache(self._pinned.spec, key, accelerator_type, variables, rank)
+
+    def bytecode_directories(self, key: str) -> Mapping[str, str]:
+        """See `bytecode_directories`."""
+        return bytecode_directories(self._pinned.spec, key)
 
     @property
     def sections(self) -> set[Section]:

@@ -203,7 +203,9 @@ def _cache(table: VersionTable, spec: EnvironmentSpec, versions: Mapping[str, st
     if spec.compile_cache.startswith("gs://") and lacking:
         text = f"JAX reads and writes gs:// with etils[epath-gcs], and {lacking[0]} is not required"
         return [
-            Complaint("compile_cache", text, 'requirements: ["etils[epath-gcs]==1.13.0"], or compile_cache: disk')
+            Complaint(
+                "compile_cache", text, 'requirements: ["etils[epath-gcs]==1.13.0"], or compile_cache: disk'
+            )
         ]
     if spec.compile_cache == "off" or not table.cache_never_loads(versions):
         return []

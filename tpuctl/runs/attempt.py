@@ -340,7 +340,7 @@ class AttemptHosts:
                 **self._ids(),
                 "fence": attempt.fence,
                 "argv": list(argv),
-                "env_dirs": dict(cache.directories),
+                "env_dirs": {**self._bytecode(target.worker), **cache.directories},
                 "env": {
                     **pinned,
                     **cache.variables,
@@ -355,9 +355,17 @@ class AttemptHosts:
 
         return request
 
-    def _compile_cache(self, worker: int, variables: Mapping[str, str]) -> CompileCache:
+    def _environment_key(self, worker: int) -> str:
         keys = {row["worker"]: row.get("environment_key", "") for row in self._attempt.hosts}
-        key = keys.get(str(worker), "")
+        return keys.get(str(worker), "")
+
+    def _bytecode(self, worker: int) -> Mapping[str, str]:
+        if self._environment is None:
+            return {}
+        return self._environment.bytecode_directories(self._environment_key(worker))
+
+    def _compile_cache(self, worker: int, variables: Mapping[str, str]) -> CompileCache:
+        key = self._environment_key(worker)
         if self._environment is None or not key:
             return CompileCache()
         rank = self._attempt.workers.index(worker)

@@ -82,7 +82,7 @@ def run_smoke(services: Services, test: SmokeTest, run_id: str, limit_s: float) 
         )
     if found:
         sick = sorted({each.worker for each in found})
-        silent = all(each == Unfinished() for each in reports.values())  # nobody got so far as to write something
+        silent = all(each == Unfinished() for each in reports.values())  # nobody wrote anything
         first = record.reason if silent else f"worker {found[0].worker} {found[0].what}"
         raise PartialError(
             f"{len(sick)} of {counted(len(reports), 'worker')} of {record.slice_name} failed: {first}",
