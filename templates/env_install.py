@@ -13,6 +13,10 @@ wheelhouse in the bucket, and no index is asked. Else downloads are shared throu
 hosts with one disk), else ~/.tpuctl/cache; uv does the work where pip can fetch it, because it installs from
 a warm cache in a second or two, else pip.
 
+With `seal` the proved environment is laid out below ~/.tpuctl/sealed for the other hosts of the slice: what is
+large by its sha256, all the rest in one archive. With `sealed` it is made of those contents, which the agent
+brought from there, and looked at like any other.
+
 Where `env.json` has `unmanaged`, nothing is installed: the environment is links to the folder that it names,
 whose files must have its digest. Nothing is ever written there.
 """
@@ -44,6 +48,9 @@ MARKER = "tpuctl-env.json"
 INDEX = "tpuctl-files.json"
 BYTECODE = "tpuctl-bytecode"  # in an environment whose files are not ours to write beside
 LINK = "link:"  # in place of a digest
+CONFIG = "pyvenv.cfg"
+ENVIRONMENT, PYTHON, ARCHIVE = "env", "python", "rest.tar"
+LARGE_BYTES = 1 << 20  # few files have most of the bytes: of 3300 of JAX on the CPU 21 have four fifths
 TOKEN_URL = "http://%s/computeMetadata/v1/instance/service-accounts/default/token"
 # Read after the imports: frameworks change some of them.
 EFFECTIVE = ["LIBTPU_INIT_ARGS", "XLA_FLAGS", "JAX_PLATFORMS", "PJRT_DEVICE", "TPU_LIBRARY_PATH"]
@@ -203,6 +210,13 @@ def remove_tree(path):
         shutil.rmtree(path)
 
 
+def remove_leftovers(spec):
+    """Working folders of an installation of this environment that was killed."""
+    for name in os.listdir(envs_dir()):
+        if re.match(r"\.(house|sealed)-%s-" % re.escape(spec["key"]), name):
+            shutil.rmtree(os.path.join(envs_dir(), name))
+
+
 # ---------------------------------------------------------------- wheels
 
 
@@ -319,11 +333,20 @@ def unpack_uv(spec):
     return binary
 
 
+def python_place(spec):
+    return os.path.join(os.path.expanduser("~"), ".tpuctl", "pythons", spec["archive"]["sha256"][:16])
+
+
+def find_interpreter(spec):
+    """That of the environment's archive, else one of this host."""
+    return unpack_python(spec) if spec.get("archive") else find_python(spec["python"])
+
+
 def unpack_python(spec):
     """The interpreter of the archive, once."""
-    home = os.path.join(os.path.expanduser("~"), ".tpuctl", "pythons")
-    place = os.path.join(home, spec["archive"]["sha256"][:16])
+    place = python_place(spec)
     if not os.path.isdir(place):
+        home = os.path.dirname(place)
         os.makedirs(home, mode=0o700, exist_ok=True)
         work = tempfile.mkdtemp(dir=home, prefix=".tmp-")
         try:
@@ -347,12 +370,14 @@ def wheel_commands(spec, env, house):
     for item in spec["wheels"]:
         os.symlink(content(item, spec), os.path.join(house, item["name"]))
     uv = unpack_uv(spec)
-    python = unpack_python(spec) if spec.get("archive") else find_python(spec["python"])
+    python = find_interpreter(spec)
     common = [uv, "-q", "--cache-dir", os.path.join(house, ".cache"), "--no-config", "--offline"]
     install = ["pip", "sync", "--python", environment_python(env), "--require-hashes",
                "--link-mode", "hardlink", "--only-binary", ":all:", "--no-index", "--find-links", house,
                "requirements.txt"]  # fmt: skip
-    return [[*common, "venv", "--no-python-downloads", "--python", python, env], common + install]
+    # Relocatable: the same files on every host, whatever its home directory is.
+    make = ["venv", "--relocatable", "--no-python-downloads", "--python", python, env]
+    return [common + make, common + install]
 
 
 def place_files(spec, env):
@@ -365,6 +390,160 @@ def place_files(spec, env):
         mode = 0o755 if os.access(target, os.X_OK) else 0o644
         os.chmod(temporary, mode)
         os.replace(temporary, target)
+
+
+# ---------------------------------------------------------------- sealed
+
+
+def sealed_path(digest):
+    """Where a content lies that hosts give each other. The agent has checked its digest when it came."""
+    return os.path.join(os.path.expanduser("~"), ".tpuctl", "sealed", digest)
+
+
+class HashingFile:
+    """What a tarfile is written to, from its beginning to its end."""
+
+    def __init__(self, file):
+        self.file, self.digest, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data):
+        self.digest.update(data)
+        self.size += len(data)
+        return self.file.write(data)
+
+    def tell(self):
+        return self.size
+
+
+def seal(env, spec, index):
+    """Lays the environment out for other hosts, with what Python compiled in it; [path, mode, sha256, size] of
+    each content, or nothing where the disk has no room for the archive.
+
+    Large files are links to those of the environment: nothing is copied, and the environment keeps its files to
+    itself. Whoever gets one that has changed since sees that by its sha256.
+    """
+    large = {}
+    for path, row in index.items():
+        alone = os.lstat(os.path.join(env, path)).st_nlink == 1
+        if row[1] >= LARGE_BYTES and alone and not row[0].startswith(LINK):
+            large.setdefault(row[0], path)  # of two alike, one goes into the archive
+    parts = [(ENVIRONMENT, env)]
+    if spec.get("archive"):
+        parts.append((PYTHON, python_place(spec)))
+    apart = {os.path.join(ENVIRONMENT, name) for name in [MARKER, INDEX, *large.values()]}
+    need = sum(
+        os.lstat(os.path.join(folder, name)).st_size for _, top in parts for folder, _, names in os.walk(top)
+        for name in names
+    ) - sum(index[path][1] for path in large.values())  # fmt: skip
+    found = os.statvfs(env)
+    if found.f_bavail * found.f_frsize < need + SPARE_BYTES:
+        say("no room to lay it out for other hosts")
+        return []
+    os.makedirs(sealed_path(""), mode=0o700, exist_ok=True)
+    rows = [[ARCHIVE, 0o600, *pack(parts, apart)]]
+    for digest, path in large.items():
+        full = os.path.join(env, path)
+        temporary = "%s.%d.tmp" % (sealed_path(digest), os.getpid())
+        os.symlink(full, temporary)
+        os.replace(temporary, sealed_path(digest))
+        rows.append([path, stat.S_IMODE(os.stat(full).st_mode), digest, index[path][1]])
+    return rows
+
+
+def pack(parts, apart):
+    """One archive of folders, without the names in `apart`; its sha256 and size."""
+    descriptor, temporary = tempfile.mkstemp(dir=sealed_path(""), prefix=".tmp-")
+    try:
+        with open(descriptor, "wb", buffering=1 << 20) as file:
+            out = HashingFile(file)
+            with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT, copybufsize=1 << 20) as archive:
+                for name, top in parts:
+                    archive.add(top, name, filter=lambda member: None if member.name in apart else member)
+        digest = out.digest.hexdigest()
+        os.replace(temporary, sealed_path(digest))
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return digest, out.size
+
+
+def unpack_sealed(env, spec):
+    """Makes the environment of the contents that another host has sealed; {path: row} of its files.
+
+    Large files are moved, so that each is written once, and shared with nothing afterwards.
+    """
+    (archive,) = [row for row in spec["sealed"] if row[0] == ARCHIVE]
+    large = [row for row in spec["sealed"] if row is not archive]
+    home = os.path.dirname(env)
+    with tempfile.TemporaryDirectory(dir=home, prefix=".sealed-%s-" % spec["key"]) as work:
+        digests = unpack(sealed_path(archive[2]), work)
+        made = os.path.join(work, ENVIRONMENT)
+        for path, mode, digest, _ in large:
+            os.replace(sealed_path(digest), os.path.join(made, path))
+            os.chmod(os.path.join(made, path), mode)
+            digests[os.path.join(ENVIRONMENT, path)] = digest
+        if spec.get("archive") and not os.path.isdir(python_place(spec)):
+            os.makedirs(os.path.dirname(python_place(spec)), mode=0o700, exist_ok=True)
+            os.rename(os.path.join(work, PYTHON), python_place(spec))
+        lead_to(made, find_interpreter(spec))
+        os.rename(made, env)
+    os.unlink(sealed_path(archive[2]))
+    below = len(ENVIRONMENT) + 1
+    return {
+        name[below:]: [digest, *signature(os.path.join(env, name[below:]))]
+        for name, digest in digests.items()
+        if name.startswith(ENVIRONMENT + "/") and name != os.path.join(ENVIRONMENT, CONFIG)
+    }
+
+
+def unpack(path, folder):
+    """The sha256 of each file in an archive, which is unpacked below `folder`."""
+    digests = {}
+    with tarfile.open(path) as archive, open(path, "rb", buffering=0) as raw:
+        for member in archive:
+            target = os.path.join(folder, member.name)
+            if member.isdir():
+                os.makedirs(target, mode=member.mode & 0o777 | 0o700, exist_ok=True)
+            elif member.issym():
+                os.symlink(member.linkname, target)
+            elif member.islnk():
+                os.link(os.path.join(folder, member.linkname), target)
+                digests[member.name] = digests[member.linkname]
+            elif member.isreg():
+                digests[member.name] = unpack_file(raw, member, target)
+            else:
+                raise Failed("%s in the archive is neither file, folder nor symbolic link" % member.name)
+    return digests
+
+
+def unpack_file(raw, member, target):
+    """Its sha256. What Python compiled of a file goes by its time."""
+    digest = hashlib.sha256()
+    raw.seek(member.offset_data)
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o777)
+    with open(descriptor, "wb", buffering=0) as file:
+        left = member.size
+        while left:
+            piece = raw.read(min(left, 1 << 20))
+            if not piece:
+                raise Failed("the archive ends within %s" % member.name)
+            left -= len(piece)
+            digest.update(piece)
+            file.write(piece)
+        os.utime(descriptor, (member.mtime, member.mtime))
+    return digest.hexdigest()
+
+
+def lead_to(env, python):
+    """Has an environment that another host made start the interpreter of this one (PEP 405)."""
+    python = os.path.realpath(python)
+    link, config = environment_python(env), os.path.join(env, CONFIG)
+    os.unlink(link)
+    os.symlink(python, link)
+    with open(config, encoding="utf-8") as file:
+        text = re.sub("(?m)^home *=.*$", lambda _: "home = " + os.path.dirname(python), file.read())
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 # ---------------------------------------------------------------- files
@@ -403,8 +582,8 @@ def signature(path, found=None):
 
 
 def make_index(env, spec, known):
-    """Every file with its sha256 and signature, after a look at what RECORD says of it; a file that was asked
-    for counts with its own digest. What `known` says of a file is not computed again."""
+    """Writes down every file with its sha256 and signature, after a look at what RECORD says of it; a file that
+    was asked for counts with its own digest. What `known` says of a file is not computed again."""
     own = {item["to"]: item["sha256"] for item in spec.get("files", [])}
     tree = tree_of(env, spec)
     recorded = recorded_digests(env) if tree == env else {}
@@ -421,7 +600,7 @@ def make_index(env, spec, known):
     if tree != env and digest != spec["unmanaged"]["sha256"]:
         raise Wrong("%s is not as it was: its digest is %s" % (tree, digest))
     write_json(os.path.join(env, INDEX), index, indent=None)  # as quick to read as it may be
-    return digest
+    return digest, index
 
 
 def tree_digest(digests):
@@ -731,7 +910,7 @@ def install(env, spec):
     """
     os.makedirs(os.path.dirname(env), mode=0o700, exist_ok=True)
     if spec.get("wheels"):
-        with tempfile.TemporaryDirectory(dir=os.path.dirname(env), prefix=".house-") as house:
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(env), prefix=".house-%s-" % spec["key"]) as house:
             run_all(wheel_commands(spec, env, house))
         return
     python, cache = find_python(spec["python"]), cache_dir()
@@ -758,27 +937,34 @@ def ensure(env, spec, pins):
             return dict(read_marker(env), **report)
         say("environment %s has changed, installing it again: %s" % (spec["key"], problems[0]))
     remove_tree(env)
+    remove_leftovers(spec)
     check_space(spec)
     began = time.monotonic()
     say("installing %d packages for Python %s" % (len(pins), spec["python"]))
     try:
+        known = None
         if spec.get("unmanaged"):
             link_tree(env, spec["unmanaged"]["path"])
+        elif spec.get("sealed"):
+            known = unpack_sealed(env, spec)
         else:
             install(env, spec)
             place_files(spec, env)
         say("installed in %.1f s, verifying" % (time.monotonic() - began))
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            rows = pool.submit(rows_of, tree_of(env, spec))  # while it is looked at otherwise
+            # While it is looked at otherwise.
+            rows = pool.submit(rows_of, tree_of(env, spec)) if known is None else None
             libtpu = probe_libtpu(env, spec)
             report, problems = inspect(env, spec, pins)
             problems += wrong_os_packages(spec)
             if problems:
                 raise Wrong("; ".join(problems))
             run_probe(env, spec)
-            digest = make_index(env, spec, rows.result())
+            digest, index = make_index(env, spec, known if rows is None else rows.result())
         report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
         report.update(unmanaged=spec.get("unmanaged"), os_packages=spec.get("os_packages") or {})
+        if spec.get("seal"):
+            report.update(sealed=seal(env, spec, index))
         write_json(os.path.join(env, MARKER), report)
     except BaseException:
         remove_tree(env)

@@ -4,7 +4,7 @@ import os
 import time
 
 from base import COPY, ENDED, Refused, is_sha256, read_json, remove_tree, root, suppress
-from contents import blobs_of, find_tree
+from contents import AREAS, blobs_of, find_tree
 from state import list_attempts, look
 
 ATTEMPTS_KEPT = 10  # ended ones, for their logs
@@ -37,7 +37,7 @@ def aged_files(folder, older_than):
     now = time.time()
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         with suppress(FileNotFoundError):
-            if now - os.stat(os.path.join(folder, name)).st_mtime >= older_than:
+            if now - os.lstat(os.path.join(folder, name)).st_mtime >= older_than:
                 yield name
 
 
@@ -60,7 +60,7 @@ def sweep(current):
     for _, folder in sorted(over)[ATTEMPTS_KEPT:]:
         remove_ended(folder)
     remove_blobs(SPARE_S)
-    for area in ("blobs", "incoming"):
+    for area in AREAS:
         for name in list(aged_files(root(area), STALE_S)):
-            if area == "incoming" or not is_sha256(name):
+            if area != "blobs" or not is_sha256(name):
                 drop(area, name)  # left by a copy, or by a transfer that broke off

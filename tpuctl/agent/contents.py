@@ -6,6 +6,7 @@ import quick_json as json
 from base import Refused, make_dir, need, need_sha, root, suppress
 from client import CHUNK
 
+AREAS = ("blobs", "incoming", "sealed")
 LINKED_MIN = 1 << 20
 SILENCE_S = 60.0  # a client that sends nothing for this long is gone, and others may go on with its part
 
@@ -15,8 +16,9 @@ def is_inside(path, directory):
 
 
 def blob_path(area, digest):
-    """`blobs` holds the code of runs, `incoming` what `cp` is about to put in its place."""
-    if area not in ("blobs", "incoming"):
+    """`blobs` holds the code of runs, `incoming` what `cp` is about to put in its place, `sealed` environments
+    that one host has for others."""
+    if area not in AREAS:
         raise Refused("bad-request", "no such area: %r" % (area,))
     return root(area, need_sha(digest))
 

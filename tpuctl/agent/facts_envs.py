@@ -56,6 +56,8 @@ def environment(folder, name):
     except ValueError:
         mark = None  # damaged: as good as none
     changed = changed_files(folder, tree_of(mark) or folder) if mark is not None else []
+    if mark is not None and not all(os.path.exists(root("sealed", row[2])) for row in mark.get("sealed") or ()):
+        mark["sealed"] = []  # what it had for other hosts was cleaned up
     if (
         mark is not None
         and INTERPRETER not in changed

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tpuctl.envs.pinned import SealedFile
 from tpuctl.hosts.facts import Environment, Facts
 
 MIB = 1 << 20
@@ -18,6 +19,13 @@ INTERPRETER = "bin/python"
 def find_environment(facts: Facts, key: str) -> Environment | None:
     """The environment of that key on the host."""
     return next((each for each in facts.envs or () if each.key == key), None)
+
+
+def find_sealed(facts: Facts, key: str) -> tuple[SealedFile, ...]:
+    """What the host holds ready of that environment for others."""
+    found = find_environment(facts, key)
+    rows = (found.mark or {}).get("sealed") if found is not None and not found.changed else None
+    return tuple(SealedFile(*row) for row in rows or ())
 
 
 def find_interpreter(facts: Facts, wanted: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from msgspec import Struct
@@ -13,8 +14,9 @@ from tpuctl.engine.services import Services
 from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
 from tpuctl.envs.compile_cache import CompileCache, bytecode_directories, compile_cache
 from tpuctl.envs.load import Environment, pin
-from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
+from tpuctl.envs.pinned import PinnedEnvironment, SealedFile, environment_key, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
+from tpuctl.envs.share import SharedInstall
 from tpuctl.envs.spec import Backend, run_variables
 from tpuctl.envs.verify import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Difference, Seen, compare_hosts, skew_of
 from tpuctl.envs.wheelhouse import blobs_of
@@ -23,7 +25,6 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import (
-    PATIENCE_ALONE_S,
     Failures,
     Provisioned,
     Unanswered,
@@ -180,12 +181,27 @@ def drift_error(slice_name: str, found: Sequence[Difference], more: str = "") ->
 
 
 def environment_kind(
-    services: Services, pinned: PinnedEnvironment, slice_name: str, *, asked_by: str = "", mend: bool = True
+    services: Services,
+    pinned: PinnedEnvironment,
+    slice_name: str,
+    *,
+    asked_by: str = "",
+    mend: bool = True,
+    seal: bool = False,
+    sealed: Sequence[SealedFile] = (),
 ) -> EnvironmentKind:
     """An environment as something that is asked of hosts, with its wheels where no bucket has them."""
     wheels = {minor: blobs_of(services, pinned, minor) for minor in pinned.spec.python}
-    installer = services.environment_installer
-    return EnvironmentKind(pinned, slice_name, installer, wheels=wheels, asked_by=asked_by, mend=mend)
+    return EnvironmentKind(
+        pinned,
+        slice_name,
+        services.environment_installer,
+        wheels=wheels,
+        asked_by=asked_by,
+        mend=mend,
+        seal=seal,
+        sealed=sealed,
+    )
 
 
 def host_environment(
@@ -207,28 +223,26 @@ class Applied(Struct, frozen=True):
 def apply_environment(
     services: Services, record: SliceRecord, pinned: PinnedEnvironment, *, deadline: float | None = None
 ) -> Applied:
-    """Installs an environment on all hosts of a slice and waits until each says that it is there.
+    """Installs an environment on all hosts of a slice and waits until each says that it is there. One host does
+    it from the wheels, the others from that one where they can.
 
     Raises TpuctlError where a person has to do something, PartialError where an installation fails,
     UnreachableError where a host does not answer, PendingError once `deadline` passed.
     """
     agent = HostAgent(services.remote, services.agent_source)
     targets = host_targets(services, record)
-    kind = environment_kind(services, pinned, record.name, asked_by=services.ids.new_id())
+    asked_by = services.ids.new_id()
+
+    @cache
+    def make_kind(seal: bool, sealed: Sequence[SealedFile]) -> EnvironmentKind:
+        return environment_kind(services, pinned, record.name, asked_by=asked_by, seal=seal, sealed=sealed)
+
+    shared = SharedInstall(services, agent, targets, pinned, make_kind, slice_name=record.name, owner=asked_by)
     found: list[Verdict] = []
 
     def step() -> Outcome:
         with take_lease(services, record.name) as lease:
-            verdict = provision(
-                agent,
-                targets,
-                lambda _: (kind,),
-                slice_name=record.name,
-                fence=lease.fence,
-                deliver=deliver_files(services, agent),
-                retry=False,
-                patience_s=PATIENCE_ALONE_S,
-            )
+            verdict = shared.step(lease.fence)
         found.append(verdict)
         if isinstance(verdict, Provisioned):
             return Outcome(Done(""), acted=False)

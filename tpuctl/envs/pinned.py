@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from tpuctl.envs.lock import Lock, Wheel, parse_lock, requirement_lines, wheels_for
 from tpuctl.envs.spec import EnvironmentSpec, InstallFrom, run_variables
@@ -111,8 +115,34 @@ def bytes_needed(pinned: PinnedEnvironment, minor: str) -> int:
     return UNPACKED * sum(each.size for each in contents_for(pinned, minor))
 
 
-def environment_files(pinned: PinnedEnvironment, minor: str, installer: bytes) -> dict[str, bytes]:
-    """What a host needs in the working directory of `python3 env_install.py`, by file name; wheels apart."""
+ARCHIVE = "rest.tar"
+
+
+class SealedFile(Struct, frozen=True):
+    """A content of an environment that one host has installed and proved, and holds ready for others. `path` is
+    where it belongs in the environment; `rest.tar` are all files that are not large."""
+
+    path: str
+    mode: int
+    sha256: str
+    size: int
+
+
+def bytes_of_archive(sealed: Sequence[SealedFile]) -> int:
+    """What a host needs that has the sealed contents: large files are moved, the archive is unpacked."""
+    return sum(each.size for each in sealed if each.path == ARCHIVE)
+
+
+def environment_files(
+    pinned: PinnedEnvironment,
+    minor: str,
+    installer: bytes,
+    *,
+    seal: bool = False,
+    sealed: Sequence[SealedFile] = (),
+) -> dict[str, bytes]:
+    """What a host needs in the working directory of `python3 env_install.py`, by file name; wheels apart. It is
+    to `seal` what it installs, or makes it of what is `sealed`."""
     spec, lock = pinned.spec, pinned.packages
     wheels = [] if spec.install_from is InstallFrom.INDEX else wheels_for(lock, minor)
     archive = archive_of(pinned)
@@ -132,7 +162,9 @@ def environment_files(pinned: PinnedEnvironment, minor: str, installer: bytes) -
         "unmanaged": to_data(spec.unmanaged) if spec.unmanaged is not None else None,
         "os_packages": dict(spec.os_packages),
         "wheelhouse": pinned.wheelhouse,
-        "bytes": bytes_needed(pinned, minor),
+        "bytes": bytes_of_archive(sealed) if sealed else bytes_needed(pinned, minor),
+        "seal": seal,
+        "sealed": [astuple(each) for each in sealed],
         "probe": pinned.probe,
     }
     return {

@@ -15,8 +15,10 @@ from tpuctl.envs.facts import (
 )
 from tpuctl.envs.pinned import (
     PinnedEnvironment,
+    SealedFile,
     archive_of,
     bytes_needed,
+    bytes_of_archive,
     environment_files,
     environment_key,
 )
@@ -35,7 +37,8 @@ NO_WHEELS: Mapping[str, Mapping[str, Blob]] = {}
 class EnvironmentKind:
     """One pinned environment; `slice_name` is for hints, `installer` what runs on the host. Each `asked_by`
     has a try of its own, whatever failed before. `wheels` are blobs that come along, by Python and path.
-    Without `mend` what was changed after its installation is left as it is."""
+    Without `mend` what was changed after its installation is left as it is. With `seal` the host holds it ready
+    for others; it is made of what is `sealed`, if anything."""
 
     def __init__(
         self,
@@ -46,8 +49,12 @@ class EnvironmentKind:
         wheels: Mapping[str, Mapping[str, Blob]] = NO_WHEELS,
         asked_by: str = "",
         mend: bool = True,
+        seal: bool = False,
+        sealed: Sequence[SealedFile] = (),
     ) -> None:
         self._pinned = pinned
+        self._seal = seal
+        self._sealed = sealed
         self._slice = slice_name
         self._installer = installer
         self._wheels = wheels
@@ -89,11 +96,15 @@ class EnvironmentKind:
             told = f"{self.name} has os_packages, and {facts.host.user} is not root there nor may become it"
             return Blocked(told, "sudo without a password for that user, or a file without os_packages")
         need, free = bytes_needed(self._pinned, minor), free_bytes(facts)
+        if self._sealed:
+            need = bytes_of_archive(self._sealed)
         if need and free is not None and free < need + SPARE_BYTES:
             told = f"has {free // MIB} MiB free, and {self.name} needs {(need + SPARE_BYTES) // MIB}"
             return Blocked(told, f"tpuctl env gc --on {self._slice}, or a larger boot disk")
-        files: dict[str, bytes | Blob] = {**environment_files(self._pinned, minor, self._installer)}
-        files |= self._wheels.get(minor, {})
+        small = environment_files(self._pinned, minor, self._installer, seal=self._seal, sealed=self._sealed)
+        files: dict[str, bytes | Blob] = {**small}
+        if not self._sealed:
+            files |= self._wheels.get(minor, {})
         title = f"installing {self.name}"
         asked = {"argv": ["python3", "env_install.py"], "permanent": IN_VAIN, "asked_by": self._asked_by}
         install = Operation("run", title, asked, files)

@@ -76,16 +76,19 @@ def distribute_in_steps(
     until: float,
     job: CopyJob,
     complete: Sequence[HostTarget] = (),
+    where: Where = CODE,
 ) -> Distributed:
     """Like `distribute`, but nothing more is sent from `until` on (by `clock`), and it returns at most
     OVERTIME_S later. What hosts copy from each other they go on with on their own; the same call later finds
     how far they got. `complete` are hosts of the slice that have all contents already."""
     name = copy_name(job, content.sha256, "fetch")
-    spread = Spreading(agent, targets, content, clock, emit, until=until, complete=complete, copy=name)
+    spread = Spreading(
+        agent, targets, content, clock, emit, where=where, until=until, complete=complete, copy=name
+    )
     spread.query_hosts()
     copies = HostCopies(spread, job)
     copying = copies.go_on()
-    if not spread.late():
+    if not spread.late() and not where.hosts_only:
         spread.send_directly(copying)
     return _distributed(spread, copies.begun, copying)
 

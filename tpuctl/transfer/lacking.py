@@ -37,11 +37,13 @@ OVERTIME_S = 4.0
 
 
 class Where(Struct, frozen=True):
-    """Where contents go on the hosts. With `destination` a file that lies there already need not travel."""
+    """Where contents go on the hosts. With `destination` a file that lies there already need not travel. With
+    `hosts_only` hosts alone have them, not this machine."""
 
     area: str
     destination: str | None = None
     names: tuple[str, ...] = ()
+    hosts_only: bool = False
 
 
 CODE = Where("blobs")
@@ -251,6 +253,8 @@ class Spreading:
     def relay_is_faster(self) -> bool:
         """Whether hosts are better served by each other."""
         unfinished = self.state.unfinished()
+        if self.where.hosts_only:
+            return bool(unfinished)
         if not unfinished or len(unfinished) + len(self.complete) <= FEW_WORKERS:
             return False
         unseen = any(self.state.needs[worker] is None for worker in unfinished)
