@@ -482,10 +482,15 @@ def unpack_sealed(env, spec):
             os.replace(sealed_path(digest), os.path.join(made, path))
             os.chmod(os.path.join(made, path), mode)
             digests[os.path.join(ENVIRONMENT, path)] = digest
-        if spec.get("archive") and not os.path.isdir(python_place(spec)):
-            os.makedirs(os.path.dirname(python_place(spec)), mode=0o700, exist_ok=True)
-            os.rename(os.path.join(work, PYTHON), python_place(spec))
-        lead_to(made, find_interpreter(spec))
+        if spec.get("archive"):
+            place = python_place(spec)
+            if not os.path.isdir(place):
+                os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+                os.rename(os.path.join(work, PYTHON), place)
+            theirs = os.readlink(environment_python(made)).rpartition(os.path.basename(place))[2]
+            lead_to(made, place + theirs)
+        elif not os.access(environment_python(made), os.X_OK):
+            lead_to(made, find_python(spec["python"]))
         os.rename(made, env)
     os.unlink(sealed_path(archive[2]))
     below = len(ENVIRONMENT) + 1
@@ -498,7 +503,7 @@ def unpack_sealed(env, spec):
 
 def unpack(path, folder):
     """The sha256 of each file in an archive, which is unpacked below `folder`."""
-    digests = {}
+    digests, buffer = {}, memoryview(bytearray(1 << 20))
     with tarfile.open(path) as archive, open(path, "rb", buffering=0) as raw:
         for member in archive:
             target = os.path.join(folder, member.name)
@@ -510,13 +515,13 @@ def unpack(path, folder):
                 os.link(os.path.join(folder, member.linkname), target)
                 digests[member.name] = digests[member.linkname]
             elif member.isreg():
-                digests[member.name] = unpack_file(raw, member, target)
+                digests[member.name] = unpack_file(raw, member, target, buffer)
             else:
                 raise Failed("%s in the archive is neither file, folder nor symbolic link" % member.name)
     return digests
 
 
-def unpack_file(raw, member, target):
+def unpack_file(raw, member, target, buffer):
     """Its sha256. What Python compiled of a file goes by its time."""
     digest = hashlib.sha256()
     raw.seek(member.offset_data)
@@ -524,19 +529,18 @@ def unpack_file(raw, member, target):
     with open(descriptor, "wb", buffering=0) as file:
         left = member.size
         while left:
-            piece = raw.read(min(left, 1 << 20))
-            if not piece:
+            count = raw.readinto(buffer[:left])
+            if not count:
                 raise Failed("the archive ends within %s" % member.name)
-            left -= len(piece)
-            digest.update(piece)
-            file.write(piece)
+            left -= count
+            digest.update(buffer[:count])
+            file.write(buffer[:count])
         os.utime(descriptor, (member.mtime, member.mtime))
     return digest.hexdigest()
 
 
 def lead_to(env, python):
     """Has an environment that another host made start the interpreter of this one (PEP 405)."""
-    python = os.path.realpath(python)
     link, config = environment_python(env), os.path.join(env, CONFIG)
     os.unlink(link)
     os.symlink(python, link)

@@ -6,8 +6,9 @@ import json
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,6 +159,32 @@ def test_a_half_made_environment_is_never_used(alike: Session) -> None:
     plan = alike.json("env", "plan", "tiny", "--on", "big")
     assert {row["workers"]: row["why"] for row in plan}["1"] == "an installation was not completed"
     alike.type("env", "apply", "tiny", "--on", "big")
+
+
+def test_the_other_hosts_take_what_one_has_proved_and_what_it_compiled(session: Session) -> None:
+    large = {"shared/__init__.py": "", "shared/large.txt": "x" * (2 << 20)}
+    session.project.add("shared", {"shared": "1.0"}, "imports: [shared]", large)
+    apply = ("env", "apply", "shared", "--on", "big")
+    session.type(*apply)
+    key = on(session, 1, f"echo {SITE}/shared | cut -d/ -f3").strip()
+    files = (
+        f"cd .tpuctl/envs/{key}/lib/python{MINOR}/site-packages && sha256sum shared/__pycache__/* shared*/*.*"
+    )
+    assert on(session, 0, files) == on(session, 1, files)
+
+    def mark(worker: int) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = json.loads(on(session, worker, f"cat .tpuctl/envs/{key}/tpuctl-env.json"))
+        return found
+
+    assert [row[0].rpartition("/")[2] for row in mark(0)["sealed"]] == ["rest.tar", "large.txt"]
+    assert "sealed" not in mark(1)
+    assert mark(0)["files_sha256"] == mark(1)["files_sha256"]
+    # A host whose peer has no good copy any more installs from the wheels.
+    on(session, 1, f"rm -r .tpuctl/envs/{key} .tpuctl/sealed")
+    damage = "test -L $f || printf damaged | dd conv=notrunc of=$f status=none"
+    on(session, 0, f"for f in .tpuctl/sealed/*; do {damage}; done")
+    assert "worker 1 could not fetch from its neighbour" in " ".join(session.type(*apply).stderr.split())
+    session.type("env", "verify", "shared", "--on", "big")
 
 
 def test_an_installation_that_is_killed_is_completed_by_the_next_apply(session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace as changed
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from msgspec import structs
 
 from tests.support.environments import make_pinned
+from tpuctl.envs.facts import find_sealed
 from tpuctl.envs.pinned import environment_key
 from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.envs.spec import Backend, Kernel
 from tpuctl.envs.verify import Seen, compare_hosts
 from tpuctl.hosts.facts import parse_facts
+from tpuctl.model.hosts import Blob
 from tpuctl.model.verdict import Blocked
 
 PINNED = make_pinned({"jax": ("0.10.2", "a" * 64)}, name="mine", backend=Backend.JAX, kernel=Kernel("always"))
@@ -227,3 +230,34 @@ def test_a_host_with_200_mib_free_is_refused_before_anything_is_sent() -> None:
     assert isinstance(planned, Blocked)
     assert "has 200 MiB free, and environment mine needs 600" in planned.why
     assert "tpuctl env gc --on big" in str(planned.hint)
+
+
+SEALED = [["rest.tar", 0o600, "c" * 64, 3 << 20], ["lib/a.so", 0o755, "d" * 64, 90 << 20]]
+
+
+def test_what_one_host_has_sealed_takes_the_place_of_the_wheels() -> None:
+    there = parse_facts(host(envs=[{"key": KEY, "mark": {**MARK, "sealed": SEALED}}]))
+    archive, large = sealed = find_sealed(there, KEY)
+    assert (archive.path, large.path, large.mode, large.size) == ("rest.tar", "lib/a.so", 0o755, 90 << 20)
+    wheels = {"3.11": {"wheels/a": Blob("a" * 64, 1)}}
+    made = EnvironmentKind(PINNED, "big", b"", wheels=wheels, sealed=sealed)
+    (operation,) = made.plan(parse_facts(host(envs=[])))
+    assert "wheels/a" not in operation.files
+    request = json.loads(operation.files["env.json"])
+    assert (request["sealed"], request["bytes"]) == (SEALED, 3 << 20)
+    little = [{"path": "/home/u", "total_bytes": 1 << 40, "free_bytes": 100 << 20}]
+    assert isinstance(made.plan(parse_facts(host(envs=[], space=little))), Blocked)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"key": KEY, "mark": {**MARK, "sealed": []}},
+        {"key": KEY, "mark": MARK},
+        {"key": KEY, "mark": None},
+        {"key": KEY, "mark": {**MARK, "sealed": SEALED}, "changed": ["lib/a.so"], "changes": 1},
+        {"key": "0" * 16, "mark": {**MARK, "sealed": SEALED}},
+    ],
+)
+def test_a_host_gives_nothing_that_it_has_not_or_that_has_changed(environment: dict[str, Any]) -> None:
+    assert find_sealed(parse_facts(host(envs=[environment])), KEY) == ()

@@ -167,13 +167,15 @@ class Peer:
                 store_blob(area, digest, size, self.content(size - start), start)
 
     def content(self, size):
+        """Pieces that are good until the next one is asked for."""
+        buffer = memoryview(bytearray(min(size, CHUNK)))
         while size:
-            chunk = self.connection.recv(min(size, CHUNK))
-            if not chunk:
+            count = self.connection.recv_into(buffer[:size])
+            if not count:
                 raise EOFError("the other host hung up")
-            size -= len(chunk)
-            self.bytes += len(chunk)
+            size -= count
+            self.bytes += count
             if time.monotonic() - self.told > 1.0:
                 self.told = time.monotonic()
                 answer({"progress": "fetching", "bytes": self.bytes})
-            yield chunk
+            yield buffer[:count]
