@@ -97,6 +97,7 @@ def test_lines_of_several_logs_come_by_time_and_those_without_first() -> None:
     assert [line.text for line in merge_lines(logs)] == ["x", "a", "b", "c", "d"]
 
 
+@pytest.mark.slow
 def test_many_lines_at_once_take_time_in_proportion() -> None:
     """A log that is written faster than its host looks: all lines have the same few times."""
     count, workers = 30_000, 4

@@ -197,11 +197,12 @@ def _end_with(status: int) -> None:
 
 
 def _import_everything() -> None:
-    """What commands import at their start, so that forks have it."""
+    """What commands import and read at their start, so that forks have it."""
     import importlib
     import pkgutil
 
     import tpuctl
+    from tpuctl.model import shipped_files
 
     importlib.import_module("tests.support.killed_cli")
     for name in ("google.cloud.storage", "google.cloud.tpu_v2", "google.cloud.tpu_v2alpha1", "paramiko"):
@@ -209,6 +210,9 @@ def _import_everything() -> None:
     for module in pkgutil.walk_packages(tpuctl.__path__, "tpuctl."):
         if not module.name.startswith(("tpuctl.sim.", "tpuctl.agent")) and module.name != "tpuctl.__main__":
             importlib.import_module(module.name)
+    for name, read in vars(shipped_files).items():
+        if name.startswith("load_") or name == "read_agent":
+            read()
     gc.freeze()
 
 

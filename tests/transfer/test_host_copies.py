@@ -23,6 +23,8 @@ from tpuctl.state.repository import get_run, get_slice
 from tpuctl.transfer.host_copies import COPY_MAX_S, SERVE_IDLE_S
 from tpuctl.watch.reconciler import run_pass
 
+pytestmark = pytest.mark.slow
+
 EIGHT = {"accelerator_type": "v4-64", "hosts": 8, "chips": 32}
 MANY = {"accelerator_type": "v4-1024", "hosts": 128, "chips": 512}
 CODE = "x" * 6_000_000
@@ -170,7 +172,6 @@ class Walled(dict[Any, Any]):
         return default
 
 
-@pytest.mark.slow
 def test_those_that_are_done_serve_too_when_there_are_many(place, services):
     run = submitted(services, MANY)
     passes, serving = 0, {}

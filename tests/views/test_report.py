@@ -158,6 +158,7 @@ def test_equal_hosts_stand_once():
     assert len(found.each) == 256
 
 
+@pytest.mark.slow
 def test_a_page_of_many_attempts_on_many_hosts_stays_small(services, tmp_path):
     html = html_of(services, tmp_path, large_manifest())
     read(html)

@@ -54,6 +54,7 @@ def after_passes(place: MemoryPlace, wanted: Callable[[], bool]) -> set[str]:
     raise AssertionError(f"not in two hours; met {sorted(met)}")
 
 
+@pytest.mark.slow
 def test_slices_that_idleness_ends_share_the_bound_with_runs_and_all_have_their_turn(place):
     laptop = place.machine()
     place.hosts.programs["main.py"] = scripted(86_400.0)
