@@ -455,20 +455,35 @@ def check_cache(plan):
         raise Refused(why % (path, free, size))
 
 
+def program_in(folder):
+    """The gcsfuse in there: brought as it is, or unpacked from a package; None for none."""
+    paths = [os.path.join(folder, name) for name in ("gcsfuse", "usr/bin/gcsfuse")]
+    return next(filter(os.path.exists, paths), None)
+
+
 def install_program(source, sha256):
-    """The gcsfuse that came with the job, where it is not there yet; its path."""
-    path = os.path.join(PROGRAMS, sha256[:16], "gcsfuse")
-    if os.path.exists(path):
-        return path
+    """The path of the gcsfuse that came with the job, a program or a Debian package, put in place if it is not
+    there yet."""
+    folder = os.path.join(PROGRAMS, sha256[:16])
+    if program_in(folder):
+        return program_in(folder)
     found = sha256_of(source)
     if found != sha256:
         raise Refused("the gcsfuse that came has the sha256 %s, not %s" % (found[:16], sha256[:16]))
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temp = "%s.%d.tmp" % (path, os.getpid())
-    shutil.copyfile(source, temp)
-    os.chmod(temp, 0o755)
-    os.rename(temp, path)
-    return path
+    temp = "%s.%d.tmp" % (folder, os.getpid())
+    os.makedirs(temp)
+    with open(source, "rb") as file:
+        packed = file.read(8) == b"!<arch>\n"  # deb(5)
+    if packed:  # not installed: that would need the package tool, which is busy after boot
+        subprocess.run(["dpkg-deb", "-x", source, temp], check=True, stdin=subprocess.DEVNULL)
+    else:
+        shutil.copyfile(source, os.path.join(temp, "gcsfuse"))
+        os.chmod(os.path.join(temp, "gcsfuse"), 0o755)
+    if not program_in(temp):
+        shutil.rmtree(temp)
+        raise Refused("the package that came has no usr/bin/gcsfuse")
+    os.rename(temp, folder)
+    return program_in(folder)
 
 
 def up(plan_file):

@@ -210,6 +210,18 @@ def test_trouble_of_the_bucket_is_told_of_and_sat_out(
     assert restarts(session) == before
 
 
+@pytest.mark.long
+def test_what_a_bucket_refuses_for_a_moment_is_asked_again(session: Session) -> None:
+    """With 429 and 503."""
+    on(session, 0, f"echo there > {CKPT}/again")
+    before = restarts(session)
+    for fault in ("storage-rate-limit", "storage-unavailable"):
+        with trouble(session, fault, "--set", "times=4"):
+            assert on(session, 1, f"cat {CKPT}/again") == "there\n"
+            assert session.json("sim", "fault") == []  # it struck, as often as it should
+    assert restarts(session) == before
+
+
 @pytest.mark.soak
 def test_a_bucket_that_hosts_may_not_read_any_more_is_told_of_with_the_role(session: Session) -> None:
     denied = ("--set", "code=7", "--set", "message=no access", "--set", "times=0")

@@ -6,11 +6,13 @@ import configparser
 import hashlib
 import os
 import runpy
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.packages import build_package
 from tpuctl.model.shipped_files import read_template
 
 
@@ -46,6 +48,27 @@ def test_a_program_with_another_checksum_is_refused(keeper: dict[str, Any], tmp_
     wanted = hashlib.sha256(b"what was asked for").hexdigest()
     with pytest.raises(keeper["Refused"], match=wanted[:16]):
         keeper["install_program"](str(tmp_path / "gcsfuse"), wanted)
+
+
+def test_a_package_is_unpacked_and_one_without_gcsfuse_refused(
+    keeper: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install = keeper["install_program"]
+    monkeypatch.setitem(install.__globals__, "PROGRAMS", str(tmp_path / "programs"))
+    (tmp_path / "program").write_text("#!/bin/sh\n")
+    package = build_package(tmp_path, str(tmp_path / "program"), "3.11.2")
+    sha256 = hashlib.sha256(package.read_bytes()).hexdigest()
+    path = install(str(package), sha256)
+    assert path == str(tmp_path / "programs" / sha256[:16] / "usr/bin/gcsfuse")
+    assert "3.11.2" in subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    assert install("not needed again", sha256) == path
+
+    (tmp_path / "empty/DEBIAN").mkdir(parents=True)
+    (tmp_path / "empty/DEBIAN/control").write_text("Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\n")
+    subprocess.run(["dpkg-deb", "-b", str(tmp_path / "empty"), str(tmp_path / "x.deb")], check=True)
+    with pytest.raises(keeper["Refused"], match="no usr/bin/gcsfuse"):
+        install(str(tmp_path / "x.deb"), hashlib.sha256((tmp_path / "x.deb").read_bytes()).hexdigest())
+    assert os.listdir(tmp_path / "programs") == [sha256[:16]]
 
 
 def test_only_what_a_server_keeps_is_unmounted(keeper: dict[str, Any], tmp_path: Path) -> None:

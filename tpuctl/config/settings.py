@@ -203,7 +203,9 @@ SETTINGS: tuple[Setting, ...] = (
         "gs:// prefix from which hosts get the packages of environments; from each other if not set",
         check_bucket_uri,
     ),
-    Setting("gcsfuse", "string", None, "gcsfuse program here that hosts get; of Google's packages if not set"),
+    Setting(
+        "gcsfuse", "string", None, "gcsfuse, or its .deb, here that hosts get; of Google's packages if not set"
+    ),
     Setting(
         "checkpoint_bucket",
         "string",
