@@ -137,7 +137,15 @@ def test_the_agent_installs_itself_where_it_is_missing(
         assert sorted([*names, "MODULES"]) == sorted(archive.namelist())
         for name in names:
             assert (folder / name).read_bytes() == archive.read(name)
-            assert list((folder / "__pycache__").glob(f"{Path(name).stem}.*.pyc")), f"{name} is not compiled"
+
+
+def test_what_a_verb_imported_is_compiled_once(agent: HostAgent, target: HostTarget, home: Path) -> None:
+    assert agent.hello([target])[0].value is not None
+    [cache] = (home / AGENT_FOLDER).glob("*/__pycache__")
+    kept = {path.name: path.stat().st_ino for path in cache.iterdir()}
+    assert {"entry", "verbs", "hello"} <= {name.partition(".")[0] for name in kept}
+    assert agent.hello([target])[0].value is not None
+    assert {path.name: path.stat().st_ino for path in cache.iterdir()} == kept
 
 
 def test_a_second_install_changes_nothing(agent: HostAgent, target: HostTarget, home: Path) -> None:

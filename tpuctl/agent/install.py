@@ -1,11 +1,12 @@
-"""`install`: the archive that this program runs from becomes a folder of compiled modules beside it.
+"""`install`: the archive that this program runs from becomes a folder of modules beside it.
 
 The folder appears complete and on the disk or not at all, under a name made from the archive's content: two
 clients at once do no harm. A second time changes nothing, unless the folder there is not what it should be: a
 disk that lied about what it wrote, or a person, can damage it.
 
 Every new host pays for this. What it imports is what Python has frozen in itself: the modules of the standard
-library for archives, temporary folders and compiling take as long to import as all else that is done here.
+library for archives and temporary folders take as long to import as all else that is done here. Nothing is compiled
+here: Python does that, and keeps it, when a verb first imports a module, and most verbs are never asked for.
 """
 
 import os
@@ -15,6 +16,7 @@ import mask  # noqa: F401 - from here on, what is made is private
 
 LIST = "MODULES"
 """In the archive: the names of its modules, a line each."""
+CACHE = "__pycache__"
 
 
 def install(name):
@@ -48,22 +50,14 @@ def make_folder(beside):
 
 
 def unpack(archive, folder):
-    """Writes the modules, and beside them what Python makes of them. OSError when not all could be written."""
-    from importlib.machinery import SourceFileLoader
+    """Writes the modules. OSError when not all could be written."""
     from zipimport import zipimporter
 
-    sys.dont_write_bytecode = False
+    os.mkdir(os.path.join(folder, CACHE), 0o700)  # Python would let everybody in
     packed = zipimporter(archive)
-    modules = packed.get_data(LIST).decode().split()
-    for module in modules:
-        path = os.path.join(folder, module)
-        with open(path, "wb") as file:
+    for module in packed.get_data(LIST).decode().split():
+        with open(os.path.join(folder, module), "wb") as file:
             file.write(packed.get_data(module))
-        name = module[: -len(".py")]
-        SourceFileLoader(name, path).get_code(name)  # compiles, and keeps it as an import does: or says nothing
-    compiled = os.listdir(os.path.join(folder, "__pycache__"))
-    if len(compiled) != len(modules):
-        raise OSError("only %d of %d modules could be compiled" % (len(compiled), len(modules)))
 
 
 def sync_tree(folder):
@@ -83,18 +77,17 @@ def sync(path):
 
 
 def intact(place, fresh):
-    """Whether the modules in `place` are those in `fresh`, and compiled to something that can be loaded."""
-    import importlib.util
+    """Whether the modules in `place` are those in `fresh`, and what Python made of them can be loaded."""
     import marshal
 
+    cache = os.path.join(place, CACHE)
     try:
-        for module in os.listdir(fresh):
-            if not module.endswith(".py"):
-                continue
-            path = os.path.join(place, module)
-            if read(path) != read(os.path.join(fresh, module)):
+        for name in os.listdir(fresh):
+            if name != CACHE and read(os.path.join(place, name)) != read(os.path.join(fresh, name)):
                 return False
-            marshal.loads(read(importlib.util.cache_from_source(path))[16:])  # PEP 552: 16 bytes of header
+        for name in os.listdir(cache):
+            if name.endswith(".pyc"):  # else another process compiles it just now
+                marshal.loads(read(os.path.join(cache, name))[16:])  # PEP 552: 16 bytes of header
     except (OSError, ValueError, EOFError, TypeError):
         return False
     return True

@@ -1,10 +1,10 @@
 """`survey` and `send`: what lies at a path of the user, and those parts of it that the client lacks."""
 
-import json
 import os
 import select
 import stat
 
+import quick_json as json
 from base import need
 from client import CHUNK, Lifeline, Refused
 

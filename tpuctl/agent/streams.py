@@ -1,10 +1,10 @@
 """`follow` and `news`: the logs of an attempt as raw output to the client."""
 
-import json
 import os
 import select
 import time
 
+import quick_json as json
 from base import POLL_S, Attempt, write_all
 from client import Lifeline
 from log_times import STREAMS, cut_of, note_fetched
