@@ -15,6 +15,7 @@ from tests.support.require import require_isolated_hosts
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import (
+    UNSEEN,
     Failures,
     Operation,
     Provisioned,
@@ -191,7 +192,7 @@ class Counting(RemoteWrapper):
         return self._remote.run(*words, **more)
 
 
-def test_what_ends_soon_takes_two_calls_and_what_is_there_one(loop: Loop):
+def test_what_ends_soon_takes_two_calls_and_what_is_there_or_cannot_be_one(loop: Loop):
     """Starting the agent is most of what a host pays for a journey over many."""
     loop.facts(Section.HOST)  # which brings the agent
     counting = Counting(loop.lab.remote())
@@ -202,6 +203,10 @@ def test_what_ends_soon_takes_two_calls_and_what_is_there_one(loop: Loop):
         assert isinstance(loop.step(kind, patience_s=15.0), Provisioned)
         counts.append(counting.calls)
     assert counts == [2, 1, 2]
+    counting.calls = 0
+    told = tuple(UNSEEN for _ in loop.targets)
+    assert isinstance(loop.step(Said("echo '{}'"), patience_s=15.0, told=told), Provisioned)
+    assert counting.calls == 1
 
 
 def test_a_job_at_work_is_waited_for_as_long_as_is_asked(loop: Loop):

@@ -6,8 +6,10 @@ A journal that would have to be replayed is never passed over (`noload`): files 
 notice.
 """
 
+import fcntl
 import os
 import stat
+import sys
 import time
 
 import quick_json as json
@@ -31,9 +33,22 @@ CONTENTS = """for each; do
 done
 """  # blkid(8): 2 is nothing, 8 several things at once
 DIRTY = "needs_recovery"  # a feature of the file system, ext4(5)
-CHECK = """features=$(dumpe2fs -h "$2") || exit
-case $features in *needs_recovery*) echo needs_recovery; exit 0 ;; esac
-"""
+MOUNT_COPY = """label=$1 word=$2 look=$3 name=$4 path=$5 dirty=; shift 5
+for each; do
+    head=$(dumpe2fs -h "$each") || { test $? -lt 126 && continue; exit 1; }
+    case $head in "Filesystem volume name:   $label
+"*) ;; *) continue ;; esac
+    case $head in *needs_recovery*) dirty=$each; continue ;; esac
+    held=$(unshare -m sh -c 'mount -t ext4 -o ro "$1" "$2" || exit
+        test ! -f "$2/$3" || exec head -c 200 "$2/$3"' sh "$each" "$look" "$name") || exit
+    test -z "$word" || test "$held" = "$word" || continue
+    mkdir -p "$path" && mount -t ext4 -o ro "$each" "$path" && echo "mounted $each"
+    exit
+done
+test -z "$dirty" || echo "needs_recovery $dirty"
+"""  # dumpe2fs fails for what is no ext4; 126 and more: it could not be started
+GET_UUID = 0x8008662C  # EXT4_IOC_GETFSUUID of linux/ext4.h, since Linux 6.0; what is told has a head of 8 bytes
+UUID_BYTES = 16
 
 
 def disks_facts(_request):
@@ -55,7 +70,7 @@ def disks_facts(_request):
                 "read_only": mount["read_only"],
                 "unsafe": any(each in mount["options"] for each in UNSAFE),
                 "word": word,
-                "uuid": uuid_on(mount["source"]),
+                "uuid": uuid_on(mount["source"], mount["path"]),
             }
         )
     return found
@@ -69,12 +84,22 @@ def is_disk(name):
     return name.startswith("nvme") and controller.isdigit() and number.isdigit()
 
 
-def uuid_on(source):
-    """Of the file system on a disk; empty for what is no disk of its own, and where nobody may look."""
+def uuid_on(source, path):
+    """Of the file system of a disk that is mounted at `path`; empty for what is no disk of its own, and where
+    nobody may look."""
     if not is_disk(os.path.basename(source)):
         return ""
-    said = output_of(as_root(["blkid", "-p", "-s", "UUID", "-o", "value", source]), any_status=True)
-    return (said or "").strip()
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            said = fcntl.ioctl(handle, GET_UUID, UUID_BYTES.to_bytes(4, sys.byteorder) + bytes(4 + UUID_BYTES))
+        finally:
+            os.close(handle)
+        text = said[8:].hex()
+        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+    except OSError:  # an older kernel: ask the device, which takes root
+        said = output_of(as_root(["blkid", "-p", "-s", "UUID", "-o", "value", source]), any_status=True)
+        return (said or "").strip()
 
 
 def mounts():
@@ -82,8 +107,8 @@ def mounts():
         return [parse_mount(line) for line in file]
 
 
-def devices():
-    """Whole disks of this host without partitions, with what is on them."""
+def bare_devices():
+    """Whole disks of this host without partitions."""
     found = []
     for name in sorted(os.listdir("/dev")):
         path = "/dev/" + name
@@ -102,6 +127,12 @@ def devices():
                 "read_only": read(folder, "ro") == "1",
             }
         )
+    return found
+
+
+def devices():
+    """Whole disks of this host without partitions, with what is on them."""
+    found = bare_devices()
     known = contents_of([each["path"] for each in found])
     for each in found:
         rows = known.get(each["path"], {})
@@ -137,11 +168,10 @@ def mount_disk(parameters, job):
     path = parameters["path"]
     check_point(path)
     if parameters["read_only"]:
-        device, options = find_copy(parameters, job), "ro"
-    else:
-        device, options = find_own(parameters, job), "discard,defaults"
-    script = 'mkdir -p "$1" && exec mount -t ext4 -o "$2" "$3" "$1"'
-    job.run(["sh", "-c", script, "sh", path, options, device], root=True, seconds=300)
+        return {"mounted": path, "device": mount_copy(parameters, job)}
+    device = find_own(parameters, job)
+    script = 'mkdir -p "$1" && exec mount -t ext4 -o discard,defaults "$2" "$1"'
+    job.run(["sh", "-c", script, "sh", path, device], root=True, seconds=300)
     return {"mounted": path, "device": device}
 
 
@@ -177,44 +207,42 @@ def find_own(parameters, job):
     return device
 
 
-def find_copy(parameters, job):
-    """The device of a copy for many readers: clean, and with its word."""
-    dirty = []
+def mount_copy(parameters, job):
+    """Mounts a copy for many readers: clean, and with its word. Its device. All by one program: each sudo costs
+    more than what it is for."""
     taken = {mount["device"] for mount in mounts()}
-    for each in devices():
-        if each["label"] != parameters["label"] or not each["read_only"] or each["device"] in taken:
-            continue
-        word = word_on(each["path"], job)
-        if word == DIRTY:
-            dirty.append(each["path"])
-        elif parameters["word"] in ("", word):
-            return each["path"]
-    if dirty:
+    free = [each["path"] for each in bare_devices() if each["read_only"] and each["device"] not in taken]
+    look = look_folder(job)
+    words = [parameters["label"], parameters["word"], look, WORD, parameters["path"]]
+    said = job.run(["sh", "-c", MOUNT_COPY, "sh", *words, *free], root=True, seconds=300) if free else ""
+    how, _, device = said.strip().partition(" ")
+    if how == "mounted":
+        return device
+    if how == DIRTY:
         raise Failed(
             "%s needs recovery: it was copied while its file system was being written; detach it and repair it "
-            "on a slice of one host with `tpuctl disk repair`" % dirty[0],
+            "on a slice of one host with `tpuctl disk repair`" % device,
             permanent=True,
         )
     raise Failed("no disk has the label %s and the word of this copy yet" % parameters["label"])
 
 
-def word_on(device, job):
-    """What the file system on a device holds, or DIRTY: then it is not mounted."""
-    script = 'test ! -f "$1" || head -c 200 "$1"'
-    return with_mounted(device, "ro", script, [], job, CHECK).strip()
-
-
-def with_mounted(device, options, script, more, job, check=""):
-    """What `script` says while the device is mounted; "$1" is its file with the word, `more` follows. Nobody
-    else sees the mount (unshare(1)), so nobody keeps it busy, it ends with the program, however that ends, and
-    whoever removes the folder of the job never finds the files of a disk in it."""
+def look_folder(job):
+    """Where a disk is mounted for a look, in a space of mounts (unshare(1)) that ends with the program that
+    looks, however that ends. Nobody else sees it, so nobody keeps it busy, and whoever removes the folder of
+    the job never finds the files of a disk in it."""
     place = os.path.join(job.folder, "look")
     os.makedirs(place, exist_ok=True)
-    alone = """%smount -t ext4 -o "$1" "$2" "$3" || exit; place=$3; shift 3
-( %s ); status=$?
-umount "$place" && exit $status""" % (check, script)
-    argv = ["unshare", "-m", "sh", "-c", alone, "sh", options, device, place, os.path.join(place, WORD), *more]
-    return job.run(argv, root=True, seconds=300)
+    return place
+
+
+def write_word(device, word, job):
+    """Writes the word of a copy that nobody has mounted."""
+    script = """mount -t ext4 -o rw "$1" "$2" || exit
+printf "%s\\n" "$4" > "$2/$3"; status=$?
+umount "$2" && exit $status"""
+    argv = ["unshare", "-m", "sh", "-c", script, "sh", device, look_folder(job), WORD, word]
+    job.run(argv, root=True, seconds=300)
 
 
 def unmount_disk(parameters, job):
@@ -309,7 +337,7 @@ def repair_disk(parameters, job):
     device = found[0]["path"]
     # 1: what was wrong is corrected, e2fsck(8).
     job.run(["sh", "-c", 'e2fsck -p "$1"; test $? -le 1', "sh", device], root=True, seconds=1800)
-    with_mounted(device, "rw", 'printf "%s\\n" "$2" > "$1"', [parameters["word"]], job)
+    write_word(device, parameters["word"], job)
     return {"repaired": parameters["id"]}
 
 

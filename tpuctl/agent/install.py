@@ -5,8 +5,8 @@ clients at once do no harm. A second time changes nothing, unless the folder the
 disk that lied about what it wrote, or a person, can damage it.
 
 Every new host pays for this. What it imports is what Python has frozen in itself: the modules of the standard
-library for archives and temporary folders take as long to import as all else that is done here. Nothing is compiled
-here: Python does that, and keeps it, when a verb first imports a module, and most verbs are never asked for.
+library for archives and temporary folders take as long to import as all else that is done here. Nothing is
+compiled here: Python does that, and keeps it, when a verb first imports a module, and most are never imported.
 """
 
 import os

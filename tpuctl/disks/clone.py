@@ -112,7 +112,8 @@ def attach_copy(
         asked_by=services.ids.new_id(),
     )
     ref = DiskRef(record.name, path, DiskMode.READ_ONLY)
-    note_mounted(services, (ref,), bring_hosts(services, target, [kind], deadline=deadline))
+    unseen = entry not in place.disks
+    note_mounted(services, (ref,), bring_hosts(services, target, [kind], deadline=deadline, unseen=unseen))
     remember(services, target.name, ref)
     services.emit(Note(target.name, f"disk {record.name} is at {path} on {place.hosts} hosts, read-only"))
 
@@ -149,7 +150,7 @@ def _let_go(services: Services, master: DiskRecord, record: DiskRecord) -> None:
     writer = writer_of(services, master)
     if writer is not None and record.token:
         once = Once("release_disk", master.fs_label, record.token, services.ids.new_id())
-        bring_hosts(services, writer, [once], workers=[0])
+        bring_hosts(services, writer, [once], workers=[0], unseen=True)
 
 
 def create_master(services: Services, rules: DiskRules, request: DiskRequest, label: str) -> DiskRecord:

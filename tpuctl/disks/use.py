@@ -67,9 +67,10 @@ def use_disk(
     told = {"name": name, "to": target.name, "mode": str(mode), "path": where if mounted else "", "said": said}
     if dry_run:
         return told
-    attach(services, place.zone, place.nodes, DataDisk(record.request.zone, name, mode))
+    entry = DataDisk(record.request.zone, name, mode)
+    attach(services, place.zone, place.nodes, entry)
     if mounted:
-        _mount(services, record, target, mode, where)
+        _mount(services, record, target, mode, where, unseen=entry not in place.disks)
     return told
 
 
@@ -94,7 +95,15 @@ def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> d
     return {"name": record.name, "to": target.name, "path": where, "said": said}
 
 
-def _mount(services: Services, record: DiskRecord, target: SliceRecord, mode: DiskMode, path: str) -> None:
+def _mount(
+    services: Services,
+    record: DiskRecord,
+    target: SliceRecord,
+    mode: DiskMode,
+    path: str,
+    *,
+    unseen: bool = False,
+) -> None:
     read_only = mode is DiskMode.READ_ONLY
     size = record.request.size_gib
     kind = Mounted(
@@ -110,7 +119,7 @@ def _mount(services: Services, record: DiskRecord, target: SliceRecord, mode: Di
     # Where it is going to be is written before, so that it can be unmounted; that it is formatted, after.
     record = save_record(services, replace(get_record(services, record.name), path=path))
     ref = DiskRef(record.name, path, mode)
-    note_mounted(services, (ref,), bring_hosts(services, target, [kind]))
+    note_mounted(services, (ref,), bring_hosts(services, target, [kind], unseen=unseen))
     remember(services, target.name, ref)
 
 

@@ -129,6 +129,10 @@ class Unanswered:
     replies: tuple[Reply[Any], ...]
 
 
+UNSEEN = Facts(time=0.0, boot_id="")
+"""What is `told` of a host where nothing of what is asked can be yet, and nothing has to be known to begin: the
+facts that come with the answer of its job are the first look."""
+
 Verdict = Provisioned | Wait | Blocked | Failures | Unanswered
 
 

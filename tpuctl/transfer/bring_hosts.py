@@ -10,6 +10,7 @@ from tpuctl.errors import PartialError, TransientError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.provision import (
     PATIENCE_ALONE_S,
+    UNSEEN,
     Failures,
     Kind,
     Provisioned,
@@ -35,12 +36,17 @@ def bring_hosts(
     *,
     workers: Collection[int] = (),
     deadline: float | None = None,
+    unseen: bool = False,
 ) -> tuple[Mapping[str, str], ...]:
     """Until every host (or some) is as `kinds` ask; what each says of it. Raises PartialError for what cannot
-    be, TpuctlError for what only a person can change, PendingError once `deadline` (epoch seconds) passed."""
+    be, TpuctlError for what only a person can change, PendingError once `deadline` (epoch seconds) passed.
+
+    `unseen` begins at once: for what no host can have yet, such as a disk that was attached just now. That is
+    one call of each host instead of two, and what stands in the way is found all the same, by its job."""
     agent = HostAgent(services.remote, services.agent_source)
     targets = [each for each in host_targets(services, record) if not workers or each.worker in workers]
     rows: list[tuple[Mapping[str, str], ...]] = [()]
+    told = [UNSEEN for _ in targets] if unseen else []
 
     def step() -> Outcome:
         with take_lease(services, record.name) as held:
@@ -52,7 +58,9 @@ def bring_hosts(
                 fence=held.fence,
                 deliver=deliver_files(services, agent),
                 patience_s=PATIENCE_ALONE_S,
+                told=tuple(told),
             )
+        told.clear()
         if isinstance(found, Provisioned):
             rows[0] = found.rows
             return Outcome(Done(), acted=False)
