@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,11 @@ class Session:
         program.write_text("#!/bin/sh\necho Google Cloud SDK 550.0.0\n")
         program.chmod(0o755)
         self.environ["PATH"] = f"{program.parent}{os.pathsep}{self.environ['PATH']}"
+
+    def storage(self) -> str:
+        """The address of the simulated Cloud Storage."""
+        (found,) = re.findall(r"STORAGE_EMULATOR_HOST=[\"']?([^\s\"']+)", self.type("sim", "env").stdout)
+        return str(found)
 
     def sim_journal(self) -> list[dict[str, Any]]:
         """Every call that changed, or tried to change, the simulated cloud."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import sys
+import tarfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,6 +57,23 @@ def installer_wheel(folder: Path, *, whole: bool = False) -> Path:
         }.items():
             archive.writestr(f"uv-0.13.dist-info/{name}", text)
     return wheel
+
+
+def make_python_archive(path: Path) -> str:
+    """The Python that runs this, as an archive without what tests do not need; its sha256."""
+    base = Path(sys.base_prefix)
+    skipped = {"test", "site-packages", "__pycache__", "idlelib", "tkinter", "ensurepip", "dist-packages"}
+
+    def wanted(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        name = Path(item.name).name
+        return None if name in skipped or name.startswith(("config-", "libpython3")) else item
+
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        archive.add(os.path.realpath(sys.executable), "python/bin/python3")
+        for library in (base / "lib").glob(f"libpython{MINOR}.so*"):
+            archive.add(library, f"python/lib/{library.name}")
+        archive.add(base / "lib" / f"python{MINOR}", f"python/lib/python{MINOR}", filter=wanted)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 class Project:

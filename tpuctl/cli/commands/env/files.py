@@ -48,7 +48,7 @@ def new(
 ) -> None:
     """Write an environment file that works, with its lock.
 
-    Without --like, it starts from the preset of the backend: jax-tpu, torch-xla, torch-tpu or cpu.
+    Without --like it starts from what tpuctl ships for the backend; `tpuctl env ls` shows that.
     """
     from tpuctl.envs.load import environment_names, read_environment
     from tpuctl.envs.spec import check_environment_name
@@ -111,8 +111,7 @@ def derive(
 ) -> None:
     """Copy an environment file with other versions or files.
 
-    DEST is a path inside the environment, such as lib/python3.12/site-packages/_XLAC.so. SRC is copied beside
-    the new file if it is a path here.
+    DEST is a path inside the environment. SRC is copied beside the new file if it is a path here.
     """
     from tpuctl.envs.load import read_environment
     from tpuctl.envs.spec import check_environment_name
