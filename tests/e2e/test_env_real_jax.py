@@ -63,7 +63,7 @@ def session() -> Iterator[Session]:
 def compiled(session: Session) -> dict[str, str]:
     """The programs in the bucket, with their generations."""
     at = f"{session.storage()}/storage/v1/b/sim-bucket/o?prefix=compiled/"
-    with urllib.request.urlopen(at, timeout=60) as answer:  # noqa: S310 - the simulator
+    with urllib.request.urlopen(at, timeout=60) as answer:
         return {item["name"]: item["generation"] for item in json.load(answer).get("items", [])}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import itertools
 import json
@@ -202,6 +203,30 @@ def test_what_the_time_did_not_suffice_for_is_gone_on_with(farm: SshFarm, agent:
     assert sum(each.sent_bytes for each in rounds) < 1.2 * copies * (6 << 20)
     answers = agent.prepare(targets, run="r1", attempt="1", fence=1, bundle=content.sha256)
     assert all(answer.value is not None and answer.value.prepared for answer in answers)
+
+
+def test_a_host_that_still_writes_what_an_earlier_step_sent_is_asked_again(
+    farm: SshFarm, agent: HostAgent
+) -> None:
+    file = os.urandom(1 << 20)
+    content, targets = make_tree({"f": file}), [farm.add(0)]
+    part = blobs(farm, 0) / f"{hashlib.sha256(file).hexdigest()}.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(file[:1000])
+
+    def step() -> Distributed:
+        job, clock = CopyJob("r1-1", 1), SystemClock()
+        return distribute_in_steps(
+            agent, targets, content, clock=clock, emit=lambda _: None, until=clock.now() + 60, job=job
+        )
+
+    with part.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)  # as a writer, but its length may be read
+        first = step()
+    assert (first.failed, first.unfinished) == ({}, {0})
+    second = step()
+    assert (second.failed, second.unfinished) == ({}, frozenset())
+    assert second.sent_bytes < (1 << 20)
 
 
 @pytest.fixture

@@ -40,23 +40,23 @@ def install_packages(parameters, job):
     return {"installed": installed(sorted(wanted))}
 
 
-def wait_for_locks(job):
-    until, told = time.monotonic() + WAIT_S, ""
+def wait_for_locks(job, locks=LOCKS, limit_s=WAIT_S):
+    until, told = time.monotonic() + limit_s, ""
     while True:
-        held = held_locks()
+        held = held_locks(locks)
         if not held:
             return
         if time.monotonic() > until:
-            raise Failed("%s after %d s" % (held, WAIT_S))
+            raise Failed("%s, still after %d s" % (held, limit_s))
         if held != told:
             job.say("waiting: %s" % held)
             told = held
         time.sleep(1.0)
 
 
-def held_locks():
+def held_locks(locks):
     """Which lock is held by whom, for a person; nothing where none is."""
-    for path in LOCKS:
+    for path in locks:
         try:
             pids = lockfile.holders(os.stat(path).st_ino)
         except OSError:

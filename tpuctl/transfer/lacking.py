@@ -117,7 +117,10 @@ class Spreading:
         return max(1.0, min(timeout_s, self._until + OVERTIME_S - self.clock.now()))
 
     def cut_off(self, reply: Reply[Any]) -> bool:
-        """It was this side that ended the call, because the time was up: what arrived counts."""
+        """It was this side that ended the call, because the time was up: what arrived counts. A busy host that
+        has not noticed such an end still writes what came before; the next step finds that."""
+        if self._until is not None and reply.error == "busy":
+            return True
         return self.late() and (reply.result.failure is FailureKind.TIMEOUT or reply.error == "bad-payload")
 
     # ------------------------------------------------------------ asking
