@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.invocation import Invocation
+from tpuctl.errors import TpuctlError
 from tpuctl.model.records import RunRecord
 
 
@@ -19,6 +20,7 @@ def follow_or_leave(
     from tpuctl.runs.reconcile import run_error
 
     shared.if_interrupted = goes_on(record.id)
+    make_room_for_logs(context)
     if not detach:
         if is_first_to_restart(context, record):
             warn_if_unwatched(context, f"run {record.id}", detached=False)
@@ -33,6 +35,22 @@ def follow_or_leave(
     print_run(context, record.id)
     context.console.say(f"`tpuctl attach {record.id}` follows it")
     warn_if_unwatched(context, f"run {record.id}", detached=True)
+
+
+def make_room_for_logs(context: AppContext) -> None:
+    """Removes logs beyond the limit of this machine, and says so. Trouble with that ends nothing."""
+    from tpuctl.runs.log_limit import find_excess, remove_logs
+
+    limit = context.config.logs_limit_mib
+    try:
+        removed = remove_logs(context, find_excess(context, limit))
+    except (TpuctlError, OSError) as error:
+        context.console.warn(f"no room was made for logs: {error}")
+        return
+    if removed:
+        context.console.say(
+            f"removed {removed}: logs_limit_mib is {limit}; `tpuctl keep RUN` keeps those of a run"
+        )
 
 
 def goes_on(run_id: str) -> str:

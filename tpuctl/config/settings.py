@@ -92,6 +92,7 @@ class Config(Struct, frozen=True):
     host_keys: str
     ping_url: str | None
     prune_after_days: int
+    logs_limit_mib: int
     require_data: bool
     state_base: Path
     origins: Mapping[str, str]
@@ -150,6 +151,12 @@ def _check_port(value: int) -> int:
 def _check_limit(value: int) -> int:
     if value < 1:
         raise UsageError(f"{value} MiB leaves no room", hint="a number of MiB, 1 or more")
+    return value
+
+
+def _check_logs_limit(value: int) -> int:
+    if value < 0:
+        raise UsageError(f"{value} MiB leaves no room", hint="a number of MiB, or 0 for no limit")
     return value
 
 
@@ -284,6 +291,13 @@ SETTINGS: tuple[Setting, ...] = (
         14,
         "age from which watchdogs remove what nothing in the store refers to; 0: never",
         _check_prune_days,
+    ),
+    Setting(
+        "logs_limit_mib",
+        "integer",
+        20480,
+        "MiB of logs on this machine, above which the oldest of runs that ended go; 0: no limit",
+        _check_logs_limit,
     ),
     Setting("require_data", "boolean", False, "refuse runs that say neither --data nor --synthetic"),
 )

@@ -529,6 +529,14 @@ class SecretResolver(Protocol):
     def resolve(self, reference: str) -> Secret: ...
 
 
+class KeptLogs(Struct, frozen=True):
+    """What is here of the output of one run: bytes, and when the last ones came (epoch seconds)."""
+
+    run_id: str
+    size: int
+    written_at: float
+
+
 class RunLogs(Protocol):
     """Output of workers on this machine, one file per worker, attempt and stream; its size is the offset up to
     which it was fetched."""
@@ -558,3 +566,15 @@ class RunLogs(Protocol):
     def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str: ...
 
     def has(self, run_id: str, attempt: int) -> bool: ...
+
+    def list(self) -> list[KeptLogs]:
+        """What is here, by run; also of runs that nobody knows any more."""
+        ...
+
+    def remove(self, run_id: str, at: float) -> None:
+        """Removes the output of a run, and notes when."""
+        ...
+
+    def removed_at(self, run_id: str) -> float | None:
+        """When its output was removed; None where it was not, or some came again from the store."""
+        ...

@@ -96,7 +96,7 @@ class ComputeOperation(Struct, frozen=True):
 
 
 class KeptRun(Struct, frozen=True):
-    """A run whose disks stay, for good or `until` (epoch seconds)."""
+    """A run whose logs and disks stay, for good or `until` (epoch seconds)."""
 
     run: str
     disks: tuple[str, ...]

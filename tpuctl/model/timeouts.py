@@ -172,6 +172,9 @@ JOURNAL_KEPT_S = 90 * 86400.0
 """Entries of the journal of slices that are gone stay for so long."""
 RUN_JOURNAL_KEPT_S = 180 * 86400.0
 """So long after a run ended its journal stays; its record, attempts and manifests stay until somebody asks."""
+LOGS_YOUNG_S = 86400.0
+"""So long after the end of a run its logs stay on the machine that has them, whatever their limit: somebody is
+about to read them."""
 RUNS_KEPT_LEAST_S = 30 * 86400.0
 """No younger run is removed with its manifests, whatever is asked: that proof cannot be had again."""
 PRUNE_EVERY_S = 86400.0

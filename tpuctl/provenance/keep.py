@@ -1,9 +1,9 @@
-"""Runs whose disks are kept: what their manifests name is not deleted by `disk gc` and `disk rm`."""
+"""Runs that are kept: `disk gc` and `disk rm` do not delete disks that their manifests name, nor does
+`logs_limit_mib` remove their logs."""
 
 from __future__ import annotations
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.model.disks import KeptRun
 from tpuctl.model.records import RunRecord
@@ -13,7 +13,7 @@ from tpuctl.state.repository import find_slice
 
 
 def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun:
-    """Keeps the disks of a run, for good or `until` (epoch seconds). Raises UsageError where it has none."""
+    """Keeps the logs and disks of a run, for good or `until` (epoch seconds)."""
     names = {
         str(row["name"])
         for document in load_parts(services, run.id).attempts
@@ -22,20 +22,18 @@ def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun
     stored = None if run.state.final else find_slice(services, run.spec.slice_name)
     if stored is not None:
         names.update(each.name for each in stored.record.spec.disks)
-    if not names:
-        raise UsageError(f"run {run.id} has no disks", hint=f"tpuctl manifest show {run.id}")
     kept = KeptRun(run.id, tuple(sorted(names)), services.user, until)
     found = services.store.get(kept.key)
-    record_decision(services, f"runs/{run.id}", "keep", f"disks {', '.join(kept.disks)}")
+    record_decision(services, f"runs/{run.id}", "keep", ", ".join(("its logs", *kept.disks)))
     services.store.put(kept.key, to_data(kept), if_generation=found.generation if found is not None else 0)
     return kept
 
 
 def release_run(services: Services, run: RunRecord) -> bool:
-    """Its disks are kept for it no more; whether they were."""
+    """It is kept no more; whether it was."""
     found = services.store.get(f"kept/{run.id}")
     if found is None:
         return False
-    record_decision(services, f"runs/{run.id}", "release", "its disks are kept no more")
+    record_decision(services, f"runs/{run.id}", "release", "it is kept no more")
     services.store.delete(found.key, if_generation=found.generation)
     return True

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
+
+from tpuctl.engine.ports import KeptLogs
+
+REMOVED = "removed"
+"""In the folder of a run whose output was removed: when that was."""
 
 
 class LogFiles:
@@ -53,6 +59,35 @@ class LogFiles:
             number += 1
         with suppress(FileNotFoundError):
             (self._root / run_id).rename(self._root / f"{run_id}.old-{number}")
+
+    def list(self) -> list[KeptLogs]:
+        """See `ports.RunLogs.list`. What goes away meanwhile does not count."""
+        found = []
+        for folder in sorted(self._root.iterdir()) if self._root.is_dir() else []:
+            size, last = 0, 0.0
+            for file in folder.glob("*/*.log"):
+                with suppress(FileNotFoundError):
+                    status = file.stat()
+                    size, last = size + status.st_size, max(last, status.st_mtime)
+            found.append(KeptLogs(folder.name, size, last))
+        return found
+
+    def remove(self, run_id: str, at: float) -> None:
+        """See `ports.RunLogs.remove`. The note comes first: whoever finds half of it knows why."""
+        folder = self._root / run_id
+        with suppress(FileNotFoundError):
+            (folder / REMOVED).write_text(f"{at}\n")
+            for attempt in folder.iterdir():
+                if attempt.is_dir():
+                    shutil.rmtree(attempt)
+
+    def removed_at(self, run_id: str) -> float | None:
+        """See `ports.RunLogs.removed_at`."""
+        try:
+            at = float((self._root / run_id / REMOVED).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return None if any(each.is_dir() for each in (self._root / run_id).iterdir()) else at
 
     def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None:
         with self._made(run_id, attempt, worker, stream).open("ab") as file:

@@ -14,6 +14,7 @@ from tests.support.memory.process import NEVER
 from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
+from tpuctl.engine.ports import KeptLogs
 from tpuctl.model.cloud import HostTarget
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind
@@ -28,6 +29,7 @@ class MemoryLogs:
 
     def __init__(self) -> None:
         self.files: dict[tuple[str, int, int, str], bytearray] = {}
+        self.removed: dict[str, float] = {}
 
     def size(self, run_id: str, attempt: int, worker: int, stream: str) -> int:
         return len(self.files.get((run_id, attempt, worker, stream), b""))
@@ -55,6 +57,19 @@ class MemoryLogs:
 
     def has(self, run_id: str, attempt: int) -> bool:
         return any(key[:2] == (run_id, attempt) for key in self.files)
+
+    def list(self) -> list[KeptLogs]:
+        sizes: dict[str, int] = {}
+        for key, data in self.files.items():
+            sizes[key[0]] = sizes.get(key[0], 0) + len(data)
+        return [KeptLogs(run, size, 0.0) for run, size in sorted(sizes.items())]
+
+    def remove(self, run_id: str, at: float) -> None:
+        self.set_aside(run_id)
+        self.removed[run_id] = at
+
+    def removed_at(self, run_id: str) -> float | None:
+        return self.removed.get(run_id)
 
 
 class NoRateLimit:

@@ -1,4 +1,4 @@
-"""`tpuctl keep`: the disks of a run stay."""
+"""`tpuctl keep`: the logs and disks of a run stay."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def keep(
     release: Annotated[bool, typer.Option("--release", help="Stop keeping them.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Keep the disks of a run.
+    """Keep the logs and disks of a run.
 
-    `disk gc` does not delete the clones that the run read, so that they can be mounted again.
+    `disk gc` does not delete the clones that the run read, so that they can be mounted again, and its logs stay
+    where they are, whatever the setting logs_limit_mib.
     """
     from tpuctl.lib.time import parse_until, render_moment
     from tpuctl.provenance.keep import keep_run, release_run
@@ -34,11 +35,12 @@ def keep(
         run = get_run(context, run_id).record
         end = None if until is None else parse_until(until, "--until", context.store.now())
         if dry_run:
-            context.console.sentence(f"would {'release' if release else 'keep'} the disks of run {run.id}")
+            would = "release" if release else "keep"
+            context.console.sentence(f"would {would} the logs and disks of run {run.id}")
         elif release:
             had = release_run(context, run)
-            context.console.say(f"the disks of run {run.id} {'are' if had else 'were'} not kept")
+            context.console.say(f"run {run.id} {'is' if had else 'was'} not kept{' any more' if had else ''}")
         else:
             kept = keep_run(context, run, end)
             limit = "" if end is None else f" until {render_moment(end)}"
-            context.console.say(f"kept {', '.join(kept.disks)}{limit}")
+            context.console.say(f"kept {', '.join((f'the logs of {run.id}', *kept.disks))}{limit}")

@@ -16,7 +16,7 @@ from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import Json, RunId, Workers
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.text import counted
-from tpuctl.lib.time import render_instant
+from tpuctl.lib.time import render_instant, render_moment
 
 if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
@@ -113,6 +113,13 @@ def _say_where(context: AppContext, record: RunRecord, number: int, since: str |
         last = f" in the last {since}" if since else ""
         context.console.say(f"the chosen workers wrote nothing{last} in attempt {number} of run {record.id}")
         return
+    removed = context.logs.removed_at(record.id)
+    if removed is not None:
+        raise NotFoundError(
+            f"the logs of run {record.id} were removed from this machine at {render_moment(removed)}:"
+            f" all were more than logs_limit_mib ({context.config.logs_limit_mib})",
+            hint="`tpuctl keep RUN` keeps those of a run; tpuctl config logs_limit_mib",
+        )
     hosts = sorted({beat.host for beat in list_heartbeats(context) if beat.machine != context.machine})
     passes = f"; {', '.join(hosts)} made passes and may have it" if hosts else ""
     what = f"attempt {number} of run {record.id}"

@@ -14,6 +14,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import Json
 from tpuctl.errors import UsageError
+from tpuctl.lib.text import counted
 
 RUNS = (
     Column("id", "RUN"),
@@ -57,7 +58,12 @@ def runs(
         asked = group is not None or tag
         empty = "no runs; start one with `tpuctl run SCRIPT`"
         columns = [each for each in RUNS if each.key != "made_up" or any(row["synthetic"] for row in rows)]
+        removed = [row["id"] for row in rows if context.logs.removed_at(row["id"]) is not None]
         console.table(shown, columns, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
+        if removed:
+            some = ", ".join(removed[:3]) + (", …" if len(removed) > 3 else "")
+            what = f"the logs of {counted(len(removed), 'run')} ({some})"
+            console.say(f"{what} were removed from this machine: setting logs_limit_mib")
 
 
 def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from tpuctl.cli.options import DryRun, Json, Yes
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.engine.ports import KeptLogs
     from tpuctl.state.gc import Waste
 
 app = new_group("Clean up the store, and manage its machines.")
@@ -55,10 +58,12 @@ def prune(
     """Remove content and records that nothing refers to any more.
 
     That is: old content that no slice, run or manifest refers to, records of slices gone for 90 days, their
-    journals, and the journals of runs that ended 180 days ago. Watchdogs do this once a day. A slice that is
+    journals, and the journals of runs that ended 180 days ago; and on this machine logs of runs beyond the
+    setting logs_limit_mib. Watchdogs do this once a day. A slice that is
     created again under a pruned name continues its numbering. Runs and manifests are kept unless you ask; those
     of live slices and of fleet files are always kept.
     """
+    from tpuctl.runs.log_limit import describe_excess, find_excess, remove_logs
     from tpuctl.state.gc import find_waste
     from tpuctl.state.gc import prune as prune_store
     from tpuctl.state.gc_plan import parse_runs_age
@@ -67,17 +72,20 @@ def prune(
         age_s = _age(context, older_than)
         runs_s = None if runs_older_than is None else parse_runs_age(runs_older_than, "--runs-older-than")
         waste = find_waste(context.store, age_s, runs_after_s=runs_s)
+        logs = find_excess(context, context.config.logs_limit_mib)
         if dry_run:
-            _show(context, waste, removed=False)
+            _show(context, waste, logs, removed=False)
             return
-        if waste.blobs or waste.old.journals or waste.old.runs:
+        if waste.blobs or waste.old.journals or waste.old.runs or logs:
             if not context.console.json_mode:
-                _show(context, waste, removed=False)
-            confirm(context, f"remove {waste.words} from the store?", yes=yes)
+                _show(context, waste, logs, removed=False)
+            also = f", and {describe_excess(logs)} from this machine" if logs else ""
+            confirm(context, f"remove {waste.words} from the store{also}?", yes=yes)
         removed = prune_store(context.store, age_s, runs_after_s=runs_s)
+        also = remove_logs(context, logs)
         if context.console.json_mode:
-            _show(context, removed, removed=True)
-        context.console.say(f"removed {removed.words}")
+            _show(context, removed, logs, removed=True)
+        context.console.say(f"removed {removed.words}{f', and {also}' if also else ''}")
 
 
 def _age(context: AppContext, older_than: str | None) -> float:
@@ -89,7 +97,7 @@ def _age(context: AppContext, older_than: str | None) -> float:
     return context.config.prune_after_days * 86400.0 or PRUNE_AFTER_S
 
 
-def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
+def _show(context: AppContext, waste: Waste, logs: Sequence[KeptLogs], *, removed: bool) -> None:
     from tpuctl.lib.time import render_moment
 
     blobs: list[dict[str, Any]] = [
@@ -114,7 +122,11 @@ def _show(context: AppContext, waste: Waste, *, removed: bool) -> None:
         {"kind": "run", "name": run_id, "size": None, "why": "ended before that; manifests go too"}
         for run_id in waste.old.runs
     ]
-    rows = [*blobs, *journals, *runs]
+    of_runs = [
+        {"kind": "logs", "name": each.run_id, "size": each.size, "why": "the oldest beyond logs_limit_mib"}
+        for each in logs
+    ]
+    rows = [*blobs, *journals, *runs, *of_runs]
     if context.console.json_mode:
         context.console.data({"removed": removed, "kept": waste.blobs_kept, "found": rows})
         return

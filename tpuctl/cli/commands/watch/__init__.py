@@ -83,6 +83,7 @@ def once(
                 report = _logged_pass(context, log, None if every is None else every * 60.0, url)
                 if report.good:
                     _prune(context, folder / "pruned", log)
+                    _limit_logs(context, folder / "logs-limited", log)
             finally:
                 log.close()
             context.emit.close()
@@ -107,6 +108,25 @@ def _prune(context: AppContext, stamp: Path, log: PassLog) -> None:
         return
     if removed is not None and (removed.blobs or removed.old.journals):
         log.write(render_time(now) or "", f"- store: pruned: {removed.words}")
+
+
+def _limit_logs(context: AppContext, stamp: Path, log: PassLog) -> None:
+    """Once a day, as `_prune`."""
+    from tpuctl.lib.time import render_time
+    from tpuctl.model.timeouts import PRUNE_EVERY_S
+    from tpuctl.runs.log_limit import find_excess, remove_logs
+
+    now = context.clock.now()
+    if _is_younger(stamp, now, PRUNE_EVERY_S):
+        return
+    try:
+        stamp.touch(mode=0o600)
+        removed = remove_logs(context, find_excess(context, context.config.logs_limit_mib))
+    except (TpuctlError, OSError) as error:
+        log.write(render_time(now) or "", f"- logs: none removed: {error}")
+        return
+    if removed:
+        log.write(render_time(now) or "", f"- logs: removed {removed}: setting logs_limit_mib")
 
 
 def _is_younger(path: Path, now: float, age_s: float) -> bool:
