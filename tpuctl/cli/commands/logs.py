@@ -118,7 +118,7 @@ def _say_where(context: AppContext, record: RunRecord, number: int, since: str |
         raise NotFoundError(
             f"the logs of run {record.id} were removed from this machine at {render_moment(removed)}:"
             f" all were more than logs_limit_mib ({context.config.logs_limit_mib})",
-            hint="`tpuctl keep RUN` keeps those of a run; tpuctl config logs_limit_mib",
+            hint="`tpuctl keep RUN` keeps those of a run; logs_limit_mib in your settings is the limit",
         )
     hosts = sorted({beat.host for beat in list_heartbeats(context) if beat.machine != context.machine})
     passes = f"; {', '.join(hosts)} made passes and may have it" if hosts else ""
