@@ -246,7 +246,8 @@ class HostAgent(AgentLink):
         body = lambda target: {**(request(target) if callable(request) else request), "limit": limit}  # noqa: E731
         command, stdin = render_agent_command("news", self.sha256), _stdin(body, b"")
         results = self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
-        return [_news_of(result) for result in results]
+        results.reverse()  # each is let go when it was read: together they are large
+        return [_news_of(results.pop()) for _ in targets]
 
     def follow(
         self,
@@ -306,7 +307,8 @@ def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
 def _news_of(result: RemoteResult) -> Reply[protocol.LogNews]:
     error = None if result.ok else (result.failure.value if result.failure is not None else "malformed")
     try:
-        return Reply(result.worker, protocol.parse_log_news(result.stdout), error, result.detail, result)
+        news, said = protocol.parse_log_news(result.stdout), replace(result, stdout=b"")
+        return Reply(result.worker, news, error, result.detail, said)
     except protocol.MalformedReplyError as malformed:
         return Reply(result.worker, None, error or "malformed", str(malformed), result)
 

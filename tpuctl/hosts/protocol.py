@@ -366,21 +366,22 @@ class LogNews(Struct, frozen=True):
 def parse_log_news(stdout: bytes) -> LogNews:
     """The part that came, where the answer broke off; a login script may print before it. MalformedReplyError
     where nothing came."""
-    _, found, behind = stdout.partition(b'{"news": ')
-    line, newline, data = (found + behind).partition(b"\n")
-    if not newline:
+    head = stdout.find(b'{"news": ')
+    begin = stdout.find(b"\n", head) + 1
+    if head < 0 or not begin:
         raise MalformedReplyError("the host answered no logs")
+    line, left = stdout[head : begin - 1], len(stdout) - begin
     try:
         announced = json.loads(line)
         counts = [_count(announced["news"][stream]) for stream in LOG_STREAMS]
         timed = {stream: _count(count) for stream, count in (announced.get("times") or {}).items()}
         skipped = {stream: _count(count) for stream, count in (announced.get("skipped") or {}).items()}
-        more = bool(announced.get("more")) or len(data) < sum(counts) + sum(timed.values())
+        more = bool(announced.get("more")) or left < sum(counts) + sum(timed.values())
     except NO_ANSWER as error:
         raise MalformedReplyError(f"the host announced its logs as {line[:80]!r}") from error
-    parts, begin = [], 0
+    parts = []
     for count in (*counts, *timed.values()):
-        parts.append(data[begin : begin + count])
+        parts.append(stdout[begin : begin + count])
         begin += count
     return LogNews(parts[0], parts[1], more, dict(zip(timed, parts[2:], strict=True)), skipped)
 
