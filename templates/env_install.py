@@ -21,7 +21,6 @@ Where `env.json` has `unmanaged`, nothing is installed: the environment is links
 whose files must have its digest. Nothing is ever written there.
 """
 
-import concurrent.futures
 import contextlib
 import fcntl
 import hashlib
@@ -31,16 +30,12 @@ import platform
 import re
 import shutil
 import signal
-import ssl
 import stat
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 import zipfile
 
 SCHEMA = 1
@@ -278,6 +273,10 @@ def bring(item, spec, file):
 
 def download(uri, file, tries=3):
     """An object of a bucket, with the token of this host's service account."""
+    import urllib.error  # what only some installations need takes a tenth of a second to import
+    import urllib.parse
+    import urllib.request
+
     bucket, _, name = uri[len("gs://") :].partition("/")
     base = os.environ.get("STORAGE_EMULATOR_HOST") or GOOGLE_STORAGE
     url = "%s/storage/v1/b/%s/o/%s?alt=media" % (base.rstrip("/"), bucket, urllib.parse.quote(name, safe=""))
@@ -299,6 +298,8 @@ def download(uri, file, tries=3):
 
 
 def authorization():
+    import urllib.request
+
     where = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
     request = urllib.request.Request(TOKEN_URL % where, headers={"Metadata-Flavor": "Google"})
     try:
@@ -525,8 +526,8 @@ def unpack_file(raw, member, target, buffer):
     """Its sha256. What Python compiled of a file goes by its time."""
     digest = hashlib.sha256()
     raw.seek(member.offset_data)
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o777)
-    with open(descriptor, "wb", buffering=0) as file:
+    file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, member.mode & 0o777)
+    try:
         left = member.size
         while left:
             count = raw.readinto(buffer[:left])
@@ -534,8 +535,12 @@ def unpack_file(raw, member, target, buffer):
                 raise Failed("the archive ends within %s" % member.name)
             left -= count
             digest.update(buffer[:count])
-            file.write(buffer[:count])
-        os.utime(descriptor, (member.mtime, member.mtime))
+            done = 0
+            while done < count:
+                done += os.write(file, buffer[done:count])
+        os.utime(file, (member.mtime, member.mtime))
+    finally:
+        os.close(file)
     return digest.hexdigest()
 
 
@@ -573,8 +578,10 @@ def row_of(tree, path):
 
 def rows_of(tree):
     """{path: row} of all files, by all CPUs of the host: libtpu.so alone has 700 MB."""
+    from concurrent.futures import ThreadPoolExecutor
+
     paths, parts = list(walk(tree)), 8 * (os.cpu_count() or 1)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = pool.map(lambda part: [(path, row_of(tree, path)) for path in paths[part::parts]], range(parts))
         return {path: row for part in rows for path, row in part}
 
@@ -897,6 +904,8 @@ def install_commands(python, env, cache):
 
 def uv_environment():
     """uv brings certificates of its own; behind a proxy a host trusts others, which pip finds by itself."""
+    import ssl
+
     variables = {}
     paths = ssl.get_default_verify_paths()
     if paths.cafile or paths.capath:
@@ -955,16 +964,14 @@ def ensure(env, spec, pins):
             install(env, spec)
             place_files(spec, env)
         say("installed in %.1f s, verifying" % (time.monotonic() - began))
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            # While it is looked at otherwise.
-            rows = pool.submit(rows_of, tree_of(env, spec)) if known is None else None
+        with meanwhile(rows_of, tree_of(env, spec), known) as rows:
             libtpu = probe_libtpu(env, spec)
             report, problems = inspect(env, spec, pins)
             problems += wrong_os_packages(spec)
             if problems:
                 raise Wrong("; ".join(problems))
             run_probe(env, spec)
-            digest, index = make_index(env, spec, known if rows is None else rows.result())
+            digest, index = make_index(env, spec, rows())
         report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
         report.update(unmanaged=spec.get("unmanaged"), os_packages=spec.get("os_packages") or {})
         if spec.get("seal"):
@@ -975,6 +982,18 @@ def ensure(env, spec, pins):
         raise
     say("environment %s is ready in %.1f s" % (spec["key"], time.monotonic() - began))
     return report
+
+
+@contextlib.contextmanager
+def meanwhile(function, argument, known):
+    """Gives a function that returns what is `known`, else what `function` says, which is at work meanwhile."""
+    if known is not None:
+        yield lambda: known
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(function, argument).result
 
 
 def run_probe(env, spec):

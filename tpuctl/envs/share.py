@@ -54,7 +54,8 @@ class SharedInstall:
         self._owner = owner
 
     def step(self, fence: int) -> Verdict:
-        """Where that leaves the hosts."""
+        """Where that leaves the hosts, after no more than STEP_MAX_S."""
+        until = self._services.clock.now() + SLICE_S - PATIENCE_ALONE_S
         sections = sorted(sections_of([self._plain]))
         answers = self._agent.facts(self._targets, {"sections": sections, "patience_s": PATIENCE_ALONE_S})
         facts = {answer.worker: answer.value for answer in answers if answer.value is not None}
@@ -69,6 +70,9 @@ class SharedInstall:
         if source is None and len(lacking) > 1:
             first = lacking[0]
             verdict = self._provision([first], facts, fence, seal=True)
+            while isinstance(verdict, Wait) and self._services.clock.now() < until:
+                # The others have nothing to tell until it is done.
+                verdict = self._provision([first], {}, fence, seal=True)
             if not isinstance(verdict, Provisioned):
                 return verdict
             facts[first.worker] = verdict.facts[0]
@@ -157,6 +161,6 @@ class SharedInstall:
             fence=fence,
             deliver=deliver_files(self._services, self._agent),
             retry=False,
-            told=[facts[target.worker] for target in targets],
+            told=[facts[target.worker] for target in targets if target.worker in facts],
             patience_s=PATIENCE_ALONE_S,
         )
