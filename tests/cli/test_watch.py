@@ -236,7 +236,7 @@ class _Pinged(BaseHTTPRequestHandler):
 def pinged() -> Iterator[tuple[type[_Pinged], str]]:
     handler = type("Handler", (_Pinged,), {"seen": []})
     server = HTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield handler, f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

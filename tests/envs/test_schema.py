@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ FILE = {"source": "gs://b/a", "to": "lib/a", "sha256": "a" * 64}
 GOOD = {"name": "mine", "python": "3.12", "backend": "cpu"}
 
 
+@cache
 def validator() -> Any:
     jsonschema.Draft202012Validator.check_schema(environment_schema())
     return jsonschema.Draft202012Validator(environment_schema())

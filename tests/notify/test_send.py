@@ -102,7 +102,7 @@ class _Door(BaseHTTPRequestHandler):
 def door() -> Iterator[tuple[type[_Door], str]]:
     handler = type("Handler", (_Door,), {"seen": []})
     server = HTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield handler, f"http://127.0.0.1:{server.server_port}/hook"
     server.shutdown()
