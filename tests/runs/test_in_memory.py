@@ -19,10 +19,20 @@ from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind
-from tpuctl.model.records import Attempt, AttemptPhase, Cause, Doubt, RunRecord, RunState, SliceState
+from tpuctl.model.records import (
+    Attempt,
+    AttemptPhase,
+    Cause,
+    Doubt,
+    RunRecord,
+    RunState,
+    SliceState,
+    TimelineEntry,
+)
 from tpuctl.model.run_spec import EnvironmentRef, Policy
 from tpuctl.model.timeouts import STEP_MAX_S, UNREACHABLE_MAX_S, VERDICT_MAX_S
 from tpuctl.model.verdict import Blind, Blocked
+from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.progress import go_on
@@ -34,6 +44,7 @@ from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.state.repository import find_run, get_run, get_slice, save
 from tpuctl.transfer.tree import make_tree
+from tpuctl.views.slices import slice_status
 from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.copy_from import pull
 from tpuctl.workers.copy_to import push
@@ -827,3 +838,37 @@ def test_a_worker_lost_before_it_said_that_it_began_is_named_at_once_and_the_run
     again = get_run(services, run.id).record
     assert (again.state, again.attempt.number) == (RunState.RUNNING, 2)
     assert len(worker_processes(place, run.id)) == 2
+
+
+def test_variables_are_recorded_although_the_answer_to_the_start_was_lost(place, services):
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "starts", variables={"XLA_FLAGS": "--mine"})
+    place.hosts.answer_s = 4.0
+    while get_run(services, run.id).record.attempt is None or not attempt_of(services, run).coordinator:
+        advance_run(services, run.id)
+    place.hosts.answer_s = 0.0
+    hosts = attempt_hosts(services, get_run(services, run.id).record, get_slice(services, "big").record)
+    assert hosts.start(), "as by a process that died before it wrote that down"
+    advance_run(services, run.id)
+    found = attempt_of(services, run)
+    assert (found.state, len(worker_processes(place, run.id))) == (AttemptPhase.RUNNING, 2)
+    assert {row["name"]: row["value"] for row in found.variables}["XLA_FLAGS"] == "--mine"
+
+
+def test_status_says_that_steps_have_become_slow_or_that_the_run_stands_still(place, services):
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "goes on")
+    start_run(services, run.id)
+
+    def trouble(**changes):
+        stored = get_run(services, run.id)
+        save(services, stored, replace(stored.record, attempt=replace(stored.record.attempt, **changes)))
+        return slice_status(services, "big")["run"]["trouble"]
+
+    assert trouble() is None
+    slow = TimelineEntry(1.0, "slow", "0.9 steps/s in the last 5 min, 2.1 before")
+    assert trouble(usual_rate=2.1, timeline=(slow,)) == f"slow: {slow.detail}"
+    assert trouble(stalled="worker 1: no output") == "stands still: worker 1: no output"
+    assert trouble(stalled="", usual_rate=0.0) is None

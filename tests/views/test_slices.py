@@ -34,7 +34,13 @@ FACTS = {
     "payer": "",
     "usd_per_hour": None,
     "paid": "",
-    "run": {"id": "r1", "state": "waiting", "failure": {"signature": "disk-full"}, "synthetic": True},
+    "run": {
+        "id": "r1",
+        "state": "waiting",
+        "failure": {"signature": "disk-full"},
+        "synthetic": True,
+        "trouble": None,
+    },
 }
 
 
@@ -47,6 +53,9 @@ def test_times_are_spans_and_what_does_not_apply_is_left_out() -> None:
     assert lines["data"] == "synthetic"
     assert lines["service account"] == "trainer@my-project.iam.gserviceaccount.com"
     assert "ready since" not in lines
+    assert not lines.get("trouble")
+    slow = {**FACTS["run"], "trouble": "slow: 0.9 steps/s in the last 5 min, 2.1 before"}
+    assert status_lines({**FACTS, "run": slow}, NOW)["trouble"] == slow["trouble"]
 
 
 def test_a_slice_on_its_way_down_says_so() -> None:

@@ -32,6 +32,7 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "user": facts["user"],
         "login as": facts["login_user"],
         "run": _run(facts["run"]),
+        "trouble": (facts["run"] or {}).get("trouble") or "",
         "data": "synthetic" if facts["run"] is not None and facts["run"]["synthetic"] else "",
         "created": _ago(facts["created"], now),
         "node": facts["node"] or "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 
 from msgspec.structs import replace
@@ -266,7 +267,13 @@ class RunEffects:
         return Outcome(wait_for("every worker to run"), acted=True)
 
     def _mark_running(self, _plan: RunPlan) -> Outcome:
-        return self._record_start(self._attempt.variables)
+        """The answer to the start was lost: asked again, hosts start nothing twice and tell the variables."""
+        hosts, variables = self._hosts(), self._attempt.variables
+        if hosts is not None and not variables:
+            with suppress(PartialError):  # every worker runs all the same; only the record has less
+                hosts.start()
+                variables = hosts.variables
+        return self._record_start(variables)
 
     def _record_start(self, variables: tuple[Mapping[str, str], ...]) -> Outcome:
         attempt = replace(

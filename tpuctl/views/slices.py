@@ -13,7 +13,7 @@ from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import CloudResource
-from tpuctl.model.records import RunRecord, RunTotals, SliceRecord, SliceState
+from tpuctl.model.records import SLOW, RunRecord, RunTotals, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
@@ -195,9 +195,21 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
             "id": run.id,
             "state": str(run.state),
             "failure": _failure(run),
+            "trouble": _trouble(run),
             "synthetic": run.spec.synthetic,
         },
     }
+
+
+def _trouble(run: RunRecord) -> str | None:
+    """Why a run that goes on does not go on well: it stands still, or its steps have become slow."""
+    attempt = run.attempt
+    if attempt is None or attempt.cause is not None:
+        return None
+    if attempt.stalled:
+        return f"stands still: {attempt.stalled}"
+    told = [entry.detail for entry in attempt.timeline if entry.event == SLOW]
+    return f"slow: {told[-1]}" if attempt.usual_rate and told else None
 
 
 def _mounts(services: Services, record: SliceRecord) -> list[dict[str, Any]]:
