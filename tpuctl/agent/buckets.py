@@ -1,6 +1,6 @@
 """Buckets mounted by gcsfuse: what their keepers say, and the operations that begin and end them.
 
-What needs root is in the keeper, one file that comes with the job (templates/mount_keeper.py).
+What needs root is in the keeper, a program that comes with the operation (templates/mount_keeper.py).
 """
 
 import os
@@ -146,35 +146,33 @@ def version_on_path():
 
 def mount_bucket(parameters, job):
     """`path`, `bucket`, `configuration`, `flags`, `digest`, `program` (its sha256, empty for the one on PATH),
-    `version`, `cache` (folder and MiB). The job's files are the keeper, its unit, and the program if any."""
+    `version`, `cache` (folder and MiB), `keeper` and `unit` (their content). The program, if any, is a file of
+    the job."""
     import hashlib
     import re
 
-    with open(os.path.join(job.folder, "mount.service")) as file:
-        unit = file.read()
     passed = {key: value for key, value in os.environ.items() if re.match(PASSED_ON, key, re.I)}
     ids = {"$(id -u)": str(os.getuid()), "$(id -g)": str(os.getgid())}
     flags = [each.partition("=") for each in parameters["flags"]]
     plan = dict(
-        parameters,
+        {key: value for key, value in parameters.items() if key != "keeper"},
         flags=[name + equals + ids.get(value, value) for name, equals, value in flags],
         environment=dict(passed, PATH=PATH, HOME="/root"),
-        unit=unit,
     )
     name = "mount-%s.json" % hashlib.sha256(parameters["path"].encode()).hexdigest()[:12]
     with open(os.path.join(job.folder, name), "w") as file:
         file.write(json.dumps(plan))
     try:
-        as_keeper(job, "up", os.path.join(job.folder, name))
+        as_keeper(job, parameters["keeper"], "up", os.path.join(job.folder, name))
     finally:
         keep_service(job, parameters["path"])
     return {"mounted": parameters["path"]}
 
 
 def unmount_bucket(parameters, job):
-    """`path`. One that is not mounted is done."""
+    """`path`, `keeper` as of mount_bucket. One that is not mounted is done."""
     try:
-        as_keeper(job, "down", parameters["path"])
+        as_keeper(job, parameters["keeper"], "down", parameters["path"])
     finally:
         keep_service(job, parameters["path"])  # of one that somebody has open
     return {"unmounted": parameters["path"]}
@@ -187,8 +185,10 @@ def keep_service(job, path):
             job.keep([each for each in (status.get("keeper"), status.get("gcsfuse")) if each])
 
 
-def as_keeper(job, *words):
+def as_keeper(job, content, *words):
     keeper = os.path.join(job.folder, "keeper.py")
+    with open(keeper, "w") as file:
+        file.write(content)
     try:
         job.run([sys.executable, "-I", "-S", keeper, *words], root=True, seconds=LIMIT_S)
     except Failed as error:
