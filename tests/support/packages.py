@@ -66,7 +66,8 @@ def build_repository(folder: Path, package: Path, version: str) -> Path:
     signed = repository / "dists" / suite / "InRelease"
     subprocess.run([*gpg, "-o", str(signed), "--clearsign", str(plain)], check=True)
     subprocess.run([*gpg, "--armor", "-o", str(repository / "doc/apt-key.gpg"), "--export"], check=True)
-    shutil.rmtree(folder / "gpg")
+    # Its agent would live on; it removes its own files, perhaps later.
+    subprocess.run(["gpgconf", "--homedir", str(folder / "gpg"), "--kill", "all"], check=True)
     for at, _, names in os.walk(repository):
         Path(at).chmod(0o755)
         for name in names:
