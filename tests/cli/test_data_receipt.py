@@ -187,7 +187,7 @@ def test_data_that_changed_before_a_restart_keeps_the_next_attempt_from_starting
         assert refused.returncode != 0
         said = " ".join(refused.stderr.split())
         assert f"{TOKENS} is not as its receipt says: 3 objects instead of 2" in said
-        assert f"tpuctl data receipt {TOKENS}" in said
+        assert f"tpuctl data receipt {TOKENS} --contract FILE, tpuctl rerun later --data {TOKENS}" in said
         assert session.json("manifest", "show", "later")["attempts"][0]["cause"] == "preempted"
     finally:
         objects.delete(f"{TOKENS}/part-2.bin")

@@ -31,8 +31,8 @@ def session() -> Iterator[Session]:
 def test_jax_is_installed_run_and_brought_back_without_a_byte_from_the_registry(
     session: Session, lost: str
 ) -> None:
-    """On eight hosts. The slice that is `lost` has one: to install JAX takes a host 12 s of a processor."""
-    hosts = {"big": 8, "small": 1}
+    """On eight hosts. The slice that is `lost` has two: to install JAX takes a host 12 s of a processor."""
+    hosts = {"big": 8, "small": 2}
     session.type("env", "new", "train", "--like", "cpu", "--python", MINOR)
     session.environ["TPUCTL_WHEELHOUSE"] = "gs://sim-bucket/wheels"
     session.type("sim", "fault", "no-internet")
@@ -44,7 +44,7 @@ def test_jax_is_installed_run_and_brought_back_without_a_byte_from_the_registry(
     # A run of jax.distributed: a collective over the processes of all hosts.
     assert smoke(session, "big") == [(worker, "cpu") for worker in range(hosts["big"])]
     if lost == "small":
-        session.type("up", "v4-8", "small", "--spot", "--pay", "--env", "train", within_s=INSTALL_S)
+        session.type("up", "v4-16", "small", "--spot", "--pay", "--env", "train", within_s=INSTALL_S)
     session.type("sim", "preempt", f"{lost}-1")
     session.type("up", lost, within_s=INSTALL_S)
     assert f"of {lost} are as train says" in session.type("env", "verify", "train", "--on", lost).stderr

@@ -37,7 +37,7 @@ from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.model.verdict import Blocked, Wait
-from tpuctl.runs.data import renew_hint, why_changed
+from tpuctl.runs.data import why_changed
 from tpuctl.runs.effective import EFFECTIVE, effective_rows
 from tpuctl.runs.probe import is_probe_of, probe_check, probed
 from tpuctl.runs.probe_run import BadData, DataProbe, Passed, probed_before
@@ -219,7 +219,12 @@ class AttemptHosts:
                 continue
             why = why_changed(self._services, receipt, self._agent, self.targets[0])
             if why:
-                return Stuck(why, renew_hint(receipt.uri))
+                # The receipt of a run is fixed: a newer one is for another run.
+                name, uri = self._run.id, receipt.uri
+                newer = f"tpuctl data receipt {uri} --contract FILE, tpuctl rerun {name} --data {uri}"
+                return Stuck(
+                    why, f"restore it, or do the run again with a newer one: tpuctl stop {name}, {newer}"
+                )
             self._passed(f"data {receipt.uri}", f"{receipt.digest.of} {receipt.digest.value[:12]}")
         return None
 
