@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from tests.support.hosts import shared_folder
 from tests.support.proc import programs_of
 from tests.support.session import Session, open_session
 
@@ -72,3 +76,20 @@ def test_a_stall_is_told_once_stacks_show_where_and_it_may_go_on(session: Sessio
     assert programs_of("told") == []
     refused = session.type("stacks", "told", status=5).stderr
     assert "run told runs nowhere: it is stopped" in refused
+
+
+def test_stacks_come_from_the_py_spy_of_the_environment(session: Session) -> None:
+    folder = shared_folder(session.root / "spy")
+    shutil.copy(Path(sys.executable).with_name("py-spy"), folder)
+    command = ("sh", "-c", f"PATH={folder}:$PATH exec python3 train.py")
+    session.type("run", "--on", "big", "--no-checkpoint", "--name", "seen", "--detach", "--", *command)
+    until = time.monotonic() + 60
+
+    def found() -> dict[str, object]:
+        return session.json("stacks", "seen", "--worker", "0")[0]["processes"][0]
+
+    while "wait_for_the_others" not in str(found()["text"]):
+        assert time.monotonic() < until, found()
+        time.sleep(0.2)
+    assert found()["by"] == "py-spy"
+    session.type("stop", "seen", "--yes", "--grace", "1")

@@ -218,3 +218,13 @@ def split_status(status):
 def not_started(error):
     """The exit status a shell gives to a command that it cannot start."""
     return 127 if error.errno in (errno.ENOENT, errno.ENOTDIR) else 126
+
+
+def environment_of(pid):
+    """What a program was started with; nothing of one that is gone."""
+    try:
+        with open("/proc/%d/environ" % (pid or 0), "rb") as file:
+            pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0")]
+    except OSError:
+        return {}
+    return {name: value for name, _, value in pairs if name}

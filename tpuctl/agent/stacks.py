@@ -1,7 +1,8 @@
 """`stacks`: what each process of an attempt is doing, by the best means that the host has.
 
-py-spy where it is installed and may look; else Python's own faulthandler, where the hook of `join.py`
-registered it in that process; else what the kernel tells: state, where it waits, its stack for root.
+py-spy where the host or the program's environment has it and it may look; else Python's own faulthandler, where
+the hook of `join.py` registered it in that process; else what the kernel tells: state, where it waits, its
+stack for root.
 """
 
 import os
@@ -10,7 +11,7 @@ import time
 
 from base import Attempt
 from join_hook import STACKS, STACKS_SIGNAL
-from processes import descendants, process_stat
+from processes import descendants, environment_of, process_stat
 from rooted import as_root, how_root, output_of
 from state import look
 
@@ -47,7 +48,8 @@ def describe(attempt, pid):
 
 
 def by_spy(pid):
-    program = shutil.which("py-spy")
+    path = environment_of(pid).get("PATH")  # that of its environment, where it may be installed
+    program = shutil.which("py-spy", path=path) or shutil.which("py-spy")
     if program is None:
         return "py-spy", ""
     argv = [program, "dump", "--nonblocking", "--pid", str(pid)]

@@ -21,7 +21,16 @@ from base import (
 from contents import is_inside
 from log_times import LOOK_S, LogTimes
 from operations import KEPT
-from processes import Tree, boot_id, descendants, is_alive, not_started, process_stat, split_status
+from processes import (
+    Tree,
+    boot_id,
+    descendants,
+    environment_of,
+    is_alive,
+    not_started,
+    process_stat,
+    split_status,
+)
 from state import look
 from survivors import MARK, mark_of
 
@@ -74,16 +83,6 @@ def told(request, environment):
     """The variables that a program has, of those whose names begin like one of `tell`, without the `hidden`."""
     names, hidden = tuple(request.get("tell") or ()), request.get("hidden") or ()
     return {"variables": {k: v for k, v in environment.items() if k.startswith(names) and k not in hidden}}
-
-
-def environment_of(pid):
-    """What a program was started with; nothing of one that is gone."""
-    try:
-        with open("/proc/%d/environ" % (pid or 0), "rb") as file:
-            pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0")]
-    except OSError:
-        return {}
-    return {name: value for name, _, value in pairs if name}
 
 
 def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0, pattern=""):
