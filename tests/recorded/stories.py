@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
+from tests.support.yaml_files import read_yaml
 
 FOLDER = Path(__file__).parent / "answers"
 EVIDENCE = ("recorded", "published example", "documentation", "account")
@@ -99,7 +99,7 @@ def _exchange(story: str, label: str, data: Mapping[str, Any]) -> Exchange:
 
 
 def load_story(path: Path) -> Story:
-    data = yaml.safe_load(path.read_text())
+    data = read_yaml(path)
     name = path.relative_to(FOLDER).with_suffix("").as_posix()
     unknown = set(data) - _KEYS
     if unknown:

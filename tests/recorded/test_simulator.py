@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
-import yaml
 
 from tests.recorded.compare import Difference, differences
 from tests.recorded.stories import Exchange, Story, stories
 from tests.support.sim import RunningSim, running_sim
+from tests.support.yaml_files import read_yaml
 from tpuctl.sim.world.delays import Delays
 
-DIFFERENCES = yaml.safe_load((Path(__file__).parent / "differences.yaml").read_text())
+DIFFERENCES = read_yaml(Path(__file__).parent / "differences.yaml")
 PRESENT_HEADERS = ("X-Goog-", "Location", "Content-Disposition", "ETag")
 
 

@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
+
+from tests.support.yaml_files import read_yaml
 
 ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "sim" / "behaviours.yaml"
-SECTIONS: dict[str, dict[str, list[str]]] = yaml.safe_load(LIST.read_text(encoding="utf-8"))
+SECTIONS: dict[str, dict[str, list[str]]] = read_yaml(LIST)
 BEHAVIOURS = {behaviour: tests for rows in SECTIONS.values() for behaviour, tests in rows.items()}
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.sim.test_world import MemoryHosts
-from tpuctl.sim.compute.rest import BATCH, ComputeDoor
+from tpuctl.sim.compute.rest import BATCH, ComputeApi
 from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.world.clock import ManualClock
 from tpuctl.sim.world.delays import Delays
@@ -25,18 +25,18 @@ BASE = "https://www.googleapis.com/compute/v1/projects/sim-project"
 
 
 class Lab:
-    """A door with a clock that stands still."""
+    """A API with a clock that stands still."""
 
     def __init__(self, **delays: float) -> None:
         self.clock = ManualClock()
         options = WorldOptions(delays=Delays(**delays))
         self.world = World(MemoryHosts(), options, clock=self.clock)
-        self.door = ComputeDoor(self.world)
+        self.api = ComputeApi(self.world)
 
     def call(self, verb: str, path: str, body: Any = None, **query: str) -> tuple[int, Any]:
         text = b"" if body is None else json.dumps(body).encode()
         asked = {key: [value] for key, value in query.items()}
-        answer = self.door.handle(Request(verb, ROOT + path, asked, {}, text))
+        answer = self.api.handle(Request(verb, ROOT + path, asked, {}, text))
         return answer.status, json.loads(answer.body)
 
     def get(self, path: str, **query: str) -> Any:
@@ -345,7 +345,7 @@ def batch(lab: Lab, *calls: tuple[str, str]) -> list[str]:
     ]
     body = ("\r\n".join(parts) + "\r\n--b--\r\n").encode()
     headers = {"content-type": 'multipart/mixed; boundary="b"'}
-    answer = lab.door.handle(Request("POST", BATCH, {}, headers, body))
+    answer = lab.api.handle(Request("POST", BATCH, {}, headers, body))
     assert answer.status == 200
     lines = answer.body.decode().splitlines()
     assert [line for line in lines if line.startswith("Content-ID")] == [
@@ -372,7 +372,7 @@ def test_a_batch_answers_each_call_for_itself(lab: Lab) -> None:
     "body", [b"", b"--b--", b"x" * 1000, b"--b\r\n\r\nGET http://[ HTTP/1.1\r\n\r\n\r\n--b--"]
 )
 def test_what_is_no_batch_is_refused(lab: Lab, body: bytes) -> None:
-    answer = lab.door.handle(Request("POST", BATCH, {}, {"content-type": "multipart/mixed; boundary=b"}, body))
+    answer = lab.api.handle(Request("POST", BATCH, {}, {"content-type": "multipart/mixed; boundary=b"}, body))
     assert answer.status == 400
 
 

@@ -1,4 +1,4 @@
-"""Who gets through the simulator's doors, and what the doors say to those who do not."""
+"""Who gets through the simulator's APIs, and what the APIs say to those who do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nonsense at every door of the simulator: it is refused, and nothing is stored that a later list fails on."""
+"""Nonsense at every API of the simulator: it is refused, and nothing is stored that a later list fails on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.soak import soak
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.sim.compute import operations as compute_operations
 from tpuctl.sim.compute import state
-from tpuctl.sim.compute.rest import ComputeDoor
+from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.world import operations
 from tpuctl.sim.world.delays import Delays
@@ -55,16 +55,16 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         sim.call("UpdateNode", **change)
     assert len(sim.world.snapshot()["operations"]) <= KEPT
     assert sim.world.journal.count > KEPT
-    door = ComputeDoor(sim.world)
+    api = ComputeApi(sim.world)
     disks = "/compute/v1/projects/sim-project/zones/us-central2-b/disks"
     statuses = Counter(
-        door.handle(Request("POST", disks, {}, {}, f'{{"name": "d{number}", "sizeGb": "10"}}'.encode())).status
+        api.handle(Request("POST", disks, {}, {}, f'{{"name": "d{number}", "sizeGb": "10"}}'.encode())).status
         for number in range(RESOURCES + 10)
     )
     assert statuses == {200: RESOURCES, 429: 10}
     listed, token = 0, ""
     while token is not None:
         query = {"pageToken": [token]}
-        page = json.loads(door.handle(Request("GET", disks.replace("disks", "operations"), query, {})).body)
+        page = json.loads(api.handle(Request("GET", disks.replace("disks", "operations"), query, {})).body)
         listed, token = listed + len(page["items"]), page.get("nextPageToken")
     assert listed == KEPT

@@ -18,19 +18,19 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from tpuctl.sim.api.http import HttpServer
-from tpuctl.sim.gcs.server import GcsDoor
+from tpuctl.sim.gcs.server import GcsApi
 
 CHUNK = 256 * 1024
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    door = GcsDoor(tmp_path / "gcs", now=time.time)
-    server = HttpServer(door.handle)
+    api = GcsApi(tmp_path / "gcs", now=time.time)
+    server = HttpServer(api.handle)
     server.start()
     yield server.endpoint
     server.close()
-    door.close()
+    api.close()
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def test_generations_grow_and_time_is_kept(bucket):
 def test_generations_grow_even_if_the_clock_stands_still_and_the_server_restarts(tmp_path):
     seen = []
     for _ in range(2):
-        door = GcsDoor(tmp_path, now=lambda: 1000.0)
-        server = HttpServer(door.handle)
+        api = GcsApi(tmp_path, now=lambda: 1000.0)
+        server = HttpServer(api.handle)
         server.start()
         url = server.endpoint
         requests.post(f"{url}/storage/v1/b?project=p", json={"name": "bbb"}, timeout=5)
@@ -127,7 +127,7 @@ def test_generations_grow_even_if_the_clock_stands_still_and_the_server_restarts
             seen.append(int(answer.json()["generation"]))
             requests.delete(f"{url}/storage/v1/b/bbb/o/a", timeout=5)
         server.close()
-        door.close()
+        api.close()
     assert seen == list(range(1_000_000_000, 1_000_000_006))
 
 
@@ -375,8 +375,8 @@ def test_no_content_is_left_behind_by_overwrites_deletes_and_refusals(bucket, tm
 
 def test_objects_outlive_the_server(tmp_path):
     for attempt in range(2):
-        door = GcsDoor(tmp_path, now=time.time)
-        server = HttpServer(door.handle)
+        api = GcsApi(tmp_path, now=time.time)
+        server = HttpServer(api.handle)
         server.start()
         options = {"api_endpoint": server.endpoint}
         client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
@@ -386,7 +386,7 @@ def test_objects_outlive_the_server(tmp_path):
             assert client.bucket("bbb").blob("a").download_as_bytes() == b"kept"
         client.close()
         server.close()
-        door.close()
+        api.close()
 
 
 def test_nonsense_is_refused_in_googles_form(endpoint, bucket):

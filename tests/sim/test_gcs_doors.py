@@ -1,4 +1,4 @@
-"""The simulated Cloud Storage at its doors: what it refuses and in which words, uploads in all their forms, the
+"""The simulated Cloud Storage at its APIs: what it refuses and in which words, uploads in all their forms, the
 XML API, and how little memory large objects take."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import requests
 
 from tpuctl.sim.api.http import HttpServer
 from tpuctl.sim.gcs.methods import load_api
-from tpuctl.sim.gcs.server import GcsDoor
+from tpuctl.sim.gcs.server import GcsApi
 
 CHUNK = 256 * 1024
 MIB = 1024**2
@@ -29,14 +29,14 @@ MIB = 1024**2
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    door = GcsDoor(tmp_path / "gcs", now=time.time)
-    server = HttpServer(door.handle)
+    api = GcsApi(tmp_path / "gcs", now=time.time)
+    server = HttpServer(api.handle)
     server.start()
     made = requests.post(f"{server.endpoint}/storage/v1/b?project=p", json={"name": "bbb"}, timeout=5)
     assert made.status_code == 200
     yield server.endpoint
     server.close()
-    door.close()
+    api.close()
 
 
 def upload(url: str, name: str, content: bytes = b"x", **query: str) -> requests.Response:

@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from tpuctl.sim.api.http import HttpServer
-from tpuctl.sim.gcs.server import GcsDoor
+from tpuctl.sim.gcs.server import GcsApi
 
 TREE = {
     "name": "tree",
@@ -23,14 +23,14 @@ TREE = {
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    door = GcsDoor(tmp_path / "gcs", now=time.time)
-    server = HttpServer(door.handle)
+    api = GcsApi(tmp_path / "gcs", now=time.time)
+    server = HttpServer(api.handle)
     server.start()
     url = f"{server.endpoint}/storage/v1/b"
     assert requests.post(f"{url}?project=p", json=TREE, timeout=5).status_code == 200
     yield url
     server.close()
-    door.close()
+    api.close()
 
 
 def write(url: str, name: str, bucket: str = "tree") -> Any:

@@ -1,4 +1,4 @@
-"""Odd requests at the doors of the simulated Cloud Storage: never a 500, and every list can still be read."""
+"""Odd requests at the APIs of the simulated Cloud Storage: never a 500, and every list can still be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from tpuctl.sim.gcs.methods import load_api
-from tpuctl.sim.gcs.server import GcsDoor
+from tpuctl.sim.gcs.server import GcsApi
 from tpuctl.sim.wire.messages import Request, Response
 
 VALUES = [
@@ -66,14 +66,14 @@ CALLS = 3000
 class Fuzzer:
     def __init__(self, root: Path, seed: int) -> None:
         self.random = random.Random(seed)
-        self.door = GcsDoor(root, now=time.time)
+        self.api = GcsApi(root, now=time.time)
         self.methods, self.types = load_api()
 
     def send(
         self, verb: str, path: str, query: dict[str, str], headers: dict[str, str], body: bytes
     ) -> Response:
         lists = {name: [value] for name, value in query.items()}
-        answer = self.door.handle(Request(verb, path, lists, {"host": "localhost", **headers}, body))
+        answer = self.api.handle(Request(verb, path, lists, {"host": "localhost", **headers}, body))
         assert answer.status < 500, (verb, path, query, headers, body, bytes(answer.body))
         return answer
 
@@ -144,4 +144,4 @@ def test_odd_requests_are_answered_and_poison_nothing(tmp_path, seed):
         getattr(fuzzer, kind)()
         if number % 200 == 199:
             fuzzer.check_lists()
-    fuzzer.door.close()
+    fuzzer.api.close()

@@ -16,7 +16,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from tpuctl.sim.api.http import HttpServer
-from tpuctl.sim.gcs.server import GcsDoor
+from tpuctl.sim.gcs.server import GcsApi
 
 WEEK_S = 7 * 86_400
 
@@ -36,12 +36,12 @@ def clock() -> Clock:
 
 @pytest.fixture
 def endpoint(tmp_path: Path, clock: Clock) -> Iterator[str]:
-    door = GcsDoor(tmp_path / "gcs", now=clock)
-    server = HttpServer(door.handle)
+    api = GcsApi(tmp_path / "gcs", now=clock)
+    server = HttpServer(api.handle)
     server.start()
     yield server.endpoint
     server.close()
-    door.close()
+    api.close()
 
 
 @pytest.fixture
@@ -314,13 +314,13 @@ def test_buckets_of_a_simulator_that_knew_no_versions_are_taken_over(tmp_path):
         db.execute("INSERT INTO buckets VALUES (?, ?)", ("bbb", json.dumps(bucket)))
         db.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", ("bbb", "a", json.dumps(data), "f1"))
     db.close()
-    door = GcsDoor(root, now=time.time)
-    server = HttpServer(door.handle)
+    api = GcsApi(root, now=time.time)
+    server = HttpServer(api.handle)
     server.start()
     answer = requests.get(f"{server.endpoint}/storage/v1/b/bbb/o/a?alt=media&generation=7", timeout=5)
     assert (answer.status_code, answer.content) == (200, b"kept")
     server.close()
-    door.close()
+    api.close()
 
 
 DAY_S = 86_400

@@ -14,9 +14,17 @@ import asyncssh
 import paramiko
 import pytest
 
-from tests.support.hosts import NODE, alive, wait_until
+from tests.support.hosts import NODE, TIERS, alive, open_lab, populate, require_tier, wait_until
 
 SHELLS = {"process": "/bin/sh", "isolated": "/bin/bash"}
+
+
+@pytest.fixture(scope="module", params=TIERS)
+def lab(request, tmp_path_factory):
+    """Two hosts for all tests here. Who changes keys takes `empty` and hosts of its own."""
+    require_tier(request.param)
+    with open_lab(request.param, tmp_path_factory.mktemp("lab")) as opened:
+        yield populate(opened)
 
 
 # Addresses and logins
@@ -50,7 +58,8 @@ def test_nodes_with_the_same_worker_numbers_do_not_mix(lab):
     assert lab.run("echo ok")[1] == "ok\n"
 
 
-def test_keys_of_gcloud_and_of_others_log_in_as_their_users(lab, tmp_path):
+def test_keys_of_gcloud_and_of_others_log_in_as_their_users(empty, tmp_path):
+    lab = populate(empty, 1)
     rsa = asyncssh.generate_private_key("ssh-rsa", key_size=2048)
     rsa.write_private_key(tmp_path / "rsa")
     line = f"bob:{rsa.export_public_key().decode().strip()} bob"
@@ -60,7 +69,8 @@ def test_keys_of_gcloud_and_of_others_log_in_as_their_users(lab, tmp_path):
     assert lab.run("echo $USER $HOME", user="alice")[1].split()[0] == "alice"
 
 
-def test_a_wrong_key_an_unknown_user_and_a_removed_key_are_refused(lab, tmp_path):
+def test_a_wrong_key_an_unknown_user_and_a_removed_key_are_refused(empty, tmp_path):
+    lab = populate(empty, 1)
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "wrong")
     with pytest.raises(paramiko.AuthenticationException):
         lab.client(0, "alice", tmp_path / "wrong")
@@ -206,13 +216,14 @@ def test_a_command_without_terminal_survives_its_client_and_meets_end_of_input(l
     client.close()
     wait_until(lambda: lab.run("cat seen")[0] == 0)
     assert alive(lab.pids([pid])[0])
+    lab.run(f"kill {pid}")
 
 
 def test_a_command_that_writes_to_a_client_that_left_gets_sigpipe(lab):
     client = lab.client()
-    client.exec_command("echo $$ > pid; exec yes")
-    wait_until(lambda: lab.run("cat pid 2>/dev/null")[1].endswith("\n"))
-    (pid,) = lab.pids([int(lab.run("cat pid")[1])])
+    client.exec_command("echo $$ > writer; exec yes")
+    wait_until(lambda: lab.run("cat writer 2>/dev/null")[1].endswith("\n"))
+    (pid,) = lab.pids([int(lab.run("cat writer")[1])])
     client.close()
     wait_until(lambda: not alive(pid))
 

@@ -1,4 +1,4 @@
-"""What the simulated doors take for the types of the API, and in which words they refuse the rest."""
+"""What the simulated APIs take for the types of the API, and in which words they refuse the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated doors refuse as Google's do: bad payloads store nothing, details are alike by REST and gRPC."""
+"""The simulated APIs refuse as Google's do: bad payloads store nothing, details are alike by REST and gRPC."""
 
 from __future__ import annotations
 

@@ -490,7 +490,7 @@ def test_reads_change_nothing(client: tpu_v2.TpuClient, sim: RunningSim) -> None
     assert (sim.world.digest(), len(sim.journal.entries())) == before
 
 
-def test_a_wrong_token_opens_no_door(sim: RunningSim) -> None:
+def test_a_wrong_token_is_refused_by_every_api(sim: RunningSim) -> None:
     # The client answers a 401 by trying to refresh its token, which this kind of credentials cannot do.
     with pytest.raises(google.auth.exceptions.RefreshError):
         rest_client(sim.endpoint, "wrong").list_nodes(parent=PARENT)

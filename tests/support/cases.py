@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import yaml
 
+from tests.support.yaml_files import read_yaml
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.model import timeouts
 
@@ -27,7 +27,7 @@ SUM = re.compile(rf"(?:{TERM.pattern}\s*)+")
 
 def load_cases(planner: str, now: float) -> list[Any]:
     """A parameter for each case of tests/data/plans/PLANNER.yaml, called by its sentence."""
-    found = yaml.safe_load((FOLDER / f"{planner}.yaml").read_text())
+    found = read_yaml(FOLDER / f"{planner}.yaml")
     return [
         pytest.param(_with_times(case, now), id=name)
         for sentence, whole in found.items()

@@ -1,1 +1,1 @@
-"""The doors: HTTP, HTTPS, gRPC, and the TPU, project and admin APIs behind them."""
+"""The servers: HTTP, HTTPS and gRPC, and the TPU, project and admin APIs behind them."""

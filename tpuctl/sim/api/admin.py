@@ -14,7 +14,7 @@ PREFIX = "/_sim/"
 HELP_TYPE = "type.googleapis.com/google.rpc.Help"
 
 
-class AdminDoor:
+class AdminApi:
     """Every path below /_sim/."""
 
     def __init__(self, world: World, *, on_reset: Callable[[], None], on_shutdown: Callable[[], None]) -> None:

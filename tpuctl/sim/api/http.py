@@ -1,4 +1,4 @@
-"""One HTTP server for all REST doors: loopback only, guarded by a token, deaf to foreign Host headers.
+"""One HTTP server for all REST APIs: loopback only, guarded by a token, closed to foreign Host headers.
 
 The simulator starts processes as the user, so a web page in the user's browser must not be able to talk to it:
 a page cannot know the token, and DNS rebinding fails on the Host header.
@@ -46,7 +46,7 @@ _MAX_MESSAGE = 10 * 1024**2
 _PIECE = 1024**2
 
 
-class StorageDoor(Protocol):
+class StorageApi(Protocol):
     """Cloud Storage, which refuses in words of its own."""
 
     def handle(self, request: Request) -> Response: ...
@@ -61,19 +61,19 @@ def error_response(error: ApiError) -> Response:
 
 
 class Router:
-    """Guards the doors and finds the right one by the longest matching prefix."""
+    """Guards the APIs and finds the right one by the longest matching prefix."""
 
     def __init__(
         self,
         token: str,
-        doors: Mapping[str, Handler],
+        apis: Mapping[str, Handler],
         public: Mapping[str, Handler] | None = None,
-        storage: StorageDoor | None = None,
+        storage: StorageApi | None = None,
     ) -> None:
-        """`public` doors, by their whole path, ask for no token: they give one."""
+        """`public` ones, by their whole path, ask for no token: they give one."""
         self._token = token.encode()
         self._public = public or {}
-        self._doors = sorted(doors.items(), key=lambda row: -len(row[0]))
+        self._apis = sorted(apis.items(), key=lambda row: -len(row[0]))
         self._storage = storage
 
     def _is_token(self, text: str) -> bool:
@@ -85,7 +85,7 @@ class Router:
             token, slash, rest = request.path.removeprefix(TOKEN_PREFIX).partition("/")
             path = slash + rest
             if self._is_token(token) and self._is_storage(path, ""):
-                # The door makes links from the Host header: with the prefix in it, a client can follow them.
+                # The API makes links from the Host header: with the prefix in it, a client can follow them.
                 host = f"{request.headers.get('host', '')}{TOKEN_PREFIX}{token}"
                 return replace(request, path=path, headers={**request.headers, "host": host})
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -115,7 +115,7 @@ class Router:
             if request.spooled is not None:
                 text = f"Request payload size exceeds the limit: {_MAX_MESSAGE} bytes."
                 raise ApiError(Code.INVALID_ARGUMENT, text)
-            for prefix, handler in self._doors:
+            for prefix, handler in self._apis:
                 if admitted.path.startswith(prefix):
                     return handler(admitted)
             raise unknown_method(f"{request.method} {admitted.path}")
@@ -129,7 +129,7 @@ class Router:
             return True
         if ".googleapis.com" in host:
             return host.startswith(STORAGE_HOST)
-        if any(path.startswith(prefix) for prefix, _ in self._doors):
+        if any(path.startswith(prefix) for prefix, _ in self._apis):
             return False
         # object_store escapes the hyphens of a bucket, too.
         return bool(_BUCKET_PATH.match(unquote(path))) and not path.startswith(_OTHER_APIS)

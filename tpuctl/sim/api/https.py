@@ -1,8 +1,8 @@
-"""The HTTPS door: a proxy that ends TLS for Google's names, so that programs need no endpoint of ours.
+"""A proxy that ends TLS for Google's names, so that programs need no endpoint of ours.
 
 A client that honours HTTPS_PROXY asks for `CONNECT tpu.googleapis.com:443`, meets a certificate of this
-simulator's own authority and speaks HTTP/1.1 with the REST doors or, when it offers nothing else, HTTP/2 with
-the gRPC door. Nothing for Google's names ever leaves the machine, whatever service it is for. What is for
+simulator's own authority and speaks HTTP/1.1 with the REST APIs or, when it offers nothing else, HTTP/2 with
+the gRPC API. Nothing for Google's names ever leaves the machine, whatever service it is for. What is for
 others is refused, but for the simulated hosts, which need package registries.
 """
 
@@ -21,7 +21,7 @@ import certifi
 import trustme
 
 from tpuctl.sim.api.http import HttpServer
-from tpuctl.sim.wire.splice import splice
+from tpuctl.sim.wire.splice import CHUNK, splice
 
 GOOGLE_SUFFIX = ".googleapis.com"
 GOOGLE_NAMES = frozenset({"accounts.google.com"})
@@ -40,13 +40,13 @@ def is_google(host: str) -> bool:
     return name.endswith(GOOGLE_SUFFIX) or name in GOOGLE_NAMES
 
 
-class HttpsDoor:
+class HttpsProxy:
     """Proxies in an event loop of their own until `close`.
 
-    `rest` answers behind TLS, `grpc_port` takes HTTP/2, `http_port` is the door without TLS, which clients with
-    a proxy for everything reach through it. In `folder`, `ca.pem` holds the simulator's authority behind those
-    that this machine trusts: many clients know one file only. Hosts are let through to other servers while
-    `to_the_world` says so.
+    `rest` answers behind TLS, `grpc_port` takes HTTP/2, `http_port` is the server without TLS, which clients
+    with a proxy for everything reach through it. In `folder`, `ca.pem` holds the simulator's authority behind
+    those that this machine trusts: many clients know one file only. Hosts are let through to other servers
+    while `to_the_world` says so.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class HttpsDoor:
 
     def _listen(self, serve: Streams, tls: ssl.SSLContext | None = None) -> int:
         async def start() -> asyncio.Server:
-            return await asyncio.start_server(serve, LOOPBACK, 0, ssl=tls)
+            return await asyncio.start_server(serve, LOOPBACK, 0, ssl=tls, limit=CHUNK)
 
         server = asyncio.run_coroutine_threadsafe(start(), self._loop).result()
         self._servers.append(server)

@@ -34,7 +34,7 @@ def authorized_user(token: str, token_uri: str = TOKEN_URI) -> dict[str, str]:
     }
 
 
-class TokenDoor:
+class TokenApi:
     """Exchanges refresh tokens; `check` raises ApiError while credentials are expired."""
 
     def __init__(self, token: str, check: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ _TPU_SERVICE = "tpu.googleapis.com"
 Handler = Callable[..., Json]
 
 
-class ProjectDoor:
+class ProjectApi:
     """Answers every path below `PREFIXES`; raises ApiError for refusals."""
 
     def __init__(self, world: World) -> None:

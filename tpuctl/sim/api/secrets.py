@@ -21,7 +21,7 @@ _SECRETS = r"/v1/projects/(?P<project>[^/:]+)/secrets"
 _ONE = _SECRETS + r"/(?P<secret>[^/:]+)"
 
 
-class SecretsDoor:
+class SecretsApi:
     """Answers the paths of `owns`; raises ApiError for refusals."""
 
     def __init__(self, world: World) -> None:

@@ -135,7 +135,7 @@ def _to_message(data: Json, message: Any) -> Any:
     return message
 
 
-class TpuGrpcDoor:
+class TpuGrpcApi:
     """Serves on 127.0.0.1 until `close`; every call needs the metadata `authorization: Bearer TOKEN`."""
 
     def __init__(

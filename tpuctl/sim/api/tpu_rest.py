@@ -128,7 +128,7 @@ def build_request(types: ApiTypes, route: Route, value: str, request: Request) -
     return built
 
 
-class TpuRestDoor:
+class TpuRestApi:
     """Answers every path below /v2 and /v2alpha1, and what /v1 has of TPUs; raises ApiError for refusals."""
 
     def __init__(self, world: World) -> None:

@@ -78,7 +78,7 @@ def compute_error(error: ApiError) -> Response:
     return json_response({"error": body}, body["code"])
 
 
-class ComputeDoor:
+class ComputeApi:
     """Answers every path below `PREFIXES` and batches of them."""
 
     def __init__(self, world: World) -> None:

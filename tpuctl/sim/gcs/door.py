@@ -1,4 +1,4 @@
-"""The storage door inside the simulator: faults in front of it, its one bucket made, emptied on reset."""
+"""Cloud Storage inside the simulator: faults in front of it, its one bucket made, emptied on reset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tpuctl.errors import BugError
 from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.iam import bucket_of, permission_of, unauthenticated
-from tpuctl.sim.gcs.server import JSON_PATHS, GcsDoor
+from tpuctl.sim.gcs.server import JSON_PATHS, GcsApi
 from tpuctl.sim.gcs.uploads import is_session
 from tpuctl.sim.gcs.wire import Data, GcsError
 from tpuctl.sim.wire.messages import Request, Response
@@ -29,20 +29,20 @@ class Storage:
     def __init__(self, root: Path, world: World) -> None:
         self._root = root
         self._world = world
-        self._door = self._open()
+        self._api = self._open()
 
-    def _open(self) -> GcsDoor:
+    def _open(self) -> GcsApi:
         self._root.mkdir(parents=True, exist_ok=True)
-        door = GcsDoor(self._root, now=self._now, granted=self._world.access.granted)
+        api = GcsApi(self._root, now=self._now, granted=self._world.access.granted)
         query = {"project": [self._world.options.project]}
-        made = door.handle(
+        made = api.handle(
             Request(
                 "POST", "/storage/v1/b", query, {"host": "localhost"}, json.dumps({"name": BUCKET}).encode()
             )
         )
         if made.status >= 300 and made.status != ALREADY_THERE:
             raise BugError(f"the bucket {BUCKET} could not be made: {bytes(made.body)!r}")
-        return door
+        return api
 
     def _now(self) -> float:
         """What answers have as their Date."""
@@ -58,7 +58,7 @@ class Storage:
             needed = permission_of(request)
             if needed is not None:
                 self._world.access.check_permission(*needed)
-            answer = self._door.handle(request)
+            answer = self._api.handle(request)
         except ApiError as error:
             answer = _refusal(request, GcsError.of(error))
         except GcsError as error:
@@ -102,22 +102,22 @@ class Storage:
     @property
     def folders(self) -> Folders:
         """Those of buckets with a hierarchical namespace."""
-        return self._door.folders
+        return self._api.folders
 
     def get_layout(self, bucket: str) -> Data:
         """As `buckets.getStorageLayout`. Raises GcsError, 404."""
-        return self._door.get_layout(bucket)
+        return self._api.get_layout(bucket)
 
     def reset(self) -> None:
         """Buckets as at the start."""
-        self._door.close()
+        self._api.close()
         shutil.rmtree(self._root)
-        self._door = self._open()
+        self._api = self._open()
 
     def close(self) -> None:
         """Leaves nothing behind where nothing was written."""
-        unused = self._door.is_unused
-        self._door.close()
+        unused = self._api.is_unused
+        self._api.close()
         if unused:
             shutil.rmtree(self._root)
 

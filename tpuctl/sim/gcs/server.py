@@ -17,7 +17,7 @@ from tpuctl.sim.gcs.methods import find_method, read_call
 from tpuctl.sim.gcs.objects import ObjectStore
 from tpuctl.sim.gcs.uploads import UPLOADS, Uploads, is_session
 from tpuctl.sim.gcs.wire import Data, GcsError, not_implemented
-from tpuctl.sim.gcs.xml_api import XmlDoor
+from tpuctl.sim.gcs.xml_api import XmlApi
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.status import ApiError
@@ -28,7 +28,7 @@ DOWNLOADS = "/download/storage/v1/"
 JSON_PATHS = (JSON, BATCH, *UPLOADS, DOWNLOADS)
 
 
-class GcsDoor:
+class GcsApi:
     """Answers all of Cloud Storage. Thread-safe. `granted`: those of some permissions that the caller has."""
 
     def __init__(
@@ -42,7 +42,7 @@ class GcsDoor:
         self.folders = Folders(self._store)
         self._methods = JsonMethods(self._store, granted)
         self._uploads = Uploads(self._store, root / "uploads")
-        self._xml = XmlDoor(self._store, root / "parts")
+        self._xml = XmlApi(self._store, root / "parts")
 
     def handle(self, request: Request) -> Response:
         """Never raises for what a client sent; errors are answers in Google's form."""
@@ -58,7 +58,7 @@ class GcsDoor:
             return error.response()
 
     def _handle_part(self, request: Request) -> Response:
-        """A call in a batch, which may carry the whole address that the client knows the door by."""
+        """A call in a batch, which may carry the whole address under which the client knows the API."""
         _, token, rest = request.path.partition(TOKEN_PREFIX)
         path = "/" + rest.partition("/")[2] if token else request.path
         if not path.startswith(JSON):

@@ -59,7 +59,7 @@ _LIST_PARAMETERS = frozenset(
 _Handler = Callable[[Request, ObjectName], Response]
 
 
-class XmlDoor:
+class XmlApi:
     """Answers in XML, errors too."""
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:

@@ -65,7 +65,7 @@ class HostBackend(Protocol):
     ssh_port: int
     """On which all hosts answer."""
 
-    def door(self, port: int) -> str:
+    def publish_port(self, port: int) -> str:
         """Makes `port` of the machine's loopback reachable for hosts; the address under which they find it."""
         ...
 

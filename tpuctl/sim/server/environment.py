@@ -84,7 +84,7 @@ def _common(info: SimInfo) -> dict[str, str]:
 
 
 def environment(info: SimInfo) -> dict[str, str]:
-    """Variables that point the real gcloud and the Google libraries at the simulator's doors."""
+    """Variables that point the real gcloud and the Google libraries at the simulator's APIs."""
     overrides = {
         f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{info.http}/{path}" for api, path in sorted(_APIS.items())
     }

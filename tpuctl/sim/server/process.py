@@ -35,14 +35,14 @@ SIGNAL_POLL_S = 0.1
 
 
 def wait_for_end(stopped: threading.Event) -> None:
-    """Blocks until a signal or the admin door ends the server."""
+    """Blocks until a signal or the admin API ends the server."""
     # A signal that comes while this thread is about to wait is noticed when the wait ends: so it must end.
     while not stopped.wait(SIGNAL_POLL_S):
         pass
 
 
 def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int) -> None:
-    """Runs until a signal or the admin door's shutdown; the state directory is as empty as before then, except
+    """Runs until a signal or the admin API's shutdown; the state directory is as empty as before then, except
     for what was written into buckets: like the real ones they outlive every machine."""
     from tpuctl.sim.server.simulator import Simulator, new_token
 

@@ -1,4 +1,4 @@
-"""A whole simulated cloud: the world, its hosts and all front doors."""
+"""A whole simulated cloud: the world, its hosts and all APIs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpuctl.sim.api import admin, discovery, oauth, project
-from tpuctl.sim.api.admin import AdminDoor
+from tpuctl.sim.api.admin import AdminApi
 from tpuctl.sim.api.discovery import answer_discovery
 from tpuctl.sim.api.http import Handler, HttpServer, Router
-from tpuctl.sim.api.https import HttpsDoor, is_google
-from tpuctl.sim.api.oauth import TokenDoor
-from tpuctl.sim.api.project import ProjectDoor
-from tpuctl.sim.api.secrets import SecretsDoor
-from tpuctl.sim.api.tpu_grpc import TpuGrpcDoor
-from tpuctl.sim.api.tpu_rest import TpuRestDoor
+from tpuctl.sim.api.https import HttpsProxy, is_google
+from tpuctl.sim.api.oauth import TokenApi
+from tpuctl.sim.api.project import ProjectApi
+from tpuctl.sim.api.secrets import SecretsApi
+from tpuctl.sim.api.tpu_grpc import TpuGrpcApi
+from tpuctl.sim.api.tpu_rest import TpuRestApi
 from tpuctl.sim.compute import rest as compute
-from tpuctl.sim.compute.rest import ComputeDoor
+from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.gcs.door import Storage
 from tpuctl.sim.hosts.backend import HostBackend
 from tpuctl.sim.hosts.init import RIGHTS_DROPPED, give_to_hosts
@@ -35,7 +35,7 @@ from tpuctl.sim.world.world import World, WorldOptions
 
 
 class Simulator:
-    """World, hosts and doors of one simulated cloud below `root`, which belongs to it until `close`.
+    """World, hosts and APIs of one simulated cloud below `root`, which belongs to it until `close`.
 
     Its buckets are in `buckets`, or below `root` as well. They are as durable as that folder.
     """
@@ -74,23 +74,23 @@ class Simulator:
             token=token,
         )
         self.storage = Storage(buckets or root / "gcs", self.world)
-        self.grpc = TpuGrpcDoor(self.world, token, port=options.grpc_port, storage=self.storage)
-        renewing = TokenDoor(token, self.world.access.check_token).handle
+        self.grpc = TpuGrpcApi(self.world, token, port=options.grpc_port, storage=self.storage)
+        renewing = TokenApi(token, self.world.access.check_token).handle
         public = {**dict.fromkeys(oauth.PATHS, renewing), **dict.fromkeys(discovery.PATHS, answer_discovery)}
-        router = Router(token, self._doors(), public, self.storage)
+        router = Router(token, self._handlers(), public, self.storage)
         skew = self.world.access.clock_skew
         self.http = HttpServer(router.handle, port=options.port, clock_skew=skew)
-        self._door = self.hosts.door(self.http.port)
-        self.http.allow_host(self._door)
+        self._host_address = self.hosts.publish_port(self.http.port)
+        self.http.allow_host(self._host_address)
         self._rest = HttpServer(router.handle, clock_skew=skew, behind_tls=is_google)
-        self.https = HttpsDoor(
+        self.https = HttpsProxy(
             root / "tls",
             self._rest,
             http_port=self.http.port,
             grpc_port=self.grpc.port,
             to_the_world=lambda: not self.world.faults.standing(FaultKind.NO_INTERNET, "*"),
         )
-        self.hosts.door(self.https.host_port)
+        self.hosts.publish_port(self.https.host_port)
         self.hosts.show(self.https.ca_file.parent)
         self.grpc.start()
         self.http.start()
@@ -118,23 +118,23 @@ class Simulator:
         return {
             **machine_network(os.environ),
             **trust_environment(str(self.https.ca_file)),
-            **proxy_environment(f"http://{self._door}:{self.https.host_port}"),
+            **proxy_environment(f"http://{self._host_address}:{self.https.host_port}"),
             **STORAGE_BY_REST,
             # All hosts are on this machine: what one downloads, none downloads again.
             "TPUCTL_WHEEL_CACHE": str(self._wheels),
         }
 
-    def _doors(self) -> dict[str, Handler]:
-        tpu = TpuRestDoor(self.world)
-        computing = ComputeDoor(self.world)
-        projects = ProjectDoor(self.world)
-        secrets = SecretsDoor(self.world)
+    def _handlers(self) -> dict[str, Handler]:
+        tpu = TpuRestApi(self.world)
+        computing = ComputeApi(self.world)
+        projects = ProjectApi(self.world)
+        secrets = SecretsApi(self.world)
 
         def reset() -> None:
             self.storage.reset()
             computing.reset()
 
-        control = AdminDoor(self.world, on_reset=reset, on_shutdown=self.stopped.set)
+        control = AdminApi(self.world, on_reset=reset, on_shutdown=self.stopped.set)
         return {
             "/v2/": tpu.handle,
             "/v2alpha1/": tpu.handle,
@@ -153,7 +153,7 @@ class Simulator:
         }
 
     def close(self) -> None:
-        """Stops the doors, then the world, then the hosts."""
+        """Stops the APIs, then the world, then the hosts."""
         self.https.close()
         self.grpc.close()
         self.http.close()

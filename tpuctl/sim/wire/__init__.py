@@ -1,1 +1,1 @@
-"""Forms of requests and answers that all doors share."""
+"""Forms of requests and answers that all APIs share."""

@@ -1,4 +1,4 @@
-"""What every HTTP front door speaks: plain data, so that doors can be driven without sockets."""
+"""Requests and answers of every HTTP API as plain data, so that APIs can be driven without sockets."""
 
 from __future__ import annotations
 

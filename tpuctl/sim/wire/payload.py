@@ -1,4 +1,4 @@
-"""Payloads of REST calls: JSON bodies and query parameters, read into the types of the API at the door.
+"""Payloads of REST calls: JSON bodies and query parameters, read into the types of the API.
 
 Google's front end knows the types of every method and refuses what does not fit before the service sees it.
 The types are those of the discovery documents (`manifests/tables/api_types.json`). The words are those of the

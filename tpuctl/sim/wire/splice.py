@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-CHUNK = 65536
+CHUNK = 1 << 20
+"""Bytes, and the limit of streams, which would not hold more than 128 KiB else."""
 
 
 async def splice(
@@ -19,7 +20,7 @@ async def splice(
     """Connects to `host`, says `greeting` here and `request` there, and passes bytes both ways until both
     sides are done."""
     try:
-        there_reader, there_writer = await asyncio.open_connection(host, port)
+        there_reader, there_writer = await asyncio.open_connection(host, port, limit=CHUNK)
     except OSError:
         writer.close()
         return

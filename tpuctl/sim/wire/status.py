@@ -53,7 +53,7 @@ HTTP_STATUS: Mapping[Code, int] = {
 
 
 class ApiError(Exception):
-    """An answer of the simulated API, not a failure of the simulator; doors translate it."""
+    """An answer of the simulated API, not a failure of the simulator; APIs translate it."""
 
     def __init__(self, code: Code | int, message: str, details: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class ApiError(Exception):
 
 
 class DroppedConnectionError(Exception):
-    """The call took effect and its answer is lost: the door closes the connection without one."""
+    """The call took effect and its answer is lost: the API closes the connection without one."""
 
 
 def bad_request(text: str, eid: str) -> ApiError:

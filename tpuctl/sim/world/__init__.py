@@ -1,1 +1,1 @@
-"""What exists in the simulated cloud, and what becomes of it."""
+"""The model of the simulated cloud: its resources, and how they change."""

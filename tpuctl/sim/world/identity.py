@@ -1,8 +1,8 @@
 """Who a simulated host is, as its metadata server says it: project, place, machine, network, service account.
 
 Paths and forms are those of the Compute Engine documentation, "Predefined metadata keys". That the metadata
-server's token opens the simulator's doors is what makes programs on a host that use the credentials of the
-machine work, and those that forget them fail.
+server's token is accepted by the simulator's APIs is what makes programs on a host that use the credentials of
+the machine work, and those that forget them fail.
 """
 
 from __future__ import annotations

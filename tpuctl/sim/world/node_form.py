@@ -2,7 +2,7 @@
 
 As recorded: GoogleCloudPlatform/k8s-config-connector, mockgcp/mocktpu/testdata/node/crud/_http.log, and for
 queued resources the `describe` that Google's documentation of TPU v6e prints. What is false, empty or zero is
-left out by the door already, as proto3's JSON does it; here comes what the service itself adds.
+left out by the API's front end already, as proto3's JSON does it; here comes what the service itself adds.
 """
 
 from __future__ import annotations

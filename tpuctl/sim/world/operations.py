@@ -30,7 +30,8 @@ class Operations:
     def start(self, method: str, verb: str, target: ResourcePath, version: str) -> Json:
         """Creates an operation that is not done; `method` is `nodes.create` and the like.
 
-        It holds its target until its work is done: another gets 409, in the words of Google's operation queue.
+        It holds its target until its work is done: another one gets 409, with the message of Google's operation
+        queue.
         """
         if target.name in self._kernel.held:
             raise ApiError(Code.ABORTED, "unable to queue the operation")
@@ -168,7 +169,7 @@ class Operations:
 
 
 def show_operation(operation: Json) -> Json:
-    """An operation without the simulator's own notes; one that is not done says nothing of it, as recorded."""
+    """An operation without the simulator's own fields; one that is not done has no `done`, as recorded."""
     shown = {key: copy_json(value) for key, value in operation.items() if not key.startswith("_")}
     if not shown["done"]:
         del shown["done"]

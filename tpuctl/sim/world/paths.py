@@ -76,9 +76,9 @@ def check_labels(labels: dict[str, str]) -> None:
 TOKEN_PREFIX = "/_t/"  # noqa: S105 - a path, not a secret
 
 
-def storage_endpoint(door: str, token: str) -> str:
-    """What STORAGE_EMULATOR_HOST wants of the server at `http://HOST:PORT`: the token travels in the path."""
-    return f"{door}{TOKEN_PREFIX}{token}"
+def storage_endpoint(server: str, token: str) -> str:
+    """The value of STORAGE_EMULATOR_HOST for the server at `http://HOST:PORT`: the token is in the path."""
+    return f"{server}{TOKEN_PREFIX}{token}"
 
 
 STORAGE_BY_REST = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
@@ -86,9 +86,9 @@ STORAGE_BY_REST = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 (fsspec/gcsfs, gcsfs/extended_gcsfs.py)."""
 
 
-def storage_environment(door: str, token: str) -> dict[str, str]:
+def storage_environment(server: str, token: str) -> dict[str, str]:
     """Variables by which clients of Cloud Storage find the server at `http://HOST:PORT`."""
-    endpoint = storage_endpoint(door, token)
+    endpoint = storage_endpoint(server, token)
     return {
         "STORAGE_EMULATOR_HOST": endpoint,
         # tensorstore, and with it orbax's array store, knows no other name

@@ -1,4 +1,4 @@
-"""The quotas of the simulated project: set by key, enforced on every node, shown by the quota doors.
+"""The quotas of the simulated project: set by key, enforced on every node, shown by the quota APIs.
 
 Keys are `ZONE` and `ZONE/GENERATION`, `REGION` and `REGION/GENERATION` (most chips), `METRIC` and
 `METRIC/REGION` for Compute Engine's quotas that TPU hosts use up on the side. The real cloud's own accounting
@@ -131,7 +131,7 @@ class Quotas:
         if self.usage(HEALTH_CHECKS) + HEALTH_CHECKS_PER_NODE > self.limit(HEALTH_CHECKS):
             raise ApiError(Code.RESOURCE_EXHAUSTED, "You have reached HEALTH_CHECKS limit")
 
-    # What the doors show.
+    # What the APIs show.
 
     def of_region(self, region: str) -> list[Json]:
         """Compute Engine's `quotas` of a region."""

@@ -111,7 +111,7 @@ class Kernel:
     """Limits by the keys of `tpuctl.sim.world.quotas`; absent means plenty."""
     host_environment: Callable[[], dict[str, str]]
     token: str = ""
-    """Opens the doors; hosts get it from their metadata server."""
+    """Lets callers of the APIs in; hosts get it from their metadata server."""
     project_metadata: dict[str, str] = field(default_factory=dict)
     """In Compute Engine."""
     find_disk: Callable[[str, str], Json | None] = lambda _zone, _name: None

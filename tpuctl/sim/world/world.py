@@ -1,4 +1,4 @@
-"""The simulated cloud behind all doors: one model, called by RPC name with REST-JSON requests.
+"""The simulated cloud behind all APIs: one model, called by RPC name with REST-JSON requests.
 
 Reads never change it. Mutating calls change it at once or put the rest on the schedule; every one of them is in
 the journal, the refused ones too.

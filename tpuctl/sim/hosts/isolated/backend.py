@@ -71,7 +71,7 @@ class IsolatedHosts(HostBackend):
         path = f"{interpreter.parent}:{SYSTEM_PATH}" if str(prefix) not in {"/usr", "/"} else SYSTEM_PATH
         return HostPlace(world_id, init, find_sshd() or "sshd", self._wheels, readable, path)
 
-    def door(self, port: int) -> str:
+    def publish_port(self, port: int) -> str:
         self._relays.forward(self._bridge.gateway, port)
         return self._bridge.gateway
 

@@ -1,6 +1,6 @@
-"""How isolated hosts reach the machine they are on: its doors, its package registries, and their metadata.
+"""How isolated hosts reach the machine they are on: its APIs, its package registries, and their metadata.
 
-Hosts have no route to anywhere but their bridge. On its address a relay leads to each door of the simulator;
+Hosts have no route to anywhere but their bridge. On its address a relay leads to each API of the simulator;
 in each host's own network answers its metadata server.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from tpuctl.sim.hosts.backend import HostSpec
 from tpuctl.sim.hosts.metadata import Values, serve_connection
-from tpuctl.sim.wire.splice import splice
+from tpuctl.sim.wire.splice import CHUNK, splice
 
 METADATA_ADDRESS = ("169.254.169.254", 80)
 CLONE_NEWNET = 0x40000000
@@ -77,7 +77,7 @@ class Relays:
 
     def _listen(self, serve: Any, sock: socket.socket) -> asyncio.Server:
         async def start() -> asyncio.Server:
-            return await asyncio.start_server(serve, sock=sock)
+            return await asyncio.start_server(serve, sock=sock, limit=CHUNK)
 
         server = asyncio.run_coroutine_threadsafe(start(), self._loop).result()
         self._servers.append(server)

@@ -67,7 +67,7 @@ class ProcessHosts(HostBackend):
         hostinit.drop_rights_of_thread()
         self._loop.run_forever()
 
-    def door(self, port: int) -> str:  # noqa: ARG002 - hosts share the machine's network
+    def publish_port(self, port: int) -> str:  # noqa: ARG002 - hosts share the machine's network
         return "127.0.0.1"
 
     def show(self, folder: Path) -> None:
