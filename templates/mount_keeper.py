@@ -451,8 +451,8 @@ def check_cache(plan):
         os.stat(os.path.join(at, name)).st_blocks * 512 for at, _, names in os.walk(path) for name in names
     )
     if size > free + (used >> 20):
-        why = "%s has %d MiB free, and the cache may grow to %d MiB: another --cache-size or --cache-dir"
-        raise Refused(why % (path, free, size))
+        why = "%s has %d GiB free, and the cache may grow to %d GiB: another --cache-size or --cache-dir"
+        raise Refused(why % (path, free >> 10, size >> 10))
 
 
 def program_in(folder):

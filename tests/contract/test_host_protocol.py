@@ -74,7 +74,8 @@ class Runs:
         self.target = target
 
     def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: str | None = None) -> Any:
-        [answer] = self.agent.prepare([self.target], run="r1", attempt=attempt, fence=fence, bundle=bundle)
+        request = {"run": "r1", "attempt": attempt, "fence": fence, "bundle": bundle}
+        [answer] = self.agent.prepare([self.target], request)
         return answer
 
     def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> Any:
@@ -119,6 +120,20 @@ def test_the_agent_installs_itself_and_says_what_the_host_is(agent: HostAgent, t
     assert facts.home
     assert facts.cpu_count > 0
     assert facts.disk_free_bytes > 0
+
+
+def test_several_verbs_are_done_in_one_call_until_one_is_refused(runs: Runs):
+    said, listed = runs.agent.hello_and_attempts([runs.target], chips=False, sections=[])
+    assert (said[0].value.host.worker_id, listed[0].value) == ("0", ())
+    ids = {"run": "r1", "attempt": "1"}
+    calls = {
+        "prepare": {**ids, "fence": 1, "bundle": None},
+        "start": {**ids, "fence": 1, "argv": []},
+        "stop": ids,
+    }
+    [prepared], [refused], [undone] = runs.agent.call_several([runs.target], calls)
+    assert (prepared.value["prepared"], refused.error, undone.error) == (True, "bad-request", "bad-request")
+    assert (runs.status().state, runs.status().stop_asked) == (WorkerState.PREPARED, False)
 
 
 def test_an_agent_that_arrives_damaged_is_not_installed(remote: Remote, target: HostTarget):
@@ -589,7 +604,7 @@ def test_contents_are_passed_on_from_host_to_host(lab: Lab, agent: HostAgent):
     sent = distribute(agent, targets, BIG, clock=lab.clock, emit=lambda _event: None)
     assert (sent.failed, sent.relayed) == ({}, True)
     assert sent.sent_bytes < 2 * (700_000 + 256 * 4000)
-    answers = agent.prepare(targets, run="r1", attempt="1", fence=1, bundle=BIG.sha256)
+    answers = agent.prepare(targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": BIG.sha256})
     assert all(answer.value.prepared for answer in answers)
 
 

@@ -151,7 +151,7 @@ def test_a_host_tells_the_sections_that_are_asked_for_and_no_others(loop: Loop):
     assert (some.host.worker_id, bool(some.boot_id), some.time > 0) == ("0", True, True)
     assert some.space
     assert some.space[0].free_bytes > 0
-    assert (some.jobs, some.mounts, some.chips) == (None, None, None)
+    assert (some.jobs, some.pythons, some.chips) == (None, None, None)
 
 
 def test_a_host_tells_everything_in_one_answer(loop: Loop):
@@ -252,7 +252,7 @@ def test_a_host_that_has_the_files_of_a_job_says_so_and_is_sent_nothing(loop: Lo
     name = {"run": "provision-st", "attempt": job_id(brought.operations())}
     clock, nobody = loop.lab.clock, lambda _: None
     assert not distribute(loop.agent, loop.targets, code, clock=clock, emit=nobody).failed
-    [reply] = loop.agent.prepare(loop.targets, **name, fence=1, bundle=code.sha256, want_port=lambda _: False)
+    [reply] = loop.agent.prepare(loop.targets, {**name, "fence": 1, "bundle": code.sha256})
     assert reply.value is not None, reply
     assert reply.value.prepared
     assert [job.state for job in loop.facts(Section.JOBS).jobs or ()] == ["prepared"]

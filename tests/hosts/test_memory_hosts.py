@@ -83,7 +83,7 @@ def test_an_attempt_goes_on_while_nobody_looks_and_tells_the_times_of_its_life(h
     target = aim(hosts.add())
     hosts.programs["train.py"] = scripted(3600.0, exit_status=3, lines=["one", "two"])
     began = clock.now()
-    agent.prepare([target], run="r", attempt="1", fence=1, bundle=None)
+    agent.prepare([target], {"run": "r", "attempt": "1", "fence": 1, "bundle": None})
     request = {"run": "r", "attempt": "1", "fence": 1, "argv": ["python3", "train.py"]}
     agent.start([target], request)
     clock.sleep(7200.0)
@@ -106,7 +106,7 @@ def test_a_reboot_makes_a_running_attempt_lost_and_a_program_may_handle_its_end(
 
     hosts.programs["train.py"] = saving
     for attempt in ("1", "2"):
-        agent.prepare([target], run="r", attempt=attempt, fence=1, bundle=None)
+        agent.prepare([target], {"run": "r", "attempt": attempt, "fence": 1, "bundle": None})
         agent.start(
             [target], {"run": "r", "attempt": attempt, "fence": 1, "argv": ["python3", "train.py"], "env": {}}
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -61,7 +63,7 @@ def test_what_is_no_answer_is_told_as_such(said: bytes) -> None:
 
 def test_missing_blobs_and_readiness_are_told_apart() -> None:
     assert protocol.parse_prepare_reply({"missing": ["a"]}).missing == ("a",)
-    ready = protocol.parse_prepare_reply({"prepared": True, "work_dir": "/w", "free_port": 4})
+    ready = protocol.parse_prepare_reply({"prepared": True, "free_port": 4})
     assert (ready.prepared, ready.free_port, ready.missing) == (True, 4, ())
 
 
@@ -89,10 +91,26 @@ def test_news_of_logs_count_as_far_as_they_came(answer: bytes, news: protocol.Lo
     assert protocol.parse_log_news(answer) == news
 
 
+PACKED = NEWS.replace(b"}, ", b'}, "packed": true, ')
+LONG = random.Random(1).randbytes(100_000)
+
+
+def test_packed_news_of_logs_count_as_far_as_they_came() -> None:
+    assert protocol.parse_log_news(PACKED + zlib.compress(b"out\nerr")) == protocol.LogNews(b"out\n", b"err")
+    answer = PACKED.replace(b"4", b"99999").replace(b"3", b"1") + zlib.compress(LONG, 1)
+    assert protocol.parse_log_news(answer) == protocol.LogNews(LONG[:-1], LONG[-1:])
+    cut = protocol.parse_log_news(answer[:60_000])
+    assert (cut.more, cut.stderr, LONG.startswith(cut.stdout)) == (True, b"", True)
+    assert 50_000 < len(cut.stdout) < 60_000
+    bomb = protocol.parse_log_news(PACKED + zlib.compress(bytes(10_000_000)))
+    assert (bomb.stdout, bomb.stderr) == (bytes(4), bytes(3))
+
+
 @pytest.mark.parametrize(
     "answer",
     [
         b"",
+        PACKED + b"out\nerr",
         b'{"error": "host-error"}\n',
         NEWS[:20],
         b'{"news": 5}\n',

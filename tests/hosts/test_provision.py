@@ -20,7 +20,7 @@ class Asked:
     """Wants whatever it is told to want."""
 
     name = "a thing"
-    sections = frozenset({Section.MOUNTS})
+    sections = frozenset({Section.SPACE})
 
     def __init__(self, plan: Sequence[Operation] | Blocked) -> None:
         self._plan = plan
@@ -57,7 +57,7 @@ def test_what_is_blocked_does_not_keep_others_waiting() -> None:
 
 
 def test_a_kind_is_blocked_where_the_host_cannot_tell_what_it_needs() -> None:
-    plan = plan_host(0, host(failed={"mounts": "OSError: x"}), [Asked([TOUCH])], RUN)
+    plan = plan_host(0, host(failed={"space": "OSError: x"}), [Asked([TOUCH])], RUN)
     assert plan.begin == ()
     assert plan.blocked == Blocked("a thing: the host cannot tell: OSError: x")
 
@@ -110,7 +110,7 @@ def test_a_job_is_known_by_all_that_it_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [{}, {"time": "x", "boot_id": "b"}, {"time": 1.0, "boot_id": "b", "mounts": [3]}]
+    "odd", [{}, {"time": "x", "boot_id": "b"}, {"time": 1.0, "boot_id": "b", "space": [3]}]
 )
 def test_facts_that_make_no_sense_are_no_answer(odd: dict[str, Any]) -> None:
     with pytest.raises(MalformedReplyError):

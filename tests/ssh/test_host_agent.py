@@ -98,7 +98,9 @@ class Runs:
 
     def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: Content | None = None) -> list[Any]:
         digest = None if bundle is None else deliver(self.agent, self.targets, bundle)
-        return self.agent.prepare(self.targets, run="r1", attempt=attempt, fence=fence, bundle=digest)
+        return self.agent.prepare(
+            self.targets, {"run": "r1", "attempt": attempt, "fence": fence, "bundle": digest}
+        )
 
     def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> list[Any]:
         request = {"run": "r1", "attempt": attempt, "fence": fence, "argv": list(argv), "grace_s": 0.3, **more}
@@ -282,9 +284,13 @@ def test_content_that_was_damaged_on_the_disk_is_asked_for_again(runs: Runs, hom
     deliver(runs.agent, runs.targets, bundle)
     blob = home / ".tpuctl/blobs" / hashlib.sha256(b"1").hexdigest()
     blob.write_bytes(b"2")
-    [answer] = runs.agent.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=bundle.sha256)
+    [answer] = runs.agent.prepare(
+        runs.targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": bundle.sha256}
+    )
     assert answer.error == "missing-blob"
-    [answer] = runs.agent.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=bundle.sha256)
+    [answer] = runs.agent.prepare(
+        runs.targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": bundle.sha256}
+    )
     assert answer.value is not None
     assert answer.value.missing == (hashlib.sha256(b"1").hexdigest(),)
     assert runs.prepare(bundle=bundle)[0].value.prepared
@@ -407,7 +413,7 @@ def test_a_hostile_bundle_is_refused_and_nothing_is_left(runs: Runs, home: Path,
     (home / ".tpuctl/blobs").mkdir(parents=True)
     (home / ".tpuctl/blobs" / digest).write_bytes(bundle.tree)
     (home / ".tpuctl/blobs" / EMPTY.sha256).touch()
-    [answer] = runs.agent.prepare(runs.targets, run="r1", attempt="1", fence=1, bundle=digest)
+    [answer] = runs.agent.prepare(runs.targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": digest})
     assert answer.error in ("bad-bundle", "bad-request")
     assert not (home / ".tpuctl/runs").exists()
     assert not list(home.rglob("evil"))
@@ -455,7 +461,7 @@ argv = [sys.executable, script, *sys.argv[9:]]
 if mode == "session":
     hosts.session([target], argv, say, grace_s=0.3)
 else:
-    hosts.prepare([target], run="r1", attempt="1", fence=1, bundle=None)
+    hosts.prepare([target], {"run": "r1", "attempt": "1", "fence": 1, "bundle": None})
     hosts.start([target], {"run": "r1", "attempt": "1", "fence": 1, "argv": argv, "grace_s": 0.3})
     hosts.follow([target], lambda _: {"run": "r1", "attempt": "1"}, say)
 """
@@ -631,7 +637,8 @@ def test_run_ids_that_are_paths_are_refused(agent: HostAgent, target: HostTarget
 def test_worker_zero_finds_a_free_port(agent: HostAgent, farm: SshFarm) -> None:
     targets = [farm.add(0), farm.add(1)]
     answers = agent.prepare(
-        targets, run="r1", attempt="1", fence=1, bundle=None, want_port=lambda target: target.worker == 0
+        targets,
+        lambda it: {"run": "r1", "attempt": "1", "fence": 1, "bundle": None, "want_port": it.worker == 0},
     )
     ports = [answer.value.free_port for answer in answers if answer.value]
     assert ports[0] is not None

@@ -57,7 +57,7 @@ def test_a_run_on_simulated_hosts_is_lost_with_its_slice_and_starts_again_on_the
         agent = HostAgent(remote, AGENT.read_bytes())
         first = make(hosts, key, "big-1", 2)
         request = {"run": "r1", "attempt": "1", "fence": 1, "argv": ["sh", "-c", "echo up; exec sleep 300"]}
-        prepared = agent.prepare(first, run="r1", attempt="1", fence=1, bundle=None)
+        prepared = agent.prepare(first, {"run": "r1", "attempt": "1", "fence": 1, "bundle": None})
         assert [answer.error for answer in prepared] == [None, None]
         assert all(answer.value and not answer.value.already for answer in agent.start(first, request))
         preempted = False
@@ -76,7 +76,7 @@ def test_a_run_on_simulated_hosts_is_lost_with_its_slice_and_starts_again_on_the
         second = make(hosts, key, "big-2", 2)
         states = [answer.value.state for answer in agent.status(second, "r1", "1") if answer.value]
         assert states == [WorkerState.ABSENT] * 2
-        agent.prepare(second, run="r1", attempt="2", fence=2, bundle=None)
+        agent.prepare(second, {"run": "r1", "attempt": "2", "fence": 2, "bundle": None})
         agent.start(second, {**request, "attempt": "2", "fence": 2, "argv": ["sh", "-c", "exit 5"]})
         until(
             lambda: all(a.value and a.value.state.final for a in agent.status(second, "r1", "2")),

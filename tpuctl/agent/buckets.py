@@ -124,7 +124,6 @@ def judged(status, server, bucket, mount, probe_s):
         "program": status.get("program", ""),
         "keeper": status.get("keeper_sha256", ""),
         "options": mount["options"] if mount else [],
-        "mounted_at": status.get("at"),
     }
 
 

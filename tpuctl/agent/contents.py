@@ -5,6 +5,7 @@ import os
 import quick_json as json
 from base import Refused, make_dir, need, need_sha, root, suppress
 from client import CHUNK
+from digest import sha256
 
 AREAS = ("blobs", "incoming", "sealed")
 LINKED_MIN = 1 << 20
@@ -70,11 +71,9 @@ def part_size(path):
 def store_blob(area, digest, size, chunks, start=0):
     """The blob appears whole and right or not at all; `start` bytes of it came before. Its content is checked
     again when it is used, so it is not forced to the disk here."""
-    import hashlib
-
     path = blob_path(area, digest)
     temp, file, kept = open_part(path, start)
-    check, count = hashlib.sha256(), 0
+    check, count = sha256(size), 0
     try:
         with file:
             while count < start:
@@ -103,9 +102,7 @@ def store_blob(area, digest, size, chunks, start=0):
 
 def copy_blob(area, digest, size, target):
     """Copies a blob to the open file `target`. A copy, not a link: programs may write into their files."""
-    import hashlib
-
-    check, count = hashlib.sha256(), 0
+    check, count = sha256(size), 0
     path = blob_path(area, digest)
     try:
         with open(path, "rb") as source:
@@ -139,14 +136,13 @@ def link_blob(area, blob, path):
 
 def file_matches(path, size, digest):
     """Whether a regular file has this content."""
-    import hashlib
     import stat
 
     try:
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size != size:
             return False
-        check = hashlib.sha256()
+        check = sha256(size)
         with open(path, "rb") as file:
             for chunk in iter(lambda: file.read(CHUNK), b""):
                 check.update(chunk)
@@ -158,15 +154,15 @@ def file_matches(path, size, digest):
 def find_tree(area, digest):
     """The entries of a tree: `["f", path, mode, sha256, size]` with perhaps a time of change, `["l", path,
     target]` and `["d", path, mode]`. None when it is not here."""
-    import hashlib
-
     path = blob_path(area, digest)
     try:
         with open(path, "rb") as file:
             content = file.read()
     except FileNotFoundError:
         return None
-    if hashlib.sha256(content).hexdigest() != digest:
+    check = sha256(len(content))
+    check.update(content)
+    if check.hexdigest() != digest:
         os.unlink(path)
         return None
     try:

@@ -38,6 +38,7 @@ def load(verb):
         return lambda arguments: carry(arguments[1])
     from verbs import MODULES, answer_verb, find_verb
 
-    if verb in MODULES:
-        find_verb(verb)
+    for each in verb.split("+"):
+        if each in MODULES:
+            find_verb(each)
     return lambda _: answer_verb(verb)

@@ -18,19 +18,14 @@ SECTIONS = {
     "host": "facts",
     "pythons": "facts",
     "space": "facts_storage",
-    "blocks": "facts_storage",
-    "mounts": "facts_storage",
     "disks": "disks",
     "gcsfuse": "buckets",
     "chips": "facts_chips",
     "envs": "facts_envs",
     "kernel": "facts",
-    "packages": "facts",
     "variables": "facts_envs",
 }
 """Each is answered by the function `NAME_facts` of its module, in this order."""
-DPKG = "/var/lib/dpkg"
-DPKG_LOCK = DPKG + "/lock-frontend"
 HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/"
 ASK_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 
@@ -59,8 +54,6 @@ def host_facts(_request):
     import pwd
 
     name = os.uname()
-    with open("/proc/uptime") as file:
-        uptime = float(file.read().split()[0])
     return {
         "hostname": name.nodename,
         "user": pwd.getpwuid(os.getuid()).pw_name,
@@ -68,8 +61,6 @@ def host_facts(_request):
         "root": how_root(),
         "kernel": name.release,
         "os": os_name(),
-        "cpus": os.cpu_count() or 1,
-        "uptime_s": uptime,
         "worker_id": os.environ.get("TPU_WORKER_ID"),
     }
 
@@ -104,11 +95,6 @@ def pythons_facts(_request):
     return found
 
 
-def is_on_path(program):
-    folders = (os.environ.get("PATH") or os.defpath).split(os.pathsep)
-    return any(os.access(os.path.join(folder, program), os.X_OK) for folder in folders)
-
-
 def identity(path):
     """What two names of one file share."""
     known = os.stat(path)
@@ -130,10 +116,7 @@ def kernel_facts(_request):
 
     return {
         "transparent_hugepages": chosen(words(HUGEPAGES + "enabled")),
-        "hugepages_defrag": chosen(words(HUGEPAGES + "defrag")),
         "memlock_bytes": limit(resource.RLIMIT_MEMLOCK),
-        "open_files": limit(resource.RLIMIT_NOFILE),
-        "max_map_count": int(words("/proc/sys/vm/max_map_count") or 0),
     }
 
 
@@ -142,26 +125,8 @@ def chosen(line):
     return line.partition("[")[2].partition("]")[0] or line
 
 
-def packages_facts(request):
-    """The package tool, who holds its lock, whether it was interrupted, and versions of named `packages`."""
-    import lockfile
-
-    if not is_on_path("dpkg-query"):
-        return {"tool": "", "locked_by": "", "interrupted": False, "installed": {}}
-    try:
-        held = lockfile.describe(lockfile.holders(os.stat(DPKG_LOCK).st_ino))
-    except OSError:
-        held = ""
-    updates = DPKG + "/updates"
-    return {
-        "tool": "apt",
-        "locked_by": held,
-        "interrupted": os.path.isdir(updates) and any(name.isdigit() for name in os.listdir(updates)),
-        "installed": installed(request.get("packages") or []),
-    }
-
-
 def installed(names):
+    """{package: version} of those of the named packages that dpkg has."""
     if not names:
         return {}
     form = "-f=${Package} ${Version} ${db:Status-Status}\\n"

@@ -31,7 +31,6 @@ def hello(request, _stdin):
         "user": pwd.getpwuid(os.getuid()).pw_name,
         "home": home,
         "python_version": "%d.%d.%d" % sys.version_info[:3],
-        "python_executable": sys.executable,
         "kernel": name.release,
         "disk_free_bytes": space.f_bavail * space.f_frsize,
         "cpu_count": os.cpu_count(),

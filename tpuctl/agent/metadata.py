@@ -3,7 +3,11 @@ import than all else that is done here. Where there is none, or it refuses, noth
 told."""
 
 import os
-import socket
+
+try:
+    import _socket as socket  # without enumerations and selectors, whose import takes longer than to ask
+except ImportError:
+    import socket  # type: ignore[no-redef]
 
 INSTANCE = "/computeMetadata/v1/instance/"
 TIMEOUT_S = 5.0
@@ -19,13 +23,18 @@ def ask(method, path, body="", timeout=TIMEOUT_S):
     head += "Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
     answer = b""
     try:
-        with socket.create_connection((host, int(port or 80)), timeout=timeout) as connection:
+        connection = socket.socket()  # IPv4, as the server's only address is on TPU VMs
+        try:
+            connection.settimeout(timeout)
+            connection.connect((host, int(port or 80)))
             connection.sendall((head + body).encode())
             while len(answer) < ANSWER_MAX:
                 part = connection.recv(4096)
                 if not part:
                     break
                 answer += part
+        finally:
+            connection.close()
         first, _, text = answer.partition(b"\r\n\r\n")
         return int(first.split()[1]), text.decode("utf-8", "replace").strip()
     except (OSError, ValueError, IndexError):

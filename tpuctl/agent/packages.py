@@ -8,11 +8,16 @@ import os
 import time
 
 import lockfile
-from facts import DPKG, DPKG_LOCK, installed
+from facts import installed
 from operations import Failed
 from survivors import describe
 
-LOCKS = (DPKG_LOCK, DPKG + "/lock", "/var/lib/apt/lists/lock", "/var/cache/apt/archives/lock")
+LOCKS = (
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/dpkg/lock",
+    "/var/lib/apt/lists/lock",
+    "/var/cache/apt/archives/lock",
+)
 WAIT_S = 900  # unattended upgrades of a fresh image take up to ten minutes
 INSTALL_S = 1800
 APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=%d" % WAIT_S]

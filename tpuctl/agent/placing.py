@@ -23,19 +23,24 @@ def lacks(request, stdin):
     """Which contents of a tree this host lacks, as bits in hexadecimal; `tree` false when it lacks the tree.
 
     With `size` the tree itself follows the request. With `destination` a file that lies there already counts.
-    With `copy`, the name of one, the answer says how that stands.
+    With `copy`, the name of one, the answer says how that stands, if it is going after its end or `patience_s`.
     """
     area, digest = request.get("area"), request.get("tree")
     make_dir(os.path.dirname(blob_path(area, digest)))
     if request.get("size") is not None:
         size = need(request, "size", int)
         store_blob(area, digest, size, stdin.exactly(size))
-    answer = lacking_of(request)
-    if request.get("copy") is not None:
-        from copies import stands
+    if request.get("copy") is None:
+        return lacking_of(request)
+    from copies import stands
 
-        answer["copy"] = stands(Attempt(request["copy"]))
-    return answer
+    copy = Attempt(request["copy"])
+    if request.get("patience_s"):
+        from jobs import wait_for_jobs
+
+        wait_for_jobs([copy], request)
+    found = stands(copy)
+    return dict(lacking_of(request), copy=found)
 
 
 def lacking_of(request):

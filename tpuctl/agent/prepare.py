@@ -29,7 +29,7 @@ def prepare(request, _stdin):
     attempt.locked()
     attempt.check_fence(fence)
     make_prepared(attempt, fence, bundle, entries)
-    answer = {"prepared": True, "work_dir": attempt.path("work")}
+    answer = {"prepared": True}
     if request.get("want_port"):
         answer["free_port"] = free_port()
     return answer
@@ -59,17 +59,18 @@ def make_prepared(attempt, fence, bundle, entries):
 
 
 def free_port():
-    import socket
+    from metadata import socket
 
-    with socket.socket() as probe:
+    probe = socket.socket()
+    try:
         probe.bind(("", 0))
         return probe.getsockname()[1]
+    finally:
+        probe.close()
 
 
 def make_work(attempt, entries):
     """`work` appears whole or not at all; leftovers of a crash are removed."""
-    import shutil
-
     make_dir(attempt.dir)
     for name in os.listdir(attempt.dir):
         if name == "work" or name.startswith("work.tmp"):
@@ -83,5 +84,7 @@ def make_work(attempt, entries):
         check_links(entries, os.fsencode(temp))
         os.rename(temp, attempt.path("work"))
     except BaseException:
+        import shutil  # takes longer than most that is prepared here
+
         shutil.rmtree(temp, ignore_errors=True)
         raise

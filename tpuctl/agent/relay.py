@@ -120,6 +120,8 @@ def fetch(request, _stdin):
             wanted = blobs_of(entries)
             bits = int(lacking_of(request)["lacking"] or "0", 16)
             peer.get(area, [blob for number, blob in enumerate(wanted) if bits >> number & 1])
+    except BlockingIOError:
+        raise Refused("no-peer", "%s is silent for %d s" % (request["address"], PEER_SILENCE_S)) from None
     except (OSError, EOFError) as error:
         raise Refused("no-peer", "cannot fetch from %s: %s" % (request.get("address"), error)) from error
     return {**lacking_of(request), "bytes": peer.bytes}
@@ -131,6 +133,7 @@ class Peer:
     def __init__(self, request):
         import hmac
         import socket
+        import struct
 
         token = token_of(request)
         where = (need(request, "address", str), need(request, "port", int))
@@ -142,7 +145,11 @@ class Peer:
             self.connection.sendall(ours + seal(token, b"fetch", theirs, ours))
             if not hmac.compare_digest(read_exactly(self.connection, 32), seal(token, b"serve", ours, theirs)):
                 raise Refused("no-peer", "the other host does not know the token")
-            self.connection.settimeout(PEER_SILENCE_S)
+            # The kernel waits for whole pieces: one call for each instead of one for what each packet brings.
+            self.connection.settimeout(None)
+            silence = struct.pack("ll", int(PEER_SILENCE_S), 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, silence)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, silence)
         except BaseException:
             self.connection.close()
             raise
@@ -168,9 +175,11 @@ class Peer:
 
     def content(self, size):
         """Pieces that are good until the next one is asked for."""
+        import socket
+
         buffer = memoryview(bytearray(min(size, CHUNK)))
         while size:
-            count = self.connection.recv_into(buffer[:size])
+            count = self.connection.recv_into(buffer[:size], 0, socket.MSG_WAITALL)
             if not count:
                 raise EOFError("the other host hung up")
             size -= count

@@ -12,6 +12,7 @@ from state import look
 
 EXIT_NOTHING_TO_FOLLOW = 98
 TIMES_MAX = 1 << 20  # of an index in one answer
+PACKED = 1 << 15  # so long answers are compressed: unpacking costs the client less than ssh does
 
 
 def follow(request, _stdin):
@@ -50,7 +51,8 @@ def deliver(attempt, log):
 
 def news(request, _stdin):
     """What both logs have behind the offsets, at most `limit` bytes: a line that says how much of each, and
-    whether there may be more, then the bytes. `skipped`: so much before them was taken away.
+    whether there may be more, then the bytes, all together as one zlib stream where the line has `packed`.
+    `skipped`: so much before them was taken away.
 
     Whoever gives offsets of their indexes (see `log_times.py`) is told what is behind those, too, after the
     logs; with `times_only` only that.
@@ -72,6 +74,10 @@ def news(request, _stdin):
             data += part
     told = {"news": {stream: found.get(stream, 0) for stream in STREAMS}, "more": more}
     told.update(times=times, skipped={stream: count for stream, count in skipped.items() if count})
+    if len(data) >= PACKED:
+        import zlib  # only for answers that are long
+
+        told["packed"], data = True, zlib.compress(data, 1)
     write_all(1, (json.dumps(told) + "\n").encode() + data)
 
 

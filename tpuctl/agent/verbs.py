@@ -1,7 +1,11 @@
-"""The verbs that read a JSON request."""
+"""The verbs that read a JSON request, one or several with one start of this program.
+
+`hello+attempts` reads `{"calls": [...]}` with a request for each, and answers `{"answers": [...]}`. After a
+refusal, which is the last answer then, nothing more is done.
+"""
 
 import quick_json as json
-from base import answer
+from base import answer, need
 from client import Refused, Stdin
 
 MODULES = {
@@ -50,21 +54,42 @@ def read_request(stdin):
 
 def answer_verb(name):
     stdin = Stdin()
-    return answer_request(name, lambda: read_request(stdin), stdin)
+    several = answer_several if "+" in name else answer_one
+    return answer_request(lambda: several(name, read_request(stdin), stdin))
 
 
-def answer_request(name, ask, stdin):
+def answer_request(body):
     try:
-        verb = find_verb(name)
-        result = verb(ask(), stdin)  # None: it answered with raw bytes
+        result = body()  # None: it answered with raw bytes
         if result is not None:
             answer(result)
         return 0
-    except Refused as error:
-        answer({"error": error.code, "message": str(error)})
     except BrokenPipeError:
-        pass  # the client went away; there is nobody to tell
+        return 1  # the client went away; there is nobody to tell
     except Exception as error:
-        # Whatever the operating system does must reach the client as an answer.
-        answer({"error": "host-error", "message": "%s: %s" % (type(error).__name__, error)})
-    return 1
+        answer(refusal(error))
+        return 1
+
+
+def refusal(error):
+    """An answer: whatever the operating system does must reach the client as one."""
+    if isinstance(error, Refused):
+        return {"error": error.code, "message": str(error)}
+    return {"error": "host-error", "message": "%s: %s" % (type(error).__name__, error)}
+
+
+def answer_one(name, request, stdin):
+    return find_verb(name)(request, stdin)
+
+
+def answer_several(names, request, stdin):
+    answers = []
+    for name, each in zip(names.split("+"), need(request, "calls", list)):
+        try:
+            answers.append(answer_one(name, each, stdin))
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            answers.append(refusal(error))
+            break
+    return {"answers": answers}

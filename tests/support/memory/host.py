@@ -294,13 +294,13 @@ class MemoryHost:
 class MemoryHosts:
     """Hosts by address; implements the simulator's `HostBackend`.
 
-    `cut_cable`: a preempted VM vanishes without a word, as in the cloud, instead of breaking its connections.
-    Addresses are used again once `spare_addresses` others are free.
+    A preempted VM vanishes without breaking its connections, as in the cloud. Addresses are used again
+    once `spare_addresses` others are free.
     """
 
     ssh_port = SSH_PORT
 
-    def __init__(self, clock: Clock, *, cut_cable: bool = False, spare_addresses: int = 8) -> None:
+    def __init__(self, clock: Clock, *, spare_addresses: int = 8) -> None:
         from tests.support.memory.shell import default_programs, run_command
 
         self.clock = clock
@@ -321,7 +321,6 @@ class MemoryHosts:
         # Not when it is collected: that may be on a thread of process hosts which acts as another user.
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.made = itertools.count()
-        self._cut_cable = cut_cable
         self._spare = spare_addresses
         self._free: deque[int] = deque()
         self._numbers = itertools.count(1)
@@ -355,7 +354,8 @@ class MemoryHosts:
         name = argv[0].rsplit("/", 1)[-1]
         if name in ("sh", "bash") and argv[1:2] == ["-c"]:
             return self.shell(host, argv[2])
-        script = argv[1].rsplit("/", 1)[-1] if name.startswith("python") and len(argv) > 1 else name
+        words = [word for word in argv[1:] if not word.startswith("-")]
+        script = words[0].rsplit("/", 1)[-1] if name.startswith("python") and words else name
         return self.programs.get(shlex.join(argv), self.programs.get(script))
 
     def _make(self, hostname: str, environment: Callable[[], Mapping[str, str]]) -> MemoryHost:
@@ -378,7 +378,7 @@ class MemoryHosts:
 
     # The simulator's interface.
 
-    def door(self, port: int) -> str:
+    def publish_port(self, port: int) -> str:
         """Hosts in memory open no sockets; nothing of the simulator answers them."""
         return f"http://127.0.0.1:{port}"
 
@@ -405,7 +405,7 @@ class MemoryHosts:
     def kill(self, node_key: str) -> None:
         with self.changed:
             for host in self.hosts_of(node_key):
-                host.die(Condition.DEAD if self._cut_cable else Condition.REFUSING)
+                host.die(Condition.DEAD)
             self.changed.notify_all()
 
     def cut(self, node_key: str) -> None:

@@ -156,12 +156,11 @@ class MemoryPlace:
         seed: int = 1,
         delays: Delays | None = None,
         quotas: Mapping[str, int] | None = None,
-        cut_cable: bool = False,
         entries_kept: int | None = None,
     ) -> None:
         self.clock = WatchedClock()
         true_time = FakeClock(self.clock)
-        self.hosts = MemoryHosts(true_time, cut_cable=cut_cable)
+        self.hosts = MemoryHosts(true_time)
         options = WorldOptions(seed=seed, delays=delays or Delays(), quotas=dict(quotas or {}))
         self.world = World(self.hosts, options, clock=self.clock)
         self.server = MemoryServer(true_time, entries_kept=entries_kept)

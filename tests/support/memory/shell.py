@@ -38,19 +38,19 @@ def _pattern(example: str, *holes: tuple[str, str]) -> re.Pattern[str]:
 
 
 NAMED = re.compile(r"agent-([0-9a-f]{16})")
-AGENT = _pattern(render_agent_command("VERB", SHA), (SHA[:16], "[0-9a-f]{16}"), ("VERB", r"(?P<verb>\w+)"))
+AGENT = _pattern(render_agent_command("VERB", SHA), (SHA[:16], "[0-9a-f]{16}"), ("VERB", r"(?P<verb>[\w+]+)"))
 INSTALL = _pattern(render_install_command(SHA), (SHA, "(?P<sha>[0-9a-f]{64})"), (SHA[:16], "[0-9a-f]{16}"))
 
 
 def run_command(host: MemoryHost, command: str) -> Program:
     """The program that a login session runs for `command`."""
-    from tests.support.memory.verbs import VERBS
+    from tests.support.memory.verbs import find_program
 
     if found := AGENT.match(command):
         named = NAMED.search(command)
         if named is None or named[1] not in host.agents:
             return exits(EXIT_NOT_INSTALLED, NOT_INSTALLED_LINE.decode().rstrip())
-        return late(VERBS[found["verb"]], host.network.answer_s)
+        return late(find_program(found["verb"]), host.network.answer_s)
     if found := INSTALL.match(command):
         return install(found["sha"])
     return host.network.programs.get(command) or _words(host, command)

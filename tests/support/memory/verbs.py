@@ -51,12 +51,12 @@ def verb(body: Answering) -> Program:
     return program
 
 
-def at_once(body: Callable[[MemoryHost, Json], Json]) -> Program:
+def at_once(body: Callable[[MemoryHost, Json], Json]) -> Answering:
     def answering(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
         return body(process.host, request)
         yield
 
-    return verb(answering)
+    return answering
 
 
 def activity(_host: MemoryHost, _request: Json) -> Json:
@@ -78,7 +78,6 @@ def hello(host: MemoryHost, request: Json) -> Json:
         "user": host.user,
         "home": host.home,
         "python_version": "3.10.12",
-        "python_executable": "/usr/bin/python3",
         "kernel": "6.8.0-memory",
         "disk_free_bytes": 80 << 30,
         "cpu_count": 240,
@@ -175,14 +174,14 @@ def make_prepared(host: MemoryHost, request: Json, entries: Sequence[Any]) -> Me
 
 
 def prepare(host: MemoryHost, request: Json) -> Json:
-    run, number = ids(request)
+    run, _ = ids(request)
     fence = need(request, "fence", int)
     entries, missing = read_bundle(host, request.get("bundle"))
     if missing:
         return {"missing": missing}
     check_fence(host.runs.setdefault(run, MemoryRun()), fence)
     make_prepared(host, request, entries)
-    answer: dict[str, Any] = {"prepared": True, "work_dir": work_dir(host, run, number)}
+    answer: dict[str, Any] = {"prepared": True}
     if request.get("want_port"):
         answer["free_port"] = FREE_PORT
     return answer
@@ -363,13 +362,15 @@ def job_begun(process: Process, request: Json) -> Generator[Wait | float, None, 
     return {**job_stands(process.host, request), "facts": facts(process.host, request)}
 
 
-def wait_for_jobs(process: Process, request: Json) -> Generator[Wait | float, None, bool]:
-    """Whether all ended within `patience_s`; not without."""
+def wait_for_jobs(
+    process: Process, request: Json, kind: str = provision.PROVISION
+) -> Generator[Wait | float, None, bool]:
+    """Whether all of a kind ended within `patience_s`; not without."""
     until = process.now + float(request.get("patience_s") or 0)
     while going := [
         attempt.supervisor
         for run, _, attempt in list_attempts(process.host)
-        if run.startswith(provision.PROVISION) and attempt.supervisor is not None and attempt.supervisor.alive
+        if run.startswith(kind) and attempt.supervisor is not None and attempt.supervisor.alive
     ]:
         if process.now >= until:
             return False
@@ -418,7 +419,9 @@ def begin_job(host: MemoryHost, request: Json) -> Json:
 
 def lacks(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
     named = request.get("copy")
-    plain = {key: value for key, value in request.items() if key != "copy"}
+    plain = {key: value for key, value in request.items() if key not in ("copy", "patience_s")}
+    if named is not None:
+        yield from wait_for_jobs(process, request, named["run"])
     found: Any = yield from converse(agent.placing.lacks, process, plain, request.get("size") or 0)
     return found if named is None else {**found, "copy": stands(process.host, named)}
 
@@ -605,10 +608,10 @@ def place(host: MemoryHost, request: Json) -> Json:
     return answer(agent.placing.place, host, request)
 
 
-VERBS: dict[str, Program] = {
+ANSWERS: dict[str, Answering] = {
     "hello": at_once(hello),
-    "facts": verb(facts_waited),
-    "provision": verb(job_begun),
+    "facts": facts_waited,
+    "provision": job_begun,
     "activity": at_once(activity),
     "warn": at_once(warn),
     "prepare": at_once(prepare),
@@ -620,15 +623,37 @@ VERBS: dict[str, Program] = {
     "stop": at_once(stop),
     "attempts": at_once(attempts),
     "place": at_once(place),
-    "copy": verb(copy),
-    "lacks": verb(lacks),
-    "receive": verb(receive),
-    "survey": verb(survey),
-    "send": verb(send),
-    "serve": verb(placing.serve),
-    "fetch": verb(placing.fetch),
-    "follow": verb(follow),
-    "news": verb(news),
+    "copy": copy,
+    "lacks": lacks,
+    "receive": receive,
+    "survey": survey,
+    "send": send,
+    "serve": placing.serve,
+    "fetch": placing.fetch,
+    "follow": follow,
+    "news": news,
+}
+VERBS: dict[str, Program] = {
+    **{name: verb(body) for name, body in ANSWERS.items()},
     "session": session,
     "feed": feed,
 }
+
+
+def find_program(name: str) -> Program:
+    """A verb, or several that are joined by a plus."""
+    return verb(several(name.split("+"))) if "+" in name else VERBS[name]
+
+
+def several(names: Sequence[str]) -> Answering:
+    def answering(process: Process, request: Json) -> Generator[Wait | float, None, Json]:
+        answers: list[Json | int] = []
+        for name, each in zip(names, need(request, "calls", list), strict=True):
+            try:
+                answers.append((yield from ANSWERS[name](process, each)))
+            except Refused as error:
+                answers.append({"error": error.code, "message": str(error)})
+                break
+        return {"answers": answers}
+
+    return answering
