@@ -223,5 +223,5 @@ def test_the_environment_of_a_slice_in_a_fleet_file(session: Session) -> None:
     assert "environment tiny has changed" in session.type("diff", "-f", "fleet.yaml", status=10).stdout
     session.type("apply", "-f", "fleet.yaml")
     verified = session.type("env", "verify", "tiny", "--on", "f").stderr
-    assert "1 hosts of f are as tiny says" in verified
+    assert "1 host of f is as tiny says" in verified
     assert MINOR in session.type("exec", "f", "--", "sh", "-c", "cat .tpuctl/envs/*/tpuctl-env.json").stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -35,11 +35,9 @@ def endless(_process: Process) -> Steps:
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True)
-    made.hosts.programs["main.py"] = endless
-    yield made
-    made.close()
+def place(place: MemoryPlace) -> MemoryPlace:
+    place.hosts.programs["main.py"] = endless
+    return place
 
 
 def passes(place: MemoryPlace, services: MemoryServices, seconds: float) -> list[PassLine]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,17 +32,10 @@ CODE_S = 120.0
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True)
-    made.hosts.programs["main.py"] = scripted(6 * 3600.0)
-    made.hosts.copy_bytes_per_s = len(CODE) / CODE_S
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def services(place: MemoryPlace) -> MemoryServices:
-    return place.machine()
+def place(place: MemoryPlace) -> MemoryPlace:
+    place.hosts.programs["main.py"] = scripted(6 * 3600.0)
+    place.hosts.copy_bytes_per_s = len(CODE) / CODE_S
+    return place
 
 
 def submitted(services: MemoryServices, spec: dict[str, Any] = EIGHT) -> str:

@@ -161,8 +161,9 @@ def drift_error(slice_name: str, found: Sequence[Difference], more: str = "") ->
     hints = list(dict.fromkeys(each.hint for each in found))
     workers = sorted({worker for each in found for worker in each.workers})
     said = "\n  ".join(each.said for each in found)
+    differ = "differs" if len(workers) == 1 else "differ"
     return PartialError(
-        f"{counted(len(workers), 'host')} of {slice_name} differ:\n  {said}",
+        f"{counted(len(workers), 'host')} of {slice_name} {differ}:\n  {said}",
         hint="\n      ".join(hints) + more,
         details={
             "workers": workers,

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
@@ -30,7 +31,7 @@ class PinnedEnvironment:
     probe: str = ""
     wheelhouse: str = ""
 
-    @property
+    @cached_property
     def packages(self) -> Lock:
         return parse_lock(self.lock, self.spec.name) if self.lock else Lock("", ())
 

@@ -106,7 +106,7 @@ class EnvironmentKind:
         if not self._sealed:
             files |= self._wheels.get(minor, {})
         title = f"installing {self.name}"
-        asked = {"argv": ["python3", "env_install.py"], "permanent": IN_VAIN, "asked_by": self._asked_by}
+        asked = {"argv": ["python3", "-S", "env_install.py"], "permanent": IN_VAIN, "asked_by": self._asked_by}
         install = Operation("run", title, asked, files)
         if not asked_of_root:
             return [install]

@@ -37,7 +37,6 @@ class VersionTable:
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._data = data
-        self.as_of: str = data["as_of"]
 
     def row(self, package: str, version: str) -> Mapping[str, Any] | None:
         """What is known of one release; the local part of a version (`+cpu`) does not count."""

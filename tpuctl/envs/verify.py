@@ -109,7 +109,7 @@ def compare_hosts(
 
 def reviving(slice_name: str) -> str:
     """For hosts that do not answer: `up` gives them time, unless a person knows that they are dead."""
-    again = f"tpuctl down {slice_name} --yes && tpuctl up {slice_name} --pay"
+    again = f"tpuctl down {slice_name} && tpuctl up {slice_name}"
     return f"tpuctl up {slice_name}   # waits for what may come back; if they are dead: {again}"
 
 
@@ -190,7 +190,8 @@ def mending(
         for name, each in sorted((facts.variables or {}).items()):
             if name not in own and each.file:
                 sudo = "" if each.file.startswith("~") or each.file.startswith("/home") else "sudo "
-                return f"{on} {sudo}sed -i /{name}/d {quote(each.file)}"
+                line = quote(rf"/^\s*(export\s+)?{name}=/d")
+                return f"{on} {sudo}sed -i -E {line} {quote(each.file)}"
         return f"{on} env"
     if column == HOLDERS and facts.chips is not None:
         return f"{on} sudo kill {' '.join(str(each.pid) for each in facts.chips.taken_by)}"

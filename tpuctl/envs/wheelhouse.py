@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -105,6 +103,9 @@ def local_file(services: Services, pinned: PinnedEnvironment, item: Wheel, folde
 
 
 def _fetch(services: Services, name: str, item: Wheel, target: Path, folder: Path | None) -> None:
+    import urllib.error  # with all that they need, as long as all else that `env verify` imports
+    import urllib.request
+
     if item.url.startswith("gs://"):
         target.write_bytes(services.objects.read(item.url)[0])
         return

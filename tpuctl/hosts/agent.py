@@ -83,12 +83,37 @@ class HostAgent(AgentLink):
 
         return [_reply_of(result) for result in self.with_install(targets, ask)]
 
+    def call_several(
+        self,
+        targets: Sequence[HostTarget],
+        calls: Mapping[str, Request],
+        *,
+        payload: Payload = b"",
+        timeout_s: float = 20.0,
+    ) -> list[list[RawReply]]:
+        """The requests of several verbs, in their order, with one start of the agent, which costs a host more
+        than most verbs do. For each verb what `call` returns; what comes after a refusal is not done and has
+        that for its answer. `payload` is for the first verb."""
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            return {"calls": [each(target) if callable(each) else each for each in calls.values()]}
+
+        replies = self.call(targets, "+".join(calls), request, payload=payload, timeout_s=timeout_s)
+        return [[_part_of(reply, number) for reply in replies] for number in range(len(calls))]
+
     def hello(
         self, targets: Sequence[HostTarget], *, chips: bool = False, sections: Iterable[Section] = ()
     ) -> list[Reply[Hello]]:
         """What each host says of itself; with `chips` also who has those, and those `sections` of its facts."""
-        request = {"chips": chips, "sections": sorted(sections)}
-        return _parse(self.call(targets, "hello", request), _parse_hello)
+        return _parse(self.call(targets, "hello", _hello_request(chips, sections)), _parse_hello)
+
+    def hello_and_attempts(
+        self, targets: Sequence[HostTarget], *, chips: bool, sections: Iterable[Section]
+    ) -> tuple[list[Reply[Hello]], list[Reply[tuple[protocol.WorkerStatus, ...]]]]:
+        """`hello` and `attempts` in one call."""
+        calls = {"hello": _hello_request(chips, sections), "attempts": {}}
+        said, listed = self.call_several(targets, calls)
+        return _parse(said, _parse_hello), [_parsed(reply, _all_of(reply.worker)) for reply in listed]
 
     def free_chips(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.FreeReply]]:
         """Ends the processes `pids` of the request that dead supervisors left behind; with `lock` removes the
@@ -178,23 +203,33 @@ class HostAgent(AgentLink):
         holds run, attempt, fence and deadline_s, and what that verb is told."""
         return _parse(self.call(targets, "copy", request, timeout_s=timeout_s), protocol.parse_copy_status)
 
-    def prepare(
+    def prepare(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.PrepareReply]]:
+        """Makes the work directory from the contents that a host has, or names some that it lacks. `request`
+        holds run, attempt, fence, bundle (the sha256 of a tree, or None) and perhaps want_port."""
+        return _parse(self.call(targets, "prepare", request), protocol.parse_prepare_reply)
+
+    def prepare_or_lack(
+        self, targets: Sequence[HostTarget], request: Request, lacks: Request
+    ) -> tuple[list[Reply[protocol.PrepareReply]], list[Reply[protocol.LacksReply]]]:
+        """`prepare`, and `lacks` of the same tree, in one call."""
+        prepared, lacking = self.call_several(targets, {"prepare": request, "lacks": lacks})
+        return _parse(prepared, protocol.parse_prepare_reply), _parse(lacking, protocol.parse_lacks_reply)
+
+    def receive(
         self,
         targets: Sequence[HostTarget],
+        request: Request,
+        payload: Payload,
         *,
-        run: str,
-        attempt: str,
-        fence: int,
-        bundle: str | None,
-        want_port: Callable[[HostTarget], bool] = lambda _: False,
-        timeout_s: float = 20.0,
-    ) -> list[Reply[protocol.PrepareReply]]:
-        """Makes the work directory from `bundle` (the sha256 of a tree); names contents that a host lacks."""
-        fixed = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle}
-        replies = self.call(
-            targets, "prepare", lambda target: {**fixed, "want_port": want_port(target)}, timeout_s=timeout_s
-        )
-        return _parse(replies, protocol.parse_prepare_reply)
+        prepare: Request | None = None,
+        timeout_s: float,
+    ) -> tuple[list[RawReply], list[Reply[protocol.PrepareReply]]]:
+        """Takes contents; then, where it is given, `prepare`, in the same call."""
+        if prepare is None:
+            return self.call(targets, "receive", request, payload=payload, timeout_s=timeout_s), []
+        calls = {"receive": request, "prepare": prepare}
+        received, prepared = self.call_several(targets, calls, payload=payload, timeout_s=timeout_s)
+        return received, _parse(prepared, protocol.parse_prepare_reply)
 
     def start(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
@@ -290,6 +325,29 @@ class HostAgent(AgentLink):
         return self.stream_held(targets, "send", stdin, sink, timeout_s, should_stop, on_end)
 
 
+def _hello_request(chips: bool, sections: Iterable[Section]) -> Mapping[str, Any]:
+    return {"chips": chips, "sections": sorted(sections)}
+
+
+def _part_of(reply: RawReply, number: int) -> RawReply:
+    """The answer to one of several requests, or the refusal before it."""
+    if reply.value is None:
+        return reply
+    answers = reply.value.get("answers")
+    if not isinstance(answers, list) or not answers or not all(isinstance(each, dict) for each in answers):
+        return RawReply(reply.worker, None, "malformed", f"'answers' is {str(answers)[:40]}", reply.result)
+    answer = answers[min(number, len(answers) - 1)]
+    if number >= len(answers) and "error" not in answer:
+        return RawReply(reply.worker, None, "malformed", f"only {len(answers)} answers came", reply.result)
+    return _checked(answer, reply.worker, reply.result)
+
+
+def _checked(data: Mapping[str, Any], worker: int, result: RemoteResult) -> RawReply:
+    if "error" in data:
+        return RawReply(worker, None, str(data["error"]), str(data.get("message", "")), result)
+    return RawReply(worker, data, None, "", result)
+
+
 def _stdin(request: Request, payload: Payload) -> Callable[[HostTarget], bytes | Iterable[bytes]]:
     def stdin(target: HostTarget) -> bytes | Iterable[bytes]:
         body = request(target) if callable(request) else request
@@ -339,11 +397,9 @@ def _reply_of(result: RemoteResult) -> RawReply:
         return failed(
             "malformed", result.detail or f"{error} (exit status {result.exit_status}) {said}".strip()
         )
-    if "error" in data:
-        return failed(str(data["error"]), str(data.get("message", "")))
-    if result.exit_status != 0:
+    if "error" not in data and result.exit_status != 0:
         return failed("malformed", f"the agent ended with {result.exit_status} {said}".strip())
-    return RawReply(result.worker, data, None, "", result)
+    return _checked(data, result.worker, result)
 
 
 def _status_of(worker: int) -> Callable[[Mapping[str, Any]], protocol.WorkerStatus]:

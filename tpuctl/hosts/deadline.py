@@ -65,5 +65,5 @@ class TimedRemote(RemoteWrapper):
 
 
 def _not_asked(targets: Sequence[HostTarget]) -> list[RemoteResult]:
-    detail = "not asked any more: the time of this step was up"
+    detail = "not asked any more: the time of this step is over"
     return [RemoteResult(target.worker, None, failure=FailureKind.TIMEOUT, detail=detail) for target in targets]

@@ -22,14 +22,11 @@ class Section(StrEnum):
     HOST = "host"
     PYTHONS = "pythons"
     SPACE = "space"
-    BLOCKS = "blocks"
-    MOUNTS = "mounts"
     DISKS = "disks"
     GCSFUSE = "gcsfuse"
     CHIPS = "chips"
     ENVS = "envs"
     KERNEL = "kernel"
-    PACKAGES = "packages"
     VARIABLES = "variables"
 
 
@@ -80,8 +77,6 @@ class Host(Fact, frozen=True):
     root: str
     kernel: str
     os: str
-    cpus: int
-    uptime_s: float
     worker_id: str | None = None
 
 
@@ -101,36 +96,6 @@ class Space(Fact, frozen=True):
     error: str = ""
     total_bytes: int = 0
     free_bytes: int = 0
-    free_files: int = 0
-
-
-class Block(Fact, frozen=True):
-    """A disk or partition. `fs` is empty for nothing, None where nobody may know; `links` are its names in
-    /dev/disk/by-id, `backing` the file of a loop device."""
-
-    name: str
-    size_bytes: int
-    read_only: bool
-    device: str
-    partition_of: str = ""
-    links: tuple[str, ...] = ()
-    backing: str = ""
-    fs: str | None = ""
-    uuid: str = ""
-    label: str = ""
-
-
-class Mount(Fact, frozen=True):
-    """`alive`: a look at it came back in time, well or with `error`."""
-
-    path: str
-    source: str
-    fs: str
-    device: str
-    options: tuple[str, ...]
-    read_only: bool
-    alive: bool
-    error: str
 
 
 class MountedDisk(Fact, frozen=True):
@@ -161,7 +126,6 @@ class MountedBucket(Fact, frozen=True):
     program: str = ""
     keeper: str = ""
     options: tuple[str, ...] = ()
-    mounted_at: float | None = None
 
 
 class Gcsfuse(Fact, frozen=True):
@@ -188,19 +152,7 @@ class Kernel(Fact, frozen=True):
     """Limits as (soft, hard), None for none."""
 
     transparent_hugepages: str
-    hugepages_defrag: str
     memlock_bytes: tuple[int | None, int | None]
-    open_files: tuple[int | None, int | None]
-    max_map_count: int
-
-
-class Packages(Fact, frozen=True):
-    """`tool` is `apt` or empty; `installed` has the versions of those packages that were asked about."""
-
-    tool: str
-    locked_by: str
-    interrupted: bool
-    installed: Mapping[str, str]
 
 
 class Variable(Fact, frozen=True):
@@ -220,14 +172,11 @@ class Facts(Fact, frozen=True):
     host: Host | None = None
     pythons: tuple[Interpreter, ...] | None = None
     space: tuple[Space, ...] | None = None
-    blocks: tuple[Block, ...] | None = None
-    mounts: tuple[Mount, ...] | None = None
     disks: tuple[MountedDisk, ...] | None = None
     gcsfuse: Gcsfuse | None = None
     chips: Chips | None = None
     envs: tuple[Environment, ...] | None = None
     kernel: Kernel | None = None
-    packages: Packages | None = None
     variables: Mapping[str, Variable] | None = None
 
 

@@ -6,6 +6,7 @@ Answers may hold fields that we do not know.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
@@ -103,7 +104,6 @@ class HostFacts(Struct, frozen=True):
     user: str
     home: str
     python_version: str
-    python_executable: str
     kernel: str
     time: float
     disk_free_bytes: int
@@ -298,7 +298,6 @@ class PrepareReply(Struct, frozen=True):
     """Prepared, or the blobs that the host lacks."""
 
     prepared: bool
-    work_dir: str
     free_port: int | None
     missing: tuple[str, ...]
 
@@ -370,20 +369,31 @@ def parse_log_news(stdout: bytes) -> LogNews:
     begin = stdout.find(b"\n", head) + 1
     if head < 0 or not begin:
         raise MalformedReplyError("the host answered no logs")
-    line, left = stdout[head : begin - 1], len(stdout) - begin
+    line = stdout[head : begin - 1]
     try:
         announced = json.loads(line)
         counts = [_count(announced["news"][stream]) for stream in LOG_STREAMS]
         timed = {stream: _count(count) for stream, count in (announced.get("times") or {}).items()}
         skipped = {stream: _count(count) for stream, count in (announced.get("skipped") or {}).items()}
-        more = bool(announced.get("more")) or left < sum(counts) + sum(timed.values())
+        size, packed = sum(counts) + sum(timed.values()), bool(announced.get("packed"))
     except NO_ANSWER as error:
         raise MalformedReplyError(f"the host announced its logs as {line[:80]!r}") from error
+    if packed:
+        stdout, begin = _unpack(memoryview(stdout)[begin:], size), 0
+    more = bool(announced.get("more")) or len(stdout) - begin < size
     parts = []
     for count in (*counts, *timed.values()):
         parts.append(stdout[begin : begin + count])
         begin += count
     return LogNews(parts[0], parts[1], more, dict(zip(timed, parts[2:], strict=True)), skipped)
+
+
+def _unpack(packed: memoryview, size: int) -> bytes:
+    """At most `size` bytes of a zlib stream, as far as it came."""
+    try:
+        return zlib.decompressobj().decompress(packed, max(1, size))
+    except zlib.error as error:
+        raise MalformedReplyError(f"the host's logs cannot be unpacked: {error}") from error
 
 
 def parse_reply(stdout: bytes) -> Mapping[str, Any]:
@@ -413,7 +423,6 @@ def parse_host_facts(data: Mapping[str, Any]) -> HostFacts:
         user=_text(data, "user"),
         home=_text(data, "home"),
         python_version=_text(data, "python_version"),
-        python_executable=_text(data, "python_executable"),
         kernel=_text(data, "kernel"),
         time=_number(data, "time"),
         disk_free_bytes=int(_number(data, "disk_free_bytes")),
@@ -494,7 +503,6 @@ def parse_prepare_reply(data: Mapping[str, Any]) -> PrepareReply:
     prepared = bool(data.get("prepared", False))
     return PrepareReply(
         prepared=prepared,
-        work_dir=_text(data, "work_dir") if prepared else "",
         free_port=_optional_int(data, "free_port"),
         missing=tuple(str(sha256) for sha256 in missing),
     )

@@ -22,6 +22,11 @@ from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.hosts import Blob, FailureKind, HostTarget
 from tpuctl.model.verdict import Blocked, Wait, wait_for
 
+NO_ROOT = Blocked(
+    "mounting needs root on the hosts, and the login user has none: `sudo -n true` fails there",
+    "with OS Login: roles/compute.osAdminLogin; on the simulator: tpuctl sim up --hosts isolated",
+)
+
 PROVISION = "provision-"
 """Begins the name of a run that is a provisioning job."""
 DEADLINE_S = 3600

@@ -14,9 +14,15 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import HostAgent, Reply
+from tpuctl.hosts.agent import HostAgent, Reply, Request
 from tpuctl.hosts.commands import SILENCE_S
-from tpuctl.hosts.protocol import MalformedReplyError, parse_copy_status, parse_lacks_reply
+from tpuctl.hosts.protocol import (
+    LacksReply,
+    MalformedReplyError,
+    PrepareReply,
+    parse_copy_status,
+    parse_lacks_reply,
+)
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.host_copies import CopyJob, HostCopies, copy_name, inside
 from tpuctl.transfer.lacking import (
@@ -44,6 +50,8 @@ class Distributed(Struct, frozen=True):
     """Workers that lack something because the time was up: the same call goes on there."""
     copying: frozenset[int] = frozenset()
     """Those of them that get it from others meanwhile, or wait for their turn to."""
+    prepared: Mapping[int, Reply[PrepareReply]] = {}
+    """What workers to which something was sent said to `prepare` behind that."""
 
 
 def distribute(
@@ -77,15 +85,27 @@ def distribute_in_steps(
     job: CopyJob,
     complete: Sequence[HostTarget] = (),
     where: Where = CODE,
+    known: Sequence[Reply[LacksReply]] = (),
+    prepare: Request | None = None,
 ) -> Distributed:
     """Like `distribute`, but nothing more is sent from `until` on (by `clock`), and it returns at most
     OVERTIME_S later. What hosts copy from each other they go on with on their own; the same call later finds
-    how far they got. `complete` are hosts of the slice that have all contents already."""
+    how far they got. `complete` are hosts of the slice that have all contents already, `known` what some
+    lack; `prepare` follows what is sent to a host, in the same call."""
     name = copy_name(job, content.sha256, "fetch")
     spread = Spreading(
-        agent, targets, content, clock, emit, where=where, until=until, complete=complete, copy=name
+        agent,
+        targets,
+        content,
+        clock,
+        emit,
+        where=where,
+        until=until,
+        complete=complete,
+        copy=name,
+        prepare=prepare,
     )
-    spread.query_hosts()
+    spread.query_hosts(known)
     copies = HostCopies(spread, job)
     copying = copies.go_on()
     if not spread.late() and not where.hosts_only:
@@ -95,7 +115,10 @@ def distribute_in_steps(
 
 def _distributed(spread: Spreading, relayed: bool, copying: frozenset[int]) -> Distributed:
     unfinished = frozenset(spread.state.unfinished())
-    return Distributed(dict(spread.state.failed), spread.meter.moved, relayed, unfinished, copying & unfinished)
+    state = spread.state
+    return Distributed(
+        dict(state.failed), spread.meter.moved, relayed, unfinished, copying & unfinished, dict(state.prepared)
+    )
 
 
 class _ConnectedRelay:
@@ -158,15 +181,15 @@ class _ConnectedRelay:
     def _fetch_round(self, servers: Sequence[int], clients: Sequence[int]) -> list[int]:
         """Lets `clients` fetch from `servers`; returns the clients that lack nothing any more."""
         spread = self._spread
-        with _Serving(spread.agent, spread.targets(servers), spread.where.area) as doors:
-            ready = [worker for worker in servers if worker in doors]
+        with _Serving(spread.agent, spread.targets(servers), spread.where.area) as serving:
+            ready = [worker for worker in servers if worker in serving]
             if not ready:
                 return []
             chosen = {worker: ready[index % len(ready)] for index, worker in enumerate(clients)}
 
             def request(target: HostTarget) -> Mapping[str, Any]:
                 server = chosen[target.worker]
-                return {**spread.request(), "address": inside(spread.by_worker[server]), **doors[server]}
+                return {**spread.request(), "address": inside(spread.by_worker[server]), **serving[server]}
 
             replies = spread.agent.converse(
                 spread.targets(clients),
@@ -203,7 +226,7 @@ class _Serving:
         self._agent = agent
         self._targets = targets
         self._area = area
-        self._doors: dict[int, Mapping[str, Any]] = {}
+        self._serving: dict[int, Mapping[str, Any]] = {}
         self._over = threading.Event()
         self._changed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="tpuctl-serve", daemon=True)
@@ -211,7 +234,7 @@ class _Serving:
     def __enter__(self) -> Mapping[int, Mapping[str, Any]]:
         self._thread.start()
         self._changed.wait(SERVE_WAIT_S)
-        return dict(self._doors)
+        return dict(self._serving)
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
@@ -228,8 +251,8 @@ class _Serving:
 
         def on_progress(worker: int, report: Mapping[str, Any]) -> None:
             told = parse_copy_status(report)
-            self._doors[worker] = {"port": told.port, "token": told.token}
-            if len(self._doors) == len(self._targets):
+            self._serving[worker] = {"port": told.port, "token": told.token}
+            if len(self._serving) == len(self._targets):
                 self._changed.set()
 
         try:

@@ -21,9 +21,10 @@ COPY_MAX_S = 900
 """A copy that takes longer hangs and ends; its worker is sent to directly."""
 SERVE_IDLE_S = 60
 """A host that nobody has asked for anything for so long stops serving: nobody needs to tell it to."""
-POLL_FIRST_S = 0.2
-POLL_MAX_S = 2.0
-"""Between two looks at copies, while there is time to look."""
+PAUSE_S = 0.2
+PATIENCE_S = 4.0
+"""Between two looks at copies, while there is time to look; so long a host waits for the end of its own before
+it answers, so that it need not be asked every second."""
 _NOT_BEGUN = CopyStatus(WorkerState.ABSENT)
 
 
@@ -67,15 +68,14 @@ class HostCopies:
     def go_on(self) -> frozenset[int]:
         """Has hosts copy from those that have everything, and watches while there is time and nothing else to
         do. Returns those that are at it then, or wait for their turn."""
-        spread, pause = self._spread, POLL_FIRST_S
+        spread = self._spread
         while True:
             copying = frozenset(self._begin())
             self.begun = self.begun or bool(copying)
             if not copying or spread.late() or not copying.issuperset(spread.state.unfinished()):
                 return copying
-            spread.clock.sleep(pause)
-            pause = min(POLL_MAX_S, 1.5 * pause)
-            spread.ask(sorted(copying))
+            spread.clock.sleep(PAUSE_S)
+            spread.ask(sorted(copying), patience_s=PATIENCE_S)
 
     def _begin(self) -> list[int]:
         """Begins what can be begun now. A worker whose copy has ended and that lacks something all the same is

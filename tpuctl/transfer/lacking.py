@@ -12,8 +12,8 @@ from msgspec import Struct, field
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import HostAgent, Reply
-from tpuctl.hosts.protocol import CopyStatus, LacksReply
+from tpuctl.hosts.agent import HostAgent, Reply, Request
+from tpuctl.hosts.protocol import CopyStatus, LacksReply, PrepareReply
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.transfer.progress import Meter
 from tpuctl.transfer.tree import Blob, Content, list_blobs, parse_tree, select_lacking
@@ -22,7 +22,8 @@ FEW_WORKERS = 4
 SMALL_BYTES = 1 << 20
 """Up to so many workers or bytes, sending to each of them directly is faster than setting up a relay."""
 INLINE_TREE = 16 << 10
-"""A list of files up to this size goes to every worker directly."""
+"""A list of files up to this size, and all code that is not larger together with its list, goes to every worker
+directly."""
 FLAT_WORKERS = 64
 """Up to so many workers one of them serves all others; beyond, those that are done serve too."""
 FAN_OUT = 16
@@ -50,13 +51,14 @@ CODE = Where("blobs")
 
 
 class State(Struct):
-    """What is known about each worker: what it lacks (None: it has not seen the tree), why it was given up, and
-    how the copy stands that it makes by itself."""
+    """What is known about each worker: what it lacks (None: it has not seen the tree), why it was given up, how
+    the copy stands that it makes by itself, and what it said to `prepare` behind the contents."""
 
     needs: dict[int, frozenset[Blob] | None] = field(default_factory=dict)
     begun: dict[int, Mapping[Blob, int]] = field(default_factory=dict)
     copies: dict[int, CopyStatus] = field(default_factory=dict)
     failed: dict[int, Reply[Any]] = field(default_factory=dict)
+    prepared: dict[int, Reply[PrepareReply]] = field(default_factory=dict)
 
     def unfinished(self) -> list[int]:
         return [worker for worker, need in self.needs.items() if need != frozenset()]
@@ -69,7 +71,8 @@ class Spreading:
     """One tree on its way to `targets`, until `until` by `clock`.
 
     `complete` are hosts of the same slice that have all contents already; `copy` is what hosts call the copies
-    that they make by themselves, if they do. Raises ValueError for a tree that is none.
+    that they make by themselves, if they do; `prepare` follows what is sent to a host. Raises ValueError for a
+    tree that is none.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Spreading:
         until: float | None = None,
         complete: Sequence[HostTarget] = (),
         copy: Mapping[str, str] | None = None,
+        prepare: Request | None = None,
     ) -> None:
         self.agent = agent
         self.clock = clock
@@ -94,16 +98,23 @@ class Spreading:
         self.state = State()
         self.meter = Meter(clock, emit, next(iter(targets)).slice_name if targets else "", len(targets))
         self._blobs = list_blobs(parse_tree(content.tree))
+        self._tree = Blob(content.sha256, len(content.tree))
         self._until = until
         self._copy = copy
+        self._prepare = prepare
 
-    def query_hosts(self) -> None:
-        """What each lacks; a list of files that is short, or for few workers, goes to those that have not seen
-        it."""
-        everyone = list(self.by_worker)
-        self.ask(everyone)
-        new = [worker for worker in everyone if self.state.needs.get(worker, frozenset()) is None]
-        if len(new) <= FEW_WORKERS or len(self.content.tree) <= INLINE_TREE:
+    def query_hosts(self, known: Sequence[Reply[LacksReply]] = ()) -> None:
+        """What each lacks, but for `known` answers; a list of files that is short, for few workers, or that no
+        other host has goes to those that have not seen it."""
+        for answer in known:
+            self._note_answer(answer)
+        told = {answer.worker for answer in known}
+        self.ask([worker for worker in self.by_worker if worker not in told])
+        new = [worker for worker in self.by_worker if self.state.needs.get(worker, frozenset()) is None]
+        everything = frozenset([self._tree, *self._blobs])
+        if self.where == CODE and sum(blob.size for blob in everything) <= INLINE_TREE:
+            self.state.needs.update(dict.fromkeys(new, everything))
+        elif self.where.hosts_only or len(new) <= FEW_WORKERS or len(self.content.tree) <= INLINE_TREE:
             self.ask(new, with_tree=True)
 
     def late(self) -> bool:
@@ -137,13 +148,16 @@ class Spreading:
     def targets(self, workers: Iterable[int]) -> list[HostTarget]:
         return [self.by_worker[worker] for worker in workers]
 
-    def ask(self, workers: Sequence[int], *, with_tree: bool = False) -> None:
-        """What they lack now; sends the list of files along if they have not seen it."""
+    def ask(self, workers: Sequence[int], *, with_tree: bool = False, patience_s: float = 0.0) -> None:
+        """What they lack now; sends the list of files along if they have not seen it. So long, but not beyond
+        the end of the time, they wait for the end of their copies."""
         if workers:
             tree = self.content.tree if with_tree else None
             timeout_s = self.limited(ASK_TIMEOUT_S)
-            targets = self.targets(workers)
-            for answer in self.agent.lacks(targets, self.request(), tree=tree, timeout_s=timeout_s):
+            targets, request = self.targets(workers), self.request()
+            if patience_s and self._until is not None:
+                request["patience_s"] = max(0.0, min(patience_s, self._until - self.clock.now()))
+            for answer in self.agent.lacks(targets, request, tree=tree, timeout_s=timeout_s):
                 self._note_answer(answer)
             if tree is not None:
                 self.meter.add(len(tree) * len(workers))
@@ -196,7 +210,7 @@ class Spreading:
         """Sends each worker its own contents over its own connection."""
 
         def wanted(target: HostTarget) -> list[Blob]:
-            return [blob for blob in self._blobs if blob in needs[target.worker]]
+            return [blob for blob in (self._tree, *self._blobs) if blob in needs[target.worker]]
 
         def received(worker: int, blob: Blob) -> int:
             return min(blob.size, max(0, self.state.begun.get(worker, {}).get(blob, 0)))
@@ -204,22 +218,24 @@ class Spreading:
         self.meter.expect(
             sum(blob.size - received(worker, blob) for worker in workers for blob in needs[worker])
         )
-        return self.agent.call(
+        replies, prepared = self.agent.receive(
             self.targets(workers),
-            "receive",
             lambda target: {
                 "area": self.where.area,
                 "blobs": [[blob.sha256, blob.size, received(target.worker, blob)] for blob in wanted(target)],
             },
-            payload=lambda target: self._pieces((b, received(target.worker, b)) for b in wanted(target)),
+            lambda target: self._pieces((b, received(target.worker, b)) for b in wanted(target)),
+            prepare=self._prepare,
             timeout_s=self.limited(TRANSFER_TIMEOUT_S),
         )
+        self.state.prepared.update((reply.worker, reply) for reply in prepared)
+        return replies
 
     def _pieces(self, wanted: Iterable[tuple[Blob, int]]) -> Iterator[bytes]:
         """The rest of each content behind what has come of it, until the time is up."""
         for blob, come in wanted:
             at = 0
-            for data in self.content.read(blob.sha256):
+            for data in [self.content.tree] if blob == self._tree else self.content.read(blob.sha256):
                 for start in range(0, len(data), PIECE):
                     piece = data[start : start + PIECE][: blob.size - at]
                     at += len(piece)

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
-from tpuctl.hosts.agent import HostAgent, Reply
+from tpuctl.hosts.agent import HostAgent, Reply, Request
 from tpuctl.hosts.deadline import is_late
-from tpuctl.hosts.protocol import PrepareReply, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import LacksReply, PrepareReply, WorkerState, WorkerStatus
 from tpuctl.hosts.provision import Deliver
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
@@ -17,7 +17,8 @@ from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
 from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.transfer.bundle import store_content
 from tpuctl.transfer.distribute import distribute_in_steps
-from tpuctl.transfer.host_copies import CopyJob
+from tpuctl.transfer.host_copies import CopyJob, copy_name
+from tpuctl.transfer.lacking import CODE
 from tpuctl.transfer.tree import Blob, Content, make_tree
 
 T = TypeVar("T")
@@ -103,26 +104,29 @@ def prepare_on(
     if until is not None:
         sending = min(sending, until - DRAIN_S)
 
-    def ask() -> list[PrepareReply]:
-        answers = agent.prepare(
-            targets,
-            run=run,
-            attempt=attempt,
-            fence=fence,
-            bundle=bundle,
-            want_port=lambda target: target.worker == first,
-        )
-        return require_values(answers, "prepare")
+    def request(target: HostTarget) -> Mapping[str, Any]:
+        want_port = target.worker == first
+        return {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle, "want_port": want_port}
 
+    lacks = {"area": CODE.area, "tree": bundle, "copy": copy_name(job, bundle, "fetch")}
+    done: dict[int, PrepareReply] = {}
     lacking = list(targets) if send_first else []
+    known: list[Reply[LacksReply]] = []
     for _ in range(PREPARE_ROUNDS):
-        waiting = _send_code(services, agent, lacking, targets, bundle, job, sending) if lacking else ""
-        if waiting:
-            return waiting
-        replies = ask()
-        lacking = [t for t, reply in zip(targets, replies, strict=True) if not reply.prepared]
+        if lacking:
+            sent = _send_code(services, agent, lacking, targets, bundle, job, sending, known, request)
+            if isinstance(sent, str):
+                return sent
+            done.update(sent)
+        asked = [target for target in targets if target.worker not in done]
+        answers, told = agent.prepare_or_lack(asked, request, lacks)
+        for target, reply in zip(asked, require_values(answers, "prepare"), strict=True):
+            if reply.prepared:
+                done[target.worker] = reply
+        lacking = [target for target in asked if target.worker not in done]
         if not lacking:
-            return replies
+            return [done[target.worker] for target in targets]
+        known = [answer for answer in told if answer.value is not None and answer.worker not in done]
     raise PartialError(
         f"{len(lacking)} of {counted(len(targets), 'worker')} lost the code again as soon as it was there",
         hint="is their disk full? tpuctl exec NAME -- df -h",
@@ -138,8 +142,10 @@ def _send_code(
     bundle: str,
     job: CopyJob,
     until: float,
-) -> str:
-    """Sends what is lacking until the time is up; what is waited for then."""
+    known: Sequence[Reply[LacksReply]],
+    prepare: Request,
+) -> dict[int, PrepareReply] | str:
+    """Sends what is lacking until the time is up: what is waited for then, or who prepared it at once."""
     store = services.store
     content = Content(store.get_blob(bundle), lambda sha256: [store.get_blob(sha256)])
     sent = distribute_in_steps(
@@ -151,14 +157,22 @@ def _send_code(
         until=until,
         job=job,
         complete=[target for target in everyone if target not in lacking],
+        known=known,
+        prepare=prepare,
     )
     require_all(list(sent.failed.values()), "receive the code")
+    prepared = {
+        worker: reply.value
+        for worker, reply in sent.prepared.items()
+        if reply.value is not None and reply.value.prepared
+    }
     if sent.copying:
         have = len(everyone) - len(sent.unfinished)
         return f"the code, which workers copy from each other: {have} of {len(everyone)} have it"
     # What is left of the time may be too little for their word that nothing is lacking: the next step asks.
-    unfinished = len(sent.unfinished) or (len(lacking) if services.clock.now() >= until else 0)
-    return f"the code on {counted(unfinished, 'worker')}" if unfinished else ""
+    to_ask = len(lacking) - len(prepared)
+    unfinished = len(sent.unfinished) or (to_ask if services.clock.now() >= until else 0)
+    return f"the code on {counted(unfinished, 'worker')}" if unfinished else prepared
 
 
 def deliver_files(services: Services, agent: HostAgent, until: float | None = None) -> Deliver:
