@@ -50,6 +50,7 @@ def add(session: Session, *words: str, status: int = 0) -> str:
             "--opt",
         ),
         (("gs://sim-bucket:/mnt/n", "--cache-dir", "/c"), 2, "without a limit fills the disk", "--cache-size"),
+        (("gs://sim-bucket:/mnt/n", "--flat"), 2, "a bucket that is there stays as it is", "--create --flat"),
         (("gs://sim-bucket:/etc/n",), 2, "/etc/n is no place for a mount", "/mnt/data"),
         (("gs://sim-bucket:/mnt/n", "--create"), 6, "gs://sim-bucket is there already", "leave out --create"),
     ],

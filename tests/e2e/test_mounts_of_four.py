@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from tests.e2e.test_mounts import make_tree_bucket
 from tests.support.require import require_gcsfuse, require_isolated_hosts
 from tests.support.session import Session, open_session
+from tests.support.soak import soak
 from tpuctl.sim.server import control
 
 HOSTS = 4
@@ -31,21 +33,22 @@ OF_HOSTS = 25
 SLOW_S = 4.0
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
+ORBAX = "0.12.8"
 CHECKPOINT = """
 import hashlib, sys
 import numpy, orbax.checkpoint
 verb, path, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 checkpointer = orbax.checkpoint.PyTreeCheckpointer()
 if verb == "save":
-    dice = numpy.random.default_rng(1)
-    tree = {"w%d" % number: dice.random(size // 80) for number in range(10)}
+    block = numpy.random.default_rng(1).integers(0, 1 << 63, size // 80)
+    tree = {"w%d" % number: block + number for number in range(10)}
     checkpointer.save(path, tree)
 else:
     tree = checkpointer.restore(path)
 found = hashlib.sha256()
 for key in sorted(tree):
-    found.update(numpy.asarray(tree[key]).tobytes())
-print(sum(numpy.asarray(each).nbytes for each in tree.values()), found.hexdigest())
+    found.update(numpy.ascontiguousarray(tree[key]))
+print(sum(each.nbytes for each in tree.values()), found.hexdigest())
 """
 
 
@@ -124,22 +127,42 @@ def test_ten_thousand_files_of_one_folder_are_listed_by_every_host(session: Sess
     assert on(session, f"cat {FLAT}/many/000777") == ["777"] * HOSTS
 
 
-@pytest.mark.soak
-def test_a_checkpoint_of_500_mb_is_read_back_by_every_host(session: Session, seen_by_hosts: Path) -> None:
+def install_orbax(folder: Path) -> None:
+    """With all that it needs, 600 MB, which is kept for the next time; compiled is what an import takes."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpuctl-tests"
+    kept = cache / f"orbax-{ORBAX}-{sys.implementation.cache_tag}"
+    if not kept.is_dir():
+        fresh = cache / f".{kept.name}-{os.getpid()}"
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(fresh)]
+        if subprocess.run([*pip, f"orbax-checkpoint=={ORBAX}"], check=False, timeout=600).returncode:
+            shutil.rmtree(fresh, ignore_errors=True)
+            pytest.skip(f"needs a package index that has orbax-checkpoint {ORBAX}")
+        compiled = {"PYTHONPATH": str(fresh), "PATH": os.environ["PATH"]}
+        subprocess.run([sys.executable, "-c", "import orbax.checkpoint"], env=compiled, check=True, timeout=300)
+        fresh.replace(kept)
+    try:
+        shutil.copytree(kept, folder, copy_function=os.link)
+    except shutil.Error:  # the cache is on another disk
+        shutil.copytree(kept, folder, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("readers", ["1", soak("0-3")])
+def test_a_checkpoint_of_500_mb_is_read_back_by_other_hosts(
+    session: Session, seen_by_hosts: Path, readers: str
+) -> None:
     """By orbax, which writes beside its place and renames the folder at the end."""
     if Path(sys.executable).is_relative_to("/tmp"):
         pytest.skip("needs a Python outside of /tmp: hosts have one of their own")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(seen_by_hosts / "packages")]
-    if subprocess.run([*pip, "orbax-checkpoint==0.12.8"], check=False, timeout=600).returncode:
-        pytest.skip("needs a package index that has orbax-checkpoint 0.12.8")
+    install_orbax(seen_by_hosts / "packages")
     (seen_by_hosts / "checkpoint.py").write_text(CHECKPOINT)
     words = f"PYTHONPATH={seen_by_hosts}/packages {sys.executable} {seen_by_hosts}/checkpoint.py"
+    path = f"{TREE}/checkpoint-{readers}"
     began = time.monotonic()
-    [wrote] = on(session, f"{words} save {TREE}/checkpoint 500000000", "--worker", "0")
+    [wrote] = on(session, f"{words} save {path} 500000000", "--worker", "0")
     wrote_s, began = time.monotonic() - began, time.monotonic()
     assert int(wrote.split()[0]) == 500_000_000
-    assert on(session, f"{words} restore {TREE}/checkpoint 500000000") == [wrote] * HOSTS
-    print(f"500 MB by orbax: written in {wrote_s:.1f} s, read by all in {time.monotonic() - began:.1f} s")
+    assert set(on(session, f"{words} restore {path} 500000000", "--worker", readers)) == {wrote}
+    print(f"500 MB by orbax: written in {wrote_s:.1f} s, read in {time.monotonic() - began:.1f} s")
 
 
 def test_all_hosts_wait_for_a_slow_bucket_at_the_same_time(session: Session) -> None:

@@ -25,8 +25,12 @@ REF = MountRef("data", "/mnt/data", "train")
 PLAIN = mounted(RULES, REF, FILES)
 BROUGHT = mounted(RULES, replace(REF, program=SHA, program_bytes=7), FILES)
 HOST: Mapping[str, Any] = {
-    **{"hostname": "t1v", "user": "ada", "home": "/home/ada", "root": "sudo", "kernel": "6.8", "os": "Ubuntu"},
-    **{"cpus": 240, "uptime_s": 60.0},
+    "hostname": "t1v",
+    "user": "ada",
+    "home": "/home/ada",
+    "root": "sudo",
+    "kernel": "6.8",
+    "os": "Ubuntu",
 }
 
 

@@ -12,6 +12,7 @@ from tpuctl.errors import UsageError
 from tpuctl.model.facts import BucketPlace
 from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.model.slice_spec import MountRef
+from tpuctl.mounts.follow import parse_ref
 from tpuctl.mounts.render import (
     cache_of,
     check_ttl,
@@ -22,7 +23,7 @@ from tpuctl.mounts.render import (
     what_others_see,
 )
 from tpuctl.mounts.rules import MountRules
-from tpuctl.mounts.spec import ttl_options
+from tpuctl.mounts.spec import options_said, ttl_options
 
 TABLE, FLAGS = load_mount_table()
 RULES = MountRules(TABLE, FLAGS)
@@ -112,6 +113,26 @@ def test_options_that_gcsfuse_does_not_have_are_refused_by_name(key: str, value:
     with pytest.raises(UsageError, match=said) as refused:
         options_of(RULES, ref(options={key: value}), RULES.pinned)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        ("file-mode=9", {}, "file-mode=644"),
+        ("uid=ada", {}, "uid=60"),
+        ("metadata-cache:ttl-sec=9", {}, "metadata-cache:ttl-secs=…"),
+        ("", {"file-mode": "9"}, "--file-mode 644"),
+        ("", {"metadata-cache.ttl-secs": "soon"}, "--opt metadata-cache:ttl-secs=60"),
+        ("", {"implicit-dirs": "yes"}, "--implicit-dirs"),
+    ],
+)
+def test_the_hint_for_an_option_is_in_the_form_in_which_it_was_typed(
+    words: str, said: dict[str, str], hint: str
+) -> None:
+    text = "gs://data:/mnt/data:train" + (f",{words}" if words else "")
+    with pytest.raises(UsageError) as refused:
+        parse_ref(RULES, text, options_said(said))
+    assert refused.value.hint == hint
 
 
 def test_an_option_of_a_later_version_is_refused_in_an_earlier_one() -> None:

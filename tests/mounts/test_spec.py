@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.errors import UsageError
+from tpuctl.errors import ConflictError, UsageError
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.spec import (
     check_together,
+    check_unused,
     check_variables,
     is_asked,
     merge_mounts,
@@ -96,6 +97,15 @@ def test_a_path_has_one_mount() -> None:
     assert not is_asked((one, three), two)
 
 
+def test_another_folder_takes_no_path_that_has_a_mount() -> None:
+    known = (parse("gs://one/a:/mnt/a"), parse("gs://one:/mnt/b"))
+    check_unused(known, (parse("gs://one/a:/mnt/a:checkpoint,ttl=9"), parse("gs://two:/mnt/c")))
+    for text in ("gs://one:/mnt/a", "gs://two/a:/mnt/a"):
+        with pytest.raises(ConflictError, match="gs://one/a is mounted at /mnt/a") as refused:
+            check_unused(known, (parse(text),))
+        assert "tpuctl mount rm /mnt/a" in (refused.value.hint or "")
+
+
 def test_what_was_said_once_need_not_be_said_again() -> None:
     plain = parse("gs://one:/mnt/a")
     told = MountRef("one", "/mnt/a", "train", options={"implicit-dirs": "false"}, read_only=True)
@@ -153,7 +163,8 @@ def test_what_is_said_with_flags_counts_over_what_stands_behind_the_profile() ->
     )
     assert (found.ref.options["metadata-cache.ttl-secs"], found.cross_region) == ("0", True)
     assert not found.ref.read_only
-    assert parse_mount("gs://data:/mnt/data,read-only", PROFILES, "train").ref.read_only
+    for word, read_only in (("read-only", True), ("read-only=true", True), ("read-only=false", False)):
+        assert parse_mount(f"gs://data:/mnt/data,{word}", PROFILES, "train").ref.read_only is read_only
 
 
 @pytest.mark.parametrize(
@@ -163,7 +174,11 @@ def test_what_is_said_with_flags_counts_over_what_stands_behind_the_profile() ->
         ("ttl", "is no option of a mount"),
         ("slow", "is no option of a mount"),
         ("cache-dir=/c", "without a limit"),
+        ("cache-dir=c,cache-size=1", "no folder of a host"),
         ("cache-size=all", "no number of GiB"),
+        ("read-only=yes", "read-only=yes is neither true nor false"),
+        ("read-only=True", "read-only=True is neither"),
+        ("cross-region=1", "cross-region=1 is neither"),
     ],
 )
 def test_options_that_cannot_be(words: str, said: str) -> None:

@@ -34,7 +34,7 @@ class Ran:
 
 def brought(hosts: int, answer_s: float) -> tuple[float, list[int]]:
     """Seconds that it takes, and how many commands each host was sent."""
-    place = MemoryPlace(cut_cable=True)
+    place = MemoryPlace()
     try:
         services = place.machine()
         record = bring_up(services, "big", **SIZES[hosts])

@@ -10,7 +10,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.engine.events import Note
-from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.input_files import read_file
@@ -18,7 +17,6 @@ from tpuctl.lib.names import region_of
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.model.slice_spec import MountRef, SliceSpec
-from tpuctl.model.verdict import Done
 from tpuctl.mounts.hosts import KeeperFiles, Mounted, mounted
 from tpuctl.mounts.render import check_ttl, options_of
 from tpuctl.mounts.rules import MountRules
@@ -27,12 +25,13 @@ from tpuctl.mounts.spec import (
     Options,
     Refs,
     check_together,
+    check_unused,
     is_asked,
     merge_mounts,
     parse_mount,
 )
-from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import get_slice, save
+from tpuctl.state.repository import get_slice
+from tpuctl.state.spec_changes import change_spec
 
 PROGRAM_LIMIT = 256 << 20
 """Bytes; gcsfuse 3.11 has 60 million."""
@@ -49,19 +48,30 @@ def parse_ref(rules: MountRules, text: str, said: Options | None = None) -> Moun
     """`text` with what else was said of it. Raises UsageError for what cannot be."""
     request = parse_mount(text, rules.profiles, rules.default, said)
     ref = request.ref
+    for key, value in ref.options.items():
+        rules.check_option(key, value, rules.pinned, flag=said is not None and key in said.keys)
     found = replace(ref, read_only=ref.read_only or rules.profile(ref.profile).read_only)
     check_ttl(options_of(rules, found, rules.pinned))
     return replace(request, ref=found)
 
 
 def resolve_mounts(
-    services: Services, said: Sequence[str], known: Refs, spec: SliceSpec, zones: Sequence[str]
+    services: Services,
+    said: Sequence[str],
+    known: Refs,
+    spec: SliceSpec,
+    zones: Sequence[str],
+    *,
+    replaces: bool,
 ) -> tuple[frozenset[str], Refs]:
     """What `--mount` comes to for a slice with `known` mounts, anywhere in `zones`: the paths that it names,
-    and the mounts of which something is new. Raises UsageError."""
+    and the mounts of which something is new. Raises UsageError; unless it `replaces`, also ConflictError for a
+    path at which another folder is mounted."""
     rules = load_rules()
     requests = [parse_ref(rules, text) for text in said]
     refs = tuple(each.ref for each in requests)
+    if not replaces:
+        check_unused(known, refs)
     check_together(
         (*(each for each in known if each.path not in {ref.path for ref in refs}), *refs),
         [disk.path for disk in spec.disks],
@@ -150,17 +160,16 @@ def mount_rows(refs: Refs) -> list[dict[str, Any]]:
 
 def change_mounts(services: Services, name: str, change: Callable[[Refs], Refs], why: str) -> SliceRecord:
     """The slice has these mounts from now on, also on the hosts that come after these."""
-
-    def step() -> Outcome:
-        stored = get_slice(services, name)
-        wanted = change(stored.record.spec.mounts)
-        if wanted != stored.record.spec.mounts:
-            record_decision(services, stored.record.key, "mounts", why)
-            save(services, stored, replace(stored.record, spec=replace(stored.record.spec, mounts=wanted)))
-        return Outcome(Done(), acted=False)
-
-    converge(services, name, step)
+    change_spec(services, name, "mounts", change, why)
     return get_slice(services, name).record
+
+
+def begin_mount(services: Services, name: str, ref: MountRef) -> SliceRecord:
+    """Before hosts get a mount, the slice knows of it: who is killed leaves none that nobody can name. Until it
+    is remembered, no pass mounts it."""
+    begun = (replace(ref, leaving=True),)
+    why = f"{ref.source} at {ref.path} is to be mounted"
+    return change_mounts(services, name, lambda known: merge_mounts(known, begun), why)
 
 
 def remember(services: Services, name: str, ref: MountRef) -> SliceRecord:

@@ -9,16 +9,17 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.hosts.facts import Facts, MountedBucket, Section
-from tpuctl.hosts.provision import Operation
+from tpuctl.hosts.provision import NO_ROOT, Operation
 from tpuctl.model.hosts import Blob
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.model.verdict import Blocked
 from tpuctl.mounts.render import cache_of, command_line, digest_of, options_of, render_configuration
 from tpuctl.mounts.rules import MountRules
 
-NO_ROOT = "mounting needs root on the hosts, and this user has none"
-NO_FUSE = "the hosts have no /dev/fuse"
-ROOT_HINT = "on the simulator: tpuctl sim up --hosts isolated"
+NO_FUSE = Blocked(
+    "the hosts have no /dev/fuse",
+    "tpuctl exec SLICE -- sudo modprobe fuse; on the simulator: tpuctl sim up --hosts isolated",
+)
 WELL = "mounted"
 
 
@@ -65,13 +66,13 @@ class Mounted(Struct, frozen=True):
 
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
         if facts.host is not None and not facts.host.root:
-            return Blocked(NO_ROOT, ROOT_HINT)
+            return NO_ROOT
         there, gcsfuse = find_mount(facts, self.ref.path), facts.gcsfuse
         as_asked = there is not None and there.alive and there.digest == self.digest
         if as_asked and not (self.renew and has_old_keeper(facts, self)):
             return ()
         if gcsfuse is None or not gcsfuse.fuse:
-            return Blocked(NO_FUSE, ROOT_HINT)
+            return NO_FUSE
         program = self.ref.program
         known = program[:16] in gcsfuse.programs if program else gcsfuse.version == self.version
         if known:

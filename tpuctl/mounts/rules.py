@@ -14,6 +14,7 @@ from tpuctl.lib.text import suggest
 from tpuctl.model.facts import BucketPlace
 from tpuctl.model.regions import is_near
 from tpuctl.model.slice_spec import MountRef
+from tpuctl.mounts.spec import typed_as
 
 _NUMBERS = {
     "int": re.compile(r"-?\d{1,12}"),
@@ -21,6 +22,7 @@ _NUMBERS = {
     "bool": re.compile("true|false"),
 }
 _NUMBERS |= {"float64": re.compile(r"-?\d+(\.\d+)?"), "duration": re.compile(r"(\d+(\.\d+)?(ms|s|m|h))+")}
+_EXAMPLES = {"int": "60", "octal": "644", "bool": "true", "float64": "0.5", "duration": "30s"}
 _OURS = frozenset({"foreground", "disable-autoconfig", "only-dir", "app-name", "profile", "machine-type"})
 """Options that tpuctl itself needs to be as they are."""
 
@@ -101,21 +103,21 @@ class MountRules:
             if _parts(row["from"]) <= _parts(version) <= _parts(row["to"]):
                 raise UsageError(f"gcsfuse {version} is not used: {row['why']}", hint=f"gcsfuse {self.pinned}")
 
-    def check_option(self, key: str, value: str, version: str) -> None:
-        """Raises UsageError for an option that gcsfuse does not have, or a value that is none."""
+    def check_option(self, key: str, value: str, version: str, *, flag: bool = False) -> None:
+        """Raises UsageError for an option that gcsfuse does not have, or a value that is none. `flag`: it was
+        typed as one, and not behind a profile."""
         known = self.keys(version)
         if key not in known:
             near = suggest(key, list(known))
-            hint = f"--opt {near.replace('.', ':')}=…" if near else "gcsfuse --help has the list"
+            hint = typed_as(near, "…", flag=flag) if near else "gcsfuse --help has the list"
             raise UsageError.of("opt", f"gcsfuse {version} has no option {key}", hint)
         if key in _OURS:
-            raise UsageError.of("opt", f"{key} is tpuctl's own to set", f"leave out --opt {key}")
+            raise UsageError.of("opt", f"{key} is tpuctl's own to set", f"leave out {key}")
         kind = known[key][1]
         form = _NUMBERS.get(kind)
         if form is not None and not form.fullmatch(value):
-            raise UsageError.of(
-                "opt", f"{key}={value}: not a value of type {kind}", f"--opt {key.replace('.', ':')}=…"
-            )
+            hint = typed_as(key, _EXAMPLES[kind], flag=flag)
+            raise UsageError.of("opt", f"{key}={value}: not a value of type {kind}", hint)
 
     def check_location(self, ref: MountRef, place: BucketPlace, zone: str, *, cross_region: bool) -> str:
         """What reading from the bucket costs there, in words; empty for nothing. Raises UsageError for another

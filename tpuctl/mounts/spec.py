@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from tpuctl.errors import UsageError
+from tpuctl.errors import ConflictError, UsageError
 from tpuctl.model.slice_spec import MountRef
 
 FORM = "gs://BUCKET[/DIR]:/PATH[:PROFILE][,OPTION…]"
@@ -102,12 +102,33 @@ def options_said(said: Mapping[str, str]) -> Options:
         found[_KEYS["cache-size"]] = str(int(said["cache-size"]) * 1024)
     elif "cache-dir" in said:
         raise UsageError.of("cache_dir", "a cache without a limit fills the disk", "--cache-size GIB, too")
+    if not said.get("cache-dir", "/").startswith("/"):
+        why = f"{said['cache-dir']!r} is no folder of a host"
+        raise UsageError.of("cache_dir", why, "--cache-dir /mnt/disk/cache")
     own = {key.replace(":", "."): value for key, value in said.items() if key not in WORDS}
     return Options(
         {**found, **own},
-        read_only=said.get("read-only", "false") == "true",
-        cross_region=said.get("cross-region", "false") == "true",
+        read_only=_is_true(said, "read-only"),
+        cross_region=_is_true(said, "cross-region"),
     )
+
+
+def _is_true(said: Mapping[str, str], name: str) -> bool:
+    value = said.get(name, "false")
+    if value not in ("true", "false"):
+        raise UsageError.of("mount", f"{name}={value} is neither true nor false", f"{name}=true")
+    return value == "true"
+
+
+def typed_as(key: str, value: str, *, flag: bool) -> str:
+    """How an option of gcsfuse's is written: as a flag of `mount add`, or behind the profile of a mount."""
+    word = next((word for word, known in _KEYS.items() if known == key and word != "cache-size"), "")
+    own = key.replace(".", ":")
+    if not flag:
+        return f"{word or own}={value}"
+    if word == "implicit-dirs":
+        return "--implicit-dirs"
+    return f"--{word} {value}" if word else f"--opt {own}={value}"
 
 
 def parse_ttl(text: str) -> int:
@@ -153,6 +174,17 @@ def check_together(refs: Refs, others: Sequence[str] = ()) -> None:
                     f"{max(path, other, key=len)} is inside {min(path, other, key=len)}",
                     "paths beside each other, such as /mnt/a and /mnt/b",
                 )
+
+
+def check_unused(known: Refs, refs: Refs) -> None:
+    """Raises ConflictError for a path at which another folder is mounted: programs that read there would find
+    other files without a word. Only a fleet file, which says all, changes that."""
+    sources = {each.path: each.source for each in known}
+    for each in refs:
+        there = sources.get(each.path, each.source)
+        if there != each.source:
+            hint = f"another path, or first tpuctl mount rm {each.path}"
+            raise ConflictError(f"{there} is mounted at {each.path}, not {each.source}", hint=hint)
 
 
 def merge_mounts(known: Refs, more: Refs) -> Refs:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UsageError
+from tpuctl.errors import NotFoundError, PartialError, PendingError, TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.facts import Facts, MountedBucket, Section
@@ -19,6 +19,7 @@ from tpuctl.lib.text import counted, sized
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.follow import (
+    begin_mount,
     check_bucket,
     forget,
     is_gone,
@@ -41,7 +42,7 @@ from tpuctl.mounts.hosts import (
 )
 from tpuctl.mounts.make import describe_bucket, make_bucket, plan_bucket
 from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
-from tpuctl.mounts.spec import Options, check_together
+from tpuctl.mounts.spec import Options, check_together, check_unused
 from tpuctl.state.repository import list_slices
 from tpuctl.transfer.bring_hosts import bring_hosts
 
@@ -49,7 +50,7 @@ MANY_OBJECTS = 5_000
 """Looked at of a prefix, in five calls. So many small ones are slow to read and to list through a mount."""
 SMALL_BYTES = 1 << 20
 OLD_KEEPER = "mounted, by a keeper of another tpuctl: tpuctl mount check --heal replaces it"
-LEAVING = "an unmount was cut off: tpuctl mount check --heal ends it"
+LEAVING = "a mount or unmount was cut off: tpuctl mount check --heal takes it away"
 HOST, GONE, DENIED, SILENT = "host", "bucket gone", "bucket denied", "bucket silent"
 """Where the trouble of a mount is, as rows of `mount check --json` have it."""
 
@@ -71,6 +72,9 @@ def add_mount(
     request = parse_ref(rules, text, options)
     ref = request.ref
     check_owned(services, record)
+    if flat and not create:
+        raise UsageError.of("flat", "a bucket that is there stays as it is", "--create --flat, or neither")
+    check_unused(record.spec.mounts, (ref,))
     others = tuple(each for each in record.spec.mounts if each.path != ref.path)
     check_together((*others, ref), [disk.path for disk in record.spec.disks])
     bucket = plan_bucket(services, rules, ref, record, flat=flat) if create else None
@@ -87,19 +91,30 @@ def add_mount(
         make_bucket(services, bucket)
     store_program(services, (ref,), program)
     kind = mounted(rules, ref, _files(services), services.ids.new_id(), renew=True)
+    fresh = all(each.leaving for each in record.spec.mounts if each.path == ref.path)
+    if fresh:
+        begin_mount(services, record.name, ref)
     try:
         bring_hosts(services, record, [kind])
-    except PartialError:
-        if ref.path not in {each.path for each in record.spec.mounts}:
-            # On some hosts it may be mounted: of what was refused nothing is left.
-            try:
-                bring_hosts(services, record, [_unmounted(services, ref.path)])
-            except PartialError as error:  # what it was refused for counts
-                services.emit(Note("", str(error)))
+    except PendingError:  # hosts may come to it yet
+        raise
+    except TpuctlError:
+        if fresh:
+            _undo(services, record, ref.path)
         raise
     remember(services, record.name, ref)
     hosts = counted(record.spec.hosts, "host")
     return {**told, "said": f"{ref.source} is mounted at {ref.path} on {hosts} of {record.name}"}
+
+
+def _undo(services: Services, record: SliceRecord, path: str) -> None:
+    """On some hosts it may be mounted: of what was refused nothing is left."""
+    try:
+        bring_hosts(services, record, [_unmounted(services, path)])
+    except TpuctlError as error:  # what it was refused for counts
+        services.emit(Note("", str(error)))
+        return
+    forget(services, record.name, path)
 
 
 def note_small_objects(services: Services, ref: MountRef) -> None:

@@ -94,6 +94,9 @@ def add(
         | dict(parse_option(text) for text in opt or ())
     )
     with open_context(ctx) as context:
+        context.shared.if_interrupted = (
+            "the same command again goes on with it; `tpuctl mount rm` of its path takes it away"
+        )
         found = add_mount(
             context,
             resolve_slice(context, on, flag="--on"),
@@ -104,11 +107,12 @@ def add(
             create=create,
             flat=flat,
         )
+        said = found.pop("said")
         if context.console.json_mode:
             context.console.data(found)
             return
         ttl_s = found["ttl_s"]
-        context.console.say(found["said"])
+        context.console.say(said)
         context.console.say(f"ttl {'for ever' if ttl_s < 0 else f'{ttl_s} s'}. {found['sees']}")
 
 
@@ -126,5 +130,7 @@ def rm(
 
     with open_context(ctx) as context:
         record = resolve_slice(context, on, flag="--on")
+        context.shared.if_interrupted = "the same command again goes on with it"
         found = remove_mount(context, record, path, dry_run=dry_run)
-        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+        said = found.pop("said")
+        context.console.answer(found, said)
