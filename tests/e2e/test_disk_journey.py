@@ -71,6 +71,44 @@ def test_a_clone_of_a_busy_disk_is_the_same_and_read_only_on_eight_hosts(session
     session.type("down", "wide", "--yes")
 
 
+def test_a_run_is_done_again_on_a_generation_that_needs_another_type_of_disk(session: Session) -> None:
+    """From v4 to v6e, in another zone: the same content is restored there as hyperdisk-ml, said before."""
+    (session.work / "train.py").write_text("print('first', open('/mnt/data/set', 'rb').read(8).hex())\n")
+    session.type("run", "--on", "big", "--no-checkpoint", "--name", "one", "train.py")
+    words = ("rerun", "one", "--on", "v6e-4", "--zone", "us-east5-b", "--pay")
+    before = len(session.sim_journal())
+    plan = session.json(*words, "--dry-run")
+    assert len(session.sim_journal()) == before
+    told = {row["what"]: (row["fate"], row["detail"]) for row in plan["plan"]}
+    assert told["disk type /mnt/data"] == ("changed", "pd-balanced → hyperdisk-ml")
+    cost = "about 2 min, about $48.80 a month more"
+    assert told["disk /mnt/data"] == ("changed", f"data-g1 → data-g1-us-east5-b, its copy: {cost}")
+    session.type(*words, "--name", "two")
+    [disk] = session.json("manifest", "two")["attempts"][0]["disks"]
+    assert (disk["name"], disk["type"], disk["snapshot"]) == ("data-g1-us-east5-b", "hyperdisk-ml", "data-g1-s")
+    assert (disk["master"], disk["generation"]) == ("data", 1)
+    first, again = ({line.split()[-1] for line in said(session, run)} for run in ("one", "two"))
+    assert first == again
+    assert len(first) == 1
+    other = session.type("disk", "clone", "data-g1", "--zone", "us-east5-b", "--type", "pd-balanced", status=2)
+    assert "is a hyperdisk-ml disk" in other.stderr
+    session.type("disk", "rm", "data-g1-us-east5-b", "--yes")
+    session.type("up", "v6e-4", "far", "--spot", "--pay", "--zone", "us-east5-b")
+    refused = session.type("rerun", "one", "--on", "far", status=2).stderr
+    clone = "tpuctl disk clone data-g1 --zone us-east5-b --type hyperdisk-ml"
+    attach = "tpuctl disk attach data-g1-us-east5-b --to far --path /mnt/data"
+    assert f"hint: {clone}, then {attach}" in " ".join(refused.split())
+    for typed in (clone, attach):
+        session.type(*typed.split()[1:])
+    assert session.json("rerun", "one", "--on", "far", "--dry-run")["possible"] is True
+    session.type("down", "far", "--yes")
+    session.type("disk", "rm", "data-g1-us-east5-b", "--yes")
+
+
+def said(session: Session, run: str) -> list[str]:
+    return [line for line in session.type("logs", run).stdout.splitlines() if "first" in line]
+
+
 def test_a_second_generation_comes_beside_the_first_that_is_in_use(session: Session) -> None:
     on(session, "dev", "echo second > /mnt/data/word")
     session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/next")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import jsonschema
 import pytest
 
@@ -27,16 +25,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True)
-    made.hosts.programs["main.py"] = scripted(7200.0, lines=["begun"])
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def services(place: MemoryPlace) -> MemoryServices:
-    return place.machine()
+def place(place: MemoryPlace) -> MemoryPlace:
+    place.hosts.programs["main.py"] = scripted(7200.0, lines=["begun"])
+    return place
 
 
 def pass_for(place: MemoryPlace, services: MemoryServices, seconds: float) -> None:

@@ -55,6 +55,8 @@ def test_a_part_that_was_replaced_together_with_its_digest_breaks_what_follows()
     [
         (lambda text: text[: len(text) // 2], "is cut off after"),
         (lambda text: b"", "is cut off after 0 bytes"),
+        (lambda text: b"\x8f\x01\x02", "is not JSON"),
+        (lambda text: b"[" * 100_000, "is not JSON"),
         (lambda text: b"[]", "not a JSON object"),
         (lambda text: b"{}", "no manifest of a run"),
         (lambda text: text.replace(b"tpuctl.run/1", b"tpuctl.run/7"), "newer than this tpuctl reads"),

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from tests.provenance.samples import a_manifest
 from tests.support.jobs import SPEC
-from tpuctl.model.disks import DiskMode
-from tpuctl.model.slice_spec import DiskRef, MountRef
+from tpuctl.model.slice_spec import MountRef
 from tpuctl.provenance.manifest import AttemptSection, AttemptSlice, RunManifest, typed
-from tpuctl.provenance.rerun import Available, Bucket, Fate, is_possible, plan_rerun, world_sizes
+from tpuctl.provenance.rerun import Available, Bucket, DiskThere, Fate, is_possible, plan_rerun, world_sizes
 
 
 def made(**parts: Any) -> RunManifest:
@@ -49,37 +48,41 @@ DISK = {"name": "data-g1", "path": "/mnt/data", "master": "data", "snapshot": "d
 MOUNT = {"bucket": "b", "directory": "sets", "path": "/mnt/sets"}
 
 
-@pytest.mark.parametrize(
-    ("name", "fate"), [("data-g1", "kept"), ("data", "kept"), ("other", "changed"), (None, "missing")]
-)
-def test_disks_and_mounts_are_looked_for_by_their_paths(name, fate):
-    attempt = AttemptSection(1, AttemptSlice(1), disks=(DISK,), mounts=(MOUNT,))
-    disks = () if name is None else (DiskRef(name, "/mnt/data", DiskMode.READ_ONLY),)
-    bucket = {"data": "b", "data-g1": "b"}.get(str(name), "other")
-    mounts = () if name is None else (MountRef(bucket, "/mnt/sets", "data", "sets"),)
-    found = fates(made(attempts=(attempt,)), spec=replace(SPEC, disks=disks, mounts=mounts))
-    assert (found["disk /mnt/data"], found["mount /mnt/sets"]) == (fate, fate)
+@pytest.mark.parametrize(("bucket", "fate"), [("b", "kept"), ("other", "changed"), (None, "missing")])
+def test_mounts_are_looked_for_by_their_paths(bucket, fate):
+    attempt = AttemptSection(1, AttemptSlice(1), mounts=(MOUNT,))
+    mounts = () if bucket is None else (MountRef(bucket, "/mnt/sets", "data", "sets"),)
+    assert fates(made(attempts=(attempt,)), spec=replace(SPEC, mounts=mounts))["mount /mnt/sets"] == fate
+
+
+PD, ML = "pd-balanced", "hyperdisk-ml"
+COST = "about 2 min, about $48.80 a month more"
 
 
 @pytest.mark.parametrize(
-    ("needed", "said"),
+    ("there", "kind", "disk"),
     [
-        ("pd-balanced", ("kept", "pd-balanced", "tpuctl disk clone data --to big")),
+        (DiskThere(PD, "data-g1", same=True), ("kept", PD), ("kept", "data-g1")),
+        (DiskThere(PD, "data-g2"), ("kept", PD), ("changed", "data-g1 → data-g2, other content")),
         (
-            "hyperdisk-ml",
-            ("changed", "pd-balanced → hyperdisk-ml", "tpuctl disk clone data --to big --type hyperdisk-ml"),
+            DiskThere(ML, "data-g1-far", True, COST),
+            ("changed", f"{PD} → {ML}"),
+            ("changed", f"data-g1 → data-g1-far, its copy: {COST}"),
         ),
-        ("", ("missing", "pd-balanced: v4-16 has none like it", None)),
+        (
+            DiskThere(ML, cost=COST),
+            ("changed", f"{PD} → {ML}"),
+            ("missing", f"data-g1, of snapshot data-s1 is not on big; a copy for it: {COST}"),
+        ),
+        (DiskThere(""), ("missing", f"{PD}: v4-16 has none like it"), None),
     ],
 )
-def test_another_generation_may_need_another_type_of_disk(needed, said):
-    attempt = AttemptSection(1, AttemptSlice(1), disks=({**DISK, "type": "pd-balanced"},))
-    there = Available("big", SPEC, False, disk_types={"/mnt/data": needed})
-    plan = {each.what: each for each in plan_rerun(made(attempts=(attempt,)), there)}
-    fate, detail, hint = said
-    found = plan["disk type /mnt/data"]
-    assert (str(found.fate), found.detail) == (fate, detail)
-    assert hint is None or plan["disk /mnt/data"].hint == hint
+def test_disks_are_kept_or_copied_or_missing_with_their_cost(there, kind, disk):
+    attempt = AttemptSection(1, AttemptSlice(1), disks=({**DISK, "type": PD},))
+    found = Available("big", SPEC, False, disks={"/mnt/data": there})
+    plan = {each.what: (str(each.fate), each.detail) for each in plan_rerun(made(attempts=(attempt,)), found)}
+    assert plan["disk type /mnt/data"] == kind
+    assert plan.get("disk /mnt/data") == disk
 
 
 def test_data_is_the_same_or_named():

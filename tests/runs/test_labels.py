@@ -27,7 +27,7 @@ TAGS = ("baseline", "stage=pretrain")
         ({"tag": ("a\nb",)}, "--tag 'a\\nb' is not valid"),
         ({"tag": ("=x",)}, "a letter or digit first"),
         ({"tag": ("x" * 65,)}, "1 to 64 characters"),
-        ({"tag": ("a=1", "a=2")}, "--tag a is said twice"),
+        ({"tag": ("a=1", "a=2")}, "--tag a is given twice"),
         ({"tag": ("hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",)}, "looks like"),
         ({"tag": ("api_key=abcdefgh1234",)}, "looks like"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,11 +48,9 @@ def test_what_is_of_no_known_run_is_as_old_as_its_last_byte() -> None:
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    made.hosts.programs["main.py"] = scripted(60.0, lines=["x" * 1023] * 1024)
-    yield made
-    made.close()
+def place(place: MemoryPlace) -> MemoryPlace:
+    place.hosts.programs["main.py"] = scripted(60.0, lines=["x" * 1023] * 1024)
+    return place
 
 
 def test_logs_beyond_the_limit_go_but_for_those_of_runs_that_are_kept_or_go_on(place: MemoryPlace) -> None:

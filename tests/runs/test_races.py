@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,11 +19,9 @@ from tpuctl.state.repository import get_run, get_slice, save
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    made.hosts.programs["main.py"] = scripted(3600.0)
-    yield made
-    made.close()
+def place(place: MemoryPlace) -> MemoryPlace:
+    place.hosts.programs["main.py"] = scripted(3600.0)
+    return place
 
 
 class Meddling:
@@ -64,7 +61,7 @@ def test_no_worker_is_started_for_an_attempt_whose_slice_was_lost_a_moment_ago(p
     laptop, other = place.machine(), place.machine("other")
     bring_up(laptop, "big")
     run = submit(laptop, "big", "as registered")
-    advance_run(laptop, run.id)
+    advance_run(place.machine("cut", reaches=lambda _host: False), run.id)  # begins it, and prepares nothing
     laptop.store = Meddling(laptop.store, lambda: mark_lost(other, "big"))
     advance_run(laptop, run.id)
     attempt = get_run(laptop, run.id).record.attempt

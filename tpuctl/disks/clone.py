@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
-from tpuctl.disks.clone_request import CloneRequest, plan_clone
+from tpuctl.disks.clone_request import CloneRequest, Plan, plan_clone
 from tpuctl.disks.collect import remove_snapshot
 from tpuctl.disks.follow import note_mounted, remember
 from tpuctl.disks.hosts import Mounted, Once
@@ -40,10 +40,16 @@ from tpuctl.transfer.bring_hosts import bring_hosts
 
 
 def clone(
-    services: Services, rules: DiskRules, request: CloneRequest, *, deadline: float | None = None
+    services: Services,
+    rules: DiskRules,
+    request: CloneRequest,
+    plan: Plan | None = None,
+    *,
+    deadline: float | None = None,
 ) -> DiskRecord:
-    """The whole journey; the record of the copy at its end."""
-    plan = plan_clone(services, rules, request)
+    """The whole journey; the record of the copy at its end. `plan`: what `plan_clone` made of the request just
+    now."""
+    plan = plan or plan_clone(services, rules, request)
     for each in filter(None, plan.said):
         services.emit(Warn(plan.record.name, each))
     if plan.master.generation:

@@ -160,11 +160,17 @@ def _word_of(services: Services, master: DiskRecord, disk: DiskInfo, snapshot: s
 def _plan_elsewhere(
     services: Services, rules: DiskRules, copy: DiskRecord, disk: DiskInfo, request: CloneRequest
 ) -> Plan:
-    """The same clone in another zone: all that can be made of a clone."""
-    if not request.zone or request != CloneRequest(copy.name, zone=request.zone):
+    """The same clone in another zone, maybe of another type: all that can be made of a clone."""
+    kind, rate = request.type, request.throughput_mib_s
+    can = CloneRequest(copy.name, zone=request.zone, type=kind, throughput_mib_s=rate)
+    if not request.zone or request != can:
         hint = f"tpuctl disk clone {copy.master}; for another zone: tpuctl disk clone {copy.name} --zone ZONE"
         raise UsageError(f"{copy.name} is a copy of {copy.master}", hint=hint)
-    found = plan_restore(services, rules, copy, request.zone)
+    found = plan_restore(services, rules, copy, request.zone, kind, rate)
+    there = found.record
+    if kind not in ("", there.request.type):
+        said = f"{there.name} has the same content in {request.zone}, and is a {there.request.type} disk"
+        raise UsageError.of("type", said, f"without --type; or tpuctl disk rm {there.name} first")
     refuse(found.findings)
     return Plan(found.record, copy, disk, None, copy.path, (*warnings(found.findings), found.said))
 

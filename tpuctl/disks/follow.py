@@ -3,7 +3,7 @@ hosts, those that come after a preemption too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,21 +11,20 @@ from msgspec.structs import replace
 from tpuctl.disks.attach import change_disks
 from tpuctl.disks.hosts import Mounted
 from tpuctl.disks.make import find_record, get_disk, get_record, save_record
-from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone, restore
-from tpuctl.disks.rules import DiskRules, Place, refuse, warnings
+from tpuctl.disks.restore import Restore, find_in_zone, plan_restore, refs_in_zone, restore
+from tpuctl.disks.rules import DiskRules, Place, Policy, refuse, warnings
 from tpuctl.disks.slices import nodes_of
 from tpuctl.disks.spec import parse_disk
 from tpuctl.engine.events import Note, Warn
-from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
 from tpuctl.model.slice_spec import DiskRef, SliceSpec
-from tpuctl.model.verdict import Done
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find_slice, get_slice, list_slices, save
+from tpuctl.state.repository import find_slice, get_slice, list_slices
+from tpuctl.state.spec_changes import change_spec
 
 Refs = tuple[DiskRef, ...]
 
@@ -59,7 +58,7 @@ def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str
             f"no disk called {asked.name}", hint=f"tpuctl disk create {asked.name} --zone {spec.zone}"
         )
     record = stored[0]
-    _check_zones(services, record, zones)
+    _check_zones(services, record, zones, spec)
     alone = not record.generation and spec.hosts == 1
     mode = asked.mode or (DiskMode.READ_WRITE if alone else DiskMode.READ_ONLY)
     if record.generation and mode is DiskMode.READ_WRITE:
@@ -74,14 +73,31 @@ def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str
     return ref
 
 
-def _check_zones(services: Services, record: DiskRecord, zones: Sequence[str]) -> None:
+def type_in(own: str, spec: SliceSpec, *, shared: bool) -> str | None:
+    """The type of a disk for a slice like `spec`: its `own` where the slice can have that, else another, which
+    can be shared if it is to be; None where there is none."""
+    rules, known = DiskRules(load_disk_rules()), load_accelerators().find(spec.accelerator_type)
+    generation = known.generation if known is not None else ""
+    if not any(each.policy is Policy.DENY for each in rules.check_type(own, generation)):
+        return own
+    return rules.shared_type(own, generation) if shared else rules.new_type(generation)
+
+
+def plan_clone_in(services: Services, record: DiskRecord, zone: str, spec: SliceSpec) -> Restore:
+    """What disk `record` is in a zone, for a slice like `spec`, whose type it gets there. Raises ConflictError
+    for a master that is elsewhere."""
+    kind = type_in(record.request.type, spec, shared=True) or ""
+    return plan_restore(services, DiskRules(load_disk_rules()), record, zone, kind)
+
+
+def _check_zones(services: Services, record: DiskRecord, zones: Sequence[str], spec: SliceSpec) -> None:
     """A clone can be where the slice is, if that may take its time and money: said here, before anything is."""
     place = record.request.zone
     if not record.generation and list(zones) != [place]:
         hint = f"--zone {place}; or a clone: tpuctl disk clone {record.master} --zone {zones[-1]}"
         raise UsageError(f"disk {record.name} is in {place}, the slice may be in {', '.join(zones)}", hint=hint)
     for zone in zones:
-        plan = plan_restore(services, DiskRules(load_disk_rules()), record, zone)
+        plan = plan_clone_in(services, record, zone, spec)
         plan.check()
         if plan.said:
             services.emit(Warn(record.name, f"if the slice comes up there, {plan.said}"))
@@ -91,6 +107,9 @@ def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: Sli
     known = load_accelerators().find(spec.accelerator_type)
     generation = known.generation if known is not None else ""
     disk = get_disk(services, record)
+    if record.generation:
+        there = plan_clone_in(services, record, spec.zone, spec).record.request
+        disk = replace(disk, type=there.type, access_mode=there.access_mode or disk.access_mode)
     own = find_slice(services, name) if disk.users and name else None
     nodes = nodes_of(services, own.record).values() if own is not None else ()
     disks = tuple(dict.fromkeys(each for node in nodes if node is not None for each in node.data_disks))
@@ -153,9 +172,7 @@ def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> N
 def _restore_all(services: Services, record: SliceRecord, *, deadline: float) -> None:
     """Until the clones of the slice are in its zone."""
     for ref in record.spec.disks:
-        plan = plan_restore(
-            services, DiskRules(load_disk_rules()), get_record(services, ref.name), record.spec.zone
-        )
+        plan = plan_clone_in(services, get_record(services, ref.name), record.spec.zone, record.spec)
         if plan.said:
             plan.check()
             record_decision(services, record.key, "restore disk", plan.said)
@@ -190,7 +207,7 @@ def disk_rows(services: Services, refs: Refs) -> list[dict[str, Any]]:
 
 def remember(services: Services, name: str, ref: DiskRef) -> None:
     """The slice has this disk from now on, also on the hosts that come after these."""
-    _change(services, name, lambda known: merge_refs(known, (ref,)), f"{ref.name} at {ref.path}")
+    change_spec(services, name, "disks", lambda known: merge_refs(known, (ref,)), f"{ref.name} at {ref.path}")
 
 
 def forget(services: Services, name: str, disk: str) -> None:
@@ -201,19 +218,7 @@ def forget(services: Services, name: str, disk: str) -> None:
         there = refs_in_zone(services, known, zone)
         return tuple(ref for ref, own in zip(known, there, strict=True) if disk not in (ref.name, own.name))
 
-    _change(services, name, without, f"without {disk}")
-
-
-def _change(services: Services, name: str, change: Callable[[Refs], Refs], why: str) -> None:
-    def step() -> Outcome:
-        stored = get_slice(services, name)
-        wanted = change(stored.record.spec.disks)
-        if wanted != stored.record.spec.disks:
-            record_decision(services, stored.record.key, "disks", why)
-            save(services, stored, replace(stored.record, spec=replace(stored.record.spec, disks=wanted)))
-        return Outcome(Done(), acted=False)
-
-    converge(services, name, step)
+    change_spec(services, name, "disks", without, f"without {disk}")
 
 
 def followed_by(services: Services, disk: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from tpuctl.hosts.facts import Facts, MountedDisk, Section
-from tpuctl.hosts.provision import Operation
+from tpuctl.hosts.provision import NO_ROOT, Operation
 from tpuctl.model.verdict import Blocked
 
 HOLD_S = 120
@@ -19,8 +19,6 @@ TITLES = {
     "repair_disk": ("repaired", "replaying the journal of the copy"),
 }
 """Operation → the key of its result, and what it does in words."""
-NO_ROOT = "mounting needs root on the hosts, and this user has none"
-ROOT_HINT = "on the simulator: tpuctl sim up --hosts isolated"
 
 
 class Mounted(Struct, frozen=True):
@@ -153,4 +151,4 @@ def _at(facts: Facts, path: str) -> MountedDisk | None:
 
 
 def _without_root(facts: Facts) -> Blocked | None:
-    return Blocked(NO_ROOT, ROOT_HINT) if facts.host is not None and not facts.host.root else None
+    return NO_ROOT if facts.host is not None and not facts.host.root else None

@@ -39,6 +39,8 @@ class Restore(Struct, frozen=True):
     source: DiskRecord
     record: DiskRecord
     said: str = ""
+    cost: str = ""
+    """How long that takes, and what it costs a month."""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -50,8 +52,9 @@ class Restore(Struct, frozen=True):
         """Raises UsageError where only a person may decide, with what they type."""
         for each in self.findings:
             if each.policy is Policy.DENY:
-                zone = self.record.request.zone
-                hint = f"tpuctl disk clone {self.source.name} --zone {zone} --allow {each.rule}"
+                there = self.record.request
+                other = "" if there.type == self.source.request.type else f" --type {there.type}"
+                hint = f"tpuctl disk clone {self.source.name} --zone {there.zone}{other} --allow {each.rule}"
                 raise UsageError(each.why, hint=hint)
 
 
@@ -74,8 +77,16 @@ def refs_in_zone(services: Services, refs: tuple[DiskRef, ...], zone: str) -> tu
     return tuple(ref if disk is None else replace(ref, name=disk.name) for ref, disk in found)
 
 
-def plan_restore(services: Services, rules: DiskRules, source: DiskRecord, zone: str) -> Restore:
-    """Reads and decides; changes nothing. Raises ConflictError for a master, which is in one place only."""
+def plan_restore(
+    services: Services,
+    rules: DiskRules,
+    source: DiskRecord,
+    zone: str,
+    kind: str = "",
+    throughput_mib_s: int | None = None,
+) -> Restore:
+    """Reads and decides; changes nothing. `kind`: the type that it gets in that zone, empty for its own. Raises
+    ConflictError for a master, which is in one place only."""
     there = find_in_zone(services, source.name, zone)
     if there is not None:
         return Restore(source, there)
@@ -88,10 +99,18 @@ def plan_restore(services: Services, rules: DiskRules, source: DiskRecord, zone:
         snapshot = f"{source.name}-s"
     name = _name_in(source.name, zone)
     wanted = replace(request, name=name, zone=zone, source_disk="", source_snapshot=snapshot)
-    price = monthly_cost(request.type, request.size_gib, request.throughput_mib_s)
+    findings, as_type = [], ""
+    if kind not in ("", request.type) or throughput_mib_s is not None:
+        kind = kind or request.type
+        throughput = throughput_mib_s or rules.throughput_for(kind, request.size_gib, 1)
+        access = rules.access_mode_for(kind)
+        wanted = replace(wanted, type=kind, throughput_mib_s=throughput, access_mode=access)
+        findings, as_type = rules.check_new(kind, request.size_gib, throughput), f" as {kind}"
+    price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)
     minutes = rules.restore_minutes(request.size_gib)
-    cost = "at a price that is not known" if price is None else f"about ${price:.2f} a month more"
-    said = f"{source.name} is restored in {zone} from a snapshot first: about {minutes} min, {cost}"
+    usd = "at a price that is not known" if price is None else f"about ${price:.2f} a month more"
+    cost = f"about {minutes} min, {usd}"
+    said = f"{source.name} is restored in {zone}{as_type} from a snapshot first: {cost}"
     record = replace(
         source,
         name=name,
@@ -102,7 +121,8 @@ def plan_restore(services: Services, rules: DiskRules, source: DiskRecord, zone:
         snapshot=snapshot,
         complete=False,
     )
-    return Restore(source, record, said, tuple(rules.check_restore(source.name, zone, minutes, price)))
+    findings += rules.check_restore(source.name, zone, minutes, price)
+    return Restore(source, record, said, cost, tuple(findings))
 
 
 def restore(services: Services, plan: Restore, *, deadline: float | None = None) -> DiskRecord:

@@ -37,12 +37,12 @@ def build_start(
     project: str,
     version: str,
     configuration: Mapping[str, SettingSection] | None = None,
-    pins: Mapping[str, str] | None = None,
-    pinned: Mapping[str, str] | None = None,
+    package_versions: Mapping[str, str] | None = None,
+    environment_variables: Mapping[str, str] | None = None,
     checks: Sequence[Row] = (),
 ) -> dict[str, Any]:
-    """What was asked for, and on what, and the `checks` before that. `pins` are the versions of the run's
-    environment, `pinned` the variables that it sets."""
+    """What was asked for, and on what, and the `checks` before that. `package_versions` are those of the
+    run's environment, `environment_variables` what it sets."""
     spec, environment = run.spec, run.spec.environment
     sections: dict[str, Any] = {
         "run": RunSection(
@@ -84,8 +84,10 @@ def build_start(
         ),
         "environment": None
         if environment is None
-        else EnvironmentSection(environment.name, environment.spec, dict(pins or {}), spec.allow_drift),
-        "variables": VariablesSection(dict(spec.variables), dict(pinned or {})),
+        else EnvironmentSection(
+            environment.name, environment.spec, dict(package_versions or {}), spec.allow_drift
+        ),
+        "variables": VariablesSection(dict(spec.variables), dict(environment_variables or {})),
         "slice": _slice(slice_, spec.slice_name),
         "data": [to_data(receipt) for receipt in spec.data],
         "synthetic": spec.synthetic,

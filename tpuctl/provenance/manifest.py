@@ -286,7 +286,10 @@ def check_schema(schema: str, what: str) -> None:
             f"{what} is of schema {schema}, newer than this tpuctl reads ({SCHEMA})",
             hint="use the tpuctl that wrote it, or a newer one",
         )
-    raise BadManifestError(f"{what} is no manifest of a run: its schema is {schema!r}, not {SCHEMA}")
+    raise BadManifestError(
+        f"{what} is no manifest of a run: its schema is {schema!r}, not {SCHEMA}",
+        hint="tpuctl manifest show RUN --json writes one",
+    )
 
 
 def parse_manifest(content: bytes, what: str) -> dict[str, Any]:
@@ -294,16 +297,15 @@ def parse_manifest(content: bytes, what: str) -> dict[str, Any]:
 
     Raises BadManifestError that tells a file that is cut off from one that is something else.
     """
+    again = "tpuctl manifest show RUN --json writes it again"
     try:
         data = json.loads(content)
-    except ValueError as error:
-        cut = not content.rstrip().endswith(b"}")
+    except (ValueError, RecursionError) as error:
+        cut = content.lstrip()[:1] in (b"{", b"") and not content.rstrip().endswith(b"}")
         why = f"is cut off after {len(content)} bytes" if cut else f"is not JSON: {error}"
-        raise BadManifestError(
-            f"{what} {why}", hint="tpuctl manifest show RUN --json writes it again"
-        ) from error
+        raise BadManifestError(f"{what} {why}", hint=again) from error
     if not isinstance(data, dict):
-        raise BadManifestError(f"{what} is no manifest: it is not a JSON object")
+        raise BadManifestError(f"{what} is no manifest: it is not a JSON object", hint=again)
     check_schema(str(data.get("schema")), what)
     typed(data, what)
     return data

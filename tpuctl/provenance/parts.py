@@ -178,20 +178,20 @@ def _start(
     configuration: Mapping[str, SettingSection] | None,
     checks: Sequence[Row] = (),
 ) -> dict[str, Any]:
-    pins: dict[str, str] = {}
-    pinned: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if run.spec.environment is not None:
         frozen = parse_frozen(services.store.get_blob(run.spec.environment.spec))
-        pins = {package.name: package.version for package in frozen.packages.packages}
-        pinned = run_variables(frozen.spec)
+        versions = {package.name: package.version for package in frozen.packages.packages}
+        variables = run_variables(frozen.spec)
     return build_start(
         run,
         slice_,
         project=services.project,
         version=__version__,
         configuration=configuration,
-        pins=pins,
-        pinned=pinned,
+        package_versions=versions,
+        environment_variables=variables,
         checks=checks,
     )
 

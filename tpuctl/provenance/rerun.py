@@ -50,6 +50,19 @@ class Bucket(Struct, frozen=True):
     usd_per_tb: float = 0.0
 
 
+class DiskThere(Struct, frozen=True):
+    """What the target has at the path of a disk of the run; `name` is empty where it has nothing there, and
+    `hint` says what to type. `type` is what it has, or has to have; empty where there is none."""
+
+    type: str
+    name: str = ""
+    same: bool = False
+    """It has the content that the run read."""
+    cost: str = ""
+    """Of what is made first: time and money; empty where nothing is."""
+    hint: str = ""
+
+
 class Available(Struct, frozen=True):
     """What there is for a run that is done again."""
 
@@ -61,8 +74,8 @@ class Available(Struct, frozen=True):
     secrets: frozenset[str] = frozenset()
     """Names of those of which it is known where they are."""
     bucket: Bucket | None = None
-    disk_types: Mapping[str, str] = field(default_factory=dict)
-    """By path of a disk: the type that it has to have on this generation; empty where there is none."""
+    disks: Mapping[str, DiskThere] = field(default_factory=dict)
+    """By path: what the disks of the run are there."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Why data is not as its receipt says, by URI; empty where it is."""
     receipts: Mapping[str, str] = field(default_factory=dict)
@@ -148,35 +161,30 @@ def _hardware(manifest: RunManifest, there: Available) -> Iterable[Change]:
 
 
 def _disks(manifest: RunManifest, there: Available) -> Iterable[Change]:
-    mounted = {disk.path: disk for disk in there.spec.disks}
-    for row in _used(manifest, "disks"):
-        path, name = str(row.get("path")), str(row.get("name"))
-        copies = {name, str(row.get("master"))}
-        here, kind = mounted.get(path), str(row.get("type") or "")
-        needed = there.disk_types.get(path, kind)
-        if kind and not needed:
-            yield Change(
-                Fate.MISSING, f"disk type {path}", f"{kind}: {there.spec.accelerator_type} has none like it"
-            )
-        elif kind and here is None:
-            yield Change(
-                Fate.KEPT if kind == needed else Fate.CHANGED, f"disk type {path}", _step(kind, needed)
-            )
-        if here is not None and here.name in copies:
-            yield Change(Fate.KEPT, f"disk {path}", here.name)
-        elif here is not None:
-            yield Change(Fate.CHANGED, f"disk {path}", _step(name, here.name))
-        else:
-            snapshot = f", of snapshot {row['snapshot']}" if row.get("snapshot") else ""
-            master = row.get("master") or name
-            other = f" --type {needed}" if needed != kind else ""
-            hint = f"tpuctl disk clone {master} --to {there.slice_name}{other}"
-            yield Change(Fate.MISSING, f"disk {path}", f"{name}{snapshot} is not on {there.slice_name}", hint)
+    for row in used(manifest, "disks"):
+        path, name, kind = str(row.get("path")), str(row.get("name")), str(row.get("type") or "")
+        here = there.disks[path]
+        if kind and not here.type:
+            said = f"{kind}: {there.spec.accelerator_type} has none like it"
+            yield Change(Fate.MISSING, f"disk type {path}", said, here.hint)
+        elif kind:
+            fate = Fate.KEPT if kind == here.type else Fate.CHANGED
+            yield Change(fate, f"disk type {path}", _step(kind, here.type))
+        if here.name:
+            fate = Fate.KEPT if here.name == name and here.same else Fate.CHANGED
+            other = "" if here.same else ", other content"
+            more = f", its copy: {here.cost}" if here.cost else ""
+            yield Change(fate, f"disk {path}", f"{_step(name, here.name)}{other}{more}")
+        elif here.type or not kind:
+            of = f", of snapshot {row['snapshot']}" if row.get("snapshot") else ""
+            more = f"; a copy for it: {here.cost}" if here.cost else ""
+            said = f"{name}{of} is not on {there.slice_name}{more}"
+            yield Change(Fate.MISSING, f"disk {path}", said, here.hint)
 
 
 def _mounts(manifest: RunManifest, there: Available) -> Iterable[Change]:
     mounted = {mount.path: mount.source for mount in there.spec.mounts}
-    for row in _used(manifest, "mounts"):
+    for row in used(manifest, "mounts"):
         path = str(row.get("path"))
         source = str(row.get("source") or _source(row))
         if path not in mounted:
@@ -207,7 +215,7 @@ def _source(row: Row) -> str:
     return f"gs://{row.get('bucket')}{directory}"
 
 
-def _used(manifest: RunManifest, kind: str) -> Sequence[Row]:
+def used(manifest: RunManifest, kind: str) -> Sequence[Row]:
     """Disks or mounts of the last attempt; those that were asked for where none has ended."""
     if manifest.attempts:
         found: Sequence[Row] = getattr(manifest.attempts[-1], kind)

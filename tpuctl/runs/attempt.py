@@ -51,6 +51,8 @@ LOG_CHUNK = 4 << 20
 """Bytes of a worker's logs fetched per call, so that no call takes longer than a step may."""
 LOG_ROUND = 32 << 20
 """Bytes of all workers' logs in one round: what a machine with little memory can hold."""
+Attempts = Sequence[Reply[tuple[WorkerStatus, ...]]]
+"""Of each worker all attempts that it knows."""
 _BEGUN = frozenset({WorkerState.STARTING, WorkerState.RUNNING, WorkerState.EXITED})
 _ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
 
@@ -150,9 +152,9 @@ class AttemptHosts:
         """
         rows, told = [dict(row) for row in self._attempt.hosts], None
         if not rows:
-            facts, told = self._say_hello()
+            facts, told, attempts = self._say_hello()
             rows = [_host_row(target, fact) for target, fact in zip(self.targets, facts, strict=True)]
-            in_the_way = self._stop_leftovers() or self._chips_taken(facts)
+            in_the_way = self._stop_leftovers(attempts) or self._chips_taken(facts)
             if in_the_way:
                 return in_the_way
             if self._is_for_chips():
@@ -260,17 +262,19 @@ class AttemptHosts:
         request = self._start_request(attempt, probe.argv)
         return lambda target: {**request(target), "attempt": probe.name}
 
-    def _say_hello(self) -> tuple[list[HostFacts], Told | None]:
-        """What hosts say of themselves, and what the environment wants to know, in one call: each start of the
-        agent costs a host more than most answers do. Mounts come first, and an environment may lie on one."""
+    def _say_hello(self) -> tuple[list[HostFacts], Told | None, Attempts]:
+        """What hosts say of themselves, what the environment wants to know, and what runs there, in one call.
+        Mounts come first, and an environment may lie on one."""
         sections = self._environment.sections if self._environment is not None and not self._mounts else set()
         began = self._services.clock.now()
-        answers = self._agent.hello(self.targets, chips=self._is_for_chips(), sections=sections)
+        answers, attempts = self._agent.hello_and_attempts(
+            self.targets, chips=self._is_for_chips(), sections=sections
+        )
         ended = self._services.clock.now()
         said = require_values(answers, "answer")
         facts = tuple(each.facts for each in said if each.facts is not None)
         told = Told(facts, began, ended) if len(facts) == len(said) else None
-        return [each.host for each in said], told
+        return [each.host for each in said], told, attempts
 
     def _ensure_mounts(self, rows: list[dict[str, str]]) -> Stuck | str | None:
         """No program starts on a mount that is not as asked; adds columns to `rows`. Raises PartialError."""
@@ -384,14 +388,13 @@ class AttemptHosts:
             if row.get("environment_key")
         }
 
-    def _stop_leftovers(self) -> Stuck | str:
+    def _stop_leftovers(self, answers: Attempts) -> Stuck | str:
         """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach or the
         program of a supervisor that died may have survived: two attempts must not hold the chips or write the
         same checkpoints. Says what is waited for.
 
         Raises PartialError when a worker does not say what runs there.
         """
-        answers = self._agent.attempts(self.targets)
         known = require_values(answers, "say what runs there")
         for target, attempts in zip(self.targets, known, strict=True):
             for each in attempts:
@@ -473,7 +476,7 @@ class AttemptHosts:
 
     def _stop_alive(
         self,
-        answers: Sequence[Reply[tuple[WorkerStatus, ...]]],
+        answers: Attempts,
         chosen: Callable[[str, str], bool],
     ) -> list[tuple[str, str]]:
         """Asks those of the attempts that live on workers to stop which are `chosen` by run and attempt."""

@@ -126,27 +126,28 @@ class RunEffects:
         return actions[plan.step](plan)
 
     @property
-    def _run(self) -> RunRecord:
+    def run(self) -> RunRecord:
+        """As the effects so far have left it."""
         return self._stored.record
 
     @property
     def _attempt(self) -> Attempt:
-        attempt = self._run.attempt
+        attempt = self.run.attempt
         if attempt is None:
-            raise StaleRecordError(f"run {self._run.id} has no attempt")
+            raise StaleRecordError(f"run {self.run.id} has no attempt")
         return attempt
 
     def _save(self, run: RunRecord) -> None:
         self._stored = save(self._services, self._stored, run)
 
     def _save_attempt(self, attempt: Attempt, **run_changes: object) -> None:
-        self._save(replace(self._run, attempt=attempt, **run_changes))
+        self._save(replace(self.run, attempt=attempt, **run_changes))
 
     def _journal(self, action: str, reason: str) -> None:
         incarnation = self._slice.incarnation if self._slice else None
         record_decision(
             self._services,
-            self._run.key,
+            self.run.key,
             action,
             reason,
             incarnation=incarnation.cloud_name if incarnation else "",
@@ -157,10 +158,10 @@ class RunEffects:
         return TimelineEntry(self._services.store.now(), event, detail)
 
     def _hosts(self) -> AttemptHosts | None:
-        return attempt_hosts(self._services, self._run, self._slice, self._until)
+        return attempt_hosts(self._services, self.run, self._slice, self._until)
 
     def _new_attempt(self, plan: RunPlan) -> Outcome:
-        run, slice_ = self._run, self._slice
+        run, slice_ = self.run, self._slice
         if slice_ is None or slice_.incarnation is None:
             return Outcome(plan.verdict, acted=False)
         number = 1 if run.attempt is None else run.attempt.number + 1
@@ -214,7 +215,7 @@ class RunEffects:
         self._save_attempt(attempt)
         self._services.emit(
             StepDone(
-                self._run.id,
+                self.run.id,
                 "prepare",
                 f"code and environment on {counted(len(attempt.workers), 'worker')}",
                 self._services.store.now() - attempt.created_at,
@@ -288,7 +289,7 @@ class RunEffects:
         self._save_attempt(attempt, state=RunState.RUNNING)
         self._services.emit(
             StepDone(
-                self._run.id,
+                self.run.id,
                 f"attempt {attempt.number}",
                 f"runs on {counted(len(attempt.workers), 'worker')}",
                 self._services.store.now() - attempt.created_at,
@@ -314,7 +315,7 @@ class RunEffects:
 
     def _tell_suspicion(self, why: str) -> None:
         self._journal("suspect", why)
-        self._services.emit(Note(self._run.id, f"{why}; looking whether the slice is still there"))
+        self._services.emit(Note(self.run.id, f"{why}; looking whether the slice is still there"))
 
     def _clear(self, plan: RunPlan) -> Outcome:
         self._journal("cleared", plan.why)
@@ -334,8 +335,8 @@ class RunEffects:
         self._journal(entry.event, entry.detail)
         if stalled:
             self._keep_stacks()
-            hint = f"`tpuctl stacks {self._run.id}` shows where"
-            self._services.emit(Warn(self._run.id, f"{detail}; {hint}"))
+            hint = f"`tpuctl stacks {self.run.id}` shows where"
+            self._services.emit(Warn(self.run.id, f"{detail}; {hint}"))
         timeline = (*self._attempt.timeline, entry)
         self._save_attempt(replace(self._attempt, stalled=stalled, timeline=timeline))
         return Outcome(wait_for("the run"), acted=True)
@@ -345,7 +346,7 @@ class RunEffects:
         entry = self._entry(SLOW if plan.usual_rate else FAST_AGAIN, plan.why)
         self._journal(entry.event, entry.detail)
         said = f"{entry.event}: {entry.detail}".replace("-", " ")
-        self._services.emit(Warn(self._run.id, said) if plan.usual_rate else Note(self._run.id, said))
+        self._services.emit(Warn(self.run.id, said) if plan.usual_rate else Note(self.run.id, said))
         timeline = (*self._attempt.timeline, entry)
         self._save_attempt(replace(self._attempt, usual_rate=plan.usual_rate, timeline=timeline))
         return Outcome(wait_for("the run"), acted=True)
@@ -365,7 +366,7 @@ class RunEffects:
         self._save_attempt(replace(self._attempt, mounts=plan.mounts, timeline=timeline))
         for each in news:
             said = f"mount {each.text}"
-            self._services.emit(Note(self._run.id, said) if each.well else Warn(self._run.id, said))
+            self._services.emit(Note(self.run.id, said) if each.well else Warn(self.run.id, said))
         return Outcome(wait_for("the run"), acted=True)
 
     def _mend_mounts(self, plan: RunPlan) -> Outcome:
@@ -398,14 +399,14 @@ class RunEffects:
             suspect_why=why,
             timeline=(*self._attempt.timeline, self._entry(str(cause), why)),
         )
-        state = RunState.STOPPING if cause is Cause.STOPPED else self._run.state
+        state = RunState.STOPPING if cause is Cause.STOPPED else self.run.state
         self._save_attempt(attempt, state=state)
         return Outcome(wait_for("the attempt to end"), acted=True)
 
     def _stop_workers(self, _plan: RunPlan) -> Outcome:
         hosts = self._hosts()
         if hosts is not None:
-            hosts.stop(self._run.spec.policy.grace_s)
+            hosts.stop(self.run.spec.policy.grace_s)
         return Outcome(wait_for("workers to stop"), acted=False)
 
     def _end_attempt(self, plan: RunPlan) -> Outcome:
@@ -414,7 +415,7 @@ class RunEffects:
             hosts.stop_preparations()
         if hosts is not None and not self._collect(hosts):
             return Outcome(wait_for("the rest of the logs"), acted=True)
-        archive_logs(self._services, self._run, self._attempt)
+        archive_logs(self._services, self.run, self._attempt)
         failure = self._name_failure()
         cause = self._attempt.cause
         if cause is Cause.HOST_LOST and failure is not None and not failure.retry:
@@ -433,7 +434,7 @@ class RunEffects:
             ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
             timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),
         )
-        run = charge(self._run, attempt, self._services.store.now())
+        run = charge(self.run, attempt, self._services.store.now())
         self._emit_end(run, attempt, self._keep_diagnosis(hosts, failure))
         run = weigh_progress(self._services, run, attempt)
         self._write_manifest(run, attempt)
@@ -452,7 +453,7 @@ class RunEffects:
 
     def _name_failure(self) -> Failure | None:
         """What the failure of the attempt means, by what its workers wrote last."""
-        run, number = self._run, self._attempt.number
+        run, number = self.run, self._attempt.number
         logs = {}
         for worker in failed_workers(self._workers):
             out, err = (
@@ -478,7 +479,7 @@ class RunEffects:
         if failure.whose is Fault.CODE and not failure.retry:
             return ""  # its host has no part in it
         hosts.keep_diagnosis({failure.worker})
-        path = self._services.logs.path(self._run.id, self._attempt.number, failure.worker, "host")
+        path = self._services.logs.path(self.run.id, self._attempt.number, failure.worker, "host")
         return f"; how its host stood: {path}"
 
     def _emit_end(self, run: RunRecord, attempt: Attempt, diagnosis: str) -> None:
@@ -513,7 +514,7 @@ class RunEffects:
             fetched = hosts.fetch_logs()
             for target, stream, data in fetched.parts:
                 self._services.emit(
-                    WorkerOutput(self._run.slice_name, target.worker, stream, data, len(self._attempt.workers))
+                    WorkerOutput(self.run.slice_name, target.worker, stream, data, len(self._attempt.workers))
                 )
             if not fetched.more:
                 return not (self._patience() and self._answering().intersection(fetched.unread))
@@ -543,7 +544,7 @@ class RunEffects:
     def _finish(self, plan: RunPlan) -> Outcome:
         state = plan.state or RunState.STOPPED
         self._journal(str(state), plan.why)
-        run = replace(self._run, state=state, reason=plan.why, ended_at=self._services.store.now())
+        run = replace(self.run, state=state, reason=plan.why, ended_at=self._services.store.now())
         run = replace(run, totals=seal_manifest(self._services, run, self._slice))
         self._release_slice(run)
         self._save(run)
@@ -551,7 +552,7 @@ class RunEffects:
 
     def _doubt_slice(self, attempt: Attempt) -> None:
         """Hosts were lost while the cloud showed the node alive: the slice is ready again when all answer."""
-        stored = find_slice(self._services, self._run.slice_name)
+        stored = find_slice(self._services, self.run.slice_name)
         record = stored.record if stored else None
         if stored is None or record is None or record.state is not SliceState.READY:
             return

@@ -80,8 +80,12 @@ def follow_run(services: Services, run_id: str, *, deadline: float | None = None
     """Steps and streams a run until it is over (and until a slice that goes with it is gone)."""
 
     def step() -> Outcome:
+        ran = _runs(services, run_id)
         outcome = step_run_and_slice(services, run_id)
-        if not outcome.acted and not isinstance(outcome.verdict, Done):
+        if outcome.acted and not ran and _runs(services, run_id):
+            # Every worker has just said that it runs.
+            _stream_if_running(services, run_id, deadline)
+        elif not outcome.acted and not isinstance(outcome.verdict, Done):
             began = services.clock.now()
             if _stream_if_running(services, run_id, deadline):
                 # A stream that ends at once is no reason to look again at once.
@@ -92,6 +96,11 @@ def follow_run(services: Services, run_id: str, *, deadline: float | None = None
     run = get_run(services, run_id).record
     _wait_for_owned_slice(services, run)
     return run
+
+
+def _runs(services: Services, run_id: str) -> bool:
+    attempt = get_run(services, run_id).record.attempt
+    return attempt is not None and attempt.state is AttemptPhase.RUNNING
 
 
 def is_first_to_restart(services: Services, run: RunRecord) -> bool:
@@ -117,8 +126,8 @@ def start_run(services: Services, run_id: str, *, deadline: float | None = None)
     def step() -> Outcome:
         outcome = step_run_and_slice(services, run_id)
         run = get_run(services, run_id).record
-        begun = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
-        return Outcome(Done("started"), acted=False) if begun or run.state.final else outcome
+        over = run.state.final
+        return Outcome(Done("started"), acted=False) if over or _runs(services, run_id) else outcome
 
     converge(services, run_id, step, deadline=deadline)
     return get_run(services, run_id).record

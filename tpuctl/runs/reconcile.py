@@ -15,13 +15,14 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase, Desired, RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.model.records import AttemptPhase, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
 from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.provenance.parts import begin_manifest
+from tpuctl.runs.active import active_run
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.effects import RunEffects
-from tpuctl.runs.plan import RunPlan, describe_trouble, plan_run, plan_stall
+from tpuctl.runs.plan import RunPlan, RunStep, describe_trouble, plan_run, plan_stall
 from tpuctl.slices.enrollment import send_own_key, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
 from tpuctl.slices.liveness import Liveness
@@ -160,29 +161,6 @@ def end_with_slice(services: Services, run_id: str) -> None:
         advance_run(services, run_id)
 
 
-def active_run(services: Services, slice_name: str) -> RunRecord | None:
-    """The run that is not over yet on a slice, if any."""
-    for run in list_runs(services):
-        if run.slice_name == slice_name and not run.state.final:
-            return run
-    return None
-
-
-def never_began(services: Services, record: SliceRecord) -> str:
-    """Why nobody uses a slice that was made for a run, or an empty string: the command that wanted both ended
-    before it wrote the run down. The same command again makes use of the slice."""
-    incarnation = record.incarnation
-    if record.run_id is None or record.desired is not Desired.UP or incarnation is None:
-        return ""
-    if services.store.now() < incarnation.requested_at + timeouts.RUN_BEGINS_S:
-        return ""
-    if services.store.get(f"runs/{record.run_id}") is not None:
-        return ""
-    return (
-        f"made for run {record.run_id}, which never began: `tpuctl down {record.name}`, or the same run again"
-    )
-
-
 def advance_run(
     services: Services,
     run_id: str,
@@ -212,6 +190,7 @@ def advance_run(
         return Outcome(unclear, acted=False)
     runs = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
     lost = lost_buckets(services, slice_) if runs else ()
+    decidable = unclear is None and bool(workers)
     plan = plan or plan_run(run, slice_, observed, workers, services.store.now(), lost)
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
@@ -219,7 +198,13 @@ def advance_run(
         if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), stored):
             # Somebody acted between our observation and our lease: what was planned may no longer be right.
             return Outcome(wait_for("another read"), acted=True)
-        outcome = RunEffects(services, stored, slice_, workers, lease.fence, until).apply(plan)
+        effects = RunEffects(services, stored, slice_, workers, lease.fence, until)
+        outcome = effects.apply(plan)
+        if outcome.acted and (plan.step is RunStep.NEW_ATTEMPT or (plan.step is RunStep.DECIDE and decidable)):
+            # At once: hosts and cloud, asked again, would only repeat what was observed a moment ago.
+            outcome = effects.apply(
+                plan_run(effects.run, slice_, observed, workers, services.store.now(), lost)
+            )
     key_sent = send_own_key(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
     return Outcome(Wait(key_sent), acted=False) if key_sent else outcome
 

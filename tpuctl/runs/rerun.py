@@ -10,23 +10,21 @@ from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.datasets.receipt import find_receipt
-from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.rules import Policy as DiskPolicy
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import check_use
 from tpuctl.envs.pinned import parse_frozen
 from tpuctl.errors import BadManifestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import from_data, to_data
-from tpuctl.model.disks import DiskMode
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec
-from tpuctl.model.shipped_files import load_accelerators, load_disk_rules, load_mount_table
+from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.provenance.bundle import code_problem
 from tpuctl.provenance.manifest import Row, RunManifest, typed
 from tpuctl.provenance.rerun import Available, Bucket, Change, is_possible, plan_rerun
 from tpuctl.runs.data import data_problems
+from tpuctl.runs.rerun_disks import find_disks
 from tpuctl.runs.submit import Submission, check_request, recorded_settings
 from tpuctl.slices.mounts import check_home
 from tpuctl.slices.resolve import WantedSlice
@@ -79,7 +77,7 @@ def prepare_rerun(
         environment_problem=environment if isinstance(environment, str) else _misfit(environment, target),
         secrets=frozenset(secrets),
         bucket=_bucket(services, spec, request, target),
-        disk_types=_disk_types(manifest, target),
+        disks=find_disks(services, manifest, target),
         data=data_problems(services, data_of_run, target if isinstance(target, SliceRecord) else None),
         receipts={uri: each.digest.value for uri, each in newer.items()},
     )
@@ -94,22 +92,6 @@ def prepare_rerun(
     code = _code(services, manifest)
     submission = Submission(spec, code, frozen, wanted, settings, rerun_of=manifest.run.id)
     return Rerun(plan, submission)
-
-
-def _disk_types(manifest: RunManifest, target: SliceRecord | WantedSlice) -> dict[str, str]:
-    """By path of each disk of the run the type that it has to have on the target; empty where there is none."""
-    found = load_accelerators().find(target.spec.accelerator_type)
-    rules = DiskRules(load_disk_rules())
-    types: dict[str, str] = {}
-    for row in manifest.attempts[-1].disks if manifest.attempts else ():
-        kind = str(row.get("type") or "")
-        if found is None or not kind:
-            continue
-        if row.get("mode") == DiskMode.READ_ONLY.short:
-            types[str(row.get("path"))] = rules.shared_type(kind, found.generation) or ""
-        elif any(each.policy is DiskPolicy.DENY for each in rules.check_type(kind, found.generation)):
-            types[str(row.get("path"))] = rules.new_type(found.generation)
-    return types
 
 
 def _receipts(manifest: RunManifest, newer: Mapping[str, Receipt]) -> tuple[Receipt, ...]:

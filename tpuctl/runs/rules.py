@@ -55,7 +55,7 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
 
 
 def check_tags(group: str | None, tags: Sequence[str]) -> None:
-    """Raises UsageError for a name that cannot be listed, a key that is said twice, and what looks like a
+    """Raises UsageError for a name that cannot be listed, a key that is given twice, and what looks like a
     secret."""
     patterns = load_secret_patterns()
     if group is not None:
@@ -67,4 +67,4 @@ def check_tags(group: str | None, tags: Sequence[str]) -> None:
     keys = [tag.partition("=")[0] for tag in tags]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        raise UsageError.of("tag", f"--tag {twice} is said twice", "say it once")
+        raise UsageError.of("tag", f"--tag {twice} is given twice", "give it once")

@@ -35,7 +35,7 @@ def attach(
         found = use_disk(
             context, rules_of(allow), name, to=target, rw=rw, path=path, mounted=not no_mount, dry_run=dry_run
         )
-        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+        context.console.answer(found, found["said"])
 
 
 def detach(
@@ -51,4 +51,4 @@ def detach(
 
     with open_context(ctx) as context:
         found = leave_disk(context, name, to=to, detached=True, dry_run=dry_run)
-        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+        context.console.answer(found, found["said"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tpuctl.cli.commands.disk.shared import Allow, DiskName, Path, To, rules_of
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
+
+if TYPE_CHECKING:
+    from tpuctl.cli.console import Console
+    from tpuctl.disks.clone_request import Plan
 
 
 def clone(
@@ -58,11 +62,10 @@ def clone(
     """Clone a disk, and mount the clone read-only on a whole slice.
 
     Freezes the file system while the snapshot is taken, for two minutes at most. After an interruption the same
-    command continues. A clone of a clone is the same one in another zone: --zone.
+    command continues. A clone of a clone is the same one in another zone: --zone, also of another --type.
     """
     from tpuctl.disks.clone import clone as make_clone
     from tpuctl.disks.clone_request import CloneRequest, plan_clone
-    from tpuctl.disks.costs import monthly_cost
     from tpuctl.errors import UsageError
     from tpuctl.lib.names import check_zone_name
     from tpuctl.slices.choose import resolve_slice
@@ -75,47 +78,42 @@ def clone(
         nowhere = zone or snapshot_only or (rw and to is None)
         request = CloneRequest(
             name,
-            None if nowhere else resolve_slice(context, to, flag="--to").name,
-            copy,
-            path,
-            check_zone_name(zone) if zone else "",
-            type,
-            throughput,
-            snapshot_only,
-            from_snapshot,
-            rw,
-            crash_consistent,
-            on,
+            to=None if nowhere else resolve_slice(context, to, flag="--to").name,
+            name=copy,
+            path=path,
+            zone=check_zone_name(zone) if zone else "",
+            type=type,
+            throughput_mib_s=throughput,
+            snapshot_only=snapshot_only,
+            from_snapshot=from_snapshot,
+            rw=rw,
+            crash_consistent=crash_consistent,
+            on=on,
         )
         plan = plan_clone(context, rules, request)
-        wanted = plan.record.request
-        price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)
-        context.shared.if_interrupted = f"`tpuctl disk clone {name}` goes on with {plan.record.name}"
+        context.shared.if_interrupted = f"`{context.shared.typed}` goes on with {plan.record.name}"
         if not dry_run:
-            deadline = None if timeout is None else context.clock.now() + timeout
-            make_clone(context, rules, request, deadline=deadline)
-        where = plan.target.name if plan.target is not None else wanted.zone
-        told = {
-            "name": plan.record.name,
-            "master": name,
-            "generation": plan.record.generation,
-            "snapshot": plan.record.snapshot,
-            "type": wanted.type,
-            "to": where,
-            "path": plan.path,
-            "usd_per_month": price,
-            "dry_run": dry_run,
-        }
-        if context.console.json_mode:
-            context.console.data(told)
-        elif snapshot_only:
-            context.console.say(
-                f"{'would make' if dry_run else 'made'} snapshot {plan.record.snapshot} of {name}"
-            )
-        else:
-            cost = f", about ${price:.2f} a month" if price is not None else ""
-            verb = "would copy" if dry_run else "copied"
-            at = f"at {plan.path} of {where}"
-            if plan.target is None:
-                at = f"in {where}; tpuctl disk attach {plan.record.name} --to SLICE"
-            context.console.say(f"{verb} {name} to {plan.record.name} ({wanted.type}{cost}), {at}")
+            deadline = context.deadline(timeout)
+            make_clone(context, rules, request, plan, deadline=deadline)
+        _report(context.console, name, plan, dry_run=dry_run, snapshot_only=snapshot_only)
+
+
+def _report(console: Console, master: str, plan: Plan, *, dry_run: bool, snapshot_only: bool) -> None:
+    from tpuctl.disks.costs import monthly_cost
+
+    copy, wanted = plan.record, plan.record.request
+    price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)
+    where = plan.target.name if plan.target is not None else wanted.zone
+    if console.json_mode:
+        made = {"name": copy.name, "master": master, "generation": copy.generation, "snapshot": copy.snapshot}
+        placed = {"type": wanted.type, "to": where, "path": plan.path}
+        console.data({**made, **placed, "usd_per_month": price, "dry_run": dry_run})
+    elif snapshot_only:
+        console.say(f"{'would make' if dry_run else 'made'} snapshot {copy.snapshot} of {master}")
+    else:
+        cost = f", about ${price:.2f} a month" if price is not None else ""
+        verb = "would copy" if dry_run else "copied"
+        at = f"at {plan.path} of {where}"
+        if plan.target is None:
+            at = f"in {where}; tpuctl disk attach {copy.name} --to SLICE"
+        console.say(f"{verb} {master} to {copy.name} ({wanted.type}{cost}), {at}")

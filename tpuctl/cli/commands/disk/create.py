@@ -53,9 +53,7 @@ def create(
         told = {"name": name, "zone": where, "type": kind, "size_gib": size, "usd_per_month": price}
         if not dry_run:
             create_master(context, rules, request, fs_label(name))
-        if context.console.json_mode:
-            context.console.data({**told, "dry_run": dry_run})
-        else:
-            verb = "would make" if dry_run else "made"
-            cost = f", about ${price:.2f} a month" if price is not None else ""
-            context.console.say(f"{verb} disk {name}: {size} GiB, {kind}, {where}{cost}")
+        verb = "would make" if dry_run else "made"
+        cost = f", about ${price:.2f} a month" if price is not None else ""
+        said = f"{verb} disk {name}: {size} GiB, {kind}, {where}{cost}"
+        context.console.answer({**told, "dry_run": dry_run}, said)

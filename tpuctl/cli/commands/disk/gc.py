@@ -33,8 +33,6 @@ def gc(
         if names and not dry_run:
             confirm(context, f"delete {', '.join(names)} with their snapshots?", yes=yes)
             collect(context, found)
-        if context.console.json_mode:
-            context.console.data([{"name": name, "gone": not dry_run} for name in names])
-        else:
-            verb = "would delete" if dry_run else "deleted"
-            context.console.say(f"{verb} {', '.join(names)}" if names else "nothing to delete")
+        verb = "would delete" if dry_run else "deleted"
+        said = f"{verb} {', '.join(names)}" if names else "nothing to delete"
+        context.console.answer([{"name": name, "gone": not dry_run} for name in names], said)

@@ -22,7 +22,7 @@ def mount(
 
     with open_context(ctx) as context:
         found = mount_disk(context, name, to=to, path=path)
-        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+        context.console.answer(found, found["said"])
 
 
 def umount(
@@ -37,4 +37,4 @@ def umount(
 
     with open_context(ctx) as context:
         found = leave_disk(context, name, to=to, detached=False)
-        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+        context.console.answer(found, found["said"])

@@ -33,4 +33,4 @@ def repair(
     with open_context(ctx) as context:
         target = resolve_slice(context, on, flag="--on").name
         found = repair_disk(context, rules_of(allow), name, on=target, dry_run=dry_run)
-        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+        context.console.answer(found, found["said"])

@@ -29,4 +29,4 @@ def resize(
         if not dry_run:
             confirm(context, f"make disk {name} {size} GiB large, for good?", yes=yes)
         found = resize_disk(context, name, size, dry_run=dry_run)
-        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+        context.console.answer(found, found["said"])

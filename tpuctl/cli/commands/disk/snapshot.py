@@ -21,7 +21,5 @@ def snapshot(
 
     with open_context(ctx) as context:
         record = make_clone(context, rules_of(None), CloneRequest(name, snapshot_only=True))
-        if context.console.json_mode:
-            context.console.data({"master": name, "snapshot": record.snapshot})
-        else:
-            context.console.say(f"made snapshot {record.snapshot} of {name}")
+        made = {"master": name, "snapshot": record.snapshot}
+        context.console.answer(made, f"made snapshot {record.snapshot} of {name}")

@@ -1,0 +1,72 @@
+"""How often a run calls its hosts: each call costs a host the start of the agent, which is most of its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.runs.follow import start_run, stop_run
+
+CODE = "as registered"
+LONG = CODE + "\n# a comment" * 4000
+
+
+class Counting:
+    """Remembers the verbs of the calls to hosts."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.verbs: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in {"run", "stream"}:
+            return found
+
+        def call(targets: Any, command: Any, *args: Any, **how: Any) -> Any:
+            if targets:
+                self.verbs.append(command.rpartition(" ")[2])
+            return found(targets, command, *args, **how)
+
+        return call
+
+
+@pytest.fixture
+def services() -> Iterator[MemoryServices]:
+    place = MemoryPlace()
+    place.hosts.programs["main.py"] = scripted(0.1)
+    made = place.machine()
+    bring_up(made, "big")
+    made.remote = Counting(made.remote)  # type: ignore[assignment]
+    yield made
+    place.close()
+
+
+BEGIN = ["hello+attempts", "prepare+lacks"]
+END = ["start", "follow", "status", "news"]
+
+
+def took(services: Any) -> list[str]:
+    verbs: list[str] = services.remote.verbs
+    services.remote.verbs = []
+    return verbs
+
+
+@pytest.mark.parametrize(("code", "sent"), [(CODE, []), (LONG, ["lacks"])], ids=["short", "long"])
+def test_new_code_costs_one_call_more_or_two_where_it_is_long(services, code, sent):
+    run_to_end(services, "big", code)
+    assert took(services) == [*BEGIN, *sent, "receive+prepare", *END]
+    run_to_end(services, "big", code)
+    assert took(services) == [*BEGIN, *END]
+
+
+def test_a_stop_looks_at_the_workers_before_and_after(services):
+    run = start_run(services, submit(services, "big", CODE).id)
+    took(services)
+    stop_run(services, run.id)
+    assert took(services) == ["status", "stop", "status", "news"]
