@@ -16,6 +16,7 @@ from tests.docs.reference import groups
 from tests.support.typed import trouble
 from tpuctl.cli.app import COMMANDS, Entry, app, load_command
 from tpuctl.cli.help import EXAMPLES
+from tpuctl.cli.invocation import Invocation
 from tpuctl.errors import EXIT_MEANINGS
 
 runner = CliRunner()
@@ -317,3 +318,8 @@ def test_types_alone_is_a_line_for_each_generation_and_json_has_all() -> None:
     assert any(line.startswith("v4 ") and "v4-8 to v4-" in line for line in lines)
     assert len(json.loads(runner.invoke(app, ["types", "--json"]).stdout)) > 100
     assert "v4-32" in runner.invoke(app, ["types", "v4"]).stdout
+
+
+def test_a_hint_to_type_it_again_has_the_flags_and_quotes() -> None:
+    words = ["--profile", "sim", "disk", "clone", "data", "--to", "big", "--path", "/mnt/my data"]
+    assert Invocation(words).typed == "tpuctl --profile sim disk clone data --to big --path '/mnt/my data'"

@@ -172,9 +172,9 @@ def test_a_list_says_that_nobody_acts_on_it_for_now(session):
 
 def test_what_happens_without_a_watchdog_is_said_once_for_a_slice_and_to_who_leaves(session):
     words = ("run", "--on", "small", "--no-checkpoint")
-    assert "nobody brings" in session.type(*words, "--", "echo", "1").stderr
-    assert "nobody brings" not in session.type(*words, "--", "echo", "2").stderr
-    assert "nobody brings" in session.type(*words, "--detach", "--", "echo", "3").stderr
+    assert "will not be restored" in session.type(*words, "--", "echo", "1").stderr
+    assert "will not be restored" not in session.type(*words, "--", "echo", "2").stderr
+    assert "will not be restored" in session.type(*words, "--detach", "--", "echo", "3").stderr
     session.type("attach")
 
 

@@ -1,4 +1,4 @@
-"""`ls`, `reap` and `down` at the terminal: whose they are, and what has to be said twice."""
+"""`ls`, `reap` and `down` at the terminal: whose they are, and what must be confirmed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_another_user_sees_it_but_must_say_twice_that_it_shall_go(session):
         assert "is not this project" in wrong.stderr
         nameless = session.type("status", status=2)
         assert "you have no slice" in nameless.stderr
-        assert "nothing of yours is unwanted" in session.type("reap").stderr
+        assert "nothing of yours to delete" in session.type("reap").stderr
     finally:
         del session.environ["TPUCTL_USER"]
     assert session.json("ls")[0]["state"] == "ready"

@@ -41,7 +41,7 @@ def test_a_fleet_moves_into_a_bucket_and_another_machine_joins_it(session):
     assert f"the move to {URI} is called off: the store stays on this machine" in called.stderr
     assert rows(session) == before
     assert "nothing moves" in session.type("config", "init", "--call-off").stderr
-    assert "goes alone" in session.type("config", "init", "--call-off", "--store", URI, status=2).stderr
+    assert "no other option" in session.type("config", "init", "--call-off", "--store", URI, status=2).stderr
     assert "where to?" in session.type("config", "init", status=2).stderr
     session.type("config", "init", "--store", URI)
     assert rows(session) == before

@@ -91,8 +91,8 @@ def test_the_report_fits_eighty_columns_and_says_what_to_type(session: Session) 
     session.type("sim", "fault", "api-off")
     done = session.type("doctor", status=1)
     lines = done.stdout.splitlines()
-    assert max(len(line) for line in lines if "mend it: " not in line) <= 80
-    assert any(f"mend it: {SIM_FIRST}gcloud services enable tpu.googleapis.com" in line for line in lines)
+    assert max(len(line) for line in lines if "fix: " not in line) <= 80
+    assert any(f"fix: {SIM_FIRST}gcloud services enable tpu.googleapis.com" in line for line in lines)
     assert lines[0].startswith("[sim] ")
     assert "1 problem," in done.stderr
 

@@ -92,7 +92,7 @@ def test_following_one_worker_shows_that_worker_alone_and_keeps_all(session, lon
     assert {line.rpartition(" ")[2] for line in found} == {"0"}
     assert "no line in which 'tock' is found" in session.type("logs", "long", "--grep", "tock").stderr
     assert "is no regular expression" in session.type("logs", "long", "--grep", "(", status=2).stderr
-    assert "--json goes without --follow" in session.type("logs", "long", "-f", "--json", status=2).stdout
+    assert "--follow exclude each other" in session.type("logs", "long", "-f", "--json", status=2).stdout
     lines = session.json("logs", "long", "--worker", "0")
     assert [line["text"] for line in lines[:2]] == ["tick 0", "tick 0"]
     assert lines[0]["time"] < lines[-1]["time"]
@@ -112,7 +112,7 @@ def test_the_question_before_a_slice_goes_names_the_runs_that_go_with_it(session
 
 
 def test_quiet_leaves_errors_and_what_was_asked_for(session):
-    assert "nobody brings slice one back" in session.type("up", "one", "--no-wait").stderr
+    assert "slice one will not be restored" in session.type("up", "one", "--no-wait").stderr
     for words in (("up", "one", "--no-wait", "-q"), ("-q", "up", "one")):
         done = session.type(*words)
         assert (done.stdout, done.stderr) == ("", "")
@@ -334,7 +334,16 @@ def test_a_dry_run_of_up_agrees_with_up(session):
     other = session.type("up", "v4-16", "one", "--spot", "--pay", "--dry-run", status=6)
     assert "not as asked: accelerator would be another" in " ".join(other.stderr.split())
     assert "give the new slice another name" in " ".join(other.stderr.split())
-    assert "would ask for" in session.type("up", "v4-8", "two", "--spot", "--pay", "--dry-run").stdout
+    asked = ("up", "v4-8", "two", "--spot", "--description", "Ablation", "--dry-run")
+    paid = session.type(*asked, "--pay")
+    assert "would ask for" in paid.stdout
+    assert re.search(r"description +Ablation$", paid.stdout, re.MULTILINE)
+    assert "without --pay" not in paid.stderr
+    told = session.type(*asked)
+    assert told.stdout == paid.stdout
+    assert "v4-8 takes 4; without --pay it would be refused" in " ".join(told.stderr.split())
+    assert "has 8 chips, 12 in use" in session.json(*asked)["not_covered"]
+    session.type(*asked[:-1], status=2)
 
 
 def test_dry_runs_say_would_and_refuse_what_the_real_one_refuses(session):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import requests
 from tests.support.session import Session, another_machine, open_session
 from tpuctl.provenance.manifest import json_schema
 from tpuctl.sim.server import control
+from tpuctl.state.run_logs import LogFiles
 
 pytestmark = pytest.mark.slow
 TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
@@ -62,7 +64,7 @@ def add_secret(session: Session, name: str, value: str) -> None:
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     with open_session() as made:
-        made.environ.update(PLANTED=TOKEN, HF_TOKEN=TOKEN)
+        made.environ.update(PLANTED=TOKEN, HF_TOKEN=TOKEN, TPUCTL_LOGS_LIMIT_MIB="1")
         make_dirty_repository(made, PROGRAM, TOKEN)
         made.type("up", "v4-16", "big", "--spot", "--pay")
         add_secret(made, "planted", TOKEN)
@@ -121,11 +123,34 @@ def test_a_run_is_done_again_with_the_code_that_ran(session: Session) -> None:
     assert plan["possible"] is True
     changed = {row["what"] for row in plan["plan"] if row["fate"] == "changed"}
     assert {"slice", "type", "chips", "hosts"} <= changed
-    session.type("rerun", "one", "--name", "two")
+    old = logs_of(session) / "gone.old-1" / "1" / "worker-0.stdout.log"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(bytes(2 << 20))
+    os.utime(old, (0, 0))
+    again = " ".join(session.type("rerun", "one", "--name", "two").stderr.split())
+    assert "removed the logs of 1 run (2.0 MiB): logs_limit_mib is 1; `tpuctl keep RUN` keeps those" in again
+    assert not old.exists()
     assert losses(session, "two") == losses(session, "one") == {LOSS}
     rows = session.json("manifest", "diff", "one", "two")
     assert {row["section"] for row in rows} <= {"run", "end"}
     assert [row["right"] for row in rows if row["key"] == "rerun_of"] == ["one"]
+
+
+def logs_of(session: Session) -> Path:
+    return session.root / "state" / "sim" / "sim-project" / "runs"
+
+
+def test_logs_that_were_removed_are_named_where_somebody_looks_for_them(session: Session) -> None:
+    """After `one` was done again as `two`; tests/runs/test_log_limit.py says when they are removed."""
+    assert "were removed" not in session.type("runs").stderr
+    LogFiles(logs_of(session)).remove("two", 1_700_000_000.0)
+    said = " ".join(session.type("runs").stderr.split())
+    assert "the logs of 1 run (two) were removed from this machine: setting logs_limit_mib" in said
+    said = " ".join(session.type("logs", "two", status=5).stderr.split())
+    assert "the logs of run two were removed from this machine at 2023-11-14" in said
+    assert "hint: `tpuctl keep RUN` keeps those of a run; logs_limit_mib" in said
+    error = json.loads(session.type("logs", "two", "--json", status=5).stdout)["error"]
+    assert error["code"] == "not-found"
 
 
 def test_runs_are_listed_by_group_and_tag_with_what_they_came_to(session: Session) -> None:

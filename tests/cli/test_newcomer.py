@@ -34,7 +34,7 @@ def redirected(session: Session, words: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("words", "told", "next_"),
     [
-        ("ls --profile sim", "--profile stands before the command", "tpuctl --profile … ls"),
+        ("ls --profile sim", "--profile goes before the command", "tpuctl --profile … ls"),
         ("up lab v4-8 --spot", "v4-8 is the type", "tpuctl up v4-8 lab"),
         ("run echo hello", "there is no file 'echo'", "tpuctl run -- echo hello"),
         ("run python -c 1", "no such option: -c", "tpuctl run -- COMMAND -c"),
@@ -55,7 +55,7 @@ def test_a_slice_that_is_called_like_its_type_comes_up_as_it_was_asked_for(sessi
     session.type("up", name, "--spot", "--pay", "--zone", "us-west4-a", "--timeout", "2m")
     assert f"{name} is ready" in session.type("up", name, "--timeout", "60").stderr
     done = session.type("down", name, "--yes")
-    assert f"({name} is to go)" in done.stderr
+    assert f"({name} is to be deleted)" in done.stderr
     again = session.type("up", name, status=2).stderr  # nobody wants it now: how it is paid for is open
     assert "no tier" in again
 
@@ -215,7 +215,7 @@ def test_several_slices_go_at_the_same_time(session):
     for name in ("one", "two"):
         session.type("up", "v4-8", name, "--spot")
     told = session.type("down", "one", "two", "--yes").stderr.splitlines()
-    asked = [line for line in told if "asked" in line]
+    asked = [line for line in told if "requested" in line]
     assert len(asked) == 2
     assert told.index(asked[-1]) < next(index for index, line in enumerate(told) if line.endswith(": gone"))
 

@@ -214,7 +214,7 @@ def test_who_leaves_a_slice_to_nobody_is_told(session: Session, spool: Spool) ->
     session.type("watch", "install", "--yes")
     session.type("watch", "uninstall")
     told = session.type(*run, "unwatched", "--", "true").stderr
-    assert "nobody brings run unwatched back after a preemption: no watchdog has ever passed here" in told
+    assert "run unwatched will not be restored after a preemption: no watchdog has made a pass yet" in told
     session.type("attach", "unwatched")
 
 
@@ -320,7 +320,7 @@ def test_a_hook_hears_of_a_preemption_and_of_the_recovery(session: Session) -> N
     [
         (("install", "--on", "ada@vm", "--yes"), "the simulator answers on this machine only"),
         (("uninstall", "--on", "ada@vm"), "the simulator answers on this machine only"),
-        (("--project", "my-project", "install", "--on", "ada@vm"), "--project stands before the command"),
+        (("--project", "my-project", "install", "--on", "ada@vm"), "--project goes before the command"),
         (("install", "--on", "-oProxyCommand=id", "--yes"), "not a machine to log in to"),
         (("install", "--on", "ada@vm", "--systemd"), "exclude each other"),
         (("install", "--every", "0"), "--every"),

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tests.e2e.test_census import ZONE, deletions, make_node, names
 from tests.support.jobs import bring_up
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim
-from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
+from tpuctl.errors import ConflictError, DeniedError, NotCoveredError, NotFoundError, UsageError
 from tpuctl.inventory.reap import survey
 from tpuctl.inventory.resources import Fate
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL
+from tpuctl.lib.codec import to_data
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, NodeInfo, Tier
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.slice_spec import SliceOptions
 from tpuctl.model.verdict import Blocked
+from tpuctl.money.grants import Grant
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
@@ -29,7 +35,7 @@ def take_over(
     services: SimServices, node: str, name: str | None = None, *, add_key: bool = False
 ) -> SliceRecord:
     found = find_candidate(services, node, None, name)
-    record = adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=add_key)
+    record = adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=add_key, pay=True)
     return wait_for_slice(services, record.name, deadline=services.clock.now() + 3600)
 
 
@@ -123,10 +129,10 @@ def test_a_queued_resource_of_another_name_is_adopted_and_goes_with_down(sim, se
 
 
 def test_after_the_loss_of_the_store_numbers_go_on_and_recovery_too(sim, services, tmp_path):
-    bring_up(services, "big")
+    bring_up(services, "big", **OPTIONS)
     sim.preempt("big-1")
     assert sim.world.settle()
-    bring_up(services, "big")
+    bring_up(services, "big", **OPTIONS)
     assert get_slice(services, "big").record.last_incarnation == 2
     key = services.public_key
     with sim_services(sim, tmp_path / "new") as fresh:
@@ -134,12 +140,44 @@ def test_after_the_loss_of_the_store_numbers_go_on_and_recovery_too(sim, service
         assert [each.fate for each in survey(fresh).judged] == [Fate.OTHER_FLEET]
         assert fresh.public_key != key
         record = take_over(fresh, "big-2", add_key=True)
+        assert record.spec == get_slice(services, "big").record.spec
+        before = asked_with(shown(fresh, "big-2"))
         assert (record.name, record.last_incarnation, record.state) == ("big", 2, SliceState.READY)
         sim.preempt("big-2")
         assert sim.world.settle()
         renewed = wait_for_slice(fresh, "big", deadline=fresh.clock.now() + 3600)
         assert renewed.incarnation is not None
         assert renewed.incarnation.cloud_name == "big-3"
+        assert asked_with(shown(fresh, "big-3")) == before
+
+
+OPTIONS: dict[str, Any] = {
+    "network": "other",
+    "subnetwork": "inner",
+    "service_account": "trainer@sim-project.iam.gserviceaccount.com",
+    "metadata": {"mine": "kept"},
+    "description": "Ablation",
+    "tags": ("training",),
+    "labels": {"team": "a"},
+}
+
+
+def asked_with(node: NodeInfo) -> tuple[SliceOptions, tuple[str, ...], str]:
+    return replace(node.options, metadata={"mine": node.metadata["mine"]}), node.tags, node.labels["team"]
+
+
+def test_nothing_is_adopted_that_nobody_agreed_to_pay_for(sim, services):
+    make_with_key(sim, services, "hand")
+    found = find_candidate(services, "hand", None, None)
+    catalog = load_accelerators()
+    with pytest.raises(NotCoveredError, match=r"about .* per hour") as refused:
+        adopt(services, catalog, found, login_user="tpuctl", add_key=False, pay=False)
+    assert "--pay" in str(refused.value.hint)
+    assert services.store.get("slices/hand") is None
+    grant = Grant(ZONE, Tier.ON_DEMAND, "v4", 4)
+    services.store.put(grant.key, to_data(grant), if_generation=0)
+    record = adopt(services, catalog, found, login_user="tpuctl", add_key=False, pay=False)
+    assert not record.pay, "an ended grant ends it, too"
 
 
 def test_what_cannot_be_adopted_is_refused_with_the_reason(sim, services):
@@ -159,5 +197,5 @@ def test_what_cannot_be_adopted_is_refused_with_the_reason(sim, services):
     bring_up(services, "big")
     found = find_candidate(services, "hand", ZONE, "big")
     with pytest.raises(ConflictError, match="another slice called big"):
-        adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False)
+        adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False, pay=True)
     assert deletions(sim) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.jobs import SPEC, bring_up, submit
@@ -23,13 +21,6 @@ from tpuctl.watch.heartbeat import TROUBLED, Heartbeat, PassLine, Watcher, next_
 from tpuctl.watch.reconciler import run_pass
 
 NO_PERMISSION = {"preset": "no-permission"}
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    yield made
-    made.close()
 
 
 def passes(place: MemoryPlace, count: int) -> list[list[PassLine]]:

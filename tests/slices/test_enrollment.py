@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,11 +30,9 @@ ZONE = "us-central2-b"
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True)
-    made.hosts.programs["main.py"] = scripted(24 * 3600.0)
-    yield made
-    made.close()
+def place(place: MemoryPlace) -> MemoryPlace:
+    place.hosts.programs["main.py"] = scripted(24 * 3600.0)
+    return place
 
 
 def passes(place: MemoryPlace, services: MemoryServices, minutes: int) -> list[PassLine]:

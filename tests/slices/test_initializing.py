@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,18 +31,6 @@ from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, save
 from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def services(place: MemoryPlace) -> MemoryServices:
-    return place.machine()
 
 
 class Ran:

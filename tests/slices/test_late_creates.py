@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,18 +20,6 @@ from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def services(place: MemoryPlace) -> MemoryServices:
-    return place.machine()
 
 
 def all_that_exists(place: MemoryPlace) -> list[str]:

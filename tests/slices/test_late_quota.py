@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.jobs import bring_up
@@ -21,13 +19,6 @@ LATE = {
     "in the queued resource": (True, {"kind": "queued-failure", "method": "queuedResources.create"}),
     "at once": (False, {"kind": "error", "method": "nodes.create"}),
 }
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,16 +40,9 @@ NOT_DELETABLE = {"kind": "error", "code": 9, "message": "Resource is not in a de
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True)
-    made.hosts.programs["main.py"] = scripted(300.0, lines=["working"])
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def services(place: MemoryPlace) -> MemoryServices:
-    return place.machine()
+def place(place: MemoryPlace) -> MemoryPlace:
+    place.hosts.programs["main.py"] = scripted(300.0, lines=["working"])
+    return place
 
 
 class Until:

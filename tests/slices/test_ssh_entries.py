@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,6 @@ WAYS: dict[str, Callable[[MemoryServices], object]] = {
     "ls": fleet_rows,
     "a pass": run_pass,
 }
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,12 +18,10 @@ OTHER = {"zone": "us-central1-a", "accelerator_type": "v5p-16", "runtime_version
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    bring_up(made.machine(), "big")
-    bring_up(made.machine(), "far", **OTHER)
-    yield made
-    made.close()
+def place(place: MemoryPlace) -> MemoryPlace:
+    bring_up(place.machine(), "big")
+    bring_up(place.machine(), "far", **OTHER)
+    return place
 
 
 class Half:

@@ -13,18 +13,18 @@ def confirm(context: AppContext, question: str, *, yes: bool) -> None:
     if yes:
         return
     if context.console.json_mode or not context.console.interactive:
-        raise UsageError(f"nobody is here to answer: {question}", hint="add --yes")
+        raise UsageError(f"no terminal to ask on: {question}", hint="add --yes")
     if not typer.confirm(f"{context.console.mark}{question}", err=True):
         raise InterruptedByUserError("declined; nothing was changed")
 
 
 def confirm_all_users(context: AppContext, typed: str | None) -> None:
-    """Other people's work is at stake: the project id is typed, or said with --confirm. Raises UsageError."""
+    """Other people's work is at stake: the project id is typed, or given with --confirm. Raises UsageError."""
     project = context.config.require_project()
     if typed is None:
         if context.console.json_mode or not context.console.interactive:
             raise UsageError(
-                f"--all-users acts on everybody's TPUs in {project}: that has to be said twice",
+                f"--all-users acts on the TPUs of all users in {project}: confirm it with the project id",
                 hint=f"--all-users --confirm {project}",
             )
         question = f"{context.console.mark}this acts on other people's TPUs; type the project id to go on"

@@ -300,6 +300,10 @@ class Console:
         """A JSON document on stdout."""
         self.line(render_json(value))
 
+    def answer(self, value: Any, text: str) -> None:
+        """A result: `value` under --json, else `text` as `say` does."""
+        self.data(value) if self.json_mode else self.say(text)
+
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, empty: str = "") -> None:
         """Rows as a table, or as a JSON list with all their keys under --json."""
         if self.json_mode:

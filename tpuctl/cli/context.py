@@ -17,7 +17,7 @@ import typer
 
 from tpuctl.cli.console import Console
 from tpuctl.cli.invocation import Invocation, invocation
-from tpuctl.errors import BadConfigError, DeniedError, UsageError
+from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.lib.input_files import read_text
 from tpuctl.lib.names import SecretName, parse_secret_name
 from tpuctl.lib.shell import Secret
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from tpuctl.ssh.ssh_config import SshConfigFiles
     from tpuctl.state.bucket import BucketStore
     from tpuctl.state.sqlite import SqliteStore
-
-CLOUD_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 class SystemClock:
@@ -158,6 +156,10 @@ class AppContext:
     def clock(self) -> SystemClock:
         return SystemClock()
 
+    def deadline(self, timeout: float | None) -> float | None:
+        """When so many seconds are over, on this machine's clock; None for no limit."""
+        return None if timeout is None else self.clock.now() + timeout
+
     @cached_property
     def ids(self) -> TimeIds:
         return TimeIds()
@@ -174,27 +176,10 @@ class AppContext:
     @cached_property
     def credentials(self) -> Any:
         """The token of `token_file`, else the application default credentials. Raises DeniedError."""
-        self.config.require_project()
-        if self.config.token_file is not None:
-            return _token_credentials(Path(self.config.token_file))
-        import google.auth
-        from google.auth.exceptions import DefaultCredentialsError
+        from tpuctl.cloud.credentials import load_credentials
 
-        try:
-            found, _ = google.auth.default(scopes=[CLOUD_SCOPE])
-        except DefaultCredentialsError as error:
-            named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-            if named:
-                why = error.args[0]
-                raise DeniedError(
-                    f"the credentials that GOOGLE_APPLICATION_CREDENTIALS names cannot be used: {why}",
-                    hint="name another file, or unset it and `gcloud auth application-default login`",
-                ) from error
-            raise DeniedError(
-                "no Google credentials on this machine",
-                hint="gcloud auth application-default login, or set token_file",
-            ) from error
-        return found
+        self.config.require_project()
+        return load_credentials(self.config.token_file)
 
     @cached_property
     def cloud(self) -> Cloud:
@@ -250,21 +235,10 @@ class AppContext:
         uri = self.config.store
         if uri is not None:
             return self.bucket_store(uri)
-        from tpuctl.state.migrate import MOVED
+        from tpuctl.state.migrate import refuse_moved
 
-        store = self.local_store
-        moved = store.get(MOVED)
-        if moved is not None:
-            to = moved.data["to"]
-            again = f"tpuctl config init --store {to}"
-            if moved.data.get("called_off"):
-                why = f"the move of this fleet's store to {to} is being called off"
-                raise BadConfigError(why, hint="tpuctl config init --call-off")
-            if not moved.data["done"]:
-                why = f"this fleet's store is being moved to {to}"
-                raise BadConfigError(why, hint=f"{again}, or back: tpuctl config init --call-off")
-            raise BadConfigError(f"this fleet's store has moved to {to}", hint=f"{again} --join")
-        return store
+        refuse_moved(self.local_store)
+        return self.local_store
 
     @cached_property
     def local_store(self) -> SqliteStore:
@@ -399,18 +373,6 @@ class AppContext:
 def open_context(ctx: typer.Context) -> AppContext:
     """The context of this command line; leave it through `with`."""
     return AppContext(invocation(ctx))
-
-
-def _token_credentials(path: Path) -> Any:
-    from google.oauth2.credentials import Credentials
-
-    try:
-        token = read_text(path).strip()
-    except OSError as error:
-        raise DeniedError(
-            f"token file {path} cannot be read: {error.strerror}", hint="tpuctl config show"
-        ) from error
-    return Credentials(token=token)  # type: ignore[no-untyped-call]
 
 
 def _start_time(pid: int) -> str:

@@ -198,11 +198,11 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     if option is not None and example is not None:
         near = _near_option(str(option), possible or [])
         meant = f"did you mean {near}? " if near else ""
-        hint = f"{meant}options of your program go behind --: {example.format(option, option)}"
+        hint = f"{meant}options of your program go after --: {example.format(option, option)}"
         return UsageError(f"no such option: {option}", hint=hint)
     if option is not None and context is not None and option in _options_of(context.find_root()):
         return UsageError(
-            f"{option} stands before the command", hint=f"tpuctl {option} … {path.removeprefix('tpuctl ')} …"
+            f"{option} goes before the command", hint=f"tpuctl {option} … {path.removeprefix('tpuctl ')} …"
         )
     if option is not None:
         near = _near_option(str(option), possible or [])

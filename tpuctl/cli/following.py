@@ -26,7 +26,7 @@ def follow_or_leave(
             warn_if_unwatched(context, f"run {record.id}", detached=False)
         follow(context, record.id, timeout=timeout)
         return
-    deadline = None if timeout is None else context.clock.now() + timeout
+    deadline = context.deadline(timeout)
     started = start_run(context, record.id, deadline=deadline)
     context.emit.close()
     error = run_error(started, f"tpuctl logs {record.id}") if started.state.final else None
@@ -66,7 +66,7 @@ def warn_if_unwatched(context: AppContext, what: str, *, detached: bool) -> None
     if unwatched is not None:
         why, hint = unwatched
         when = "after a preemption" if detached else "once this terminal is closed"
-        context.console.alarm(f"nobody brings {what} back {when}: {why}", hint)
+        context.console.alarm(f"{what} will not be restored {when}: {why}", hint)
 
 
 def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:
@@ -74,7 +74,7 @@ def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:
     from tpuctl.runs.follow import follow_run
     from tpuctl.runs.reconcile import run_error
 
-    deadline = None if timeout is None else context.clock.now() + timeout
+    deadline = context.deadline(timeout)
     record = follow_run(context, run_id, deadline=deadline)
     context.emit.close()
     error = run_error(record, f"tpuctl logs {run_id}")

@@ -64,7 +64,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "keep": ("tpuctl keep last --until 90d", "tpuctl keep RUN --release"),
     "pause": ("tpuctl pause --until 8h --reason maintenance",),
     "types": ("tpuctl types v6e", "tpuctl types --zone us-east1-d"),
-    "adopt": ("tpuctl adopt my-tpu --zone us-central2-b",),
+    "adopt": ("tpuctl adopt my-tpu --zone us-central2-b --pay",),
     "reap": ("tpuctl reap --dry-run",),
     "ssh-config": ("tpuctl ssh-config big", "tpuctl ssh-config --write"),
     "grant add": ("tpuctl grant add 32 spot v4 us-central2-b --ends 2026-12-31",),

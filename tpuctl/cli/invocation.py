@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,11 @@ class Invocation:
 
     def __init__(self, arguments: Sequence[str] = ()) -> None:
         self.arguments = list(arguments)
+
+    @property
+    def typed(self) -> str:
+        """The command line as it was typed, for hints that say to type it again."""
+        return shlex.join(["tpuctl", *self.arguments])
 
 
 def invocation(ctx: typer.Context) -> Invocation:

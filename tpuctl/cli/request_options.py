@@ -130,6 +130,6 @@ def _pairs(flag: str, words: list[str] | None) -> dict[str, str]:
         if not equals or not key:
             raise UsageError(f"{flag} {word!r} is not K=V", hint=f"{flag} team=vision")
         if key in found:
-            raise UsageError(f"{flag} {key} is said twice", hint="say it once")
+            raise UsageError(f"{flag} {key} is given twice", hint="give it once")
         found[key] = value
     return found

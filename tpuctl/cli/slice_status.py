@@ -12,6 +12,7 @@ from tpuctl.lib.time import render_age, render_seconds
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
+    from tpuctl.slices.bring_up import Price
     from tpuctl.slices.resolve import WantedSlice
 
 
@@ -128,19 +129,41 @@ def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
 
 
-def print_preview(context: AppContext, wanted: WantedSlice, found: SliceRecord | str) -> None:
-    """What `up` would do: wait for the slice that is `found`, or request one at a price in words."""
+def print_preview(context: AppContext, wanted: WantedSlice, found: SliceRecord | Price | str) -> None:
+    """What `up` would do: wait for the slice that is `found`, change its hosts, or request one at a price."""
     from tpuctl.lib.codec import to_data
+    from tpuctl.model.records import SliceRecord
     from tpuctl.slices.lifetime import describe_limits
 
     console = context.console
-    if not isinstance(found, str) and console.json_mode:
+    ends = describe_limits(wanted.limits)
+    if isinstance(found, SliceRecord) and console.json_mode:
         console.data({"dry_run": True, "name": found.name, "state": str(found.state), "wanted": True})
-    elif not isinstance(found, str):
+    elif isinstance(found, SliceRecord):
         console.sentence(f"{found.name} is wanted already and {found.state}: would wait until it is ready")
     elif console.json_mode:
-        facts = {"spec": to_data(wanted.spec), "limits": to_data(wanted.limits), "summary": found}
-        console.data({"dry_run": True, "name": wanted.name, **facts})
-    else:
-        ends = describe_limits(wanted.limits)
+        summary = found if isinstance(found, str) else found.line
+        facts = {"spec": to_data(wanted.spec), "limits": to_data(wanted.limits), "summary": summary}
+        covered = {} if isinstance(found, str) else {"not_covered": found.uncovered}
+        console.data({"dry_run": True, "name": wanted.name, **facts, **covered})
+    elif isinstance(found, str):
         console.sentence(f"would ask for {found}{f'; it goes {ends}' if ends else ''}")
+    else:
+        console.fields({"would ask for": found.line, **_requested(wanted, ends)})
+        if found.uncovered:
+            console.warn(f"not covered: {found.uncovered}; without --pay it would be refused")
+
+
+def _requested(wanted: WantedSlice, ends: str) -> dict[str, str]:
+    """What a request says beside what its price names, by the names of `status_lines`."""
+    from tpuctl.views.slices import options_shown
+
+    spec = wanted.spec
+    lines = {
+        "asked for as": "queued resource" if spec.queued else "node, directly",
+        "software": spec.runtime_version,
+        **{name.replace("_", " "): value for name, value in options_shown(spec).items()},
+        "environment": "" if spec.env is None else spec.env.name,
+        "taken down": ends,
+    }
+    return {name: text for name, text in lines.items() if text}

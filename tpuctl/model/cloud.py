@@ -18,6 +18,7 @@ from tpuctl.model.hosts import FailureKind as FailureKind
 from tpuctl.model.hosts import HostTarget as HostTarget
 from tpuctl.model.hosts import RemoteResult as RemoteResult
 from tpuctl.model.hosts import Tier as Tier
+from tpuctl.model.slice_spec import SliceOptions
 
 OWNER_LABEL = "tpuctl-slice"
 """Label on everything billable that tpuctl creates; its value is the slice name."""
@@ -150,6 +151,11 @@ class NodeInfo(Struct, frozen=True):
     create_time: str = ""
     queued_resource: str | None = None
     data_disks: tuple[DataDisk, ...] = ()
+    options: SliceOptions = SliceOptions()
+    """With what it was asked for, as far as nodes show it; nothing for what a request gets by default."""
+    tags: tuple[str, ...] = ()
+    unsaid: tuple[str, ...] = ()
+    """Fields of the API in which it is what no `SliceSpec` can ask for."""
     parts: tuple[NodeInfo, ...] = ()
     """The nodes of a multislice that this one stands for, in order; empty for a plain node."""
 
@@ -171,6 +177,7 @@ class QueuedInfo(Struct, frozen=True):
     labels: Mapping[str, str] = field(default_factory=dict)
     error: CloudErrorInfo | None = None
     create_time: str = ""
+    reservation: str | None = None
 
     @property
     def resource(self) -> CloudResource:

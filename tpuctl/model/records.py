@@ -25,7 +25,7 @@ class Desired(StrEnum):
 
 
 class SliceState(StrEnum):
-    """Our own view of a slice; the cloud's states are another type."""
+    """Our own state of a slice; the cloud's states are another type."""
 
     REQUESTED = "requested"
     PROVISIONING = "provisioning"
@@ -63,7 +63,7 @@ class Doubt(Struct, frozen=True):
 
 
 class Answer(StrEnum):
-    """What the cloud said to a call that changes something."""
+    """How the cloud answered a call that changes something."""
 
     TAKEN = "taken"
     REFUSED = "refused"
@@ -73,8 +73,8 @@ class Answer(StrEnum):
 
 
 class Retry(Struct, frozen=True):
-    """A `create` or `delete` that is made again until the cloud shows its effect: each may be refused while
-    something is in flight, lost, or taken and dropped all the same."""
+    """A `create` or `delete` that is repeated until the cloud shows its effect. A call may be refused while
+    another operation is in flight, its answer may be lost, or it may be accepted and dropped."""
 
     call: str
     since: float
@@ -134,14 +134,15 @@ class Loss(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """How long a slice is wanted, as asked for: so many seconds, or until so many have passed without use."""
+    """The lifetime that was requested: seconds from now, or seconds without use."""
 
     ttl_s: float | None = None
     idle_s: float | None = None
 
 
 class Lifetime(Struct, frozen=True):
-    """When a slice is to go by itself: at a moment (epoch seconds), or after so many seconds without use."""
+    """When a slice is deleted without `down`: at a moment (epoch seconds), or after so many seconds without
+    use."""
 
     expires_at: float | None = None
     idle_s: float | None = None
@@ -185,25 +186,25 @@ class SliceRecord(Struct, frozen=True):
 
     @property
     def by_hand(self) -> bool:
-        """It was made without tpuctl: nothing but `down` ends it."""
+        """It was created without tpuctl: only `down` deletes it."""
         return self.incarnation is not None and self.incarnation.by_hand
 
     @property
     def requested_zones(self) -> tuple[str, ...]:
-        """The zones in which it was asked to be."""
+        """The zones that were requested."""
         return self.zones or (self.spec.zone,)
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Those of them that have not refused it for good."""
+        """The requested zones that have not refused it for good."""
         return tuple(zone for zone in self.requested_zones if zone not in self.refused_zones) or (
             self.spec.zone,
         )
 
     def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
-        """In what it is not a slice of `spec` in any of `zones`, as names of fields.
+        """The fields in which it differs from `spec` in one of `zones`.
 
-        Where it is at the moment does not count while it may be in several zones, nor what changes in place.
+        While it may be in several zones its present zone does not count; nor do fields that change in place.
         """
         names = [name for name in SliceSpec.__struct_fields__ if name not in {"zone", *IN_PLACE}]
         different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
@@ -319,7 +320,7 @@ class WorkerEnd(Struct, frozen=True):
 
 
 class TimelineEntry(Struct, frozen=True):
-    """One event of a run's story. `at` is seconds since the epoch."""
+    """One event of a run. `at` is seconds since the epoch."""
 
     at: float
     event: str
@@ -334,8 +335,8 @@ SLOW, FAST_AGAIN = "slow", "fast-again"
 
 
 class MountState(Struct, frozen=True):
-    """A mount of a worker that is not well, or was not: `why`, by the word of its host. `restarts` counts how
-    often it was mounted again; `kept`: something on the host still sees to that."""
+    """A mount of a worker that is or was not healthy; `why` is what its host reported. `restarts` counts how
+    often it was mounted again; `kept`: a process on the host still mounts it again."""
 
     worker: int
     path: str
@@ -470,5 +471,5 @@ class RunRecord(Struct, frozen=True):
 
     @property
     def checkpoint_place(self) -> str | None:
-        """Where it has its checkpoints, as a `gs://` prefix."""
+        """Its checkpoint directory, as a `gs://` prefix."""
         return self.spec.checkpoint_place(self.id)

@@ -54,7 +54,8 @@ class MountRef(Struct, frozen=True):
     """A bucket of a slice, or a folder of it, mounted at `path` on every host. `options` are by the keys of
     gcsfuse's configuration file, over those of the profile. `program` is the sha256 of a gcsfuse in the store,
     of `program_bytes`; empty for the one of Google's packages. `fleet` names the fleet file that asked for it;
-    empty for one made by hand. `leaving`: it is to be unmounted, and forgotten once it is."""
+    empty for one made by hand. `leaving`: no pass mounts it; a command is
+    about to, or it is to be unmounted, and forgotten once it is."""
 
     bucket: str
     path: str
@@ -159,7 +160,9 @@ class SliceRequest(SliceOptions, frozen=True):
         Tier | None,
         Option("How the capacity is paid for.", flags=_TIERS, group=PAID, examples=("spot",)),
     ] = None
-    pay: Annotated[bool, Option("Agree to pay for what no grant covers.", group=PAID, examples=(True,))] = False
+    pay: Annotated[
+        bool, Option("Agree to pay for what no grant covers.", group=PAID, examples=(True,), in_place=True)
+    ] = False
     queued: Annotated[
         bool | None,
         Option(
@@ -282,6 +285,7 @@ class SliceRequest(SliceOptions, frozen=True):
             metavar="NAME[:ro|rw][:/PATH]",
             api="v2 `dataDisks`",
             examples=(("data-g1:/mnt/data",),),
+            in_place=True,
         ),
     ] = ()
     mount: Annotated[
@@ -291,6 +295,7 @@ class SliceRequest(SliceOptions, frozen=True):
             group=WHAT,
             metavar="gs://BUCKET[/DIR]:/PATH[:PROFILE][,OPTION...]",
             examples=(("gs://my-bucket/data:/mnt/data:train,ttl=0",),),
+            in_place=True,
         ),
     ] = ()
     env: Annotated[
@@ -300,16 +305,23 @@ class SliceRequest(SliceOptions, frozen=True):
             group=WHAT,
             metavar="NAME",
             examples=("demo-cpu",),
+            in_place=True,
         ),
     ] = None
     ttl: Annotated[
         str | None,
-        Option("Delete the slice after this long.", group=WHERE, metavar="TIME", examples=("8h",)),
+        Option(
+            "Delete the slice after this long.", group=WHERE, metavar="TIME", examples=("8h",), in_place=True
+        ),
     ] = None
     stop_when_idle: Annotated[
         str | None,
         Option(
-            "Delete the slice when it has been idle this long.", group=WHERE, metavar="TIME", examples=("30m",)
+            "Delete the slice when it has been idle this long.",
+            group=WHERE,
+            metavar="TIME",
+            examples=("30m",),
+            in_place=True,
         ),
     ] = None
 

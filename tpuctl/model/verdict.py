@@ -25,7 +25,7 @@ class Wait(Struct, frozen=True):
 
 
 def wait_for(what: str, until: float | None = None) -> Wait:
-    """A wait for what is to come."""
+    """A wait for something that is coming."""
     return Wait(what, until, coming=True)
 
 

@@ -54,10 +54,13 @@ def quote(
     name: str,
     spec: SliceSpec,
     beside: Mapping[str, SliceSpec] | None = None,
+    *,
+    without: str = "",
 ) -> Quote:
     """The quote for slice `name`; what other wanted slices use of the same grant counts against it.
 
-    `beside` are slices that are about to be wanted, by name.
+    `beside` are slices that are about to be wanted, by name; `without` is the node that the slice is about to
+    be, which uses nothing beside it.
     """
     found = catalog.of(spec.accelerator_type, spec.topology, spec.slices)
     grants = list_grants(services)
@@ -67,7 +70,7 @@ def quote(
     if coverage.covered and damaged:
         coverage = Coverage(False, None, f"{damaged[0].message}, so what it uses of grants is not known")
     if coverage.covered:
-        used += _chips_of_others(services, catalog, found.generation, spec)
+        used += _chips_of_others(services, catalog, found.generation, spec, without)
         coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
     price = price_per_hour(catalog, found, spec.zone, spec.tier)
     cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
@@ -99,7 +102,9 @@ def chips_in_use(
     )
 
 
-def _chips_of_others(services: Services, catalog: Catalog, generation: str, spec: SliceSpec) -> int:
+def _chips_of_others(
+    services: Services, catalog: Catalog, generation: str, spec: SliceSpec, without: str
+) -> int:
     """Chips of live nodes on the same grant that this store did not make: a grant is the whole project's.
 
     A zone that cannot be read counts as empty; the API refuses what is too much.
@@ -109,7 +114,11 @@ def _chips_of_others(services: Services, catalog: Catalog, generation: str, spec
     except TransientError:
         return 0
     store = services.store.identity()
-    others = [node for node in nodes if node.labels.get(STORE_LABEL) != store and node.state not in _GIVEN_BACK]
+    others = [
+        node
+        for node in nodes
+        if node.labels.get(STORE_LABEL) != store and node.state not in _GIVEN_BACK and node.name != without
+    ]
     found = [catalog.find(node.accelerator_type) for node in others if same_pool(node.tier, spec.tier)]
     return sum(kind.chips for kind in found if kind is not None and kind.generation == generation)
 

@@ -55,7 +55,7 @@ class GrantLine(Struct, frozen=True):
 
 
 class AtEnd(StrEnum):
-    """What becomes of the slices that live on a grant when it is over."""
+    """What happens to the slices that live on a grant when it ends."""
 
     KEEP = "keep"
     """They run on and cost money, but are not asked for again."""
@@ -84,7 +84,8 @@ class Grant(Struct, frozen=True):
 
 
 class Coverage(Struct, frozen=True):
-    """Whether a create costs nothing. `until` is the last covered day, if known; `reason` says what decided."""
+    """Whether a grant covers a create. `until` is the last covered day, if known; `reason` says what
+    decided."""
 
     covered: bool
     until: date | None

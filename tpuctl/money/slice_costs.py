@@ -59,5 +59,5 @@ def slice_cost(services: Services, record: SliceRecord) -> dict[str, Any]:
 
 
 def _burden(line: BillLine) -> int:
-    """What you pay for is told before what is covered, and that before what is free."""
+    """Sorts what you pay for first, then what is covered, then what is free."""
     return list(Payer).index(line.payer) if line.payer is not Payer.YOU else -1

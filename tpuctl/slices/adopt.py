@@ -6,8 +6,10 @@ labelling may fail. Doing it again is a no-op, or does what is left to do.
 
 from __future__ import annotations
 
+import hashlib
+
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
@@ -27,9 +29,12 @@ from tpuctl.model.cloud import (
     QueuedInfo,
 )
 from tpuctl.model.records import Desired, Incarnation, SliceRecord, SliceState
+from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.slices.enrollment import enroll_machine, read_machines
+from tpuctl.money.coverage import Quote, quote
+from tpuctl.slices.enrollment import KEYS, enroll_machine, read_machines
 from tpuctl.slices.probing import find_workers, probe_workers
+from tpuctl.slices.validation import OS_LOGIN, OWN_PREFIX, STARTUP_SCRIPT
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import Versioned, find_slice, get_slice, list_slices, save
@@ -55,6 +60,51 @@ class Candidate(Struct, frozen=True):
         labels = f"labels of the fleet {self.store}" if self.store else "no labels of a fleet"
         node = f"node {self.node.name} in {self.node.zone}, id {self.node.uid}, {self.node.state}"
         return f"{node}{request}; {labels}"
+
+    @property
+    def script(self) -> str | None:
+        """Its startup script."""
+        return self.node.metadata.get(STARTUP_SCRIPT)
+
+    @property
+    def not_kept(self) -> tuple[str, ...]:
+        """What its next TPU will not have: fields of the API, and what of them, as `FIELD: NAME`."""
+        disks = tuple(f"dataDisks: {each.name}" for each in self.node.data_disks)
+        return (*self.node.unsaid, *(f"metadata: {key}" for key in sorted(self._secrets)), *disks)
+
+    @property
+    def _secrets(self) -> frozenset[str]:
+        """Keys of its metadata that records must not hold, as `up --metadata` refuses them."""
+        patterns, metadata = load_secret_patterns(), self.node.options.metadata
+        return frozenset(key for key, value in metadata.items() if patterns.find_named(key, value))
+
+    def spec(self, catalog: Catalog, login_user: str) -> SliceSpec:
+        """With which its next TPU is asked for, the blob of its script aside. Raises UsageError for an
+        accelerator type that no table has."""
+        node, offer = self.node, catalog.find(self.node.accelerator_type)
+        if offer is None:
+            raise UsageError(
+                f"{node.name} is a {node.accelerator_type}, which no table has", hint="tpuctl types"
+            )
+        not_ours = {KEYS, OS_LOGIN, STARTUP_SCRIPT, *self._secrets}
+        metadata = {key: value for key, value in node.options.metadata.items() if key not in not_ours}
+        reservation = self.queued.reservation if self.queued else None
+        options = replace(node.options, metadata=metadata, reservation=reservation)
+        return SliceSpec(
+            **asdict(options),
+            accelerator_type=offer.name,
+            zone=node.zone,
+            tier=node.tier,
+            runtime_version=node.runtime_version,
+            hosts=len(node.endpoints),
+            chips=offer.chips,
+            queued=self.queued is not None,
+            external_ips=all(endpoint.external_ip for endpoint in node.endpoints),
+            login_user=login_user,
+            tags=node.tags,
+            labels={key: value for key, value in node.labels.items() if not key.startswith(OWN_PREFIX)},
+            startup_script=None if self.script is None else hashlib.sha256(self.script.encode()).hexdigest(),
+        )
 
 
 def find_candidate(services: Services, node_name: str, zone: str | None, name: str | None) -> Candidate:
@@ -120,12 +170,18 @@ def _number_of(node: NodeInfo, name: str, last: int) -> int:
     return last + 1
 
 
+def price_of(services: Services, catalog: Catalog, found: Candidate, login_user: str) -> Quote:
+    """What its next TPU costs, and whether a grant covers it; the one that is there is not counted twice."""
+    return quote(services, catalog, found.name, found.spec(catalog, login_user), without=found.node.name)
+
+
 def adopt(
-    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool
+    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool, pay: bool
 ) -> SliceRecord:
     """Writes the record, labels the node and, with `add_key`, lets this machine in. The slice is not ready yet.
 
     A node that an operation holds is waited for, as the PATCH of an adoption that broke off does. Raises
+    NotCoveredError when no grant covers the slice, which is created again after a loss, and `pay` is not said;
     ConflictError when the name or the node is taken, DeniedError when the hosts do not let us in, and BusyError
     for a node that is held longer than `timeouts.ADOPT_BUSY_MAX_S`.
     """
@@ -133,7 +189,7 @@ def adopt(
     until, warned = services.clock.now() + timeouts.ADOPT_BUSY_MAX_S, False
     while True:
         try:
-            return _adopt(services, catalog, found, login_user=login_user, add_key=add_key)
+            return _adopt(services, catalog, found, login_user=login_user, add_key=add_key, pay=pay)
         except BusyError as error:
             if services.clock.now() >= until:
                 raise
@@ -144,16 +200,21 @@ def adopt(
 
 
 def _adopt(
-    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool
+    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool, pay: bool
 ) -> SliceRecord:
     with take_lease(services, found.name):
         record = _existing(services, found)
         if record is None:
-            fresh = _record(services, catalog, found, login_user)
+            price = price_of(services, catalog, found, login_user)
+            price.check(pay=pay)
+            services.emit(Note("", price.line))
+            fresh = _record(services, found, found.spec(catalog, login_user), pay=pay)
             record = _pinned(services, fresh, found.node)
             if not add_key:
                 _check_access(services, record)
             record_decision(services, record.key, "adopt", found.evidence, incarnation=found.node.name)
+            if found.script is not None:
+                services.store.put_blob(found.script.encode())
             old = find_slice(services, found.name)
             save(services, Versioned(record, old.generation if old else 0), record)
         _update_node(services, found, add_key=add_key)
@@ -176,22 +237,8 @@ def _existing(services: Services, found: Candidate) -> SliceRecord | None:
     return None
 
 
-def _record(services: Services, catalog: Catalog, found: Candidate, login_user: str) -> SliceRecord:
-    node, now = found.node, services.store.now()
-    offer, old = catalog.find(node.accelerator_type), find_slice(services, found.name)
-    if offer is None:
-        raise UsageError(f"{node.name} is a {node.accelerator_type}, which no table has", hint="tpuctl types")
-    spec = SliceSpec(
-        accelerator_type=offer.name,
-        zone=node.zone,
-        tier=node.tier,
-        runtime_version=node.runtime_version,
-        hosts=len(node.endpoints),
-        chips=offer.chips,
-        queued=found.queued is not None,
-        external_ips=all(endpoint.external_ip for endpoint in node.endpoints),
-        login_user=login_user,
-    )
+def _record(services: Services, found: Candidate, spec: SliceSpec, *, pay: bool) -> SliceRecord:
+    node, now, old = found.node, services.store.now(), find_slice(services, found.name)
     incarnation = Incarnation(
         number=found.number,
         cloud_name=node.name,
@@ -212,7 +259,7 @@ def _record(services: Services, catalog: Catalog, found: Candidate, login_user: 
         last_incarnation=max(found.number, _last_number(services, found.name, old)),
         created_at=now,
         incarnation=incarnation,
-        pay=True,
+        pay=pay,
     )
 
 

@@ -14,7 +14,7 @@ from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.enrollment import judge_refusal, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
-from tpuctl.slices.initialize import greeted
+from tpuctl.slices.initialize import hosts_answered
 from tpuctl.slices.liveness import Liveness, Silence, classify_silence
 from tpuctl.slices.loss import mark_lost
 from tpuctl.slices.probing import HostAnswers, find_workers, probe_workers
@@ -22,7 +22,7 @@ from tpuctl.slices.states import Effect, unhealthy
 
 
 def probe_hosts(context: ReconcileContext) -> Outcome:
-    """On to what is asked of the hosts once every worker is pinned and answers."""
+    """Pins and probes every worker; once all answer, initialization begins."""
     pinned = _pin_workers(context)
     if pinned is not None:
         return pinned
@@ -37,11 +37,11 @@ def probe_hosts(context: ReconcileContext) -> Outcome:
         return Outcome(why_closed(context.services, context.record, answers.trouble), acted=False)
     if not answers.all_well:
         return _silent(context, answers, began + HOST_TIME_S)
-    return greeted(context)
+    return hosts_answered(context)
 
 
 def _pin_workers(context: ReconcileContext) -> Outcome | None:
-    """Writes addresses and host keys of all workers into the record; an outcome while it cannot."""
+    """Writes addresses and host keys of all workers into the record; returns an outcome while it cannot."""
     node = context.observation.info.node
     found = "the node" if node is None else find_workers(context.services, context.record, node)
     if node is None or isinstance(found, str):
@@ -53,7 +53,7 @@ def _pin_workers(context: ReconcileContext) -> Outcome | None:
 
 
 def _unpinned(context: ReconcileContext, missing: str) -> Wait | Blocked:
-    """Keys that are never published keep a slice from being ready, but are no reason to delete it."""
+    """Host keys that are never published keep a slice from becoming ready, but are no reason to delete it."""
     since, node = context.incarnation.cloud_ready_at, context.observation.info.node
     until = (since or context.services.store.now()) + timeouts.HOST_KEYS_MAX_S
     if node is None or context.services.store.now() < until:
@@ -106,7 +106,7 @@ def _nobody_answers(name: str) -> str:
 
 
 def doubt_hosts(context: ReconcileContext) -> Outcome:
-    """Starts the clock of a doubt: that the node is missing, or that its hosts are silent."""
+    """Records a doubt and its time: the node is missing, or its hosts are silent."""
     context.journal("doubt", context.plan.why)
     missing = context.plan.effect is Effect.DOUBT
     doubt = Doubt(context.services.store.now(), context.plan.why, missing)

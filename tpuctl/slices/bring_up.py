@@ -16,6 +16,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import DeniedError, TpuctlError, TransientError, UsageError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import check_slice_name
+from tpuctl.lib.options import registry
 from tpuctl.model.records import Desired, SliceRecord, SliceState
 from tpuctl.model.run_spec import EnvironmentRef, FrozenEnvironment
 from tpuctl.model.shipped_files import load_accelerators
@@ -113,15 +114,8 @@ def _known_slice(services: Services, request: SliceRequest, name: str | None) ->
     stored = find_slice(services, word)
     if stored is None:
         return None
-    again = SliceRequest(
-        accelerator=word,
-        pay=request.pay,
-        disk=request.disk,
-        mount=request.mount,
-        env=request.env,
-        ttl=request.ttl,
-        stop_when_idle=request.stop_when_idle,
-    )
+    in_place = [name for name, option in registry(SliceRequest).items() if option.in_place]
+    again = SliceRequest(accelerator=word, **{name: getattr(request, name) for name in in_place})
     if load_accelerators().find(word) is not None:  # a slice that is called like its type
         return stored.record if request == again and stored.record.desired is Desired.UP else None
     if request != again:
@@ -160,16 +154,23 @@ class Price:
     def line(self) -> str:
         return "\n  or ".join(each.line for each in self._quotes)
 
+    @property
+    def uncovered(self) -> str:
+        """Why no grant covers it; empty where grants cover every zone, or the user agreed to pay."""
+        reasons = [each.coverage.reason for each in self._quotes if not each.coverage.covered]
+        return reasons[0] if reasons and not self._pay else ""
+
     def check(self) -> None:
         """Raises NotCoveredError unless grants cover every zone, or the user agreed to pay."""
         for each in self._quotes:
             each.check(pay=self._pay)
 
 
-def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | str:
-    """The slice where it is wanted already, else what would be requested and its price, in words.
+def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | Price | str:
+    """The slice where it is wanted already, or what would be new on its hosts, in words; else what a request
+    would cost.
 
-    Raises as `request_wanted` does, and changes nothing.
+    Raises as `request_wanted` does, though not for what nobody agreed to pay, and changes nothing.
     """
     _warn_of_version(services, wanted.spec)
     found = find_slice(services, wanted.name)
@@ -179,7 +180,9 @@ def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | str:
             env = environment_of(wanted.spec)
             return f"{f'environment {env.name}' if env else 'no environment'} on the hosts of {wanted.name}"
         return found.record
-    return _admitted(services, wanted).line
+    price = Price(services, wanted)
+    check_side_quotas(services, wanted.name, wanted.specs)
+    return price
 
 
 def request_wanted(

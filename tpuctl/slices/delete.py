@@ -21,22 +21,22 @@ from tpuctl.slices.plan import retry_verdict
 
 
 def delete_incarnation(context: ReconcileContext) -> Outcome:
-    """Asks the cloud to delete it; later steps look whether it is gone."""
+    """Asks the cloud to delete it; later steps check whether it is gone."""
     services, name = context.services, context.incarnation.cloud_name
     began = services.clock.now()
     # Written in any case: it fails when somebody took the slice over while this process slept too long.
     life = replace(context.incarnation, unseen_since=None) if context.observation.shown else context.incarnation
-    doomed, before = _doomed(context), life.retry
+    to_delete, before = _to_delete(context), life.retry
     node = context.observation.info.node
     if before is None and life.cloud_ready_at is None and node is not None and node.state is NodeState.READY:
         remember_came(services, context.record)
-    if doomed:
+    if to_delete:
         life = replace(life, retry=next_retry(before, DELETE, Answer.TAKEN, services.store.now()))
     context.save(replace(context.record, state=context.plan.state, incarnation=life))
-    if not doomed:
+    if not to_delete:
         return Outcome(Wait(context.observation.observed.why), acted=False)
     try:
-        for found in doomed:
+        for found in to_delete:
             claim = claim_of(context.record, context.incarnation, services.store.identity(), found.kind)
             refused = delete_tpu(services, found, claim, partial(_decide_delete, context))
             if refused is not None:
@@ -47,15 +47,17 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
         context.save(context.changed(retry=before))  # no deletion that was taken, to be waited for
         raise
     if life.retry is not None and life.retry.since == life.retry.at:
-        services.emit(StepDone(context.record.name, f"delete {name}", "asked", services.clock.now() - began))
+        services.emit(
+            StepDone(context.record.name, f"delete {name}", "requested", services.clock.now() - began)
+        )
     # Not "acted": the deletion takes its time, and looking again at once would only ask once more.
     return Outcome(wait_for(f"{name} to be gone"), acted=False)
 
 
 def try_again_later(context: ReconcileContext, before: Retry | None, call: str, error: TpuctlError) -> Outcome:
-    """A call that was refused for the moment, or whose answer is not there: written down, made again later.
+    """A call that was refused for the moment, or got no answer: recorded, and repeated later.
 
-    `before` is the record of the last such call, if there was one.
+    `before` is the record of the previous such call, if there was one.
     """
     now = context.services.store.now()
     answer = Answer.REFUSED if isinstance(error, BusyError | ConflictError) else Answer.NONE
@@ -66,8 +68,8 @@ def try_again_later(context: ReconcileContext, before: Retry | None, call: str, 
     return Outcome(retry_verdict(context.record, retry, now), acted=False)
 
 
-def _doomed(context: ReconcileContext) -> list[CloudResource]:
-    """What the look showed of it: its queued resource, which takes its nodes along, or these."""
+def _to_delete(context: ReconcileContext) -> list[CloudResource]:
+    """What the observation showed: its queued resource, which takes its nodes along, or the nodes."""
     info = context.observation.info
     if info.queued is not None:
         return [info.queued.resource]
@@ -76,14 +78,14 @@ def _doomed(context: ReconcileContext) -> list[CloudResource]:
 
 def _decide_delete(context: ReconcileContext, found: CloudResource) -> Refusal | None:
     down = context.record.desired is Desired.DOWN
-    why = f"{context.record.name} is to go" if down else context.plan.why
+    why = f"{context.record.name} is to be deleted" if down else context.plan.why
     context.journal("delete", why)
     context.services.emit(StepStarted(context.record.name, f"delete {found.name}", why))
     return None
 
 
 def _kept(context: ReconcileContext, refused: Refusal, before: Retry | None) -> Outcome:
-    """Not proved to be ours: said once in the trail, and to a person each time."""
+    """Ownership is not proved: journaled once, and reported each time."""
     if context.incarnation.kept != refused.why:
         context.journal("kept", refused.why)
     context.save(

@@ -1,4 +1,4 @@
-"""What the user wants of slices, written down: nothing is created or deleted here."""
+"""Writes down the desired state of slices; nothing is created or deleted here."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _request_slice(
 
 
 def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> None:
-    """Raises ConflictError when a slice is not what is asked for under its name."""
+    """Raises ConflictError when a slice differs from what is requested under its name."""
     differs = record.differs_from(spec, zones)
     if differs:
         options = [option_of(name) for name in differs if name not in _OF_THE_TYPE] or list(differs)
@@ -127,7 +127,7 @@ def _keep(
     limits: Limits,
     bring: Callable[[], None],
 ) -> SliceRecord:
-    """A slice that is there already: only whose it is, when it goes and what its hosts have may be news."""
+    """A slice that exists: only its limits, its payer and what its hosts have may change."""
     record = stored.record
     more, other = adds_disks(record, wanted.spec), changes_environment(record, wanted.spec)
     mounts = adds_mounts(record, wanted.spec)
@@ -154,11 +154,14 @@ def _keep(
         record = replace(record, lifetime=extend_lifetime(record.lifetime, limits, services.store.now()))
     if wanted.run_id is not None and _orphaned(services, record):
         record = replace(record, run_id=wanted.run_id)
+    if wanted.pay and not record.pay and record.owner == services.user:
+        record_decision(services, record.key, "pay", f"{services.user} pays for what no grant covers")
+        record = replace(record, pay=True)
     return record if record == stored.record else save(services, stored, record).record
 
 
 def check_limitable(services: Services, record: SliceRecord) -> None:
-    """Raises ConflictError for a slice that goes by nobody's limits, or not by this user's."""
+    """Raises ConflictError for a slice of another user, and for one that was created by hand."""
     name = record.name
     if record.by_hand:
         raise ConflictError(f"{name} was made by hand: nothing but `down` ends it", hint=f"tpuctl down {name}")
@@ -224,7 +227,8 @@ def _first_intent(services: Services, wanted: SliceRecord, limits: Limits) -> Sl
 def _begin_again(
     services: Services, stored: Versioned[SliceRecord], wanted: SliceRecord, limits: Limits
 ) -> SliceRecord:
-    """`up` after the slice was gone, removed or refused: what is left is cleaned, then a new life begins."""
+    """`up` after the slice was gone, removed or refused: what is left is deleted, then a new incarnation
+    begins."""
     old = stored.record
     _check_successor(services, old)
     if old.state is SliceState.DELETING and old.differs_from(wanted.spec, wanted.zones):
@@ -250,7 +254,7 @@ def _begin_again(
 
 
 def _check_successor(services: Services, old: SliceRecord) -> None:
-    """What is left of a slice carries its owner's label, so nobody else begins a new life over it."""
+    """What is left of a slice carries its owner's label, so nobody else may begin a new incarnation."""
     if old.state is SliceState.GONE or old.owner == services.user:
         return
     raise ConflictError(

@@ -1,4 +1,4 @@
-"""What one step of a slice's plan does: to its record, in the cloud, and on its hosts."""
+"""Performs the effect of one step of a slice's plan: in its record, in the cloud, and on its hosts."""
 
 from __future__ import annotations
 

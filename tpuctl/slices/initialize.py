@@ -1,4 +1,4 @@
-"""Bring the hosts of a slice, once they answer, to what is asked of them, and call it ready."""
+"""Provisions the hosts of a slice once they answer, and then marks the slice ready."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ TOLD_AFTER = 3
 
 
 def desired_on_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
-    """What the specification of a slice asks of each of its hosts, in the order of the work: a disk before what
-    is mounted on it, and that before the environment that may lie there."""
+    """What the specification of a slice requires of each host, in the order of the work: a disk before what is
+    mounted on it, and that before the environment that may lie there."""
     return (
         *desired_disks(services, record),
         *desired_mounts(services, record),
@@ -37,8 +37,8 @@ def desired_on_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
     )
 
 
-def greeted(context: ReconcileContext) -> Outcome:
-    """All hosts answer: READY, or INITIALIZING where something is asked of them."""
+def hosts_answered(context: ReconcileContext) -> Outcome:
+    """All hosts answer: READY, or INITIALIZING where something has to be provisioned."""
     if not desired_on_hosts(context.services, context.record):
         return become_ready(context)
     answered = counted(len(context.incarnation.workers), "host")
@@ -48,13 +48,14 @@ def greeted(context: ReconcileContext) -> Outcome:
 
 
 def initialize_hosts(context: ReconcileContext) -> Outcome:
-    """READY once every host says that it is as asked; asks no host where nothing is."""
+    """READY once every host is provisioned; asks no host where nothing is required."""
     waits = attach_disks(context)
     return waits or initialize(context, desired_on_hosts(context.services, context.record))
 
 
 def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
-    """One step of provisioning. Hosts that do not answer take the slice back to BOOTING, to be judged."""
+    """One step of provisioning. Hosts that do not answer take the slice back to BOOTING, where silence is
+    judged."""
     services, record = context.services, context.record
     until = services.clock.now() + HOST_TIME_S
     agent = HostAgent(TimedRemote(services.remote, services.clock, until), services.agent_source)
@@ -99,7 +100,7 @@ def _unanswered(context: ReconcileContext, found: Unanswered) -> Outcome:
 
 
 def become_ready(context: ReconcileContext) -> Outcome:
-    """READY: every host answered and is as asked."""
+    """READY: every host answered and is provisioned."""
     now, before = context.services.store.now(), context.incarnation
     # One that was ready before is ready again: counted from when that was doubted.
     doubted = before.doubt if before.ready_at is not None else None

@@ -25,7 +25,8 @@ UNSEEN_MAX_S = 1200.0
 
 
 class HostActivity(Struct, frozen=True):
-    """What a worker says of its use. `chips_unknown`: it could not be found out who has a chip open."""
+    """How a worker is used, as its agent reported. `chips_unknown`: it could not be found out who has a chip
+    open."""
 
     worker: int
     sessions: int
@@ -142,7 +143,7 @@ def judge_lifetime(lifetime: Lifetime, watch: IdleWatch, use: str, now: float) -
 
 
 def _idle_since(lifetime: Lifetime, watch: IdleWatch, now: float) -> float:
-    """Since when it is idle, as far as anybody looked: it begins anew after a gap in which nobody did."""
+    """Since when it is idle, as far as passes looked: it begins anew after a gap in which none did."""
     if watch.idle_since is None:
         return now
     seen_at = watch.idle_since if watch.seen_at is None else watch.seen_at

@@ -1,4 +1,4 @@
-"""Write down how an incarnation of a slice ended, and what is left alone until when because of it."""
+"""Records how an incarnation of a slice ended, and which zone is therefore left alone until when."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _late_quota_error(context: ReconcileContext, why: str) -> QuotaError | None:
 
 
 def quota_refused(context: ReconcileContext, error: QuotaError) -> Outcome:
-    """A quota has no room: whoever waits hears who uses it, and a first try in the only zone ends."""
+    """A quota has no room: the waiting command is told who uses it, and a first try in the only zone ends."""
     own = context.incarnation.queued_name
     named = name_holders(context.services, context.record.spec, error, own=own)
     mark_lost(context, "create-failed", named.message, failed=True, zone=True, short=error.message)

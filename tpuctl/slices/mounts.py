@@ -46,7 +46,7 @@ def with_mounts(
     live = stored is not None and stored.record.state is not SliceState.GONE
     known = stored.record.spec.mounts if stored is not None and live else ()
     zones = [each.zone for each in specs]
-    paths, asked = resolve_mounts(services, said, known, specs[0], zones)
+    paths, asked = resolve_mounts(services, said, known, specs[0], zones, replaces=bool(fleet))
     new = tuple(replace(each, fleet=fleet) for each in with_program(asked, program))
     kept = tuple(each for each in known if not fleet or each.fleet != fleet or each.path in paths)
     return tuple(replace(each, mounts=merge_mounts(kept, new)) for each in specs)

@@ -12,7 +12,7 @@ from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.slices.resolve import spent
 from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, ObservedEvent, SliceEvent, To
-from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
+from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF, STARTUP_SCRIPT
 
 _TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, *WITH_HOSTS}
 """States in which nothing else tells a person of a slice that does not come on."""
@@ -277,7 +277,7 @@ def node_spec(
     them, nor the keys.
     """
     spec = record.spec
-    script = {} if startup_script is None else {"startup-script": startup_script}
+    script = {} if startup_script is None else {STARTUP_SCRIPT: startup_script}
     return replace(
         spec,
         labels={**spec.labels, **labels},

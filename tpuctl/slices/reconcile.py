@@ -1,4 +1,4 @@
-"""Bring a slice up, keep its record true, take it down: observe, plan, apply for one slice."""
+"""Brings a slice up, keeps its record true, takes it down: observe, plan, apply for one slice."""
 
 from __future__ import annotations
 

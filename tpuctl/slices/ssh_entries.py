@@ -1,4 +1,4 @@
-"""Keeps what this machine's own `ssh` knows of slices true, whichever machine brought them back."""
+"""Keeps this machine's own ssh configuration in step with the slices, whichever machine restored them."""
 
 from __future__ import annotations
 

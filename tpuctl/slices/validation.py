@@ -33,9 +33,10 @@ _NETWORK_PATH = re.compile(r"projects/[^/\s]+/global/networks/([^/\s]+)")
 _SUBNETWORK_PATH = re.compile(r"projects/[^/\s]+/regions/([^/\s]+)/subnetworks/([^/\s]+)")
 _RESERVATION_PATH = re.compile(r"projects/[^/\s]+/locations/([^/\s]+)/reservations/([^/\s]+)")
 
+STARTUP_SCRIPT = "startup-script"
 RESERVED_METADATA: Mapping[str, str] = {
     "ssh-keys": "tpuctl puts the keys of the enrolled machines there",
-    "startup-script": "use --startup-script FILE",
+    STARTUP_SCRIPT: "use --startup-script FILE",
 }
 """Metadata keys that cannot be set, and why."""
 OS_LOGIN, OS_LOGIN_OFF = "enable-oslogin", "FALSE"

@@ -25,6 +25,9 @@ def adopt(
             "--add-key", help="Add the SSH key of this machine to the metadata, and turn OS Login off."
         ),
     ] = False,
+    pay: Annotated[
+        bool, typer.Option("--pay", help="Agree to pay for what no grant covers, also after a preemption.")
+    ] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -34,30 +37,32 @@ def adopt(
     """Take over a TPU that was created without tpuctl.
 
     Afterwards only `tpuctl down NAME` deletes it. Also takes back a slice of a lost store, which is then
-    managed as before.
+    managed as before: created again after a preemption, so a grant must cover it, or you agree to pay.
     """
     from tpuctl.lib.names import check_zone_name
     from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.slices.adopt import adopt as take_over
-    from tpuctl.slices.adopt import find_candidate
+    from tpuctl.slices.adopt import find_candidate, price_of
     from tpuctl.slices.reconcile import wait_for_slice
     from tpuctl.views.slices import slice_status
 
     with open_context(ctx) as context:
         found = find_candidate(context, node, check_zone_name(zone) if zone else None, name)
+        catalog, user = load_accelerators(), context.config.login_user
         if dry_run:
-            context.console.fields({"would_adopt": found.name, "evidence": found.evidence})
+            price = price_of(context, catalog, found, user)
+            said = {"would_adopt": found.name, "evidence": found.evidence, "price": price.line}
+            context.console.fields({**said, "not_kept": ", ".join(found.not_kept)})
             return
         if found.store not in ("", context.store.identity()):
             other = f"which carries the labels of another fleet ({found.store}) that may still want it"
             confirm(context, f"take over {node}, {other}?", yes=yes)
-        invocation(ctx).if_interrupted = f"the adoption goes on with `tpuctl adopt {node}`"
-        user = context.config.login_user
-        record = take_over(context, load_accelerators(), found, login_user=user, add_key=add_key)
-        deadline = None if timeout is None else context.clock.now() + timeout
+        shared = invocation(ctx)
+        shared.if_interrupted = f"the adoption goes on with `{shared.typed}`"
+        record = take_over(context, catalog, found, login_user=user, add_key=add_key, pay=pay)
+        if found.not_kept:
+            context.console.warn(f"its next TPU will be without {', '.join(found.not_kept)}")
+        deadline = context.deadline(timeout)
         wait_for_slice(context, record.name, deadline=deadline)
         status = slice_status(context, record.name)
-        if context.console.json_mode:
-            context.console.data(status)
-        else:
-            context.console.say(f"{record.name} is {status['state']}: {found.evidence}")
+        context.console.answer(status, f"{record.name} is {status['state']}: {found.evidence}")

@@ -86,7 +86,7 @@ def _carry_out(
     context.shared.if_interrupted = (
         "what was asked for stands and may cost money: `tpuctl apply` goes on, `tpuctl ls` shows it"
     )
-    deadline = None if timeout is None else context.clock.now() + timeout
+    deadline = context.deadline(timeout)
     context.emit.show_only(())  # what runs wrote is for `tpuctl logs`
     apply_fleet(context, loaded.wanted, loaded.code, changes, wait=wait, deadline=deadline)
     context.emit.close()

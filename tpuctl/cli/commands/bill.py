@@ -79,7 +79,7 @@ def _show(context: AppContext, found: Bill, data: dict[str, Any]) -> None:
     for each in found.unread:
         console.caveat(f"not read: {each.what}: {each.why}")
     for hint in dict.fromkeys(each.hint for each in found.unread if each.hint):
-        console.caveat(f"what was not read may cost money; mend it: {hint}")
+        console.caveat(f"what was not read may cost money; fix: {hint}")
     if rows:
         console.say(_total(found))
     if found.per_hour:

@@ -72,7 +72,9 @@ def init(
 
     if call_off:
         if store is not None or join:
-            raise UsageError("--call-off goes alone: the store knows where it moves", hint="--call-off")
+            raise UsageError(
+                "--call-off takes no other option: the store knows where it moves", hint="--call-off"
+            )
         _call_off(ctx, dry_run)
         return
     if store is None:
@@ -106,7 +108,7 @@ def _call_off(ctx: typer.Context, dry_run: bool) -> None:
             moved = source.get(MOVED)
             done = moved is None or moved.data["done"]
             context.console.line(
-                "would change nothing: no move is half-done"
+                "would change nothing: no move is under way"
                 if done or moved is None
                 else f"would call off the move to {moved.data['to']}"
             )

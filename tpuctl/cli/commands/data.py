@@ -68,9 +68,10 @@ def pack(
     from tpuctl.datasets.plan import SHARD_MB
 
     with open_context(ctx) as context:
+        context.shared.if_interrupted = "the same command again sends only what is missing"
         found = pack_folder(context, folder, uri, shard_mb=shard_size or SHARD_MB, dry_run=dry_run)
         context.emit.close()
-        context.console.data(found) if context.console.json_mode else context.console.say(found["said"])
+        context.console.answer(found, found["said"])
 
 
 @app.command("verify")
@@ -108,7 +109,7 @@ def receipt(
     ],
     contract: Annotated[
         Path | None,
-        typer.Option("--contract", metavar="FILE", help="What a program takes for granted of it (YAML)."),
+        typer.Option("--contract", metavar="FILE", help="What a program expects of it (YAML)."),
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback

@@ -192,4 +192,4 @@ def _print(console: Console, each: Finding, mark: str) -> None:
     for line in lines[1:]:
         console.line(f"{' ' * (len(mark) + 24)}{line}")
     if each.fix:
-        console.line(f"{' ' * (len(mark) + 24)}mend it: {each.fix}")
+        console.line(f"{' ' * (len(mark) + 24)}fix: {each.fix}")

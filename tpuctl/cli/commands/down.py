@@ -56,7 +56,7 @@ def down(
         context.shared.if_interrupted = (
             f"what is being deleted goes on: `{again}` waits for it and does the rest"
         )
-        deadline = None if timeout is None else context.clock.now() + timeout
+        deadline = context.deadline(timeout)
         left = {}
         for name in names:  # all are asked for before one is waited for
             take_down(context, name, wait=False, deadline=deadline, all_users=all_users)

@@ -35,9 +35,7 @@ Tier = Annotated[str, typer.Argument(metavar="TIER", help="spot, preemptible, on
 Generation = Annotated[str, typer.Argument(metavar="GENERATION", help="Such as v4 or v6e.")]
 AtEnd = Annotated[
     str,
-    typer.Option(
-        "--at-end", metavar="WHAT", help="What becomes of its slices then: keep (they cost money), or down."
-    ),
+    typer.Option("--at-end", metavar="WHAT", help="Its slices at the end: keep (they cost money), or down."),
 ]
 Ends = Annotated[str | None, typer.Option("--ends", metavar="DATE", help="Last day of the grant, YYYY-MM-DD.")]
 
@@ -96,10 +94,10 @@ def import_(
         for found in wanted:
             _print_changes(context, before.get(found.key), found, dry_run=dry_run)
         for line in unread_lines(letter, types):
-            hint = "say it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
+            hint = "record it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
             context.console.caveat(f"not understood: {line!r}; {hint}")
         if any(found.ends is None for found in wanted):
-            context.console.say("the letter names no last day; say it with --ends YYYY-MM-DD")
+            context.console.say("the letter gives no last day; add --ends YYYY-MM-DD")
 
 
 @app.command("add")

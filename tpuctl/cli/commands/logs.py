@@ -48,7 +48,6 @@ def logs(
 
     The output is kept on this machine. Ctrl-C stops following; the run goes on.
     """
-    from tpuctl.lib.text import parse_workers
     from tpuctl.lib.time import parse_duration
     from tpuctl.runs.log_archive import restore_logs
     from tpuctl.state.repository import get_run
@@ -58,22 +57,17 @@ def logs(
         if record.attempt is None:
             raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
         if follow and context.console.json_mode:
-            raise UsageError("--json goes without --follow", hint=f"tpuctl logs {record.id} --json")
+            raise UsageError("--json and --follow exclude each other", hint=f"tpuctl logs {record.id} --json")
         newest = record.attempt.number
-        number = newest if attempt is None else attempt
-        if not 1 <= number <= newest:
-            has = counted(newest, "attempt")
-            raise NotFoundError(f"run {record.id} has no attempt {number}: it has {has}", hint="tpuctl runs")
-        known = record.attempt.workers
-        try:
-            chosen = known if worker is None else parse_workers(worker, max(known) + 1)
-        except ValueError as error:
-            raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
+        number = _number(record, newest, attempt)
+        chosen = record.attempt.workers if worker is None else _workers(record, record.attempt.workers, worker)
         pattern = _pattern(grep)
         restore_logs(context, record.id, number)
         begin = None if since is None else context.clock.now() - parse_duration(since, "--since")
         lines = _lines(context, record, number, chosen, begin, pattern)
         if context.console.json_mode:
+            if not context.logs.has(record.id, number):
+                _say_where(context, record, number, since)
             _print_json(context, lines)
             return
         printed = _print_lines(lines, record.slice_name, stamped=timestamps)
@@ -85,6 +79,25 @@ def logs(
             context.console.say(f"no line in which {grep!r} is found")
         elif not printed:
             _say_where(context, record, number, since)
+
+
+def _number(record: RunRecord, newest: int, attempt: int | None) -> int:
+    """The attempt that is meant. Raises NotFoundError."""
+    number = newest if attempt is None else attempt
+    if not 1 <= number <= newest:
+        has = counted(newest, "attempt")
+        raise NotFoundError(f"run {record.id} has no attempt {number}: it has {has}", hint="tpuctl runs")
+    return number
+
+
+def _workers(record: RunRecord, known: Sequence[int], words: str) -> Sequence[int]:
+    """The workers that `words` name. Raises UsageError."""
+    from tpuctl.lib.text import parse_workers
+
+    try:
+        return parse_workers(words, max(known) + 1)
+    except ValueError as error:
+        raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
 
 
 def _lines(

@@ -122,7 +122,7 @@ def _show_table(context: AppContext, found: Survey, unused: tuple[UnusedDisk, ..
         return
     shown = found.of(*(fate for fate in Fate if fate not in (Fate.WANTED, Fate.UNMANAGED)))
     rows = [_row(each, "") for each in shown]
-    context.console.table(rows, COLUMNS, empty="nothing of yours is unwanted")
+    context.console.table(rows, COLUMNS, empty="nothing of yours to delete")
     if unused:
         names, cost = ", ".join(each.name for each in unused), cost_in_words(unused)
         commands = "; ".join(dict.fromkeys(each.command for each in unused))

@@ -137,7 +137,7 @@ def _test_first(context: AppContext, request: RunRequest, slice_name: str, here:
     from tpuctl.lib.text import counted
     from tpuctl.lib.time import render_time
     from tpuctl.model.timeouts import SMOKE_S
-    from tpuctl.runs.reconcile import active_run
+    from tpuctl.runs.active import active_run
     from tpuctl.runs.smoke_run import prepare_smoke, run_smoke
     from tpuctl.state.repository import get_slice
 
@@ -182,7 +182,7 @@ def _check_script(context: AppContext, request: RunRequest) -> None:
         meant = shlex.join((name, *request.args))
         raise UsageError(
             f"there is no file {name!r} in this directory",
-            hint=f"a command stands behind --: tpuctl run -- {meant}",
+            hint=f"a command goes after --: tpuctl run -- {meant}",
         )
 
 

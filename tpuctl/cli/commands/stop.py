@@ -53,7 +53,7 @@ def stop(
             confirm(context, f"stop run {record.id}?", yes=yes)
         invocation(ctx).if_interrupted = f"the stop goes on: `tpuctl attach {record.id}` waits for the end"
         context.emit.show_only(())  # what it wrote is for `tpuctl logs`
-        deadline = None if timeout is None else context.clock.now() + timeout
+        deadline = context.deadline(timeout)
         stopped = stop_run(context, record.id, grace_s=grace, deadline=deadline)
         if record.state.final:
             stopped = confirm_stop(context, record.id)

@@ -187,16 +187,18 @@ def machines(
         out = remove is not None and get_machine(context, remove).data.get("removed")
         if remove is not None and not dry_run:
             if not out:
-                confirm(context, f"take the key of {remove} from all hosts?", yes=yes)
+                confirm(context, f"remove the key of {remove} from all hosts?", yes=yes)
             gone = remove_machine(context, remove)
             context.console.say(
-                f"{remove} is out; the next pass tells live hosts" if gone else "nothing to change"
+                f"{remove} is removed; the next pass removes its key from live hosts"
+                if gone
+                else "nothing to change"
             )
         elif remove is not None:
             told = (
-                f"the key of {remove} is out already"
+                f"the key of {remove} is removed already"
                 if out
-                else f"would take the key of {remove} from all hosts"
+                else f"would remove the key of {remove} from all hosts"
             )
             context.console.say(told)
         context.console.table(list_machines(context), MACHINES, empty="no machine is enrolled yet")

@@ -59,15 +59,12 @@ def up(
             f"slice {wanted.name} is still wanted and may cost money: `tpuctl up {wanted.name}` waits on, "
             f"`tpuctl down {wanted.name}` gives it up"
         )
-        deadline = None if timeout is None else context.clock.now() + timeout
+        deadline = context.deadline(timeout)
         bring_up(context, wanted, since=since, wait=not no_wait, deadline=deadline)
         if no_wait:
             warn_if_unwatched(context, f"slice {wanted.name}", detached=True)
         status = slice_status(context, wanted.name)
-        if context.console.json_mode:
-            context.console.data(status)
-        else:
-            context.console.say(f"{wanted.name} is {status['state']}: {status['cloud']}")
+        context.console.answer(status, f"{wanted.name} is {status['state']}: {status['cloud']}")
 
 
 def _check_order(accelerator: str | None, name: str | None) -> None:
@@ -79,5 +76,5 @@ def _check_order(accelerator: str | None, name: str | None) -> None:
     catalog = load_accelerators()
     if catalog.find(name) is not None and catalog.find(accelerator) is None:
         raise UsageError(
-            f"{name} is the type: it stands before the name", hint=f"tpuctl up {name} {accelerator}"
+            f"{name} is the type, and comes before the name", hint=f"tpuctl up {name} {accelerator}"
         )

@@ -15,28 +15,40 @@ from tpuctl.cli.options import Json, SliceOrRun
 def why(ctx: typer.Context, name: SliceOrRun = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Show the decisions about a slice or run, and their reasons.
 
-    The oldest comes first.
+    The oldest comes first. `tpuctl why fleet` shows pauses, and warnings of grants that end.
     """
     from tpuctl.slices.choose import resolve_slice
     from tpuctl.views.slices import decisions, describe_condition, synthetic_runs
 
-    columns = (
-        Column("at", "WHEN (UTC)"),
-        Column("subject", "ABOUT", give=1),
-        Column("action", "DECISION"),
-        Column("reason", "BECAUSE", give=2),
-    )
     with open_context(ctx) as context:
         subject = name if name is not None else resolve_slice(context, None).name
         rows = decisions(context, subject)
         if not context.console.json_mode:
-            rows = [{**row, "at": moment} for row, moment in zip(rows, _moments(rows), strict=True)]
-        context.console.table(rows, columns)
+            told = zip(rows, _moments(rows), _deciders(rows), strict=True)
+            rows = [{**row, "at": moment, "by": by} for row, moment, by in told]
+        several = any(_deciders(rows))
+        context.console.table(rows, [each for each in _COLUMNS if several or each.key != "by"])
         for run in synthetic_runs(context, subject):
             context.console.alarm(f"run {run} runs on synthetic data", f"tpuctl manifest show {run}")
         condition = describe_condition(context, subject)
         if condition:
             context.console.warn(condition)
+
+
+_COLUMNS = (
+    Column("at", "WHEN (UTC)"),
+    Column("subject", "ABOUT", give=1),
+    Column("by", "BY", give=1),
+    Column("action", "DECISION"),
+    Column("reason", "BECAUSE", give=2),
+)
+
+
+def _deciders(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Who decided: the user where there are several, the machine where there are several; else nothing."""
+    parts = [[str(row.get(key, "")) for row in rows] for key in ("user", "machine")]
+    shown = [part for part in parts if len(set(part)) > 1]
+    return ["@".join(names) for names in zip(*shown, strict=True)] if shown else [""] * len(rows)
 
 
 def _moments(rows: Sequence[Mapping[str, Any]]) -> list[str]:

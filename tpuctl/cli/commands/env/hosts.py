@@ -54,7 +54,7 @@ def apply(
         record = resolve_slice(context, on, flag="--on")
         _check_use(context, found, record)
         fill_wheelhouse(context, pinned, found.folder)
-        deadline = None if timeout is None else context.clock.now() + timeout
+        deadline = context.deadline(timeout)
         applied = apply_environment(context, record, pinned, deadline=deadline)
         context.emit.close()
         if context.console.json_mode:
@@ -84,6 +84,7 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
     that fixes it.
     """
     from tpuctl.envs.install import drift_error, verify_environment
+    from tpuctl.lib.text import counted
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
@@ -95,7 +96,8 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
             context.console.data({"hosts": hosts, "differences": []})
         if differences:
             raise drift_error(record.name, differences)
-        context.console.say(f"{hosts} hosts of {record.name} are as {name} says, and alike")
+        said = f"is as {name} says" if hosts == 1 else f"are as {name} says, and alike"
+        context.console.say(f"{counted(hosts, 'host')} of {record.name} {said}")
 
 
 def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:

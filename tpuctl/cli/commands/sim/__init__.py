@@ -104,7 +104,7 @@ def crash(
 def delay(
     ctx: typer.Context,
     delays: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=SECONDS]...", help="What shall take how long.")
+        list[str] | None, typer.Argument(metavar="[NAME=SECONDS]...", help="Which step takes how long.")
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:

@@ -211,7 +211,9 @@ def fault(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A field of the fault; repeatable.")
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove the faults that have not struck yet.")] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove the faults that have not occurred yet.")
+    ] = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Add a fault; without arguments, list those that are set.
@@ -250,7 +252,7 @@ def fault(
 
 
 ONLY_DIRECT = (
-    "this strikes `tpuctl up --direct`; a queued resource waits instead where there is no capacity: "
+    "this affects `tpuctl up --direct`; a queued resource waits instead where there is no capacity: "
     "`tpuctl sim capacity ZONE=0`"
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tpuctl.watch.cycle import PassReport
     from tpuctl.watch.heartbeat import Heartbeat, Trouble, Watcher
     from tpuctl.watch.log import PassLog
+
+    CleanUp = Callable[[AppContext, PassLog], None]
 
 app = new_group("Let a watchdog restore slices and runs, and look after it.")
 
@@ -75,58 +78,56 @@ def once(
         folder = watch_dir(context)
         with try_lock(folder / "pass.lock") as mine:
             if not mine:
-                context.console.table([], COLUMNS, empty="another pass is under way on this machine")
+                context.console.table([], COLUMNS, empty="another pass is running on this machine")
                 return
             context.shared.if_interrupted = "nothing is lost: the next `tpuctl watch once` goes on from here"
             log = PassLog(folder / "watch.log")
             try:
                 report = _logged_pass(context, log, None if every is None else every * 60.0, url)
                 if report.good:
-                    _prune(context, folder / "pruned", log)
-                    _limit_logs(context, folder / "logs-limited", log)
+                    if context.config.prune_after_days:
+                        _once_a_day(context, folder / "pruned", log, _prune, "store: not pruned")
+                    stamp = folder / "logs-limited"
+                    _once_a_day(context, stamp, log, _limit_logs, "logs: none removed")
             finally:
                 log.close()
             context.emit.close()
             _print_report(context, report)
 
 
-def _prune(context: AppContext, stamp: Path, log: PassLog) -> None:
-    """Once a day, after the pass and its heartbeat; the stamp saves asking the store in all the other passes.
-    Trouble with it is for the log: nothing waits for it, and tomorrow is another day."""
-    from tpuctl.lib.time import render_time
-    from tpuctl.model.timeouts import PRUNE_EVERY_S
+def _prune(context: AppContext, log: PassLog) -> None:
     from tpuctl.state.gc import prune_if_due
 
-    now = context.clock.now()
-    if not context.config.prune_after_days or _is_younger(stamp, now, PRUNE_EVERY_S):
-        return
-    try:
-        stamp.touch(mode=0o600)
-        removed = prune_if_due(context.store, context.config.prune_after_days * 86400.0)
-    except (TpuctlError, OSError) as error:
-        log.write(render_time(now) or "", f"- store: not pruned: {error}")
-        return
+    removed = prune_if_due(context.store, context.config.prune_after_days * 86400.0)
     if removed is not None and (removed.blobs or removed.old.journals):
-        log.write(render_time(now) or "", f"- store: pruned: {removed.words}")
+        log.write(_now(context), f"- store: pruned: {removed.words}")
 
 
-def _limit_logs(context: AppContext, stamp: Path, log: PassLog) -> None:
-    """Once a day, as `_prune`."""
-    from tpuctl.lib.time import render_time
-    from tpuctl.model.timeouts import PRUNE_EVERY_S
+def _limit_logs(context: AppContext, log: PassLog) -> None:
     from tpuctl.runs.log_limit import find_excess, remove_logs
 
-    now = context.clock.now()
-    if _is_younger(stamp, now, PRUNE_EVERY_S):
-        return
-    try:
-        stamp.touch(mode=0o600)
-        removed = remove_logs(context, find_excess(context, context.config.logs_limit_mib))
-    except (TpuctlError, OSError) as error:
-        log.write(render_time(now) or "", f"- logs: none removed: {error}")
-        return
+    removed = remove_logs(context, find_excess(context, context.config.logs_limit_mib))
     if removed:
-        log.write(render_time(now) or "", f"- logs: removed {removed}: setting logs_limit_mib")
+        log.write(_now(context), f"- logs: removed {removed}: setting logs_limit_mib")
+
+
+def _once_a_day(context: AppContext, stamp: Path, log: PassLog, clean_up: CleanUp, failed: str) -> None:
+    """After the pass and its heartbeat; the stamp saves asking the store in all other passes. An error goes to
+    the log alone, as `failed`: nothing waits for a clean-up."""
+    from tpuctl.model.timeouts import PRUNE_EVERY_S
+
+    try:
+        if not _is_younger(stamp, context.clock.now(), PRUNE_EVERY_S):
+            stamp.touch(mode=0o600)
+            clean_up(context, log)
+    except (TpuctlError, OSError) as error:
+        log.write(_now(context), f"- {failed}: {error}")
+
+
+def _now(context: AppContext) -> str:
+    from tpuctl.lib.time import render_moment
+
+    return render_moment(context.clock.now())
 
 
 def _is_younger(path: Path, now: float, age_s: float) -> bool:
@@ -148,14 +149,13 @@ def this_watcher(context: AppContext, interval_s: float | None) -> Watcher:
 
 
 def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, url: str | None) -> PassReport:
-    """A pass with what belongs to it: hooks, the alarm, the heartbeat, and in any case a line in the log."""
+    """One pass with its hooks, its ping and its heartbeat; the log gets a line in any case."""
     from tpuctl.cli.logging import mask
-    from tpuctl.lib.time import render_time
     from tpuctl.notify.ping import ping
     from tpuctl.watch.cycle import save_heartbeat, watched_pass
 
     def write(text: str) -> None:
-        log.write(render_time(context.clock.now()) or "", mask(text))
+        log.write(_now(context), mask(text))
 
     try:
         report = watched_pass(context, this_watcher(context, interval_s), hook_problems(context))
@@ -248,7 +248,7 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
             if not health.good:
                 raise typer.Exit(TpuctlError.exit_code)
             return
-        console.table([_row(beat, now) for beat in beats], WATCHDOGS, empty="no watchdog has passed here yet")
+        console.table([_row(beat, now) for beat in beats], WATCHDOGS, empty="no watchdog has made a pass yet")
         say_what_is_installed(context)
         if paused:
             console.warn(f"{paused}; `tpuctl resume` lifts that")

@@ -67,7 +67,7 @@ def tell_about(
 
 
 def sender(context: AppContext, log: Callable[[str], None]) -> Callable[[Hook, HookEvent], str]:
-    """What tells one hook of one event."""
+    """Returns what sends one event to one hook."""
     from tpuctl.notify.events import render_event
     from tpuctl.notify.send import send_event
 
