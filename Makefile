@@ -40,8 +40,8 @@ demo: $(DEMO_READY) ## bring a simulated slice up, train, preempt, recover, take
 
 test: $(READY) ## style, types, import contracts, docs freshness, tests; LONG=1: the long ones, too
 	@$(MAKE) --no-print-directory -j 3 lint docs-check collect
-	@# Three workers for two processors: time-outs, cron and training at its own pace leave them idle.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=20 \
+	@# Four workers for two processors: time-outs, cron and training at its own pace leave them idle.
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=20 \
 		$(if $(LONG),-m "not soak") $(PYTEST_FLAGS)
 
 unit: $(READY) ## what needs no server and no other process, in half a minute

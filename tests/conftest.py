@@ -1,10 +1,31 @@
-"""The order of the tests: files that may take longest begin first, so that no worker is left alone with one."""
+"""Fixtures of several domains; and the order of tests: files that may take longest begin first."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.memory.services import MemoryPlace, MemoryServices
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    """Machines, hosts and a cloud in memory."""
+    from tests.support.memory.services import MemoryPlace
+
+    made = MemoryPlace()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def services(place: MemoryPlace) -> MemoryServices:
+    """A machine of `place`."""
+    return place.machine()
 
 
 @pytest.hookimpl(trylast=True)

@@ -117,7 +117,7 @@ def live_as_fleet(plan: Plan) -> None:
 
 
 def ask_nonsense(directory: Path, seed: int) -> None:
-    """Thousands of requests that are nearly right, to every door of a simulator of their own."""
+    """Thousands of requests that are nearly right, to every API of a simulator of their own."""
     with running_sim(directory, quotas=few_chips(load_accelerators())) as sim:
         fuzzer = Fuzzer(sim, seed)
         for _ in range(5):

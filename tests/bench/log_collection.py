@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import os
+import random
 import shutil
 import subprocess
 import time
@@ -17,7 +19,6 @@ from tpuctl.sim.server import control
 from tpuctl.sim.server.options import SimOptions
 
 HOST_BYTES = 5_000_000
-LINE_BYTES = 94
 THEIRS, OURS = "gcloud … ssh --worker=all", "tpuctl watch once"
 WRITTEN_WITHIN_S = 120.0
 
@@ -79,11 +80,15 @@ def measure(plan: Plan) -> list[Report]:
 
 
 def _write_log(folder: Path) -> Path:
-    """What every worker writes, no two lines alike; `nobody`, as whom the hosts' programs run, may read it."""
-    log = folder / "five.log"
+    """What every worker writes, as a trainer does: no two lines alike, and numbers that no one could foresee;
+    `nobody`, as whom the hosts' programs run, may read it."""
+    log, digits = folder / "five.log", random.Random(1)
     with log.open("w") as file:
-        for number in range(HOST_BYTES // LINE_BYTES):
-            file.write(f"step {number:07d} loss 3.14159 ".ljust(LINE_BYTES - 1, ".") + "\n")
+        for step in itertools.takewhile(lambda _: file.tell() < HOST_BYTES, itertools.count()):
+            at = f"I1123 08:{step // 60 % 60:02d}:{step % 60:02d}.{digits.randrange(10**6):06d}"
+            loss, norm, pace = 2 + digits.random(), digits.random(), digits.uniform(90_000, 99_000)
+            said = f"step={step} loss={loss:.6f} grad_norm={norm:.5f} tokens/s={pace:.1f}"
+            file.write(f"{at} train.py:211] {said}\n")
     folder.chmod(0o755)
     return log
 

@@ -1,6 +1,6 @@
 """One pass of the watchdog over a large fleet that is in order: calls, CPU and memory, for both kinds of store.
 
-The cloud is the simulator's world behind its real doors, with hosts in memory: a pass over slices without runs
+The cloud is the simulator's world behind its real APIs, with hosts in memory: a pass over slices without runs
 connects to none.
 """
 
@@ -29,7 +29,7 @@ from tpuctl.model.records import Desired, Incarnation, SliceRecord, SliceState, 
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.sim.api.http import STORAGE_PREFIXES, HttpServer, Router
-from tpuctl.sim.api.tpu_rest import TpuRestDoor
+from tpuctl.sim.api.tpu_rest import TpuRestApi
 from tpuctl.sim.gcs.door import Storage
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.world.delays import Delays
@@ -56,7 +56,7 @@ class Cloud:
 
 @contextmanager
 def open_cloud(folder: Path) -> Iterator[Cloud]:
-    """The doors that a pass needs, with every request counted by its method and collection."""
+    """The APIs that a pass needs, with every request counted by its method and collection."""
     hosts = MemoryHosts(FakeClock(WatchedClock()))
     world = World(hosts, WorldOptions(project=PROJECT, delays=Delays.instant()))
     storage = Storage(folder / "gcs", world)
@@ -69,10 +69,10 @@ def open_cloud(folder: Path) -> Iterator[Cloud]:
 
         return answer
 
-    tpu = counted(TpuRestDoor(world).handle)
+    tpu = counted(TpuRestApi(world).handle)
     buckets = counted(world.access.guard(STORAGE, storage.handle))
-    doors = {"/v2/": tpu, "/v2alpha1/": tpu, **dict.fromkeys(STORAGE_PREFIXES, buckets)}
-    server = HttpServer(Router(TOKEN, doors).handle)
+    apis = {"/v2/": tpu, "/v2alpha1/": tpu, **dict.fromkeys(STORAGE_PREFIXES, buckets)}
+    server = HttpServer(Router(TOKEN, apis).handle)
     server.start()
     try:
         yield Cloud(world, calls, server.endpoint)

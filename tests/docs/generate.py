@@ -67,10 +67,12 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def render_picture() -> str:
-    """The part of the recorded session in which commands change a slice or a run, for the README."""
+    """The part of the recorded session in which commands change a slice or a run, for the README; and the lines
+    before it that choose the simulator, so that nobody who pastes it buys a TPU."""
     recorded = part_of(FIVE_MINUTES.read_text(encoding="utf-8"), TRANSCRIPT)
     typed = re.findall(r"^\$ (.+\n(?:(?!\$ |```).*\n)*)", recorded, flags=re.MULTILINE)
-    shown = [f"$ {each}" for each in typed if re.match(r"tpuctl (up|run|sim preempt|down)\b", each)]
+    wanted = re.compile(r"export|tpuctl (sim up|up|run|sim preempt|down)\b")
+    shown = [f"$ {each}" for each in typed if wanted.match(each)]
     return "```console\n" + "".join(shown) + "```"
 
 

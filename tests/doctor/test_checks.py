@@ -38,7 +38,7 @@ NOW = 1_800_000_000.0
 SPOT = "TPUV4sPreemptiblePodPerProjectPerZoneForTPUAPI"
 ON_DEMAND = "TPUV4sPodPerProjectPerZoneForTPUAPI"
 UNREAD: Reading[Any] = Reading(error=TransientError("no answer", hint="try again"))
-GOOD = Health(Verdict.GOOD, "ada on desk passes", Heartbeat("m", "desk", "ada", "0.1", NOW, 1.0, 60.0))
+GOOD = Health(Verdict.GOOD, "ada on desk makes passes", Heartbeat("m", "desk", "ada", "0.1", NOW, 1.0, 60.0))
 
 
 def tpu_quotas(**limits: int) -> Reading[Any]:
@@ -266,7 +266,7 @@ def test_a_missing_bucket_is_a_problem_and_an_unreadable_one_is_not():
 
 
 STOPPED = Health(Verdict.STOPPED, "no watchdog has passed for 3 h; the last was desk")
-NEVER = Health(Verdict.NEVER, "no watchdog has ever passed here")
+NEVER = Health(Verdict.NEVER, "no watchdog has made a pass yet")
 INSTALLED = WatchFacts(True, in_crontab=True, cron_runs=True)
 NONE = WatchFacts(False, in_crontab=False, cron_runs=True)
 

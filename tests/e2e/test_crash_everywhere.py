@@ -166,7 +166,7 @@ class Adopt:
 
     def command(self, services: MemoryServices) -> None:
         found = find_candidate(services, "hand", None, None)
-        adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False)
+        adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False, pay=True)
         services.clock.sleep(60.0)
         wait_for_slice(services, "hand", deadline=services.clock.now() + HOUR)
 

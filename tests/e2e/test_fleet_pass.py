@@ -394,6 +394,8 @@ def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):
     assert not [
         found for found in services.cloud.list_queued().items if found.state is not QueuedState.DELETING
     ]
+    request_slice(services, "big", SPEC, pay=True, admit=lambda: None)
+    pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.READY)
 
 
 def test_a_machine_that_hosts_do_not_let_in_proves_nothing_about_them(sim, services, tmp_path):
@@ -446,7 +448,11 @@ def test_up_does_not_believe_a_ready_slice_whose_hosts_are_gone(tmp_path):
 
 def test_a_pass_that_created_it_says_that_its_hosts_are_asked_later(services):
     request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
-    assert [(line.result, line.why) for line in run_pass(services)] == [("later", JUST_UP)]
+    for _ in range(20):
+        (line,) = run_pass(services)
+        if line.result != "waiting":  # on a busy machine the node may still be CREATING
+            break
+    assert (line.result, line.why) == ("later", JUST_UP)
     assert [line.result for line in run_pass(services)] == ["done"]
 
 

@@ -80,7 +80,7 @@ def test_up_by_name_alone_still_takes_limits_and_a_dry_run_tells_them(session):
     session.type("up", "plain", "--ttl", "3h")
     assert limits(session, "plain") == (True, None)
     shown = session.type("up", "v4-8", "never", *HOW, "--ttl", "3h", "--dry-run").stdout
-    assert "it goes after 3h" in shown
+    assert "taken down     after 3h" in shown
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ and every delete in that life, and for all of them at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,11 +24,9 @@ CHANGES = ("create", "delete")
 
 
 @pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True)
-    made.hosts.programs["main.py"] = scripted(300.0, lines=["working"])
-    yield made
-    made.close()
+def place(place: MemoryPlace) -> MemoryPlace:
+    place.hosts.programs["main.py"] = scripted(300.0, lines=["working"])
+    return place
 
 
 class Story:

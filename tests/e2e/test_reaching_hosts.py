@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from msgspec.structs import replace
 
@@ -23,13 +21,6 @@ from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    yield made
-    made.close()
 
 
 def metadata(services: SimServices, name: str) -> dict[str, str]:
@@ -94,7 +85,7 @@ def test_the_first_refusals_of_a_young_host_are_waited_out(place):
 
 def adopt_it(services: SimServices | MemoryServices, *, add_key: bool) -> SliceState:
     found = find_candidate(services, "hand", None, None)
-    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=add_key)
+    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=add_key, pay=True)
     return wait_for_slice(services, "hand", deadline=services.clock.now() + 3600).state
 
 

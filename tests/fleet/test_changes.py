@@ -57,7 +57,7 @@ SLICE_KEYS: dict[str, tuple[dict[str, Any], Any]] = {
     "ttl": ({**V5E, "ttl": "8h"}, "9h"),
     "stop_when_idle": (V5E, "30m"),
 }
-IN_PLACE = {"pay", "disk", "mount", "env", "ttl", "stop_when_idle"}
+IN_PLACE = {name for name, option in registry(SliceRequest).items() if option.in_place}
 BASE_RUN: dict[str, Any] = {"on": "big", "script": "train.py", "no_checkpoint": True}
 RUN_KEYS: dict[str, dict[str, Any]] = {
     "on": {"on": "other"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,18 +30,6 @@ from tpuctl.views.slices import decisions
 from tpuctl.watch.reconciler import run_pass
 
 ZONE = SPEC.zone
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def services(place: MemoryPlace) -> MemoryServices:
-    return place.machine()
 
 
 def relabel(services: MemoryServices, name: str, **labels: str | None) -> None:
@@ -141,7 +129,7 @@ def test_a_label_taken_off_keeps_it_and_adopt_puts_it_back(place, services):
         take_down(services, "big")
     assert "tpuctl adopt big-1 --zone us-central2-b" in str(refused.value.hint)
     found = find_candidate(services, "big-1", ZONE, None)
-    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False)
+    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False, pay=True)
     place.clock.advance(60.0)
     take_down(services, "big")
     assert standing(place) == []
@@ -195,7 +183,7 @@ def made_by_hand(services: MemoryServices, name: str, labels: dict[str, str] | N
 
 def taken_over(services: MemoryServices, name: str) -> None:
     found = find_candidate(services, name, ZONE, None)
-    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False)
+    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False, pay=True)
 
 
 def test_an_adopted_node_with_the_number_of_an_earlier_life_is_kept_by_passes(place, services):

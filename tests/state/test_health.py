@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tpuctl.errors import TpuctlError
 from tpuctl.state.health import inspect_store
 from tpuctl.state.sqlite import MIGRATIONS, SqliteStore
 
@@ -72,3 +73,12 @@ def test_other_schemas_are_read_and_left_as_they_are(path: Path, version: int, u
     assert (found.schema, found.known_schema, found.usable) == (version, len(MIGRATIONS), usable)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone()[0] == version
+
+
+def test_a_store_that_cannot_be_written_says_where_to_look(path: Path) -> None:
+    """As on a file system that is mounted read-only, which a test cannot have without root."""
+    store = SqliteStore(path)
+    store._db.execute("PRAGMA query_only = 1")
+    with closing(store), pytest.raises(TpuctlError, match="readonly database") as refused:
+        store.put("a/b", {}, if_generation=0)
+    assert refused.value.hint == f"it must be writable: findmnt -T {path.parent}"

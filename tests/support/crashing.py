@@ -9,7 +9,7 @@ from tests.support.memory.services import MemoryServices
 from tests.support.services import SimServices
 from tpuctl.errors import TransientError
 
-READ_VERBS = (" hello", " facts", " status", " read", " news", " follow", " attempts")
+READ_VERBS = {"hello", "facts", "status", "read", "news", "follow", "attempts"}
 STORE_CHANGES = {"put", "append", "put_blob", "put_blobs", "delete", "remove_blob", "remove_entries"}
 CLOUD_CHANGES = {
     "update_node",
@@ -104,7 +104,7 @@ class Crashing:
 
 
 def remote_changes(name: str, args: tuple[Any, ...]) -> bool:
-    return name == "run" and not str(args[1]).endswith(READ_VERBS)
+    return name == "run" and not READ_VERBS.issuperset(str(args[1]).rpartition(" ")[2].split("+"))
 
 
 def make_crashing(services: SimServices | MemoryServices, point: CrashPoint | Sleep) -> None:

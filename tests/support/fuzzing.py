@@ -1,4 +1,4 @@
-"""Seeded nonsense for the simulator's doors: requests that are nearly right, and what must hold after them."""
+"""Seeded nonsense for the simulator's APIs: requests that are nearly right, and what must hold after them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def few_chips(catalog: Catalog) -> dict[str, int]:
 
 @dataclass
 class Fuzzer:
-    """Sends requests that a seed decides to every door of one simulator; `failures` holds what must not be."""
+    """Sends requests that a seed decides to every API of one simulator; `failures` holds what must not be."""
 
     sim: RunningSim
     seed: int

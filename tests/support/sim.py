@@ -1,4 +1,4 @@
-"""A simulated cloud inside the test's process: real doors on free ports, real hosts, no delays."""
+"""A simulated cloud inside the test's process: real APIs on free ports, real hosts, no delays."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, Protocol
 
 import pytest
@@ -73,6 +74,8 @@ class Repair(StrEnum):
 
 KILLS_EVERY, OTHERS_EVERY = 5, 24
 """Of the kills before a call, and of the other accidents, a sample has one in so many."""
+KILLS_MAX, OTHERS_MAX = 10, 3
+"""So many of a kind are enough of a long story: most of its calls are those of one pass, again and again."""
 
 
 @dataclass(frozen=True)
@@ -86,33 +89,40 @@ class Place:
 def accidents(make: Callable[[], Story], sample_of: Repair | None = None) -> Iterator[Place]:
     """Every accident that can happen to a story at each of its changing calls.
 
-    The sample of a repair has the kills before every fifth call, and that of the other repair those before
+    The sample of a repair has the kills before every fifth call at most, and that of the other repair before
     others (killed after a call is, but for the time, killed before the next). Lost answers take turns between
     the repairs; both have everything at the last call, and a share of the others.
     """
     turn = None if sample_of is None else list(Repair).index(sample_of)
-    calls, cloud_calls = _count(make(), CrashPoint(), make_crashing), _count(make(), LostAnswer(), lose_answers)
+    calls, cloud_calls = _count(make)
+    kills_every = max(KILLS_EVERY, calls // KILLS_MAX)
+    others_every = max(OTHERS_EVERY, calls // OTHERS_MAX)
     for at in range(1, calls + 1):
-        if turn is None or at == calls or (at + turn) % KILLS_EVERY == 0:
+        if turn is None or at == calls or (at + turn) % kills_every == 0:
             yield Place(Accident.BEFORE, at)
         for number, accident in enumerate((Accident.AFTER, Accident.RIVAL, Accident.ASLEEP)):
-            if turn is None or at == calls or (at + 2 * number + turn) % OTHERS_EVERY == 0:
+            if turn is None or at == calls or (at + 2 * number + turn) % others_every == 0:
                 yield Place(accident, at)
     for at in range(1, cloud_calls + 1):
         if turn is None or at == cloud_calls or (at + turn) % 2 == 0:
             yield Place(Accident.LOST, at)
 
 
-def _count(story: Story, point: Any, put: Callable[[MemoryServices, Any], None]) -> int:
-    place = MemoryPlace(cut_cable=True)
+@cache
+def _count(make: Callable[[], Story]) -> tuple[int, int]:
+    """How many changing calls a story has, and how many of them to the cloud; lived through once for both."""
+    changes, answers = CrashPoint(), LostAnswer()
+    place = MemoryPlace()
     try:
         enroll_machine(place.machine("server"))
+        story = make()
         story.prepare(place)
         services = place.machine(process=2)
-        put(services, point)
+        make_crashing(services, changes)
+        lose_answers(services, answers)
         story.command(services)
         story.check(place)
-        return int(point.count)
+        return changes.count, answers.count
     finally:
         place.close()
 
@@ -146,7 +156,7 @@ def survive_all(make: Callable[[], Story], repair: Repair, *, sample: bool = Fal
 
 def survive(story: Story, where: Place, repair: Repair) -> None:
     """Lives through a story with one accident, repairs it, and checks what came of it."""
-    place = MemoryPlace(cut_cable=True)
+    place = MemoryPlace()
     try:
         enroll_machine(place.machine("server"))
         story.prepare(place)

@@ -201,11 +201,22 @@ def _import_everything() -> None:
     import importlib
     import pkgutil
 
+    import typer.main
+
     import tpuctl
+    from tpuctl.cli.app import app
     from tpuctl.model import shipped_files
 
     importlib.import_module("tests.support.killed_cli")
-    for name in ("google.cloud.storage", "google.cloud.tpu_v2", "google.cloud.tpu_v2alpha1", "paramiko"):
+    for name in (
+        "google.cloud.storage",
+        "google.cloud.tpu_v2",
+        "google.cloud.tpu_v2alpha1",
+        "netrc",
+        "paramiko",
+        "resource",
+        "tpuctl.sim.server.control",
+    ):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(tpuctl.__path__, "tpuctl."):
         if not module.name.startswith(("tpuctl.sim.", "tpuctl.agent")) and module.name != "tpuctl.__main__":
@@ -213,6 +224,12 @@ def _import_everything() -> None:
     for name, read in vars(shipped_files).items():
         if name.startswith("load_") or name == "read_agent":
             read()
+    # Typer makes commands of the functions and their annotations in each process: half the time of a short one.
+    typer.main.get_command = cache(typer.main.get_command)
+    root = typer.main.get_command(app)
+    assert isinstance(root, typer.main.TyperGroup)
+    for command in root.list_commands(None):  # type: ignore[arg-type]
+        root.get_command(None, command)  # type: ignore[arg-type]
     gc.freeze()
 
 

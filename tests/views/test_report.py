@@ -75,6 +75,25 @@ def put_run(services: MemoryServices, *, hosts: int = 2, more: str = "") -> str:
     return run.id
 
 
+def test_disks_mounts_and_checkpoints_are_told_of_the_last_attempt_or_as_asked_for() -> None:
+    manifest = a_manifest()
+    disk = {"name": "data-g1", "path": "/mnt/data", "mode": "ro", "type": "pd-balanced", "snapshot": "s-1"}
+    mount = {"source": "gs://b/sets", "path": "/mnt/sets", "profile": "train", "gcsfuse": "3.4.0"}
+    had = {**manifest["attempts"][0], "disks": [{**disk, "master": "data", "generation": 1}], "mounts": [mount]}
+    manifest["command"]["checkpoint_dir"] = "gs://b/ckpt"
+    assert page.storage({**manifest, "attempts": [had]}) == [
+        ("Disk", "data-g1 at /mnt/data, ro, pd-balanced, generation 1 of data, snapshot s-1"),
+        ("Mount", "gs://b/sets at /mnt/sets, train, gcsfuse 3.4.0"),
+        ("Checkpoints", "gs://b/ckpt"),
+    ]
+    asked = {**manifest["slice"], "disks": [{"name": "data", "path": "/mnt/data", "mode": "READ_WRITE"}]}
+    asked["mounts"] = [{"bucket": "b", "directory": "", "path": "/mnt/b", "profile": "data"}]
+    assert page.storage({**manifest, "attempts": [], "slice": asked})[:2] == [
+        ("Disk", "data at /mnt/data, READ_WRITE"),
+        ("Mount", "gs://b at /mnt/b, data"),
+    ]
+
+
 class Tags(HTMLParser):
     """Elements that are open, all tags, and all attributes of a page."""
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.builders import a_spec
+from tests.support.memory.services import MemoryPlace
 from tpuctl.cli.slice_status import status_lines
+from tpuctl.errors import NotFoundError
 from tpuctl.lib.time import render_time
+from tpuctl.state.journal import record_decision
+from tpuctl.views.slices import decisions, options_shown
 
 NOW = 1_790_000_000.0
 FACTS = {
@@ -70,3 +79,29 @@ def test_mounts_with_the_same_health_are_told_together() -> None:
     lines = status_lines({**FACTS, "mounts": rows}, NOW)
     assert lines["mounts now"] == "/mnt/a on workers 0-2: mounted; /mnt/a on worker 3: not mounted"
     assert "mounts now" not in status_lines(FACTS, NOW)
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace()
+    yield made
+    made.close()
+
+
+def test_decisions_outlive_the_record_and_the_fleet_has_its_own(place: MemoryPlace) -> None:
+    services = place.machine("laptop")
+    with pytest.raises(NotFoundError, match="big"):
+        decisions(services, "big")
+    assert decisions(services, "fleet") == []
+    record_decision(services, "slices/big", "reap", "no record wants it")
+    record_decision(services, "fleet", "pause", "maintenance")
+    [reaped] = decisions(services, "big")
+    assert (reaped["subject"], reaped["action"], reaped["user"]) == ("big", "reap", services.user)
+    assert [(row["subject"], row["action"]) for row in decisions(services, "fleet")] == [("fleet", "pause")]
+
+
+def test_all_that_was_asked_for_is_shown() -> None:
+    assert options_shown(a_spec()) == {}
+    said = a_spec(metadata={"b": "2", "a": "1"}, tags=("x", "y"), network="other", external_ips=False)
+    shown = {"network": "other", "metadata": "a=1, b=2", "tags": "x, y", "external_ips": "no"}
+    assert options_shown(said) == shown

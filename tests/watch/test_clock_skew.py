@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -20,13 +20,6 @@ from tpuctl.watch.reconciler import run_pass
 
 MINUTE, HOUR = 60.0, 3600.0
 SKEW_S = 600.0
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True)
-    yield made
-    made.close()
 
 
 @pytest.fixture

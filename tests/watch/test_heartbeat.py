@@ -89,7 +89,7 @@ def test_three_intervals_without_a_pass_mean_that_nobody_watches(beats, now, ver
 
 
 def test_the_verdict_says_who_and_since_when() -> None:
-    assert judge([beat()], 60.0).why == "ada on vm passes, every 60 s"
+    assert judge([beat()], 60.0).why == "ada on vm makes passes, every 60 s"
     assert judge([beat()], 7000.0).why == "no watchdog has passed for 117 min; the last was vm"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,13 +19,6 @@ from tpuctl.watch.reconciler import run_pass
 
 EIGHT_HOSTS = {"accelerator_type": "v4-64", "hosts": 8, "chips": 32}
 SLICES = 12
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace(cut_cable=True, quotas={})
-    yield made
-    made.close()
 
 
 def one_pass(place: MemoryPlace, number: int) -> set[str]:

@@ -15,8 +15,8 @@ from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.cloud import Tier
 from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.runs.active import active_run
 from tpuctl.runs.progress import go_on
-from tpuctl.runs.reconcile import active_run
 from tpuctl.sim.wire.status import ApiError, Code
 from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.watch.reconciler import run_pass
@@ -97,7 +97,6 @@ class Life:
         self.place = MemoryPlace(
             seed=plan.seed,
             delays=DrawnDelays(random.Random(plan.seed + 1)),  # type: ignore[arg-type]
-            cut_cable=True,
             entries_kept=30,
         )
         self._began = self.place.clock.now()
