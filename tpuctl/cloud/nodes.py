@@ -17,6 +17,7 @@ from tpuctl.model.cloud import (
     Tier,
 )
 from tpuctl.model.disks import DataDisk, DiskMode
+from tpuctl.model.slice_spec import SliceOptions
 
 
 def parse_node(node: Json) -> NodeInfo:
@@ -38,7 +39,48 @@ def parse_node(node: Json) -> NodeInfo:
         create_time=wire.text(node.get("createTime")),
         queued_resource=wire.text(node.get("queuedResource")).rsplit("/", 1)[-1] or None,
         data_disks=parse_data_disks(node),
+        options=parse_options(node),
+        tags=wire.texts(node.get("tags")),
+        unsaid=_unsaid(node),
     )
+
+
+_DEFAULT_NETWORK = "default"
+_DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com")
+"""What a request gets that names none (cloud.google.com/compute/docs/access/service-accounts)."""
+_ALL_APIS = "https://www.googleapis.com/auth/cloud-platform"
+_UNSAID = (
+    ("networkConfig", "canIpForward"),
+    ("networkConfig", "queueCount"),
+    ("shieldedInstanceConfig", "enableSecureBoot"),
+)
+
+
+def parse_options(node: Json) -> SliceOptions:
+    """The other way round of `requests.render_node`: with which options the node was asked for. Full names in
+    its own project come as short ones; the default network and service account come as None."""
+    own = "/".join(wire.text(node.get("name")).split("/")[:2])
+    config = wire.message(node.get("networkConfig"))
+    network = wire.text(config.get("network")).removeprefix(f"{own}/global/networks/")
+    regions = rf"{re.escape(own)}/regions/[^/]+/subnetworks/"
+    subnetwork = re.sub(regions, "", wire.text(config.get("subnetwork")))
+    by_default = network == _DEFAULT_NETWORK and subnetwork in ("", _DEFAULT_NETWORK)
+    account = wire.text(wire.message(node.get("serviceAccount")).get("email"))
+    return SliceOptions(
+        network=None if by_default else network or None,
+        subnetwork=None if by_default else subnetwork or None,
+        service_account=None if _DEFAULT_ACCOUNT.fullmatch(account) else account or None,
+        metadata=wire.strings(node.get("metadata")),
+        description=wire.text(node.get("description")) or None,
+    )
+
+
+def _unsaid(node: Json) -> tuple[str, ...]:
+    found = [f"{part}.{field}" for part, field in _UNSAID if wire.message(node.get(part)).get(field)]
+    scopes = wire.texts(wire.message(node.get("serviceAccount")).get("scope"))
+    if scopes and _ALL_APIS not in scopes:
+        found.append("serviceAccount.scope")
+    return (*found, *(("networkConfigs",) if node.get("networkConfigs") else ()))
 
 
 def _endpoint(found: Json) -> Endpoint:

@@ -30,7 +30,13 @@ def parse_queued(queued: Json) -> QueuedInfo:
         labels=wire.strings(node.get("labels")),
         error=parse_status(failed) if failed else None,
         create_time=wire.text(queued.get("createTime")),
+        reservation=_reservation(wire.text(queued.get("reservationName"))),
     )
+
+
+def _reservation(full: str) -> str | None:
+    """None for any of the project's, which is called `-`."""
+    return full if full and not full.endswith("/-") else None
 
 
 def _node_ids(spec: Json, queued_id: str) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ def _with_store_file(config: Config) -> Config:
 
 
 def write_store_file(config: Config, uri: str) -> None:
-    """From now on this machine uses the store at `uri` for this profile and project."""
+    """Makes this machine use the store at `uri` for this profile and project."""
     import secrets
 
     config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ def _read_both(user_file: Path, project_file: Path | None) -> tuple[Mapping[str,
 
 
 def _project_layer(path: Path | None) -> Layer:
-    """The settings of a project file; what it says of a fleet is for `apply` and `diff` to look at."""
+    """The settings of a project file; its fleet is for `apply` and `diff`."""
     text = read_text(path) if path else None
     if path is None or text is None:
         return Layer(PROJECT_FILE, {})

@@ -149,7 +149,7 @@ class Decoder:
         return value
 
     def _check(self, check: Callable[[Any], Any], value: Any, path: str, place: Place) -> None:
-        """What `check` has against the value is a problem; the value stays, for other checks to look at."""
+        """Adds a problem where `check` refuses the value; the value stays, for other checks."""
         try:
             check(value)
         except UsageError as error:

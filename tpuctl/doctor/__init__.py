@@ -1,1 +1,1 @@
-"""Checks of everything that must be in order."""
+"""Checks of the set-up."""

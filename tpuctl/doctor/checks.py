@@ -1,6 +1,6 @@
-"""What is wrong, and the command that mends it: pure rules over `facts.py`.
+"""What is wrong, and the command that fixes it: pure rules over `facts.py`.
 
-Each check stands alone. Where its facts could not be read it says so as a warning, because the trouble itself
+Checks do not depend on each other. Where its facts could not be read a check warns only, because the cause
 belongs to another check (credentials, APIs, permissions); only what is known to break tpuctl is a problem.
 """
 
@@ -320,7 +320,7 @@ def _judge_store(found: StoreFacts, path: str) -> Finding:
 
 
 def check_watchdog(facts: Facts) -> list[Finding]:
-    """Somebody passes over the fleet, if there is anything to look after."""
+    """A watchdog makes passes, if there is anything to look after."""
     found = []
     if facts.watch.value is None:
         found.append(not_checked(facts.watch.error))
@@ -429,7 +429,7 @@ def _run(check: Check, facts: Facts) -> Iterable[Finding]:
 
 
 def all_others(found: Sequence[Finding], why: str) -> list[Finding]:
-    """The checks that are not among those of `found`."""
+    """The checks that `found` has no finding of."""
     made = {each.check for each in found}
     names = [name for name in ("settings", *(check.name for check in CHECKS)) if name not in made]
     return [each for name in names for each in found_by(name, [not_checked(TpuctlError(why))])]

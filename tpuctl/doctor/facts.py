@@ -27,7 +27,7 @@ from tpuctl.watch.heartbeat import Health
 
 
 class SharedStore(Struct, frozen=True):
-    """What the bucket of a shared store says of itself, and which permissions there are on it."""
+    """The identity in the bucket of a shared store, and the permissions on it."""
 
     bucket: str
     prefix: str
@@ -37,7 +37,7 @@ class SharedStore(Struct, frozen=True):
 
 
 class StoreRecords(Struct, frozen=True):
-    """What the store says that matters here. `wanted` counts slices and runs that somebody must look after."""
+    """What the records of the store mean for `doctor`. `wanted` counts slices and runs that need a watchdog."""
 
     grants: tuple[Grant, ...] = ()
     zones: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """Everything that was looked at; what could not be read says why."""
+    """Everything that `doctor` read; what could not be read says why."""
 
     wanted: Wanted
     catalog: Catalog

@@ -67,7 +67,7 @@ def because(found: Sequence[Finding], why: str) -> list[Finding]:
 
 
 def fold_unread(found: Sequence[Finding]) -> list[Finding]:
-    """For people: what was not checked for one reason in one line, behind the rest."""
+    """For people: one line for all checks that were left out for the same reason, behind the rest."""
     alike: dict[tuple[str, str | None], list[str]] = {}
     for each in found:
         if each.unread:

@@ -1,7 +1,7 @@
-"""Looks at everything that can keep tpuctl from working; `doctor.checks` judges what was seen.
+"""Reads everything that can keep tpuctl from working; `doctor.checks` judges it.
 
-Three rounds, each with a time of its own: this machine and its credentials, then the APIs, then the regions
-that turned out to matter. A look that fails spoils no other.
+Three rounds, each with its own limit of time: this machine and its credentials, then the APIs, then the regions
+that turned out to matter. A read that fails does not affect the others.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_up(
     catalog: Catalog,
     on_progress: Progress = lambda _: None,
 ) -> Facts:
-    """The facts, within a minute in all; `on_progress` is told what is being looked at."""
+    """Reads all facts, within a minute in all; `on_progress` is told what is being read."""
     on_progress("this machine and its store")
     store = read_all({"store": machine.store}, timeout_s=LOCAL_TIMEOUT_S)["store"]
     local = read_all(
@@ -137,7 +137,7 @@ def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
 
 
 def _unused_disks(services: Services, store: Reading[StoreFacts]) -> tuple[UnusedDisk, ...]:
-    """None where there is no store yet, which a look does not make."""
+    """None where there is no store yet: reading facts does not create one."""
     if store.value is None or not store.value.usable:
         raise TpuctlError("the store is not opened in the state in which it is")
     return unused_disks(services) if store.value.exists else ()

@@ -66,8 +66,8 @@ def converge(
 
 
 def _attempt(step: Callable[[], Outcome]) -> Outcome:
-    """One pass. Losing a race against another writer means looking again, not failing; and so does passing
-    trouble with any call: what waits for hours meets some, and each step begins with a look."""
+    """One step, repeated after a lost race with another writer or a transient error of any call: a wait of
+    hours meets some, and each step begins with an observation."""
     try:
         return step()
     except (LeaseHeldError, StaleRecordError, TransientError, RateLimitedError) as error:

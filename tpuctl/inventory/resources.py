@@ -17,7 +17,7 @@ from tpuctl.model.records import Desired, SliceRecord, SliceState
 
 
 class Fate(StrEnum):
-    """What is to become of a TPU."""
+    """What is to be done with a TPU."""
 
     DELETE = "delete"
     WANTED = "wanted"

@@ -48,6 +48,8 @@ class Option(Struct, frozen=True):
     key_pattern: str | None = None
     pair: Callable[[str], tuple[str, str]] | None = None
     examples: tuple[Any, ...] = ()
+    in_place: bool = False
+    """It changes on what is there, without making another thing of it."""
 
 
 @cache

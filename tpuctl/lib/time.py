@@ -20,7 +20,7 @@ def parse_duration(word: str, flag: str) -> float:
         raise UsageError(f"{flag} {word!r} is not a duration", hint=f"{flag} 4h; also 90m, 1h30m, 7d")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     if seconds <= 0:
-        raise UsageError(f"{flag} {word!r} is no time at all", hint=f"{flag} 4h")
+        raise UsageError(f"{flag} {word!r} must be more than 0", hint=f"{flag} 4h")
     return seconds
 
 

@@ -65,7 +65,7 @@ def deliver_events(
 
 
 def _tells(document: Document, now: float) -> bool:
-    """A damaged record has nothing to tell; that it is one, the pass says."""
+    """Whether a record has events to send. A damaged one has none; the pass reports it."""
     try:
         return not is_history(document.data, now)
     except DamagedRecordError:

@@ -1,4 +1,4 @@
-"""One command on one worker while it runs, and the way of its output to whoever asked."""
+"""One command on one worker while it runs, and how its output reaches the caller."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class Call:
 
 
 class Collected:
-    """The whole output of a call, for commands that say little. Who says more than COLLECTED_MAX bytes is not
-    listened to any more, and runs out of time."""
+    """The whole output of a call, for commands that print little. Output beyond COLLECTED_MAX bytes is not
+    read, so that its command runs into its time limit."""
 
     def __init__(self) -> None:
         self._size = 0

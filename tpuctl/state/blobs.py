@@ -63,7 +63,7 @@ class BlobFiles:
         return content
 
     def find(self, digest: str) -> bytes | None:
-        """The content, or None where it is missing, damaged or unreadable: what a cache has to say."""
+        """The content, or None where it is missing, damaged or unreadable: enough for a cache."""
         try:
             return self.get(digest)
         except (TpuctlError, OSError):

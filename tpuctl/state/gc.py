@@ -49,7 +49,7 @@ def find_waste(store: Store, age_s: float, runs_after_s: float | None = None) ->
     """What `prune` would remove now, except for what only goes because of that. Raises rather than judge from
     what could not be read."""
     listed = store.list_blobs()
-    doomed = _find_doomed(store, listed, age_s)
+    doomed = _find_garbage(store, listed, age_s)
     return Waste(doomed, len(listed) - len(doomed), find_old(store, runs_after_s))
 
 
@@ -63,7 +63,7 @@ def prune(store: Store, age_s: float, runs_after_s: float | None = None) -> Wast
     old = find_old(store, runs_after_s)
     remove_old(store, old)
     listed = store.list_blobs()
-    doomed = _find_doomed(store, listed, age_s)
+    doomed = _find_garbage(store, listed, age_s)
     removed: list[StoredBlob] = []
     for start in range(0, len(doomed), HANDFUL):
         some = doomed[start : start + HANDFUL]
@@ -86,7 +86,7 @@ def prune_if_due(store: Store, age_s: float) -> Waste | None:
     return prune(store, age_s)
 
 
-def _find_doomed(store: Store, listed: Sequence[StoredBlob], age_s: float) -> tuple[StoredBlob, ...]:
+def _find_garbage(store: Store, listed: Sequence[StoredBlob], age_s: float) -> tuple[StoredBlob, ...]:
     """The old ones without a reference. An age that the store does not tell is no age."""
     born_before = store.now() - age_s
     old = [blob for blob in listed if blob.written_at is not None and blob.written_at < born_before]

@@ -1,4 +1,4 @@
-"""What of a store nobody needs any more: blobs without a reference.
+"""Which blobs of a store are garbage: those without a reference.
 
 A reference is anything in a document that looks like the sha256 of a blob, wherever it stands: a record of a
 newer tpuctl, with fields that this one does not know, counts too.
@@ -56,8 +56,8 @@ def find_digests(data: Any) -> frozenset[str]:
 
 
 def find_children(content: bytes) -> frozenset[str]:
-    """The blobs that a blob refers to in its turn: a tree does, also one of a newer tpuctl, and so may whatever
-    else is a JSON object."""
+    """The blobs that a blob refers to itself: a tree does, also one of a newer tpuctl, and so may whatever else
+    is a JSON object."""
     try:
         data = json.loads(content) if content.startswith(b"{") else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""A look at a store from outside: is it there, sound, known, ours, free and writable. Changes nothing."""
+"""Inspects a store without changing it: does it exist, is it sound, known, ours, free and writable."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from tpuctl.engine.services import Services
 def record_decision(
     services: Services, subject: str, action: str, reason: str, *, incarnation: str = "", fence: int = 0
 ) -> None:
-    """Appends one entry to the trail of `subject` (`slices/NAME` or `runs/ID`)."""
+    """Appends one entry to the journal of `subject` (`slices/NAME` or `runs/ID`)."""
     services.store.append(
         f"journal/{subject}/",
         {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from tpuctl.engine.ports import Document, Store, StoredBlob
-from tpuctl.errors import ConflictError, LeaseHeldError, NotFoundError, TpuctlError, UsageError
+from tpuctl.errors import BadConfigError, ConflictError, LeaseHeldError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
 from tpuctl.model.records import MOVED as MOVED
 from tpuctl.model.records import SliceState
@@ -39,6 +39,22 @@ class Target(Protocol):
     def list(self, prefix: str) -> list[Document]: ...
 
     def list_blobs(self) -> Iterable[StoredBlob]: ...
+
+
+def refuse_moved(store: Store) -> None:
+    """Raises BadConfigError where the fleet's store has moved elsewhere, or is about to."""
+    moved = store.get(MOVED)
+    if moved is None:
+        return
+    to = moved.data["to"]
+    again = f"tpuctl config init --store {to}"
+    if moved.data.get("called_off"):
+        why = f"the move of this fleet's store to {to} is being called off"
+        raise BadConfigError(why, hint="tpuctl config init --call-off")
+    if not moved.data["done"]:
+        why = f"this fleet's store is being moved to {to}"
+        raise BadConfigError(why, hint=f"{again}, or back: tpuctl config init --call-off")
+    raise BadConfigError(f"this fleet's store has moved to {to}", hint=f"{again} --join")
 
 
 def check_joinable(source: Store, uri: str) -> None:

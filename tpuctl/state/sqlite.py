@@ -245,14 +245,19 @@ class SqliteStore:
                         f"the store {self._path} was locked by another process for {BUSY_TIMEOUT_S:.0f} s",
                         hint=f"see who holds it with `fuser -v {self._path}`",
                     ) from error
-                hint = full_disk_hint(str(self._path)) if "full" in str(error) else None
+                hint = full_disk_hint(str(self._path)) if "full" in str(error) else self._writable_hint(error)
                 raise TpuctlError(f"cannot use the store {self._path}: {error}", hint=hint) from error
             except sqlite3.DatabaseError as error:
                 raise TpuctlError(
                     f"the store {self._path} is damaged: {error}", hint=f"move {self._path} away"
                 ) from error
             except OSError as error:
-                raise TpuctlError(f"cannot use the store {self._path}: {error}") from error
+                hint = self._writable_hint(error)
+                raise TpuctlError(f"cannot use the store {self._path}: {error}", hint=hint) from error
+
+    def _writable_hint(self, error: Exception) -> str | None:
+        said = str(error).lower().replace("-", "")
+        return f"it must be writable: findmnt -T {self._path.parent}" if "readonly" in said else None
 
 
 def _connect(path: Path) -> sqlite3.Connection:

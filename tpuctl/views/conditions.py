@@ -25,7 +25,7 @@ _ENDED = frozenset({"SUSPENDED", "SUSPENDING", "PREEMPTED", "TERMINATED", "STOPP
 
 
 def cloud_word(record: SliceRecord, shown: str, *, unread: bool) -> str:
-    """What the cloud says of a slice now, in one word; empty where nothing was ever asked for."""
+    """The state of a slice in the cloud, in one word; empty where nothing was ever requested."""
     if shown:
         return shown
     if unread:

@@ -96,6 +96,7 @@ def _render(services: Services, run: RunRecord | None, manifest: Row, written: R
         "code": manifest["code"],
         "environment": manifest.get("environment"),
         "data": manifest.get("data") or [],
+        "storage": page.storage(manifest),
         "synthetic": bool(manifest.get("synthetic")),
         "state": state,
         "good": state in ("succeeded", "running"),

@@ -285,6 +285,32 @@ def attempt_rows(manifest: Row) -> list[dict[str, Any]]:
     return found
 
 
+def storage(manifest: Row) -> list[tuple[str, str]]:
+    """Disks, mounts and checkpoints as kind and words: those of the last attempt, before it those asked for."""
+    found = manifest["attempts"][-1] if manifest["attempts"] else manifest["slice"]
+    rows = [("Disk", _disk_words(row)) for row in found.get("disks") or ()]
+    rows += [("Mount", _mount_words(row)) for row in found.get("mounts") or ()]
+    place = manifest["command"].get("checkpoint_dir")
+    return [*rows, ("Checkpoints", str(place))] if place else rows
+
+
+def _disk_words(row: Row) -> str:
+    """`data-g1 at /mnt/data, ro, pd-balanced, generation 1 of data, snapshot s-1`."""
+    words = [f"{row['name']} at {row['path']}", row["mode"], row.get("type")]
+    if row.get("generation"):
+        words.append(f"generation {row['generation']}" + (f" of {row['master']}" if row.get("master") else ""))
+    if row.get("snapshot"):
+        words.append(f"snapshot {row['snapshot']}")
+    return ", ".join(str(each) for each in words if each)
+
+
+def _mount_words(row: Row) -> str:
+    """`gs://b/sets at /mnt/sets, train, gcsfuse 3.4.0`."""
+    source = row.get("source") or "gs://" + "/".join(filter(None, (row.get("bucket"), row.get("directory"))))
+    version = f"gcsfuse {row['gcsfuse']}" if row.get("gcsfuse") else None
+    return ", ".join(str(each) for each in (f"{source} at {row['path']}", row.get("profile"), version) if each)
+
+
 def last_failure(manifest: Row) -> dict[str, Any] | None:
     """The failure of the last attempt that failed, with its number; None where none did."""
     found = next((row for row in reversed(manifest["attempts"]) if row.get("failure")), None)

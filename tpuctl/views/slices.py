@@ -17,8 +17,8 @@ from tpuctl.model.records import SLOW, RunRecord, RunTotals, SliceRecord, SliceS
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
+from tpuctl.runs.active import active_run, never_began
 from tpuctl.runs.mounts import sick_mounts
-from tpuctl.runs.reconcile import active_run, never_began
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.repository import find_slice, get_slice, newest_first, readable_runs, readable_slices
@@ -141,13 +141,24 @@ def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int
     }
 
 
-def _options(spec: SliceSpec) -> dict[str, str]:
-    """What of a specification stands in it as the user wrote it, in one word or line."""
-    values = {name: getattr(spec, name) for name in SliceOptions.__struct_fields__}
-    said = {name: value for name, value in values.items() if value and isinstance(value, str)}
+def options_shown(spec: SliceSpec) -> dict[str, str]:
+    """What of a specification stands in it as the user wrote it, in one word or line; and what else is asked of
+    the cloud that has no line of its own in `status`."""
+    names = (*SliceOptions.__struct_fields__, "tags", "labels")
+    said = {name: _in_words(getattr(spec, name)) for name in names if getattr(spec, name)}
+    if not spec.external_ips:
+        said["external_ips"] = "no"
     disks = ", ".join(f"{each.name} at {each.path} ({each.mode.short})" for each in spec.disks)
     mounts = ", ".join(f"{each.source} at {each.path} ({each.profile})" for each in spec.mounts)
     return {**said, **({"disks": disks} if disks else {}), **({"mounts": mounts} if mounts else {})}
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={each}" for key, each in sorted(value.items()))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def slice_status(services: Services, name: str) -> dict[str, Any]:
@@ -166,7 +177,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "chips": record.spec.chips,
         "slices": record.spec.slices,
         "runtime_version": record.spec.runtime_version,
-        "options": _options(record.spec),
+        "options": options_shown(record.spec),
         "env": record.spec.env.name if record.spec.env is not None else None,
         "queued": record.spec.queued,
         "user": record.owner,
@@ -255,17 +266,21 @@ def _sick_mounts(services: Services, record: SliceRecord) -> str:
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:
-    """The audit trail of a slice and of the runs on it, or of one run, oldest first."""
-    subjects = [f"runs/{name}"] if services.store.get(f"runs/{name}") else []
-    if not subjects:
-        get_slice(services, name)
-        subjects = [f"slices/{name}"]
+    """The audit trail of a slice and of the runs on it, of one run, or of the `fleet`: pauses and grants that
+    end. Oldest first. A slice without a record has one, too, as what `reap` deleted. Raises NotFoundError for
+    what the journal does not know."""
+    if services.store.get(f"runs/{name}"):
+        subjects = [f"runs/{name}"]
+    else:
+        subjects = [f"slices/{name}", *(["fleet"] if name == "fleet" else [])]
         subjects += [run.key for run in readable_runs(services)[0] if run.slice_name == name]
     entries = [
-        {**document.data, "subject": subject.split("/", 1)[1]}
+        {**document.data, "subject": subject.rpartition("/")[2]}
         for subject in subjects
         for document in services.store.list(f"journal/{subject}/")
     ]
+    if not entries and name != "fleet":
+        get_slice(services, name)
     entries.sort(key=lambda entry: float(entry["at"]))
     return [{**entry, "at": render_time(float(entry["at"]))} for entry in entries]
 

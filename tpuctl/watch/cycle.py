@@ -1,4 +1,4 @@
-"""A pass of the watchdog that tells of itself: heartbeats in the store, and whether anybody looks after it."""
+"""A pass of the watchdog with its heartbeat in the store; and whether any watchdog makes passes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlEr
 
 
 def save_heartbeat(services: Services, report: PassReport, note: str = "") -> bool:
-    """Writes the heartbeat of a pass, unless it is no news; says whether it was written."""
+    """Writes the heartbeat of a pass, unless nothing changed; says whether it was written."""
     beat = replace(report.beat, note=note)
     if not worth_writing(report.previous, beat):
         return False
@@ -109,8 +109,8 @@ def watchdog_health(services: Services) -> Health:
 
 
 def why_unwatched(services: Services) -> tuple[str, str] | None:
-    """Why nothing would come back after a preemption, and what mends that: nobody makes passes, or they are
-    paused."""
+    """Why nothing would be restored after a preemption, and the command that fixes it: no watchdog makes
+    passes, or they are paused."""
     health = watchdog_health(services)
     if not health.good:
         return health.why, INSTALL_HINT

@@ -12,7 +12,8 @@ from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import AtEnd, Grant, days_left, due_warning, ended_on, same_pool
-from tpuctl.runs.reconcile import active_run, request_stop
+from tpuctl.runs.active import active_run
+from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned
@@ -53,7 +54,7 @@ def _warn(services: Services, grant: Grant, now: float) -> GrantNews | None:
 
 
 def _guarded(services: Services, record: SliceRecord, grants: Iterable[Grant], now: float) -> GrantNews | None:
-    """One slice's trouble does not keep the others on a grant that is over."""
+    """The failure of one slice does not keep the others on a grant that is over."""
     try:
         return _take_along(services, record, grants, now)
     except (StaleRecordError, UsageError):

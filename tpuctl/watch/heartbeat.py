@@ -1,4 +1,4 @@
-"""The watchdog's heartbeat: what a pass says of itself, and what the heartbeats of a store prove.
+"""The watchdog's heartbeat: what a pass reports, and what the heartbeats of a store prove.
 
 Times are epoch seconds by the store's own clock, so that machines with wrong clocks agree.
 """
@@ -161,7 +161,7 @@ def worth_writing(previous: Heartbeat | None, fresh: Heartbeat) -> bool:
 
 
 class Verdict(StrEnum):
-    """Whether somebody looks after a store."""
+    """Whether a watchdog looks after a store."""
 
     GOOD = "good"
     STOPPED = "stopped"
@@ -187,11 +187,11 @@ def judge(heartbeats: Iterable[Heartbeat], now: float) -> Health:
     """
     known = sorted(heartbeats, key=lambda beat: beat.at, reverse=True)
     if not known:
-        return Health(Verdict.NEVER, "no watchdog has ever passed here")
+        return Health(Verdict.NEVER, "no watchdog has made a pass yet")
     for beat in known:
         if not is_late(beat, now):
             due = "" if beat.interval_s is None else f", every {render_span(beat.interval_s)}"
-            return Health(Verdict.GOOD, f"{beat.user} on {beat.host} passes{due}", beat)
+            return Health(Verdict.GOOD, f"{beat.user} on {beat.host} makes passes{due}", beat)
     last = known[0]
     by_hand = " (by hand)" if last.interval_s is None else ""
     ago = render_span(now - last.at)

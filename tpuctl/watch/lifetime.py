@@ -11,7 +11,8 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired, Lifetime, SliceRecord, SliceState
-from tpuctl.runs.reconcile import active_run, request_stop
+from tpuctl.runs.active import active_run
+from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.lifetime import (
     HostActivity,

@@ -1,4 +1,4 @@
-"""The log of passes on this machine: text lines, private to the user, old ones rotated away."""
+"""The log of passes on this machine: lines of text, readable by the user alone, rotated by size."""
 
 from __future__ import annotations
 

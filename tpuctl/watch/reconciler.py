@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -16,10 +16,11 @@ from tpuctl.inventory.orphans import collect_obsolete
 from tpuctl.model import timeouts
 from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Failed
+from tpuctl.runs.active import never_began
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.log_archive import archive_logs, restore_logs
-from tpuctl.runs.reconcile import never_began, silence_is_proved
+from tpuctl.runs.reconcile import silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
 from tpuctl.slices.mounts import revisit_mounts
@@ -80,7 +81,7 @@ def run_pass(services: Services) -> list[PassLine]:
 
 
 def _confirm_stops(services: Services, runs: Collection[RunRecord]) -> list[PassLine]:
-    """Ends what stops did not reach, where workers answer again, and says what is still open."""
+    """Ends processes that a stop did not reach, where workers answer again, and reports what is still open."""
     lines = []
     for run in runs:
         error = None if is_stop_confirmed(run) else stop_error(services, confirm_stop_once(services, run))
@@ -131,7 +132,7 @@ class _PlannedSlice(Struct, frozen=True):
 
 
 class _Pass:
-    """One pass: what was seen at its start, and what its way to hosts has shown so far."""
+    """One pass: the inventory from its start, and which hosts it has reached so far."""
 
     def __init__(
         self,
@@ -189,10 +190,8 @@ class _Pass:
                 said = send_keys(self._services, name, machines)
                 return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
-            line = _guarded(name, work)
-            if line.why:
-                lines.append(line)
-        return lines
+            lines.append(_guarded(name, work))
+        return _that_say(lines)
 
     def _collected(self) -> list[PassLine]:
         nodes, queued = self._inventory.nodes.values(), self._inventory.queued.values()
@@ -216,10 +215,8 @@ class _Pass:
                 said = apply_lifetime(self._services, record, ask=read_activity if may_ask else None)
                 return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
-            line = _guarded(listed.name, work)
-            if line.why:
-                lines.append(line)
-        return lines
+            lines.append(_guarded(listed.name, work))
+        return _that_say(lines)
 
     def _mounts(self, with_run: Collection[str]) -> list[PassLine]:
         """Looks at the mounts of ready slices. With a look at a run its hosts say how its mounts are."""
@@ -236,10 +233,8 @@ class _Pass:
                 step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
                 return self._repeat(name, name, step, may_connect=True)
 
-            line = _guarded(listed.name, work)
-            if line.why:
-                lines.append(line)
-        return lines
+            lines.append(_guarded(listed.name, work))
+        return _that_say(lines)
 
     def _plan(self, stored: Versioned[SliceRecord], now: float) -> _PlannedSlice:
         observation = self._inventory.observe(stored, self._services.store.identity())
@@ -328,6 +323,11 @@ def _guarded(subject: str, work: Callable[[], PassLine]) -> PassLine:
         _log.exception("a pass met a defect", extra={"subject": subject})
         why = f"a defect of tpuctl: {type(error).__name__}: {error}"
         return PassLine(subject, PassResult.FAILED, why, acted=False)
+
+
+def _that_say(lines: Iterable[PassLine]) -> list[PassLine]:
+    """Those that have something to tell."""
+    return [line for line in lines if line.why]
 
 
 def _guarded_lines(subject: str, work: Callable[[], list[PassLine]]) -> list[PassLine]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 from tpuctl.engine.events import Warn, WorkerOutput
@@ -39,7 +39,6 @@ def execute(
     argv: Sequence[str],
     *,
     workers: Sequence[int] | None = None,
-    environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     sink: Callable[[int, str, bytes], None] | None = None,
     given: Input | None = None,
@@ -59,7 +58,6 @@ def execute(
     losses = _Losses(services, record, targets)
     agent = AgentLink(services.remote, services.agent_source)
     limits: _Limits = {
-        "env": environment,
         "timeout_s": timeout_s,
         "should_stop": losses.emit_if_due,
         "on_end": losses.note,
@@ -77,7 +75,6 @@ def execute(
 
 
 class _Limits(TypedDict):
-    env: Mapping[str, str] | None
     timeout_s: float | None
     should_stop: Callable[[], bool]
     on_end: Callable[[RemoteResult], None]

@@ -1,4 +1,4 @@
-"""What this machine has that matters for watching unattended: a cron daemon, a battery, credentials."""
+"""Checks this machine for what matters to an unattended watchdog: a cron daemon, a battery, credentials."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Credentials(Struct, frozen=True):
 
 
 class Preflight(Struct, frozen=True):
-    """What the machine says of itself; None where it does not say."""
+    """What was found out about this machine; None where that could not be found out."""
 
     cron_runs: bool | None
     battery: bool

@@ -1,0 +1,38 @@
+"""What a slice has beside its TPU, written down for the hosts that it has and for those that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from msgspec.structs import replace
+
+from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.services import Services
+from tpuctl.model.slice_spec import DiskRef, MountRef
+from tpuctl.model.verdict import Done
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import get_slice, save
+
+Ref = TypeVar("Ref", DiskRef, MountRef)
+
+
+def change_spec(
+    services: Services,
+    name: str,
+    field: Literal["disks", "mounts"],
+    change: Callable[[tuple[Ref, ...]], tuple[Ref, ...]],
+    why: str,
+) -> None:
+    """The slice has what `change` makes of its disks or mounts from now on. Raises as `converge` does."""
+
+    def step() -> Outcome:
+        stored = get_slice(services, name)
+        spec = stored.record.spec
+        wanted = change(getattr(spec, field))
+        if wanted != getattr(spec, field):
+            record_decision(services, stored.record.key, field, why)
+            save(services, stored, replace(stored.record, spec=replace(spec, **{field: wanted})))
+        return Outcome(Done(), acted=False)
+
+    converge(services, name, step)
