@@ -194,8 +194,10 @@ def test_a_dead_host_is_named_and_replaced_by_what_the_message_says(session: Ses
     assert "answer: worker 1 has " in told["message"]
     assert told["details"]["columns"] == ["answer"]
     (difference,) = told["details"]["differences"]
-    for command in difference["hint"].partition("if they are dead: ")[2].split(" && "):
-        session.type(*command.split()[1:])
+    # It agrees to nothing for the user: to delete, and to pay.
+    down, up = difference["hint"].partition("if they are dead: ")[2].split(" && ")
+    session.type(*down.split()[1:], "--yes")
+    session.type(*up.split()[1:], "--pay")
     session.type(*verify)
 
 
