@@ -44,6 +44,13 @@ def test_help_loads_no_google_library_no_paramiko_and_no_yaml() -> None:
     assert "LOADED []" in done.stdout
 
 
+def test_calls_of_the_cloud_load_no_grpc() -> None:
+    """Every command that asks Google waits for these imports."""
+    code = "import sys, tpuctl.cloud.tpu; print(sys.modules.keys() & {'grpc', 'google.api_core.exceptions'})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_every_listed_command_exists_and_has_help() -> None:
     for entry in COMMANDS:
         command = load_command(entry)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
-from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
 from tpuctl.cloud import wire
@@ -24,12 +23,14 @@ from tpuctl.errors import (
 from tpuctl.model.error_table import ERRORS, classify, find_hint
 from tpuctl.model.shipped_files import load_error_table
 
+if TYPE_CHECKING:
+    from google.api_core import exceptions as api
+
 _CONNECTION_ERRORS = (
     auth.TransportError,
     requests.ConnectionError,
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
-    api.RetryError,
 )
 NETWORK_HINT = "look at the network, a proxy or the endpoint in `tpuctl config show`, or try again"
 _REQUEST = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) https?://\S+: ")
@@ -43,9 +44,11 @@ LOGIN_HINT = "gcloud auth application-default login"
 
 def translate(error: Exception, what: str) -> TpuctlError:
     """Our error for anything a Google client or its transport raised. `what` says what was being done."""
+    from google.api_core import exceptions as api  # with it comes gRPC, which no command needs that succeeds
+
     if isinstance(error, TpuctlError):
         return error
-    if isinstance(error, _CONNECTION_ERRORS):
+    if isinstance(error, (*_CONNECTION_ERRORS, api.RetryError)):
         refused = f"[Errno {errno.ECONNREFUSED}]" in str(error)
         details = {"refused_connection": True} if refused else {}
         return NoAnswerError(f"could not {what}: {_silence(error)}", hint=NETWORK_HINT, details=details)

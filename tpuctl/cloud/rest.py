@@ -7,9 +7,8 @@ are sent once. Importing `google.cloud.compute_v1` instead would cost every such
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from google.api_core import exceptions as api
 from google.auth.credentials import Credentials
 from google.auth.transport.requests import AuthorizedSession
 
@@ -17,6 +16,9 @@ from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.retry import read
 from tpuctl.errors import TpuctlError, TransientError
+
+if TYPE_CHECKING:
+    from google.api_core import exceptions as api
 
 CALL_TIMEOUT_S = 20.0
 
@@ -94,6 +96,8 @@ def _parse(answer: Any) -> Any:
 
 
 def _error(status: int, message: str, **about: Any) -> api.GoogleAPICallError:
+    from google.api_core import exceptions as api
+
     found: api.GoogleAPICallError = api.from_http_status(  # type: ignore[no-untyped-call]
         status, message, **about
     )
