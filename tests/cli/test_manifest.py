@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 TOKEN = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
 PROGRAM = """\
 import hashlib, os
-seen = open('notes.txt').read() + os.environ['KEY'] + os.environ['MANAGED']
+seen = open('notes.txt').read() + os.environ['KEY'] + open(os.environ['TPUCTL_SECRETS'] + '/MANAGED').read()
+print('secrets in', os.environ['TPUCTL_SECRETS'])
 print('wandb', os.environ['WANDB_RUN_ID'], os.environ['WANDB_RESUME'], os.environ['WANDB_RUN_GROUP'])
 print('loss', hashlib.sha256(seen.encode()).hexdigest()[:8])
 """
@@ -239,6 +240,10 @@ def test_code_with_a_token_in_it_is_refused(session: Session) -> None:
 
 def test_planted_secrets_are_found_nowhere(session: Session) -> None:
     """Last: in all files of the state, of the simulator with its buckets and hosts, and in what runs."""
+    lines = session.type("logs", "one").stdout.splitlines()
+    folders = {Path(line.rpartition("secrets in ")[2]) for line in lines if "secrets in" in line}
+    assert len(folders) == 2
+    assert not any(folder.exists() for folder in folders)
     state = [path for path in (session.root / "state").rglob("*") if path.is_file() and not path.is_symlink()]
     running = list(Path("/proc").glob("[0-9]*/cmdline"))
     assert len(state) > 20

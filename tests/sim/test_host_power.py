@@ -174,6 +174,8 @@ def test_a_preemption_leaves_nothing_of_the_node_and_nothing_of_others_is_touche
 def test_stop_ends_processes_and_keeps_files_and_start_brings_the_same_host_back(lab):
     pids = start_daemons(lab)
     lab.run("echo kept > file")
+    memory = "${XDG_RUNTIME_DIR:-/dev/shm}/lost"
+    assert lab.run(f"echo lost > {memory}; cat {memory}")[1] == "lost\n"
     lab.hosts.stop(NODE)
     lab.hosts.stop(NODE)
     assert [pid for pid in pids if alive(pid)] == []
@@ -181,6 +183,7 @@ def test_stop_ends_processes_and_keeps_files_and_start_brings_the_same_host_back
     lab.hosts.start(NODE)
     lab.hosts.start(NODE)
     assert lab.run("cat file")[1] == "kept\n"  # the client checks that the host key is still the same
+    assert lab.run(f"test -e {memory}")[0] == 1
     assert ask(lab, "none")[0] == 404
 
 

@@ -21,10 +21,10 @@ import pytest
 from tests.support.require import require_isolated_hosts
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.sim.hosts.backend import HostSpec
+from tpuctl.sim.hosts.files import memory_of, tag_of
 from tpuctl.sim.hosts.isolated import requirements
 from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
 from tpuctl.sim.hosts.isolated.loop_devices import attached_loops
-from tpuctl.sim.hosts.isolated.network import tag_of
 from tpuctl.sim.server import control
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import alive, descendants, members
@@ -236,7 +236,7 @@ def test_nothing_is_left_when_the_server_is_killed(tmp_path):
     os.kill(info.pid, signal.SIGKILL)
     eventually(lambda: not links(info.world_id))
     eventually(lambda: control.status(tmp_path) is None)
-    assert not Path(f"/dev/shm/tpuctl-{tag_of(info.world_id)}").exists()
+    assert not memory_of(info.world_id).exists()
 
 
 def create_node(info: control.SimInfo) -> None:

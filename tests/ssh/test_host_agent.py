@@ -545,8 +545,7 @@ def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
 def test_a_supervisor_that_was_killed_leaves_a_lost_attempt(runs: Runs, home: Path) -> None:
     runs.prepare()
     runs.start("sleep", "60")
-    status = json.loads((home / ".tpuctl/runs/r1/1/status.json").read_text())
-    os.kill(status["supervisor"]["pid"], signal.SIGKILL)
+    os.kill(status_file(home, "1")["supervisor"]["pid"], signal.SIGKILL)
     assert runs.ended().state is WorkerState.LOST
     [result] = runs.agent.follow(runs.targets, lambda _: {"run": "r1", "attempt": "1"}, lambda *_: None)
     assert result.exit_status == 98
@@ -578,20 +577,93 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs, farm: Ssh
     assert runs.status().state is WorkerState.RUNNING
 
 
+SECRET = "s3cr3t-Ωvalue"
+SEES_SECRET = """\
+import os, pathlib, sys, time
+seen = pathlib.Path(os.environ["TPUCTL_SECRETS"], "TOKEN").read_bytes()
+assert seen == os.environb[b"TOKEN"] == "s3cr3t-Ω".encode() + b"value"
+pathlib.Path(os.environ["TPUCTL_SECRETS"], "more").mkdir()
+pathlib.Path("made").write_text(os.environ["TPUCTL_SECRETS"])
+pathlib.Path("made").rename("folder")
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def start_with_secret(runs: Runs, home: Path, seconds: float, attempt: str = "1") -> Path:
+    """The folder of a program that has found its secret in it."""
+    runs.prepare(attempt)
+    argv = (sys.executable, "-c", SEES_SECRET, str(seconds))
+    runs.start(*argv, attempt=attempt, env={"TOKEN": SECRET}, secrets=["TOKEN"])
+    said = home / ".tpuctl/runs/r1" / attempt / "work/folder"
+    until(lambda: said.exists() or runs.status(attempt).state.final, "the arrival of the secret")
+    return Path(said.read_text())
+
+
 def test_secrets_reach_the_process_and_neither_disk_nor_arguments(
     runs: Runs, home: Path, farm: SshFarm
 ) -> None:
-    secret = "s3cr3t-Ωvalue"
-    runs.prepare()
-    runs.start(
-        "sh", "-c", 'test "$TOKEN" = "s3cr3t-Ω""value" && touch got; exec sleep 60', env={"TOKEN": secret}
-    )
-    work = home / ".tpuctl/runs/r1/1/work"
-    until(lambda: (work / "got").exists(), "the arrival of the secret")
-    assert all(secret not in line for line in farm.processes().values())
+    folder = start_with_secret(runs, home, 60)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "TOKEN")] == [0o700, 0o600]
+    assert all(SECRET not in line for line in farm.processes().values())
     files = [path for path in home.rglob("*") if path.is_file()]
     assert len(files) > 5
-    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    runs.agent.stop(runs.targets, "r1", "1", 0.3)
+    runs.ended()
+    assert not folder.exists()
+
+
+def status_file(home: Path, attempt: str) -> dict[str, Any]:
+    """What a supervisor wrote down."""
+    found: dict[str, Any] = json.loads((home / ".tpuctl/runs/r1" / attempt / "status.json").read_text())
+    return found
+
+
+def test_files_of_secrets_go_with_their_attempt_and_of_a_killed_one_with_the_next(
+    runs: Runs, home: Path
+) -> None:
+    ended = start_with_secret(runs, home, 0)
+    runs.ended()
+    left = start_with_secret(runs, home, 60, attempt="2")
+    status = status_file(home, "2")
+    os.kill(status["supervisor"]["pid"], signal.SIGKILL)
+    os.kill(status["pid"], signal.SIGKILL)
+    until(lambda: runs.status("2").state is WorkerState.LOST, "the end of the supervisor")
+    assert (ended.exists(), left.exists()) == (False, True)
+    runs.prepare("3")
+    runs.start("sleep", "60", attempt="3")
+    assert not left.exists()
+    runs.prepare("4")
+    runs.start("no-such-program", attempt="4", env={"TOKEN": SECRET}, secrets=["TOKEN"])
+    assert runs.ended("4").exit_status == 127
+    assert list(left.parent.glob(f"tpuctl-secrets-{status_file(home, '4')['supervisor']['pid']}.*")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_host_without_files_in_memory_says_so_and_its_programs_have_their_secrets_all_the_same(
+    tmp_path: Path,
+) -> None:
+    if subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True).stdout == b"tmpfs\n":
+        pytest.skip("files of tests are in memory")
+    script = 'mount --make-rprivate / && mount --bind "$HOME" /dev/shm && exec "$@"'
+    shell = ["unshare", "--mount", "sh", "-c", script, "sh"]
+
+    def agent(verb: str, **request: Any) -> None:
+        subprocess.run(
+            [*shell, sys.executable, "-I", "-S", AGENT, verb],
+            input=json.dumps({"run": "r", "attempt": 1, **request}).encode() + b"\n",
+            env={"HOME": str(tmp_path), "PATH": f"{os.environ['PATH']}:/usr/sbin:/usr/bin"},
+            capture_output=True,
+            check=True,
+        )
+
+    agent("prepare", fence=1, bundle=None)
+    argv = ["sh", "-c", 'echo "$TOKEN ${TPUCTL_SECRETS-unset}"; ls /dev/shm']
+    agent("start", fence=1, argv=argv, env={"TOKEN": SECRET}, secrets=["TOKEN"])
+    agent("follow")
+    logs = tmp_path / ".tpuctl/runs/r/1"
+    assert (logs / "stdout.log").read_text() == f"{SECRET} unset\n"
+    assert "no file system in memory takes the secrets" in (logs / "stderr.log").read_text()
 
 
 def test_everything_on_disk_is_for_the_user_alone(runs: Runs, home: Path) -> None:

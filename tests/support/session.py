@@ -109,7 +109,8 @@ class Session:
 
     def set_cables(self, state: str, count: int = 2) -> None:
         """Sets `count` network cables of isolated hosts, of which there are two, "up" or "down"."""
-        from tpuctl.sim.hosts.isolated.network import run_ip, tag_of
+        from tpuctl.sim.hosts.files import tag_of
+        from tpuctl.sim.hosts.isolated.network import run_ip
         from tpuctl.sim.server import control
 
         info = control.status(self.root / "state" / "sim")

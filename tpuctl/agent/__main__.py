@@ -9,9 +9,9 @@ JSON line on stdout and exits 0, or `{"error": code, "message": text}` and exits
 come before. `follow`, `read`, `news`, `send` and `session` answer with raw bytes; the requests of `session` and
 `feed` are made of words and lines (see there).
 
-It writes below ~/.tpuctl only (directories 0700, files 0600, temp file + fsync + rename). It never writes the
-environment of a run, which may hold secrets, to disk or into an argument list, and never signals a process
-that does not descend from the supervisor or session that started it.
+It writes below ~/.tpuctl (directories 0700, files 0600, temp file + fsync + rename), and secrets to files in
+memory. It never writes the environment of a run, which may hold secrets, to disk or into an argument list, and
+never signals a process that does not descend from the supervisor or session that started it.
 """
 
 import sys

@@ -4,6 +4,7 @@ import os
 import time
 
 import quick_json as json
+import secret_files
 from base import (
     SCHEMA,
     Attempt,
@@ -73,19 +74,20 @@ def start(request, _stdin):
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)
     pattern = str(request.get("progress") or "")
-    if not launch(attempt, fence, argv, environment, cwd, grace, beat, pattern):
+    secrets = {name: environment[name] for name in request.get("secrets") or ()}
+    if not launch(attempt, fence, argv, environment, cwd, grace, beat, pattern, secrets):
         return {"state": "starting", "pid": None, "already": True}
     found = look(attempt)
     return dict({"state": found["state"], "pid": found["pid"], "already": False}, **told(request, environment))
 
 
 def told(request, environment):
-    """The variables that a program has, of those whose names begin like one of `tell`, without the `hidden`."""
-    names, hidden = tuple(request.get("tell") or ()), request.get("hidden") or ()
-    return {"variables": {k: v for k, v in environment.items() if k.startswith(names) and k not in hidden}}
+    """The variables that a program has whose names begin like one of `tell`, without the `secrets`."""
+    names, secrets = tuple(request.get("tell") or ()), request.get("secrets") or ()
+    return {"variables": {k: v for k, v in environment.items() if k.startswith(names) and k not in secrets}}
 
 
-def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0, pattern=""):
+def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0, pattern="", secrets=None):
     """Begins a prepared attempt, or finds that this was done. Returns when the supervisor has written its first
     status, or died."""
     try:
@@ -96,7 +98,7 @@ def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0, pattern=""):
     os.fsync(marker)
     os.close(marker)
     sync_dir(attempt.dir)
-    report = detach(lambda: supervise(attempt, argv, environment, cwd, grace, beat, pattern))
+    report = detach(lambda: supervise(attempt, argv, environment, cwd, grace, beat, pattern, secrets))
     os.read(report, 1)
     os.close(report)
     return True
@@ -162,17 +164,25 @@ class Record:
             time.sleep(1.0)
 
 
-def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
+def supervise(attempt, argv, env, cwd, grace, beat, pattern="", secrets=None):
     """Runs one attempt to its end and records it; runs in the daemon, file descriptor 3 tells `start`.
-    Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never, and the steps that `pattern`
-    finds in the logs are written down."""
+    Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never, the steps that `pattern`
+    finds in the logs are written down, and `secrets` are also files in memory."""
     record, tree, killed = Record(attempt), Tree(), oom_kills()
+    env = dict(env, **{MARK: mark_of(record.status["supervisor"])})
+    secret_files.sweep()
+    if secrets:
+        folder = secret_files.write(env[MARK], secrets)
+        if folder is None:
+            say(attempt, "no file system in memory takes the secrets: $%s is not set" % secret_files.VARIABLE)
+        else:
+            env[secret_files.VARIABLE] = folder
     try:
-        run_main(tree, attempt, argv, dict(env, **{MARK: mark_of(record.status["supervisor"])}), cwd)
+        run_main(tree, attempt, argv, env, cwd)
     except OSError as error:
         why = "cannot run %s: %s" % ("a job" if callable(argv) else argv[0], error.strerror)
-        with suppress(OSError), open(attempt.path("stderr.log"), "ab") as log:
-            log.write(("tpuctl: %s\n" % why).encode("utf-8", "surrogateescape"))
+        say(attempt, why)
+        secret_files.remove(env[MARK])
         now = time.time()
         record.insist(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
         return
@@ -198,6 +208,7 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
     times.look(last=True)
     if progress is not None:
         progress.look(last=True)
+    secret_files.remove(env[MARK])
     alive = [[pid, found[2]] for pid, found in ((pid, process_stat(pid)) for pid in sorted(left)) if found]
     record.insist(
         state="exited",
@@ -210,6 +221,12 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern=""):
     )
     if heartbeat is not None:
         heartbeat.stop()
+
+
+def say(attempt, words):
+    """A line of ours in the program's log."""
+    with suppress(OSError), open(attempt.path("stderr.log"), "ab") as log:
+        log.write(("tpuctl: %s\n" % words).encode("utf-8", "surrogateescape"))
 
 
 def oom_kills():

@@ -324,7 +324,6 @@ class AttemptHosts:
             "beat_s": timeouts.HOST_HEARTBEAT_S,
             "progress": self._run.spec.progress,
             "tell": list(EFFECTIVE),
-            "hidden": list(self._run.spec.secrets),
             "watch_cache": self._environment is not None and self._environment.keeps_compiled,
             "watch_join": self._is_for_chips() and not self._run.spec.allow_cpu,
         }
@@ -356,6 +355,7 @@ class AttemptHosts:
                     **variables,
                     **{name: held.reveal() for name, held in secrets.items()},
                 },
+                "secrets": list(secrets),
                 "env_defaults": render_defaults(self._run),
                 "path_prepend": prepend.get(target.worker, []),
                 "cwd": self._run.spec.cwd,

@@ -218,7 +218,7 @@ def start(host: MemoryHost, request: Json) -> Json:
 
 
 def told(request: Json, env: Mapping[str, str]) -> dict[str, Any]:
-    names, hidden = tuple(request.get("tell") or ()), request.get("hidden") or ()
+    names, hidden = tuple(request.get("tell") or ()), request.get("secrets") or ()
     return {"variables": {k: v for k, v in env.items() if k.startswith(names) and k not in hidden}}
 
 

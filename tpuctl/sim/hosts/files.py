@@ -1,7 +1,9 @@
-"""Removing a simulated host's files without ever following a mount into somebody else's data."""
+"""Where simulated hosts have files in memory, and removing files of theirs without ever following a mount into
+somebody else's data."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -13,6 +15,17 @@ from typing import Any
 from tpuctl.errors import TpuctlError
 
 MOUNTINFO = Path("/proc/self/mountinfo")
+MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a place for temporary files
+
+
+def tag_of(world_id: str) -> str:
+    """What names of this world's links contain; with it they fit the kernel's 15 bytes."""
+    return hashlib.sha256(world_id.encode()).hexdigest()[:8]
+
+
+def memory_of(world_id: str) -> Path:
+    """What files of a world are in memory."""
+    return MEMORY / f"tpuctl-{tag_of(world_id)}"
 
 
 def mounts_below(folder: Path) -> list[Path]:

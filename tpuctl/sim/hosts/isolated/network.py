@@ -5,7 +5,6 @@ Everything is named after the world, so that it can be found and removed whateve
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import json
 import subprocess
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.errors import TpuctlError
+from tpuctl.sim.hosts.files import tag_of
 
 PREFIX_LENGTH = 19
 """8,190 addresses: every host of a world has two that no other ever had."""
@@ -85,11 +85,6 @@ class Bridge:
     def set_up(self, cable: Cable, *, up: bool) -> None:
         """Pulls the cable out, or plugs it in again; the host does not notice."""
         run_ip([f"link set {cable.link} {'up' if up else 'down'}"])
-
-
-def tag_of(world_id: str) -> str:
-    """What names of this world's links contain; with it they fit the kernel's 15 bytes."""
-    return hashlib.sha256(world_id.encode()).hexdigest()[:8]
 
 
 def remove_network(world_id: str) -> None:

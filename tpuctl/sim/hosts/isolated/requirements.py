@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 
 from tpuctl.errors import UsageError
+from tpuctl.sim.hosts.files import memory_of
 from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
-from tpuctl.sim.hosts.isolated.network import remove_network, tag_of
+from tpuctl.sim.hosts.isolated.network import remove_network
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = ("ip", "unshare", "setpriv", "nsenter", "mount", "pivot_root", "sudo", "losetup")
 PACKAGES = "openssh-server sudo iproute2 util-linux fuse3"
-MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a place for temporary files
 
 
 def check_possible() -> None:
@@ -58,7 +58,7 @@ def storage_for(folder: Path, world_id: str) -> Path:
             return folder
     finally:
         shutil.rmtree(probe, ignore_errors=True)
-    memory = _memory_of(world_id)
+    memory = memory_of(world_id)
     memory.mkdir(mode=0o711, exist_ok=True)
     return memory
 
@@ -67,14 +67,10 @@ def remove_leftovers(world_id: str, folder: Path) -> None:
     """Loop devices, links, routes and memory of a world whose processes are dead; its files lay in `folder`."""
     if os.geteuid() == 0:
         detach_loops(folder)
-        detach_loops(_memory_of(world_id))
-    shutil.rmtree(_memory_of(world_id), ignore_errors=True)
+        detach_loops(memory_of(world_id))
+    shutil.rmtree(memory_of(world_id), ignore_errors=True)
     if os.geteuid() == 0 and shutil.which("ip", path=SYSTEM_PATH) is not None:
         remove_network(world_id)
-
-
-def _memory_of(world_id: str) -> Path:
-    return MEMORY / f"tpuctl-{tag_of(world_id)}"
 
 
 def _run_in_namespaces(command: str) -> str:

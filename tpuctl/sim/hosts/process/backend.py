@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from tpuctl.sim.hosts import init as hostinit
 from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostSpec
-from tpuctl.sim.hosts.files import wipe
+from tpuctl.sim.hosts.files import MEMORY, memory_of, wipe
 from tpuctl.sim.hosts.process.addresses import AddressPool
 from tpuctl.sim.hosts.process.children import Nursery, base_interpreter
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
@@ -52,7 +52,10 @@ class ProcessHosts(HostBackend):
         self.ssh_port = self._addresses.ssh_port
         self._bin = self._root / ".bin"
         self._make_bin()
-        hostinit.give_to_hosts(self._root)
+        self._memory = memory_of(world_id) if MEMORY.is_dir() else self._root / ".run"
+        self._memory.mkdir(mode=0o711, exist_ok=True)
+        for folder in (self._root, self._memory):
+            hostinit.give_to_hosts(folder)
         self._nodes: dict[str, list[Worker]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._closed = False
@@ -111,6 +114,7 @@ class ProcessHosts(HostBackend):
         self._loop.close()
         self._callbacks.shutdown(wait=False, cancel_futures=True)
         shutil.rmtree(self._bin)
+        shutil.rmtree(self._memory, ignore_errors=True)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._closed:
@@ -157,8 +161,8 @@ class ProcessHosts(HostBackend):
     def _new_worker(self, spec: HostSpec) -> Worker:
         from tpuctl.sim.hosts.process.host import Worker, WorkerPlace
 
-        folder = self._root / quote(spec.node_key, safe="") / str(spec.worker)
-        place = WorkerPlace(folder=folder, bin=self._bin, world_id=self._world_id)
+        name = f"{quote(spec.node_key, safe='')}/{spec.worker}"
+        place = WorkerPlace(self._root / name, self._bin, self._memory / name, self._world_id)
         return Worker(spec, place, self._addresses, self._nursery, self._callbacks)
 
     async def _set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:

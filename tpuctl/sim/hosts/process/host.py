@@ -18,6 +18,7 @@ import asyncssh
 
 from tpuctl.errors import BugError
 from tpuctl.sim.hosts.backend import SHUTDOWN_SCRIPT, STARTUP_SCRIPT, HostAddress, HostSpec, find_script
+from tpuctl.sim.hosts.files import wipe
 from tpuctl.sim.hosts.metadata import Values, serve_connection
 from tpuctl.sim.hosts.process.addresses import AddressPool, Place
 from tpuctl.sim.hosts.process.children import HostProcesses, Nursery
@@ -40,10 +41,11 @@ ALGORITHMS: Mapping[str, list[str]] = {
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a host lives. `folder` is wiped with it; `bin` is shared by all."""
+    """Where a host lives. `folder` is wiped with it, `memory` when its power goes; `bin` is shared by all."""
 
     folder: Path
     bin: Path
+    memory: Path
     world_id: str
 
     def home(self, user: str) -> Path:
@@ -183,6 +185,7 @@ class Worker:
         self.cut()
         if self._processes is not None:
             await self._processes.kill_all()
+        await asyncio.to_thread(wipe, self.place.memory)
 
     def cut(self) -> None:
         """Breaks every connection; what was started through them lives on."""
@@ -242,6 +245,7 @@ class Worker:
 
     async def _environment(self, home: Path) -> dict[str, str]:
         """A clean login environment: nothing of the server's own."""
+        self.place.memory.mkdir(mode=0o700, parents=True, exist_ok=True)
         own = await asyncio.get_running_loop().run_in_executor(self._callbacks, self.spec.environment)
         metadata = f"{self._where().internal_ip}:{self._addresses.metadata_port}"
         return {
@@ -251,6 +255,7 @@ class Worker:
             "SHELL": SHELL,
             "LANG": "C.UTF-8",
             "TMPDIR": str(self.place.tmp),
+            "XDG_RUNTIME_DIR": str(self.place.memory),
             # tmux keeps its socket in /tmp whatever TMPDIR says; hosts must not meet in one tmux server.
             "TMUX_TMPDIR": str(self.place.tmp),
             "HOSTNAME": self.spec.hostname,
