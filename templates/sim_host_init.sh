@@ -62,6 +62,12 @@ for each in "$@"; do
 	mount -o remount,bind,ro "$root$each"
 done
 mount --bind "$dir/boot_id" "$root/proc/sys/kernel/random/boot_id"
+# Its root sets its own, as after a boot, and not the machine's.
+hugepages=$root/sys/kernel/mm/transparent_hugepage/enabled
+if [ -e "$hugepages" ]; then
+	echo 'always [madvise] never' >"$dir/hugepages"
+	mount --bind "$dir/hugepages" "$hugepages"
+fi
 hostname "$name"
 cp "$dir/hosts" "$root/etc/hosts"
 echo "$name" >"$root/etc/hostname"

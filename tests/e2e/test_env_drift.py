@@ -20,6 +20,7 @@ from tests.support.wheels import MINOR, Project
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 BUILT = f"lib/python{MINOR}/site-packages/tiny_ext.so"
+HUGEPAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 VERIFY = ("env", "verify", "tiny", "--on", "big")
 APPLY = ("env", "apply", "tiny", "--on", "big")
 
@@ -33,6 +34,7 @@ def session() -> Iterator[Session]:
         (opened.project.envs / "built.so").write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
         more = f"imports: [tiny]\nfiles:\n  - {{source: built.so, to: {BUILT}, sha256: {digest}}}"
+        more += "\nkernel: {transparent_hugepages: always}"
         opened.project.add("tiny", {"tiny": "1.0"}, more)
         opened.type("up", "v4-16", "big", "--spot", "--pay")
         yield opened
@@ -50,12 +52,12 @@ def on(session: Session, worker: int, script: str) -> None:
     session.type("exec", "big", "--worker", str(worker), "--", "bash", "-c", script)
 
 
-def drift(session: Session, column: str, *said: str) -> list[str]:
-    """`verify` finds drift in this column alone and names it. The commands that mend it."""
+def drift(session: Session, columns: str, *said: str) -> list[str]:
+    """`verify` finds drift in these columns alone and names it. The commands that mend it."""
     told = json.loads(session.type(*VERIFY, "--json", status=3).stdout)["error"]
     for text in said:
         assert text in told["message"]
-    assert told["details"]["columns"] == [column]
+    assert told["details"]["columns"] == columns.split(", ")
     return [each["hint"] for each in told["details"]["differences"]]
 
 
@@ -94,6 +96,19 @@ def test_a_swapped_library_is_named_and_put_back(alike: Session) -> None:
     mend(alike, drift(alike, "files", "worker 1 has changed", "tiny_ext.so"))
 
 
+def test_a_setting_of_the_kernel_that_is_lost_is_named_and_set_again_and_this_machine_keeps_its_own(
+    alike: Session,
+) -> None:
+    own = HUGEPAGES.read_text()
+    on(alike, 1, f"echo madvise | sudo tee {HUGEPAGES}")
+    plan = {
+        row["workers"]: (row["does"], row["why"]) for row in alike.json("env", "plan", "tiny", "--on", "big")
+    }
+    assert plan["1"] == ("setting transparent hugepages to always", "transparent hugepages are madvise")
+    mend(alike, drift(alike, "hugepages", "worker 1 has madvise, not always"))
+    assert HUGEPAGES.read_text() == own
+
+
 @pytest.mark.parametrize(
     ("name", "value", "file", "sudo"),
     [
@@ -114,7 +129,7 @@ def test_hosts_that_are_gone_are_named_and_get_the_environment_again(session: Se
     (hint,) = drift(session, "answer", "worker 0 has ", "worker 1 has ")
     assert hint.startswith("tpuctl up big ")
     mend(session, [hint])
-    mend(session, drift(session, "environment", "worker 0-1 has not installed"))
+    mend(session, drift(session, "environment, hugepages", "worker 0-1 has not installed"))
     session.type(*VERIFY)
 
 

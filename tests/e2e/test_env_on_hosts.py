@@ -230,6 +230,16 @@ def test_an_extra_file_with_another_checksum_is_refused(session: Session) -> Non
     assert "has the sha256" in session.type("env", "apply", "extra", "--on", "big", status=2).stderr
 
 
+def test_a_setting_of_the_kernel_is_refused_where_nobody_may_set_it(session: Session) -> None:
+    file = "/sys/kernel/mm/transparent_hugepage/enabled"
+    mode = "madvise" if "[never]" in on(session, 0, f"cat {file}") else "never"
+    session.project.add("pages", {"pages": "1.0"}, f"kernel: {{transparent_hugepages: {mode}}}")
+    refused = session.type("env", "apply", "pages", "--on", "big", status=1).stderr
+    assert "environment pages sets transparent hugepages, and " in refused
+    assert f"as an administrator of the host: sudo sh -c 'echo {mode} > {file}'" in refused
+    assert "pages" not in on(session, 0, f"ls {SITE}")
+
+
 def test_an_import_that_fails_on_a_host_is_told_with_its_words_and_leaves_nothing(session: Session) -> None:
     session.project.add("broken", {"broken": "1.0"}, "imports: [broken]", {"broken.py": "import nowhere\n"})
     failed = session.type("env", "apply", "broken", "--on", "big", status=3).stderr

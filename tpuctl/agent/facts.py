@@ -26,7 +26,7 @@ SECTIONS = {
     "variables": "facts_envs",
 }
 """Each is answered by the function `NAME_facts` of its module, in this order."""
-HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/"
+HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 ASK_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 
 
@@ -104,24 +104,22 @@ def identity(path):
 def kernel_facts(_request):
     import resource
 
-    def words(path):
-        try:
-            with open(path) as file:
-                return file.read().strip()
-        except OSError:
-            return ""
-
     def limit(which):
         return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which)]
 
     return {
-        "transparent_hugepages": chosen(words(HUGEPAGES + "enabled")),
+        "transparent_hugepages": hugepages(),
         "memlock_bytes": limit(resource.RLIMIT_MEMLOCK),
     }
 
 
-def chosen(line):
-    """`madvise` of `always [madvise] never`."""
+def hugepages():
+    """The mode of transparent hugepages: `madvise` of `always [madvise] never`; nothing in a kernel without."""
+    try:
+        with open(HUGEPAGES) as file:
+            line = file.read().strip()
+    except OSError:
+        return ""
     return line.partition("[")[2].partition("]")[0] or line
 
 

@@ -23,6 +23,7 @@ from supervisor import launch
 OPERATIONS = {
     "run": "operations",
     "install_packages": "packages",
+    "set_hugepages": "kernel",
     "mount_disk": "disks",
     "unmount_disk": "disks",
     "hold_disk": "disks",

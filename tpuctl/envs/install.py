@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,18 +11,16 @@ from msgspec import Struct
 from tpuctl.engine.events import Note
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
 from tpuctl.envs.compile_cache import CompileCache, bytecode_directories, compile_cache
-from tpuctl.envs.load import Environment, pin
-from tpuctl.envs.pinned import PinnedEnvironment, SealedFile, environment_key, parse_frozen
+from tpuctl.envs.drift import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Seen, compare_hosts, skew_of
+from tpuctl.envs.pinned import PinnedEnvironment, SealedFile, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.envs.share import SharedInstall
 from tpuctl.envs.spec import Backend, run_variables
-from tpuctl.envs.verify import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Difference, Seen, compare_hosts, skew_of
+from tpuctl.envs.verify import drift_error, observe_hosts
 from tpuctl.envs.wheelhouse import blobs_of
-from tpuctl.errors import PartialError, TpuctlError, UnreachableError, UsageError
+from tpuctl.errors import PartialError, TpuctlError, UnreachableError
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import (
     Failures,
@@ -38,7 +36,6 @@ from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord
 from tpuctl.model.verdict import Blocked, Done, Wait
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import list_runs
 from tpuctl.transfer.prepare import deliver_files, require_all
 
 
@@ -156,31 +153,6 @@ LEFT_TO_OTHERS = frozenset({HOLDERS, DISK, HUGEPAGES})
 slow a run down at worst."""
 
 
-def drift_error(slice_name: str, found: Sequence[Difference], more: str = "") -> PartialError:
-    """Hosts differ: which, in what, and the commands after which they do not."""
-    hints = list(dict.fromkeys(each.hint for each in found))
-    workers = sorted({worker for each in found for worker in each.workers})
-    said = "\n  ".join(each.said for each in found)
-    differ = "differs" if len(workers) == 1 else "differ"
-    return PartialError(
-        f"{counted(len(workers), 'host')} of {slice_name} {differ}:\n  {said}",
-        hint="\n      ".join(hints) + more,
-        details={
-            "workers": workers,
-            "columns": [each.column for each in found],
-            "differences": [
-                {
-                    "column": each.column,
-                    "expected": each.expected,
-                    "found": {value: list(workers) for value, workers in each.found.items()},
-                    "hint": each.hint,
-                }
-                for each in found
-            ],
-        },
-    )
-
-
 def environment_kind(
     services: Services,
     pinned: PinnedEnvironment,
@@ -258,68 +230,6 @@ def apply_environment(
     return Applied(rows)
 
 
-def verify_environment(
-    services: Services, record: SliceRecord, pinned: PinnedEnvironment
-) -> tuple[int, list[Difference]]:
-    """How many hosts were asked, each once, and in what they differ."""
-    kind = EnvironmentKind(pinned, record.name, services.environment_installer)
-    agent = HostAgent(services.remote, services.agent_source)
-    seen = observe_hosts(services, agent, host_targets(services, record))
-    return len(seen), compare_hosts(pinned, record.name, seen, kind=kind)
-
-
-def observe_hosts(
-    services: Services,
-    agent: HostAgent,
-    targets: Sequence[HostTarget],
-    sections: Collection[Section] = LOOKED_AT,
-) -> list[Seen]:
-    """Some facts of hosts; those that `compare_hosts` wants."""
-    began = services.clock.now()
-    answers = agent.facts(targets, {"sections": sorted(sections)})
-    ended = services.clock.now()
-    seen = []
-    for answer in answers:
-        if answer.value is None:
-            seen.append(Seen(answer.worker, None, why=answer.message or str(answer.error)))
-            continue
-        seen.append(Seen(answer.worker, answer.value, skew_of(answer.value, began, ended)))
-    return seen
-
-
-def properties_of_slice(
-    services: Services, record: SliceRecord, wanted: Environment | None = None
-) -> Mapping[str, str]:
-    """What the hosts of a slice have: of the environment that `wanted` became there, else of the slice's own,
-    else of the only one; without `wanted`, of the hosts themselves, too. Asks each host once.
-
-    Raises UnreachableError where a host does not answer, UsageError where it has several and none is meant.
-    """
-    own = record.spec.env
-    pinned = [] if wanted is None else [pin(wanted)]
-    pinned += [] if own is None else [parse_frozen(services.store.get_blob(own.spec))]
-    keys = [environment_key(each, minor) for each in pinned for minor in each.spec.python]
-    name = wanted.spec.name if wanted is not None else None
-    hosts: dict[int, Mapping[str, str]] = {}
-    agent = HostAgent(services.remote, services.agent_source)
-    of_machine = LOOKED_AT | {Section.HOST}
-    for each in observe_hosts(services, agent, host_targets(services, record), of_machine):
-        if each.facts is None:
-            raise UnreachableError(
-                f"worker {each.worker} of {record.name} did not answer: {each.why}",
-                hint=f"tpuctl status {record.name}",
-            )
-        found = pick_environment(each.facts, keys, name)
-        if found is None and wanted is None and any(env.mark for env in each.facts.envs or ()):
-            raise UsageError(
-                f"worker {each.worker} of {record.name} has several environments, and none is the slice's",
-                hint=f"tpuctl env diff NAME --on {record.name}",
-            )
-        things = {"environment": "none"} if found is None else properties_on_host(found)
-        hosts[each.worker] = things if wanted is not None else {**things, **properties_of_machine(each.facts)}
-    return fold_properties(hosts)
-
-
 def plan_environment(
     services: Services, record: SliceRecord, pinned: PinnedEnvironment
 ) -> list[dict[str, Any]]:
@@ -343,75 +253,6 @@ def _planned(kind: EnvironmentKind, seen: Seen) -> tuple[str, str]:
     if not planned:
         return "nothing", "it is installed"
     return ", ".join(each.title for each in planned), kind.why(seen.facts)
-
-
-def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> list[str]:
-    """Removes environments from hosts, except for the newest ones and those that the slice or runs on it have,
-    and compile caches of environments that are not there any more; says what it did. The kept ones are chosen
-    on each host by when they were last verified."""
-    needed = set()
-    if record.spec.env is not None:
-        pinned = parse_frozen(services.store.get_blob(record.spec.env.spec))
-        needed |= {environment_key(pinned, minor) for minor in pinned.spec.python}
-    for run in list_runs(services):
-        if run.slice_name == record.name and not run.state.final and run.attempt is not None:
-            needed |= {row["environment_key"] for row in run.attempt.hosts if row.get("environment_key")}
-    argv = ["python3", "-I", "-c", GC_SCRIPT, "dry" if dry_run else "remove", str(KEPT), *sorted(needed)]
-    agent = AgentLink(services.remote, services.agent_source)
-    said: dict[int, bytearray] = {}
-
-    def sink(worker: int, stream: str, data: bytes) -> None:
-        if stream == "stdout":
-            said.setdefault(worker, bytearray()).extend(data)
-
-    agent.session(host_targets(services, record), argv, sink)
-    groups: dict[str, list[int]] = {}
-    for worker, data in sorted(said.items()):
-        for line in data.decode(errors="replace").splitlines():
-            groups.setdefault(line, []).append(worker)
-    word = "would remove" if dry_run else "removed"
-    return [f"{word} {line} on worker {fold_workers(workers)}" for line, workers in groups.items()]
-
-
-KEPT = 2
-"""Environments of a host that stay whatever runs: the one in use and the one before, to go back to."""
-GC_SCRIPT = """
-import os, re, shutil, sys
-mode, kept, needed = sys.argv[1], int(sys.argv[2]), set(sys.argv[3:])
-top = os.path.expanduser("~/.tpuctl/envs")
-def age(name):
-    try:
-        return os.stat(os.path.join(top, name, "tpuctl-env.json")).st_mtime
-    except OSError:
-        return 0.0
-names = [n for n in os.listdir(top) if not n.startswith(".")] if os.path.isdir(top) else []
-names.sort(key=age, reverse=True)
-stay = needed.union(names)
-for name in [n for n in names if age(n)][kept:] + [n for n in names if not age(n)]:
-    if name not in needed:
-        stay.discard(name)
-        print("environment " + name)
-        if mode == "remove":
-            mark = os.path.join(top, name, "tpuctl-env.json")
-            os.path.exists(mark) and os.unlink(mark)
-            shutil.rmtree(os.path.join(top, name))
-caches = os.path.expanduser("~/.tpuctl/compile-cache")
-def used(path):
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open("/proc/%s/environ" % pid, "rb") as file:
-                if b"=" + os.fsencode(path) + bytes(1) in file.read():
-                    return True
-        except OSError:
-            pass  # gone, or another user's, whose programs cannot write here
-    return False
-for name in sorted(os.listdir(caches)) if os.path.isdir(caches) else []:
-    path, ours = os.path.join(caches, name), re.match("([0-9a-f]{16})-.+-[0-9a-f]{8}$", name)
-    if ours and ours.group(1) not in stay and not os.path.islink(path) and not used(path):
-        print("compile cache " + name)
-        if mode == "remove":
-            shutil.rmtree(path)
-"""
 
 
 def trouble(verdict: Verdict, slice_name: str, environment: str) -> TpuctlError:

@@ -31,6 +31,7 @@ SPARE_BYTES = 100 << 20
 """What the installer leaves free, too."""
 IN_VAIN = (2, 3)
 """Exit statuses of the installer after which the same again is in vain."""
+HUGEPAGES_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
 NO_WHEELS: Mapping[str, Mapping[str, Blob]] = {}
 
 
@@ -70,7 +71,13 @@ class EnvironmentKind:
             found.add(Section.PYTHONS)
         if self._pinned.spec.os_packages:
             found.add(Section.HOST)
+        if self._hugepages is not None:
+            found |= {Section.HOST, Section.KERNEL}
         return frozenset(found)
+
+    @property
+    def _hugepages(self) -> str | None:
+        return self._pinned.spec.kernel.transparent_hugepages
 
     @property
     def _brings_python(self) -> bool:
@@ -79,18 +86,41 @@ class EnvironmentKind:
         return own and len(self._pinned.spec.python) == 1
 
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
-        """An installation where it is not there as it was installed; Blocked where there is no Python for it,
-        or no room."""
+        """An installation where it is not there as it was installed, and the settings of the kernel, which are
+        gone after a reboot; Blocked where there is no Python for it, no room, or no root."""
+        installing = self._plan_installation(facts)
+        if isinstance(installing, Blocked):
+            return installing
+        setting = self._plan_kernel(facts)
+        return setting if isinstance(setting, Blocked) else (*installing, *setting)
+
+    def _plan_kernel(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        mode = self._hugepages
+        if mode is None or facts.kernel is None or facts.kernel.transparent_hugepages == mode:
+            return ()
+        if facts.host is not None and not facts.host.root:
+            if not self._mend:
+                return ()  # a run is slower without, at worst
+            told = f"{self.name} sets transparent hugepages, and {facts.host.user} is not root there"
+            command = f"sudo sh -c 'echo {mode} > {HUGEPAGES_FILE}'"
+            return Blocked(f"{told} nor may become it", f"as an administrator of the host: {command}")
+        return [Operation("set_hugepages", f"setting transparent hugepages to {mode}", {"mode": mode})]
+
+    def lacks(self, facts: Facts) -> bool:
+        """Whether it has to be installed on this host, or what was changed there put back."""
+        minor = self.minor(facts)
+        found = find_environment(facts, environment_key(self._pinned, minor)) if minor is not None else None
+        return found is None or found.mark is None or bool(found.changed and self._mend)
+
+    def _plan_installation(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        if not self.lacks(facts):
+            return ()
         minor = self.minor(facts)
         if minor is None:
             known = ", ".join(self._pinned.spec.python)
             name = self._pinned.spec.name
             hint = f"tpuctl env lock {name}   # on a machine that is online: brings an interpreter along"
             return Blocked(f"{self.name} needs Python {known}, which this host has not", hint)
-        key = environment_key(self._pinned, minor)
-        found = find_environment(facts, key)
-        if found is not None and found.mark is not None and not (found.changed and self._mend):
-            return ()
         asked_of_root = dict(self._pinned.spec.os_packages)
         if asked_of_root and facts.host is not None and not facts.host.root:
             told = f"{self.name} has os_packages, and {facts.host.user} is not root there nor may become it"
@@ -119,7 +149,10 @@ class EnvironmentKind:
         found = find_environment(facts, environment_key(self._pinned, minor)) if minor is not None else None
         if found is None or found.mark is None:
             return "it is not installed" if found is None else "an installation was not completed"
-        return f"{', '.join(found.changed[:SHOWN_FILES])} changed"
+        if found.changed:
+            return f"{', '.join(found.changed[:SHOWN_FILES])} changed"
+        mode = facts.kernel.transparent_hugepages if facts.kernel is not None else ""
+        return f"transparent hugepages are {mode}"
 
     def minor(self, facts: Facts) -> str | None:
         """The Python for it: one with which it is installed, else one that comes with the environment, else the

@@ -1,222 +1,106 @@
-"""Are hosts what the environment says, and each like the others? Facts to the columns that differ."""
+"""Asks hosts what they have of an environment: to verify it, before a run starts, for a comparison."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
-from tpuctl.envs.facts import MIB, SHOWN_FILES, find_environment, free_bytes, host_columns
-from tpuctl.envs.pinned import PinnedEnvironment, environment_key
+from tpuctl.engine.services import Services
+from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
+from tpuctl.envs.drift import LOOKED_AT, Difference, Seen, compare_hosts, skew_of
+from tpuctl.envs.load import Environment, pin
+from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
 from tpuctl.envs.plan import EnvironmentKind
-from tpuctl.envs.spec import Backend, run_variables
-from tpuctl.hosts.facts import Facts, Section
-from tpuctl.lib.shell import quote
-from tpuctl.lib.text import fold_workers
-
-SKEW_MAX_S = 5.0
-"""Logs of hosts are put in order by their clocks; tokens and certificates bear a minute."""
-DISK_MIN_BYTES = 1 << 30
-"""Free for logs and what a run writes beside its checkpoints."""
-NONE = "none"
-INSTALLED = "as installed"
-ENVIRONMENT, FILES, VARIABLES, CHIPS, HOLDERS, DISK, CLOCK, HUGEPAGES = (
-    "environment",
-    "files",
-    "variables",
-    "chips",
-    "chip holders",
-    "disk",
-    "clock",
-    "hugepages",
-)
-NO_ANSWER = "answer"
-LOOKED_AT = frozenset(
-    {
-        Section.SPACE,
-        Section.CHIPS,
-        Section.ENVS,
-        Section.KERNEL,
-        Section.VARIABLES,
-    }
-)
-"""The facts that are compared. Not which Pythons there are, nor who becomes root: that starts programs."""
+from tpuctl.errors import PartialError, UnreachableError, UsageError
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.facts import Section
+from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.text import counted
+from tpuctl.model.hosts import HostTarget
+from tpuctl.model.records import SliceRecord
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One column in which hosts differ from the environment or from each other. `found` has the workers by what
-    they have instead of `expected`; `hint` is the command that mends it."""
-
-    column: str
-    expected: str
-    found: Mapping[str, tuple[int, ...]]
-    hint: str
-
-    @property
-    def workers(self) -> tuple[int, ...]:
-        return tuple(sorted(worker for workers in self.found.values() for worker in workers))
-
-    @property
-    def said(self) -> str:
-        """For a person, in one line."""
-        parts = [
-            f"worker {fold_workers(list(workers))} has {value}" for value, workers in sorted(self.found.items())
-        ]
-        return f"{self.column}: {'; '.join(parts)}, not {self.expected}"
+def verify_environment(
+    services: Services, record: SliceRecord, pinned: PinnedEnvironment
+) -> tuple[int, list[Difference]]:
+    """How many hosts were asked, each once, and in what they differ."""
+    kind = EnvironmentKind(pinned, record.name, services.environment_installer)
+    agent = HostAgent(services.remote, services.agent_source)
+    seen = observe_hosts(services, agent, host_targets(services, record))
+    return len(seen), compare_hosts(pinned, record.name, seen, kind=kind)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What one worker said; `skew_s` is how far its clock is ahead of ours. `facts` is None for no answer, and
-    then `why` says why."""
-
-    worker: int
-    facts: Facts | None
-    skew_s: float = 0.0
-    why: str = ""
-
-
-def skew_of(facts: Facts, began: float, ended: float) -> float:
-    """How far ahead a host's clock is of ours, in seconds: what the call from `began` to `ended` in which it
-    told its facts does not explain."""
-    return facts.time - ended if facts.time > ended else min(0.0, facts.time - began)
-
-
-def compare_hosts(
-    pinned: PinnedEnvironment, slice_name: str, seen: Sequence[Seen], *, kind: EnvironmentKind
-) -> list[Difference]:
-    """The columns that differ, worst first. Each host is compared with the environment where that says what
-    a column must be, else with what most hosts have. Pure."""
-    found: list[Difference] = []
-    silent = {each.worker: each.why or "no answer" for each in seen if each.facts is None}
-    if silent:
-        found.append(Difference(NO_ANSWER, "its facts", _by_value(silent), reviving(slice_name)))
-    known = {each.worker: (each.facts, each.skew_s) for each in seen if each.facts is not None}
-    rows = {w: host_row(pinned, facts, skew, kind) for w, (facts, skew) in known.items()}
-    expected = expected_row(pinned)
-    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    for column in columns:
-        values = {worker: row[column] for worker, row in rows.items() if column in row}
-        wanted = expected.get(column) or _most(values)
-        odd = {worker: value for worker, value in values.items() if value != wanted}
-        if odd:
-            first = known[min(odd)][0]
-            hint = mending(column, slice_name, pinned, sorted(odd), first)
-            found.append(Difference(column, wanted, _by_value(odd), hint))
-    return found
+def observe_hosts(
+    services: Services,
+    agent: HostAgent,
+    targets: Sequence[HostTarget],
+    sections: Collection[Section] = LOOKED_AT,
+) -> list[Seen]:
+    """Some facts of hosts; those that `compare_hosts` wants."""
+    began = services.clock.now()
+    answers = agent.facts(targets, {"sections": sorted(sections)})
+    ended = services.clock.now()
+    seen = []
+    for answer in answers:
+        if answer.value is None:
+            seen.append(Seen(answer.worker, None, why=answer.message or str(answer.error)))
+            continue
+        seen.append(Seen(answer.worker, answer.value, skew_of(answer.value, began, ended)))
+    return seen
 
 
-def reviving(slice_name: str) -> str:
-    """For hosts that do not answer: `up` gives them time, unless a person knows that they are dead."""
-    again = f"tpuctl down {slice_name} && tpuctl up {slice_name}"
-    return f"tpuctl up {slice_name}   # waits for what may come back; if they are dead: {again}"
+def properties_of_slice(
+    services: Services, record: SliceRecord, wanted: Environment | None = None
+) -> Mapping[str, str]:
+    """What the hosts of a slice have: of the environment that `wanted` became there, else of the slice's own,
+    else of the only one; without `wanted`, of the hosts themselves, too. Asks each host once.
+
+    Raises UnreachableError where a host does not answer, UsageError where it has several and none is meant.
+    """
+    own = record.spec.env
+    pinned = [] if wanted is None else [pin(wanted)]
+    pinned += [] if own is None else [parse_frozen(services.store.get_blob(own.spec))]
+    keys = [environment_key(each, minor) for each in pinned for minor in each.spec.python]
+    name = wanted.spec.name if wanted is not None else None
+    hosts: dict[int, Mapping[str, str]] = {}
+    agent = HostAgent(services.remote, services.agent_source)
+    of_machine = LOOKED_AT | {Section.HOST}
+    for each in observe_hosts(services, agent, host_targets(services, record), of_machine):
+        if each.facts is None:
+            raise UnreachableError(
+                f"worker {each.worker} of {record.name} did not answer: {each.why}",
+                hint=f"tpuctl status {record.name}",
+            )
+        found = pick_environment(each.facts, keys, name)
+        if found is None and wanted is None and any(env.mark for env in each.facts.envs or ()):
+            raise UsageError(
+                f"worker {each.worker} of {record.name} has several environments, and none is the slice's",
+                hint=f"tpuctl env diff NAME --on {record.name}",
+            )
+        things = {"environment": "none"} if found is None else properties_on_host(found)
+        hosts[each.worker] = things if wanted is not None else {**things, **properties_of_machine(each.facts)}
+    return fold_properties(hosts)
 
 
-def expected_row(pinned: PinnedEnvironment) -> dict[str, str]:
-    """The columns of which the environment itself says what they must be."""
-    found = {
-        ENVIRONMENT: "installed",
-        FILES: INSTALLED,
-        VARIABLES: NONE,
-        HOLDERS: NONE,
-        DISK: "enough",
-        CLOCK: "in step",
-    }
-    if pinned.spec.kernel.transparent_hugepages is not None:
-        found[HUGEPAGES] = pinned.spec.kernel.transparent_hugepages
-    return found
-
-
-def host_row(pinned: PinnedEnvironment, facts: Facts, skew_s: float, kind: EnvironmentKind) -> dict[str, str]:
-    """All columns of one host."""
-    row: dict[str, str] = {}
-    minor = kind.minor(facts)
-    key = environment_key(pinned, minor) if minor is not None else ""
-    found = find_environment(facts, key)
-    row[ENVIRONMENT] = "installed" if found is not None and found.mark is not None else "not installed"
-    if found is not None and found.mark is not None:
-        changed = list(found.changed)
-        more = f" and {len(changed) - SHOWN_FILES} more" if len(changed) > SHOWN_FILES else ""
-        row[FILES] = f"changed {', '.join(changed[:SHOWN_FILES])}{more}" if changed else INSTALLED
-        columns = host_columns(facts, key)
-        row["python"] = columns["environment_python"]
-        row["packages"] = columns["packages"]
-        for name in ("libtpu_path", "libtpu_sha256", "libtpu_pjrt"):
-            if name in columns:
-                row[name.replace("_", " ")] = columns[name]
-    row[VARIABLES] = _variables(pinned, facts)
-    row |= _machine(pinned, facts)
-    row[CLOCK] = "in step" if abs(skew_s) <= SKEW_MAX_S else f"a clock {skew_s:+.0f} s off"
-    return row
-
-
-def _machine(pinned: PinnedEnvironment, facts: Facts) -> dict[str, str]:
-    row: dict[str, str] = {}
-    if facts.chips is not None and pinned.spec.backend is not Backend.CPU:
-        row[CHIPS] = str(len(facts.chips.devices))
-        row[HOLDERS] = _holders(facts) or NONE
-    if facts.kernel is not None:
-        row[HUGEPAGES] = facts.kernel.transparent_hugepages
-        row["memlock"] = str(facts.kernel.memlock_bytes[0] or "unlimited")
-    free = free_bytes(facts)
-    if free is not None:
-        row[DISK] = "enough" if free >= DISK_MIN_BYTES else f"{free // MIB} MiB free"
-    return row
-
-
-def _holders(facts: Facts) -> str:
-    """Who has the chips."""
-    if facts.chips is None:
-        return ""
-    return ", ".join(each.said for each in facts.chips.taken_by)
-
-
-def _variables(pinned: PinnedEnvironment, facts: Facts) -> str:
-    """What the host's own login sets that leads programs elsewhere; what the environment sets wins, and does
-    not count."""
-    own = run_variables(pinned.spec)
-    set_here = {name: each for name, each in (facts.variables or {}).items() if name not in own}
-    return " ".join(f"{name}={each.value}" for name, each in sorted(set_here.items())) or NONE
-
-
-def mending(
-    column: str, slice_name: str, pinned: PinnedEnvironment, workers: Sequence[int], facts: Facts
-) -> str:
-    """The command after which the column is as it should be."""
-    on = f"tpuctl exec --worker {fold_workers(list(workers))} {slice_name} --"
-    if column == VARIABLES:
-        own = run_variables(pinned.spec)
-        for name, each in sorted((facts.variables or {}).items()):
-            if name not in own and each.file:
-                sudo = "" if each.file.startswith("~") or each.file.startswith("/home") else "sudo "
-                line = quote(rf"/^\s*(export\s+)?{name}=/d")
-                return f"{on} {sudo}sed -i -E {line} {quote(each.file)}"
-        return f"{on} env"
-    if column == HOLDERS and facts.chips is not None:
-        return f"{on} sudo kill {' '.join(str(each.pid) for each in facts.chips.taken_by)}"
-    if column == DISK:
-        return f"tpuctl env gc --on {slice_name}"
-    if column == CLOCK:
-        return f"{on} sudo chronyc makestep"
-    if column == FILES and pinned.spec.unmanaged is not None:
-        return f"{on} ls -l {quote(pinned.spec.unmanaged.path)}"
-    wanted = pinned.spec.kernel.transparent_hugepages
-    if column == HUGEPAGES and wanted is not None:
-        return f"{on} sudo sh -c 'echo {wanted} > /sys/kernel/mm/transparent_hugepage/enabled'"
-    if column in (CHIPS, HUGEPAGES, "memlock"):
-        return f"tpuctl status {slice_name}"
-    return f"tpuctl env apply {pinned.spec.name} --on {slice_name}"
-
-
-def _most(values: Mapping[int, str]) -> str:
-    """What most hosts have; of several the one that the lowest worker has."""
-    counted = Counter(values[worker] for worker in sorted(values))
-    return counted.most_common(1)[0][0] if counted else ""
-
-
-def _by_value(values: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
-    for worker in sorted(values):
-        found.setdefault(values[worker], []).append(worker)
-    return {value: tuple(workers) for value, workers in found.items()}
+def drift_error(slice_name: str, found: Sequence[Difference], more: str = "") -> PartialError:
+    """Hosts differ: which, in what, and the commands after which they do not."""
+    hints = list(dict.fromkeys(each.hint for each in found))
+    workers = sorted({worker for each in found for worker in each.workers})
+    said = "\n  ".join(each.said for each in found)
+    differ = "differs" if len(workers) == 1 else "differ"
+    return PartialError(
+        f"{counted(len(workers), 'host')} of {slice_name} {differ}:\n  {said}",
+        hint="\n      ".join(hints) + more,
+        details={
+            "workers": workers,
+            "columns": [each.column for each in found],
+            "differences": [
+                {
+                    "column": each.column,
+                    "expected": each.expected,
+                    "found": {value: list(workers) for value, workers in each.found.items()},
+                    "hint": each.hint,
+                }
+                for each in found
+            ],
+        },
+    )

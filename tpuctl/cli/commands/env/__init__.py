@@ -109,7 +109,7 @@ def diff(
     folder = environment_folder()
     found = [read_environment(name, folder) for name in files]
     if slices:
-        from tpuctl.envs.install import properties_of_slice
+        from tpuctl.envs.verify import properties_of_slice
         from tpuctl.state.repository import get_slice
 
         with open_context(ctx) as context:

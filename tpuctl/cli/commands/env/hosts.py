@@ -83,7 +83,7 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = Fals
     Also compares the hosts with each other, with one request per host. Each difference comes with the command
     that fixes it.
     """
-    from tpuctl.envs.install import drift_error, verify_environment
+    from tpuctl.envs.verify import drift_error, verify_environment
     from tpuctl.lib.text import counted
     from tpuctl.slices.choose import resolve_slice
 
@@ -106,7 +106,7 @@ def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
     What the slice has or a run needs stays, and so do the two that were used last, to go back to. Compile
     caches on the disks of hosts go with their environments.
     """
-    from tpuctl.envs.install import remove_old
+    from tpuctl.envs.gc import remove_old
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:

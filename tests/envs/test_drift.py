@@ -10,11 +10,11 @@ import pytest
 from msgspec import structs
 
 from tests.support.environments import make_pinned
+from tpuctl.envs.drift import Seen, compare_hosts
 from tpuctl.envs.facts import find_sealed
 from tpuctl.envs.pinned import environment_key
 from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.envs.spec import Backend, Kernel
-from tpuctl.envs.verify import Seen, compare_hosts
 from tpuctl.hosts.facts import parse_facts
 from tpuctl.model.hosts import Blob
 from tpuctl.model.verdict import Blocked
@@ -146,8 +146,7 @@ def test_hosts_that_are_as_asked_differ_in_nothing() -> None:
             "hugepages",
             "madvise",
             "always",
-            "tpuctl exec --worker 1 big -- sudo sh -c"
-            " 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'",
+            APPLY,
         ),
     ],
 )
@@ -211,6 +210,21 @@ def test_a_plan_blocks_without_a_python_and_without_room_and_is_empty_where_all_
     assert "tpuctl env lock mine" in str(old.hint)
     (operation,) = KIND.plan(parse_facts(host(envs=[])))
     assert sorted(operation.files) == ["env.json", "env_install.py", "requirements.txt"]
+
+
+def test_settings_of_the_kernel_are_planned_refused_without_root_and_no_reason_to_stop_a_run() -> None:
+    after_boot = {"kernel": {**host()["kernel"], "transparent_hugepages": "madvise"}}
+    (setting,) = KIND.plan(parse_facts(host(**after_boot)))
+    assert (setting.kind, setting.parameters) == ("set_hugepages", {"mode": "always"})
+    assert KIND.why(parse_facts(host(**after_boot))) == "transparent hugepages are madvise"
+    install, setting = KIND.plan(parse_facts(host(envs=[], **after_boot)))
+    assert [install.kind, setting.kind] == ["run", "set_hugepages"]
+    no_root = parse_facts(host(**after_boot, host={**host()["host"], "root": ""}))
+    blocked = KIND.plan(no_root)
+    assert isinstance(blocked, Blocked)
+    assert "u is not root there nor may become it" in blocked.why
+    assert "sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'" in str(blocked.hint)
+    assert EnvironmentKind(PINNED, "big", b"", mend=False).plan(no_root) == ()
 
 
 def test_a_host_with_200_mib_free_is_refused_before_anything_is_sent() -> None:

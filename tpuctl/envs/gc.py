@@ -1,0 +1,79 @@
+"""`tpuctl env gc`: environments and compile caches of hosts that nothing needs any more."""
+
+from __future__ import annotations
+
+from tpuctl.engine.services import Services
+from tpuctl.envs.pinned import environment_key, parse_frozen
+from tpuctl.hosts.agent_link import AgentLink
+from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.text import fold_workers
+from tpuctl.model.records import SliceRecord
+from tpuctl.state.repository import list_runs
+
+KEPT = 2
+"""Environments of a host that stay whatever runs: the one in use and the one before, to go back to."""
+GC_SCRIPT = """
+import os, re, shutil, sys
+mode, kept, needed = sys.argv[1], int(sys.argv[2]), set(sys.argv[3:])
+top = os.path.expanduser("~/.tpuctl/envs")
+def age(name):
+    try:
+        return os.stat(os.path.join(top, name, "tpuctl-env.json")).st_mtime
+    except OSError:
+        return 0.0
+names = [n for n in os.listdir(top) if not n.startswith(".")] if os.path.isdir(top) else []
+names.sort(key=age, reverse=True)
+stay = needed.union(names)
+for name in [n for n in names if age(n)][kept:] + [n for n in names if not age(n)]:
+    if name not in needed:
+        stay.discard(name)
+        print("environment " + name)
+        if mode == "remove":
+            mark = os.path.join(top, name, "tpuctl-env.json")
+            os.path.exists(mark) and os.unlink(mark)
+            shutil.rmtree(os.path.join(top, name))
+caches = os.path.expanduser("~/.tpuctl/compile-cache")
+def used(path):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/environ" % pid, "rb") as file:
+                if b"=" + os.fsencode(path) + bytes(1) in file.read():
+                    return True
+        except OSError:
+            pass  # gone, or another user's, whose programs cannot write here
+    return False
+for name in sorted(os.listdir(caches)) if os.path.isdir(caches) else []:
+    path, ours = os.path.join(caches, name), re.match("([0-9a-f]{16})-.+-[0-9a-f]{8}$", name)
+    if ours and ours.group(1) not in stay and not os.path.islink(path) and not used(path):
+        print("compile cache " + name)
+        if mode == "remove":
+            shutil.rmtree(path)
+"""
+
+
+def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> list[str]:
+    """Removes environments from hosts, except for the newest ones and those that the slice or runs on it have,
+    and compile caches of environments that are not there any more; says what it did. The kept ones are chosen
+    on each host by when they were last verified."""
+    needed = set()
+    if record.spec.env is not None:
+        pinned = parse_frozen(services.store.get_blob(record.spec.env.spec))
+        needed |= {environment_key(pinned, minor) for minor in pinned.spec.python}
+    for run in list_runs(services):
+        if run.slice_name == record.name and not run.state.final and run.attempt is not None:
+            needed |= {row["environment_key"] for row in run.attempt.hosts if row.get("environment_key")}
+    argv = ["python3", "-I", "-c", GC_SCRIPT, "dry" if dry_run else "remove", str(KEPT), *sorted(needed)]
+    agent = AgentLink(services.remote, services.agent_source)
+    said: dict[int, bytearray] = {}
+
+    def sink(worker: int, stream: str, data: bytes) -> None:
+        if stream == "stdout":
+            said.setdefault(worker, bytearray()).extend(data)
+
+    agent.session(host_targets(services, record), argv, sink)
+    groups: dict[str, list[int]] = {}
+    for worker, data in sorted(said.items()):
+        for line in data.decode(errors="replace").splitlines():
+            groups.setdefault(line, []).append(worker)
+    word = "would remove" if dry_run else "removed"
+    return [f"{word} {line} on worker {fold_workers(workers)}" for line, workers in groups.items()]
