@@ -35,11 +35,16 @@ RECENT_S = 600.0
 RESTARTS_MAX = 6  # within RECENT_S; after that it is tried every PATIENCE_S
 PATIENCE_S = 300.0
 LOG_MAX = 1 << 20
-REFUSED = "refused: "  # begins what no further try changes
+DENIED = ("code = PermissionDenied", "Error 403")
+LOOK = "another path, or move what is there: tpuctl exec SLICE -- %s %s"
 
 
 class Refused(Exception):
-    """What only a person can change."""
+    """What only a person can change, and what they type for that: `tpuctl exec SLICE --` is this host."""
+
+    def __init__(self, why, hint=""):
+        super().__init__(why)
+        self.hint = hint
 
 
 def folder_of(path):
@@ -176,10 +181,10 @@ class BucketProbe:
 def check_point(path):
     """Raises Refused unless the folder is there and empty; makes it where nothing is."""
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise Refused("%s is not a directory" % path)
+        raise Refused("%s is not a directory" % path, LOOK % ("ls -ld", path))
     os.makedirs(path, exist_ok=True)
     if os.listdir(path):
-        raise Refused("%s is not empty, and no files are hidden: move them, or take another path" % path)
+        raise Refused("%s is not empty, and its files are not to be hidden" % path, LOOK % ("ls -lA", path))
 
 
 def unmount(path, lazy=False):
@@ -253,6 +258,7 @@ class Keeper:
             try:
                 why = self.mount()
             except Refused as error:
+                self.status["hint"] = error.hint
                 self.note("refused", str(error))
                 self.sleep(PROBE_EVERY_S)
                 continue
@@ -368,7 +374,10 @@ def last_line(path, begin):
         file.seek(begin)
         lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     failed = [line for line in lines if "rror" in line]
-    return (failed or lines or [""])[-1].strip()[-400:]
+    line = (failed or lines or [""])[-1].strip()
+    for mark in ("rpc error: ", "googleapi: "):  # before what Cloud Storage says are the names of functions
+        line = line.rpartition(mark)[2]
+    return line[-400:]
 
 
 @contextlib.contextmanager
@@ -444,15 +453,21 @@ def check_cache(plan):
     if not plan.get("cache"):
         return
     path, size = plan["cache"]
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    space = os.statvfs(path)
+    there = path
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
+    space = os.statvfs(there)
     free = space.f_bavail * space.f_frsize >> 20
     used = sum(
         os.stat(os.path.join(at, name)).st_blocks * 512 for at, _, names in os.walk(path) for name in names
     )
     if size > free + (used >> 20):
-        why = "%s has %d GiB free, and the cache may grow to %d GiB: another --cache-size or --cache-dir"
-        raise Refused(why % (path, free >> 10, size >> 10))
+        free_gib, hint = (free + (used >> 20)) >> 10, "--cache-dir on a larger disk"
+        if free_gib:
+            hint = "--cache-size %d, or %s" % (free_gib, hint)
+        why = "%s has %d GiB free, and the cache may grow to %d GiB" % (path, free_gib, size >> 10)
+        raise Refused(why, hint)
+    os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 def program_in(folder):
@@ -469,7 +484,8 @@ def install_program(source, sha256):
         return program_in(folder)
     found = sha256_of(source)
     if found != sha256:
-        raise Refused("the gcsfuse that came has the sha256 %s, not %s" % (found[:16], sha256[:16]))
+        why = "the gcsfuse that came has the sha256 %s, not %s" % (found[:16], sha256[:16])
+        raise Refused(why, "the same command again brings it anew")
     temp = "%s.%d.tmp" % (folder, os.getpid())
     os.makedirs(temp)
     with open(source, "rb") as file:
@@ -481,7 +497,7 @@ def install_program(source, sha256):
         os.chmod(os.path.join(temp, "gcsfuse"), 0o755)
     if not program_in(temp):
         shutil.rmtree(temp)
-        raise Refused("the package that came has no usr/bin/gcsfuse")
+        raise Refused("the package that came has no usr/bin/gcsfuse", "TPUCTL_GCSFUSE=FILE: another one")
     os.rename(temp, folder)
     return program_in(folder)
 
@@ -512,7 +528,12 @@ def undo(folder, path):
 
 
 def begin(folder, plan, old, here):
-    """Mounts it anew, in the place of what `old` says if that is another."""
+    """Mounts it anew, in the place of what `old` says if that is another. What refuses comes first."""
+    check_cache(plan)
+    if plan["program"]:
+        program = install_program(os.path.join(here, "gcsfuse"), plan["program"])
+    else:
+        program = shutil.which("gcsfuse") or "gcsfuse"
     if old is None:
         clear_foreign(plan["path"])
         check_point(plan["path"])
@@ -520,11 +541,6 @@ def begin(folder, plan, old, here):
         release(folder, plan["path"])
     else:
         stop(folder)
-    if plan["program"]:
-        program = install_program(os.path.join(here, "gcsfuse"), plan["program"])
-    else:
-        program = shutil.which("gcsfuse") or "gcsfuse"
-    check_cache(plan)
     config = os.path.join(folder, "gcsfuse.yaml")
     write(config, plan["configuration"])
     plan["argv"] = [program, "--config-file=%s" % config, *plan["flags"], plan["bucket"], plan["path"]]
@@ -544,11 +560,12 @@ def clear_foreign(path):
     if there[0].startswith("fuse") and probe(path) == errno.ENOTCONN:
         unmount(path, lazy=True)
         return
-    raise Refused("%s of %s is mounted on %s, and not by tpuctl: sudo umount %s" % (*there, path, path))
+    why = "%s of %s is mounted on %s, and not by tpuctl" % (*there, path)
+    raise Refused(why, "tpuctl exec SLICE -- sudo umount %s" % path)
 
 
 def release(folder, path):
-    """Ends a mount that nobody has open. Raises Refused, and leaves it as it is, for one that somebody has."""
+    """Ends a mount that nobody has open. Raises Refused, and keeps it as it was, for one that somebody has."""
     status = stop(folder)
     dead = not alive(status.get("gcsfuse")) or probe(path) != 0
     busy, until = unmount(path, lazy=dead), time.monotonic() + BUSY_S
@@ -556,7 +573,12 @@ def release(folder, path):
         time.sleep(0.2)
         busy = unmount(path, lazy=dead)
     if busy:
-        raise Refused("%s; who has it open: sudo fuser -vm %s" % (busy, path))
+        plan = read_json(os.path.join(folder, "plan.json"))
+        if plan is not None:
+            began = time.time()
+            start(folder, plan["unit"])
+            wait(folder, plan, began)
+        raise Refused(busy, "end what has it open: tpuctl exec SLICE -- sudo fuser -vm %s" % path)
     end(status.get("gcsfuse"))
 
 
@@ -571,8 +593,10 @@ def wait(folder, plan, began):
             if status["state"] == "up":
                 return
             if status["state"] == "refused":
-                raise Refused(status["detail"])
+                raise Refused(status["detail"], status.get("hint", ""))
             if status["state"] in ("restarting", "failed"):
+                if any(text in status["detail"] for text in DENIED):
+                    raise Refused(status["detail"], plan["denied"])
                 raise RuntimeError(status["detail"])
         time.sleep(0.1)
     raise RuntimeError(status.get("detail") or "no word from the service of the mount")
@@ -583,15 +607,7 @@ def down(path):
     if not os.path.isdir(folder):
         return
     with locked(folder):
-        plan = read_json(os.path.join(folder, "plan.json"))
-        try:
-            remove(folder, path)
-        except Refused:
-            if plan is not None:
-                began = time.time()
-                start(folder, plan["unit"])
-                wait(folder, plan, began)
-            raise
+        remove(folder, path)
 
 
 def remove(folder, path):
@@ -609,7 +625,7 @@ def main(arguments):
     try:
         {"up": up, "down": down, "keep": keep}[arguments[0]](arguments[1])
     except Refused as error:
-        sys.stderr.write("%s%s\n" % (REFUSED, error))
+        sys.stderr.write(json.dumps({"refused": str(error), "hint": error.hint}) + "\n")
         return 3
     except BlockingIOError:
         sys.stderr.write("another command is at work on this mount\n")

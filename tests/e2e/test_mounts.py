@@ -327,22 +327,40 @@ def test_a_run_says_what_was_mounted_and_does_not_keep_its_models_there(session:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "said", "hint"),
     [
-        (("gs://sim-bucket:/mnt/full",), 3, "/mnt/full is not empty"),
-        ((f"gs://sim-bucket:{CKPT}/inside",), 2, "is inside"),
-        ((f"gs://sim-bucket/other:{CKPT}",), 6, f"gs://sim-bucket/both is mounted at {CKPT}, not gs://"),
-        (("gs://sim-bucket:/mnt/n:dataset", "--cache-size", "999999"), 3, "the cache may grow to"),
+        (
+            ("gs://sim-bucket:/mnt/full",),
+            3,
+            "/mnt/full is not empty",
+            "tpuctl exec --worker 1 big -- ls -lA /mnt/full",
+        ),
+        ((f"gs://sim-bucket:{CKPT}/inside",), 2, "is inside", "paths beside each other"),
+        (
+            (f"gs://sim-bucket/other:{CKPT}",),
+            6,
+            f"gs://sim-bucket/both is mounted at {CKPT}, not gs://",
+            f"tpuctl mount rm {CKPT}",
+        ),
+        (
+            (f"gs://sim-bucket/both:{CKPT}:dataset", "--cache-size", "999999"),
+            3,
+            "the cache may grow to",
+            "--cache-size ",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_changed(
-    session: Session, words: tuple[str, ...], status: int, said: str
+    session: Session, words: tuple[str, ...], status: int, said: str, hint: str
 ) -> None:
+    served = on(session, 1, "pgrep -x gcsfuse")
     on(session, 1, "sudo mkdir -p /mnt/full; echo kept | sudo tee /mnt/full/file")
     refused = session.type("mount", "add", *words, "--on", "big", status=status)
-    assert said in " ".join(refused.stderr.split())
-    assert "hint: " in refused.stderr
+    told = " ".join(refused.stderr.split())
+    assert said in told
+    assert hint in told.partition("hint: ")[2]
     assert {row["path"] for row in session.json("mount", "ls")} == {CKPT, SLOW}
+    assert on(session, 1, "pgrep -x gcsfuse") == served
     assert on(session, 1, "cat /mnt/full/file; ls /var/lib/tpuctl-mounts | wc -l") == "kept\n2\n"
 
 
@@ -364,8 +382,11 @@ def test_a_mount_goes_when_nobody_has_it_open_and_its_files_stay(session: Sessio
     on(session, 0, f"echo stays > {SLOW}/stays")
     inside = session.start("exec", "big", "--worker", "0", "--", "sh", "-c", f"cd {SLOW} && exec sleep 333")
     wait_until(lambda: on(session, 0, "pgrep -f '[s]leep 333'; true") != "")
-    busy = session.type("mount", "rm", SLOW, status=3)
-    assert "busy" in busy.stderr
+    for words in (("rm", SLOW), ("add", f"gs://sim-bucket/both:{SLOW}:shared-code", "--ttl", "9")):
+        busy = " ".join(session.type("mount", *words, status=3).stderr.split())
+        assert "busy" in busy
+        assert f"tpuctl exec --worker 0 big -- sudo fuser -vm {SLOW}" in busy
+        assert healths(session) == {"mounted"}
     assert SLOW in {row["path"] for row in session.json("mount", "ls")}
     on(session, 0, "pkill -f '[s]leep 333'")
     inside.communicate(timeout=60)

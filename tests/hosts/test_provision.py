@@ -9,7 +9,7 @@ import pytest
 
 from tpuctl.hosts.facts import Facts, FailedOperation, Job, Section, parse_facts
 from tpuctl.hosts.protocol import MalformedReplyError
-from tpuctl.hosts.provision import Operation, files_of, job_id, plan_host
+from tpuctl.hosts.provision import Failure, Failures, Operation, files_of, job_id, plan_host
 from tpuctl.model.verdict import Blocked
 
 TOUCH = Operation("run", "touching", {"argv": ["touch", "x"]})
@@ -92,6 +92,17 @@ def test_a_failure_is_tried_again_later_and_later(tries: int, since_s: float, ag
     assert once.begin == ()
     assert once.failure is not None
     assert (once.failure.title, once.failure.message, once.failure.tries) == ("touching", "no room", tries)
+
+
+def test_what_a_person_has_to_change_is_told_first_with_the_hint_of_its_host() -> None:
+    refusal = FailedOperation("touching", "x is full", permanent=True, hint="tpuctl exec SLICE -- ls x, or y")
+    plan = plan_host(1, host(job(exit_status=1, failed=refusal), time=990.0), [Asked([TOUCH])], RUN)
+    assert plan.failure is not None
+    slow = Failure(0, "touching", "no answer", 2, False, ".tpuctl/log")
+    both = Failures((slow, plan.failure))
+    assert both.why == "touching failed on 2 workers: x is full"
+    assert both.hint("st") == "tpuctl exec --worker 1 st -- ls x, or y"
+    assert Failures((slow,)).hint("st") == "tpuctl exec --worker 0 st -- tail -n 50 .tpuctl/log"
 
 
 @pytest.mark.parametrize(("tries", "again"), [(1, True), (2, True), (3, False)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import configparser
 import hashlib
+import json
 import os
+import re
 import runpy
 import subprocess
 from pathlib import Path
@@ -27,9 +29,13 @@ def test_nothing_is_mounted_over_files_and_none_is_removed(keeper: dict[str, Any
     there = tmp_path / "there"
     there.mkdir()
     (there / "file").write_text("kept")
-    for path, said in ((there, "is not empty"), (there / "file", "is not a directory")):
-        with pytest.raises(keeper["Refused"], match=said):
+    for path, said, look in (
+        (there, "is not empty", "ls -lA"),
+        (there / "file", "is not a directory", "ls -ld"),
+    ):
+        with pytest.raises(keeper["Refused"], match=said) as refused:
             keeper["check_point"](str(path))
+        assert refused.value.hint.endswith(f"tpuctl exec SLICE -- {look} {path}")
     assert (there / "file").read_text() == "kept"
     keeper["check_point"](str(tmp_path / "new" / "place"))
     assert list((tmp_path / "new" / "place").iterdir()) == []
@@ -39,8 +45,10 @@ def test_a_cache_that_may_outgrow_its_disk_is_refused(keeper: dict[str, Any], tm
     keeper["check_cache"]({"cache": [str(tmp_path / "cache"), 1]})
     keeper["check_cache"]({"cache": [str(tmp_path / "cache"), -1]})
     keeper["check_cache"]({"cache": None})
-    with pytest.raises(keeper["Refused"], match="--cache-size"):
-        keeper["check_cache"]({"cache": [str(tmp_path / "cache"), 1 << 40]})
+    with pytest.raises(keeper["Refused"], match="may grow to") as refused:
+        keeper["check_cache"]({"cache": [str(tmp_path / "other/cache"), 1 << 40]})
+    assert "--cache-dir" in refused.value.hint
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_program_with_another_checksum_is_refused(keeper: dict[str, Any], tmp_path: Path) -> None:
@@ -77,6 +85,33 @@ def test_only_what_a_server_keeps_is_unmounted(keeper: dict[str, Any], tmp_path:
     assert os.path.ismount("/proc")
     with pytest.raises(keeper["Refused"], match="not by tpuctl"):
         keeper["clear_foreign"]("/proc")
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "refused"),
+    [
+        (
+            "Error: mount: SetUpBucket: GetStorageLayout: InvocationID: 1, with error: rpc error: "
+            "code = PermissionDenied desc = a@b has no access",
+            "code = PermissionDenied desc = a@b has no access",
+            True,
+        ),
+        ("Error: BucketHandle: googleapi: Error 403: a@b has no access", "Error 403: a@b has no access", True),
+        ("Error: BucketHandle: googleapi: Error 503: again", "Error 503: again", False),
+        ("Error: fusermount3: not found", "Error: fusermount3: not found", False),
+    ],
+)
+def test_a_bucket_that_refuses_is_no_matter_of_trying_again(
+    keeper: dict[str, Any], tmp_path: Path, line: str, said: str, refused: bool
+) -> None:
+    (tmp_path / "log").write_text(f"earlier Error\n{line}\nbye\n")
+    detail = keeper["last_line"](str(tmp_path / "log"), 0)
+    assert detail == said
+    status = {"at": 2.0, "digest": "d", "state": "restarting", "detail": detail}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    with pytest.raises(keeper["Refused"] if refused else RuntimeError, match=re.escape(said)) as raised:
+        keeper["wait"](str(tmp_path), {"digest": "d", "denied": "the role"}, 1.0)
+    assert getattr(raised.value, "hint", "") == ("the role" if refused else "")
 
 
 def test_a_process_is_known_by_its_number_and_when_it_was_started(keeper: dict[str, Any]) -> None:

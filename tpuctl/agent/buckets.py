@@ -15,7 +15,6 @@ from rooted import output_of
 
 STATE = "/var/lib/tpuctl-mounts"
 PROGRAMS = "/opt/tpuctl-gcsfuse"
-REFUSED = "refused: "
 PASSED_ON = r"(https?_proxy|no_proxy|all_proxy|SSL_CERT_(FILE|DIR)|GRPC_DEFAULT_SSL_ROOTS_FILE_PATH|LANG|TZ)\Z"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIMIT_S = 200
@@ -145,7 +144,8 @@ def version_on_path():
 
 def mount_bucket(parameters, job):
     """`path`, `bucket`, `configuration`, `flags`, `digest`, `program` (its sha256, empty for the one on PATH),
-    `version`, `cache` (folder and MiB), `keeper` and `unit` (their content). The program, if any, is a file of
+    `version`, `cache` (folder and MiB), `keeper` and `unit` (their content),
+    `denied` (what to type where the bucket refuses). The program, if any, is a file of
     the job."""
     import hashlib
     import re
@@ -191,5 +191,7 @@ def as_keeper(job, content, *words):
     try:
         job.run([sys.executable, "-I", "-S", keeper, *words], root=True, seconds=LIMIT_S)
     except Failed as error:
-        text = str(error)
-        raise Failed(text.replace(REFUSED, "", 1), permanent=text.startswith(REFUSED)) from error
+        if not str(error).startswith('{"refused"'):
+            raise
+        said = json.loads(str(error))
+        raise Failed(said["refused"], permanent=True, hint=said["hint"]) from error

@@ -32,6 +32,7 @@ CONTENTS = """for each; do
     case $? in 0 | 2) ;; 8) printf 'DEVNAME=%s\\nTYPE=ambivalent\\n' "$each" ;; *) exit 1 ;; esac
 done
 """  # blkid(8): 2 is nothing, 8 several things at once
+LOOK = "another path, or move what is there: tpuctl exec SLICE -- %s %s"
 DIRTY = "needs_recovery"  # a feature of the file system, ext4(5)
 MOUNT_COPY = """label=$1 word=$2 look=$3 name=$4 path=$5 dirty=; shift 5
 for each; do
@@ -177,11 +178,11 @@ def mount_disk(parameters, job):
 
 def check_point(path):
     if os.path.ismount(path):
-        raise Failed("something else is mounted on %s" % path, permanent=True)
+        raise Failed("something else is mounted on %s" % path, permanent=True, hint=LOOK % ("findmnt", path))
     if os.path.isdir(path) and os.listdir(path):
-        raise Failed("%s is not empty" % path, permanent=True)
+        raise Failed("%s is not empty" % path, permanent=True, hint=LOOK % ("ls -lA", path))
     if os.path.exists(path) and not os.path.isdir(path):
-        raise Failed("%s is not a directory" % path, permanent=True)
+        raise Failed("%s is not a directory" % path, permanent=True, hint=LOOK % ("ls -ld", path))
 
 
 def find_own(parameters, job):
@@ -220,9 +221,9 @@ def mount_copy(parameters, job):
         return device
     if how == DIRTY:
         raise Failed(
-            "%s needs recovery: it was copied while its file system was being written; detach it and repair it "
-            "on a slice of one host with `tpuctl disk repair`" % device,
+            "%s needs recovery: it was copied while its file system was being written" % device,
             permanent=True,
+            hint="detach it and repair it on a slice of one host: tpuctl disk repair",
         )
     raise Failed("no disk has the label %s and the word of this copy yet" % parameters["label"])
 
@@ -253,7 +254,9 @@ def unmount_disk(parameters, job):
             job.run(["umount", path], root=True, seconds=120)
         except Failed as error:
             # Programs that use it do not go away by waiting: a person ends them.
-            raise Failed(str(error), permanent="busy" in str(error)) from error
+            hint = "end what has it open: tpuctl exec SLICE -- sudo fuser -vm %s" % path
+            busy = "busy" in str(error)
+            raise Failed(str(error), permanent=busy, hint=hint if busy else "") from error
     return {"unmounted": parameters["path"]}
 
 

@@ -13,11 +13,13 @@ KEPT = "kept.json"  # in the folder of the attempt: what lives on when its job h
 
 
 class Failed(Exception):
-    """An operation did not succeed. `permanent`: trying again without a change is in vain."""
+    """An operation did not succeed. `permanent`: trying again without a change is in vain. `hint`: what to type
+    next, where `tpuctl exec SLICE --` begins a command for this host."""
 
-    def __init__(self, message, permanent=False):
+    def __init__(self, message, permanent=False, hint=""):
         super().__init__(message)
         self.permanent = permanent
+        self.hint = hint
 
 
 class Job:

@@ -108,7 +108,8 @@ def work(attempt):
             job = Job(attempt.path("work"), attempt.path("stderr.log"), teller(note, title))
             result = perform(operation.get("parameters") or {}, job)
         except Failed as error:
-            note(failed={"title": title, "message": str(error), "permanent": error.permanent})
+            said = {"message": str(error), "permanent": error.permanent, "hint": error.hint}
+            note(failed=dict(said, title=title))
             return 1
         except Exception as error:
             # Whatever the operating system does must reach whoever looks at the job.

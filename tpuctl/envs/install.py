@@ -267,12 +267,12 @@ def trouble(verdict: Verdict, slice_name: str, environment: str) -> TpuctlError:
             details={"workers": workers},
         )
     if isinstance(verdict, Failures):
-        failure = verdict.failures[0]
+        failure = verdict.worst
         workers = [each.worker for each in verdict.failures]
         return PartialError(
             f"environment {environment} did not install on {counted(len(workers), 'worker')}:"
             f" worker {failure.worker}: {failure.message}",
-            hint=f"tpuctl exec --worker {failure.worker} {slice_name} -- tail -n 50 {failure.log}",
+            hint=verdict.hint(slice_name),
             details={"workers": workers},
         )
     if isinstance(verdict, Blocked):

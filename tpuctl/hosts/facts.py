@@ -35,11 +35,12 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class FailedOperation(Fact, frozen=True):
-    """`permanent`: in vain until something else changes."""
+    """`permanent`: in vain until something else changes. `hint`: what to type next, if the host can tell."""
 
     title: str
     message: str
     permanent: bool = False
+    hint: str = ""
 
 
 class Job(Fact, frozen=True):

@@ -105,7 +105,7 @@ class Provisioned:
 @dataclass(frozen=True)
 class Failure:
     """What an operation came to on one worker, `tries` times by now. `log` is a file below the home directory
-    there."""
+    there, `hint` what to type next."""
 
     worker: int
     title: str
@@ -113,6 +113,16 @@ class Failure:
     tries: int
     permanent: bool
     log: str
+    hint: str = ""
+
+
+ON_HOST = "tpuctl exec SLICE --"
+"""Begins a command in a hint for one host."""
+
+
+def on_host(hint: str, worker: int, slice_name: str) -> str:
+    """A hint that a host or a kind gave, which do not know the slice."""
+    return hint.replace(ON_HOST, f"tpuctl exec --worker {worker} {slice_name} --")
 
 
 @dataclass(frozen=True)
@@ -122,9 +132,19 @@ class Failures:
     failures: tuple[Failure, ...]
 
     @property
+    def worst(self) -> Failure:
+        return max(self.failures, key=lambda each: (each.permanent, each.tries))
+
+    @property
     def why(self) -> str:
-        first = self.failures[0]
-        return f"{first.title} failed on {counted(len(self.failures), 'worker')}: {first.message}"
+        worst = self.worst
+        return f"{worst.title} failed on {counted(len(self.failures), 'worker')}: {worst.message}"
+
+    def hint(self, slice_name: str, otherwise: str = "") -> str:
+        """What to type next; where the host cannot tell, what shows its log, or `otherwise`."""
+        worst = self.worst
+        hint = worst.hint or otherwise or f"{ON_HOST} tail -n 50 {worst.log}"
+        return on_host(hint, worst.worker, slice_name)
 
 
 @dataclass(frozen=True)
@@ -190,7 +210,8 @@ def plan_host(worker: int, facts: Facts, kinds: Sequence[Kind], run: str, *, ret
 def _failure(worker: int, job: Job, operations: Sequence[Operation]) -> Failure:
     log = f".tpuctl/runs/{job.run}/{job.attempt}/stderr.log"
     if job.failed is not None:
-        return Failure(worker, job.failed.title, job.failed.message, job.tries, job.failed.permanent, log)
+        failed = job.failed
+        return Failure(worker, failed.title, failed.message, job.tries, failed.permanent, log, failed.hint)
     why = job.detail or f"it was ended (exit status {job.exit_status})"
     message = "it ended well, but the host is not as asked" if job.succeeded else why
     return Failure(worker, job.doing or operations[0].title, message, job.tries, False, log)
@@ -280,7 +301,7 @@ def provision(
         else (target, facts, plan)
         for target, facts, plan in plans
     ]
-    return _judge(plans, begun, asked)
+    return _judge(plans, begun, asked, slice_name)
 
 
 def sections_of(kinds: Sequence[Kind], also: Collection[Section] = ()) -> set[Section]:
@@ -292,12 +313,14 @@ def _judge(
     plans: Sequence[tuple[HostTarget, Facts, HostPlan]],
     begun: Wait | Unanswered | None,
     asked: Mapping[int, Sequence[Kind]],
+    slice_name: str,
 ) -> Verdict:
     if isinstance(begun, Unanswered):
         return begun
     for target, _, plan in plans:
         if plan.blocked is not None:
-            return Blocked(f"worker {target.worker}: {plan.blocked.why}", plan.blocked.hint)
+            hint = on_host(plan.blocked.hint or "", target.worker, slice_name)
+            return Blocked(f"worker {target.worker}: {plan.blocked.why}", hint or None)
     failures = tuple(plan.failure for _, _, plan in plans if plan.failure is not None)
     if failures:
         return Failures(failures)

@@ -102,6 +102,7 @@ class Mounted(Struct, frozen=True):
             "asked_by": self.asked_by,
             "keeper": self.files.keeper.decode(),
             "unit": self.files.unit.decode(),
+            "denied": role_hint(self.ref),
         }
         return Operation("mount_bucket", f"mounting {self.name}", parameters, brought)
 
@@ -145,6 +146,13 @@ def mounted(
     flags = tuple(each for each in command_line(ref, options) if each.startswith(("--uid", "--gid")))
     configuration = render_configuration(options)
     return Mounted(ref, rules.pinned, configuration, flags, cache_of(options), files, asked_by, renew)
+
+
+def role_hint(ref: MountRef) -> str:
+    """What to type for a bucket that hosts may not read or write."""
+    role = f"roles/storage.object{'Viewer' if ref.read_only else 'User'}"
+    member = "serviceAccount:ACCOUNT_OF_THE_HOSTS"
+    return f"gcloud storage buckets add-iam-policy-binding gs://{ref.bucket} --member={member} --role={role}"
 
 
 def find_mount(facts: Facts, path: str) -> MountedBucket | None:

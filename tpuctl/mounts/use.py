@@ -13,6 +13,7 @@ from tpuctl.errors import NotFoundError, PartialError, PendingError, TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.facts import Facts, MountedBucket, Section
+from tpuctl.hosts.provision import Kind
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.names import region_of
 from tpuctl.lib.text import counted, sized
@@ -39,6 +40,7 @@ from tpuctl.mounts.hosts import (
     has_old_keeper,
     health,
     mounted,
+    role_hint,
 )
 from tpuctl.mounts.make import describe_bucket, make_bucket, plan_bucket
 from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
@@ -91,30 +93,34 @@ def add_mount(
         make_bucket(services, bucket)
     store_program(services, (ref,), program)
     kind = mounted(rules, ref, _files(services), services.ids.new_id(), renew=True)
-    fresh = all(each.leaving for each in record.spec.mounts if each.path == ref.path)
-    if fresh:
+    before = next((each for each in record.spec.mounts if each.path == ref.path and not each.leaving), None)
+    if before is None:
         begin_mount(services, record.name, ref)
     try:
         bring_hosts(services, record, [kind])
     except PendingError:  # hosts may come to it yet
         raise
     except TpuctlError:
-        if fresh:
-            _undo(services, record, ref.path)
+        _undo(services, record, ref.path, before)
         raise
     remember(services, record.name, ref)
     hosts = counted(record.spec.hosts, "host")
     return {**told, "said": f"{ref.source} is mounted at {ref.path} on {hosts} of {record.name}"}
 
 
-def _undo(services: Services, record: SliceRecord, path: str) -> None:
-    """On some hosts it may be mounted: of what was refused nothing is left."""
+def _undo(services: Services, record: SliceRecord, path: str, before: MountRef | None) -> None:
+    """Some hosts may have what others refused: all get what they had `before`."""
+    if before is None:
+        kind: Kind = _unmounted(services, path)
+    else:
+        kind = mounted(load_rules(), before, _files(services), services.ids.new_id())
     try:
-        bring_hosts(services, record, [_unmounted(services, path)])
+        bring_hosts(services, record, [kind])
     except TpuctlError as error:  # what it was refused for counts
         services.emit(Note("", str(error)))
         return
-    forget(services, record.name, path)
+    if before is None:
+        forget(services, record.name, path)
 
 
 def note_small_objects(services: Services, ref: MountRef) -> None:
@@ -150,8 +156,8 @@ def end_mount(services: Services, record: SliceRecord, path: str) -> None:
         try:
             bring_hosts(services, record, [_unmounted(services, path)])
         except PartialError:
-            # Hosts that let go of it get it back by the next pass.
             mark_leaving(services, record.name, path, leaving=False)
+            _undo(services, record, path, get_ref(record, path))
             raise
     forget(services, record.name, path)
 
@@ -236,8 +242,7 @@ def hint_of(record: SliceRecord, row: Mapping[str, Any]) -> str:
         made = f"gcloud storage buckets create gs://{ref.bucket} --location={region}"
         return f"tpuctl mount rm {ref.path} --on {record.name}, or make it again: {made}"
     if row["trouble"] == DENIED:
-        account = "--member=serviceAccount:THAT_OF_THE_HOSTS --role=roles/storage.objectUser"
-        return f"gcloud storage buckets add-iam-policy-binding gs://{ref.bucket} {account}"
+        return role_hint(ref)
     if row["trouble"] == SILENT:
         return (
             f"gcsfuse asks again by itself, and programs wait; from here: gcloud storage ls gs://{ref.bucket}"

@@ -298,7 +298,8 @@ class AttemptHosts:
         if isinstance(verdict, Unanswered):
             require_all(verdict.replies, "say how their mounts are")
         assert isinstance(verdict, Failures)
-        hint = f"tpuctl mount check --on {self._run.slice_name}"
+        name = self._run.slice_name
+        hint = verdict.hint(name, f"tpuctl mount check --on {name}")
         raise PartialError(verdict.why, hint=hint, details={"workers": [f.worker for f in verdict.failures]})
 
     def _provision_mounts(self) -> Verdict:

@@ -81,11 +81,10 @@ def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
 
 
 def _failed(name: str, found: Failures) -> Wait | Blocked:
-    worst = max(found.failures, key=lambda each: (each.permanent, each.tries))
+    worst = found.worst
     if not worst.permanent and worst.tries < TOLD_AFTER:
         return Wait(f"{found.why}; it is tried again")
-    hint = f"tpuctl exec --worker {worst.worker} {name} -- tail -n 50 {worst.log}"
-    return Blocked(f"{found.why} ({counted(worst.tries, 'try', 'tries')})", hint)
+    return Blocked(f"{found.why} ({counted(worst.tries, 'try', 'tries')})", found.hint(name))
 
 
 def _unanswered(context: ReconcileContext, found: Unanswered) -> Outcome:

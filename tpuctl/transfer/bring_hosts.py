@@ -76,9 +76,8 @@ def bring_hosts(
 
 
 def _judge(name: str, found: Failures) -> Verdict:
-    worst = max(found.failures, key=lambda each: (each.permanent, each.tries))
+    worst = found.worst
     if not worst.permanent and worst.tries < TRIES:
         return Wait(f"{found.why}; it is tried again")
-    hint = f"tpuctl exec --worker {worst.worker} {name} -- tail -n 50 {worst.log}"
-    workers = [each.worker for each in found.failures]
-    return Failed(PartialError(found.why, hint=hint, details={"workers": workers, "log": worst.log}))
+    details = {"workers": [each.worker for each in found.failures], "log": worst.log}
+    return Failed(PartialError(found.why, hint=found.hint(name), details=details))

@@ -37,9 +37,9 @@ class Job:
 class OperationFailed(Exception):
     """An operation did not succeed."""
 
-    def __init__(self, message: str, *, permanent: bool = False) -> None:
+    def __init__(self, message: str, *, permanent: bool = False, hint: str = "") -> None:
         super().__init__(message)
-        self.permanent = permanent
+        self.permanent, self.hint = permanent, hint
 
 
 def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
@@ -96,7 +96,8 @@ def work(job: Job, folder: str) -> Program:
             try:
                 result = yield from OPERATIONS[operation["kind"]](process, operation["parameters"], folder)
             except OperationFailed as error:
-                job.failed = {"title": job.doing, "message": str(error), "permanent": error.permanent}
+                said = {"message": str(error), "permanent": error.permanent, "hint": error.hint}
+                job.failed = {"title": job.doing, **said}
                 return 1
             job.done += 1
             job.results.append(result)
