@@ -8,10 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.provenance.samples import a_manifest
+from tests.support.builders import a_slice
 from tests.support.jobs import SPEC
+from tpuctl.disks.make import save_record
+from tpuctl.model.disks import DiskRecord, DiskRequest
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.provenance.manifest import AttemptSection, AttemptSlice, RunManifest, typed
 from tpuctl.provenance.rerun import Available, Bucket, DiskThere, Fate, is_possible, plan_rerun, world_sizes
+from tpuctl.runs.rerun_disks import find_disks
 
 
 def made(**parts: Any) -> RunManifest:
@@ -83,6 +87,15 @@ def test_disks_are_kept_or_copied_or_missing_with_their_cost(there, kind, disk):
     plan = {each.what: (str(each.fate), each.detail) for each in plan_rerun(made(attempts=(attempt,)), found)}
     assert plan["disk type /mnt/data"] == kind
     assert plan.get("disk /mnt/data") == disk
+
+
+def test_what_to_type_for_a_disk_that_is_called_like_a_word_of_the_command(services):
+    row = {"name": "a", "path": "/mnt/my data", "type": PD, "mode": "rw"}
+    attempt = AttemptSection(1, AttemptSlice(1), disks=(row, {}))
+    save_record(services, DiskRecord("a", DiskRequest("a", "us-east5-b", PD, 10, {}), "ada", 0.0, "a"))
+    found = find_disks(services, made(attempts=(attempt,)), a_slice())
+    clone = "tpuctl disk clone a --rw --name a-2 --zone us-central2-b"
+    assert found["/mnt/my data"].hint == f"{clone}, then tpuctl disk attach a-2 --to big --path '/mnt/my data'"
 
 
 def test_data_is_the_same_or_named():

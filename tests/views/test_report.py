@@ -89,7 +89,7 @@ def test_disks_mounts_and_checkpoints_are_told_of_the_last_attempt_or_as_asked_f
     asked = {**manifest["slice"], "disks": [{"name": "data", "path": "/mnt/data", "mode": "READ_WRITE"}]}
     asked["mounts"] = [{"bucket": "b", "directory": "", "path": "/mnt/b", "profile": "data"}]
     assert page.storage({**manifest, "attempts": [], "slice": asked})[:2] == [
-        ("Disk", "data at /mnt/data, READ_WRITE"),
+        ("Disk", "data at /mnt/data, rw"),
         ("Mount", "gs://b at /mnt/b, data"),
     ]
 

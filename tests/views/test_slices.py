@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.builders import a_spec
@@ -79,13 +77,6 @@ def test_mounts_with_the_same_health_are_told_together() -> None:
     lines = status_lines({**FACTS, "mounts": rows}, NOW)
     assert lines["mounts now"] == "/mnt/a on workers 0-2: mounted; /mnt/a on worker 3: not mounted"
     assert "mounts now" not in status_lines(FACTS, NOW)
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    yield made
-    made.close()
 
 
 def test_decisions_outlive_the_record_and_the_fleet_has_its_own(place: MemoryPlace) -> None:

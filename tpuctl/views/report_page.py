@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tpuctl.lib.text import counted, fold_label, fold_workers, group_equal
 from tpuctl.lib.time import parse_timestamp, render_moment, render_seconds
+from tpuctl.model.disks import DiskMode
 from tpuctl.provenance.compare import OF_A_BOOT
 from tpuctl.provenance.manifest import Row
 
@@ -294,9 +295,14 @@ def storage(manifest: Row) -> list[tuple[str, str]]:
     return [*rows, ("Checkpoints", str(place))] if place else rows
 
 
+_MODES = {str(mode): mode.short for mode in DiskMode}
+"""Attempts have the short word already, what was asked for has the API's."""
+
+
 def _disk_words(row: Row) -> str:
     """`data-g1 at /mnt/data, ro, pd-balanced, generation 1 of data, snapshot s-1`."""
-    words = [f"{row['name']} at {row['path']}", row["mode"], row.get("type")]
+    mode = str(row["mode"])
+    words = [f"{row['name']} at {row['path']}", _MODES.get(mode, mode), row.get("type")]
     if row.get("generation"):
         words.append(f"generation {row['generation']}" + (f" of {row['master']}" if row.get("master") else ""))
     if row.get("snapshot"):

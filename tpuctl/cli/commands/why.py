@@ -48,7 +48,7 @@ def _deciders(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Who decided: the user where there are several, the machine where there are several; else nothing."""
     parts = [[str(row.get(key, "")) for row in rows] for key in ("user", "machine")]
     shown = [part for part in parts if len(set(part)) > 1]
-    return ["@".join(names) for names in zip(*shown, strict=True)] if shown else [""] * len(rows)
+    return ["@".join(filter(None, names)) for names in zip(*shown, strict=True)] if shown else [""] * len(rows)
 
 
 def _moments(rows: Sequence[Mapping[str, Any]]) -> list[str]:
