@@ -25,7 +25,7 @@ BASE = "https://www.googleapis.com/compute/v1/projects/sim-project"
 
 
 class Lab:
-    """A API with a clock that stands still."""
+    """An API with a clock that stands still."""
 
     def __init__(self, **delays: float) -> None:
         self.clock = ManualClock()

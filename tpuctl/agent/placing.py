@@ -23,7 +23,7 @@ def lacks(request, stdin):
     """Which contents of a tree this host lacks, as bits in hexadecimal; `tree` false when it lacks the tree.
 
     With `size` the tree itself follows the request. With `destination` a file that lies there already counts.
-    With `copy`, the name of one, the answer says how that stands, if it is going after its end or `patience_s`.
+    With `copy`, the name of one, the answer says how that stands; it waits up to `patience_s` for its end.
     """
     area, digest = request.get("area"), request.get("tree")
     make_dir(os.path.dirname(blob_path(area, digest)))

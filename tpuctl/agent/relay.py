@@ -121,7 +121,9 @@ def fetch(request, _stdin):
             bits = int(lacking_of(request)["lacking"] or "0", 16)
             peer.get(area, [blob for number, blob in enumerate(wanted) if bits >> number & 1])
     except BlockingIOError:
-        raise Refused("no-peer", "%s is silent for %d s" % (request["address"], PEER_SILENCE_S)) from None
+        raise Refused(
+            "no-peer", "%s has sent nothing for %d s" % (request["address"], PEER_SILENCE_S)
+        ) from None
     except (OSError, EOFError) as error:
         raise Refused("no-peer", "cannot fetch from %s: %s" % (request.get("address"), error)) from error
     return {**lacking_of(request), "bytes": peer.bytes}

@@ -137,7 +137,7 @@ def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
 
 
 def _unused_disks(services: Services, store: Reading[StoreFacts]) -> tuple[UnusedDisk, ...]:
-    """None where there is no store yet: reading facts does not create one."""
+    """Empty where there is no store yet: reading facts does not create one."""
     if store.value is None or not store.value.usable:
         raise TpuctlError("the store is not opened in the state in which it is")
     return unused_disks(services) if store.value.exists else ()

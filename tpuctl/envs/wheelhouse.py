@@ -103,7 +103,7 @@ def local_file(services: Services, pinned: PinnedEnvironment, item: Wheel, folde
 
 
 def _fetch(services: Services, name: str, item: Wheel, target: Path, folder: Path | None) -> None:
-    import urllib.error  # with all that they need, as long as all else that `env verify` imports
+    import urllib.error  # these two take as long to import as all else that `env verify` needs
     import urllib.request
 
     if item.url.startswith("gs://"):

@@ -69,7 +69,6 @@ class AgentLink:
         given: Input,
         sink: OutputSink,
         *,
-        env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
         on_end: Callable[[RemoteResult], None] | None = None,
@@ -86,7 +85,7 @@ class AgentLink:
             return ready
         pipe = secrets.token_hex(16)
         feeding = _Feeding(given, pipe, target.worker, should_stop, on_end)
-        request = render_session_request(command, env or {}, pipe=pipe)
+        request = render_session_request(command, {}, pipe=pipe)
 
         def heard(worker: int, stream: str, data: bytes) -> None:
             if worker == FEEDER:

@@ -54,8 +54,8 @@ class MountRef(Struct, frozen=True):
     """A bucket of a slice, or a folder of it, mounted at `path` on every host. `options` are by the keys of
     gcsfuse's configuration file, over those of the profile. `program` is the sha256 of a gcsfuse in the store,
     of `program_bytes`; empty for the one of Google's packages. `fleet` names the fleet file that asked for it;
-    empty for one made by hand. `leaving`: no pass mounts it; a command is
-    about to, or it is to be unmounted, and forgotten once it is."""
+    empty for one made by hand. `leaving`: no pass mounts it, because a command is about to mount it, or because
+    it is to be unmounted and then forgotten."""
 
     bucket: str
     path: str

@@ -49,8 +49,8 @@ def find_waste(store: Store, age_s: float, runs_after_s: float | None = None) ->
     """What `prune` would remove now, except for what only goes because of that. Raises rather than judge from
     what could not be read."""
     listed = store.list_blobs()
-    doomed = _find_garbage(store, listed, age_s)
-    return Waste(doomed, len(listed) - len(doomed), find_old(store, runs_after_s))
+    garbage = _find_garbage(store, listed, age_s)
+    return Waste(garbage, len(listed) - len(garbage), find_old(store, runs_after_s))
 
 
 def prune(store: Store, age_s: float, runs_after_s: float | None = None) -> Waste:
@@ -63,10 +63,10 @@ def prune(store: Store, age_s: float, runs_after_s: float | None = None) -> Wast
     old = find_old(store, runs_after_s)
     remove_old(store, old)
     listed = store.list_blobs()
-    doomed = _find_garbage(store, listed, age_s)
+    garbage = _find_garbage(store, listed, age_s)
     removed: list[StoredBlob] = []
-    for start in range(0, len(doomed), HANDFUL):
-        some = doomed[start : start + HANDFUL]
+    for start in range(0, len(garbage), HANDFUL):
+        some = garbage[start : start + HANDFUL]
         still = _References(store, listed).without(some) if start else some
         removed += [blob for blob in still if store.remove_blob(blob)]
     store.clear_leftovers(store.now() - age_s)

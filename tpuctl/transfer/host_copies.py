@@ -22,9 +22,9 @@ COPY_MAX_S = 900
 SERVE_IDLE_S = 60
 """A host that nobody has asked for anything for so long stops serving: nobody needs to tell it to."""
 PAUSE_S = 0.2
+"""Between two looks at copies, while there is time to look."""
 PATIENCE_S = 4.0
-"""Between two looks at copies, while there is time to look; so long a host waits for the end of its own before
-it answers, so that it need not be asked every second."""
+"""So long a host waits for the end of its copy before it answers, so that it need not be asked every second."""
 _NOT_BEGUN = CopyStatus(WorkerState.ABSENT)
 
 
