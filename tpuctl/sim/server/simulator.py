@@ -20,7 +20,7 @@ from tpuctl.sim.api.tpu_grpc import TpuGrpcApi
 from tpuctl.sim.api.tpu_rest import TpuRestApi
 from tpuctl.sim.compute import rest as compute
 from tpuctl.sim.compute.rest import ComputeApi
-from tpuctl.sim.gcs.door import Storage
+from tpuctl.sim.gcs.storage import Storage
 from tpuctl.sim.hosts.backend import HostBackend
 from tpuctl.sim.hosts.init import RIGHTS_DROPPED, give_to_hosts
 from tpuctl.sim.hosts.process.backend import ProcessHosts

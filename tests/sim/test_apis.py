@@ -22,7 +22,7 @@ from tpuctl.sim.api.tpu_rest import COMMON_ROUTES
 from tpuctl.sim.world.paths import storage_endpoint
 
 NODES = "/v2/projects/sim-project/locations/us-central2-b/nodes"
-EVERY_DOOR = [
+EVERY_API = [
     NODES,
     "/v2alpha1/projects/sim-project/locations",
     "/compute/v1/projects/sim-project",
@@ -59,7 +59,7 @@ def ask(
         connection.close()
 
 
-@pytest.mark.parametrize("path", EVERY_DOOR)
+@pytest.mark.parametrize("path", EVERY_API)
 @pytest.mark.parametrize("token", ["", "wrong", "Ünïcode"])
 def test_no_door_opens_without_the_token(sim: RunningSim, path: str, token: str) -> None:
     status, body = ask(sim, path, token=token.encode().decode("latin-1"))
