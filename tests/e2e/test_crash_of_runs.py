@@ -15,6 +15,8 @@ from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, ma
 from tests.support.surviving import Repair, Story, cases, survive_all
 from tpuctl.model.records import Limits, RunRecord, RunState, SliceState
 from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.provenance.parts import load_manifest
+from tpuctl.provenance.verify import verify_manifest
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import request_run, request_stop
 from tpuctl.runs.submit import check_request, freeze_run
@@ -130,8 +132,11 @@ class RunUpToItsEnd(RunUp):
     def check(self, place: MemoryPlace) -> None:
         assert state_of(place, "big") is SliceState.GONE
         assert nodes(place) == []
-        states = {run.state for run in list_runs(place.machine("server"))}
-        assert states == {RunState.SUCCEEDED}
+        server = place.machine("server")
+        runs = list_runs(server)
+        assert {run.state for run in runs} == {RunState.SUCCEEDED}
+        for run in runs:
+            assert verify_manifest(server, load_manifest(server, run.id), sealed=True) == []
 
 
 class UpForATime(Up):
