@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.typist import typist
+from tpuctl.lib.time import parse_timestamp
 
 if TYPE_CHECKING:
     from tests.support.wheels import Project
@@ -26,6 +27,8 @@ SIM_FIRST = 'eval "$(tpuctl sim env)"; '
 REAL_PACE = ("--speed", "100")
 """All delays of the real cloud, a hundred times faster: a slice is ready after 2 s, for example. For tests of
 what waits, races with the cloud or looks at it twice; others say nothing and wait for nothing."""
+NAMED_WITHIN_S = 30.0
+"""After its limit a run says who keeps it."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -93,6 +96,15 @@ class Session:
         program.write_text("#!/bin/sh\necho Google Cloud SDK 550.0.0\n")
         program.chmod(0o755)
         self.environ["PATH"] = f"{program.parent}{os.pathsep}{self.environ['PATH']}"
+
+    def stalled_after(self, run: str) -> tuple[float, str]:
+        """How long after its first attempt started a run stood still, by its own timeline, and its words."""
+        [attempt, *_] = self.json("manifest", run)["attempts"]
+        first = {row["event"]: row for row in reversed(attempt["timeline"])}
+        started, stalled = (parse_timestamp(first[event]["at"]) for event in ("started", "stalled"))
+        assert started is not None
+        assert stalled is not None
+        return stalled - started, first["stalled"]["detail"]
 
     def storage(self) -> str:
         """The address of the simulated Cloud Storage."""
