@@ -3,6 +3,7 @@
 Most of the processor time of a short command goes into imports, 0.6 s of it into Google's libraries. Each
 typed command is still a process of its own, with its environment, folder, standard files and exit status, and
 runs the same `main`. Tests of start-up, signals and processes by name use `Session.start`: the real script.
+The simulator that `sim up` starts is forked in the same way, in processes that are related as always.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import logging
 import os
 import select
 import signal
@@ -21,9 +23,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
+FORKED = ("tpuctl.sim.server.supervisor", "tpuctl.sim.server.process")
+"""Both import half a second's worth of modules before they do anything."""
 
 
 class Typist:
@@ -168,6 +172,27 @@ def _become(request: Mapping[str, object], files: Sequence[int]) -> None:
     )
 
 
+class ForkingPopen(subprocess.Popen[Any]):
+    """Starts the modules of `FORKED` without an interpreter of their own; all else as its parent class does."""
+
+    def __init__(self, args: Any, **options: Any) -> None:
+        if list(args[:2]) == [sys.executable, "-m"] and args[2] in FORKED:
+            options["preexec_fn"] = partial(_become_module, *args[2:])
+        super().__init__(args, **options)
+
+
+def _become_module(name: str, *words: str) -> NoReturn:
+    """Runs a module's `main` to its end, instead of the interpreter that the caller of Popen is about to be.
+
+    Popen goes on in the parent when its pipe for errors is closed, as by an exec.
+    """
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    atexit._clear()
+    logging.root.handlers.clear()
+    sys.argv = [name, *words]
+    _end_with(_run(lambda: sys.exit(sys.modules[name].main())))
+
+
 def _run(main: Callable[[], None]) -> int:
     """The exit status of the command, as the interpreter would make it of what `main` raises."""
     try:
@@ -183,7 +208,7 @@ def _run(main: Callable[[], None]) -> int:
     return 0
 
 
-def _end_with(status: int) -> None:
+def _end_with(status: int) -> NoReturn:
     """Ends as the interpreter does, but for freeing all modules one by one, which takes longer than most
     commands."""
     threading._shutdown()  # type: ignore[attr-defined]
@@ -215,11 +240,10 @@ def _import_everything() -> None:
         "netrc",
         "paramiko",
         "resource",
-        "tpuctl.sim.server.control",
     ):
         importlib.import_module(name)
     for module in pkgutil.walk_packages(tpuctl.__path__, "tpuctl."):
-        if not module.name.startswith(("tpuctl.sim.", "tpuctl.agent")) and module.name != "tpuctl.__main__":
+        if not module.name.startswith("tpuctl.agent") and module.name != "tpuctl.__main__":
             importlib.import_module(module.name)
     for name, read in vars(shipped_files).items():
         if name.startswith("load_") or name == "read_agent":
@@ -239,4 +263,5 @@ if __name__ == "__main__":
     from tests.support.killed_cli import main_until_killed
     from tpuctl.cli.main import main
 
+    subprocess.Popen = ForkingPopen  # type: ignore[misc]
     _end_with(_run(partial(main_until_killed, *asked["killed"]) if asked["killed"] else main))
