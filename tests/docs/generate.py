@@ -145,7 +145,7 @@ def record_session() -> str:
 def unhurried(transcript: str) -> list[str]:
     """The lines of a transcript that do not depend on how fast the machine was, nor does their order. Columns
     are as wide as their longest cell, so spaces are not compared."""
-    hurried = re.compile(r"waiting|is CREATING|asked \(after| doubt |SUSPEND")
+    hurried = re.compile(r"waiting|is (ACCEPTED|CREATING)|asked \(after| doubt |SUSPEND")
     lines = [" ".join(line.split()) for line in transcript.splitlines()]
     return sorted(line for line in lines if not hurried.search(line))
 
