@@ -1,0 +1,195 @@
+"""`mount add` and `mount rm` killed before and after each of their changes, on hosts in memory: no host has a
+mount that nobody can name, and the same command, its opposite or `mount check --heal` comes to its end."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.crashing import Crash, CrashPoint, make_crashing
+from tests.support.jobs import bring_up
+from tests.support.memory import provision
+from tests.support.memory.process import Process, Steps
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.services import CountingIds
+from tpuctl.errors import NotFoundError, PartialError
+from tpuctl.model.facts import BucketPlace
+from tpuctl.model.slice_spec import MountRef
+from tpuctl.mounts.follow import load_rules
+from tpuctl.mounts.spec import options_said
+from tpuctl.mounts.use import add_mount, check_mounts, heal_mounts, remove_mount
+from tpuctl.state.repository import get_slice
+
+PATH = "/mnt/b"
+FULL = "/mnt/full"
+"""Has files on one host."""
+
+
+class ProjectApi:
+    """Every bucket is near."""
+
+    def bucket_place(self, _bucket: str) -> BucketPlace:
+        return BucketPlace("US-CENTRAL2", "region")
+
+
+class Lab:
+    """A slice of two hosts, one process after the other on one machine, and what agents do about buckets."""
+
+    def __init__(self) -> None:
+        self.place = MemoryPlace()
+        self._processes = itertools.count(1)
+        self._ids = CountingIds()
+        bring_up(self.process(), "big")
+
+    def process(self) -> MemoryServices:
+        services = self.place.machine(process=next(self._processes))
+        services.ids, services.project_api = self._ids, ProjectApi()  # hosts remember each id
+        return services
+
+    def mount(self, process: Process, parameters: Any, _folder: str) -> Steps:
+        yield 0.1
+        if parameters["path"] == FULL and process.host is self.place.hosts.all()[1]:
+            raise provision.OperationFailed(f"{FULL} is not empty", permanent=True)
+        same = {key: parameters[key] for key in ("path", "bucket", "digest", "version")}
+        keeper = hashlib.sha256(parameters["keeper"].encode()).hexdigest()
+        mount = {**same, "state": "up", "alive": True, "keeper": keeper}
+        others = [each for each in self.mounts(process.host) if each["path"] != parameters["path"]]
+        self._tell(process.host, [*others, mount])
+
+    def unmount(self, process: Process, parameters: Any, _folder: str) -> Steps:
+        yield 0.1
+        left = [each for each in self.mounts(process.host) if each["path"] != parameters["path"]]
+        self._tell(process.host, left)
+
+    def mounts(self, host: Any) -> list[Any]:
+        return list(host.told.get("gcsfuse", {"mounts": []})["mounts"])
+
+    def _tell(self, host: Any, mounts: list[Any]) -> None:
+        host.told["gcsfuse"] = {"version": load_rules().pinned, "mounts": mounts}
+
+    def on_hosts(self) -> list[set[tuple[str, str]]]:
+        return [{(each["path"], each["digest"]) for each in self.mounts(h)} for h in self.place.hosts.all()]
+
+    def known(self) -> tuple[MountRef, ...]:
+        return get_slice(self.process(), "big").record.spec.mounts
+
+    def is_settled(self) -> bool:
+        """All hosts have what is known, as it is known, and nothing else."""
+        services = self.process()
+        rows = check_mounts(services, get_slice(services, "big").record)
+        paths = {each.path for each in self.known()}
+        return all(row["well"] for row in rows) and all({p for p, _ in has} == paths for has in self.on_hosts())
+
+
+@contextmanager
+def opened() -> Iterator[Lab]:
+    lab = Lab()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(provision.OPERATIONS, "mount_bucket", lab.mount)
+        patch.setitem(provision.OPERATIONS, "unmount_bucket", lab.unmount)
+        try:
+            yield lab
+        finally:
+            lab.place.close()
+
+
+Command = Callable[[MemoryServices], object]
+
+
+def add(path: str, **said: str) -> Command:
+    def command(services: MemoryServices) -> None:
+        record = get_slice(services, "big").record
+        options = options_said(said)
+        add_mount(services, record, f"gs://bucket:{path}", options=options, program=None, dry_run=False)
+
+    return command
+
+
+def rm(path: str) -> Command:
+    return lambda services: remove_mount(services, get_slice(services, "big").record, path, dry_run=False)
+
+
+def heal(services: MemoryServices) -> None:
+    heal_mounts(services, get_slice(services, "big").record)
+
+
+def refused(command: Command, *errors: type[Exception]) -> Command:
+    def refuses(services: MemoryServices) -> None:
+        with pytest.raises(errors):
+            command(services)
+
+    return refuses
+
+
+def or_nothing_there(command: Command) -> Command:
+    """The killed command came to its end, or had not begun."""
+
+    def may_find_nothing(services: MemoryServices) -> None:
+        try:
+            command(services)
+        except NotFoundError:
+            assert paths_of(services) == set()
+
+    return may_find_nothing
+
+
+def paths_of(services: MemoryServices) -> set[str]:
+    return {each.path for each in get_slice(services, "big").record.spec.mounts}
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(
+    ("first", "killed", "then", "left"),
+    [
+        ((), add(PATH), add(PATH), {PATH}),
+        ((), add(PATH), or_nothing_there(rm(PATH)), set()),
+        ((add(PATH),), add(PATH, ttl="7"), add(PATH, ttl="7"), {PATH}),
+        ((add(PATH),), add(PATH, ttl="7"), heal, {PATH}),
+        ((add(PATH),), rm(PATH), or_nothing_there(rm(PATH)), set()),
+        ((add(PATH),), rm(PATH), add(PATH), {PATH}),
+        ((add(PATH),), refused(add(FULL), PartialError), refused(add(FULL), PartialError), {PATH}),
+        ((add(PATH),), refused(add(FULL), PartialError), heal, {PATH}),
+    ],
+    ids=["add", "add-rm", "change", "change-heal", "rm", "rm-add", "refused", "refused-heal"],
+)
+def test_killed_at_each_change_it_comes_to_its_end(
+    first: tuple[Command, ...], killed: Command, then: Command, left: set[str], after: bool
+) -> None:
+    for at in itertools.count(1):
+        with opened() as lab:
+            for command in first:
+                command(lab.process())
+            services, point = lab.process(), CrashPoint(at, after=after)
+            make_crashing(services, point)
+            try:
+                killed(services)
+                break
+            except Crash:
+                stays = {each.path for each in lab.known() if not each.leaving}  # a pass brings these
+                for has in lab.on_hosts():
+                    assert stays <= {path for path, _ in has} <= {each.path for each in lab.known()}
+            then(lab.process())
+            assert {each.path for each in lab.known()} == left, at
+            assert not any(each.leaving for each in lab.known())
+            assert lab.is_settled(), (at, lab.on_hosts())
+    assert at > 5
+
+
+def test_hosts_that_have_it_otherwise_or_not_at_all_get_it_and_others_are_left_alone() -> None:
+    with opened() as lab:
+        add(PATH)(lab.process())
+        otherwise = lab.on_hosts()[0]
+        add(PATH, ttl="7")(lab.process())
+        asked, [first, second] = lab.on_hosts()[0], lab.place.hosts.all()
+        assert otherwise != asked
+        for has, missing in ((first, second), (second, first)):
+            missing.told.clear()
+            jobs = len(has.commands_seen)
+            add(PATH, ttl="7")(lab.process())
+            assert lab.on_hosts() == [asked, asked]
+            assert not any(" provision" in each for each in has.commands_seen[jobs:])
