@@ -44,6 +44,10 @@ def test_a_ready_slice_has_its_environment_and_says_so(session: Session) -> None
     assert (facts["state"], facts["env"]) == ("ready", "tiny")
     assert "environment" in session.type("status", "dev").stdout
     assert "initializing" in session.type("why", "dev").stdout
+    # One host installed it, the other one copied what became of it.
+    script = "cat .tpuctl/envs/*/tpuctl-env.json"
+    said = json.loads(session.type("exec", "--json", "dev", "--", "sh", "-c", script).stdout)
+    assert ["sealed" in json.loads(row["stdout"]) for row in said] == [True, False]
 
 
 def test_the_same_again_changes_nothing_in_the_cloud_or_on_hosts(session: Session) -> None:

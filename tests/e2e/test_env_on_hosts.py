@@ -151,6 +151,9 @@ def test_a_run_brings_its_environment_along_and_a_replaced_slice_gets_it_again(s
     words = ("--env", "along", "--on", "big", "--no-checkpoint", "--name", "comes")
     session.type("run", *words, "--", "python", "-c", "import along")
     assert "along==1.0" in session.type("manifest", "comes").stdout
+    key = session.json("manifest", "comes")["attempts"][-1]["hosts"][0]["environment_key"]
+    marks = [json.loads(on(session, worker, f"cat .tpuctl/envs/{key}/tpuctl-env.json")) for worker in range(2)]
+    assert ["sealed" in mark for mark in marks] == [True, False]
 
 
 def test_a_half_made_environment_is_never_used(alike: Session) -> None:

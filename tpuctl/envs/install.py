@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,6 @@ from tpuctl.hosts.provision import (
     Provisioned,
     Unanswered,
     Verdict,
-    provision,
     sections_of,
 )
 from tpuctl.hosts.targets import host_targets
@@ -36,7 +35,7 @@ from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord
 from tpuctl.model.verdict import Blocked, Done, Wait
 from tpuctl.state.leases import take_lease
-from tpuctl.transfer.prepare import deliver_files, require_all
+from tpuctl.transfer.prepare import require_all
 
 
 class Told(Struct, frozen=True):
@@ -58,10 +57,7 @@ class HostEnvironment:
         self._pinned = pinned
         self._run = run
         self._attempt = attempt
-        # A run that starts does not wipe away what somebody changed: it says so, and a person decides.
-        self._kind = environment_kind(
-            services, pinned, run.slice_name, asked_by=f"{run.id}-{attempt.number}", mend=False
-        )
+        self._kind = EnvironmentKind(pinned, run.slice_name, services.environment_installer, mend=False)
 
     @property
     def on_cpu(self) -> bool:
@@ -107,17 +103,19 @@ class HostEnvironment:
         Raises PartialError when hosts do not answer, when an install failed or when hosts differ.
         """
         began = self._services.clock.now()
-        verdict = provision(
+        # A run that starts does not wipe away what somebody changed: it says so, and a person decides.
+        shared = shared_install(
+            self._services,
             self._agent,
             targets,
-            lambda _: (self._kind,),
-            slice_name=self._run.slice_name,
-            fence=self._attempt.fence,
-            deliver=deliver_files(self._services, self._agent, until),
-            retry=False,
+            self._pinned,
+            self._run.slice_name,
+            owner=f"{self._run.id}-{self._attempt.number}",
+            mend=False,
+            until=until,
             also=LOOKED_AT,
-            told=told.facts if told is not None else (),
         )
+        verdict = shared.step(self._attempt.fence, told.facts if told is not None else ())
         ended = self._services.clock.now()
         if told is not None:
             began, ended = told.began, told.ended
@@ -177,6 +175,43 @@ def environment_kind(
     )
 
 
+def shared_install(
+    services: Services,
+    agent: HostAgent,
+    targets: Sequence[HostTarget],
+    pinned: PinnedEnvironment,
+    slice_name: str,
+    *,
+    owner: str,
+    mend: bool = True,
+    alone: bool = False,
+    retry: bool = False,
+    until: float | None = None,
+    also: Collection[Section] = (),
+) -> SharedInstall:
+    """An environment for the hosts of a slice, of which one installs it; see `SharedInstall`."""
+
+    @cache
+    def make_kind(seal: bool, sealed: Sequence[SealedFile]) -> EnvironmentKind:
+        return environment_kind(
+            services, pinned, slice_name, asked_by=owner, mend=mend, seal=seal, sealed=sealed
+        )
+
+    return SharedInstall(
+        services,
+        agent,
+        targets,
+        pinned,
+        make_kind,
+        slice_name=slice_name,
+        owner=owner,
+        alone=alone,
+        retry=retry,
+        until=until,
+        also=also,
+    )
+
+
 def host_environment(
     services: Services, agent: HostAgent, run: RunRecord, attempt: Attempt
 ) -> HostEnvironment | None:
@@ -204,13 +239,8 @@ def apply_environment(
     """
     agent = HostAgent(services.remote, services.agent_source)
     targets = host_targets(services, record)
-    asked_by = services.ids.new_id()
-
-    @cache
-    def make_kind(seal: bool, sealed: Sequence[SealedFile]) -> EnvironmentKind:
-        return environment_kind(services, pinned, record.name, asked_by=asked_by, seal=seal, sealed=sealed)
-
-    shared = SharedInstall(services, agent, targets, pinned, make_kind, slice_name=record.name, owner=asked_by)
+    owner = services.ids.new_id()
+    shared = shared_install(services, agent, targets, pinned, record.name, owner=owner, alone=True)
     found: list[Verdict] = []
 
     def step() -> Outcome:

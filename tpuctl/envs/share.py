@@ -3,7 +3,7 @@ seals it, the others copy the files that it became, and look at them as they wou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tpuctl.engine.services import Services
 from tpuctl.envs.facts import find_sealed, free_bytes
@@ -11,8 +11,16 @@ from tpuctl.envs.pinned import ARCHIVE, PinnedEnvironment, SealedFile, bytes_of_
 from tpuctl.envs.plan import SPARE_BYTES, EnvironmentKind
 from tpuctl.envs.spec import InstallFrom
 from tpuctl.hosts.agent import HostAgent, Reply
-from tpuctl.hosts.facts import Facts
-from tpuctl.hosts.provision import PATIENCE_ALONE_S, Provisioned, Unanswered, Verdict, provision, sections_of
+from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.provision import (
+    PATIENCE_ALONE_S,
+    PATIENCE_S,
+    Provisioned,
+    Unanswered,
+    Verdict,
+    provision,
+    sections_of,
+)
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.transfer.distribute import distribute_in_steps
@@ -21,6 +29,8 @@ from tpuctl.transfer.lacking import Where
 from tpuctl.transfer.prepare import SLICE_S, deliver_files
 from tpuctl.transfer.tree import Blob, Content, TreeFile, render_tree
 
+BRISK_S = 3.0
+"""So long a step that has other things to do watches copies."""
 AREA = Where("sealed", hosts_only=True)
 MakeKind = Callable[[bool, Sequence[SealedFile]], EnvironmentKind]
 """The environment on a host that is to seal it, or that is made of what is sealed."""
@@ -28,6 +38,10 @@ MakeKind = Callable[[bool, Sequence[SealedFile]], EnvironmentKind]
 
 class SharedInstall:
     """One environment on all `targets`; `step` is called until it says Provisioned, under the slice's lease.
+
+    A command that is `alone`, and waits for nothing else, uses all of a step's time to watch hosts at work.
+    `owner` is whose copies and tries they are, `until` the end of the step, `also` what else its caller wants
+    to know of hosts, `retry` whether what failed is tried again.
 
     Nothing is remembered from step to step: which host has sealed it, how far a copy is and what is installed
     the hosts say.
@@ -43,6 +57,10 @@ class SharedInstall:
         *,
         slice_name: str,
         owner: str,
+        alone: bool,
+        retry: bool = False,
+        until: float | None = None,
+        also: Collection[Section] = (),
     ) -> None:
         self._services = services
         self._agent = agent
@@ -52,22 +70,37 @@ class SharedInstall:
         self._plain = make_kind(False, ())
         self._slice = slice_name
         self._owner = owner
+        self._retry = retry
+        self._until = until
+        self._also = also
+        self._patience_s = PATIENCE_ALONE_S if alone else PATIENCE_S
+        self._watch_s = SLICE_S if alone else BRISK_S
 
-    def step(self, fence: int) -> Verdict:
-        """Where that leaves the hosts, after no more than STEP_MAX_S."""
-        until = self._services.clock.now() + SLICE_S - PATIENCE_ALONE_S
-        sections = sorted(sections_of([self._plain]))
-        answers = self._agent.facts(self._targets, {"sections": sections, "patience_s": PATIENCE_ALONE_S})
-        facts = {answer.worker: answer.value for answer in answers if answer.value is not None}
-        if len(facts) < len(self._targets):
-            return Unanswered(tuple[Reply[Facts], ...](each for each in answers if each.value is None))
-        planned = {worker: self._plain.plan(told) for worker, told in facts.items()}
-        lacking = [target for target in self._targets if planned[target.worker]]
-        blocked = any(isinstance(each, Blocked) for each in planned.values())
+    @property
+    def sections(self) -> frozenset[Section]:
+        """Of the facts of hosts, those that `step` looks at."""
+        return self._plain.sections
+
+    def step(self, fence: int, told: Sequence[Facts] = ()) -> Verdict:
+        """Where that leaves the hosts, after no more than STEP_MAX_S. They are not asked what they just `told`,
+        in the order of the targets."""
+        until = self._services.clock.now() + self._watch_s - self._patience_s
+        facts = {target.worker: each for target, each in zip(self._targets, told, strict=False)}
+        if not told:
+            asked = {
+                "sections": sorted(sections_of([self._plain], self._also)),
+                "patience_s": self._patience_s,
+            }
+            answers = self._agent.facts(self._targets, asked)
+            facts = {answer.worker: answer.value for answer in answers if answer.value is not None}
+            if len(facts) < len(self._targets):
+                return Unanswered(tuple[Reply[Facts], ...](each for each in answers if each.value is None))
+        lacking = [target for target in self._targets if self._plain.lacks(facts[target.worker])]
+        blocked = any(isinstance(self._plain.plan(each), Blocked) for each in facts.values())
         if blocked or not lacking or not self._shareable():
             return self._provision(self._targets, facts, fence)
         source = self._source(facts, lacking)
-        if source is None and len(lacking) > 1:
+        if source is None and len(lacking) == len(self._targets) > 1:
             first = lacking[0]
             verdict = self._provision([first], facts, fence, seal=True)
             while isinstance(verdict, Wait) and self._services.clock.now() < until:
@@ -135,7 +168,7 @@ class SharedInstall:
             Content(tree, lambda _: ()),
             clock=self._services.clock,
             emit=self._services.emit,
-            until=self._services.clock.now() + SLICE_S,
+            until=self._services.clock.now() + self._watch_s,
             job=CopyJob(self._owner, fence),
             complete=[source],
             where=AREA,
@@ -159,8 +192,9 @@ class SharedInstall:
             lambda target: (self._make_kind(seal, sealed.get(target.worker, ())),),
             slice_name=self._slice,
             fence=fence,
-            deliver=deliver_files(self._services, self._agent),
-            retry=False,
+            deliver=deliver_files(self._services, self._agent, self._until),
+            retry=self._retry,
+            also=self._also,
             told=[facts[target.worker] for target in targets if target.worker in facts],
-            patience_s=PATIENCE_ALONE_S,
+            patience_s=self._patience_s,
         )

@@ -14,12 +14,14 @@ from tpuctl.config.settings import Config
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.run_spec import EnvironmentRef, FrozenEnvironment
 from tpuctl.model.slice_spec import SliceSpec
 
 if TYPE_CHECKING:
-    from tpuctl.envs.plan import EnvironmentKind
+    from tpuctl.envs.share import SharedInstall
 
 
 NO_ENVIRONMENT = "none"
@@ -85,12 +87,17 @@ def store_environment(services: Services, environment: FrozenEnvironment | None)
     services.store.put_blob(environment.content)
 
 
-def desired_environment(services: Services, record: SliceRecord) -> list[EnvironmentKind]:
-    """What the slice asks of its hosts about environments."""
+def share_environment(
+    services: Services, agent: HostAgent, record: SliceRecord, until: float
+) -> SharedInstall | None:
+    """The environment of the slice, for its hosts; None where it has none."""
     if record.spec.env is None:
-        return []
-    from tpuctl.envs.install import environment_kind
+        return None
+    from tpuctl.envs.install import shared_install
     from tpuctl.envs.pinned import parse_frozen
 
     pinned = parse_frozen(services.store.get_blob(record.spec.env.spec))
-    return [environment_kind(services, pinned, record.name)]
+    incarnation = record.incarnation
+    owner = f"{record.name}-{incarnation.number if incarnation is not None else 0}"
+    targets = host_targets(services, record)
+    return shared_install(services, agent, targets, pinned, record.name, owner=owner, retry=True, until=until)

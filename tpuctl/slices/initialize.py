@@ -19,7 +19,7 @@ from tpuctl.model.records import Doubt, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Done, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.disks import attach_disks, desired_disks, note_disks
-from tpuctl.slices.environment import desired_environment
+from tpuctl.slices.environment import share_environment
 from tpuctl.slices.mounts import desired_mounts
 from tpuctl.transfer.prepare import deliver_files
 
@@ -28,18 +28,14 @@ TOLD_AFTER = 3
 
 
 def desired_on_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
-    """What the specification of a slice requires of each host, in the order of the work: a disk before what is
-    mounted on it, and that before the environment that may lie there."""
-    return (
-        *desired_disks(services, record),
-        *desired_mounts(services, record),
-        *desired_environment(services, record),
-    )
+    """What a slice requires of each host by itself, in the order of the work: a disk before what is mounted on
+    it."""
+    return (*desired_disks(services, record), *desired_mounts(services, record))
 
 
 def hosts_answered(context: ReconcileContext) -> Outcome:
     """All hosts answer: READY, or INITIALIZING where something has to be provisioned."""
-    if not desired_on_hosts(context.services, context.record):
+    if context.record.spec.env is None and not desired_on_hosts(context.services, context.record):
         return become_ready(context)
     answered = counted(len(context.incarnation.workers), "host")
     context.journal("initializing", f"{answered} answered")
@@ -54,11 +50,12 @@ def initialize_hosts(context: ReconcileContext) -> Outcome:
 
 
 def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
-    """One step of provisioning. Hosts that do not answer take the slice back to BOOTING, where silence is
-    judged."""
+    """One step of provisioning: `kinds`, and then the environment, which may lie there and is shared
+    between hosts. Those that do not answer take the slice back to BOOTING, where silence is judged."""
     services, record = context.services, context.record
     until = services.clock.now() + HOST_TIME_S
     agent = HostAgent(TimedRemote(services.remote, services.clock, until), services.agent_source)
+    environment = share_environment(services, agent, record, until)
     try:
         verdict = provision(
             agent,
@@ -67,11 +64,15 @@ def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
             slice_name=record.name,
             fence=context.fence,
             deliver=deliver_files(services, agent, until),
+            also=environment.sections if environment is not None else (),
         )
+        if isinstance(verdict, Provisioned):
+            note_disks(services, record, verdict.rows)
+            if environment is not None:
+                verdict = environment.step(context.fence, verdict.facts)
     except PartialError as error:
         return Outcome(Wait(error.message), acted=False)
     if isinstance(verdict, Provisioned):
-        note_disks(services, record, verdict.rows)
         return become_ready(context)
     if isinstance(verdict, Unanswered):
         return _unanswered(context, verdict)
