@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -35,6 +36,7 @@ RECENT_S = 600.0
 RESTARTS_MAX = 6  # within RECENT_S; after that it is tried every PATIENCE_S
 PATIENCE_S = 300.0
 LOG_MAX = 1 << 20
+MODULE = rb"\tgithub\.com/googlecloudplatform/gcsfuse/v\d\tv(\d+\.\d+\.\d+)"
 DENIED = ("code = PermissionDenied", "Error 403")
 LOOK = "another path, or move what is there: tpuctl exec SLICE -- %s %s"
 
@@ -502,6 +504,24 @@ def install_program(source, sha256):
     return program_in(folder)
 
 
+def version_of(program):
+    """As it says itself; one that `go install` made says none, and has that of its module. Else `unknown`."""
+    said = subprocess.run([program, "--version"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL).stdout
+    found = re.search(rb"version v?(\d+\.\d+\.\d+)", said)
+    if not found:
+        with open(program, "rb") as file:
+            found = re.search(MODULE, file.read())
+    return found.group(1).decode() if found else "unknown"
+
+
+def check_version(program, wanted):
+    """Raises Refused for one whose options were not checked, or that has known defects."""
+    found = version_of(program)
+    if found not in (wanted, "unknown"):
+        raise Refused("this gcsfuse is %s, not %s" % (found, wanted), "TPUCTL_GCSFUSE=FILE: one of %s" % wanted)
+    return found
+
+
 def up(plan_file):
     plan = read_json(plan_file)
     here = os.path.dirname(os.path.abspath(plan_file))
@@ -534,6 +554,7 @@ def begin(folder, plan, old, here):
         program = install_program(os.path.join(here, "gcsfuse"), plan["program"])
     else:
         program = shutil.which("gcsfuse") or "gcsfuse"
+    plan["version"] = check_version(program, plan["version"])
     if old is None:
         clear_foreign(plan["path"])
         check_point(plan["path"])

@@ -36,6 +36,7 @@ HOST: Mapping[str, Any] = {
 
 def facts(kind: Mounted = PLAIN, *, root: str = "sudo", there: bool = True, **more: Any) -> Facts:
     mount = {"path": "/mnt/data", "bucket": "data", "digest": kind.digest, "state": "up", "alive": True}
+    mount["version"] = more.pop("serves", RULES.pinned)
     mount["keeper"] = hashlib.sha256(FILES.keeper).hexdigest()
     gcsfuse = {
         "version": more.pop("version", ""),
@@ -126,6 +127,7 @@ def test_only_what_is_mounted_is_unmounted() -> None:
     assert Unmounted("/mnt/other", b"keeper").plan(facts()) == ()
 
 
-def test_the_row_of_a_host_has_version_and_options() -> None:
-    row = PLAIN.row(facts(options=["rw", "allow_other"]))
-    assert row[PLAIN.column] == f"gs://data gcsfuse {RULES.pinned} {PLAIN.digest} rw,allow_other"
+@pytest.mark.parametrize("version", [RULES.pinned, "unknown"])
+def test_the_row_of_a_host_has_version_and_options_as_they_are(version: str) -> None:
+    row = PLAIN.row(facts(options=["rw", "allow_other"], serves=version))
+    assert row[PLAIN.column] == f"gs://data gcsfuse {version} {PLAIN.digest} rw,allow_other"

@@ -79,6 +79,29 @@ def test_a_package_is_unpacked_and_one_without_gcsfuse_refused(
     assert os.listdir(tmp_path / "programs") == [sha256[:16]]
 
 
+@pytest.mark.parametrize(
+    ("said", "inside", "found"),
+    [
+        ("gcsfuse version 3.11.2 (Go version go1.26)", "", "3.11.2"),
+        ("gcsfuse version v3.5.0", "", "3.5.0"),
+        ("gcsfuse version unknown", "\tgithub.com/googlecloudplatform/gcsfuse/v3\tv3.5.0\th1:x", "3.5.0"),
+        ("gcsfuse version unknown", "\tgithub.com/googlecloudplatform/gcsfuse/v3\t(devel)", "unknown"),
+    ],
+)
+def test_a_gcsfuse_of_another_version_is_refused(
+    keeper: dict[str, Any], tmp_path: Path, said: str, inside: str, found: str
+) -> None:
+    program = tmp_path / "gcsfuse"
+    program.write_text(f"#!/bin/sh\necho '{said}'\n#{inside}\n")
+    program.chmod(0o755)
+    if found == "3.5.0":
+        with pytest.raises(keeper["Refused"], match=r"is 3\.5\.0, not 3\.11\.2") as refused:
+            keeper["check_version"](str(program), "3.11.2")
+        assert refused.value.hint.startswith("TPUCTL_GCSFUSE=")
+    else:
+        assert keeper["check_version"](str(program), "3.11.2") == found
+
+
 def test_only_what_a_server_keeps_is_unmounted(keeper: dict[str, Any], tmp_path: Path) -> None:
     assert keeper["unmount"](str(tmp_path)) == ""
     assert "is mounted on /proc" in keeper["unmount"]("/proc")

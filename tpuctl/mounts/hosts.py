@@ -108,8 +108,10 @@ class Mounted(Struct, frozen=True):
 
     def row(self, facts: Facts) -> Mapping[str, str]:
         there = find_mount(facts, self.ref.path)
-        options = ",".join(there.options) if there is not None else ""
-        return {self.column: f"{self.ref.source} gcsfuse {self.version} {self.digest} {options}"}
+        if there is None:
+            return {}
+        options = ",".join(there.options)
+        return {self.column: f"{self.ref.source} gcsfuse {there.version} {there.digest} {options}"}
 
 
 class Unmounted(Struct, frozen=True):
