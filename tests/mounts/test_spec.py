@@ -17,6 +17,7 @@ from tpuctl.mounts.spec import (
     parse_option,
     parse_ttl,
     ttl_options,
+    typed_mount,
 )
 
 PROFILES = ("checkpoint", "train")
@@ -34,10 +35,26 @@ def parse(text: str) -> MountRef:
         ("gs://data/a/b/:/mnt/data", MountRef("data", "/mnt/data", "train", "a/b")),
         ("gs://data:/home/ada/ckpt:checkpoint", MountRef("data", "/home/ada/ckpt", "checkpoint")),
         ("gs://a.b_c-d/x y:/data", MountRef("a.b_c-d", "/data", "train", "x y")),
+        (
+            "gs://data:/mnt/data,ttl=5,cache-size=3,implicit-dirs,write:create-empty-file=true,read-only",
+            MountRef(
+                "data",
+                "/mnt/data",
+                "train",
+                options={
+                    **ttl_options(5),
+                    "implicit-dirs": "true",
+                    "file-cache.max-size-mb": "3072",
+                    "write.create-empty-file": "true",
+                },
+                read_only=True,
+            ),
+        ),
     ],
 )
 def test_what_can_be_said(text: str, wanted: MountRef) -> None:
     assert parse(text) == wanted
+    assert parse(typed_mount(wanted)) == wanted
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.provenance.samples import a_manifest
-from tests.support.builders import a_slice
+from tests.support.builders import a_slice, a_spec
 from tests.support.jobs import SPEC
+from tests.support.services import sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.config.settings import resolve
+from tpuctl.disks.clone import create_master
 from tpuctl.disks.make import save_record
+from tpuctl.disks.rules import DiskRules
+from tpuctl.engine.events import Warn
+from tpuctl.lib.codec import to_data
+from tpuctl.model.cloud import Tier
 from tpuctl.model.disks import DiskRecord, DiskRequest
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.shipped_files import load_disk_rules
+from tpuctl.model.slice_spec import MountRef, SliceRequest
 from tpuctl.provenance.manifest import AttemptSection, AttemptSlice, RunManifest, typed
 from tpuctl.provenance.rerun import Available, Bucket, DiskThere, Fate, is_possible, plan_rerun, world_sizes
+from tpuctl.runs.rerun import resolve_like
 from tpuctl.runs.rerun_disks import find_disks
+from tpuctl.slices.resolve import WantedSlice
 
 
 def made(**parts: Any) -> RunManifest:
@@ -89,13 +102,119 @@ def test_disks_are_kept_or_copied_or_missing_with_their_cost(there, kind, disk):
     assert plan.get("disk /mnt/data") == disk
 
 
-def test_what_to_type_for_a_disk_that_is_called_like_a_word_of_the_command(services):
-    row = {"name": "a", "path": "/mnt/my data", "type": PD, "mode": "rw"}
+A_CLONE = {"master": "data", "generation": 1, "snapshot": "data-s"}
+TO_BIG = "--to big --path /mnt/data"
+OWN_COPY = "tpuctl disk clone data --rw --name data-2 --zone us-central2-b"
+
+
+def a_disk(name: str, *, kind: str = PD, zone: str = "us-central2-b", generation: int = 0) -> DiskRecord:
+    return DiskRecord(name, DiskRequest(name, zone, kind, 10, {}), "ada", 0.0, "data", generation)
+
+
+@pytest.mark.parametrize(
+    ("row", "records", "hint"),
+    [
+        pytest.param(
+            {"name": "data-g1", "type": ML, "mode": "ro", **A_CLONE},
+            [a_disk("data", kind=ML), a_disk("data-g1", kind=ML, generation=1)],
+            f"tpuctl disk clone data {TO_BIG} --type {PD} --from-snapshot data-s",
+            id="clone-of-another-type",
+        ),
+        pytest.param(
+            {"name": "data-g1", "type": PD, "mode": "ro", **A_CLONE},
+            [a_disk("data")],
+            f"tpuctl disk clone data {TO_BIG} --from-snapshot data-s",
+            id="clone-that-is-gone",
+        ),
+        pytest.param(
+            {"name": "data", "type": PD, "mode": "rw"},
+            [a_disk("data")],
+            f"tpuctl disk attach data {TO_BIG}",
+            id="master",
+        ),
+        pytest.param(
+            {"name": "data", "type": ML, "mode": "rw"},
+            [a_disk("data", kind=ML)],
+            f"{OWN_COPY} --type {PD}, then tpuctl disk attach data-2 {TO_BIG}",
+            id="master-of-another-type",
+        ),
+        pytest.param(
+            {"name": "data", "type": PD, "mode": "rw"},
+            [a_disk("data", zone="us-east5-b")],
+            f"{OWN_COPY}, then tpuctl disk attach data-2 {TO_BIG}",
+            id="master-elsewhere",
+        ),
+        pytest.param(
+            {"name": "data", "type": PD, "mode": "rw"},
+            [],
+            f"tpuctl disk ls; with one of the same content: tpuctl disk attach NAME {TO_BIG}",
+            id="master-that-is-gone",
+        ),
+        pytest.param(
+            {"name": "data-g1", "type": PD, "mode": "ro", **A_CLONE},
+            [],
+            f"tpuctl disk ls; with one of the same content: tpuctl disk attach NAME {TO_BIG}",
+            id="clone-and-master-that-are-gone",
+        ),
+        pytest.param(
+            {"name": "a", "path": "/mnt/my data", "type": PD, "mode": "rw"},
+            [a_disk("a", zone="us-east5-b")],
+            "tpuctl disk clone a --rw --name a-2 --zone us-central2-b, then "
+            "tpuctl disk attach a-2 --to big --path '/mnt/my data'",
+            id="called-like-a-word-of-the-command",
+        ),
+    ],
+)
+def test_what_to_type_for_a_disk_that_the_slice_lacks(services, row, records, hint):
+    row = {"path": "/mnt/data", **row}
     attempt = AttemptSection(1, AttemptSlice(1), disks=(row, {}))
-    save_record(services, DiskRecord("a", DiskRequest("a", "us-east5-b", PD, 10, {}), "ada", 0.0, "a"))
-    found = find_disks(services, made(attempts=(attempt,)), a_slice())
-    clone = "tpuctl disk clone a --rw --name a-2 --zone us-central2-b"
-    assert found["/mnt/my data"].hint == f"{clone}, then tpuctl disk attach a-2 --to big --path '/mnt/my data'"
+    for record in records:
+        save_record(services, record)
+    manifest = made(attempts=(attempt,))
+    assert find_disks(services, manifest, a_slice())[row["path"]].hint == hint
+    new = find_disks(services, manifest, WantedSlice("of-run", (a_spec(),)))[row["path"]].hint
+    up = "tpuctl up v4-16 SLICE --zone us-central2-b, then "
+    assert new == f"{up}{hint.replace('--to big', '--to SLICE')}, then rerun with --on SLICE"
+
+
+THERE = MountRef("sim-bucket", "/mnt/sets", "train", "sets", {"implicit-dirs": "true"}, read_only=True)
+LOST = MountRef("no-such-bucket", "/mnt/lost", "train")
+
+
+@pytest.fixture(scope="module")
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSim]:
+    with running_sim(tmp_path_factory.mktemp("sim")) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("disks", "mounts", "kept", "said"),
+    [
+        pytest.param([], [THERE], (("/mnt/sets",), ()), None, id="all-there"),
+        pytest.param(["no-disk"], [THERE], (("/mnt/sets",), ()), "disks: no disk called", id="disk-gone"),
+        pytest.param(["data"], [LOST], ((), ("/mnt/data",)), "mounts: bucket gs://no-such", id="bucket-gone"),
+        pytest.param([], [LOST], ((), ()), "mounts: bucket gs://no-such", id="bucket-gone-without-disks"),
+        pytest.param(["no-disk"], [LOST], ((), ()), "disks and mounts: no disk called", id="both-gone"),
+    ],
+)
+def test_a_new_slice_keeps_what_it_can_have_and_says_why_not_all(
+    sim: RunningSim, tmp_path: Path, disks: list[str], mounts: list[MountRef], kept: Any, said: str | None
+) -> None:
+    with sim_services(sim, tmp_path) as services:
+        if "data" in disks:
+            request_of_disk = DiskRequest("data", "us-central2-b", PD, 10, {})
+            create_master(services, DiskRules(load_disk_rules()), request_of_disk, "data")
+        rows = tuple({"name": name, "mode": "READ_WRITE", "path": f"/mnt/{name}"} for name in disks)
+        was = replace(made().slice, disks=rows, mounts=tuple(to_data(each) for each in mounts))
+        request = SliceRequest("v4-8", zone=("us-central2-b",), tier=Tier.SPOT, pay=True)
+        config = resolve([], Path("/nowhere"))
+        found = resolve_like(services, config, made(slice=was), request, "again", tmp_path).spec
+        told = [event.text for event in services.events if isinstance(event, Warn)]
+    assert (tuple(each.path for each in found.mounts), tuple(each.path for each in found.disks)) == kept
+    assert all(each == THERE for each in found.mounts)
+    assert [text[: len(f"without its {said}")] for text in told] == (
+        [] if said is None else [f"without its {said}"]
+    )
 
 
 def test_data_is_the_same_or_named():

@@ -131,6 +131,14 @@ def typed_as(key: str, value: str, *, flag: bool) -> str:
     return f"--{word} {value}" if word else f"--opt {own}={value}"
 
 
+def typed_mount(ref: MountRef) -> str:
+    """How it is said again: what `parse_mount` makes `ref` of."""
+    words = [typed_as(key, value, flag=False) for key, value in ref.options.items()]
+    return ",".join(
+        [f"{ref.source}:{ref.path}:{ref.profile}", *words, *(["read-only"] if ref.read_only else [])]
+    )
+
+
 def parse_ttl(text: str) -> int:
     """Seconds, -1 for `forever`. Raises UsageError."""
     if text == FOREVER:

@@ -189,6 +189,11 @@ def _mounts(manifest: RunManifest, there: Available) -> Iterable[Change]:
         source = str(row.get("source") or _source(row))
         if path not in mounted:
             hint = f"tpuctl mount add {source}:{path} --on {there.slice_name}"
+            if there.new_slice:
+                kind, zone = there.spec.accelerator_type, there.spec.zone
+                hint = (
+                    f"tpuctl up {kind} SLICE --zone {zone} --mount {source}:{path}, then rerun with --on SLICE"
+                )
             yield Change(Fate.MISSING, f"mount {path}", f"{source} is not on {there.slice_name}", hint)
         else:
             fate = Fate.KEPT if mounted[path] == source else Fate.CHANGED

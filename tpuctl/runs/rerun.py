@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -10,22 +11,27 @@ from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.datasets.receipt import find_receipt
+from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import check_use
 from tpuctl.envs.pinned import parse_frozen
 from tpuctl.errors import BadManifestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import from_data, to_data
+from tpuctl.model.disks import DiskMode
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec
 from tpuctl.model.shipped_files import load_mount_table
+from tpuctl.model.slice_spec import MountRef, SliceRequest
+from tpuctl.mounts.spec import typed_mount
 from tpuctl.provenance.bundle import code_problem
 from tpuctl.provenance.manifest import Row, RunManifest, typed
 from tpuctl.provenance.rerun import Available, Bucket, Change, is_possible, plan_rerun
 from tpuctl.runs.data import data_problems
 from tpuctl.runs.rerun_disks import find_disks
 from tpuctl.runs.submit import Submission, check_request, recorded_settings
+from tpuctl.slices.bring_up import resolve_wanted
 from tpuctl.slices.mounts import check_home
 from tpuctl.slices.resolve import WantedSlice
 from tpuctl.transfer.bundle import CodeBundle
@@ -92,6 +98,41 @@ def prepare_rerun(
     code = _code(services, manifest)
     submission = Submission(spec, code, frozen, wanted, settings, rerun_of=manifest.run.id)
     return Rerun(plan, submission)
+
+
+def resolve_like(
+    services: Services,
+    config: Config,
+    manifest: RunManifest,
+    request: SliceRequest,
+    name: str | None,
+    directory: Path,
+) -> WantedSlice:
+    """A new slice as `request` says, with the disks and mounts of the run. Where it cannot have one of its
+    disks it keeps the mounts, and the other way round, and the plan says so. Raises as `resolve_wanted`."""
+    was = manifest.slice
+    try:
+        mounts = tuple(typed_mount(from_data(MountRef, row)) for row in was.mounts)
+    except ValueError as error:
+        raise BadManifestError(f"the mounts of run {manifest.run.id} are damaged: {error}") from error
+    short = {str(mode): mode.short for mode in DiskMode}
+    disks = tuple(f"{row['name']}:{short.get(row['mode'], row['mode'])}:{row['path']}" for row in was.disks)
+    had, refused = {"disk": disks, "mount": mounts}, ""
+    kept: tuple[str, ...]
+    for kept in (("disk", "mount"), ("mount",), ("disk",)):
+        if all(had[part] for part in kept):
+            full = replace(request, **{part: had[part] for part in kept})
+            try:
+                found = resolve_wanted(services, config, full, name, directory)
+                break
+            except TpuctlError as error:
+                refused = refused or error.message
+    else:
+        kept, found = (), resolve_wanted(services, config, request, name, directory)
+    if refused:
+        lost = " and ".join(f"{part}s" for part, words in had.items() if words and part not in kept)
+        services.emit(Warn("", f"without its {lost}: {refused}"))
+    return found
 
 
 def _receipts(manifest: RunManifest, newer: Mapping[str, Receipt]) -> tuple[Receipt, ...]:

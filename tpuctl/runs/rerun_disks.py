@@ -58,6 +58,9 @@ def _what_to_type(services: Services, row: Row, target: Target, kind: str) -> tu
     first = f"tpuctl up {target.spec.accelerator_type} SLICE --zone {zone}, then " if new else ""
     again = ", then rerun with --on SLICE" if new else ""
     place = f"--to {slice_name} --path {quote(str(row.get('path')))}"
+    if record is None and _record(services, master) is None:
+        known = f"tpuctl disk ls; with one of the same content: tpuctl disk attach NAME {place}"
+        return "", f"{first}{known}{again}"
     if record is None or (record.generation and record.request.zone == zone and other):
         older = f" --from-snapshot {quote(row['snapshot'])}" if row.get("snapshot") else ""
         return "", f"{first}tpuctl disk clone {quote(master)} {place}{other}{older}{again}"

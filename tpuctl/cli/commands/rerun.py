@@ -13,7 +13,7 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import follow_or_leave
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
-from tpuctl.errors import DeniedError, TpuctlError, UsageError
+from tpuctl.errors import DeniedError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
@@ -117,16 +117,13 @@ def _target(
     context: AppContext, manifest: dict[str, Any], on: str | None, zones: tuple[str, ...], pay: bool
 ) -> SliceRecord | WantedSlice:
     """The slice for the run: one that is there, or a new one of a type, by default of that of the manifest."""
-    from msgspec.structs import replace
-
     from tpuctl.model.cloud import Tier
-    from tpuctl.model.disks import DiskMode
     from tpuctl.model.records import SliceState
     from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.model.slice_spec import SliceRequest
     from tpuctl.provenance.manifest import typed
+    from tpuctl.runs.rerun import resolve_like
     from tpuctl.runs.submit import own_slice_name
-    from tpuctl.slices.bring_up import resolve_wanted
     from tpuctl.state.repository import find_slice
 
     was = typed(manifest).slice
@@ -149,19 +146,5 @@ def _target(
         pay=pay,
         slices=was.slices,
     )
-    disks = tuple(
-        f"{row['name']}:{'ro' if row['mode'] == DiskMode.READ_ONLY else 'rw'}:{row['path']}"
-        for row in was.disks
-    )
-    mounts = tuple(
-        f"gs://{'/'.join(filter(None, (row['bucket'], row['directory'])))}:{row['path']}:{row['profile']}"
-        for row in was.mounts
-    )
-    here, own = Path.cwd(), own_slice_name(context, plain, None if on else was.name)
-    if disks or mounts:
-        try:
-            full = replace(plain, disk=disks, mount=mounts)
-            return resolve_wanted(context, context.config, full, own, here)
-        except TpuctlError as error:
-            context.console.warn(f"without its disks and mounts: {error.message}")
-    return resolve_wanted(context, context.config, plain, own, here)
+    own = own_slice_name(context, plain, None if on else was.name)
+    return resolve_like(context, context.config, typed(manifest), plain, own, Path.cwd())
