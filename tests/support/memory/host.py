@@ -12,6 +12,7 @@ import base64
 import hashlib
 import itertools
 import math
+import os
 import shlex
 import shutil
 import tempfile
@@ -317,7 +318,11 @@ class MemoryHosts:
         """Until when somebody fetches from a host that serves."""
         self.copy_bytes_per_s = math.inf
         """How fast a host gives contents to another."""
-        self.folder = Path(tempfile.mkdtemp(prefix="tpuctl-memory-", dir=RAM if RAM.is_dir() else None))
+        place = RAM if RAM.is_dir() else Path(tempfile.gettempdir())
+        for left in place.glob("tpuctl-memory-*"):
+            if not Path("/proc", left.name.split("-")[2]).exists():
+                shutil.rmtree(left, ignore_errors=True)  # of tests that were killed
+        self.folder = Path(tempfile.mkdtemp(prefix=f"tpuctl-memory-{os.getpid()}-", dir=place))
         # Not when it is collected: that may be on a thread of process hosts which acts as another user.
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.made = itertools.count()

@@ -53,9 +53,7 @@ class ProcessHosts(HostBackend):
         self._bin = self._root / ".bin"
         self._make_bin()
         self._memory = memory_of(world_id) if MEMORY.is_dir() else self._root / ".run"
-        self._memory.mkdir(mode=0o711, exist_ok=True)
-        for folder in (self._root, self._memory):
-            hostinit.give_to_hosts(folder)
+        hostinit.give_to_hosts(self._root)
         self._nodes: dict[str, list[Worker]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._closed = False
