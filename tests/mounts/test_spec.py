@@ -7,6 +7,8 @@ import pytest
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.spec import (
+    MountOptions,
+    Options,
     check_together,
     check_unused,
     check_variables,
@@ -15,7 +17,9 @@ from tpuctl.mounts.spec import (
     options_said,
     parse_mount,
     parse_option,
+    parse_options,
     parse_ttl,
+    parse_words,
     ttl_options,
     typed_mount,
 )
@@ -172,6 +176,18 @@ def test_options_behind_the_profile_are_those_of_the_flags(words: str, keys: dic
     for text in (f"gs://data:/mnt/data:train,{words}", f"gs://data:/mnt/data,{words}"):
         assert parse(text) == MountRef("data", "/mnt/data", "train", options=keys)
     assert options_said(dict(word.split("=") for word in words.replace(":", ".").split(","))).keys == keys
+
+
+def test_flags_are_the_same_options() -> None:
+    flags = MountOptions(
+        ttl="0", uid=7, implicit_dirs=False, cache_dir="/C", cache_size=2, opt={"write.x": "A"}
+    )
+    words = ["ttl=0", "uid=7", "implicit-dirs=false", "cache-dir=/C", "cache-size=2", "write:x=A"]
+    assert parse_options(flags) == parse_words(words)
+    assert parse_options(MountOptions()) == Options()
+    assert parse_options(MountOptions(read_only=True, cross_region=True)) == Options(
+        {}, read_only=True, cross_region=True
+    )
 
 
 def test_what_is_said_with_flags_counts_over_what_stands_behind_the_profile() -> None:

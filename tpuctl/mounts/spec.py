@@ -5,10 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated
 
 from msgspec import Struct, field
 
 from tpuctl.errors import ConflictError, UsageError
+from tpuctl.lib.options import Flag, Option, hints_of, registry
 from tpuctl.model.slice_spec import MountRef
 
 FORM = "gs://BUCKET[/DIR]:/PATH[:PROFILE][,OPTION…]"
@@ -22,21 +25,68 @@ _SYSTEM = frozenset({"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run",
 _TOP = frozenset({"/home", "/mnt", "/opt", "/root", "/srv", "/tmp"})  # noqa: S108 (named to be refused)
 FOREVER = "forever"
 
-_KEYS = {
-    "uid": "file-system.uid",
-    "gid": "file-system.gid",
-    "file-mode": "file-system.file-mode",
-    "dir-mode": "file-system.dir-mode",
-    "implicit-dirs": "implicit-dirs",
-    "cache-dir": "cache-dir",
-    "cache-size": "file-cache.max-size-mb",
-}
-"""Options by the names of their flags, and what they are to gcsfuse; any key of its own may be said, too."""
-_ALONE = frozenset({"read-only", "cross-region", "implicit-dirs"})
-"""Those that need no value."""
-WORDS = ("ttl", "read-only", "cross-region", *_KEYS)
-
 Refs = tuple[MountRef, ...]
+
+
+def parse_option(text: str) -> tuple[str, str]:
+    """`metadata-cache:ttl-secs=30` as key and value. Raises UsageError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError.of("opt", f"--opt {text!r} is not KEY=VALUE", "--opt metadata-cache:ttl-secs=30")
+    return key.replace(":", "."), value
+
+
+_flag = partial(Option, group="How it is mounted")
+
+
+class MountOptions(Struct, frozen=True, kw_only=True):
+    """What a user may say of a mount beside its profile: flags of `mount add`, and words behind the profile.
+    `api` is the key of gcsfuse's configuration file."""
+
+    ttl: Annotated[
+        str | None,
+        _flag("How long hosts believe what they saw; as the profile says.", metavar="0|SECONDS|forever"),
+    ] = None
+    opt: Annotated[
+        Mapping[str, str],
+        _flag("Option of gcsfuse's configuration file; repeatable.", metavar="KEY=VALUE", pair=parse_option),
+    ] = field(default_factory=dict)
+    read_only: Annotated[bool, _flag("Let nobody write.")] = False
+    uid: Annotated[
+        int | None,
+        _flag("Owner of the files; the login user.", metavar="ID", minimum=0, api="file-system.uid"),
+    ] = None
+    gid: Annotated[int | None, _flag("Group of the files.", metavar="ID", minimum=0, api="file-system.gid")] = (
+        None
+    )
+    file_mode: Annotated[str | None, _flag("Mode of files.", metavar="OCTAL", api="file-system.file-mode")] = (
+        None
+    )
+    dir_mode: Annotated[str | None, _flag("Mode of folders.", metavar="OCTAL", api="file-system.dir-mode")] = (
+        None
+    )
+    implicit_dirs: Annotated[
+        bool | None,
+        _flag(
+            "Show folders that no object stands for.",
+            (Flag("--implicit-dirs"), Flag("--no-implicit-dirs")),
+            api="implicit-dirs",
+        ),
+    ] = None
+    cache_dir: Annotated[
+        str | None, _flag("Folder of the hosts for a file cache.", metavar="DIR", api="cache-dir")
+    ] = None
+    cache_size: Annotated[
+        int | None,
+        _flag("What the file cache may grow to.", metavar="GIB", minimum=1, api="file-cache.max-size-mb"),
+    ] = None
+    cross_region: Annotated[bool, _flag("Mount a bucket of another region, and pay for its traffic.")] = False
+
+
+WORDS = tuple(name.replace("_", "-") for name in registry(MountOptions) if name != "opt")
+_KEYS = {name.replace("_", "-"): each.api for name, each in registry(MountOptions).items() if each.api}
+_ALONE = {name.replace("_", "-") for name, kind in hints_of(MountOptions).items() if kind is bool}
+"""Those that need no value."""
 
 
 class Options(Struct, frozen=True):
@@ -89,6 +139,17 @@ def parse_words(words: Sequence[str]) -> Options:
             raise UsageError.of("mount", f"{word!r} is no option of a mount", hint)
         said[name] = value if equals else "true"
     return options_said(said)
+
+
+def parse_options(said: MountOptions) -> Options:
+    """Flags, as they were typed. Raises UsageError."""
+    typed = {word: getattr(said, word.replace("-", "_")) for word in WORDS}
+    texts = {
+        word: str(value).lower() if isinstance(value, bool) else str(value)
+        for word, value in typed.items()
+        if value is not None
+    }
+    return options_said({**texts, **said.opt})
 
 
 def options_said(said: Mapping[str, str]) -> Options:
@@ -148,14 +209,6 @@ def parse_ttl(text: str) -> int:
             "ttl", f"--ttl {text!r} is no number of seconds", "--ttl 0, --ttl 60 or --ttl forever"
         )
     return int(text)
-
-
-def parse_option(text: str) -> tuple[str, str]:
-    """`metadata-cache:ttl-secs=30` as key and value. Raises UsageError."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UsageError.of("opt", f"--opt {text!r} is not KEY=VALUE", "--opt metadata-cache:ttl-secs=30")
-    return key.replace(":", "."), value
 
 
 def ttl_options(ttl_s: int) -> dict[str, str]:

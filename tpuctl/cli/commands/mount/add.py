@@ -9,8 +9,11 @@ import typer
 from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import DryRun, Json, Quiet
+from tpuctl.cli.request_options import with_requests
+from tpuctl.mounts.spec import MountOptions, parse_options
 
 
+@with_requests
 def add(
     ctx: typer.Context,
     what: Annotated[
@@ -22,42 +25,7 @@ def add(
         ),
     ],
     on: On = None,
-    ttl: Annotated[
-        str | None,
-        typer.Option(
-            "--ttl",
-            metavar="0|SECONDS|forever",
-            help="How long hosts believe what they saw; as the profile says.",
-        ),
-    ] = None,
-    opt: Annotated[
-        list[str] | None,
-        typer.Option("--opt", metavar="KEY=VALUE", help="Option of gcsfuse's configuration file; repeatable."),
-    ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody write.")] = False,
-    uid: Annotated[
-        int | None, typer.Option("--uid", metavar="ID", min=0, help="Owner of the files; the login user.")
-    ] = None,
-    gid: Annotated[int | None, typer.Option("--gid", metavar="ID", min=0, help="Group of the files.")] = None,
-    file_mode: Annotated[
-        str | None, typer.Option("--file-mode", metavar="OCTAL", help="Mode of files.")
-    ] = None,
-    dir_mode: Annotated[
-        str | None, typer.Option("--dir-mode", metavar="OCTAL", help="Mode of folders.")
-    ] = None,
-    implicit_dirs: Annotated[
-        bool | None,
-        typer.Option("--implicit-dirs/--no-implicit-dirs", help="Show folders that no object stands for."),
-    ] = None,
-    cache_dir: Annotated[
-        str | None, typer.Option("--cache-dir", metavar="DIR", help="Folder of the hosts for a file cache.")
-    ] = None,
-    cache_size: Annotated[
-        int | None, typer.Option("--cache-size", metavar="GIB", min=1, help="What the file cache may grow to.")
-    ] = None,
-    cross_region: Annotated[
-        bool, typer.Option("--cross-region", help="Mount a bucket of another region, and pay for its traffic.")
-    ] = False,
+    how: MountOptions = MountOptions(),
     create: Annotated[
         bool, typer.Option("--create", help="Make the bucket first, in the region of the slice.")
     ] = False,
@@ -73,26 +41,9 @@ def add(
 
     Options may also stand behind the profile, as in --mount of up: gs://b:/mnt/b:train,ttl=0,read-only
     """
-    from tpuctl.mounts.spec import options_said, parse_option
     from tpuctl.mounts.use import add_mount
     from tpuctl.slices.choose import resolve_slice
 
-    said = {
-        "ttl": ttl,
-        "uid": uid,
-        "gid": gid,
-        "file-mode": file_mode,
-        "dir-mode": dir_mode,
-        "implicit-dirs": None if implicit_dirs is None else str(implicit_dirs).lower(),
-        "cache-dir": cache_dir,
-        "cache-size": cache_size,
-        "read-only": "true" if read_only else None,
-        "cross-region": "true" if cross_region else None,
-    }
-    options = options_said(
-        {name: str(value) for name, value in said.items() if value is not None}
-        | dict(parse_option(text) for text in opt or ())
-    )
     with open_context(ctx) as context:
         context.shared.if_interrupted = (
             "the same command again goes on with it; `tpuctl mount rm` of its path takes it away"
@@ -101,7 +52,7 @@ def add(
             context,
             resolve_slice(context, on, flag="--on"),
             what,
-            options=options,
+            options=parse_options(how),
             program=context.config.gcsfuse,
             dry_run=dry_run,
             create=create,
