@@ -424,12 +424,13 @@ def seal(env, spec, index):
     each content, or nothing where the disk has no room for the archive.
 
     Large files are links to those of the environment: nothing is copied, and the environment keeps its files to
-    itself. Whoever gets one that has changed since sees that by its sha256.
+    itself. Whoever gets one that has changed since sees that by its sha256. Sources go into the archive, which
+    keeps their times: what Python compiled of them goes by those.
     """
     large = {}
     for path, row in index.items():
-        alone = os.lstat(os.path.join(env, path)).st_nlink == 1
-        if row[1] >= LARGE_BYTES and alone and not row[0].startswith(LINK):
+        apart = row[1] >= LARGE_BYTES and not path.endswith(".py") and not row[0].startswith(LINK)
+        if apart and os.lstat(os.path.join(env, path)).st_nlink == 1:
             large.setdefault(row[0], path)  # of two alike, one goes into the archive
     parts = [(ENVIRONMENT, env)]
     if spec.get("archive"):

@@ -165,7 +165,8 @@ def test_a_half_made_environment_is_never_used(alike: Session) -> None:
 
 
 def test_the_other_hosts_take_what_one_has_proved_and_what_it_compiled(session: Session) -> None:
-    large = {"shared/__init__.py": "", "shared/large.txt": "x" * (2 << 20)}
+    sources = {"shared/__init__.py": "import shared.large\n", "shared/large.py": "n = 1\n" * 30_000}
+    large = {**sources, "shared/large.txt": "x" * (2 << 20)}
     session.project.add("shared", {"shared": "1.0"}, "imports: [shared]", large)
     apply = ("env", "apply", "shared", "--on", "big")
     session.type(*apply)

@@ -1,7 +1,9 @@
 """SHA-256 without OpenSSL for what is small: to load that takes half as long as Python's own start. The modules
 of Python's own implementation are private, so where they are missing, hashlib does it."""
 
-OPENSSL_MIN = 1 << 19  # bytes; from here on OpenSSL, six times as fast, has caught up
+import sys
+
+OPENSSL_MIN = 1 << 19  # bytes; from here on OpenSSL, six times as fast, has caught up, once for all
 
 try:
     from _sha2 import sha256 as small  # type: ignore[import-not-found] # since Python 3.12
@@ -14,7 +16,7 @@ except ImportError:
 
 def sha256(size):
     """What takes the digest of so many bytes."""
-    if size < OPENSSL_MIN:
+    if size < OPENSSL_MIN and "hashlib" not in sys.modules:
         return small()
     import hashlib
 

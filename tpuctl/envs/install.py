@@ -158,21 +158,10 @@ def environment_kind(
     *,
     asked_by: str = "",
     mend: bool = True,
-    seal: bool = False,
-    sealed: Sequence[SealedFile] = (),
 ) -> EnvironmentKind:
     """An environment as something that is asked of hosts, with its wheels where no bucket has them."""
-    wheels = {minor: blobs_of(services, pinned, minor) for minor in pinned.spec.python}
-    return EnvironmentKind(
-        pinned,
-        slice_name,
-        services.environment_installer,
-        wheels=wheels,
-        asked_by=asked_by,
-        mend=mend,
-        seal=seal,
-        sealed=sealed,
-    )
+    wheels, installer = blobs_of(services, pinned), services.environment_installer
+    return EnvironmentKind(pinned, slice_name, installer, wheels=wheels, asked_by=asked_by, mend=mend)
 
 
 def shared_install(
@@ -191,10 +180,12 @@ def shared_install(
 ) -> SharedInstall:
     """An environment for the hosts of a slice, of which one installs it; see `SharedInstall`."""
 
+    wheels, installer = blobs_of(services, pinned), services.environment_installer
+
     @cache
     def make_kind(seal: bool, sealed: Sequence[SealedFile]) -> EnvironmentKind:
-        return environment_kind(
-            services, pinned, slice_name, asked_by=owner, mend=mend, seal=seal, sealed=sealed
+        return EnvironmentKind(
+            pinned, slice_name, installer, wheels=wheels, asked_by=owner, mend=mend, seal=seal, sealed=sealed
         )
 
     return SharedInstall(

@@ -70,13 +70,16 @@ def _upload(
         services.emit(Note(pinned.spec.name, told))
 
 
-def blobs_of(services: Services, pinned: PinnedEnvironment, minor: str) -> dict[str, Blob]:
-    """What travels to hosts as files of the installation, by path; empty where a bucket has it."""
+def blobs_of(services: Services, pinned: PinnedEnvironment) -> dict[str, dict[str, Blob]]:
+    """What travels to hosts as files of the installation, by Python and path; empty where a bucket has it."""
     if pinned.wheelhouse:
         return {}
     return {
-        f"wheels/{each.sha256}": Blob(each.sha256, each.size or len(services.store.get_blob(each.sha256)))
-        for each in contents_for(pinned, minor)
+        minor: {
+            f"wheels/{each.sha256}": Blob(each.sha256, each.size or len(services.store.get_blob(each.sha256)))
+            for each in contents_for(pinned, minor)
+        }
+        for minor in pinned.spec.python
     }
 
 
