@@ -429,8 +429,8 @@ def seal(env, spec, index):
     """
     large = {}
     for path, row in index.items():
-        apart = row[1] >= LARGE_BYTES and not path.endswith(".py") and not row[0].startswith(LINK)
-        if apart and os.lstat(os.path.join(env, path)).st_nlink == 1:
+        wanted = row[1] >= LARGE_BYTES and not path.endswith(".py") and not row[0].startswith(LINK)
+        if wanted and os.lstat(os.path.join(env, path)).st_nlink == 1:
             large.setdefault(row[0], path)  # of two alike, one goes into the archive
     parts = [(ENVIRONMENT, env)]
     if spec.get("archive"):
