@@ -25,6 +25,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import marshal
 import os
 import platform
 import re
@@ -618,6 +619,13 @@ def make_index(env, spec, known):
     return digest, index
 
 
+def signatures_digest(index):
+    """By which the agent sees at once that nothing changed, without reading the list of files; marshal's format
+    2 is the same for every Python."""
+    rows = sorted((path, *row[1:]) for path, row in index.items())
+    return hashlib.sha256(marshal.dumps(rows, 2)).hexdigest()
+
+
 def tree_digest(digests):
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
@@ -977,6 +985,7 @@ def ensure(env, spec, pins):
             run_probe(env, spec)
             digest, index = make_index(env, spec, rows())
         report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
+        report.update(signatures_sha256=signatures_digest(index))
         report.update(unmanaged=spec.get("unmanaged"), os_packages=spec.get("os_packages") or {})
         if spec.get("seal"):
             report.update(sealed=seal(env, spec, index))

@@ -183,6 +183,11 @@ def test_the_other_hosts_take_what_one_has_proved_and_what_it_compiled(session: 
     assert [row[0].rpartition("/")[2] for row in mark(0)["sealed"]] == ["rest.tar", "large.txt"]
     assert "sealed" not in mark(1)
     assert mark(0)["files_sha256"] == mark(1)["files_sha256"]
+    # Facts are told without a look at the list of files: the agent computes the digest that the installer did.
+    look = f"import os; print(digest_of(sorted(signatures(os.path.expanduser('~/.tpuctl/envs/{key}')))))"
+    for worker in (0, 1):
+        found = on(session, worker, f'cd .tpuctl/bin/agent-* && python3 -c "from facts_envs import *; {look}"')
+        assert found.strip() == mark(worker)["signatures_sha256"]
     # A host whose peer has no good copy any more installs from the wheels.
     on(session, 1, f"rm -r .tpuctl/envs/{key} .tpuctl/sealed")
     damage = "test -L $f || printf damaged | dd conv=notrunc of=$f status=none"

@@ -5,6 +5,7 @@ child, and what takes too long is given up. A section that cannot be had says wh
 `patience_s` it waits before, so long at most, for the end of provisioning jobs.
 """
 
+import gc
 import os
 import sys
 import time
@@ -31,6 +32,7 @@ ASK_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
 
 
 def facts(request, _stdin):
+    gc.disable()  # it would look at thousands of files' rows again and again, none of which is garbage
     wanted = request.get("sections") or list(SECTIONS)
     unknown = [name for name in wanted if name not in SECTIONS]
     if unknown:

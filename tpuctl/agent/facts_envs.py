@@ -4,6 +4,7 @@ this user sets that leads programs elsewhere."""
 import os
 
 from base import read_json, root
+from digest import sha256
 from facts import installed
 
 MARKER = "tpuctl-env.json"
@@ -55,7 +56,9 @@ def environment(folder, name):
         mark = read_json(os.path.join(folder, MARKER))
     except ValueError:
         mark = None  # damaged: as good as none
-    changed = changed_files(folder, tree_of(mark) or folder) if mark is not None else []
+    changed = []
+    if mark is not None:
+        changed = changed_files(folder, tree_of(mark) or folder, mark.pop("signatures_sha256", None))
     if mark is not None and not all(os.path.exists(root("sealed", row[2])) for row in mark.get("sealed") or ()):
         mark["sealed"] = []  # what it had for other hosts was cleaned up
     if (
@@ -79,9 +82,13 @@ def tree_of(mark):
     return (mark.get("unmanaged") or {}).get("path")
 
 
-def changed_files(folder, tree):
-    """Paths below `tree` that are not as the list in `folder` says. Only what has another signature is read:
-    a write sets the ctime, and nobody can set that back."""
+def changed_files(folder, tree, digest=None):
+    """Paths below `tree` that are not as the list in `folder` says. That is read only where the signatures of
+    all files have another digest than was written down; and of files only what has another signature: a write
+    sets the ctime, and nobody can set that back."""
+    rows = sorted(signatures(tree))
+    if digest_of(rows) == digest:
+        return []
     try:
         index = read_json(os.path.join(folder, INDEX))
     except ValueError:
@@ -89,7 +96,16 @@ def changed_files(folder, tree):
     if not isinstance(index, dict):
         return [INDEX]
     left, found = dict(index), []
-    folders = [""]
+    for path, *now in rows:
+        known = left.pop(path, None)
+        if known is None or (now != known[1:] and differs(os.path.join(tree, path), known[0])):
+            found.append(path)
+    return sorted([*found, *left])
+
+
+def signatures(tree):
+    """(path, size, mtime, ctime, inode) of each file but ours, and what Python compiles by itself."""
+    found, folders = [], [""]
     while folders:
         below = folders.pop()
         try:
@@ -100,30 +116,30 @@ def changed_files(folder, tree):
         try:
             with os.scandir(handle) as entries:
                 for entry in entries:
-                    path = below + entry.name
-                    known = left.pop(path, None)
-                    if known is not None and is_untouched(entry, known):
-                        continue
+                    name = entry.name
                     if entry.is_dir():
-                        if entry.name != "__pycache__" and not entry.is_symlink():
-                            folders.append(path + os.sep)
-                        if known is None:
-                            continue
-                    if entry.name in (MARKER, INDEX) or path.endswith(".pyc"):
-                        continue
-                    if known is None or differs(os.path.join(tree, path), known[0]):
-                        found.append(path)
+                        if name != "__pycache__" and not entry.is_symlink():
+                            folders.append(below + name + os.sep)
+                    elif not name.endswith(".pyc") and name not in (MARKER, INDEX):
+                        try:
+                            now = entry.stat(follow_symlinks=False)
+                        except OSError:
+                            continue  # missing, too
+                        row = (below + name, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+                        found.append(row)
         finally:
             os.close(handle)
-    return sorted([*found, *left])
+    return found
 
 
-def is_untouched(entry, known):
-    try:
-        now = entry.stat(follow_symlinks=False)
-    except OSError:
-        return False
-    return [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino] == known[1:]
+def digest_of(rows):
+    """As the installer writes it down: `signatures_digest` there."""
+    import marshal
+
+    data = marshal.dumps(rows, 2)
+    check = sha256(len(data))
+    check.update(data)
+    return check.hexdigest()
 
 
 def differs(path, digest):
