@@ -151,19 +151,6 @@ LEFT_TO_OTHERS = frozenset({HOLDERS, DISK, HUGEPAGES})
 slow a run down at worst."""
 
 
-def environment_kind(
-    services: Services,
-    pinned: PinnedEnvironment,
-    slice_name: str,
-    *,
-    asked_by: str = "",
-    mend: bool = True,
-) -> EnvironmentKind:
-    """An environment as something that is asked of hosts, with its wheels where no bucket has them."""
-    wheels, installer = blobs_of(services, pinned), services.environment_installer
-    return EnvironmentKind(pinned, slice_name, installer, wheels=wheels, asked_by=asked_by, mend=mend)
-
-
 def shared_install(
     services: Services,
     agent: HostAgent,
@@ -179,7 +166,6 @@ def shared_install(
     also: Collection[Section] = (),
 ) -> SharedInstall:
     """An environment for the hosts of a slice, of which one installs it; see `SharedInstall`."""
-
     wheels, installer = blobs_of(services, pinned), services.environment_installer
 
     @cache
