@@ -215,6 +215,7 @@ def test_a_slice_that_lives_on_without_its_record_is_not_asked_for_beside_it(ses
     assert "lost-2 in us-central2-b is READY: slice lost lives on without its record" in refused.stderr
     assert "`tpuctl adopt lost-2` takes it over" in refused.stderr
     assert session.sim_journal() == before
+    assert session.json("adopt", "lost-2", "--dry-run")["not_covered"] == ""
     session.type("adopt", "lost-2", "--yes")
     assert "lost-2 is READY" in session.type(*words).stderr
     session.type("down", "lost", "--yes")

@@ -77,7 +77,7 @@ def parse_workers(text: str, count: int) -> tuple[int, ...]:
         if low > high:
             raise ValueError(f"{word!r} runs backwards")
         if high >= count:
-            last = "worker 0 alone" if count == 1 else f"workers 0 to {count - 1}"
+            last = "only worker 0" if count == 1 else f"workers 0 to {count - 1}"
             raise ValueError(f"{word!r} is out of range: the slice has {last}")
         found.update(range(low, high + 1))
     return tuple(sorted(found))

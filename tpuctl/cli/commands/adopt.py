@@ -51,8 +51,15 @@ def adopt(
         catalog, user = load_accelerators(), context.config.login_user
         if dry_run:
             price = price_of(context, catalog, found, user)
-            said = {"would_adopt": found.name, "evidence": found.evidence, "price": price.line}
-            context.console.fields({**said, "not_kept": ", ".join(found.not_kept)})
+            refused = not (pay or price.coverage.covered)
+            told = {
+                "would_adopt": found.name,
+                "evidence": found.evidence,
+                "price": price.line,
+                "not_covered": f"{price.coverage.reason}; without --pay refused" if refused else "",
+                "not_kept": ", ".join(found.not_kept),
+            }
+            context.console.fields(told)
             return
         if found.store not in ("", context.store.identity()):
             other = f"which carries the labels of another fleet ({found.store}) that may still want it"

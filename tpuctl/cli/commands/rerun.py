@@ -99,7 +99,7 @@ def rerun(
         if found.submission.wanted is not None:
             _ = context.credentials
         made = submit_run(context, found.submission, run_id, named=name is not None)
-        context.console.say(f"run {made.id} on {made.slice_name}, {manifest['run']['id']} once more")
+        context.console.say(f"run {made.id} on {made.slice_name}, a rerun of {manifest['run']['id']}")
         try:
             follow_or_leave(context, shared, made, detach=detach, timeout=timeout)
         except DeniedError as error:
