@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import getpass
 import itertools
 import os
@@ -46,17 +47,21 @@ def measure(plan: Plan) -> list[Report]:
             def has_all(out: BinaryIO) -> bool:
                 return sum(map(len, iter(lambda: out.read(1 << 20), b""))) >= whole
 
+            def is_kept(_out: BinaryIO) -> bool:
+                logs = list(kept.glob("1/worker-*.stdout.log"))
+                return len(logs) == hosts and all(filecmp.cmp(log, each, shallow=False) for each in logs)
+
             # A pass has so many seconds for the hosts of a run, and the next one goes on.
             logs = f"{kept}/1/worker-*.stdout.log"
             collect = (
-                f"rm -r {kept}; until [ $(cat {logs} | wc -c) -ge {whole} ]; "
-                f"do {TPUCTL} watch once >&2 || exit 1; done; cat {logs}"
+                f"rm -r {kept}; until [ $(du -bc {logs} | tail -1 | cut -f1) -ge {whole} ]; "
+                f"do {TPUCTL} watch once || exit 1; done"
             )
             flags = ["--worker=all", f"--zone={ZONE}", f"--command=cat {log}"]
             fetch = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", f"{getpass.getuser()}@{node}", *flags]
             contenders = [
                 Contender(THEIRS, fetch, theirs, has_all, single_process=False),
-                Contender(OURS, ["sh", "-c", collect], ours, has_all),
+                Contender(OURS, ["sh", "-c", collect], ours, is_kept),
             ]
             compare(contenders, 1)  # keys, host keys and the agent are put in place once
             found = compare(contenders, plan.rounds)

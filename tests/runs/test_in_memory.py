@@ -107,14 +107,21 @@ def test_every_worker_is_told_where_the_coordinator_of_its_attempt_listens(place
     assert told == {"0": run.attempt.coordinator, "1": run.attempt.coordinator}
 
 
-def test_passes_bring_a_preempted_slice_and_its_run_back(place, services):
-    place.hosts.programs["main.py"] = scripted(2 * HOUR, lines=["working"])
+def test_passes_bring_a_preempted_slice_and_its_run_back_with_its_logs_up_to_the_last_of_them(place, services):
+    place.hosts.programs["main.py"] = scripted(2 * HOUR, lines=[f"second {10 * each}" for each in range(720)])
     bring_up(services, "big")
     run = submit(services, "big", "two hours")
     pass_for(place, services, 600)
-    assert get_run(services, run.id).record.state is RunState.RUNNING
+    running = get_run(services, run.id).record
+    assert running.state is RunState.RUNNING
+    collected_s = services.clock.now() - running.attempt.started_at
+    place.clock.advance(59.0)
     place.world.preempt("big-1")
     pass_for(place, services, 1800)
+    for worker in (0, 1):
+        kept = place.logs["laptop"].files[run.id, 1, worker, "stdout"].decode().splitlines()
+        assert kept == [f"second {10 * each}" for each in range(len(kept))]
+        assert collected_s - 10 < 10 * len(kept) <= collected_s + 10
     again = get_run(services, run.id).record
     assert (again.state, again.attempt.number, again.preemptions) == (RunState.RUNNING, 2, 1)
     pass_for(place, services, 3 * HOUR)

@@ -51,7 +51,7 @@ def deliver(attempt, log):
 
 def news(request, _stdin):
     """What both logs have behind the offsets, at most `limit` bytes: a line that says how much of each, and
-    whether there may be more, then the bytes, all together as one zlib stream where the line has `packed`.
+    whether there may be more, then the bytes, all as one raw deflate stream where the line has `packed`.
     `skipped`: so much before them was taken away.
 
     Whoever gives offsets of their indexes (see `log_times.py`) is told what is behind those, too, after the
@@ -77,7 +77,9 @@ def news(request, _stdin):
     if len(data) >= PACKED:
         import zlib  # only for answers that are long
 
-        told["packed"], data = True, zlib.compress(data, 1)
+        # Without zlib's own sum of the content, a tenth of what unpacking costs: ssh has a better one.
+        deflate = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+        told["packed"], data = True, deflate.compress(data) + deflate.flush()
     write_all(1, (json.dumps(told) + "\n").encode() + data)
 
 

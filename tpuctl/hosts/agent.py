@@ -275,14 +275,15 @@ class HostAgent(AgentLink):
 
     def read_news(
         self, targets: Sequence[HostTarget], request: Request, *, limit: int
-    ) -> list[Reply[protocol.LogNews]]:
+    ) -> Iterator[Reply[protocol.LogNews]]:
         """What both logs have behind the offsets of the request, at most `limit` bytes. What came before a call
-        was cut off counts; `error` is there all the same."""
+        was cut off counts; `error` is there all the same. Each answer is unpacked when it is taken: together
+        they are large."""
         body = lambda target: {**(request(target) if callable(request) else request), "limit": limit}  # noqa: E731
         command, stdin = render_agent_command("news", self.sha256), _stdin(body, b"")
         results = self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
-        results.reverse()  # each is let go when it was read: together they are large
-        return [_news_of(results.pop()) for _ in targets]
+        results.reverse()
+        return (_news_of(results.pop()) for _ in targets)
 
     def follow(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any
@@ -378,22 +378,31 @@ def parse_log_news(stdout: bytes) -> LogNews:
         size, packed = sum(counts) + sum(timed.values()), bool(announced.get("packed"))
     except NO_ANSWER as error:
         raise MalformedReplyError(f"the host announced its logs as {line[:80]!r}") from error
-    if packed:
-        stdout, begin = _unpack(memoryview(stdout)[begin:], size), 0
-    more = bool(announced.get("more")) or len(stdout) - begin < size
-    parts = []
-    for count in (*counts, *timed.values()):
-        parts.append(stdout[begin : begin + count])
-        begin += count
+    split = _unpack if packed else _cut
+    parts = split(memoryview(stdout)[begin:], [*counts, *timed.values()])
+    more = bool(announced.get("more")) or sum(map(len, parts)) < size
     return LogNews(parts[0], parts[1], more, dict(zip(timed, parts[2:], strict=True)), skipped)
 
 
-def _unpack(packed: memoryview, size: int) -> bytes:
-    """At most `size` bytes of a zlib stream, as far as it came."""
+def _cut(data: memoryview, counts: Iterable[int]) -> list[bytes]:
+    """At most that many bytes of each part, as far as they came."""
+    parts = []
+    for count in counts:
+        parts.append(bytes(data[:count]))
+        data = data[count:]
+    return parts
+
+
+def _unpack(packed: memoryview | bytes, counts: Iterable[int]) -> list[bytes]:
+    """`_cut` of a deflate stream, each part straight to where it stays."""
+    stream, parts = zlib.decompressobj(-zlib.MAX_WBITS), []
     try:
-        return zlib.decompressobj().decompress(packed, max(1, size))
+        for count in counts:
+            parts.append(stream.decompress(packed, count) if count else b"")
+            packed = stream.unconsumed_tail if count else packed
     except zlib.error as error:
         raise MalformedReplyError(f"the host's logs cannot be unpacked: {error}") from error
+    return parts
 
 
 def parse_reply(stdout: bytes) -> Mapping[str, Any]:

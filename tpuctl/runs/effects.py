@@ -8,7 +8,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from tpuctl.engine.events import Note, StepDone, StepStarted, Warn, WorkerOutput
+from tpuctl.engine.events import Note, StepDone, StepStarted, Warn
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.envs.compile_cache import describe_cache
@@ -511,11 +511,7 @@ class RunEffects:
         """What the workers wrote and nobody followed. False when there is more than one step may fetch: also
         where the time was up before a worker answered that says that it lives, for a while."""
         while True:
-            fetched = hosts.fetch_logs()
-            for target, stream, data in fetched.parts:
-                self._services.emit(
-                    WorkerOutput(self.run.slice_name, target.worker, stream, data, len(self._attempt.workers))
-                )
+            fetched = hosts.fetch_logs(emit=True)
             if not fetched.more:
                 return not (self._patience() and self._answering().intersection(fetched.unread))
             if self._services.clock.now() >= self._until:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpuctl.engine.events import WorkerOutput
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.hosts.protocol import WorkerStatus
@@ -157,12 +156,11 @@ def _stream_if_running(services: Services, run_id: str, deadline: float | None) 
 
     def sink(worker: int, stream: str, data: bytes) -> None:
         hosts.keep_output(worker, stream, data)
-        services.emit(WorkerOutput(run.slice_name, worker, stream, data, len(attempt.workers)))
+        hosts.emit_output(worker, stream, data)
 
     hosts.agent.follow(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
     if watch.behind:
-        for target, stream, data in hosts.fetch_logs().parts:
-            services.emit(WorkerOutput(run.slice_name, target.worker, stream, data, len(attempt.workers)))
+        hosts.fetch_logs(emit=True)
     return True
 
 

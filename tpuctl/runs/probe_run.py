@@ -133,7 +133,7 @@ class DataProbe:
                 "stderr_offset": max(0, ends.stderr_bytes - TOLD_BYTES),
             }
 
-        answers = self._agent.read_news(self._targets, request, limit=2 * TOLD_BYTES)
+        answers = list(self._agent.read_news(self._targets, request, limit=2 * TOLD_BYTES))
         return {
             target.worker: self._report(target.worker, news)
             for target, news in zip(self._targets, require_values(answers, "say what it probed"), strict=True)

@@ -105,6 +105,7 @@ class SshRemote:
             feed = Feed(_stdin_for(target, stdin), hold=hold_stdin, heartbeat_s=self._heartbeat_s)
             call = Call(target, text, feed, changed, timeout_s)
             call.emit = queued(chunks, call)
+            call.share_window(len(targets))
             calls.append(call)
         self._perform(calls, changed, lambda: pump(chunks, sink), should_stop, on_end)
         return [call.outcome() for call in calls]
@@ -169,7 +170,6 @@ class SshRemote:
         _allow_files(FILES_PER_CALL * len(calls))
         try:
             for call in calls:
-                call.share_window(len(calls))
                 self._start(call)
             give_up_at: float | None = None
             while not all(call.done for call in calls):

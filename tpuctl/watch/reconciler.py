@@ -373,7 +373,7 @@ def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
     if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
         if not services.logs.has(run_id, run.attempt.number):
             restore_logs(services, run_id, run.attempt.number)
-        while hosts.fetch_logs().more and services.clock.now() < until:
+        while hosts.fetch_logs(emit=False).more and services.clock.now() < until:
             continue
         archive_logs(services, run, run.attempt)
     return line
