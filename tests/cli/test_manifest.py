@@ -66,6 +66,7 @@ def add_secret(session: Session, name: str, value: str) -> None:
 def session() -> Iterator[Session]:
     with open_session() as made:
         made.environ.update(PLANTED=TOKEN, HF_TOKEN=TOKEN, TPUCTL_LOGS_LIMIT_MIB="1")
+        made.environ["TPUCTL_PING_URL"] = f"http://127.0.0.1:9/{TOKEN}"
         make_dirty_repository(made, PROGRAM, TOKEN)
         made.type("up", "v4-16", "big", "--spot", "--pay")
         add_secret(made, "planted", TOKEN)
