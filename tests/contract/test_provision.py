@@ -12,6 +12,7 @@ import pytest
 from tests.support import vocabulary as words
 from tests.support.remotes import LABS, SSHD, Lab
 from tests.support.require import require_isolated_hosts
+from tests.support.soak import long
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import (
@@ -44,8 +45,9 @@ EVERYWHERE = [
     "memory",
     "simulated",
     pytest.param("sshd", marks=[no_sshd, pytest.mark.soak]),
-    pytest.param("isolated", marks=pytest.mark.slow),
+    long("isolated"),
 ]
+"""Of what needs root, tests of disks and mounts have stories on isolated hosts."""
 
 
 @pytest.fixture(params=EVERYWHERE)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -30,13 +31,23 @@ from tests.support.hosts import (
     start_daemons,
     wait_until,
 )
-from tests.support.soak import soak
+from tests.support.soak import long, soak
 from tpuctl.sim.hosts.backend import HostAddress, HostSpec
 from tpuctl.sim.hosts.isolated.requirements import remove_leftovers
 from tpuctl.sim.hosts.metadata import etag_of
 from tpuctl.sim.hosts.process.backend import ProcessHosts
 
 ROOT = Path(__file__).parents[2]
+EVERY_TIER = pytest.mark.parametrize("empty", TIERS, indirect=True)
+
+
+@pytest.fixture(params=["process", long("isolated")])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    """Isolated hosts lose their power in test_isolated_hosts.py, too."""
+    require_tier(request.param)
+    with open_lab(request.param, tmp_path) as made:
+        yield made
+
 
 # Metadata
 
@@ -143,6 +154,7 @@ def test_a_startup_script_with_its_own_interpreter_dies_with_its_host(empty):
 # Power
 
 
+@EVERY_TIER
 def test_a_preemption_leaves_nothing_of_the_node_and_nothing_of_others_is_touched(lab):
     neighbour = "p1/us-central2-b/other-1"
     mine = lab.addresses
@@ -350,6 +362,7 @@ def test_many_hosts_come_up_together(empty, hosts):
     assert not any(refuses(address) for address in made)
 
 
+@EVERY_TIER
 def test_two_simulators_share_the_machine_without_sharing_an_address(empty, tmp_path):
     other_root = tmp_path / "second"
     other_root.mkdir()
