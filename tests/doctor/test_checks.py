@@ -265,7 +265,7 @@ def test_a_missing_bucket_is_a_problem_and_an_unreadable_one_is_not():
     assert levels(check_buckets(facts(wanted=wanted, buckets={"b": UNREAD}))) == ["warning"]
 
 
-STOPPED = Health(Verdict.STOPPED, "no watchdog has passed for 3 h; the last was desk")
+STOPPED = Health(Verdict.STOPPED, "no watchdog has made a pass for 3 h; the last was desk")
 NEVER = Health(Verdict.NEVER, "no watchdog has made a pass yet")
 INSTALLED = WatchFacts(True, in_crontab=True, cron_runs=True)
 NONE = WatchFacts(False, in_crontab=False, cron_runs=True)

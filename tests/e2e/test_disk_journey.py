@@ -90,8 +90,10 @@ def test_a_run_is_done_again_on_a_generation_that_needs_another_type_of_disk(ses
     first, again = ({line.split()[-1] for line in said(session, run)} for run in ("one", "two"))
     assert first == again
     assert len(first) == 1
-    other = session.type("disk", "clone", "data-g1", "--zone", "us-east5-b", "--type", "pd-balanced", status=2)
-    assert "is a hyperdisk-ml disk" in other.stderr
+    for flag, value in (("--type", "pd-balanced"), ("--throughput", "2000")):
+        other = session.type("disk", "clone", "data-g1", "--zone", "us-east5-b", flag, value, status=2)
+        assert "is a hyperdisk-ml disk of" in " ".join(other.stderr.split())
+        assert f"without {flag}" in other.stderr
     session.type("disk", "rm", "data-g1-us-east5-b", "--yes")
     session.type("up", "v6e-4", "far", "--spot", "--pay", "--zone", "us-east5-b")
     refused = session.type("rerun", "one", "--on", "far", status=2).stderr

@@ -90,7 +90,7 @@ def test_three_intervals_without_a_pass_mean_that_nobody_watches(beats, now, ver
 
 def test_the_verdict_says_who_and_since_when() -> None:
     assert judge([beat()], 60.0).why == "ada on vm makes passes, every 60 s"
-    assert judge([beat()], 7000.0).why == "no watchdog has passed for 117 min; the last was vm"
+    assert judge([beat()], 7000.0).why == "no watchdog has made a pass for 117 min; the last was vm"
 
 
 def test_spans_are_for_people() -> None:

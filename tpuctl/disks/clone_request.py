@@ -167,10 +167,15 @@ def _plan_elsewhere(
         hint = f"tpuctl disk clone {copy.master}; for another zone: tpuctl disk clone {copy.name} --zone ZONE"
         raise UsageError(f"{copy.name} is a copy of {copy.master}", hint=hint)
     found = plan_restore(services, rules, copy, request.zone, kind, rate)
-    there = found.record
-    if kind not in ("", there.request.type):
-        said = f"{there.name} has the same content in {request.zone}, and is a {there.request.type} disk"
-        raise UsageError.of("type", said, f"without --type; or tpuctl disk rm {there.name} first")
+    there, has = found.record, found.record.request
+    for flag, differs in (
+        ("type", kind not in ("", has.type)),
+        ("throughput", rate not in (None, has.throughput_mib_s)),
+    ):
+        if differs:
+            what = f"{has.type} disk" + (f" of {has.throughput_mib_s} MiB/s" if has.throughput_mib_s else "")
+            said = f"{there.name} has the same content in {request.zone}, and is a {what}"
+            raise UsageError.of(flag, said, f"without --{flag}; or tpuctl disk rm {there.name} first")
     refuse(found.findings)
     return Plan(found.record, copy, disk, None, copy.path, (*warnings(found.findings), found.said))
 

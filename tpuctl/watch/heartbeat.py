@@ -195,7 +195,9 @@ def judge(heartbeats: Iterable[Heartbeat], now: float) -> Health:
     last = known[0]
     by_hand = " (by hand)" if last.interval_s is None else ""
     ago = render_span(now - last.at)
-    return Health(Verdict.STOPPED, f"no watchdog has passed for {ago}; the last was {last.host}{by_hand}", last)
+    return Health(
+        Verdict.STOPPED, f"no watchdog has made a pass for {ago}; the last was {last.host}{by_hand}", last
+    )
 
 
 def is_late(beat: Heartbeat, now: float) -> bool:
