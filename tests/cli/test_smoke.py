@@ -34,12 +34,12 @@ GATHER = "import os\nfrom jax import Matrix\n"
 GATHER += "def process_allgather(one): return Matrix(int(os.environ['TPUCTL_WORLD_SIZE']))\n"
 
 
-def library(*, product: str = "0", join: str = "None") -> dict[str, str]:
+def library(*, product: str = "0", join: str = "None", gather: str = GATHER) -> dict[str, str]:
     return {
         "jax/__init__.py": JAX.format(product=product, join=join),
         "jax/numpy.py": NUMPY,
         "jax/experimental/__init__.py": "",
-        "jax/experimental/multihost_utils.py": GATHER,
+        "jax/experimental/multihost_utils.py": gather,
     }
 
 
@@ -50,6 +50,12 @@ def session() -> Iterator[Session]:
         project.add("well", {"jax": "1.0"}, "imports: [jax]", library())
         trouble = library(product="1.0 if rank == 2 else 0", join="time.sleep(600 if rank == 1 else 0)")
         project.add("sick", {"jax": "2.0"}, "imports: [jax]", trouble)
+        gives_up = (
+            "import time\ndef process_allgather(one):\n    time.sleep(4)\n    raise RuntimeError('gloo')\n"
+        )
+        project.add(
+            "late", {"jax": "3.0"}, "imports: [jax]", library(product="0.5 if rank else 0", gather=gives_up)
+        )
         project.add("bare", {"other": "1.0"}, "imports: [other]")
         opened.type("up", "v4-16", "big", "--spot", "--pay")
         yield opened
@@ -71,6 +77,13 @@ def test_a_worker_that_hangs_and_one_that_is_slow_are_named_and_nothing_goes_on(
     assert rows[2]["finding"].startswith("is slow: ")
     assert rows[0]["finding"] == rows[3]["finding"] == "ok"
     assert all(run["state"] != "running" for run in session.json("runs"))
+
+
+def test_a_slow_worker_is_named_where_the_others_give_up_waiting_for_it(session: Session) -> None:
+    failed = session.type("smoke", "big", "--env", "late", "--json", status=3)
+    first, second = json.loads(failed.stdout)["error"]["details"]["workers"]
+    assert first["finding"] == "waits for worker 1"
+    assert second["finding"].startswith("is slow: 0.5")
 
 
 def test_a_run_begins_once_every_chip_works(session: Session) -> None:

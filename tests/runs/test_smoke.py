@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 
+from tests.support.require import require_torch_xla
+from tpuctl.model.shipped_files import read_template
 from tpuctl.runs.smoke import MARK, STEP_MARK, SmokeReport, Unfinished, judge_smoke, parse_report, smoke_rows
 
 WELL = SmokeReport(backend="tpu", devices=4, processes=4, matmul_s=0.010, collective_s=0.002)
@@ -40,6 +45,10 @@ def test_of_two_workers_the_slow_one_is_named() -> None:
     ]
 
 
+def gave_up(took: float) -> Unfinished:
+    return Unfinished("collective", "gloo: connection closed", took)
+
+
 WAITS, LATE = Unfinished("join", "warning: a proxy"), Unfinished(said="a warning")
 
 
@@ -55,6 +64,16 @@ WAITS, LATE = Unfinished("join", "warning: a proxy"), Unfinished(said="a warning
         ),
         ((WAITS, WAITS), [0, 1], ["waited in vain for the others: none came past `join`"] * 2),
         ((Unfinished("join"),), [0], ["did not finish"]),
+        (
+            (gave_up(0.01), gave_up(0.01), gave_up(2.0), gave_up(0.01)),
+            [2],
+            ["waits for worker 2"] * 2 + ["is slow: 2.000 s, others 0.010 s"] + ["waits for worker 2"],
+        ),
+        (
+            (gave_up(0.01), gave_up(0.01)),
+            [0, 1],
+            ["waited in vain for the others: none came past `collective`"] * 2,
+        ),
     ],
 )
 def test_a_worker_that_the_others_wait_for_is_named_and_they_are_not(
@@ -78,6 +97,7 @@ COME = f"{STEP_MARK}join\nstep 1\n{STEP_MARK}devices\n"
         (f"{MARK}{{}}\n", "start"),
         (COME, "devices"),
         (f"{COME}{MARK}not json\n", "devices"),
+        (f"{COME}{STEP_MARK}collective", "collective"),
         (f"{STEP_MARK}later\n", "start"),
     ],
 )
@@ -85,5 +105,21 @@ def test_output_without_a_whole_report_says_how_far_it_came(output: str, step: s
     assert parse_report(output, "last") == Unfinished(step, "last")
 
 
+def test_what_its_products_took_is_known_before_the_collective_ends() -> None:
+    assert parse_report(f"{COME}{STEP_MARK}collective 0.25\n", "last") == Unfinished("collective", "last", 0.25)
+
+
 def test_a_report_is_found_between_other_lines() -> None:
     assert parse_report(f"warning: x\n{COME}{MARK}{LINE}\nbye\n", "") == WELL
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 4])
+def test_a_real_torch_xla_tests_each_of_its_devices(devices: int) -> None:
+    own = {"TPUCTL_RANK": "0", "TPUCTL_WORLD_SIZE": "1", "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(devices)}
+    words = [require_torch_xla(), "-c", read_template("smoke.py").decode(), "torch_xla"]
+    said = subprocess.run(words, env=os.environ | own, capture_output=True, text=True, check=True, timeout=200)
+    report = parse_report(said.stdout, "")
+    assert isinstance(report, SmokeReport)
+    assert (report.backend, report.devices, report.processes) == ("cpu", devices, 1)

@@ -115,8 +115,9 @@ large models take minutes."""
 FIRST_STEP_LIMIT = "3h"
 """Before its first step nothing is said of it: whole-graph compiles of an hour are legal."""
 
-SMOKE_S = 120.0
-"""For the smoke test of a slice: it compiles two small programs, and libtpu takes up to a minute to begin."""
+SMOKE_S = 100.0
+"""For the smoke test of a slice, which ends within two minutes: it compiles two small programs, and libtpu
+takes up to a minute to begin."""
 
 PROBE_S = 600.0
 """For the probe of data, twice: it starts the program's own loader, which may list and shuffle first."""

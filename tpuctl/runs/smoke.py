@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from tpuctl.lib.text import fold_workers
 MARK = "tpuctl-smoke "
 """What the line with the program's report begins with."""
 STEP_MARK = "tpuctl-smoke-step "
-"""What a line begins with that says to which step it comes."""
+"""What a line begins with that says to which step it comes, and then what its products took, once it knows."""
 SLOW = 3.0
 """So many times the others' median is slow: chips of a slice differ by a few percent."""
 NOISE_S = 0.05
@@ -40,10 +41,12 @@ class SmokeReport(Struct, frozen=True):
 
 
 class Unfinished(Struct, frozen=True):
-    """A process that made no report: the step that it came to, and the last line of its errors."""
+    """A process that made no report: the step that it came to, the last line of its errors, and what the
+    slowest product took, if it came so far."""
 
     step: str = STEPS[0]
     said: str = ""
+    matmul_s: float | None = None
 
 
 Reports = Mapping[int, SmokeReport | Unfinished]
@@ -58,27 +61,31 @@ class SmokeFinding(Struct, frozen=True):
 
 def parse_report(output: str, said: str) -> SmokeReport | Unfinished:
     """The report in what a process wrote, or how far it came; `said` is the last line of its errors."""
-    step = STEPS[0]
+    step, matmul_s = STEPS[0], None
     for line in output.splitlines():
         if line.startswith(MARK):
             try:
                 return msgspec.json.decode(line.removeprefix(MARK), type=SmokeReport)
             except msgspec.MsgspecError:
                 break
-        found = line.removeprefix(STEP_MARK)
+        found, _, took = line.removeprefix(STEP_MARK).partition(" ")
         if line.startswith(STEP_MARK) and found in STEPS:
             step = found
-    return Unfinished(step, said)
+            with suppress(ValueError):  # the line was cut off
+                matmul_s = float(took)
+    return Unfinished(step, said, matmul_s)
 
 
 def judge_smoke(reports: Reports, *, backend: str, devices: int) -> Sequence[SmokeFinding]:
     """What is wrong, by worker; with those that wait for another one nothing is. `backend` is what each is to
     run on, `devices` how many each must have at least."""
     found: list[SmokeFinding] = []
-    times = {worker: report.matmul_s for worker, report in reports.items() if isinstance(report, SmokeReport)}
+    slow = _slow(reports)
     for worker, report in sorted(reports.items()):
+        if worker in slow:
+            found.append(SmokeFinding(worker, slow[worker]))
         if isinstance(report, Unfinished):
-            if not _waited_for(reports, worker):
+            if worker not in slow and not _waited_for(reports, worker):
                 found.append(SmokeFinding(worker, _unfinished(reports, report)))
             continue
         if report.backend != backend:
@@ -87,11 +94,19 @@ def judge_smoke(reports: Reports, *, backend: str, devices: int) -> Sequence[Smo
             found.append(SmokeFinding(worker, f"has {report.devices} of {devices} devices"))
         if report.processes < len(reports):
             found.append(SmokeFinding(worker, f"was joined by {report.processes} of {len(reports)} processes"))
-        others = [time for each, time in times.items() if each != worker]
-        usual = statistics.median_low(others) if others else report.matmul_s
-        if report.matmul_s > max(SLOW * usual, usual + NOISE_S):
-            found.append(SmokeFinding(worker, f"is slow: {report.matmul_s:.3f} s, others {usual:.3f} s"))
     return found
+
+
+def _slow(reports: Reports) -> Mapping[int, str]:
+    """Workers whose products took much longer than those of the others, also where these gave up waiting."""
+    times = {worker: each.matmul_s for worker, each in reports.items() if each.matmul_s is not None}
+    slow = {}
+    for worker, took in times.items():
+        others = [time for each, time in times.items() if each != worker]
+        usual = statistics.median_low(others) if others else took
+        if took > max(SLOW * usual, usual + NOISE_S):
+            slow[worker] = f"is slow: {took:.3f} s, others {usual:.3f} s"
+    return slow
 
 
 def _waited_for(reports: Reports, worker: int) -> list[int]:
@@ -99,11 +114,12 @@ def _waited_for(reports: Reports, worker: int) -> list[int]:
     own = reports[worker]
     if not isinstance(own, Unfinished) or own.step not in TOGETHER:
         return []
-    at = STEPS.index(own.step)
+    at, slow = STEPS.index(own.step), _slow(reports)
     return sorted(
         other
         for other, report in reports.items()
-        if isinstance(report, Unfinished) and STEPS.index(report.step) < at
+        if isinstance(report, Unfinished)
+        and (STEPS.index(report.step) < at or (other in slow and worker not in slow))
     )
 
 
@@ -127,7 +143,7 @@ def smoke_rows(reports: Reports, found: Sequence[SmokeFinding]) -> list[dict[str
                 "worker": worker,
                 "backend": known.backend if known else None,
                 "devices": known.devices if known else None,
-                "matmul_s": known.matmul_s if known else None,
+                "matmul_s": report.matmul_s,
                 "collective_s": known.collective_s if known else None,
                 "finding": "; ".join(wrong) or "ok",
             }

@@ -22,8 +22,10 @@ from tpuctl.runs.follow import follow_run, start_run, stop_run
 from tpuctl.runs.smoke import SmokeReport, Unfinished, judge_smoke, parse_report, smoke_rows
 from tpuctl.runs.submit import Submission, freeze_code, prepare_run, submit_run
 
-BACKENDS: Mapping[str, str] = {"jax": "tpu", "cpu": "cpu"}
-"""What programs of an environment's backend run on, in JAX's words."""
+BACKENDS: Mapping[str, str] = {"jax": "tpu", "torch_xla": "tpu", "cpu": "cpu"}
+"""What programs of an environment's backend run on, as the test's program says it."""
+GRACE_S = 5.0
+"""The program has nothing to save, and who waits wants to know which host is slow."""
 
 
 class SmokeTest(Struct, frozen=True):
@@ -46,11 +48,10 @@ def prepare_smoke(
 ) -> SmokeTest:
     """Checks a smoke test of `target`, changes nothing. Raises UsageError, NotFoundError, BadManifestError."""
     program = read_template("smoke.py").decode()
-    policy = PolicyRequest(max_failures=0, max_preemptions=0)
-    command = ("python3", "-c", program)
+    policy = PolicyRequest(max_failures=0, max_preemptions=0, grace=GRACE_S)
     request = RunRequest(
         on=target.name,
-        command=command,
+        command=("python3", "-c", program),
         env=env,
         policy=policy,
         no_checkpoint=True,
@@ -65,7 +66,12 @@ def prepare_smoke(
     backend = BACKENDS.get(spec.backend) if spec is not None else "tpu"
     if backend is None:
         name = spec.name if spec is not None else ""
-        raise UsageError(f"the smoke test runs JAX, and {name} has none", hint="--env jax-tpu")
+        raise UsageError(
+            f"the smoke test runs JAX or PyTorch/XLA, and {name} has none of them", hint="--env jax-tpu"
+        )
+    if spec is not None:
+        argv = (*submission.spec.argv, spec.backend)
+        submission = replace(submission, spec=replace(submission.spec, argv=argv))
     devices = target.spec.chips // target.spec.hosts if backend == "tpu" else 1
     return SmokeTest(submission, backend, devices)
 

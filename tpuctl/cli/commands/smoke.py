@@ -31,8 +31,9 @@ def smoke(
 ) -> None:
     """Test every chip of a slice.
 
-    A run of JAX on all workers: a matrix product on each device, and one collective over all processes. Names
-    the workers that are missing, slow, short of devices, or on the CPU. It waits for a slice that is busy.
+    A run of JAX or PyTorch/XLA on all workers: a matrix product on each device, and one collective over all
+    processes. Names the workers that are missing, slow, short of devices, or on the CPU. It waits for a slice
+    that is busy.
     """
     from tpuctl.cli.console import Column
     from tpuctl.lib.names import check_run_id
