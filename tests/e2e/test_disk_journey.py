@@ -155,12 +155,14 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
 
 
 def test_what_is_mounted_elsewhere_or_not_empty_is_left_alone(session: Session) -> None:
-    on(session, "dev", "sudo mkdir -p /mnt/full && sudo touch /mnt/full/x")
+    on(session, "dev", "sudo mkdir -p '/mnt/my full' && sudo touch '/mnt/my full/x'")
     session.type("disk", "umount", "data", "--to", "dev", status=3)  # the writer uses it
     on(session, "dev", "sudo pkill -f 'of=ne[w]' || true; sudo pkill dd || true")
     session.type("disk", "umount", "data", "--to", "dev")
-    done = session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/full", status=3)
-    assert "/mnt/full is not empty" in done.stderr
+    done = session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/my full", status=3)
+    told = " ".join(done.stderr.split())
+    assert "/mnt/my full is not empty" in told
+    assert "tpuctl exec --worker 0 dev -- ls -lA '/mnt/my full'" in told
     session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/data")
     assert on(session, "dev", "cat /mnt/data/word") == ["second\n"]
 

@@ -144,9 +144,8 @@ def version_on_path():
 
 def mount_bucket(parameters, job):
     """`path`, `bucket`, `configuration`, `flags`, `digest`, `program` (its sha256, empty for the one on PATH),
-    `version`, `cache` (folder and MiB), `keeper` and `unit` (their content),
-    `denied` (what to type where the bucket refuses). The program, if any, is a file of
-    the job."""
+    `version`, `cache` (folder and MiB), `keeper` and `unit` (their content), `denied` (what to type where the
+    bucket refuses). The program, if any, is a file of the job."""
     import hashlib
     import re
 

@@ -32,7 +32,8 @@ CONTENTS = """for each; do
     case $? in 0 | 2) ;; 8) printf 'DEVNAME=%s\\nTYPE=ambivalent\\n' "$each" ;; *) exit 1 ;; esac
 done
 """  # blkid(8): 2 is nothing, 8 several things at once
-LOOK = "another path, or move what is there: tpuctl exec SLICE -- %s %s"
+LOOK = "another path, or move what is there: tpuctl exec SLICE -- "
+IN_USE = "end what has it open: tpuctl exec SLICE -- "
 DIRTY = "needs_recovery"  # a feature of the file system, ext4(5)
 MOUNT_COPY = """label=$1 word=$2 look=$3 name=$4 path=$5 dirty=; shift 5
 for each; do
@@ -178,11 +179,19 @@ def mount_disk(parameters, job):
 
 def check_point(path):
     if os.path.ismount(path):
-        raise Failed("something else is mounted on %s" % path, permanent=True, hint=LOOK % ("findmnt", path))
+        raise Failed(
+            "something else is mounted on %s" % path, permanent=True, hint=LOOK + typed("findmnt", path)
+        )
     if os.path.isdir(path) and os.listdir(path):
-        raise Failed("%s is not empty" % path, permanent=True, hint=LOOK % ("ls -lA", path))
+        raise Failed("%s is not empty" % path, permanent=True, hint=LOOK + typed("ls -lA", path))
     if os.path.exists(path) and not os.path.isdir(path):
-        raise Failed("%s is not a directory" % path, permanent=True, hint=LOOK % ("ls -ld", path))
+        raise Failed("%s is not a directory" % path, permanent=True, hint=LOOK + typed("ls -ld", path))
+
+
+def typed(command, path):
+    import shlex
+
+    return "%s %s" % (command, shlex.quote(path))
 
 
 def find_own(parameters, job):
@@ -254,9 +263,9 @@ def unmount_disk(parameters, job):
             job.run(["umount", path], root=True, seconds=120)
         except Failed as error:
             # Programs that use it do not go away by waiting: a person ends them.
-            hint = "end what has it open: tpuctl exec SLICE -- sudo fuser -vm %s" % path
             busy = "busy" in str(error)
-            raise Failed(str(error), permanent=busy, hint=hint if busy else "") from error
+            hint = IN_USE + typed("sudo fuser -vm", path) if busy else ""
+            raise Failed(str(error), permanent=busy, hint=hint) from error
     return {"unmounted": parameters["path"]}
 
 
