@@ -32,7 +32,8 @@ PROGRAM = f"""\
 import hashlib, os, pathlib, time, tiny
 rank = os.environ["TPUCTL_RANK"]
 data = pathlib.Path("/mnt/data/set").read_text() + pathlib.Path("/mnt/more/set").read_text()
-seen = data + tiny.VERSION + os.environ["TINY"] + os.environ["KEY"] + open("notes.txt").read()
+seen = data + tiny.VERSION + os.environ["TINY"] + open(os.environ["TPUCTL_SECRETS"] + "/KEY").read()
+seen += open("notes.txt").read()
 kept = pathlib.Path(os.environ["KEPT"] + "-" + rank)
 step, state = kept.read_text().split() if kept.exists() else (0, "")
 for step in range(int(step) + 1, {STEPS} + 1):
