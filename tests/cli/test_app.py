@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -155,6 +159,10 @@ def _raise(error: BaseException) -> Entry:
     def target() -> None:
         raise error
 
+    return _command(target)
+
+
+def _command(target: Callable[[], None]) -> Entry:
     module = type(sys)("tpuctl.cli.commands.explode")
     module.explode = target  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
@@ -181,6 +189,36 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 130
     assert result.stderr == "interrupted\n"
     assert 130 in EXIT_MEANINGS
+
+
+def test_what_ctrl_c_breaks_in_a_library_ends_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    condition = threading.Condition(threading.Lock())  # as queues and events have it
+    main = threading.get_ident()
+
+    def hold() -> None:
+        with condition:
+            time.sleep(0.5)  # the other one has waited in vain, and wants its lock again
+            signal.pthread_kill(main, signal.SIGINT)
+            until = time.monotonic() + 0.05
+            while time.monotonic() < until:
+                pass  # it is free before the other one, which needs Python's own lock, hears of Ctrl-C
+
+    def wait() -> None:
+        with condition:
+            holder.start()
+            condition.wait(0.1)
+
+    holder, interval = threading.Thread(target=hold), sys.getswitchinterval()
+    monkeypatch.setattr("tpuctl.cli.app.COMMANDS", (_command(wait),))
+    sys.setswitchinterval(5.0)
+    try:
+        result = runner.invoke(app, ["explode"])
+    finally:
+        sys.setswitchinterval(interval)
+    holder.join()
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+    report = next((tmp_path / "state" / "crashes").glob("*.txt")).read_text()
+    assert "RuntimeError: release unlocked lock" in report
 
 
 def test_a_reader_that_goes_away_causes_no_traceback() -> None:

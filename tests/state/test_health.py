@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +84,22 @@ def test_a_store_that_cannot_be_written_says_where_to_look(path: Path) -> None:
     with closing(store), pytest.raises(TpuctlError, match="readonly database") as refused:
         store.put("a/b", {}, if_generation=0)
     assert refused.value.hint == f"it must be writable: findmnt -T {path.parent}"
+
+
+class AtBegin(sqlite3.Connection):
+    """Ctrl-C comes when a transaction has just begun."""
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        found = super().execute(sql, *parameters)
+        if sql.startswith("BEGIN"):
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+
+def test_ctrl_c_leaves_no_transaction_open(path: Path) -> None:
+    store = SqliteStore(path)
+    store._db = sqlite3.connect(path, factory=AtBegin, isolation_level=None)
+    with pytest.raises(KeyboardInterrupt):
+        store.put("slices/big", {}, if_generation=0)
+    assert not store._db.in_transaction
+    SqliteStore(path).put("slices/big", {}, if_generation=0)

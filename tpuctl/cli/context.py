@@ -101,8 +101,8 @@ class AppContext:
     def __enter__(self) -> AppContext:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._closing.close()
+    def __exit__(self, *error: Any) -> None:
+        self._closing.__exit__(*error)
 
     @cached_property
     def config(self) -> Config:

@@ -49,13 +49,11 @@ def _run_reported(shared: Invocation, work: Callable[[], T]) -> T:
         shared.json = _wants_json(shared)
         raise _report(shared, _from_typer(error)) from error
     except (KeyboardInterrupt, typer.Abort, EOFError) as error:
-        raise _report(
-            shared, InterruptedByUserError("interrupted", hint=shared.if_interrupted or None)
-        ) from error
+        raise _report(shared, _interrupted(shared)) from error
     except OSError as error:
         raise _refused_here(shared, error) from error
     except Exception as error:  # the last resort: a crash report instead of a traceback
-        raise _report(shared, _bug(shared, error)) from error
+        raise _report(shared, _unexpected(shared, error)) from error
 
 
 _UP, _DOWN, _SHOW = ("up", "add", "install"), ("down", "rm", "uninstall"), ("status", "show")
@@ -241,7 +239,7 @@ def _refused_here(shared: Invocation, error: OSError) -> typer.Exit:
         told = f"the name of a file is too long: {error.filename or error}"
         return _report(shared, UsageError(told, hint="no file has a name of more than 255 bytes"))
     if error.errno not in _FULL | _NOT_ALLOWED:
-        return _report(shared, _bug(shared, error))
+        return _report(shared, _unexpected(shared, error))
     if not error.filename:  # stdout: it leads nowhere from now on, so that the exit status stays ours
         _silence_stdout()
         shared.json = False
@@ -267,15 +265,28 @@ def _silence_stdout() -> None:
     os.dup2(devnull, sys.stdout.fileno())
 
 
-def _bug(shared: Invocation, error: Exception) -> BugError:
+def _interrupted(shared: Invocation) -> InterruptedByUserError:
+    return InterruptedByUserError("interrupted", hint=shared.if_interrupted or None)
+
+
+def _unexpected(shared: Invocation, error: Exception) -> TpuctlError:
+    """A bug, unless it is what Ctrl-C leaves behind in the midst of a library: threading may then release a
+    lock that it does not hold."""
     import traceback
 
     from tpuctl.cli.logging import write_crash_report
 
     report = "".join(traceback.format_exception(error))
     path = write_crash_report(shared.arguments, report)
+    if _follows_ctrl_c(error):
+        return _interrupted(shared)
     where = f"crash report: {path}" if path else None
     return BugError(f"unexpected {type(error).__name__}: {error}", hint=where)
+
+
+def _follows_ctrl_c(error: BaseException) -> bool:
+    earlier = error.__cause__ or error.__context__
+    return earlier is not None and (isinstance(earlier, KeyboardInterrupt) or _follows_ctrl_c(earlier))
 
 
 def _reader_went_away() -> typer.Exit:

@@ -224,12 +224,12 @@ class SqliteStore:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._translated():
-            self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._db.execute("BEGIN IMMEDIATE")
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:  # a full disk ends it by itself
+                if self._db.in_transaction:  # a full disk ends it by itself, and it may not have begun
                     self._db.execute("ROLLBACK")
                 raise
 
