@@ -187,6 +187,8 @@ def _become_module(name: str, *words: str) -> NoReturn:
     Popen goes on in the parent when its pipe for errors is closed, as by an exec.
     """
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Popen gives them back, for programs that are not Python
+        signal.signal(number, signal.SIG_IGN)
     atexit._clear()
     logging.root.handlers.clear()
     sys.argv = [name, *words]
