@@ -137,6 +137,20 @@ def test_a_bucket_that_refuses_is_no_matter_of_trying_again(
     assert getattr(raised.value, "hint", "") == ("the role" if refused else "")
 
 
+def test_what_dies_again_and_again_is_mounted_less_often(
+    keeper: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = dict.fromkeys(("path", "bucket", "digest", "program", "version"), "x")
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    made, waited = keeper["Keeper"](str(tmp_path)), list[float]()
+    monkeypatch.setattr(made, "sleep", waited.append)
+    for _ in range(8):
+        made.pause("gcsfuse died")
+    assert waited == [0, 1, 3, 7, 15, 31, 300, 300]
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["detail"][:34]) == ("failed", "gcsfuse died; it was mounted 8 tim")
+
+
 def test_a_process_is_known_by_its_number_and_when_it_was_started(keeper: dict[str, Any]) -> None:
     mine = keeper["identity"](os.getpid())
     assert keeper["alive"](mine)
