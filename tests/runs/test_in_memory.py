@@ -45,7 +45,7 @@ from tpuctl.slices.reconcile import advance_slice
 from tpuctl.state.repository import find_run, get_run, get_slice, save
 from tpuctl.transfer.tree import make_tree
 from tpuctl.views.slices import slice_status
-from tpuctl.watch.reconciler import run_pass
+from tpuctl.watch.reconciler import PassLine, run_pass
 from tpuctl.workers.copy_from import pull
 from tpuctl.workers.copy_to import push
 from tpuctl.workers.exec import execute
@@ -235,10 +235,11 @@ def test_code_over_a_slow_link_takes_several_bounded_passes_and_then_the_run_sta
     bring_up(services, "big")
     run = submit(services, "big", "x" * 30_000_000)
     took: list[float] = []
+    lines: list[PassLine] = []
     while get_run(services, run.id).record.state is not RunState.RUNNING:
         assert len(took) < 15
         began = services.clock.now()
-        run_pass(services)
+        lines += run_pass(services)
         took.append(services.clock.now() - began)
         place.clock.advance(60.0)
     assert max(took) <= STEP_MAX_S
@@ -246,6 +247,7 @@ def test_code_over_a_slow_link_takes_several_bounded_passes_and_then_the_run_sta
     assert sending == 5, "60 s of sending in slices of 12 s: nothing was sent twice"
     expected = [event.total_bytes for event in services.events if isinstance(event, Transfer)]
     assert sorted(expected, reverse=True) == expected, "each pass has less to send than the one before"
+    assert next(line.acted for line in lines if line.subject == run.id), "it began the attempt"
 
 
 def step_until_running(place: MemoryPlace, services: MemoryServices, run_id: str, passes: int) -> list[float]:

@@ -22,11 +22,13 @@ from tpuctl.model.verdict import Blocked, Done, Failed, Verdict, Wait, render_wa
 
 class Outcome(Struct, frozen=True):
     """What one pass over one subject came to. `acted` means something was changed: look again at once.
-    `error`: the passing trouble that kept it from looking."""
+    `error`: the passing trouble that kept it from looking. `changed`: something was changed, but looking again
+    at once would show nothing new."""
 
     verdict: Verdict
     acted: bool
     error: TpuctlError | None = None
+    changed: bool = False
 
 
 def converge(

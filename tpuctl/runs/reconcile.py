@@ -202,9 +202,8 @@ def advance_run(
         outcome = effects.apply(plan)
         if outcome.acted and (plan.step is RunStep.NEW_ATTEMPT or (plan.step is RunStep.DECIDE and decidable)):
             # At once: hosts and cloud, asked again, would only repeat what was observed a moment ago.
-            outcome = effects.apply(
-                plan_run(effects.run, slice_, observed, workers, services.store.now(), lost)
-            )
+            following = plan_run(effects.run, slice_, observed, workers, services.store.now(), lost)
+            outcome = replace(effects.apply(following), changed=True)
     key_sent = send_own_key(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
     return Outcome(Wait(key_sent), acted=False) if key_sent else outcome
 

@@ -304,7 +304,7 @@ class _Pass:
         acted = False
         for _ in range(STEPS_PER_PASS):
             outcome = step()
-            acted = acted or outcome.acted
+            acted = acted or outcome.acted or outcome.changed
             if not outcome.acted:
                 break
             if not may_connect and get_slice(self._services, slice_name).record.state in WITH_HOSTS:
