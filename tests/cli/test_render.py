@@ -97,12 +97,13 @@ def test_what_may_be_very_long_is_cut_after_some_lines() -> None:
     assert lines[-1].endswith("…")
 
 
-def test_colours_of_a_wrapped_cell_do_not_count_as_width() -> None:
-    rows = [{"name": "gave-up", "n": 1, "text": "a b c d e f g h i j k l m n o p"}]
+@pytest.mark.parametrize("bad", ["gave-up", "synthetic"])
+def test_colours_of_a_wrapped_cell_do_not_count_as_width(bad: str) -> None:
+    rows = [{"name": bad, "n": 1, "text": "a b c d e f g h i j k l m n o p"}]
     plain = render_table(rows, COLUMNS, width=40)
     coloured = render_table(rows, COLUMNS, width=40, colour=True)
     assert re.sub(r"\x1b\[\d*m", "", "\n".join(coloured)) == "\n".join(plain)
-    assert "\x1b[31mgave-up\x1b[0m" in coloured[1]
+    assert f"\x1b[31m{bad}\x1b[0m" in coloured[1]
 
 
 @pytest.mark.parametrize("width", [24, 40, 80])
