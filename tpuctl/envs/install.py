@@ -30,6 +30,7 @@ from tpuctl.hosts.provision import (
     sections_of,
 )
 from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.shell import quote
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord
@@ -139,11 +140,18 @@ class HostEnvironment:
 
     def _refuse_drift(self, seen: Sequence[Seen]) -> None:
         """The gate: no run begins where a host differs from the environment or from its peers."""
-        found = compare_hosts(self._pinned, self._run.slice_name, seen, kind=self._kind)
+        differences = compare_hosts(self._pinned, self._run.slice_name, seen, kind=self._kind)
         allowed = LEFT_TO_OTHERS.union(self._run.spec.allow_drift)
-        refused = [each for each in found if each.column not in allowed]
+        refused = [each for each in differences if each.column not in allowed]
         if refused:
-            raise drift_error(self._run.slice_name, refused, "; --allow-drift COLUMN starts it all the same")
+            error = drift_error(self._run.slice_name, refused)
+            mending = ", and ".join(dict.fromkeys(each.hint for each in refused))
+            allowing = " ".join(f"--allow-drift {quote(each.column)}" for each in refused)
+            # In one line: it becomes the reason why the attempt ended, which is all that `run` and `why` show.
+            told = (
+                f"{' '.join(error.message.split())}; mend it: {mending}; or start it all the same: {allowing}"
+            )
+            raise PartialError(told, hint=error.hint, details=error.details)
 
 
 LEFT_TO_OTHERS = frozenset({HOLDERS, DISK, HUGEPAGES})

@@ -81,7 +81,7 @@ def properties_of_slice(
     return fold_properties(hosts)
 
 
-def drift_error(slice_name: str, found: Sequence[Difference], more: str = "") -> PartialError:
+def drift_error(slice_name: str, found: Sequence[Difference]) -> PartialError:
     """Hosts differ: which, in what, and the commands after which they do not."""
     hints = list(dict.fromkeys(each.hint for each in found))
     workers = sorted({worker for each in found for worker in each.workers})
@@ -89,7 +89,7 @@ def drift_error(slice_name: str, found: Sequence[Difference], more: str = "") ->
     differ = "differs" if len(workers) == 1 else "differ"
     return PartialError(
         f"{counted(len(workers), 'host')} of {slice_name} {differ}:\n  {said}",
-        hint="\n      ".join(hints) + more,
+        hint="\n      ".join(hints),
         details={
             "workers": workers,
             "columns": [each.column for each in found],

@@ -113,7 +113,7 @@ def derive(
 def _package(line: str) -> str:
     match = _NAME_OF.match(line)
     if match is None or "==" not in line:
-        raise UsageError(f"{line!r} is not an exact version", hint="--with jax==0.12.0.1")
+        raise UsageError(f"{line!r} is not an exact version", hint="NAME==VERSION, such as jax==0.12.0.1")
     return normal(match.group(0))
 
 
