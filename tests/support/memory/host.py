@@ -56,7 +56,6 @@ class MemoryAttempt:
 
     bundle: str | None
     fence: int
-    touched_at: float
     wanted: str | None = None
     """The tree that a copy is to complete."""
     beats: bool = False

@@ -164,7 +164,7 @@ def make_prepared(host: MemoryHost, request: Json, entries: Sequence[Any]) -> Me
     run, number = ids(request)
     attempts = host.runs.setdefault(run, MemoryRun()).attempts
     if number not in attempts:
-        attempts[number] = MemoryAttempt(request.get("bundle"), request["fence"], host.time)
+        attempts[number] = MemoryAttempt(request.get("bundle"), request["fence"])
         work = work_dir(host, run, number)
         with on(host):
             agent.contents.materialise(entries, os.fsencode(agent.base.make_dir(work)), "blobs", 0o700)
@@ -310,7 +310,7 @@ def begin_copy(host: MemoryHost, request: Json) -> None:
         del record.attempts[number]
         state = "absent"
     if state in ("absent", "prepared"):
-        attempt = record.attempts.setdefault(number, MemoryAttempt(None, fence, host.time))
+        attempt = record.attempts.setdefault(number, MemoryAttempt(None, fence))
         attempt.wanted = request.get("tree")
         body = placing.serve if does == "serve" else placing.fetch
         launch(host, attempt, carry(body, request), ["carry", does], {}, COPY_GRACE_S)
