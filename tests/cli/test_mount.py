@@ -89,7 +89,9 @@ def test_a_bucket_of_another_region_is_refused_with_its_price_unless_that_is_mea
     assert "gs://far-away:/mnt/far:train,cross-region" in refused.partition("hint: ")[2]
     told = " ".join(session.type(*up, "gs://far-away:/mnt/far,cross-region").stderr.split())
     assert "away from us-central2: 20 USD or more per TB read" in told
-    assert "20 USD or more" in add(session, "gs://far-away:/mnt/far", "--cross-region", "--dry-run")
+    said = add(session, "gs://far-away:/mnt/far", "--cross-region", "--dry-run")
+    assert "20 USD or more" in said
+    assert "ttl 60 s. Once a writer has closed a file" in said
 
 
 def test_what_would_be_made_is_said_and_not_made(session: Session) -> None:
