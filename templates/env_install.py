@@ -37,7 +37,6 @@ import sys
 import tarfile
 import tempfile
 import time
-import zipfile
 
 SCHEMA = 1
 MARKER = "tpuctl-env.json"
@@ -327,6 +326,8 @@ def unpack_uv(spec):
     home = os.path.join(os.path.expanduser("~"), ".tpuctl", "tools")
     binary = os.path.join(home, "uv-" + spec["installer"]["sha256"][:16])
     if not os.access(binary, os.X_OK):
+        import zipfile
+
         os.makedirs(home, mode=0o700, exist_ok=True)
         with zipfile.ZipFile(content(spec["installer"], spec)) as wheel:
             (name,) = [each for each in wheel.namelist() if each.endswith(".data/scripts/uv")]
@@ -660,11 +661,11 @@ def recorded_digests(env):
 
     found = {}
     for record in glob.glob(os.path.join(env, "lib*", "python3*", "site-packages", "*.dist-info", "RECORD")):
-        site = os.path.dirname(os.path.dirname(record))
+        site = os.path.relpath(os.path.dirname(os.path.dirname(record)), env)
         with open(record, newline="", encoding="utf-8") as file:
             for row in csv.reader(file):
                 if len(row) == 3 and row[1].startswith("sha256="):
-                    path = os.path.relpath(os.path.normpath(os.path.join(site, row[0])), env)
+                    path = os.path.normpath(os.path.join(site, row[0]))
                     found[path] = base64.urlsafe_b64decode(row[1][7:] + "==").hex()
     return found
 
