@@ -93,6 +93,12 @@ def test_following_one_worker_shows_that_worker_alone_and_keeps_all(session, lon
     assert "no line in which 'tock' is found" in session.type("logs", "long", "--grep", "tock").stderr
     assert "is no regular expression" in session.type("logs", "long", "--grep", "(", status=2).stderr
     assert "--follow exclude each other" in session.type("logs", "long", "-f", "--json", status=2).stdout
+    folder.rename(folder.with_name("aside"))
+    assert (
+        "has been fetched to this machine yet"
+        in session.type("logs", "long", "--grep", "tick", status=5).stderr
+    )
+    folder.with_name("aside").rename(folder)
     lines = session.json("logs", "long", "--worker", "0")
     assert [line["text"] for line in lines[:2]] == ["tick 0", "tick 0"]
     assert lines[0]["time"] < lines[-1]["time"]

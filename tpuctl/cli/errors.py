@@ -178,6 +178,7 @@ _PROGRAMS = {
 
 _NOT_NEEDED = {
     "tpuctl cp": (frozenset({"-r", "-R", "-a", "--recursive", "--archive"}), "directories are copied whole"),
+    "tpuctl logs": (frozenset({"-n", "--lines", "--tail"}), "`tpuctl logs RUN | tail` has the last lines"),
 }
 """Options of other tools that people type, and why there is none here."""
 
@@ -187,8 +188,9 @@ def _from_typer(error: typer.TyperException) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "tpuctl"
     hint = f"{path} --help"
-    option = getattr(error, "option_name", None)
     possible = getattr(error, "possibilities", None)
+    # An option without its value has a name, too.
+    option = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
     example = _PROGRAMS.get(path)
     known, why = _NOT_NEEDED.get(path, (frozenset(), ""))
     if option in known:
@@ -223,6 +225,7 @@ def _near_option(option: str, known: Sequence[str]) -> str:
 
 def _plain(message: str) -> str:
     """What a converter says of a value, for people: pydantic, which Typer uses, speaks of its `Input`."""
+    message = message.replace("Value error, ", "")
     text = re.sub(r", unable to parse string as an? \w+$", "", message)
     return text.replace("Input should be a valid integer", "it should be a whole number").replace(
         "Input should be", "it should be"

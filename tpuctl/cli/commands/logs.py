@@ -75,7 +75,7 @@ def logs(
             invocation(ctx).if_interrupted = goes_on(record.id)
             context.emit.show_only(None if worker is None else chosen, pattern, stamped=timestamps)
             follow_to_end(context, record.id, timeout=None)
-        elif not printed and grep is not None:
+        elif not printed and grep is not None and context.logs.has(record.id, number):
             context.console.say(f"no line in which {grep!r} is found")
         elif not printed:
             _say_where(context, record, number, since)

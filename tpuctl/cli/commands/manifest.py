@@ -176,7 +176,9 @@ def export(
         found, _ = load_source(context, source)
         if as_ is Form.BUNDLE:
             if to is None:
-                raise UsageError("a bundle is a file", hint=f"--to {found['run']['id']}.tar")
+                raise UsageError(
+                    "a bundle is written to a file, and none is named", hint=f"--to {found['run']['id']}.tar"
+                )
             count = write_bundle(context.store, found, Path(to))
             context.console.say(f"wrote {to}: the manifest and {counted(count, 'content')}")
             return
