@@ -15,7 +15,7 @@ USD = RULES.prices["operations"]["region"]
 
 
 def rows(words: str, use: Use) -> dict[tuple[str, str], Row]:
-    ref = parse_ref(RULES, f"gs://bucket:/mnt/b:{words}").ref
+    ref = parse_ref(RULES, f"gs://bucket:/mnt/b:{words}")
     return {
         (row.what, row.operations): row
         for row in operation_costs(options_of(RULES, ref, RULES.pinned), use, USD)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from tpuctl.errors import UsageError
 from tpuctl.model.facts import BucketPlace
@@ -191,7 +192,7 @@ def test_another_configuration_has_another_digest() -> None:
     ],
 )
 def test_a_bucket_near_the_slice(place: BucketPlace, cost: str) -> None:
-    said = RULES.check_location(ref(), place, "us-central2-b", cross_region=False)
+    said = RULES.check_location(ref(), place, "us-central2-b")
     assert cost in said
     assert bool(said) is bool(cost)
 
@@ -200,9 +201,9 @@ def test_a_bucket_near_the_slice(place: BucketPlace, cost: str) -> None:
 def test_a_bucket_elsewhere_is_refused_with_its_cost_unless_that_is_meant(location: str) -> None:
     place = BucketPlace(location, "region")
     with pytest.raises(UsageError, match="USD or more per TB") as refused:
-        RULES.check_location(ref(), place, "us-central2-b", cross_region=False)
+        RULES.check_location(ref(), place, "us-central2-b")
     assert ",cross-region" in (refused.value.hint or "")
-    assert "20 USD or more" in RULES.check_location(ref(), place, "us-central2-b", cross_region=True)
+    assert "20 USD or more" in RULES.check_location(replace(ref(), cross_region=True), place, "us-central2-b")
 
 
 def test_the_table_is_not_changed_by_those_who_read_it() -> None:

@@ -28,7 +28,7 @@ PROFILES = ("checkpoint", "train")
 
 
 def parse(text: str) -> MountRef:
-    return parse_mount(text, PROFILES, "train").ref
+    return parse_mount(text, PROFILES, "train")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,7 @@ def parse(text: str) -> MountRef:
                 read_only=True,
             ),
         ),
+        ("gs://far:/mnt/far,cross-region", MountRef("far", "/mnt/far", "train", cross_region=True)),
     ],
 )
 def test_what_can_be_said(text: str, wanted: MountRef) -> None:
@@ -194,10 +195,10 @@ def test_what_is_said_with_flags_counts_over_what_stands_behind_the_profile() ->
     found = parse_mount(
         "gs://data:/mnt/data,ttl=30,cross-region", PROFILES, "train", options_said({"ttl": "0"})
     )
-    assert (found.ref.options["metadata-cache.ttl-secs"], found.cross_region) == ("0", True)
-    assert not found.ref.read_only
+    assert (found.options["metadata-cache.ttl-secs"], found.cross_region) == ("0", True)
+    assert not found.read_only
     for word, read_only in (("read-only", True), ("read-only=true", True), ("read-only=false", False)):
-        assert parse_mount(f"gs://data:/mnt/data,{word}", PROFILES, "train").ref.read_only is read_only
+        assert parse_mount(f"gs://data:/mnt/data,{word}", PROFILES, "train").read_only is read_only
 
 
 @pytest.mark.parametrize(

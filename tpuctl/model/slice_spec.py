@@ -55,7 +55,7 @@ class MountRef(Struct, frozen=True):
     gcsfuse's configuration file, over those of the profile. `program` is the sha256 of a gcsfuse in the store,
     of `program_bytes`; empty for the one of Google's packages. `fleet` names the fleet file that asked for it;
     empty for one made by hand. `leaving`: no pass mounts it, because a command is about to mount it, or because
-    it is to be unmounted and then forgotten."""
+    it is to be unmounted and then forgotten. `cross_region`: a bucket of another region is meant."""
 
     bucket: str
     path: str
@@ -67,6 +67,7 @@ class MountRef(Struct, frozen=True):
     program_bytes: int = 0
     fleet: str = ""
     leaving: bool = False
+    cross_region: bool = False
 
     @property
     def source(self) -> str:

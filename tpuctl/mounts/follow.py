@@ -21,7 +21,6 @@ from tpuctl.mounts.hosts import KeeperFiles, Mounted, mounted
 from tpuctl.mounts.render import check_ttl, options_of
 from tpuctl.mounts.rules import MountRules
 from tpuctl.mounts.spec import (
-    MountRequest,
     Options,
     Refs,
     check_together,
@@ -44,15 +43,14 @@ def load_rules() -> MountRules:
     return MountRules(*load_mount_table())
 
 
-def parse_ref(rules: MountRules, text: str, said: Options | None = None) -> MountRequest:
+def parse_ref(rules: MountRules, text: str, said: Options | None = None) -> MountRef:
     """`text` with what else was said of it. Raises UsageError for what cannot be."""
-    request = parse_mount(text, rules.profiles, rules.default, said)
-    ref = request.ref
+    ref = parse_mount(text, rules.profiles, rules.default, said)
     for key, value in ref.options.items():
         rules.check_option(key, value, rules.pinned, flag=said is not None and key in said.keys)
     found = replace(ref, read_only=ref.read_only or rules.profile(ref.profile).read_only)
     check_ttl(options_of(rules, found, rules.pinned))
-    return replace(request, ref=found)
+    return found
 
 
 def resolve_mounts(
@@ -68,23 +66,20 @@ def resolve_mounts(
     and the mounts of which something is new. Raises UsageError; unless it `replaces`, also ConflictError for a
     path at which another folder is mounted."""
     rules = load_rules()
-    requests = [parse_ref(rules, text) for text in said]
-    refs = tuple(each.ref for each in requests)
+    refs = tuple(parse_ref(rules, text) for text in said)
     if not replaces:
         check_unused(known, refs)
     check_together(
         (*(each for each in known if each.path not in {ref.path for ref in refs}), *refs),
         [disk.path for disk in spec.disks],
     )
-    new = [each for each in requests if not is_asked(known, each.ref)]
+    new = tuple(each for each in refs if not is_asked(known, each))
     for each in new:
-        check_bucket(services, rules, each.ref, zones, cross_region=each.cross_region)
-    return frozenset(ref.path for ref in refs), tuple(each.ref for each in new)
+        check_bucket(services, rules, each, zones)
+    return frozenset(ref.path for ref in refs), new
 
 
-def check_bucket(
-    services: Services, rules: MountRules, ref: MountRef, zones: Sequence[str], *, cross_region: bool = False
-) -> None:
+def check_bucket(services: Services, rules: MountRules, ref: MountRef, zones: Sequence[str]) -> None:
     """Raises NotFoundError for a bucket that is not there, and UsageError for one in another region; says what
     reading from it costs."""
     if not services.objects.bucket_exists(ref.bucket):
@@ -95,9 +90,7 @@ def check_bucket(
         place = services.project_api.bucket_place(ref.bucket)
     except TpuctlError:
         return  # where it is may be hidden from this user; nothing is known then
-    for line in dict.fromkeys(
-        rules.check_location(ref, place, zone, cross_region=cross_region) for zone in zones
-    ):
+    for line in dict.fromkeys(rules.check_location(ref, place, zone) for zone in zones):
         if line:
             services.emit(Note("", line))
 

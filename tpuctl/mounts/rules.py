@@ -119,14 +119,14 @@ class MountRules:
             hint = typed_as(key, _EXAMPLES[kind], flag=flag)
             raise UsageError.of("opt", f"{key}={value}: not a value of type {kind}", hint)
 
-    def check_location(self, ref: MountRef, place: BucketPlace, zone: str, *, cross_region: bool) -> str:
+    def check_location(self, ref: MountRef, place: BucketPlace, zone: str) -> str:
         """What reading from the bucket costs there, in words; empty for nothing. Raises UsageError for another
         region, unless that is meant."""
         prices = self._table["prices"]
         where, region = place.location.upper(), region_of(zone)
         if not is_near(place, zone):
             cost = f"{prices['other_region_tb']} USD or more per TB read"
-            if not cross_region:
+            if not ref.cross_region:
                 raise UsageError.of(
                     "mount",
                     f"bucket gs://{ref.bucket} is in {where}, the slice in {region}: slow, and {cost}",

@@ -97,14 +97,7 @@ class Options(Struct, frozen=True):
     cross_region: bool = False
 
 
-class MountRequest(Struct, frozen=True):
-    """A mount as it is asked for. `cross_region`: a bucket of another region is meant."""
-
-    ref: MountRef
-    cross_region: bool = False
-
-
-def parse_mount(text: str, profiles: Sequence[str], default: str, said: Options | None = None) -> MountRequest:
+def parse_mount(text: str, profiles: Sequence[str], default: str, said: Options | None = None) -> MountRef:
     """`said` counts over the options in the text. Raises UsageError for what is no mount, or a place where
     hosts have something else."""
     match = _FORM.match(text)
@@ -123,10 +116,15 @@ def parse_mount(text: str, profiles: Sequence[str], default: str, said: Options 
     if profile not in profiles:
         raise UsageError.of("mount", f"there is no profile {profile!r}", f"one of: {', '.join(profiles)}")
     own, more = parse_words((match["words"] or "").split(",") if match["words"] else ()), said or Options()
-    ref = MountRef(
-        bucket, path, profile, directory, {**own.keys, **more.keys}, read_only=own.read_only or more.read_only
+    return MountRef(
+        bucket,
+        path,
+        profile,
+        directory,
+        {**own.keys, **more.keys},
+        read_only=own.read_only or more.read_only,
+        cross_region=own.cross_region or more.cross_region,
     )
-    return MountRequest(ref, own.cross_region or more.cross_region)
 
 
 def parse_words(words: Sequence[str]) -> Options:
@@ -195,9 +193,9 @@ def typed_as(key: str, value: str, *, flag: bool) -> str:
 def typed_mount(ref: MountRef) -> str:
     """How it is said again: what `parse_mount` makes `ref` of."""
     words = [typed_as(key, value, flag=False) for key, value in ref.options.items()]
-    return ",".join(
-        [f"{ref.source}:{ref.path}:{ref.profile}", *words, *(["read-only"] if ref.read_only else [])]
-    )
+    alone = {"read-only": ref.read_only, "cross-region": ref.cross_region}
+    words += [word for word, meant in alone.items() if meant]
+    return ",".join([f"{ref.source}:{ref.path}:{ref.profile}", *words])
 
 
 def parse_ttl(text: str) -> int:

@@ -71,8 +71,7 @@ def add_mount(
     """Mounts a bucket on all hosts of a slice, or changes how it is mounted. `create`: makes the bucket first;
     `flat`: one without a hierarchical namespace."""
     rules = load_rules()
-    request = parse_ref(rules, text, options)
-    ref = request.ref
+    ref = parse_ref(rules, text, options)
     check_owned(services, record)
     if flat and not create:
         raise UsageError.of("flat", "a bucket that is there stays as it is", "--create --flat, or neither")
@@ -81,7 +80,7 @@ def add_mount(
     check_together((*others, ref), [disk.path for disk in record.spec.disks])
     bucket = plan_bucket(services, rules, ref, record, flat=flat) if create else None
     if bucket is None:
-        check_bucket(services, rules, ref, record.requested_zones, cross_region=request.cross_region)
+        check_bucket(services, rules, ref, record.requested_zones)
         note_small_objects(services, ref)
     ref = with_program((ref,), program)[0]
     told = describe(ref) | {"slice": record.name, "dry_run": dry_run}

@@ -117,7 +117,7 @@ def cost(
     if place not in prices:
         raise UsageError.of("place", f"there is no kind of place {place!r}", f"one of: {', '.join(prices)}")
     said = options_said({"ttl": ttl} if ttl is not None else {})
-    ref = parse_ref(rules, f"gs://bucket:/mnt/bucket:{profile}", said).ref
+    ref = parse_ref(rules, f"gs://bucket:/mnt/bucket:{profile}", said)
     rows = operation_costs(options_of(rules, ref, rules.pinned), Use(hosts, files, passes), prices[place])
     shared = invocation(ctx)
     console = Console(json_mode=shared.json, quiet=shared.quiet)
