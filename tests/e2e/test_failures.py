@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,12 @@ def fail():
         second.bind(first.getsockname())
     if how == "lock":
         print("Internal error when accessing libtpu multi-process lockfile.", file=sys.stderr); os.abort()
+    if how == "peer":  # worker 0 is there, and says nothing
+        peer.settimeout(1)
+        try: peer.recv(1)
+        except TimeoutError:
+            print("heartbeat timeout. This indicates that the remote task has failed", file=sys.stderr)
+            os.abort()
     if how == "oom":
         with open(sys.argv[2] + "/cgroup.procs", "w") as file: file.write(str(os.getpid()))
         held = [bytearray(b"x" * (8 << 20)) for _ in range(64)]
@@ -79,6 +86,7 @@ def failed(session: Session, name: str, *words: str, limit: int = 0) -> tuple[di
         ("disk", "disk-full", "environment"),
         long("port", "port-in-use", "environment"),
         long("lock", "chip-lock-file", "environment"),
+        long("peer", "peer-lost", "unknown"),
     ],
 )
 def test_the_worker_with_the_cause_is_named_not_the_one_that_lost_it(
@@ -102,12 +110,26 @@ def test_a_program_that_cannot_import_is_not_tried_again(session: Session) -> No
     assert "module-not-found" in str(session.json("why", "import"))
 
 
-def test_a_program_that_is_not_there_is_not_tried_again(session: Session) -> None:
+@pytest.fixture
+def driver_log() -> Iterator[Path]:
+    """What libtpu wrote on the hosts, which have the `/tmp` of this machine."""
+    folder = Path("/tmp/tpu_logs")
+    folder.mkdir(exist_ok=True)
+    file = folder / f"tpu_driver.{os.getpid()}.INFO"
+    file.write_text("I0000 tpu_driver.cc:1] chip 3 does not answer\n")
+    yield file
+    file.unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def test_a_program_that_is_not_there_is_not_tried_again(session: Session, driver_log: Path) -> None:
     row, told = failed(session, "absent", "--", "no-such-program", limit=5)
     assert (row["failure"]["signature"], row["attempts"]) == ("command-not-found", 1)
     (host,) = (session.root / "state").glob("**/absent/1/worker-*.host.log")
     said = host.read_text()
     assert all(f"== {part}\n" in said for part in ("kernel", "memory", "disks", "processes"))
+    assert f"== {driver_log}\n{driver_log.read_text()}" in said
     assert f"worker-{row['failure']['worker']}.host.log" == host.name
     assert host.name in "".join(told.split())
 
