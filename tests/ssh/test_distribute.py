@@ -79,7 +79,7 @@ def test_twenty_megabytes_to_many_hosts_leave_this_machine_once(
 def test_of_a_large_project_only_the_changed_file_travels(
     farm: SshFarm, agent: HostAgent, tmp_path: Path
 ) -> None:
-    folder = project(tmp_path / "project", 50, 2 << 20)
+    folder = project(tmp_path / "project", 20, 1 << 20)
     targets = [farm.add(worker) for worker in range(2)]
     whole = freeze(folder, limit_bytes=200 << 20).content
     assert not spread(agent, targets, whole).failed
