@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 
 from tests.support.session import Session, open_session
-from tests.support.soak import soak
+from tests.support.soak import long, soak
 from tests.support.wheels import MINOR, Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -84,7 +84,7 @@ def meet_copying(session: Session) -> list[int]:
     ("meet", "host_dies", "tpuctl_dies"),
     [
         (meet_sealing, True, True),
-        (meet_copying, True, True),
+        long(meet_copying, True, True),
         soak(meet_sealing, True, False),
         soak(meet_sealing, False, True),
         soak(meet_copying, True, False),
