@@ -14,9 +14,9 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.errors import BadManifestError
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import Policy
-from tpuctl.provenance.build import goodput
 from tpuctl.provenance.manifest import json_schema, verify_chain
 from tpuctl.provenance.parts import END, begin_manifest, load_manifest, load_parts, seal_manifest
+from tpuctl.provenance.phases import goodput
 from tpuctl.provenance.verify import verify_manifest
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import request_stop
@@ -67,6 +67,7 @@ def test_a_run_through_two_preemptions_leaves_a_whole_manifest(place, services):
     assert (end["state"], end["attempts"], end["preemptions"], end["chips"]) == ("succeeded", 3, 2, 8)
     assert end["chip_hours"] > 8 * 2
     assert end["usd"] is not None
+    assert end["by_phase"]["lost"]["usd"] > 0
     spent = get_run(services, run.id).record.totals
     assert (spent.chip_hours, spent.usd) == (end["chip_hours"], end["usd"])
     [row] = run_rows(services)

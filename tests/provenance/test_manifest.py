@@ -13,9 +13,10 @@ from tests.provenance.samples import OLD_ATTEMPT, a_manifest
 from tests.support.builders import a_run, an_attempt
 from tpuctl.errors import BadManifestError
 from tpuctl.model.records import Cause, RunTotals, TimelineEntry
-from tpuctl.provenance.build import build_attempt, build_current, build_totals, goodput, sum_phases
+from tpuctl.provenance.build import build_attempt, build_current, build_totals
 from tpuctl.provenance.compare import compare
 from tpuctl.provenance.manifest import assemble, json_schema, parse_manifest, typed, verify_chain
+from tpuctl.provenance.phases import PHASES, cost_by_phase, goodput, sum_phases
 
 
 def test_a_manifest_is_as_its_schema_says_and_its_digests_hold():
@@ -34,6 +35,7 @@ def test_a_manifest_is_as_its_schema_says_and_its_digests_hold():
         (lambda m: m["attempts"][0].update(cause="succeeded"), "attempt 1"),
         (lambda m: m["attempts"][1]["hosts"][0].update(kernel="6.2"), "attempt 2"),
         (lambda m: m["end"].update(usd=0.0), "the end"),
+        (lambda m: m["end"]["by_phase"]["lost"].update(usd=0.0), "the end"),
         (lambda m: m["attempts"].pop(), "3 parts and 4 digests"),
     ],
 )
@@ -115,6 +117,58 @@ def test_a_manifest_has_what_went_into_the_run():
     assert manifest["configuration"] == {"zone": {"value": ["us-central2-b"], "origin": "tpuctl.yaml"}}
 
 
+def phases_of(*seconds: float | None) -> dict[str, Any]:
+    names = ("waiting_s", "provisioning_s", "preparing_s", "first_step_s", "running_s", "lost_s")
+    return {"phases": dict(zip(names, seconds, strict=True))}
+
+
+WHOLE = phases_of(100, 60, 40, 100, 800, 200)
+TAKEN = phases_of(500, 60, 40, None, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "totals", "chip_hours", "usd"),
+    [
+        pytest.param(
+            [WHOLE],
+            RunTotals(None, 9.0, 18.0),
+            [0, 0.6, 0.4, 1, 5, 2],
+            [0, 1.2, 0.8, 2, 10, 4],
+            id="waiting-is-free",
+        ),
+        pytest.param(
+            [WHOLE, TAKEN],
+            RunTotals(None, 10.0),
+            [0, 1.2, 0.8, 1, 5, 2],
+            [None] * 6,
+            id="taken-before-it-began",
+        ),
+        pytest.param(
+            [phases_of(0, 60, 40, None, 800, None)],
+            RunTotals(None, 9.0),
+            [0, 0.6, 0.4, None, 8, None],
+            [None] * 6,
+            id="neither-steps-nor-checkpoints-seen",
+        ),
+        pytest.param([phases_of(60, 0, 0, 0, 0, 0)], RunTotals(), [None] * 6, [None] * 6, id="only-waited"),
+        pytest.param([{}], RunTotals(None, 2.0, 3.0), [None] * 6, [None] * 6, id="no-phases-kept"),
+    ],
+)
+def test_chips_and_cost_go_to_phases_by_their_time(attempts, totals, chip_hours, usd):
+    found = cost_by_phase(attempts, totals)
+    assert tuple(found) == PHASES
+    assert [each.chip_hours for each in found.values()] == chip_hours
+    assert [each.usd for each in found.values()] == usd
+
+
+def test_the_cost_of_phases_adds_up_to_that_of_the_run():
+    end = a_manifest()["end"]
+    for unit in ("chip_hours", "usd"):
+        parts = {name: cost[unit] for name, cost in end["by_phase"].items()}
+        assert parts.pop("first_step") is None
+        assert sum(parts.values()) == pytest.approx(end[unit], abs=0.001)
+
+
 def test_two_runs_differ_by_section_and_key_alone():
     one, other = a_manifest(), a_manifest("other", argv=("python3", "train.py", "--lr", "1"), kernel="6.2")
     assert [(each.section, each.key, each.left, each.right) for each in compare(one, other)] == [
@@ -134,5 +188,7 @@ def test_what_a_run_came_to_is_as_of_now_while_it_goes_on():
     waits = build_current(a_run(created_at=0.0, attempt=None), "big", since=1000.0, now=2000.0)
     assert build_totals([row, waits], **price) == RunTotals(0.425, 2.0, 1.0)
     assert build_totals([waits], **price) == RunTotals(0.0, None, None)
+    short = a_run(created_at=0.0, attempt=an_attempt(created_at=0.2, started_at=0.3, provisioned_at=0.1))
+    assert build_totals([build_current(short, "big", since=0.0, now=0.9)], **price).chip_hours == 0.002
     unstarted = a_run(created_at=0.0, attempt=an_attempt(created_at=140.0, provisioned_at=100.0))
     assert build_totals([build_current(unstarted, "big", since=0.0, now=1000.0)], **price).goodput == 0.0

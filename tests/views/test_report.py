@@ -16,7 +16,7 @@ from tests.provenance.samples import OLD_ATTEMPT, a_manifest
 from tests.support.builders import a_run, an_attempt
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.lib.codec import to_data
-from tpuctl.model.records import AttemptPhase, Cause, Failure, Fault, RunState, WorkerEnd
+from tpuctl.model.records import AttemptPhase, Cause, Failure, Fault, RunState, RunTotals, WorkerEnd
 from tpuctl.provenance.manifest import assemble
 from tpuctl.views import report_page as page
 from tpuctl.views.report import make_report
@@ -145,14 +145,22 @@ def test_text_of_terminals_is_what_they_would_show(text, shown):
 
 def test_phases_of_all_attempts_make_one_bar():
     manifest = a_manifest()
-    found = {share.phase: (share.x, share.width, share.said) for share in page.shares(manifest)}
+    found = {share.phase: (share.x, share.width, share.said) for share in page.time_shares(manifest)}
     assert list(found) == ["waiting", "provisioning", "preparing", "training", "lost"]
     assert found["waiting"][2] == "3 min, 10%"
     assert found["lost"][2].startswith("5 min, ")
     assert sum(width for _, width, _ in found.values()) == pytest.approx(100, abs=0.01)
-    money = page.shares(manifest, usd=10.0)
-    assert [share.phase for share in money] == ["provisioning", "preparing", "training", "lost"]
-    assert sum(float(share.said.split(",")[0].strip("$")) for share in money) == pytest.approx(10, abs=0.02)
+
+
+def test_the_cost_of_phases_is_read_from_the_manifest_and_made_where_it_has_none():
+    manifest = a_manifest()
+    written = page.cost_shares(manifest, RunTotals())
+    assert [share.phase for share in written] == ["provisioning", "preparing", "training", "lost"]
+    usd = [float(share.said.split(",")[0].strip("$")) for share in written]
+    assert sum(usd) == pytest.approx(manifest["end"]["usd"], abs=0.02)
+    for end in (None, {"usd": manifest["end"]["usd"]}):
+        made = page.cost_shares({**manifest, "end": end}, RunTotals(None, None, manifest["end"]["usd"]))
+        assert [(share.phase, share.said) for share in made] == [(share.phase, share.said) for share in written]
 
 
 def test_attempts_stand_one_after_the_other_within_the_picture():

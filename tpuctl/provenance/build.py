@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from tpuctl.lib.codec import to_data
-from tpuctl.lib.time import parse_timestamp, render_time
+from tpuctl.lib.time import render_time
 from tpuctl.model.records import Attempt, Cause, RunRecord, RunTotals, SliceRecord
 from tpuctl.provenance.manifest import (
     AttemptSection,
@@ -26,6 +26,7 @@ from tpuctl.provenance.manifest import (
     SliceSection,
     VariablesSection,
 )
+from tpuctl.provenance.phases import cost_by_phase, goodput, sum_phases
 
 HOUR_S = 3600.0
 
@@ -230,6 +231,7 @@ def build_end(
             chips=chips,
             chip_hours=spent.chip_hours,
             usd=spent.usd,
+            by_phase=cost_by_phase(attempts, spent),
         )
     )
     return found
@@ -256,40 +258,10 @@ def build_current(run: RunRecord, slice_name: str, *, since: float, now: float) 
     return {**row, "phases": {**row["phases"], "lost_s": 0.0}}
 
 
-def sum_phases(rows: Iterable[Row]) -> Phases:
-    """Phases of several attempts together; a phase that one of them does not know is not known of all."""
-    listed = list(rows)
-    names = Phases.__struct_fields__
-
-    def total(name: str) -> float | None:
-        values = [row[name] for row in listed if row.get(name) is not None]
-        return round(sum(values), 1) if values and len(values) == len(listed) else None
-
-    return Phases(**{name: total(name) for name in names})
-
-
-def goodput(phases: Row) -> float | None:
-    """The share of the time from the request to the end in which the program ran and its work was not lost;
-    None where that is not known."""
-    running, lost = phases.get("running_s"), phases.get("lost_s")
-    parts = [phases.get(name) for name in ("waiting_s", "provisioning_s", "preparing_s")]
-    if running is None or lost is None or None in parts:
-        return None
-    whole = running + sum(part for part in parts if part is not None)
-    return round(max(0.0, running - lost) / whole, 4) if whole else None
-
-
 def _slice_hours(attempts: Sequence[Row]) -> float | None:
-    """Hours for which the run had its slice: of each incarnation from its first attempt, or from when the cloud
-    had it ready where that was while the run waited for it, to its last end."""
-    spans: dict[int, tuple[float, float]] = {}
-    for row in attempts:
-        begin = parse_timestamp(str(row.get("created")))
-        end = parse_timestamp(str(row.get("ended")))
-        provisioning = (row.get("phases") or {}).get("provisioning_s")
-        if begin is None or end is None or provisioning is None:
-            return None
-        number = int(row["slice"]["incarnation"])
-        first, last = spans.get(number, (begin - provisioning, end))
-        spans[number] = (min(first, begin - provisioning), max(last, end))
-    return sum(last - first for first, last in spans.values()) / HOUR_S if spans else None
+    """Hours for which the run had its slice: from when the cloud had it ready, or from the end of the attempt
+    before on it, to the end of each attempt."""
+    phases = sum_phases(row.get("phases") or {} for row in attempts)
+    parts = (phases.provisioning_s, phases.preparing_s, phases.running_s)
+    known = [part for part in parts if part is not None]
+    return sum(known) / HOUR_S if len(known) == len(parts) else None

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tpuctl.lib.time import parse_timestamp
-from tpuctl.provenance.build import goodput
 from tpuctl.provenance.manifest import RunManifest
+from tpuctl.provenance.phases import goodput
 
 BUILD_TYPE = "https://tpuctl.dev/run/v1"
 """What `externalParameters` and `internalParameters` of the provenance mean: sections of a manifest."""

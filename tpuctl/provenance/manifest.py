@@ -161,6 +161,13 @@ class Phases(Struct, frozen=True):
     lost_s: float | None = None
 
 
+class PhaseCost(Struct, frozen=True):
+    """What one phase of a run cost: its part of `chip_hours` and of `usd`; None where nobody can tell."""
+
+    chip_hours: float | None = None
+    usd: float | None = None
+
+
 class AttemptSection(Struct, frozen=True):
     """One attempt: where, with what on each host, and how it ended."""
 
@@ -192,7 +199,8 @@ class AttemptSection(Struct, frozen=True):
 
 class EndSection(Struct, frozen=True):
     """How the run ended, and what went into it. `usd` is by list prices, of the hours from when the cloud had
-    the slice ready, for all chips of it; None where no price is known."""
+    the slice ready, for all chips of it; None where no price is known. `by_phase`: chip hours and dollars by
+    what they went into, as in `phases`; together they are the whole."""
 
     state: str
     reason: str
@@ -205,6 +213,7 @@ class EndSection(Struct, frozen=True):
     chips: int | None = None
     chip_hours: float | None = None
     usd: float | None = None
+    by_phase: Mapping[str, PhaseCost] = field(default_factory=dict)
 
 
 class RunManifest(Struct, frozen=True):

@@ -6,24 +6,27 @@ Places in pictures are percent of their width, so that text beside them keeps it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import counted, fold_label, fold_workers, group_equal
 from tpuctl.lib.time import parse_timestamp, render_moment, render_seconds
 from tpuctl.model.disks import DiskMode
+from tpuctl.model.records import RunTotals
 from tpuctl.provenance.compare import OF_A_BOOT
 from tpuctl.provenance.manifest import Row
+from tpuctl.provenance.phases import cost_by_phase, phase_seconds, split_phases
 
-PHASES: Mapping[str, str] = {
+TITLES: Mapping[str, str] = {
     "waiting": "waiting for capacity",
     "provisioning": "provisioning",
     "preparing": "preparing",
-    "first-step": "first step",
+    "first_step": "first step",
     "training": "training",
     "lost": "lost since the last checkpoint",
 }
@@ -114,15 +117,6 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", "\n".join(lines))
 
 
-def split_phases(phases: Row) -> dict[str, float]:
-    """Seconds of an attempt by what the page calls them; 0 for what is not known."""
-    running = float(phases.get("running_s") or 0.0)
-    first = min(float(phases.get("first_step_s") or 0.0), running)
-    lost = min(float(phases.get("lost_s") or 0.0), running - first)
-    before = {name: float(phases.get(f"{name}_s") or 0.0) for name in ("waiting", "provisioning", "preparing")}
-    return {**before, "first-step": first, "training": running - first - lost, "lost": lost}
-
-
 def timeline(manifest: Row, now: float) -> tuple[list[Bar], list[Tick]]:
     """The newest attempts as bars, and the times below them."""
     attempts = manifest["attempts"][-BARS_MAX:]
@@ -186,25 +180,28 @@ def _percent(part: float, whole: float) -> float:
 def phase_names(manifest: Row) -> dict[str, str]:
     """What phases are called for this run."""
     known = any((row.get("phases") or {}).get("training_s") is not None for row in manifest["attempts"])
-    return {**PHASES, "training": PHASES["training"] if known else RUNNING}
+    return {**TITLES, "training": TITLES["training"] if known else RUNNING}
 
 
-def shares(manifest: Row, usd: float | None = None) -> list[Share]:
-    """All attempts together by phase: of their time, or of what they cost where `usd` says it. While it waits
-    for capacity a run costs nothing."""
-    total = dict.fromkeys(PHASES, 0.0)
-    for row in manifest["attempts"]:
-        for phase, seconds in split_phases(row.get("phases") or {}).items():
-            total[phase] += seconds
-    if usd is not None:
-        total["waiting"] = 0.0
-    whole, at, found = sum(total.values()), 0.0, []
-    for phase, seconds in total.items():
-        if seconds > 0:
-            width = _percent(seconds, whole)
-            amount = render_seconds(seconds) if usd is None else f"${usd * seconds / whole:.2f}"
-            said = f"{amount}, {width:.0f}%" if width >= 1 else f"{amount}, under 1%"
-            found.append(Share(phase, phase_names(manifest)[phase], at, width, said))
+def time_shares(manifest: Row) -> list[Share]:
+    """All attempts together by phase, of their time."""
+    return _shares(manifest, phase_seconds(manifest["attempts"]), render_seconds)
+
+
+def cost_shares(manifest: Row, spent: RunTotals) -> list[Share]:
+    """What phases cost, as the end of the manifest has it; where it has none, of what is `spent` so far."""
+    said = (manifest.get("end") or {}).get("by_phase") or to_data(cost_by_phase(manifest["attempts"], spent))
+    return _shares(manifest, {name: row["usd"] or 0.0 for name, row in said.items()}, lambda usd: f"${usd:.2f}")
+
+
+def _shares(manifest: Row, amounts: Mapping[str, float], words: Callable[[float], str]) -> list[Share]:
+    whole, names, at, found = sum(amounts.values()), phase_names(manifest), 0.0, []
+    for phase, title in names.items():
+        amount = amounts.get(phase, 0.0)
+        if amount > 0:
+            width = _percent(amount, whole)
+            said = f"{words(amount)}, {width:.0f}%" if width >= 1 else f"{words(amount)}, under 1%"
+            found.append(Share(phase, title, at, width, said))
             at += width
     return found
 
