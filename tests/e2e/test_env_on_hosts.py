@@ -91,7 +91,9 @@ def test_an_edited_file_is_named_keeps_runs_from_starting_and_is_mended(alike: S
     refused = alike.type("run", *words, "--", "true", status=1)
     assert hint == "tpuctl env apply tiny --on big"
     for text in ("tiny.py", f"mend it: {hint}", "--allow-drift files"):
-        assert text in " ".join(refused.stderr.split())
+        assert " ".join(refused.stderr.split()).count(text) == 1
+    [attempt] = alike.json("manifest", "stopped")["attempts"]
+    assert attempt["cause"] == "drifted"
     words = ("--env", "tiny", "--on", "big", "--no-checkpoint", "--name", "allowed", "--allow-drift", "files")
     alike.type("run", *words, "--", "true")
     assert "files" in alike.type("manifest", "allowed").stdout

@@ -14,9 +14,10 @@ from tests.support.builders import a_run, a_slice, an_attempt
 from tests.support.cases import changed, check, load_cases
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.codec import from_data
+from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Cause, RunState, WorkerEnd
 from tpuctl.model.run_spec import Policy
-from tpuctl.runs.plan import charge, plan_run, worker_ends
+from tpuctl.runs.plan import charge, plan_run, refused_until, worker_ends
 from tpuctl.slices.states import ObservedEvent
 
 NOW = 3000.0
@@ -111,6 +112,7 @@ def test_by_default_a_run_is_not_ended_for_good_by_one_failure():
         (Cause.RESTART_ASKED, Policy(max_restarts=1), RunState.WAITING),
         (Cause.NOT_JOINED, Policy(max_failures=0), RunState.FAILED),
         (Cause.BAD_DATA, Policy(max_failures=0), RunState.FAILED),
+        (Cause.DRIFTED, Policy(max_failures=9), RunState.FAILED),
     ],
 )
 def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):
@@ -126,3 +128,25 @@ def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):
         Cause.RESTART_ASKED: (0, 0, 1),
     }.get(cause, (0, 0, 0))
     assert (run.failures, run.preemptions, run.restarts) == charged
+
+
+SUSPECT, SUBMITTED = 2900.0, 1900.0
+
+
+@pytest.mark.parametrize(
+    ("cause", "lasts", "ready_at", "waits"),
+    [
+        (Cause.DRIFTED, True, SUBMITTED - 1, 0.0),
+        (Cause.DRIFTED, True, None, 0.0),
+        (Cause.DRIFTED, True, SUBMITTED + 1, timeouts.ACKNOWLEDGE_MAX_S),
+        (Cause.FAILED, True, SUBMITTED + 1, 0.0),
+        (Cause.FAILED, False, SUBMITTED - 1, timeouts.ACKNOWLEDGE_MAX_S),
+        (Cause.HOST_LOST, False, SUBMITTED - 1, timeouts.VERDICT_MAX_S),
+    ],
+    ids=["drift", "drift, adopted", "drift of new hosts", "lasting", "passing", "silent"],
+)
+def test_what_workers_refuse_is_tried_again_only_while_it_may_pass(cause, lasts, ready_at, waits):
+    for since, first in ((None, NOW), (SUSPECT, SUSPECT)):
+        attempt = an_attempt(state=AttemptPhase.PREPARING, suspect_since=since, ready_at=ready_at)
+        run = a_run(created_at=SUBMITTED, attempt=attempt)
+        assert refused_until(run, attempt, cause, NOW, lasts=lasts) == first + waits

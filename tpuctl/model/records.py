@@ -260,6 +260,7 @@ class Cause(StrEnum):
     RESTART_ASKED = "restart-asked"
     NOT_JOINED = "not-joined"
     BAD_DATA = "bad-data"
+    DRIFTED = "drifted"
     STALLED = "stalled"
     PREEMPTED = "preempted"
     HOST_LOST = "host-lost"
@@ -275,6 +276,7 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
         "a worker came up on the CPU, with fewer devices than there are chips, or not at all",
     ),
     Cause.BAD_DATA: ("failures", "a probe found that first batches are not as the contract of the data says"),
+    Cause.DRIFTED: ("–", "a host differed from its environment or from its peers: the run ends at once"),
     Cause.STALLED: ("failures", "it stood still for `--stall`, with `--on-stall restart`"),
     Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
     Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),

@@ -51,7 +51,7 @@ from tpuctl.runs.failure import (
 from tpuctl.runs.hang import furthest, step_rate
 from tpuctl.runs.log_archive import archive_logs
 from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
-from tpuctl.runs.plan import RunPlan, RunStep, charge, worker_ends
+from tpuctl.runs.plan import RunPlan, RunStep, charge, refused_until, worker_ends
 from tpuctl.runs.probe_run import BadData
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.runs.stacks import keep_stacks
@@ -234,22 +234,24 @@ class RunEffects:
         """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
 
         Workers that did not answer are never the user's failure, and those that do not know this machine's key
-        are nobody's.
+        are nobody's. Hosts that differ do so until somebody mends them.
         """
         attempt = self._attempt
         if error.details.get("refused") and self._slice is not None:
             return Outcome(why_closed(self._services, self._slice, error.message), acted=False)
         now = self._services.store.now()
         since, lost = attempt.suspect_since, bool(error.details.get("unreached"))
-        if since is None:
+        differ = bool(error.details.get("differences"))
+        cause = Cause.HOST_LOST if lost else Cause.DRIFTED if differ else Cause.FAILED
+        until = refused_until(self.run, attempt, cause, now, lasts=error.hint is not None)
+        if since is None and (now < until or cause is not Cause.DRIFTED):
             self._save_attempt(replace(attempt, suspect_since=now, suspect_why=error.message))
             if lost:
                 self._tell_suspicion(error.message)
             return Outcome(Wait(error.message), acted=False)
-        limit = timeouts.VERDICT_MAX_S if lost else timeouts.ACKNOWLEDGE_MAX_S
-        if error.hint is None and now - since < limit:
-            return Outcome(Wait(error.message, since + limit), acted=False)
-        return self._set_cause(Cause.HOST_LOST if lost else Cause.FAILED, error.message)
+        if now < until:
+            return Outcome(Wait(error.message, until), acted=False)
+        return self._set_cause(cause, error.message)
 
     def _start(self, plan: RunPlan) -> Outcome:
         hosts = self._hosts()
@@ -486,7 +488,11 @@ class RunEffects:
         """Says how the attempt ended: below what its workers wrote, such as a traceback."""
         if attempt.cause in {Cause.SUCCEEDED, Cause.STOPPED}:
             return
-        said = f"attempt {attempt.number} ended ({attempt.cause}): {attempt.suspect_why}"
+        said = f"attempt {attempt.number} ended ({attempt.cause})"
+        if attempt.cause is Cause.DRIFTED:
+            self._services.emit(Note(run.id, said))  # why is what the run ends with
+            return
+        said = f"{said}: {attempt.suspect_why}"
         failure = attempt.failure
         if failure is not None:
             again = "not tried again" if run.state.final else "tried again"

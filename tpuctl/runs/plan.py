@@ -295,6 +295,19 @@ def _plan_ending(
     return _act(RunStep.END_ATTEMPT, "every worker has ended")
 
 
+def refused_until(run: RunRecord, attempt: Attempt, cause: Cause, now: float, *, lasts: bool) -> float:
+    """Until when an attempt whose workers refuse to prepare or start is tried, before it ends with `cause`.
+
+    `lasts`: trying again is in vain. Hosts that came up during the run get time all the same where they differ:
+    their clock may not be set yet, nor a startup script be through.
+    """
+    since = attempt.suspect_since if attempt.suspect_since is not None else now
+    fresh = attempt.ready_at is not None and attempt.ready_at > run.created_at
+    if lasts and not (fresh and cause is Cause.DRIFTED):
+        return since
+    return since + (timeouts.VERDICT_MAX_S if cause is Cause.HOST_LOST else timeouts.ACKNOWLEDGE_MAX_S)
+
+
 def describe_trouble(workers: Sequence[WorkerStatus]) -> str:
     """The workers that are not well, in words; those with the same trouble are named together."""
     groups: dict[str, list[int]] = {}
@@ -375,6 +388,8 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
         return _final(ended, RunState.SUCCEEDED, "every worker exited with 0", now)
     if cause is Cause.STOPPED:
         return _final(ended, RunState.STOPPED, "stopped", now)
+    if cause is Cause.DRIFTED:
+        return _final(ended, RunState.FAILED, attempt.suspect_why, now)
     failure = attempt.failure
     how = _quick_failure(attempt) if cause is Cause.FAILED else ""
     if cause is Cause.NOT_JOINED:
