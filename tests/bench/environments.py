@@ -33,6 +33,8 @@ FILES = 3300
 """As many as JAX on the CPU has with all that it needs."""
 PIP = "venv and pip on each host"
 APPLY = "tpuctl env apply"
+LEAST = "uv once, cp and imports"
+"""Without hosts, transport and checks: nothing that brings these files to each host can need less."""
 KEPT = Path.home() / ".cache/tpuctl-bench/wheels"
 
 
@@ -102,7 +104,7 @@ def measure(plan: Plan) -> list[Report]:
 def _installing(plan: Plan) -> Report:
     hosts = plan.hosts(INSTALL_HOSTS)
     title = f"JAX on the CPU, installed on {hosts} hosts"
-    samples: dict[str, list[Sample]] = {PIP: [], APPLY: []}
+    samples: dict[str, list[Sample]] = {PIP: [], APPLY: [], LEAST: []}
     taken: dict[str, list[int]] = {PIP: [], APPLY: []}
     with scratch() as folder:
         try:
@@ -112,11 +114,12 @@ def _installing(plan: Plan) -> Report:
         with _index(folder) as index:
             few = _install(APPLY, 2, lock, index)[1]
             for _ in range(min(plan.rounds, ROUNDS_MAX)):
-                for name in samples:
+                for name, sizes in taken.items():
                     sample, sent = _install(name, hosts, lock, index)
                     samples[name].append(sample)
-                    taken[name].append(sent)
-    pip, applied = rows = tuple(_line(name, found) for name, found in samples.items())
+                    sizes.append(sent)
+                samples[LEAST].append(_least(hosts, lock, index))
+    pip, applied, least = rows = tuple(_line(name, found) for name, found in samples.items())
     most = max(taken[APPLY])
     return Report(
         title=title,
@@ -127,6 +130,7 @@ def _installing(plan: Plan) -> Report:
         budgets=(
             Budget("wall, times faster than pip on each host", pip.wall_s / applied.wall_s, 5, at_least=True),
             Budget("CPU, times less than pip on each host", pip.cpu_s / applied.cpu_s, 5, at_least=True),
+            Budget("wall, of the least", applied.wall_s / least.wall_s, 1.5),
             Budget(f"bytes from the index, of those for 2 hosts ({few >> 20} MiB)", most / few, 1.05),
         ),
     )
@@ -140,9 +144,7 @@ def _install(name: str, hosts: int, lock: Lock, index: str) -> tuple[Sample, int
         session.type("exec", "big", "--", "true")  # brings the agent, whoever needs it
         script = f"{TPUCTL} env apply real --on big"
         if name == PIP:
-            versions = {each.name: each.version for each in lock.packages}
-            wanted = f"jax=={versions['jax']} jaxlib=={versions['jaxlib']}"
-            install = f"pip/bin/python -m pip -q install -i {index} {wanted}"
+            install = f"pip/bin/python -m pip -q install -i {index} {_wanted(lock)}"
             # As on a host: pip of this machine may know other places.
             installed = f"unset PIP_FIND_LINKS PIP_NO_INDEX; python{MINOR} -m venv pip && {install}"
             script = f"{TPUCTL} exec big -- sh -c '{installed}'"
@@ -151,6 +153,25 @@ def _install(name: str, hosts: int, lock: Lock, index: str) -> tuple[Sample, int
         before = _Index.sent
         sample = _execute(session, _shell(name, session, script))
         return sample, _Index.sent - before
+
+
+def _wanted(lock: Lock) -> str:
+    versions = {each.name: each.version for each in lock.packages}
+    return f"jax=={versions['jax']} jaxlib=={versions['jaxlib']}"
+
+
+def _least(hosts: int, lock: Lock, index: str) -> Sample:
+    """As many folders on this machine; the first import compiles what the copies then have."""
+    uv = Path(TPUCTL).with_name("uv")
+    others = " ".join(f"h{each}" for each in range(1, hosts))
+    script = f"""set -e
+        {uv} venv -q --python {MINOR} h0
+        {uv} pip install -q --no-cache --default-index {index} --python h0/bin/python {_wanted(lock)}
+        h0/bin/python -c 'import jax'
+        for each in {others}; do cp -r h0 $each & done; wait
+        for each in {others}; do $each/bin/python -c 'import jax' & done; wait"""
+    with scratch() as folder:
+        return execute(Contender(LEAST, ["sh", "-c", f"cd {folder} && {script}"]))
 
 
 def _verifying(plan: Plan) -> Report:
