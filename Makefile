@@ -14,7 +14,7 @@ UNITS := $(filter-out tests/cli tests/sim tests/ssh tests/__pycache__,$(patsubst
 UNITS := $(wildcard $(UNITS))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit collect coverage lint docs docs-check bench conformance soak clean
+.PHONY: help venv demo test again unit collect coverage lint docs docs-check bench conformance soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ test: $(READY) ## style, types, import contracts, docs freshness, tests; LONG=1:
 	@# Four workers for two processors: time-outs, cron and training at its own pace leave them idle.
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=20 \
 		$(if $(LONG),-m "not soak") $(PYTEST_FLAGS)
+
+again: $(READY) ## the tests that failed last, alone
+	$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none -m "not soak" $(PYTEST_FLAGS)
 
 unit: $(READY) ## what needs no server and no other process, in half a minute
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(UNITS) -m "not slow" $(PYTEST_FLAGS)
