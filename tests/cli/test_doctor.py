@@ -220,10 +220,7 @@ def test_a_key_that_is_not_usable(
 
 
 def test_a_bucket_in_the_wrong_region(session: Session) -> None:
-    from tpuctl.sim.server import control
-
-    info = control.status(state(session) / "sim")
-    assert info is not None
+    info = session_info(session)
     make_bucket(info, "far-away", "EUROPE-WEST4")
     session.environ["TPUCTL_CHECKPOINT_BUCKET"] = "gs://far-away/checkpoints"
     what, fix = the_problem(session, "buckets")
@@ -232,12 +229,26 @@ def test_a_bucket_in_the_wrong_region(session: Session) -> None:
     assert "--location=us-central2" in fix
 
 
+def session_info(session: Session) -> Any:
+    from tpuctl.sim.server import control
+
+    info = control.status(state(session) / "sim")
+    assert info is not None
+    return info
+
+
 def make_bucket(info: Any, name: str, location: str) -> None:
+    ask(info, "POST", f"/storage/v1/b?project={info.project}", {"name": name, "location": location})
+
+
+def ask(info: Any, verb: str, path: str, body: dict[str, Any] | None = None) -> None:
+    """Of the simulated APIs."""
     import urllib.request
 
     request = urllib.request.Request(
-        f"{info.http}/storage/v1/b?project={info.project}",
-        data=json.dumps({"name": name, "location": location}).encode(),
+        f"{info.http}{path}",
+        method=verb,
+        data=None if body is None else json.dumps(body).encode(),
         headers={"authorization": f"Bearer {info.token}", "content-type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -412,6 +423,23 @@ def test_a_project_without_the_network_of_new_slices(session: Session) -> None:
     refused = session.type("up", "v4-8", "other", "--spot", status=2)
     assert "gcloud compute networks create default" in refused.stderr
     session.type("down", "other", "--yes")
+
+
+def test_a_network_in_which_hosts_do_not_reach_each_other(session: Session) -> None:
+    info = session_info(session)
+    rules = f"/compute/v1/projects/{info.project}/global/firewalls"
+    ask(info, "DELETE", f"{rules}/default-allow-internal")
+    found = the_warning(session, "vpc")
+    assert "no rule of network default lets hosts reach each other" in found["what"]
+    assert found["fix"].startswith(f"{SIM_FIRST}gcloud compute firewall-rules create default-allow-internal ")
+    # The rule that the fix makes.
+    made = {
+        "name": "default-allow-internal",
+        "allowed": [{"IPProtocol": each} for each in ("tcp", "udp", "icmp")],
+        "sourceRanges": ["10.128.0.0/9"],
+    }
+    ask(info, "POST", rules, made)
+    assert "vpc" not in {each["check"] for each in findings(session, status=0) if each["level"] != "ok"}
 
 
 def test_a_caller_who_may_not_act_as_the_service_account(session: Session) -> None:

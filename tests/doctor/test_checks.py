@@ -26,6 +26,7 @@ from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientErro
 from tpuctl.lib.result import Reading
 from tpuctl.model.cloud import QueuedState, Tier
 from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
+from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, parse_tpu_quota
 from tpuctl.model.regions import is_near
 from tpuctl.model.shipped_files import load_accelerators
@@ -44,6 +45,9 @@ GOOD = Health(Verdict.GOOD, "ada on desk makes passes", Heartbeat("m", "desk", "
 def tpu_quotas(**limits: int) -> Reading[Any]:
     ids = {"spot": SPOT, "on_demand": ON_DEMAND}
     return Reading(tuple(parse_tpu_quota(ids[name], ZONE, limit) for name, limit in limits.items()))
+
+
+INTERNAL = {"name": "inside", "allowed": [{"IPProtocol": "tcp"}], "sourceRanges": ["10.128.0.0/9"]}
 
 
 def facts(**changes: Any) -> Facts:
@@ -69,6 +73,7 @@ def facts(**changes: Any) -> Facts:
         "tools": Reading((ToolFacts("python", "3.11.7", "runs tpuctl"),)),
         "buckets": {},
         "network": Reading("default"),
+        "firewall": Reading(Firewall({"us-central2": ("10.152.0.0/20",)}, parse_rules([INTERNAL]))),
         "store": Reading(StoreFacts("/store.sqlite", schema=1, known_schema=1)),
         "records": Reading(StoreRecords(health=GOOD, wanted=1)),
         "watch": Reading(WatchFacts(True, in_crontab=True, cron_runs=True)),
@@ -105,7 +110,7 @@ def test_what_could_not_be_read_is_a_warning_with_its_hint(field):
 
 def test_what_one_thing_keeps_from_being_checked_is_told_in_one_line():
     without = Reading(error=TpuctlError("no working credentials"))
-    names = ("services", "permissions", "project", "tpu_quotas", "holdings", "network")
+    names = ("services", "permissions", "project", "tpu_quotas", "holdings", "network", "firewall")
     found = examine(facts(**dict.fromkeys(names, without), regions={"us-central2": without}))
     (told,) = [each for each in fold_unread(found) if each.level != "ok"]
     assert (told.check, str(told.level)) == ("not checked", "warning")
@@ -320,3 +325,29 @@ def test_the_store(store, level, said):
 def test_a_missing_library_is_a_problem_and_a_missing_gcloud_a_warning():
     tools = (ToolFacts("paramiko", None, "needed", needed=True), ToolFacts("gcloud", None, "logging in"))
     assert worst(tools=Reading(tools)) == [("tools", "problem"), ("tools", "warning")]
+
+
+def test_a_network_in_which_hosts_do_not_reach_each_other():
+    bare = Reading(Firewall({"us-central2": ("10.152.0.0/20",), "us-east5": ("10.202.0.0/20",)}, ()))
+    (found,) = [each for each in examine(facts(firewall=bare)) if each.level != "ok"]
+    assert (found.check, str(found.level)) == ("vpc", "warning")
+    assert "runs of several hosts stand still" in found.what
+    assert found.fix == (
+        "gcloud compute firewall-rules create default-allow-internal --network=default "
+        "--allow=tcp,udp,icmp --source-ranges=10.128.0.0/9 --project=p-roject"
+    )
+
+
+def test_a_network_of_own_ranges_gets_a_rule_for_these():
+    ranges = {"us-central2": ("10.0.0.0/20", "10.1.0.0/20"), "us-east5": ("10.9.0.0/20",)}
+    (found,) = [each for each in examine(facts(firewall=Reading(Firewall(ranges, ())))) if each.level != "ok"]
+    assert found.fix is not None
+    assert "--source-ranges=10.0.0.0/20,10.1.0.0/20 " in found.fix
+
+
+def test_rules_for_some_hosts_and_rules_that_cannot_be_read_are_no_problem():
+    some = Reading(
+        Firewall({"us-central2": ("10.152.0.0/20",)}, parse_rules([{**INTERNAL, "targetTags": ["a"]}]))
+    )
+    assert worst(firewall=some) == []
+    assert worst(firewall=UNREAD) == [("vpc", "warning")]

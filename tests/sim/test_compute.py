@@ -255,7 +255,6 @@ def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
             "alreadyExists",
             "exists",
         ),
-        ("DELETE", f"{FIREWALLS}/default-allow-ssh", {}, None, 400, "conditionNotMet", "does not implement"),
         ("DELETE", f"{FIREWALLS}/none", {}, None, 404, "notFound", "was not found"),
         ("GET", "/global/routers", {}, None, 400, "conditionNotMet", "does not implement"),
         ("GET", "/aggregated/images", {}, None, 400, "conditionNotMet", "does not implement"),

@@ -1,7 +1,7 @@
 """The project itself: enabled APIs, the caller's permissions, metadata, quotas; each from the API that knows.
 
 - Service Usage v1 `services.list`, Resource Manager v3 `projects.testIamPermissions`
-- Compute v1 `projects.get` and `regions.get`, which show limit and usage
+- Compute v1 `projects.get` and `regions.get`, which show limit and usage; `firewalls` and `subnetworks`
 - Cloud Quotas v1 `quotaInfos.list`, which shows limits only
 """
 
@@ -22,6 +22,7 @@ from tpuctl.cloud.rest import CALL_TIMEOUT_S, RestClient
 from tpuctl.cloud.retry import read
 from tpuctl.errors import TransientError
 from tpuctl.model.facts import BucketPlace, BucketSettings, Deletion
+from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
 
 _TPU = "tpu.googleapis.com"
@@ -92,9 +93,32 @@ class GoogleProject:
         return ProjectInfo(metadata, _compute_quotas(found, ""))
 
     def network(self, name: str) -> str:
-        full = name if "/" in name else f"projects/{self._project}/global/networks/{name}"
+        full = self._network_path(name)
         found = self._client(self._compute).get(f"/compute/v1/{full}", f"look at the network {name}")
         return str(found.get("name", name))
+
+    def firewall(self, name: str) -> Firewall:
+        full = self._network_path(name)
+        place = f"/compute/v1/{full.partition('/global/')[0]}"
+        client = self._client(self._compute)
+        rules = client.pages(f"{place}/global/firewalls", f"list the firewall rules of the network {name}", {})
+        subnets = client.pages(f"{place}/aggregated/subnetworks", f"list the subnetworks of {name}", {})
+        ranges: dict[str, tuple[str, ...]] = {}
+        for scope in (each for page in subnets for each in (page.get("items") or {}).values()):
+            for found in scope.get("subnetworks", ()):
+                if str(found.get("network", "")).endswith(f"/{full}") and found.get("ipCidrRange"):
+                    region = str(found["region"]).rpartition("/")[2]
+                    ranges[region] = (*ranges.get(region, ()), str(found["ipCidrRange"]))
+        in_it = [
+            each
+            for page in rules
+            for each in page.get("items", ())
+            if str(each.get("network", "")).endswith(f"/{full}")
+        ]
+        return Firewall(ranges, parse_rules(in_it))
+
+    def _network_path(self, name: str) -> str:
+        return name if "/" in name else f"projects/{self._project}/global/networks/{name}"
 
     def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]:
         found = self._client(self._compute).get(

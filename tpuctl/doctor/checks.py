@@ -7,6 +7,7 @@ belongs to another check (credentials, APIs, permissions); only what is known to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ipaddress import ip_network
 from typing import Any
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from tpuctl.lib.result import Reading
 from tpuctl.lib.shell import quote
 from tpuctl.lib.time import render_span, render_time
 from tpuctl.model.facts import BucketPlace, KeyFacts, StoreFacts, ToolFacts, WatchFacts
+from tpuctl.model.firewall import Reach, judge_reach
 from tpuctl.model.quota import ProjectInfo
 from tpuctl.model.regions import is_near as is_near
 from tpuctl.slices.validation import OS_LOGIN
@@ -226,11 +228,45 @@ def check_network(facts: Facts) -> list[Finding]:
     """The network that new slices are to be in; new projects of an organisation often have none."""
     reading = facts.network
     if reading.value is not None:
-        return [ok(f"network {facts.wanted.network}")]
+        return _judge_firewall(facts)
     if reading.error is None or reading.error.code != "not-found":
         return [not_checked(reading.error)]
     fix = f"gcloud compute networks create {facts.wanted.network} --project={facts.wanted.project}"
     return [warning(f"there is no network {facts.wanted.network}: name one with --network", fix)]
+
+
+GCLOUD_RULE = "gcloud compute firewall-rules create"
+
+
+def _judge_firewall(facts: Facts) -> list[Finding]:
+    """Hosts of one slice reach each other. Between them are routes of their subnetwork, which nobody can take
+    away, so that only rules decide; policies of a folder or organisation are not read."""
+    found = facts.firewall.value
+    if found is None:
+        return [not_checked(facts.firewall.error)]
+    regions = set(map(region_of, facts.wanted.zones)) & found.ranges.keys() or found.ranges.keys()
+    ranges = [each for region in sorted(regions) for each in found.ranges[region]]
+    reach = {each: judge_reach(each, found.rules) for each in ranges}
+    closed = [each for each in ranges if reach[each] is Reach.NO]
+    network = facts.wanted.network.rpartition("/")[2]
+    there = f"network {network}"
+    if closed:
+        what = f"no rule of network {network} lets hosts reach each other: runs of several hosts stand still"
+        rule = f"{GCLOUD_RULE} {network}-allow-internal --network={network} --allow=tcp,udp,icmp"
+        return [warning(what, f"{rule} --source-ranges={_shortest(closed)} --project={facts.wanted.project}")]
+    if any(each is Reach.UNKNOWN for each in reach.values()):
+        return [ok(f"{there}, with rules for some hosts only: not known if all reach each other")]
+    return [ok(f"{there}, where hosts reach each other" if ranges else there)]
+
+
+AUTO_RANGE = "10.128.0.0/9"
+"""The subnetworks of all regions of a network in auto mode: cloud.google.com/vpc/docs/subnets."""
+
+
+def _shortest(ranges: Sequence[str]) -> str:
+    if all(ip_network(each).overlaps(ip_network(AUTO_RANGE)) for each in ranges):
+        return AUTO_RANGE
+    return ",".join(ranges)
 
 
 def check_buckets(facts: Facts) -> list[Finding]:

@@ -20,6 +20,7 @@ from tpuctl.model.facts import (
     ToolFacts,
     WatchFacts,
 )
+from tpuctl.model.firewall import Firewall
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
 from tpuctl.money.grants import Grant
 from tpuctl.money.quotas import Holding
@@ -75,6 +76,8 @@ class Facts(Struct, frozen=True):
     permissions: Reading[frozenset[str]]
     project: Reading[ProjectInfo]
     network: Reading[str]
+    firewall: Reading[Firewall]
+    """Of that network."""
     tpu_quotas: Reading[tuple[TpuQuota, ...]]
     holdings: Reading[tuple[Holding, ...]]
     regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]

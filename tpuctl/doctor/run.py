@@ -68,6 +68,7 @@ def check_up(
         "permissions": partial(services.project_api.granted_permissions, ASKED_PERMISSIONS),
         "project": services.project_api.project_info,
         "network": partial(services.project_api.network, wanted.network),
+        "firewall": partial(services.project_api.firewall, wanted.network),
         "tpu_quotas": services.project_api.tpu_quotas,
         "holdings": partial(_all_holdings, services, catalog),
         "unused_disks": partial(_unused_disks, services, store),

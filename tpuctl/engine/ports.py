@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
         ToolFacts,
         WatchFacts,
     )
+    from tpuctl.model.firewall import Firewall
     from tpuctl.model.hosts import RemoteResult
     from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
     from tpuctl.model.slice_spec import SliceSpec
@@ -168,6 +169,10 @@ class ProjectApi(Protocol):
 
     def network(self, name: str) -> str:
         """The name of a VPC network, which may be given as a path. Raises NotFoundError."""
+        ...
+
+    def firewall(self, name: str) -> Firewall:
+        """What may arrive at hosts in a VPC network, which may be given as a path."""
         ...
 
     def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]: ...

@@ -131,11 +131,14 @@ class ComputeCatalog:
         self._generations = generations
         self._makers: Mapping[str, Callable[[Scope], list[Json]]] = {
             "diskTypes": self._disk_types,
-            "firewalls": lambda _: [self._firewall(name) for name in _FIREWALL],
             "machineTypes": self._machine_types,
             "networks": lambda _: [self._network()] if has_network("default") else [],
             "subnetworks": lambda scope: [self._subnetwork(scope)],
         }
+
+    def firewalls(self) -> list[Json]:
+        """The rules with which a default network begins."""
+        return [self._firewall(name) for name in _FIREWALL]
 
     def usable_subnetworks(self) -> list[Json]:
         """Those in which machines can be made, each with less of it than elsewhere."""

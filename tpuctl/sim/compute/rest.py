@@ -96,7 +96,7 @@ class ComputeApi:
             world.clock.now,
             self._attached,
             lambda: world.delays.compute_operation / world.options.speed,
-            {"firewalls": frozenset(name for _, name, _ in self._catalog.rows(KINDS["firewalls"]))},
+            self._catalog.firewalls,
             hosts=world.hosts,
             lock=world.lock,
             copy_s=lambda: world.delays.disk_copy / world.options.speed,

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, Kind, Scope
@@ -116,7 +116,7 @@ class _Record:
 
 class ComputeState:
     """Thread-safe under `lock`, the world's. `attached` says which disks (`zone`, `name`) the hosts of nodes
-    use, and since when; `given` are the names of what the project has anyway, by collection; `hosts` keep the
+    use, and since when; `firewalls` are the rules with which the project begins; `hosts` keep the
     content of disks and their copies; `copy_s` is how long copying takes besides; `quota_limit` is asked with
     metric and region."""
 
@@ -126,7 +126,7 @@ class ComputeState:
         now: Callable[[], float],
         attached: Callable[[], Mapping[tuple[str, str], Json]],
         delay_s: Callable[[], float],
-        given: Mapping[str, frozenset[str]],
+        firewalls: Callable[[], Sequence[Json]],
         *,
         hosts: HostBackend,
         lock: threading.RLock,
@@ -135,7 +135,7 @@ class ComputeState:
         quota_limit: Callable[[str, str], int],
     ) -> None:
         self._project = project
-        self._given = given
+        self._firewalls = firewalls
         self._base = f"{ROOT}/projects/{project}"
         self._now = now
         self._attached = attached
@@ -151,6 +151,7 @@ class ComputeState:
         """Those that are being deleted."""
         self._next_address = 1
         self.operations = ComputeOperations(project, now, self._ids, delay_s)
+        self._begin()
 
     def reset(self) -> None:
         with self._lock:
@@ -159,6 +160,7 @@ class ComputeState:
             self._rates.taken.clear()
             self._found.clear()
             self._going.clear()
+            self._begin()
         self.operations.reset()
 
     def rows(self, kind: Kind) -> list[tuple[str, str, Json]]:
@@ -213,7 +215,7 @@ class ComputeState:
             self._purge()
             source = self._source(kind, body)
             key = (kind.collection, str(scope), name)
-            if key in self._found or self._is_given(kind, name):
+            if key in self._found:
                 path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
                 raise ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
             if len(self._found) >= MAX_RESOURCES:
@@ -334,9 +336,6 @@ class ComputeState:
 
     def delete(self, kind: Kind, scope: Scope, name: str, slow: Fault | None, error: ApiError | None) -> Json:
         """Takes a resource away when the operation is done."""
-        if self._is_given(kind, name):
-            text = f"tpuctl's simulated cloud does not implement deleting {name}; nothing was changed."
-            raise ApiError(Code.FAILED_PRECONDITION, text)
         attached = self._attached()
         with self._lock:
             self._purge()
@@ -356,8 +355,9 @@ class ComputeState:
             self._purge()
             return operation
 
-    def _is_given(self, kind: Kind, name: str) -> bool:
-        return name in self._given.get(kind.collection, ())
+    def _begin(self) -> None:
+        for rule in self._firewalls():
+            self._found["firewalls", GLOBAL, str(rule["name"])] = _Record(rule, -math.inf, -math.inf)
 
     def _lose(self, key: tuple[str, str, str], at: float) -> None:
         self._found[key].gone_at = at
