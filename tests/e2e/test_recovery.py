@@ -25,7 +25,7 @@ from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.take_down import take_down
-from tpuctl.slices.desired import request_slice
+from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_attempts, save
 from tpuctl.views.slices import decisions
@@ -257,6 +257,55 @@ def test_down_ends_the_run_keeps_its_logs_and_leaves_nothing(services):
     assert Path(services.logs.path(run.id, 1, 1, "stdout")).read_text() == "hello\n"
     assert services.cloud.list_nodes().items == ()
     assert services.cloud.list_queued().items == ()
+
+
+CLEANS_UP = """
+import signal, sys, time
+
+def end(*_):
+    print("ended in order", flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, end)
+time.sleep(600)
+"""
+
+
+def test_down_asks_for_nothing_in_place_of_what_was_lost_while_its_run_ends(sim, services):
+    bring_up(services, "big")
+    run = submit(services, "big", "import time; time.sleep(600)")
+    run_pass(services)
+    sim.preempt("big-1")
+    sim.fault(preset="rate-limit", times=1)
+    run_pass(services)
+    services.clock.skip(25.0)
+    take_down(services, "big")
+    record = get_slice(services, "big").record
+    assert (record.state, record.last_incarnation) == (SliceState.GONE, 2)
+    assert get_run(services, run.id).record.state is RunState.STOPPED
+    assert services.cloud.list_nodes().items == ()
+    assert services.cloud.list_queued().items == ()
+
+
+def test_a_slice_that_is_to_go_keeps_its_hosts_until_its_run_has_ended_whoever_asked(services):
+    bring_up(services, "big")
+    run = submit(services, "big", CLEANS_UP)
+    run_pass(services)
+    # As `down` writes it; then its process is killed.
+    request_stop(services, run.id)
+    request_down(services, "big", run_first=True)
+    assert get_slice(services, "big").record.state is SliceState.READY
+    eventually(lambda: run_pass(services) == [] or get_slice(services, "big").record.state is SliceState.GONE)
+    assert get_run(services, run.id).record.state is RunState.STOPPED
+    assert Path(services.logs.path(run.id, 1, 0, "stdout")).read_text() == "ended in order\n"
+    assert services.cloud.list_nodes().items == ()
+
+
+def test_a_slice_that_waited_for_a_run_goes_when_there_is_none(services):
+    bring_up(services, "big")
+    request_down(services, "big", run_first=True)
+    eventually(lambda: run_pass(services) == [] or get_slice(services, "big").record.state is SliceState.GONE)
+    assert services.cloud.list_nodes().items == ()
 
 
 def test_a_finished_command_run_again_changes_nothing(sim, services):

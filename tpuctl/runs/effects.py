@@ -55,7 +55,7 @@ from tpuctl.runs.plan import RunPlan, RunStep, charge, refused_until, worker_end
 from tpuctl.runs.probe_run import BadData
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.runs.stacks import keep_stacks
-from tpuctl.slices.desired import request_down
+from tpuctl.slices.desired import goes_after_run, request_down
 from tpuctl.slices.disks import disks_for_manifest
 from tpuctl.slices.enrollment import why_closed
 from tpuctl.slices.loss import give_up_incarnation
@@ -565,7 +565,11 @@ class RunEffects:
         save(self._services, stored, replace(record, state=SliceState.BOOTING, incarnation=doubted))
 
     def _release_slice(self, run: RunRecord) -> None:
-        """A slice made for this run goes with it."""
+        """A slice made for this run goes with it, and one that is to go waited for its end."""
+        stored = find_slice(self._services, run.slice_name)
+        if stored is not None and goes_after_run(stored.record):
+            request_down(self._services, run.slice_name)
+            return
         if not run.spec.owns_slice or run.spec.keep_slice or self._slice is None:
             return
         if self._slice.desired is Desired.UP and self._slice.run_id == run.id:

@@ -14,7 +14,7 @@ from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.runs.active import active_run
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import request_stop
-from tpuctl.slices.desired import request_down, withdraw_if_unsent
+from tpuctl.slices.desired import goes_after_run, request_down, withdraw_if_unsent
 from tpuctl.slices.reconcile import advance_slice, wait_until_gone
 from tpuctl.state.repository import get_run, get_slice
 
@@ -32,10 +32,15 @@ def take_down(
     `all_users`: it goes even where its TPUs carry the label of another user than the record's owner.
     """
     run = active_run(services, name)
+    unsent = f"down, asked for by {services.user}; nothing had been sent"
+    withdrawn = withdraw_if_unsent(services, name, unsent)
     if run is not None:
         request_stop(services, run.id)
+        if not withdrawn:
+            # Before its run ends: what is lost meanwhile must not be asked for again.
+            request_down(services, name, all_users=all_users, run_first=True)
         _end_run_first(services, run.id, deadline)
-    if withdraw_if_unsent(services, name, f"down, asked for by {services.user}; nothing had been sent"):
+    if withdrawn or withdraw_if_unsent(services, name, unsent):
         return get_slice(services, name).record
     record = request_down(services, name, all_users=all_users)
     if wait:
@@ -59,8 +64,9 @@ def end_slice(services: Services, name: str, why: str) -> Outcome:
     """One step of taking a slice down with its run: the run ends in order first, if that can be. The journal
     keeps `why`."""
     record = get_slice(services, name).record
-    if record.desired is Desired.UP:
+    if record.desired is Desired.UP or goes_after_run(record):
         run = active_run(services, name)
+        request_down(services, name, why=why, run_first=run is not None)
         if run is not None and _keeps_slice(services, run):
             return Outcome(wait_for(f"run {run.id} to end"), acted=False)
         request_down(services, name, why=why)

@@ -13,7 +13,7 @@ from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.lib.parallel import read_all
 from tpuctl.lib.retry import retry
 from tpuctl.model.cloud import USER_LABEL
-from tpuctl.model.records import Desired, Incarnation, Limits, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Desired, Incarnation, Limits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
 from tpuctl.slices.disks import add_disks, adds_disks
@@ -231,7 +231,8 @@ def _begin_again(
     begins."""
     old = stored.record
     _check_successor(services, old)
-    if old.state is SliceState.DELETING and old.differs_from(wanted.spec, wanted.zones):
+    leaves = old.desired is Desired.DOWN and old.state is not SliceState.GONE
+    if leaves and old.differs_from(wanted.spec, wanted.zones):
         raise ConflictError(
             f"slice {old.name} is still being deleted", hint=f"tpuctl down {old.name}, then up again"
         )
@@ -302,9 +303,12 @@ def check_owner(services: Services, records: Iterable[SliceRecord], *, all_users
         )
 
 
-def request_down(services: Services, name: str, *, why: str = "", all_users: bool = False) -> SliceRecord:
+def request_down(
+    services: Services, name: str, *, why: str = "", all_users: bool = False, run_first: bool = False
+) -> SliceRecord:
     """Writes down that slice `name` is to go, and why, unless a person asked for it; with `all_users` whoever's
-    label its TPUs carry.
+    label its TPUs carry. `run_first`: where it has hosts it keeps them until this is called without, for its
+    run ends on them; what takes them away meanwhile ends it, too: nothing is asked for in their place.
 
     A record that another process changes at the same moment is read again: what it says does not matter here.
     """
@@ -313,12 +317,19 @@ def request_down(services: Services, name: str, *, why: str = "", all_users: boo
         stored = get_slice(services, name)
         record = stored.record
         any_user = record.any_user or all_users
-        down = record.desired is Desired.DOWN
-        if record.state is SliceState.GONE or (down and any_user == record.any_user):
+        keeps = run_first and record.state in WITH_HOSTS
+        state = record.state if keeps or record.state is SliceState.GONE else SliceState.DELETING
+        wanted = replace(record, desired=Desired.DOWN, state=state, any_user=any_user)
+        if record.state is SliceState.GONE or wanted == record:
             return record
-        said = " with --all-users" if all_users else ""
-        record_decision(services, record.key, "down", why or f"asked for by {services.user}{said}")
-        wanted = replace(record, desired=Desired.DOWN, state=SliceState.DELETING, any_user=any_user)
+        if record.desired is not Desired.DOWN or any_user != record.any_user:
+            said = " with --all-users" if all_users else ""
+            record_decision(services, record.key, "down", why or f"asked for by {services.user}{said}")
         return save(services, stored, wanted).record
 
     return retry(once, (StaleRecordError,), tries=_DOWN_TRIES)
+
+
+def goes_after_run(record: SliceRecord) -> bool:
+    """Whether it is to go and has its hosts until its run has ended."""
+    return record.desired is Desired.DOWN and record.state not in {SliceState.DELETING, SliceState.GONE}

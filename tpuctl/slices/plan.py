@@ -30,6 +30,13 @@ class SlicePlan(Struct, frozen=True):
 def plan_slice(record: SliceRecord, observed: ObservedEvent, now: float) -> SlicePlan:
     """What to do for `record` after `observed`. Total: every (state, event) pair has an answer."""
     observed = _without_stalled(record, observed, now)
+    if record.desired is Desired.DOWN and record.state not in {
+        SliceState.DELETING,
+        SliceState.GONE,
+        *WITH_HOSTS,
+    }:
+        why = f"{record.name} is to go: {record.state}"
+        return SlicePlan(SliceState.DELETING, None, why, wait_for(f"{record.name} to be gone"))
     pair = (record.state, observed.event)
     overdue = _overdue(record, observed, now)
     if overdue:

@@ -60,6 +60,8 @@ def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None =
     verdict = judge_lifetime(lifetime, _recall(services, record), use, now)
     if verdict.step is Step.STOP and run is not None:
         request_stop(services, run.id)
+        record_decision(services, record.key, "end", verdict.why)
+        request_down(services, record.name, why=verdict.why, run_first=True)
         return f"stopping run {run.id}: {verdict.why}"
     if verdict.step is Step.STOP:
         record_decision(services, record.key, "end", verdict.why)

@@ -22,6 +22,7 @@ from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.log_archive import archive_logs, restore_logs
 from tpuctl.runs.reconcile import silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
+from tpuctl.slices.desired import goes_after_run, request_down
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
 from tpuctl.slices.mounts import revisit_mounts
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
@@ -270,6 +271,8 @@ class _Pass:
     def _slice_line(self, one: _PlannedSlice) -> PassLine:
         record = one.observation.record
         name = record.name
+        if goes_after_run(record):
+            return _guarded(name, lambda: self._last_steps(name))
         if not one.moves:
             return _line(name, Outcome(one.plan.verdict, acted=False), acted=False)
         may_connect = record.key in self._admitted
@@ -277,6 +280,12 @@ class _Pass:
             return PassLine(name, PassResult.LATER, LATER, acted=False)
         step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
         return _guarded(name, lambda: self._repeat(name, name, step, may_connect=may_connect))
+
+    def _last_steps(self, name: str) -> PassLine:
+        """Of a slice whose run, for which it waited, has ended: who asked for both is not there any more."""
+        request_down(self._services, name)
+        step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
+        return self._repeat(name, name, step, may_connect=True)
 
     def _run_line(self, run: RunRecord, one: _PlannedSlice | None) -> PassLine:
         may_connect = run.key in self._admitted
