@@ -39,7 +39,15 @@ def test_what_cannot_be_said(text: str) -> None:
 def test_a_path_has_one_disk_and_a_disk_one_path() -> None:
     one, two = DiskRef("data-g1", "/mnt/data", RO), DiskRef("data-g2", "/mnt/data", RO)
     moved = DiskRef("data-g1", "/mnt/old", RO)
-    assert merge_refs((one,), (two,)) == (two,)
     assert merge_refs((one,), (moved, two)) == (moved, two)
     assert merge_refs((two,), (moved,)) == (two, moved)
     assert merge_refs((one,), ()) == (one,)
+
+
+@pytest.mark.parametrize("path", ["/mnt/data", "/mnt/data/below", "/mnt"])
+def test_a_path_that_another_disk_has_is_refused(path: str) -> None:
+    one, two = DiskRef("data-g1", "/mnt/data", RO), DiskRef("data-g2", path, RO)
+    with pytest.raises(UsageError, match="disk data-g1 is at /mnt/data"):
+        merge_refs((one,), (two,))
+    with pytest.raises(UsageError, match="disk data-g1 is at /mnt/data"):
+        merge_refs((), (one, two))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_record, list_records, new_record
 from tpuctl.disks.restore import plan_restore
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import place_of, writer_of
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.lib.mount_paths import check_place
 from tpuctl.lib.names import check_disk_name
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.disks import MASTER_LABEL, SHARED, DiskInfo, DiskMode, DiskRecord, DiskRequest
@@ -61,6 +63,8 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     if master.generation:
         return _plan_elsewhere(services, rules, master, disk, request)
     _check_together(request)
+    if request.path:
+        check_place(request.path, field="path", what="disk", hint="--path /mnt/data")
     target = None if request.to is None else get_slice(services, request.to).record
     place = place_of(services, target) if target is not None else None
     zone = place.zone if place is not None else request.zone or disk.zone
@@ -104,6 +108,8 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
         record = replace(record, token="" if request.crash_consistent else word)
     _check_rate(services, rules, disk, snapshot if not request.from_snapshot else "")
     path = request.path or f"/mnt/{master.name}"
+    if target is not None:
+        check_free(services, target, record.name, path)
     return Plan(record, master, disk, target, path, tuple(warnings(findings)), on)
 
 

@@ -18,10 +18,11 @@ from tpuctl.disks.spec import parse_disk
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError
+from tpuctl.lib.mount_paths import check_apart, check_place
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
-from tpuctl.model.slice_spec import DiskRef, SliceSpec
+from tpuctl.model.slice_spec import DiskRef, MountRef, SliceSpec
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_slice, get_slice, list_slices
 from tpuctl.state.spec_changes import change_spec
@@ -30,9 +31,40 @@ Refs = tuple[DiskRef, ...]
 
 
 def merge_refs(known: Refs, more: Refs) -> Refs:
-    """One disk per path and one path per disk; the later one counts. Pure."""
-    names, paths = {each.name for each in more}, {each.path for each in more}
-    return (*(each for each in known if each.name not in names and each.path not in paths), *more)
+    """One path per disk, the later one counts, and one disk per path. Raises UsageError for a path that another
+    one has. Pure."""
+    names = {each.name for each in more}
+    found = [each for each in known if each.name not in names]
+    for ref in more:
+        taken = {each.path: f"disk {each.name}" for each in found}
+        check_apart(ref.path, taken, field="disk", hint=f"--disk {ref.name}:/PATH")
+        found.append(ref)
+    return tuple(found)
+
+
+def check_mounts(refs: Refs, mounts: Sequence[MountRef]) -> None:
+    """Raises UsageError for a disk at, above or below a mount of its slice."""
+    for ref in refs:
+        taken = {each.path: f"a mount of {each.source}" for each in mounts}
+        check_apart(ref.path, taken, field="disk", hint=f"--disk {ref.name}:/PATH")
+
+
+def check_free(services: Services, target: SliceRecord, disk: str, path: str, *, hint: str = "") -> None:
+    """Raises UsageError for a `path` at which nothing can be, or at which the slice has something else than
+    this disk."""
+    check_place(path, field="path", what="disk", hint="--path /mnt/data")
+    spec = target.spec
+    there = refs_in_zone(services, spec.disks, spec.zone)
+    own = {disk, *(ref.name for ref, own in zip(spec.disks, there, strict=True) if own.name == disk)}
+    before = next((each.path for each in spec.disks if each.name in own), path)
+    if before != path:
+        leave = f"first tpuctl disk umount {disk} --to {target.name}"
+        raise UsageError.of("path", f"{disk} is at {before} of {target.name}", leave)
+    taken = {each.path: f"disk {each.name}" for each in spec.disks if each.name not in own}
+    taken |= {each.path: f"a mount of {each.source}" for each in spec.mounts}
+    other = next((each.name for each in spec.disks if each.path == path and each.name not in own), "")
+    leave = f"tpuctl disk detach {other} --to {target.name}" if other else "tpuctl mount rm"
+    check_apart(path, taken, field="path", hint=hint or f"another --path, or first {leave}")
 
 
 def resolve_refs(
@@ -46,7 +78,7 @@ def resolve_refs(
         except UsageError as error:
             raise UsageError.of("disk", error.message, error.hint) from error
     if len(found) != len(said):
-        raise UsageError.of("disk", "two disks at one path, or one disk twice", "--disk NAME:/PATH")
+        raise UsageError.of("disk", "one disk twice", "--disk NAME:/PATH")
     return found
 
 
@@ -207,18 +239,23 @@ def disk_rows(services: Services, refs: Refs) -> list[dict[str, Any]]:
 
 def remember(services: Services, name: str, ref: DiskRef) -> None:
     """The slice has this disk from now on, also on the hosts that come after these."""
-    change_spec(services, name, "disks", lambda known: merge_refs(known, (ref,)), f"{ref.name} at {ref.path}")
+
+    def with_it(known: Refs) -> Refs:
+        return merge_refs(_without(services, name, known, ref.name), (ref,))
+
+    change_spec(services, name, "disks", with_it, f"{ref.name} at {ref.path}")
 
 
 def forget(services: Services, name: str, disk: str) -> None:
     """The slice has this disk no more."""
 
-    def without(known: Refs) -> Refs:
-        zone = get_slice(services, name).record.spec.zone
-        there = refs_in_zone(services, known, zone)
-        return tuple(ref for ref, own in zip(known, there, strict=True) if disk not in (ref.name, own.name))
+    change_spec(services, name, "disks", lambda known: _without(services, name, known, disk), f"without {disk}")
 
-    change_spec(services, name, "disks", without, f"without {disk}")
+
+def _without(services: Services, name: str, known: Refs, disk: str) -> Refs:
+    """Those that are another disk, by all its names."""
+    there = refs_in_zone(services, known, get_slice(services, name).record.spec.zone)
+    return tuple(ref for ref, own in zip(known, there, strict=True) if disk not in (ref.name, own.name))
 
 
 def followed_by(services: Services, disk: str) -> list[str]:

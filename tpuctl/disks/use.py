@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
-from tpuctl.disks.follow import followed_by, forget, note_mounted, path_of, remember
+from tpuctl.disks.follow import check_free, followed_by, forget, note_mounted, path_of, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import bring_about, get_disk, get_record, kept_disks, list_records, perform, save_record
 from tpuctl.disks.restore import find_in_zone
@@ -52,6 +52,9 @@ def use_disk(
     record = get_record(services, name)
     disk = get_disk(services, record)
     target = get_slice(services, to).record
+    where = path or default_path(record)
+    if mounted:
+        check_free(services, target, name, where)
     place = place_of(services, target)
     mode = DiskMode.READ_WRITE if rw and not record.generation else DiskMode.READ_ONLY
     findings = rules.check_attach(disk, mode, place)
@@ -60,7 +63,6 @@ def use_disk(
         _check_label(services, record, target, place.disks)
     for each in warnings(findings):
         services.emit(Warn(name, each))
-    where = path or default_path(record)
     done = "would attach" if dry_run else "attached"
     at = f" at {where}" if mounted else ""
     said = f"{done} {name} ({mode.short}) to {target.name}{at}"
@@ -90,6 +92,7 @@ def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> d
     """Mounts a disk that is attached."""
     record, target, entry = _held(services, name, to)
     where = path or path_on(services, record, target)
+    check_free(services, target, record.name, where)
     _mount(services, record, target, entry.mode, where)
     said = f"{record.name} is at {where} of {target.name}"
     return {"name": record.name, "to": target.name, "path": where, "said": said}

@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from tpuctl.errors import ConflictError, UsageError
+from tpuctl.lib.mount_paths import check_apart, check_place
 from tpuctl.lib.options import Flag, Option, hints_of, registry
 from tpuctl.model.slice_spec import MountRef
 
@@ -21,8 +22,6 @@ _FORM = re.compile(
 )
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]\Z")
 _PATH = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9._-]*)+\Z")
-_SYSTEM = frozenset({"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr", "var"})
-_TOP = frozenset({"/home", "/mnt", "/opt", "/root", "/srv", "/tmp"})  # noqa: S108 (named to be refused)
 FOREVER = "forever"
 
 Refs = tuple[MountRef, ...]
@@ -110,7 +109,8 @@ def parse_mount(text: str, profiles: Sequence[str], default: str, said: Options 
         raise UsageError.of("mount", f"{bucket!r} is no name of a bucket{slash}", EXAMPLE)
     if directory and (posixpath.normpath(directory) != directory or directory.startswith("..")):
         raise UsageError.of("mount", f"{directory!r} is no folder of a bucket", EXAMPLE)
-    if not _PATH.match(path) or path in _TOP or path.split("/")[1] in _SYSTEM:
+    check_place(path, field="mount", what="mount", hint=f"gs://{bucket}:/mnt/data")
+    if not _PATH.match(path):
         raise UsageError.of("mount", f"{path} is no place for a mount", f"gs://{bucket}:/mnt/data")
     profile = match["profile"] or default
     if profile not in profiles:
@@ -222,17 +222,10 @@ def ttl_options(ttl_s: int) -> dict[str, str]:
 
 def check_together(refs: Refs, others: Sequence[str] = ()) -> None:
     """Raises UsageError for two mounts at one path, or one inside another. `others`: paths of disks."""
-    paths = [each.path for each in refs]
-    for at, path in enumerate(paths):
-        for other in [*paths[:at], *others]:
-            if path == other:
-                raise UsageError.of("mount", f"{path} is used twice", "another path")
-            if path.startswith(other + "/") or other.startswith(path + "/"):
-                raise UsageError.of(
-                    "mount",
-                    f"{max(path, other, key=len)} is inside {min(path, other, key=len)}",
-                    "paths beside each other, such as /mnt/a and /mnt/b",
-                )
+    known = dict.fromkeys(others, "a disk")
+    for each in refs:
+        check_apart(each.path, known, field="mount", hint="another path")
+        known[each.path] = each.source
 
 
 def check_unused(known: Refs, refs: Refs) -> None:

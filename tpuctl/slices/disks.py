@@ -14,10 +14,11 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, NotFoundError, PendingError, QuotaError, UsageError
 from tpuctl.hosts.deadline import HOST_TIME_S
-from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.records import Desired, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Wait
 from tpuctl.slices.context import ReconcileContext
+from tpuctl.state.repository import find_slice
 
 if TYPE_CHECKING:
     from tpuctl.disks.hosts import Mounted
@@ -30,10 +31,15 @@ def with_disks(
     UsageError."""
     if not said:
         return specs
-    from tpuctl.disks.follow import merge_refs, resolve_refs
+    from tpuctl.disks.follow import check_mounts, merge_refs, resolve_refs
 
     refs = resolve_refs(services, said, specs[0], [each.zone for each in specs], name)
-    return tuple(replace(each, disks=merge_refs(each.disks, refs)) for each in specs)
+    stored = find_slice(services, name) if name else None
+    live = stored is not None and stored.record.desired is Desired.UP
+    known = stored.record.spec if stored is not None and live else specs[0]
+    check_mounts(refs, known.mounts)
+    disks = merge_refs(known.disks, refs)
+    return tuple(replace(each, disks=disks) for each in specs)
 
 
 def adds_disks(record: SliceRecord, spec: SliceSpec) -> bool:
