@@ -79,6 +79,8 @@ def render_picture() -> str:
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"session": render_picture, "commands": reference.render_command_table},
     "docs/start/install.md": {"version": reference.render_version},
+    "docs/start/first-real-slice.md": {"roles": reference.render_roles},
+    "docs/tasks/watchdog-on-a-vm.md": {"roles": reference.render_watchdog_roles},
     "docs/tasks/notifications.md": {"events": reference.render_events},
     "docs/develop/architecture.md": {"modules": reference.render_modules},
 }

@@ -24,6 +24,7 @@ from tpuctl.fleet.plan import CHANGE_NOTES
 from tpuctl.fleet.schema import fleet_schema
 from tpuctl.lib.options import Flag, Option, flags_of, registry
 from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
+from tpuctl.model.roles import PROJECT, ROLES, Who
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators, load_failure_table
 from tpuctl.model.slice_spec import SliceRequest
@@ -311,3 +312,39 @@ def _console(text: str) -> str:
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def render_roles() -> str:
+    """The roles of a person and of the hosts."""
+    lines = ["| whose | role | on | for |", "|---|---|---|---|"]
+    for whose, who in ((Who.YOU, "yours"), (Who.HOSTS, "the hosts' account's")):
+        lines += [
+            f"| {who} | `{each.role}` | {each.on} | {each.purpose} |" for each in ROLES if whose in each.who
+        ]
+    return "\n".join(lines)
+
+
+def render_watchdog_roles() -> str:
+    """The commands that give a watchdog's account its roles."""
+    ours = [each for each in ROLES if Who.WATCHDOG in each.who]
+    everywhere = [each.role for each in ours if each.on == PROJECT or each.permissions]
+    on_buckets = [each for each in ours if each.role not in everywhere]
+    member = '--member "serviceAccount:$ACCOUNT"'
+    buckets = [
+        f"gcloud storage buckets add-iam-policy-binding gs://BUCKET {member} --role {each.role}  # {each.on}"
+        for each in on_buckets
+    ]
+    return "\n".join(
+        [
+            "```sh",
+            "gcloud iam service-accounts create tpuctl-watch",
+            "ACCOUNT=tpuctl-watch@$PROJECT.iam.gserviceaccount.com",
+            "for role in \\",
+            *(f"    {role} \\" for role in everywhere[:-1]),
+            f"    {everywhere[-1]}; do",
+            f'  gcloud projects add-iam-policy-binding "$PROJECT" {member} --role "$role"',
+            "done",
+            *buckets,
+            "```",
+        ]
+    )

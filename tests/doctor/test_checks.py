@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from tests.support.builders import ZONE, a_node, a_queued
 from tpuctl.doctor.checks import (
-    ASKED_PERMISSIONS,
     CHECKS,
     NEEDED_APIS,
     USEFUL_APIS,
@@ -29,6 +28,7 @@ from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFact
 from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, parse_tpu_quota
 from tpuctl.model.regions import is_near
+from tpuctl.model.roles import Use, asked_permissions
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.grants import Grant
 from tpuctl.money.quotas import ADDRESSES, HEALTH_CHECKS, INSTANCES, find_holdings
@@ -58,7 +58,7 @@ def facts(**changes: Any) -> Facts:
         "now": NOW,
         "credentials": Reading(CredentialFacts("service_account", "/key.json", "a@p.iam.gserviceaccount.com")),
         "services": Reading(frozenset({*NEEDED_APIS, *USEFUL_APIS})),
-        "permissions": Reading(frozenset(ASKED_PERMISSIONS)),
+        "permissions": Reading(frozenset(asked_permissions())),
         "project": Reading(ProjectInfo({}, (ComputeQuota(HEALTH_CHECKS, 75, 4),))),
         "tpu_quotas": tpu_quotas(spot=64),
         "holdings": Reading(()),
@@ -351,3 +351,16 @@ def test_rules_for_some_hosts_and_rules_that_cannot_be_read_are_no_problem():
     )
     assert worst(firewall=some) == []
     assert worst(firewall=UNREAD) == [("vpc", "warning")]
+
+
+def test_a_fleet_with_disks_and_secrets_needs_their_roles():
+    plain = Reading(frozenset(asked_permissions(())))
+    assert worst(permissions=plain) == []
+    uses = Reading(StoreRecords(health=GOOD, wanted=1, uses=frozenset(Use)))
+    found = [each for each in examine(facts(permissions=plain, records=uses)) if each.level != "ok"]
+    assert [str(each.level) for each in found] == ["warning", "warning"]
+    assert [each.fix.rpartition("=")[2] for each in found if each.fix] == [
+        "roles/compute.storageAdmin",
+        "roles/secretmanager.secretAccessor",
+    ]
+    assert "compute.disks.create" in found[0].what

@@ -26,6 +26,7 @@ from tpuctl.model.facts import BucketPlace, KeyFacts, StoreFacts, ToolFacts, Wat
 from tpuctl.model.firewall import Reach, judge_reach
 from tpuctl.model.quota import ProjectInfo
 from tpuctl.model.regions import is_near as is_near
+from tpuctl.model.roles import PROJECT, asked_permissions, needs_of
 from tpuctl.slices.validation import OS_LOGIN
 from tpuctl.watch.heartbeat import Verdict
 
@@ -39,23 +40,6 @@ USEFUL_APIS = {
     "cloudquotas.googleapis.com": "TPU quotas cannot be read without it",
     "cloudresourcemanager.googleapis.com": "permissions cannot be checked without it",
 }
-NEEDED_PERMISSIONS = (
-    "tpu.nodes.create",
-    "tpu.nodes.delete",
-    "tpu.nodes.get",
-    "tpu.nodes.list",
-    "tpu.operations.get",
-)
-"""Queued resources have no permissions of their own: https://cloud.google.com/iam/docs/roles-permissions/tpu."""
-USEFUL_PERMISSIONS = (
-    "compute.projects.get",
-    "compute.regions.get",
-    "serviceusage.services.list",
-    "cloudquotas.quotas.get",
-)
-ACT_AS = "iam.serviceAccounts.actAs"
-"""Whoever makes a machine acts as its service account (cloud.google.com/iam/docs/service-account-overview)."""
-ASKED_PERMISSIONS = (*NEEDED_PERMISSIONS, *USEFUL_PERMISSIONS, ACT_AS)
 CLOCK_PROBLEM_S = 300.0
 """Google refuses a service account's signed request that is five minutes off."""
 CLOCK_WARNING_S = 30.0
@@ -175,19 +159,16 @@ def _refuses(reading: Reading[Any], service: str) -> bool:
 
 
 def check_permissions(facts: Facts, granted: frozenset[str]) -> list[Finding]:
-    """What tpuctl must be allowed, and what it is better off with."""
+    """What tpuctl must be allowed, and what it is better off with, for what the fleet does."""
+    uses = facts.records.value.uses if facts.records.value is not None else frozenset()
     found = []
-    missing = [each for each in NEEDED_PERMISSIONS if each not in granted]
-    if missing:
-        found.append(problem(f"not granted: {', '.join(missing)}", _grant_role(facts, "roles/tpu.admin")))
-    blind = [each for each in USEFUL_PERMISSIONS if each not in granted]
-    if blind:
-        what = f"not granted: {', '.join(blind)}; quotas and settings stay partly unread"
-        found.append(warning(what, _grant_role(facts, "roles/viewer")))
-    if ACT_AS not in granted:
-        what = f"not granted on the project: {ACT_AS}; no node is made unless its service account grants it"
-        found.append(warning(what, _grant_role(facts, "roles/iam.serviceAccountUser")))
-    return found or [ok(f"all {len(ASKED_PERMISSIONS)} are granted")]
+    for need in needs_of(uses):
+        missing = [each for each in need.permissions if each not in granted]
+        if missing:
+            where = "" if need.on == PROJECT else " on the project"
+            what = f"not granted{where}: {', '.join(missing)}" + (f"; {need.without}" if need.without else "")
+            found.append((problem if need.stops else warning)(what, _grant_role(facts, need.role)))
+    return found or [ok(f"all {len(asked_permissions(uses))} are granted")]
 
 
 def _grant_role(facts: Facts, role: str) -> str:

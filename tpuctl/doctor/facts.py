@@ -22,6 +22,7 @@ from tpuctl.model.facts import (
 )
 from tpuctl.model.firewall import Firewall
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
+from tpuctl.model.roles import Use
 from tpuctl.money.grants import Grant
 from tpuctl.money.quotas import Holding
 from tpuctl.watch.heartbeat import Health
@@ -47,6 +48,7 @@ class StoreRecords(Struct, frozen=True):
     health: Health | None = None
     paused: str = ""
     damaged: tuple[DamagedRecordError, ...] = ()
+    uses: frozenset[Use] = frozenset()
 
 
 class Wanted(Struct, frozen=True):

@@ -6,14 +6,13 @@ that turned out to matter. A read that fails does not affect the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from tpuctl.disks.unused import UnusedDisk, unused_disks
-from tpuctl.doctor.checks import ASKED_PERMISSIONS
 from tpuctl.doctor.facts import Facts, SharedStore, StoreRecords, Wanted
 from tpuctl.doctor.store import STORE_PERMISSIONS
 from tpuctl.engine.ports import Machine
@@ -25,7 +24,8 @@ from tpuctl.lib.result import Reading
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.facts import StoreFacts
-from tpuctl.model.records import Desired
+from tpuctl.model.records import Desired, RunRecord
+from tpuctl.model.roles import Use, asked_permissions
 from tpuctl.money.coverage import readable_grants
 from tpuctl.money.quota_report import read_holdings
 from tpuctl.money.quotas import Holding
@@ -65,7 +65,7 @@ def check_up(
     buckets = {f"bucket {name}": partial(services.project_api.bucket_place, name) for name in wanted.buckets}
     looks: dict[str, Callable[[], Any]] = {
         "services": services.project_api.list_services,
-        "permissions": partial(services.project_api.granted_permissions, ASKED_PERMISSIONS),
+        "permissions": partial(services.project_api.granted_permissions, asked_permissions()),
         "project": services.project_api.project_info,
         "network": partial(services.project_api.network, wanted.network),
         "firewall": partial(services.project_api.firewall, wanted.network),
@@ -160,8 +160,16 @@ def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecord
         zones=tuple(dict.fromkeys(record.spec.zone for record in slices)),
         wanted=len(slices) + len(runs),
         damaged=(*damaged_slices, *damaged_runs, *damaged_grants),
+        uses=_uses(services, runs),
     )
     return replace(records, health=watchdog_health(services), paused=paused_why(services))
+
+
+def _uses(services: Services, runs: Sequence[RunRecord]) -> frozenset[Use]:
+    """What the fleet does that not every fleet does."""
+    secrets = any(reference.startswith("sm://") for run in runs for reference in run.spec.secrets.values())
+    disks = bool(services.store.list("disks/"))
+    return frozenset({*([Use.DISKS] if disks else []), *([Use.SECRETS] if secrets else [])})
 
 
 def _zones(wanted: Wanted, records: Reading[StoreRecords], holdings: Reading[tuple[Holding, ...]]) -> list[str]:

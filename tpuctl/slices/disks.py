@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, NotFoundError, PendingError, QuotaError, UsageError
+from tpuctl.errors import ConflictError, DeniedError, NotFoundError, PendingError, QuotaError, UsageError
 from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.model.records import Desired, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
@@ -73,7 +73,7 @@ def attach_disks(context: ReconcileContext) -> Outcome | None:
         attach_all(services, record, deadline=services.clock.now() + HOST_TIME_S)
     except PendingError as error:
         return Outcome(Wait(error.message), acted=False)
-    except (ConflictError, NotFoundError, QuotaError, UsageError) as error:
+    except (ConflictError, DeniedError, NotFoundError, QuotaError, UsageError) as error:
         return Outcome(Blocked(error.message, error.hint), acted=False)
     return None
 
