@@ -300,16 +300,15 @@ def test_how_often_a_disk_was_copied_and_what_nobody_uses_is_shown(session: Sess
     assert rows["idle"] == {"disk": "idle", "copies": 1, "limit": 6, "next_at": None}
     unused = {row["name"]: row for row in session.json("reap", "--dry-run")["unused_disks"]}
     assert unused["idle"]["usd_per_month"] == 1.0
-    assert unused["idle"]["command"] == "tpuctl disk rm idle"
+    assert unused["idle"]["command"] == "tpuctl disk show idle"
     assert unused["idle-g1-s"]["kind"] == "snapshot"
     said = session.type("reap", "--dry-run").stderr
     assert "idle, idle-g1-s" in said
-    assert "tpuctl disk gc --keep 0" in said
-    assert "tpuctl disk rm idle" in said
+    assert "tpuctl disk show idle; tpuctl disk show idle-g1" in " ".join(said.split())
     [found] = [each for each in json.loads(doctor(session))["findings"] if each["check"] == "disks"]
     assert (found["level"], "idle, idle-g1-s" in found["what"]) == ("warning", True)
     session.type("disk", "gc", "--keep", "0", "--yes")
-    session.type("disk", "rm", "idle", "--yes")
+    session.type("disk", "rm", "idle-g1", "idle", "--yes")
     assert "idle" not in {row["name"] for row in session.json("reap", "--dry-run")["unused_disks"]}
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import ZONE, a_node, a_queued
+from tpuctl.disks.unused import UnusedDisks
 from tpuctl.doctor.checks import (
     CHECKS,
     NEEDED_APIS,
@@ -68,7 +69,7 @@ def facts(**changes: Any) -> Facts:
             )
         },
         "clock_ahead": Reading(0.3),
-        "unused_disks": Reading(()),
+        "unused_disks": Reading(UnusedDisks()),
         "keys": Reading(KeyFacts("/home/ada/key", 0o600)),
         "tools": Reading((ToolFacts("python", "3.11.7", "runs tpuctl"),)),
         "buckets": {},

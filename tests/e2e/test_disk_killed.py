@@ -21,10 +21,11 @@ from tests.support.soak import soak
 from tpuctl.disks import hosts
 from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.clone_request import CloneRequest
-from tpuctl.disks.collect import collect, unused_copies
+from tpuctl.disks.collect import unused_copies
 from tpuctl.disks.make import list_records
+from tpuctl.disks.remove import check_removable, remove_disk
 from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.use import check_removable, leave_disk, mount_disk, remove_disk, use_disk
+from tpuctl.disks.use import leave_disk, mount_disk, use_disk
 from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import OWNER_LABEL
@@ -144,7 +145,8 @@ class Lab:
             for each in list_records(services):
                 if each.generation:
                     leave_disk(services, each.name, to="big", detached=True)
-            collect(services, unused_copies(services, 0))
+            for each in unused_copies(services, 0).records:
+                remove_disk(services, each.name)
             assert [each.name for each in services.disks.list_disks().items] == ["data"]
             assert services.disks.list_snapshots() == ()
 
@@ -298,7 +300,7 @@ def test_a_copy_comes_back_after_a_preemption_and_stays_while_a_run_is_kept(lab:
         assert lab.on(services, "big", "sha256sum < /mnt/data/set") == [first, first]
         lab.on(services, "big", "! touch /mnt/data/x 2>/dev/null")
         [copy] = [each.name for each in list_records(services) if each.generation]
-        assert unused_copies(services, 0) == []
+        assert unused_copies(services, 0).records == ()
         with pytest.raises(UsageError, match=f"{copy} is attached"):
             check_removable(services, copy)
         lab.sim.world.settle()
@@ -313,16 +315,17 @@ def check_kept(services: SimServices) -> None:
     assert [(row["name"], row["generation"]) for row in manifest["disks"]] == [("data-g1", 1)]
     leave_disk(services, "data-g1", to="big", detached=True)
     assert keep_run(services, run, services.store.now() + 3600).disks == ("data-g1",)
-    assert unused_copies(services, 0) == []
+    assert unused_copies(services, 0).records == ()
     with pytest.raises(UsageError, match=f"data-g1 is kept for run {run.id}"):
         check_removable(services, "data-g1")
     services.clock.skip(3700.0)
-    assert [each.name for each in unused_copies(services, 0)] == ["data-g1"]
+    assert [each.name for each in unused_copies(services, 0).records] == ["data-g1"]
     keep_run(services, run, None)
-    assert unused_copies(services, 0) == []
+    assert unused_copies(services, 0).records == ()
     assert release_run(services, run)
     assert not release_run(services, run)
-    collect(services, unused_copies(services, 0))
+    for each in unused_copies(services, 0).records:
+        remove_disk(services, each.name)
     assert [each.name for each in services.disks.list_disks().items] == ["data"]
 
 
@@ -353,7 +356,8 @@ def test_a_slice_is_ready_with_the_disk_that_it_was_asked_for_with(lab: Lab) -> 
         clone(services, RULES, CloneRequest("more", snapshot_only=True))
         lab.on(services, "third", "grep -q ' /srv/more ext4 rw,.*noatime' /proc/mounts")
         assert any("held still on third: unmounted" in str(each) for each in services.events)
-        collect(services, unused_copies(services, 0))
+        for each in unused_copies(services, 0).records:
+            remove_disk(services, each.name)
         assert services.disks.list_snapshots() == ()
         take_down(services, "third")
         remove_disk(services, "more")
@@ -370,7 +374,8 @@ def cost_of_clone(lab: Lab, to: str) -> tuple[int, float]:
         took = time.monotonic() - began
         [copy] = [each.name for each in list_records(services) if each.generation]
         leave_disk(services, copy, to=to, detached=True)
-        collect(services, unused_copies(services, 0))
+        for each in unused_copies(services, 0).records:
+            remove_disk(services, each.name)
     return calls.count, took
 
 

@@ -13,9 +13,10 @@ from tests.support.sim import RunningSim, running_sim
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.clone_request import CloneRequest
-from tpuctl.disks.collect import collect, unused_copies
+from tpuctl.disks.collect import unused_copies
+from tpuctl.disks.remove import remove_disk
 from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.use import remove_disk, resize_disk
+from tpuctl.disks.use import resize_disk
 from tpuctl.engine.events import Waiting
 from tpuctl.errors import QuotaError
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
@@ -47,7 +48,8 @@ def live(box: Box) -> None:
     clone(services, RULES, CloneRequest("data", zone=OTHER))
     [snapshot] = services.disks.list_snapshots()
     assert (snapshot.name, snapshot.disk_gib) == ("data-g1-s", 20)
-    collect(services, unused_copies(services, 0))
+    for each in unused_copies(services, 0).records:
+        remove_disk(services, each.name)
     remove_disk(services, "data")
 
 

@@ -20,10 +20,11 @@ from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.clone_request import CloneRequest
-from tpuctl.disks.collect import collect, unused_copies
+from tpuctl.disks.collect import unused_copies
 from tpuctl.disks.make import get_record, list_records, save_record
+from tpuctl.disks.remove import check_removable, remove_disk
 from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.use import check_removable, leave_disk, remove_disk, use_disk
+from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.disks import DiskMode, DiskRequest
@@ -97,7 +98,9 @@ class Lab:
         """As before a slice came up elsewhere."""
         with self.process() as services:
             take_down(services, "box")
-            collect(services, [each for each in list_records(services) if each.parent])
+            for each in list_records(services):
+                if each.parent:
+                    remove_disk(services, each.name)
             record = get_record(services, "data-g1")
             if record.snapshot:
                 services.disks.delete_snapshot(record.snapshot)
@@ -138,7 +141,7 @@ def test_every_node_of_a_multislice_gets_the_clone_in_one_call_each(lab: Lab) ->
         assert len(disk.users) == 2
         assert get_slice(services, "box").record.spec.disks == (REF,)
         take_down(services, "box")
-        collect(services, [get_record(services, "data-g2")])
+        remove_disk(services, "data-g2")
     lab.forget_elsewhere()
 
 
@@ -169,7 +172,7 @@ def test_a_clone_that_nobody_held_still_is_repaired_before_it_is_attached_also_a
         lab.on(services, "box", "! touch /mnt/data/x 2>/dev/null")
         assert not any("held still" in str(each) for each in services.events)
         leave_disk(services, made.name, to="box", detached=True)
-        collect(services, [made])
+        remove_disk(services, made.name)
     lab.forget_elsewhere()
 
 
@@ -214,7 +217,7 @@ def test_the_same_clone_is_there_in_the_zone_where_the_slice_comes_back(lab: Lab
         assert any("about 2 min, about $1.00 a month more" in each for each in told), told
         [row] = disks_for_manifest(services, record)
         assert (row["name"], row["generation"], row["snapshot"]) == (name, 1, "data-g1-s")
-        assert unused_copies(services, 0) == []
+        assert unused_copies(services, 0).records == ()
         for each in ("data-g1", name):
             with pytest.raises(UsageError, match=r"slice box|is attached"):
                 check_removable(services, each)

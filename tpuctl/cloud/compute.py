@@ -13,12 +13,11 @@ from urllib.parse import quote
 from google.auth.credentials import Credentials
 from msgspec.structs import replace
 
-from tpuctl.cloud.rest import RestClient
+from tpuctl.cloud.rest import RestClient, last_part
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
 from tpuctl.model.cloud import CloudResource, Listing, ResourceKind
 
 GIB = 1 << 30
-_QUIET_WARNINGS = frozenset({"NO_RESULTS_ON_PAGE"})
 Data = Mapping[str, Any]
 
 
@@ -36,28 +35,14 @@ class GoogleInventory:
         if kind is ResourceKind.BUCKET:
             return Listing(tuple(self._buckets()))
         collection, parse, aggregated = _COLLECTIONS[kind]
+        project = f"/compute/v1/projects/{self._project}"
         if aggregated:
-            return self._aggregated(kind, collection, parse)
-        path = f"/compute/v1/projects/{self._project}/global/{collection}"
-        pages = self._compute.pages(path, f"list {collection}")
+            found = self._compute.aggregated(
+                f"{project}/aggregated/{collection}", collection, f"list {collection} ({kind})"
+            )
+            return Listing(tuple(parse(item) for item in found.items), found.unreachable)
+        pages = self._compute.pages(f"{project}/global/{collection}", f"list {collection}")
         return Listing(tuple(parse(item) for page in pages for item in page.get("items", ())))
-
-    def _aggregated(
-        self, kind: ResourceKind, collection: str, parse: Callable[[Data], CloudResource]
-    ) -> Listing[CloudResource]:
-        found: list[CloudResource] = []
-        unread: set[str] = set()
-        path = f"/compute/v1/projects/{self._project}/aggregated/{collection}"
-        # Partial answers instead of none when one zone is down: what is missing is named.
-        params = {"returnPartialSuccess": "true", "includeAllScopes": "true"}
-        for page in self._compute.pages(path, f"list {collection} ({kind})", params):
-            unread.update(_last(str(scope)) for scope in page.get("unreachables", ()))
-            for scope, part in page.get("items", {}).items():
-                found.extend(parse(item) for item in part.get(collection, ()))
-                code = part.get("warning", {}).get("code")
-                if code and code not in _QUIET_WARNINGS:
-                    unread.add(_last(scope))
-        return Listing(tuple(found), frozenset(unread))
 
     def _buckets(self) -> Iterator[CloudResource]:
         pages = self._storage.pages("/storage/v1/b", "list buckets", {"project": self._project})
@@ -85,16 +70,12 @@ class GoogleInventory:
         }
 
 
-def _last(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
-
-
 def _common(kind: ResourceKind, item: Data) -> dict[str, Any]:
     place = item.get("zone") or item.get("region") or "global"
     return {
         "kind": kind,
         "name": str(item["name"]),
-        "location": _last(str(place)),
+        "location": last_part(str(place)),
         "state": str(item.get("status", "")),
         "labels": dict(item.get("labels", {})),
         "created": str(item.get("creationTimestamp", "")),
@@ -108,9 +89,9 @@ def _number(value: Any) -> int | None:
 def _parse_disk(item: Data) -> CloudResource:
     return CloudResource(
         **_common(ResourceKind.DISK, item),
-        type=_last(str(item.get("type", ""))),
+        type=last_part(str(item.get("type", ""))),
         size_gib=float(item["sizeGb"]) if "sizeGb" in item else None,
-        used_by=tuple(_last(str(user)) for user in item.get("users", ())),
+        used_by=tuple(last_part(str(user)) for user in item.get("users", ())),
         throughput_mib_s=_number(item.get("provisionedThroughput")),
         iops=_number(item.get("provisionedIops")),
     )
@@ -145,12 +126,14 @@ def _parse_address(item: Data) -> CloudResource:
     return CloudResource(
         **_common(ResourceKind.ADDRESS, item),
         type=str(item.get("addressType", "")),
-        used_by=tuple(_last(str(user)) for user in item.get("users", ())),
+        used_by=tuple(last_part(str(user)) for user in item.get("users", ())),
     )
 
 
 def _parse_instance(item: Data) -> CloudResource:
-    return CloudResource(**_common(ResourceKind.INSTANCE, item), type=_last(str(item.get("machineType", ""))))
+    return CloudResource(
+        **_common(ResourceKind.INSTANCE, item), type=last_part(str(item.get("machineType", "")))
+    )
 
 
 _COLLECTIONS: Mapping[ResourceKind, tuple[str, Callable[[Data], CloudResource], bool]] = {

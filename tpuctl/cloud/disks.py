@@ -13,7 +13,7 @@ from urllib.parse import quote
 from google.auth.credentials import Credentials
 
 from tpuctl.cloud import wire
-from tpuctl.cloud.rest import RestClient
+from tpuctl.cloud.rest import RestClient, last_part
 from tpuctl.errors import NotFoundError
 from tpuctl.model.cloud import Listing
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRequest, SnapshotInfo
@@ -36,15 +36,9 @@ class GoogleDisks:
         return f"/compute/v1/projects/{self._project}/global/snapshots/{quote(name)}"
 
     def list_disks(self) -> Listing[DiskInfo]:
-        found: list[DiskInfo] = []
-        unread: set[str] = set()
         path = f"/compute/v1/projects/{self._project}/aggregated/disks"
-        params = {"returnPartialSuccess": "true", "includeAllScopes": "true"}
-        for page in self._rest.pages(path, "list disks", params):
-            unread.update(_last(each) for each in wire.texts(page.get("unreachables")))
-            for part in wire.message(page.get("items")).values():
-                found.extend(_disk(each) for each in wire.messages(wire.message(part).get("disks")))
-        return Listing(tuple(found), frozenset(unread))
+        found = self._rest.aggregated(path, "disks", "list disks")
+        return Listing(tuple(_disk(each) for each in found.items), found.unreachable)
 
     def find_disk(self, zone: str, name: str) -> DiskInfo | None:
         return self._find(self._path(zone, name), f"read disk {name} in {zone}", _disk)
@@ -117,10 +111,6 @@ def _request_id(key: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"tpuctl:{key}"))
 
 
-def _last(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
-
-
 def _optional(value: Any) -> int | None:
     return None if value in (None, "") else wire.integer(value, 0)
 
@@ -128,18 +118,18 @@ def _optional(value: Any) -> int | None:
 def _disk(found: wire.Json) -> DiskInfo:
     return DiskInfo(
         name=wire.text(found.get("name")),
-        zone=_last(wire.text(found.get("zone"))),
+        zone=last_part(wire.text(found.get("zone"))),
         uid=wire.text(found.get("id")),
-        type=_last(wire.text(found.get("type"))),
+        type=last_part(wire.text(found.get("type"))),
         size_gib=wire.integer(found.get("sizeGb"), 0),
         status=wire.text(found.get("status")),
         access_mode=wire.text(found.get("accessMode")),
         throughput_mib_s=_optional(found.get("provisionedThroughput")),
         iops=_optional(found.get("provisionedIops")),
         labels=wire.strings(found.get("labels")),
-        users=tuple(_last(each) for each in wire.texts(found.get("users"))),
-        source_disk=_last(wire.text(found.get("sourceDisk"))),
-        source_snapshot=_last(wire.text(found.get("sourceSnapshot"))),
+        users=tuple(last_part(each) for each in wire.texts(found.get("users"))),
+        source_disk=last_part(wire.text(found.get("sourceDisk"))),
+        source_snapshot=last_part(wire.text(found.get("sourceSnapshot"))),
         create_time=wire.text(found.get("creationTimestamp")),
     )
 
@@ -151,7 +141,7 @@ def _snapshot(found: wire.Json) -> SnapshotInfo:
         status=wire.text(found.get("status")),
         disk_gib=wire.integer(found.get("diskSizeGb"), 0),
         stored_bytes=wire.integer(found.get("storageBytes"), 0),
-        source_disk=_last(wire.text(found.get("sourceDisk"))),
+        source_disk=last_part(wire.text(found.get("sourceDisk"))),
         source_uid=wire.text(found.get("sourceDiskId")),
         labels=wire.strings(found.get("labels")),
         create_time=wire.text(found.get("creationTimestamp")),

@@ -16,11 +16,13 @@ from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.retry import read
 from tpuctl.errors import TpuctlError, TransientError
+from tpuctl.model.cloud import Listing
 
 if TYPE_CHECKING:
     from google.api_core import exceptions as api
 
 CALL_TIMEOUT_S = 20.0
+_QUIET_WARNINGS = frozenset({"NO_RESULTS_ON_PAGE"})
 
 Data = Mapping[str, Any]
 Translate = Callable[[Exception, str], TpuctlError]
@@ -58,6 +60,21 @@ class RestClient:
                 raise TransientError(f"could not {what}: the list does not end (page {token} again)")
             asked["pageToken"] = token
 
+    def aggregated(self, path: str, collection: str, what: str) -> Listing[wire.Json]:
+        """A list of Compute Engine over all locations. What could not be read it names in `unreachables`, or in
+        a warning of the scope; a partial answer is asked for instead of none when one zone is down."""
+        found: list[wire.Json] = []
+        unread: set[str] = set()
+        params = {"returnPartialSuccess": "true", "includeAllScopes": "true"}
+        for page in self.pages(path, what, params):
+            unread.update(last_part(each) for each in wire.texts(page.get("unreachables")))
+            for scope, part in wire.message(page.get("items")).items():
+                found.extend(wire.messages(wire.message(part).get(collection)))
+                code = wire.message(wire.message(part).get("warning")).get("code")
+                if code and code not in _QUIET_WARNINGS:
+                    unread.add(last_part(scope))
+        return Listing(tuple(found), frozenset(unread))
+
     def change(
         self, method: str, path: str, what: str, body: Data | None = None, *, translate: Translate = translate
     ) -> Data:
@@ -85,6 +102,11 @@ class RestClient:
         if not isinstance(data, dict):
             raise _error(500, "the answer is not a JSON object", response=answer)
         return data
+
+
+def last_part(path: str) -> str:
+    """The name at the end of a resource's path or address."""
+    return path.rsplit("/", 1)[-1]
 
 
 def _parse(answer: Any) -> Any:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
 from tpuctl.disks.clone_request import CloneRequest, Plan, plan_clone
-from tpuctl.disks.collect import remove_snapshot
 from tpuctl.disks.follow import note_mounted, remember
 from tpuctl.disks.hosts import Mounted, Once
 from tpuctl.disks.make import (
@@ -25,6 +24,7 @@ from tpuctl.disks.make import (
     take_snapshot,
     wait_snapshot,
 )
+from tpuctl.disks.remove import remove_snapshot
 from tpuctl.disks.restore import Restore, restore
 from tpuctl.disks.rules import DiskRules, refuse
 from tpuctl.disks.slices import holders, place_of, writer_of
@@ -92,7 +92,7 @@ def clone(
 
 def _independent(services: Services, record: DiskRecord) -> DiskRecord:
     """A master that needs nothing any more of what it was made from; its word is that of its next clone."""
-    if record.snapshot == f"{record.name}-s":
+    if record.own_snapshot:
         remove_snapshot(services, record)
     return _complete(services, replace(record, token="", snapshot=""))
 

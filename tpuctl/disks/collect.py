@@ -1,64 +1,77 @@
-"""Garbage collection of copies: which nobody needs, and removing them with their snapshots."""
+"""Garbage collection of copies: which nobody needs, judged by what exists, never by what is recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from tpuctl.disks.follow import followed_by
-from tpuctl.disks.make import bring_about, get_record, kept_disks, list_records, perform, save_record
+from tpuctl.disks.make import kept_disks, list_records
 from tpuctl.engine.services import Services
-from tpuctl.lib.names import label_value
-from tpuctl.model.cloud import STORE_LABEL, USER_LABEL
-from tpuctl.model.disks import ComputeOperation, DiskRecord
-from tpuctl.model.verdict import Done, Verdict, Wait
-from tpuctl.state.journal import record_decision
+from tpuctl.model.cloud import Listing
+from tpuctl.model.disks import DiskInfo, DiskRecord
 
 
-def unused_copies(services: Services, keep: int) -> list[DiskRecord]:
-    """This user's copies that no host uses, but for the newest of each master, and for those that were begun
-    and are to be gone on with."""
-    there = {(each.zone, each.name): each for each in services.disks.list_disks().items}
-    copies = sorted(
-        (each for each in list_records(services) if each.generation), key=lambda each: -each.generation
-    )
-    found, kept = [], dict[str, set[int]]()
+class Collectable(Struct, frozen=True):
+    """Copies that can go, newest first, and the zones that were not read: what is there stays."""
+
+    records: tuple[DiskRecord, ...]
+    unread: tuple[str, ...]
+
+
+def unused_copies(services: Services, keep: int) -> Collectable:
+    """This user's copies that no host uses, no slice wants and no run is kept with, but for the `keep` newest
+    of each master that are there."""
+    there = services.disks.list_disks()
+    records = list_records(services)
     held = kept_disks(services)
-    for record in copies:
-        kept.setdefault(record.master, set()).add(record.generation)
-        disk = there.get((record.request.zone, record.name))
-        used = (disk is not None and bool(disk.users)) or bool(followed_by(services, record.name))
-        used = used or record.name in held
-        if len(kept[record.master]) > keep and not used and record.complete and record.owner == services.user:
-            found.append(record)
+    found = [
+        each
+        for each in judge_copies(records, there, keep)
+        if each.owner == services.user and each.name not in held and not followed_by(services, each.name)
+    ]
+    zones = {each.request.zone for each in records if each.generation}
+    return Collectable(tuple(found), tuple(sorted(zones & there.unreachable)))
+
+
+def judge_copies(records: Sequence[DiskRecord], there: Listing[DiskInfo], keep: int) -> list[DiskRecord]:
+    """The copies that are not among the `keep` newest of their master that exist. Pure.
+
+    A copy counts where its disk is seen and it was completed. A snapshot that was asked for as such stays, and
+    so does what an unfinished copy is made of. What was not read, is used or is unfinished stays, too; what is
+    being removed already goes.
+    """
+    named = _sources_of(each for each in records if each.wanted and not each.complete)
+    exist: dict[str, set[int]] = {}
+    for each in records:
+        if each.wanted and each.complete and there.find(each.request.zone, each.name) is not None:
+            exist.setdefault(each.master, set()).add(each.generation)
+    copies = sorted((each for each in records if each.generation), key=lambda each: -each.generation)
+    return [each for each in copies if _may_go(each, there, exist.get(each.master, set()), named, keep)]
+
+
+def _may_go(
+    record: DiskRecord,
+    there: Listing[DiskInfo],
+    exist: Collection[int],
+    named: Collection[str],
+    keep: int,
+) -> bool:
+    disk = there.find(record.request.zone, record.name)
+    unclear = disk is None and not there.absent(record.request.zone, record.name)
+    if unclear or (disk is not None and disk.users) or record.name in named:
+        return False
+    if record.is_leaving:
+        return True
+    newer = sum(each > record.generation for each in exist)
+    return record.wanted and record.complete and newer >= keep
+
+
+def _sources_of(records: Iterable[DiskRecord]) -> set[str]:
+    """The disks that these are made from, and those whose snapshots they are made from."""
+    found: set[str] = set()
+    for each in records:
+        snapshots = (each.snapshot, each.request.source_snapshot)
+        found |= {each.parent, each.request.source_disk, *(name.removesuffix("-s") for name in snapshots)}
     return found
-
-
-def collect(services: Services, records: Sequence[DiskRecord]) -> None:
-    """Removes copies with the snapshots that were made for them alone."""
-    for record in records:
-        save_record(services, replace(get_record(services, record.name), wanted=False))
-        bring_about(services, record.name)
-        if record.snapshot == f"{record.name}-s":
-            remove_snapshot(services, record)
-        document = services.store.get(record.key)
-        if document is not None:
-            services.store.delete(record.key, if_generation=document.generation)
-
-
-def remove_snapshot(services: Services, record: DiskRecord) -> None:
-    """Only one that carries our labels goes."""
-    ours = {STORE_LABEL: services.store.identity(), USER_LABEL: label_value(record.owner)}
-
-    def observe() -> Verdict | None:
-        found = services.disks.find_snapshot(record.snapshot)
-        if found is None or any(found.labels.get(key) != value for key, value in ours.items()):
-            return Done()
-        return Wait(f"snapshot {record.snapshot} is DELETING") if found.status == "DELETING" else None
-
-    def call() -> ComputeOperation | None:
-        record_decision(services, record.key, f"delete snapshot {record.snapshot}", "its copy is gone")
-        return services.disks.delete_snapshot(record.snapshot)
-
-    perform(services, f"snapshot {record.snapshot}", observe, call)

@@ -8,16 +8,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
-from tpuctl.disks.follow import check_free, followed_by, forget, note_mounted, path_of, remember
+from tpuctl.disks.follow import check_free, forget, note_mounted, path_of, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
-from tpuctl.disks.make import bring_about, get_disk, get_record, kept_disks, list_records, perform, save_record
+from tpuctl.disks.make import get_disk, get_record, list_records, perform, save_record
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, place_of
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import UsageError
-from tpuctl.lib.text import counted
 from tpuctl.model.disks import ComputeOperation, DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
@@ -227,30 +226,3 @@ def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) 
     perform(services, f"disk {name}", observe, call)
     save_record(services, replace(record, request=replace(record.request, size_gib=size_gib)))
     return told
-
-
-def check_removable(services: Services, name: str) -> None:
-    """Raises UsageError for a disk that somebody uses, or that is another user's."""
-    record = get_record(services, name)
-    if record.owner != services.user:
-        raise UsageError(f"{name} is {record.owner}'s; you are {services.user}", hint="ask them")
-    disk = services.disks.find_disk(record.request.zone, name)
-    if disk is not None and disk.users:
-        users = counted(len(disk.users), "host")
-        raise UsageError(f"{name} is attached to {users}: {disk.users[0]}", hint=f"tpuctl disk detach {name}")
-    run = kept_disks(services).get(name)
-    if run is not None:
-        raise UsageError(f"{name} is kept for run {run}", hint=f"tpuctl keep {run} --release")
-    wanted = followed_by(services, name)
-    if wanted:
-        raise UsageError(f"{name} is a disk of slice {wanted[0]}", hint=f"tpuctl down {wanted[0]}")
-
-
-def remove_disk(services: Services, name: str) -> None:
-    """Until it is gone, with its record."""
-    record = get_record(services, name)
-    save_record(services, replace(record, wanted=False))
-    bring_about(services, name)
-    document = services.store.get(record.key)
-    if document is not None:
-        services.store.delete(record.key, if_generation=document.generation)

@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from tpuctl.disks.unused import UnusedDisk, cost_in_words
+from tpuctl.disks.unused import UnusedDisks, cost_in_words
 from tpuctl.doctor.facts import Facts
 from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
 from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.doctor.store import judge_shared, shared_findings
-from tpuctl.errors import BILLING_DISABLED, TpuctlError
+from tpuctl.errors import BILLING_DISABLED, TpuctlError, TransientError
 from tpuctl.lib.names import region_of
 from tpuctl.lib.result import Reading
 from tpuctl.lib.shell import quote
@@ -281,13 +281,16 @@ def _judge_bucket(facts: Facts, bucket: str, setting: str, reading: Reading[Buck
     return (problem if len(away) == len(zones) else warning)(what, fix)
 
 
-def check_disks(_: Facts, found: tuple[UnusedDisk, ...]) -> list[Finding]:
+def check_disks(_: Facts, unused: UnusedDisks) -> list[Finding]:
     """Disks of ours are used by somebody; no grant covers them."""
+    where = ", ".join(unused.unread)
+    unread = [not_checked(TransientError(f"{where} could not be read"))] if where else []
+    found = unused.found
     if not found:
-        return [ok("none of yours is unused")]
+        return unread or [ok("none of yours is unused")]
     names = ", ".join(each.name for each in found)
     fix = "; ".join(dict.fromkeys(each.command for each in found))
-    return [warning(f"nobody uses {names}: {cost_in_words(found)}, which no grant covers", fix)]
+    return [warning(f"nobody uses {names}: {cost_in_words(found)}, which no grant covers", fix), *unread]
 
 
 def check_store(facts: Facts) -> list[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from tpuctl.disks.unused import UnusedDisk
+from tpuctl.disks.unused import UnusedDisks
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.result import Reading
 from tpuctl.model.accelerators import Catalog
@@ -84,7 +84,7 @@ class Facts(Struct, frozen=True):
     holdings: Reading[tuple[Holding, ...]]
     regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]
     clock_ahead: Reading[float]
-    unused_disks: Reading[tuple[UnusedDisk, ...]]
+    unused_disks: Reading[UnusedDisks]
     keys: Reading[KeyFacts]
     tools: Reading[tuple[ToolFacts, ...]]
     buckets: Mapping[str, Reading[BucketPlace]]

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tpuctl.disks.unused import UnusedDisk, unused_disks
+from tpuctl.disks.unused import UnusedDisks, unused_disks
 from tpuctl.doctor.facts import Facts, SharedStore, StoreRecords, Wanted
 from tpuctl.doctor.store import STORE_PERMISSIONS
 from tpuctl.engine.ports import Machine
@@ -137,11 +137,11 @@ def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
     return holdings
 
 
-def _unused_disks(services: Services, store: Reading[StoreFacts]) -> tuple[UnusedDisk, ...]:
+def _unused_disks(services: Services, store: Reading[StoreFacts]) -> UnusedDisks:
     """Empty where there is no store yet: reading facts does not create one."""
     if store.value is None or not store.value.usable:
         raise TpuctlError("the store is not opened in the state in which it is")
-    return unused_disks(services) if store.value.exists else ()
+    return unused_disks(services) if store.value.exists else UnusedDisks()
 
 
 def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecords:

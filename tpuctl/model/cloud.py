@@ -232,6 +232,19 @@ class Listing(Struct, Generic[T], frozen=True):
     items: tuple[T, ...]
     unreachable: frozenset[str] = frozenset()
 
+    def find(self, location: str, name: str) -> T | None:
+        """What is listed there under that name. None means that it is gone only if it is `absent`."""
+        return next((each for each in self.items if _place(each) == (location, name)), None)
+
+    def absent(self, location: str, name: str) -> bool:
+        """Whether the list proves that there is no such thing: its place was read, and it is not there."""
+        return location not in self.unreachable and self.find(location, name) is None
+
+
+def _place(item: Any) -> tuple[str, str]:
+    where = getattr(item, "zone", None)
+    return (where if where is not None else item.location), item.name
+
 
 class ObjectInfo(Struct, frozen=True):
     """One object of a bucket. `generation` is the server's version of its content; `crc32c` is big-endian in

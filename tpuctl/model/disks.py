@@ -109,7 +109,8 @@ class KeptRun(Struct, frozen=True):
 
 
 class DiskRecord(Struct, frozen=True):
-    """One disk that tpuctl makes, written before it is made. `wanted` is False from `disk rm` on.
+    """One disk that tpuctl makes, written before it is made. `wanted` is False from `disk rm` on, and of a
+    snapshot that was asked for without a disk.
 
     A copy has `token`: the word that its master's file system held when it was copied, empty where nobody could
     write one (its master was not mounted).
@@ -140,3 +141,18 @@ class DiskRecord(Struct, frozen=True):
     @property
     def key(self) -> str:
         return f"disks/{self.name}"
+
+    @property
+    def is_leaving(self) -> bool:
+        """It is being removed, and that has not come to its end."""
+        return not self.wanted and not self.complete
+
+    @property
+    def is_snapshot(self) -> bool:
+        """It is a snapshot that was asked for as such: there is to be no disk."""
+        return not self.wanted and self.complete
+
+    @property
+    def own_snapshot(self) -> bool:
+        """Its snapshot was made for it alone, and goes with it."""
+        return self.snapshot == f"{self.name}-s"

@@ -14,7 +14,7 @@ from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, Quiet, Yes
 from tpuctl.errors import PartialError, TpuctlError
 
 if TYPE_CHECKING:
-    from tpuctl.disks.unused import UnusedDisk
+    from tpuctl.disks.unused import UnusedDisks
     from tpuctl.inventory.reap import Reaped, Survey
 
 COLUMNS = (
@@ -73,15 +73,19 @@ def reap(
             _raise_for(context, results)
 
 
-def _unused(context: AppContext) -> tuple[UnusedDisk, ...]:
+def _unused(context: AppContext) -> UnusedDisks:
     """Disks do not keep TPUs from being deleted."""
-    from tpuctl.disks.unused import unused_disks
+    from tpuctl.disks.unused import UnusedDisks, unused_disks
 
     try:
-        return unused_disks(context)
+        unused = unused_disks(context)
     except TpuctlError as error:
         context.console.caveat(f"not read: disks: {error.message}")
-        return ()
+        return UnusedDisks()
+    if unused.unread:
+        where = ", ".join(unused.unread)
+        context.console.caveat(f"not read: disks in {where}; whether they are used is unknown")
+    return unused
 
 
 def _raise_for(context: AppContext, results: list[Reaped]) -> None:
@@ -99,7 +103,7 @@ def _raise_for(context: AppContext, results: list[Reaped]) -> None:
         )
 
 
-def _show(context: AppContext, found: Survey, unused: tuple[UnusedDisk, ...], results: list[Reaped]) -> None:
+def _show(context: AppContext, found: Survey, unused: UnusedDisks, results: list[Reaped]) -> None:
     """What was found; with `results`, what became of it."""
     if context.console.json_mode:
         _show_json(context, found, unused, results)
@@ -114,7 +118,7 @@ def _show(context: AppContext, found: Survey, unused: tuple[UnusedDisk, ...], re
         context.console.say(f"{each.found.name}: {each.result}{why}")
 
 
-def _show_table(context: AppContext, found: Survey, unused: tuple[UnusedDisk, ...]) -> None:
+def _show_table(context: AppContext, found: Survey, unused: UnusedDisks) -> None:
     from tpuctl.disks.unused import cost_in_words
     from tpuctl.inventory.resources import Fate
 
@@ -123,9 +127,9 @@ def _show_table(context: AppContext, found: Survey, unused: tuple[UnusedDisk, ..
     shown = found.of(*(fate for fate in Fate if fate not in (Fate.WANTED, Fate.UNMANAGED)))
     rows = [_row(each, "") for each in shown]
     context.console.table(rows, COLUMNS, empty="nothing of yours to delete")
-    if unused:
-        names, cost = ", ".join(each.name for each in unused), cost_in_words(unused)
-        commands = "; ".join(dict.fromkeys(each.command for each in unused))
+    if unused.found:
+        names, cost = ", ".join(each.name for each in unused.found), cost_in_words(unused.found)
+        commands = "; ".join(dict.fromkeys(each.command for each in unused.found))
         context.console.warn(f"nobody uses {names}, {cost}; left alone: {commands}")
     for each in found.of(Fate.LOOKALIKE):
         command = f"tpuctl adopt {each.found.name} --zone {each.found.location}"
@@ -136,15 +140,14 @@ def _show_table(context: AppContext, found: Survey, unused: tuple[UnusedDisk, ..
         context.console.caveat(f"not read: {', '.join(found.unread)}; nothing there was touched")
 
 
-def _show_json(
-    context: AppContext, found: Survey, unused: tuple[UnusedDisk, ...], results: list[Reaped]
-) -> None:
+def _show_json(context: AppContext, found: Survey, unused: UnusedDisks, results: list[Reaped]) -> None:
     from tpuctl.lib.codec import to_data
 
     became = {each.found.place: each.result for each in results}
     rows = [_row(each, became.get(each.found.place, "")) for each in found.judged]
-    disks = [to_data(each) for each in unused]
-    context.console.data({"found": rows, "unused_disks": disks, "not_read": list(found.unread)})
+    disks = [to_data(each) for each in unused.found]
+    unread = [*found.unread, *(f"disks in {zone}" for zone in unused.unread)]
+    context.console.data({"found": rows, "unused_disks": disks, "not_read": unread})
 
 
 def _row(judged: Any, result: str) -> dict[str, Any]:

@@ -23,16 +23,21 @@ def gc(
 ) -> None:
     """Delete old clones that no host uses, and their snapshots.
 
-    Keeps masters, the newest clones of each, what is attached, and what is not yours.
+    Keeps masters, the newest clones of each that are there, what is attached, unfinished or not yours, and the
+    snapshots of `disk snapshot`. In a zone that could not be read nothing is deleted.
     """
-    from tpuctl.disks.collect import collect, unused_copies
+    from tpuctl.disks.collect import unused_copies
+    from tpuctl.disks.remove import remove_disk
 
     with open_context(ctx) as context:
         found = unused_copies(context, keep)
-        names = [record.name for record in found]
+        names = [record.name for record in found.records]
+        if found.unread:
+            context.console.caveat(f"not read: {', '.join(found.unread)}; what is there stays")
         if names and not dry_run:
             confirm(context, f"delete {', '.join(names)} with their snapshots?", yes=yes)
-            collect(context, found)
+            for name in names:
+                remove_disk(context, name)
         verb = "would delete" if dry_run else "deleted"
         said = f"{verb} {', '.join(names)}" if names else "nothing to delete"
         context.console.answer([{"name": name, "gone": not dry_run} for name in names], said)

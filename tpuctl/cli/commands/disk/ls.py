@@ -34,7 +34,9 @@ def ls(
     from tpuctl.disks.listing import list_rows
 
     with open_context(ctx) as context:
-        rows = list_rows(context)
+        rows, unread = list_rows(context)
+        if unread:
+            context.console.caveat(f"not read: {', '.join(unread)}; what is there is unknown")
         shown: Sequence[dict[str, Any]] = rows
         if not context.console.json_mode:
             shown = [

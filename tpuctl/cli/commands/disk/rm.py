@@ -21,8 +21,8 @@ def rm(
 ) -> None:
     """Delete disks, with all that is on them.
 
-    One that is attached is refused."""
-    from tpuctl.disks.use import check_removable, remove_disk
+    A clone goes with the snapshot that was made for it. One that is attached is refused."""
+    from tpuctl.disks.remove import check_removable, remove_disk
 
     with open_context(ctx) as context:
         for name in names:
