@@ -6,6 +6,7 @@ generated from these classes; a test walks them (unique codes, exit status from 
 
 from __future__ import annotations
 
+import errno
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -234,6 +235,10 @@ def all_error_classes() -> list[type[TpuctlError]]:
         return [cls, *(found for sub in cls.__subclasses__() for found in walk(sub))]
 
     return walk(TpuctlError)
+
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the system says where nothing more fits on a disk, or into what one may use of it."""
 
 
 def full_disk_hint(path: str) -> str:

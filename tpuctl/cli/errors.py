@@ -13,7 +13,7 @@ from typing import TypeVar
 import typer
 
 from tpuctl.cli.invocation import Invocation
-from tpuctl.errors import BugError, InterruptedByUserError, TpuctlError, UsageError, full_disk_hint
+from tpuctl.errors import FULL_DISK, BugError, InterruptedByUserError, TpuctlError, UsageError, full_disk_hint
 from tpuctl.lib.text import suggest
 
 T = TypeVar("T")
@@ -232,7 +232,6 @@ def _plain(message: str) -> str:
     )
 
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -241,14 +240,16 @@ def _refused_here(shared: Invocation, error: OSError) -> typer.Exit:
     if error.errno == errno.ENAMETOOLONG:
         told = f"the name of a file is too long: {error.filename or error}"
         return _report(shared, UsageError(told, hint="no file has a name of more than 255 bytes"))
-    if error.errno not in _FULL | _NOT_ALLOWED:
+    if error.errno not in FULL_DISK | _NOT_ALLOWED:
         return _report(shared, _unexpected(shared, error))
     if not error.filename:  # stdout: it leads nowhere from now on, so that the exit status stays ours
         _silence_stdout()
         shared.json = False
     place = f"{error.filename}: " if error.filename else ""
     hint = (
-        full_disk_hint(str(Path(error.filename or ".").parent)) if error.errno in _FULL else _other_place(error)
+        full_disk_hint(str(Path(error.filename or ".").parent))
+        if error.errno in FULL_DISK
+        else _other_place(error)
     )
     return _report(shared, TpuctlError(f"{place}{str(error.strerror).lower()}", hint=hint))
 

@@ -32,6 +32,7 @@ Quiet = Annotated[
     typer.Option("--quiet", "-q", callback=_set_quiet, is_eager=True, help="Print results and errors only."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and why; change nothing.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there, whatever it is.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 OwnSlice = Annotated[
     str | None,

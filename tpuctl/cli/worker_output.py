@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.model.cloud import RemoteResult
 
 STREAMS = ("stdout", "stderr")
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WorkerFiles:
@@ -31,7 +33,8 @@ class WorkerFiles:
         """An output sink; see `ports.OutputSink`."""
         path = self.path(worker, stream)
         if path not in self._open:
-            self._open[path] = path.open("wb")
+            handle = os.open(path, NEW_FILE, 0o666)
+            self._open[path] = os.fdopen(handle, "wb")
         self._open[path].write(data)
 
     def close(self) -> None:
@@ -52,12 +55,17 @@ class WorkerFiles:
 
 
 def open_output_dir(directory: str) -> WorkerFiles:
-    """Files for `--output-dir`. Raises UsageError when it cannot be a directory."""
+    """Files for `--output-dir`. Raises UsageError when it cannot be a directory, or what is there no file."""
+    from tpuctl.lib.output_files import check_output
+
     path = Path(directory)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output-dir {directory}: {error.strerror}", hint="name a directory") from error
+    for stream in STREAMS:
+        for earlier in path.glob(f"worker-*.{stream}"):
+            check_output(earlier, "--output-dir", kind="output", overwrite=True)
     return WorkerFiles(path)
 
 

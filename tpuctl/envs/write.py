@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import secrets
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from tpuctl.envs.lock import Lock, file_name, normal, render_lock
 from tpuctl.envs.spec import EnvironmentSpec, ExtraFile, parse_environment
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.lib.codec import to_data
+from tpuctl.lib.output_files import check_output, write_output, write_output_text
 
 _PLAIN = re.compile(r"[A-Za-z_/][\w./+:= -]*\Z")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "none"}
@@ -119,12 +118,12 @@ def _package(line: str) -> str:
 
 def save_environment(folder: Path, name: str, text: str, *, replace_old: bool = False) -> Path:
     """Writes `NAME.yaml`, whole or not at all. Raises ConflictError where there is another."""
-    path = folder / f"{name}.yaml"
+    path = check_output(folder / f"{name}.yaml", "", kind="environment", overwrite=True)
     if path.exists() and not replace_old and path.read_text(encoding="utf-8") != text:
         raise ConflictError(
             f"{path} is there already", hint=f"change it by hand, or choose another name than {name}"
         )
-    _write(path, text)
+    write_output_text(path, "", text)
     return path
 
 
@@ -133,35 +132,20 @@ def save_lock(folder: Path, found: Environment, lock: Lock) -> Path:
     name = found.spec.name
     if found.folder is None:
         save_environment(folder, name, found.text)
-    path = folder / file_name(name)
-    _write(path, render_lock(lock))
+    path = check_output(folder / file_name(name), "", kind="lock", overwrite=True)
+    write_output_text(path, "", render_lock(lock))
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def copy_beside(folder: Path, name: str, source: Path) -> tuple[str, str]:
     """Copies a file into `envs/NAME.files/`, where the environment's file names it; returns that name and its
     sha256. Raises UsageError for what cannot be read."""
-    target = folder / f"{name}.files" / source.name
+    target = check_output(folder / f"{name}.files" / source.name, "", kind="copy", overwrite=True)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
-        shutil.copyfile(source, temporary)
-        with temporary.open("rb") as file:
+        with source.open("rb") as file, write_output(target, "") as copy:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        temporary.replace(target)
+            file.seek(0)
+            shutil.copyfileobj(file, copy)
     except OSError as error:
         raise UsageError(f"cannot copy {source}: {error.strerror}", hint="--file DEST=SRC") from error
     return f"{name}.files/{source.name}", digest

@@ -12,6 +12,7 @@ from typing import Any
 
 from tpuctl.engine.ports import Store
 from tpuctl.errors import BadManifestError, NotFoundError
+from tpuctl.lib.output_files import write_output
 from tpuctl.provenance.manifest import Row, parse_manifest
 from tpuctl.transfer.tree import list_blobs, parse_tree
 
@@ -31,17 +32,17 @@ def blobs_of(store: Store, manifest: Row) -> Iterator[str]:
 
 def write_bundle(store: Store, manifest: Row, path: Path) -> int:
     """Writes the file; how many contents are in it. It is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.part")
     names = list(dict.fromkeys(blobs_of(store, manifest)))
-    try:
-        with tarfile.open(temporary, "w") as archive:
-            _add(archive, MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
-            for digest in names:
-                _add(archive, f"{BLOBS}/{digest}", store.get_blob(digest))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with write_output(path, "--to") as file, tarfile.open(fileobj=file, mode="w") as archive:
+        _add(archive, MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
+        for digest in names:
+            _add(archive, f"{BLOBS}/{digest}", store.get_blob(digest))
     return len(names)
+
+
+def begins_bundle(head: bytes) -> bool:
+    """Whether the first bytes of a file are those of a bundle."""
+    return head.startswith(MANIFEST_NAME.encode() + b"\0")
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

@@ -189,6 +189,16 @@ FORMATS: Mapping[str, Callable[[RunManifest, Mapping[str, Any]], dict[str, Any]]
     "mlflow": as_mlflow,
     "rocrate": as_rocrate,
 }
+_MARKS = {
+    "slsa": (BUILD_TYPE.encode(),),
+    "mlflow": (b'"run_id"', b'"lifecycle_stage"'),
+    "rocrate": (b"https://w3id.org/ro/crate/",),
+}
+
+
+def begins_export(form: str, head: bytes) -> bool:
+    """Whether the first bytes of a file are those of an export of this form."""
+    return all(mark in head for mark in _MARKS[form])
 
 
 def _last(manifest: RunManifest) -> str:

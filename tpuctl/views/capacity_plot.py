@@ -73,6 +73,10 @@ _LIVES = _Scale(
 )
 
 
+TITLE = "<title>Where TPU capacity was found</title>"
+"""By which an earlier picture is known."""
+
+
 def render_capacity(notes: Sequence[CapacityNote], now: float) -> str:
     """The whole picture; `now` in epoch seconds. At least one note."""
     strips = LEFT + 24 * CELL + GAP
@@ -81,7 +85,7 @@ def render_capacity(notes: Sequence[CapacityNote], now: float) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img">',
-        "<title>Where TPU capacity was found</title>",
+        TITLE,
         f"<style>{_STYLE}</style>",
         f'<rect class="page" width="{width}" height="{height}"/>',
         _text(16, 28, f"Where capacity was found, as of {moment}", "title"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,18 +122,17 @@ def _row(line: BillLine) -> dict[str, Any]:
 
 def _check_receipt(name: str) -> Path:
     """A receipt is proof of one moment: an older one is never overwritten. Raises UsageError."""
+    from tpuctl.lib.output_files import check_output
+
     path = Path(name)
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise UsageError(f"--receipt {name}: the name must end in .yaml or .json", hint="--receipt bill.yaml")
-    if path.exists():
-        raise UsageError(f"--receipt {name}: the file exists", hint="name a new file, or remove that one")
-    if not path.parent.is_dir():
-        raise UsageError(f"--receipt {name}: there is no directory {path.parent}", hint="make it first")
-    return path
+    return check_output(path, "--receipt", kind="receipt", overwrite=None)
 
 
 def _write_new(path: Path, data: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    from tpuctl.lib.output_files import write_output_text
+
     if path.suffix == ".json":
         import json
 
@@ -143,14 +141,4 @@ def _write_new(path: Path, data: dict[str, Any]) -> None:
         import yaml
 
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except OSError as error:
-        raise UsageError(f"--receipt {path}: {error.strerror}", hint="name another file") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_output_text(path, "--receipt", text, fresh=True)

@@ -10,9 +10,8 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json
+from tpuctl.cli.options import Json, Overwrite
 from tpuctl.errors import UsageError
-from tpuctl.lib.input_files import naming
 
 if TYPE_CHECKING:
     from tpuctl.model.capacity import CapacityNote
@@ -39,6 +38,7 @@ def capacity(
         str | None,
         typer.Option(metavar="FILE", help="Also draw it, hour by hour, as an SVG picture for your browser."),
     ] = None,
+    overwrite: Overwrite = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show where there was capacity, how soon and for how long."""
@@ -47,7 +47,7 @@ def capacity(
     from tpuctl.slices.capacity_notes import count_open, list_notes
 
     kind = None if accelerator is None else load_accelerators().get(accelerator).name
-    picture = None if plot is None else _check_picture(plot)
+    picture = None if plot is None else _check_picture(plot, overwrite=overwrite)
     with open_context(ctx) as context:
         found = [note for note in list_notes(context) if kind in (None, note.accelerator_type)]
         if picture is not None and found:
@@ -64,24 +64,27 @@ def capacity(
         )
 
 
-def _check_picture(name: str) -> Path:
+def _check_picture(name: str, *, overwrite: bool) -> Path:
     """Where a picture goes; an older one there is replaced. Raises UsageError."""
+    from tpuctl.lib.output_files import check_output
+
     path = Path(name).expanduser()
     if path.suffix != ".svg":
         raise UsageError(f"--plot {name}: the name must end in .svg", hint="--plot capacity.svg")
-    if not path.parent.is_dir():
-        raise UsageError(f"--plot {name}: there is no directory {path.parent}", hint=f"mkdir -p {path.parent}")
-    return path
+    return check_output(path, "--plot", kind="picture of tpuctl", ours=_is_picture, overwrite=overwrite)
+
+
+def _is_picture(head: bytes) -> bool:
+    from tpuctl.views.capacity_plot import TITLE
+
+    return TITLE.encode() in head
 
 
 def _draw(path: Path, notes: Sequence[CapacityNote], now: float) -> None:
-    """Whole or not at all."""
+    from tpuctl.lib.output_files import write_output_text
     from tpuctl.views.capacity_plot import render_capacity
 
-    new = path.with_name(f".{path.name}.new")
-    with naming(path):
-        new.write_text(render_capacity(notes, now), encoding="utf-8")
-        new.replace(path)
+    write_output_text(path, "--plot", render_capacity(notes, now))
 
 
 def _row(note: CapacityNote, pending: int, now: float) -> dict[str, Any]:

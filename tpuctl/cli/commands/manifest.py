@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +12,7 @@ from tpuctl.cli.app import ShowGroup, new_group
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json
+from tpuctl.cli.options import Json, Overwrite
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
 
@@ -158,17 +158,19 @@ def export(
     to: Annotated[
         str | None, typer.Option("--to", metavar="FILE", help="Where to; stdout if left out.")
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a manifest for others, or with all it needs.
 
     `bundle` is a tar with the manifest, the code and the environment: `tpuctl rerun FILE` does the run again
     where the store is out of reach. The other forms are one JSON document by the schema of SLSA 1, of MLflow's
-    REST API, or of RO-Crate 1.2.
+    REST API, or of RO-Crate 1.2. An earlier export of the same form is replaced, any other file with
+    --overwrite.
     """
     from tpuctl.cli.console import render_json
-    from tpuctl.lib.files import write_private
-    from tpuctl.provenance.bundle import write_bundle
-    from tpuctl.provenance.export import FORMATS
+    from tpuctl.lib.output_files import check_output, write_output_text
+    from tpuctl.provenance.bundle import begins_bundle, write_bundle
+    from tpuctl.provenance.export import FORMATS, begins_export
     from tpuctl.provenance.manifest import typed
     from tpuctl.provenance.parts import load_source
 
@@ -179,14 +181,17 @@ def export(
                 raise UsageError(
                     "a bundle is written to a file, and none is named", hint=f"--to {found['run']['id']}.tar"
                 )
-            count = write_bundle(context.store, found, Path(to))
+            path = check_output(to, "--to", kind="bundle", ours=begins_bundle, overwrite=overwrite)
+            count = write_bundle(context.store, found, path)
             context.console.say(f"wrote {to}: the manifest and {counted(count, 'content')}")
             return
         made = FORMATS[as_.value](typed(found), found)
         if to is None:
             context.console.data(made)
             return
-        write_private(Path(to), (render_json(made) + "\n").encode(), mode=0o644)
+        ours = partial(begins_export, as_.value)
+        path = check_output(to, "--to", kind=f"export as {as_.value}", ours=ours, overwrite=overwrite)
+        write_output_text(path, "--to", render_json(made) + "\n")
         context.console.say(f"wrote {to}")
 
 

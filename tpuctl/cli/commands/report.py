@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json
-from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.cli.options import Json, Overwrite
 
 OURS = b'<meta name="generator" content="tpuctl '
-HEAD_BYTES = 4096
 
 
 def report(
@@ -30,42 +27,30 @@ def report(
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Where to; RUN.html here if left out."),
     ] = None,
+    overwrite: Overwrite = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Write a page about a run: what happened, what it cost.
 
     One HTML file without scripts, which asks nothing of any server: timeline, phases and cost as pictures,
     hosts, the failure with what to do, the ends of its logs as far as they are on this machine, and its
-    manifest. It can be made while the run goes on.
+    manifest. It can be made while the run goes on. An earlier page is replaced, any other file with
+    --overwrite alone.
     """
-    from tpuctl.lib.files import write_private
+    from tpuctl.lib.output_files import check_output, write_output_text
     from tpuctl.views.report import make_report
 
     with open_context(ctx) as context:
         made = make_report(context, source)
-        path = Path(output or f"{made.run_id}.html")
-        _check_target(path)
-        content = made.html.encode("utf-8", "replace")
-        try:
-            write_private(path, content, mode=0o644)
-        except OSError as error:
-            raise TpuctlError(f"{path} cannot be written: {error.strerror}", hint="-o FILE") from error
+        path = check_output(
+            output or f"{made.run_id}.html", "-o", kind="report", ours=_is_report, overwrite=overwrite
+        )
+        write_output_text(path, "-o", made.html)
         if context.console.json_mode:
-            context.console.data({"run": made.run_id, "file": str(path), "bytes": len(content)})
+            context.console.data({"run": made.run_id, "file": str(path), "bytes": path.stat().st_size})
         else:
             context.console.sentence(f"wrote {path}: open it in a browser")
 
 
-def _check_target(path: Path) -> None:
-    """A page of an earlier time is replaced, nothing else. Raises UsageError."""
-    if path.is_dir():
-        raise UsageError(f"{path} is a directory", hint=f"-o {path / 'report.html'}")
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="-o FILE") from error
-    if head and OURS not in head:
-        raise UsageError(f"{path} is there and is no report", hint="-o another file")
+def _is_report(head: bytes) -> bool:
+    return OURS in head
