@@ -136,7 +136,7 @@ def test_a_disk_grows_on_a_host_that_has_it(fleet: Fleet) -> None:
 
 
 def test_disks_are_nvme_namespaces_where_the_machine_is_such(fleet: Fleet) -> None:
-    fleet.hosts.set_disks("node/1", {0: [HostDisk("master", 1, read_only=False, nvme=True)]})
+    fleet.hosts.set_disks("node/1", {0: [HostDisk("master", 1, read_only=False, nvme=True, marked=False)]})
     assert fleet.ssh("ls /dev/nvme*") == "/dev/nvme0n2"
     assert fleet.ssh("ls /dev/disk/by-id") == ""
 

@@ -25,6 +25,7 @@ from tests.sim.test_tpu import PARENT, VERSION
 from tpuctl.cli.app import app
 from tpuctl.config.settings import SIM_PROFILE
 from tpuctl.sim.api.oauth import PATHS as TOKEN_PATHS
+from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import start_time
@@ -653,6 +654,65 @@ def disk_operation_fails(path: str, body: Any, code: str) -> Callable[[Lab, Call
     return check
 
 
+def late_copy(lab: Lab, run: Callable[[], None]) -> None:
+    disks = f"{COMPUTE}/zones/{ZONE}/disks"
+    assert lab.call("POST", disks, {"name": "data"})[0] == 200
+    lab.later()
+    taken: list[str] = []
+    lab.simulator.world.hosts.write_disk = lambda *_: taken.append("now")  # type: ignore[method-assign]
+    run()
+    assert lab.call("POST", f"{disks}/data/createSnapshot", {"name": "s"})[0] == 200
+    seen = []
+    for seconds in (149, 2, 60):
+        lab.later(seconds)
+        seen.append((lab.get(f"{COMPUTE}/global/snapshots/s")["status"], len(taken)))
+    assert seen == [("CREATING", 0), ("UPLOADING", 1), ("READY", 1)]
+
+
+def devices(lab: Lab, run: Callable[[], None]) -> list[list[HostDisk]]:
+    """The data disks that a host is told of at its first boot and the next one."""
+    for name in ("one", "two"):
+        assert lab.call("POST", f"{COMPUTE}/zones/{ZONE}/disks", {"name": name})[0] == 200
+    lab.later()
+    told: list[list[HostDisk]] = []
+    hosts = lab.simulator.world.hosts
+    hosts.set_disks = lambda _, disks: told.append(list(disks[0]))  # type: ignore[method-assign]
+    run()
+    paths = [f"projects/sim-project/zones/{ZONE}/disks/{name}" for name in ("one", "two")]
+    lab.ready(type="v4-8", dataDisks=[{"sourceDisk": path, "mode": "READ_WRITE"} for path in paths])
+    lab.run("tpuctl sim reboot big-1")
+    lab.later()
+    return told
+
+
+def unmarked_disks(lab: Lab, run: Callable[[], None]) -> None:
+    assert [[each.marked for each in boot] for boot in devices(lab, run)] == [[False, False]] * 2
+
+
+def device_order(lab: Lab, run: Callable[[], None]) -> None:
+    first, second = ([each.number for each in boot] for boot in devices(lab, run))
+    assert sorted((first, second)) == [[1, 2], [2, 1]]
+
+
+def without_a_word(end: str) -> Callable[[Lab, Callable[[], None]], None]:
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        told: list[str] = []
+        hosts = lab.simulator.world.hosts
+        hosts.shutdown = lambda node_key, *_: told.append(node_key)  # type: ignore[method-assign]
+        for name in ("big-1", "big-2"):
+            lab.ready(name)
+            if end == "delete":
+                assert lab.call("DELETE", f"{NODES}/{name}")[0] == 200
+            else:
+                lab.run(f"tpuctl sim preempt {name}")
+            lab.later()
+            if name == "big-1":
+                run()
+        assert len(told) == 1
+
+    return check
+
+
 RATE = "RESOURCE_OPERATION_RATE_EXCEEDED"
 CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "No capacity, said by the operation": stockout,
@@ -701,6 +761,11 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "A disk is used by another machine": attach_fails("is already being used by"),
     "A disk cannot be attached": attach_fails("internal error"),
     "A disk was copied too often": disk_operation_fails("/data/createSnapshot", {"name": "s"}, RATE),
+    "A disk is copied as late as minutes after the call": late_copy,
+    "Devices of data disks have no names in /dev/disk/by-id (isolated hosts)": unmarked_disks,
+    "Devices of data disks change their names at each boot (isolated hosts)": device_order,
+    "A deletion cuts the power of hosts": without_a_word("delete"),
+    "A preemption without notice": without_a_word("preempt"),
     "Quota of disks": disk_operation_fails("", {"name": "more"}, "QUOTA_EXCEEDED"),
     "Quota of GB of disks": disk_operation_fails(
         "", {"name": "more", "sizeGb": "20", "type": f"zones/{ZONE}/diskTypes/pd-ssd"}, "QUOTA_EXCEEDED"

@@ -16,6 +16,7 @@ KEPT = 5000
 """How many operations can be asked for; older ones are forgotten."""
 WAIT_S = 120.0
 """`operations.wait` answers after two minutes at the latest."""
+POLL_S = 0.1
 _ERROR_CODES = {
     Code.RESOURCE_EXHAUSTED: "QUOTA_EXCEEDED",
     Code.UNAVAILABLE: "ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -53,11 +54,15 @@ class ComputeOperations:
         slow: Fault | None,
         error: ApiError | None,
         extra_s: float = 0.0,
+        *,
+        held: bool = False,
     ) -> Json:
-        """An operation on the resource `data`; `slow` keeps it PENDING for so long (0: for ever)."""
+        """An operation on the resource `data`; `slow` keeps it PENDING for so long (0: for ever). One that is
+        `held` does not end before its `release`."""
         now = self._now()
         name = self._ids.operation_id(now)
         pending_s = (slow.seconds or math.inf) if slow is not None else 0.0
+        planned = now + pending_s + self._delay_s() + extra_s
         operation: Json = {
             "kind": "compute#operation",
             "id": self._ids.node_id(),
@@ -71,7 +76,8 @@ class ComputeOperations:
             **place(self._base, scope),
             "_scope": str(scope),
             "_begins": now + pending_s,
-            "_ends": now + pending_s + self._delay_s() + extra_s,
+            "_ends": math.inf if held else planned,
+            "_planned": planned,
             "_error": error,
         }
         with self._lock:
@@ -79,6 +85,11 @@ class ComputeOperations:
             while len(self._found) > KEPT:
                 del self._found[next(iter(self._found))]
         return operation
+
+    def release(self, operation: Json, error: ApiError | None) -> None:
+        """What it waited for is done, or went wrong; it ends now or when its time is over."""
+        operation["_error"] = operation["_error"] or error
+        operation["_ends"] = max(self._now(), operation["_planned"])
 
     def once(self, method: str, request_id: str, act: Callable[[], Json]) -> Json:
         """`act`, unless a call with this `requestId` did it before: then its operation again."""
@@ -101,7 +112,7 @@ class ComputeOperations:
             return {**shown, "status": "PENDING", "progress": 0}
         shown["startTime"] = rfc3339(operation["_begins"])
         if now < operation["_ends"]:
-            share = (now - operation["_begins"]) / (operation["_ends"] - operation["_begins"])
+            share = (now - operation["_begins"]) / (operation["_ends"] - operation["_begins"])  # 0 while held
             return {**shown, "status": "RUNNING", "progress": int(100 * share)}
         shown |= {"status": "DONE", "progress": 100, "endTime": rfc3339(operation["_ends"])}
         return {**shown, **_failure(operation["_error"])}
@@ -119,9 +130,12 @@ class ComputeOperations:
         if operation is None or operation["_scope"] != str(scope):
             base = self._base.removeprefix(f"{ROOT}/")
             raise ApiError(Code.NOT_FOUND, f"The resource '{base}/{scope}/operations/{name}' was not found")
-        left_s = operation["_ends"] - self._now()
-        if left_s > 0:
-            threading.Event().wait(min(left_s, WAIT_S))
+        waited_s = 0.0
+        while waited_s < WAIT_S and (left_s := operation["_ends"] - self._now()) > 0:
+            # One that is held ends at a time that is not known yet.
+            step_s = min(left_s, WAIT_S - waited_s, POLL_S if math.isinf(left_s) else WAIT_S)
+            threading.Event().wait(step_s)
+            waited_s += step_s
         return self.show(operation)
 
 

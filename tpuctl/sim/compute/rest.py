@@ -99,6 +99,8 @@ class ComputeApi:
             self._catalog.firewalls,
             hosts=world.hosts,
             lock=world.lock,
+            after=world.after,
+            begins_s=lambda: world.delays.copy_begins / world.options.speed,
             copy_s=lambda: world.delays.disk_copy / world.options.speed,
             speed=world.options.speed,
             quota_limit=world.quota_limit,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import math
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tpuctl.errors import TpuctlError
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, Kind, Scope
 from tpuctl.sim.compute.disks import (
     Rates,
@@ -35,6 +37,8 @@ from tpuctl.sim.world.ids import Ids
 from tpuctl.sim.world.paths import ResourcePath, check_labels
 from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS
 from tpuctl.sim.world.state import copy_json
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SOURCES: Mapping[str, tuple[str, str, re.Pattern[str]]] = {
@@ -116,9 +120,10 @@ class _Record:
 
 class ComputeState:
     """Thread-safe under `lock`, the world's. `attached` says which disks (`zone`, `name`) the hosts of nodes
-    use, and since when; `firewalls` are the rules with which the project begins; `hosts` keep the
-    content of disks and their copies; `copy_s` is how long copying takes besides; `quota_limit` is asked with
-    metric and region."""
+    use, and since when; `firewalls` are the rules with which the project begins; `hosts` keep the content of
+    disks and their copies; `begins_s` is how long after the call a copy of a disk is taken, `after` does
+    something so much later, `copy_s` is how long copying takes besides; `quota_limit` is asked with metric and
+    region."""
 
     def __init__(
         self,
@@ -130,6 +135,8 @@ class ComputeState:
         *,
         hosts: HostBackend,
         lock: threading.RLock,
+        after: Callable[[float, Callable[[], None]], None],
+        begins_s: Callable[[], float],
         copy_s: Callable[[], float],
         speed: float,
         quota_limit: Callable[[str, str], int],
@@ -142,6 +149,8 @@ class ComputeState:
         self._ids = Ids(2)
         self._lock = lock
         self._hosts = hosts
+        self._after = after
+        self._begins_s = begins_s
         self._copy_s = copy_s
         self._rates = Rates(speed)
         self._quota_limit = quota_limit
@@ -238,18 +247,41 @@ class ComputeState:
             error = error or self._over_quota(kind.collection, data)
             if (source is not None and source.field != "sourceDisk") or kind.collection != "disks":
                 error = error or self._too_often(source)
-            extra_s = self._copy_s() if source is not None else 0.0
-            operation = self.operations.begin(verb, place_of, target_data, slow, error, extra_s)
+            begins_s = self._begins_s() if source is not None and source.field == "sourceDisk" else 0.0
+            extra_s = begins_s + self._copy_s() if source is not None else 0.0
+            held = source is not None and error is None
+            operation = self.operations.begin(verb, place_of, target_data, slow, error, extra_s, held=held)
             record = _Record(data, self._now(), math.inf, copied=source is not None)
             self._found[key] = record
             if error is not None:
                 self._lose(key, operation["_ends"])
-        # Copying may take a while, and is of this moment: without the lock.
-        if kind.collection in _WITH_CONTENT and error is None:
-            size = int(data.get("sizeGb") or data["diskSizeGb"])
-            self._hosts.write_disk(data["id"], size, source.data["id"] if source else "")
+        if source is not None and error is None:
+            if begins_s > 0:
+                self._after(begins_s, lambda: self._copy(key, record, source, operation))
+            else:
+                self._copy(key, record, source, operation)
+            return operation
+        if kind.collection == "disks" and error is None:
+            self._hosts.write_disk(data["id"], int(data["sizeGb"]))
         record.ready_at = operation["_ends"]
         return operation
+
+    def _copy(self, key: tuple[str, str, str], record: _Record, source: Source, operation: Json) -> None:
+        """Takes the content of `source` as it is now; without the lock, as it may take a while. What cannot be
+        copied fails the operation."""
+        data = record.data
+        error = None
+        try:
+            size = int(data.get("sizeGb") or data["diskSizeGb"])
+            self._hosts.write_disk(data["id"], size, source.data["id"])
+        except (TpuctlError, OSError) as problem:
+            log.exception("copying %s failed", source.data["selfLink"])
+            error = ApiError(Code.INTERNAL, f"Internal error. The disk could not be copied: {problem}")
+        with self._lock:
+            self.operations.release(operation, error)
+            if error is not None and self._found.get(key) is record:
+                self._lose(key, operation["_ends"])
+            record.ready_at = operation["_ends"]
 
     def quotas(self, region: str = "") -> list[Json]:
         """The `quotas` of a region, or of the project, that disks and snapshots draw on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -51,12 +51,14 @@ class HostAddress:
 
 @dataclass(frozen=True)
 class HostDisk:
-    """A data disk on a host. `key` names its content; `number` is 1 for the first one of a host."""
+    """A data disk on a host. `key` names its content; `number` is 1 for the first one of a host, which its
+    name in /dev/disk/by-id says if it is `marked`."""
 
     key: str
     number: int
     read_only: bool
     nvme: bool
+    marked: bool = field(default=True, compare=False)
 
 
 class HostBackend(Protocol):
@@ -124,7 +126,7 @@ class HostBackend(Protocol):
 
     def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:  # noqa: ARG002
         """By worker, the data disks that it has as devices from now on; those of others are pulled out, in use
-        or not. A tier without devices does nothing, and programs find none."""
+        or not. New ones are found in this order. A tier without devices does nothing: programs find none."""
         return
 
     def close(self) -> None:

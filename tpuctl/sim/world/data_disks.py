@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.paths import ResourcePath, attached_disk
 from tpuctl.sim.world.state import Kernel, Node
 
@@ -154,7 +155,10 @@ def number_disks(kernel: Kernel, node: Node) -> None:
 
 
 def host_disks(kernel: Kernel, node: Node, worker: int) -> list[HostDisk]:
-    """What one worker has as devices now."""
+    """What one worker has as devices now, in the order in which its kernel finds them."""
+    # Whether images of TPU VMs name NVMe disks in /dev/disk/by-id is not known, so nothing may rely on it.
+    marked = node.offer.generation not in NVME
+    marked = marked and not kernel.faults.standing(FaultKind.UNMARKED_DISKS, node.path.id)
     found = []
     for entry in node.data.get("dataDisks") or ():
         source = str(entry["sourceDisk"])
@@ -162,7 +166,11 @@ def host_disks(kernel: Kernel, node: Node, worker: int) -> list[HostDisk]:
         if disk is not None and worker in _workers(node, entry):
             number = node.disk_numbers[source]
             nvme = node.offer.generation in NVME
-            found.append(HostDisk(str(disk["id"]), number, _mode(entry) == RO, nvme))
+            found.append(HostDisk(str(disk["id"]), number, _mode(entry) == RO, nvme, marked))
+    found.sort(key=lambda each: each.number)
+    if len(found) > 1 and kernel.faults.standing(FaultKind.DEVICE_ORDER, node.path.id):
+        first = node.boots % len(found)
+        return found[first:] + found[:first]
     return found
 
 

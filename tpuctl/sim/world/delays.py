@@ -37,6 +37,9 @@ class Delays:
     """A list with the wildcard zone asks every zone."""
     compute_operation: float = 3.0
     """Of Compute Engine: from the call until its operation is DONE."""
+    copy_begins: float = 0.0
+    """From the call that copies a disk until the moment that the copy shows: Compute Engine promises none, and
+    what is written meanwhile is in it."""
     disk_copy: float = 30.0
     """How much longer it takes to make a disk from something, or a copy of a disk."""
 

@@ -63,6 +63,18 @@ class FaultKind(StrEnum):
     SLOW_ANSWER = "slow-answer"
     """Cloud Storage answers `seconds` late (0: not before the fault is cleared, and then the connection is
     cut)."""
+    HARD_DELETE = "hard-delete"
+    """Deleting a matching node cuts the power of its hosts, which are not shut down in order; `method` plays no
+    part. Stands until it is cleared."""
+    HARD_PREEMPT = "hard-preempt"
+    """A preemption of a matching node comes without notice and without a window; `method` plays no part. Stands
+    until it is cleared."""
+    UNMARKED_DISKS = "unmarked-disks"
+    """Data disks that a matching node gets have no names in /dev/disk/by-id; `method` plays no part. Stands
+    until it is cleared."""
+    DEVICE_ORDER = "device-order"
+    """The kernel of a matching node's hosts finds data disks in another order at each boot, so that their
+    devices have each other's names; `method` plays no part. Stands until it is cleared."""
     NO_METADATA = "no-metadata"
     """A matching node's hosts get no answer from their metadata servers; `method` plays no part. Stands until
     it is cleared."""
@@ -79,6 +91,10 @@ STANDING = frozenset(
         FaultKind.NO_NETWORK,
         FaultKind.NO_INTERNET,
         FaultKind.NO_METADATA,
+        FaultKind.HARD_DELETE,
+        FaultKind.HARD_PREEMPT,
+        FaultKind.UNMARKED_DISKS,
+        FaultKind.DEVICE_ORDER,
     }
 )
 """Kinds that are never used up."""
@@ -247,6 +263,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "message": "The specified bucket does not exist.",
     },
     "no-metadata": {"kind": "no-metadata"},
+    "hard-delete": {"kind": "hard-delete"},
+    "hard-preempt": {"kind": "hard-preempt"},
+    "unmarked-disks": {"kind": "unmarked-disks"},
+    "device-order": {"kind": "device-order"},
     "api-off": {"kind": "service-off", "name": "tpu.googleapis.com"},
     "no-permission": {"kind": "no-permission", "name": "tpu.nodes.create"},
     "expired-token": {"kind": "expired-token"},

@@ -227,8 +227,8 @@ class Nodes:
         node.data["state"] = "DELETING"
 
     def finish_deletion(self, node: Node) -> None:
-        """Destroys the hosts, then frees the name."""
-        self._machines.destroy(node)
+        """Ends the hosts, then frees the name."""
+        self._machines.delete(node)
         with self._kernel.lock:
             if self._kernel.current(node):
                 del self._kernel.nodes[node.path.name]

@@ -55,6 +55,8 @@ class Node:
     """Set before the hosts are destroyed, so that a late creation does not bring them back."""
     disk_numbers: dict[str, int] = field(default_factory=dict)
     """Of data disks, by full name: which device each is on the hosts."""
+    boots: int = 0
+    """How many times hosts of it were started."""
 
     @property
     def state(self) -> str:

@@ -153,6 +153,7 @@ class Machines:
                 return False
             specs = [self._spec(node, worker) for worker in range(node.offer.hosts)]
             node.addresses = self._kernel.hosts.create(specs)
+            node.boots += 1
             self._set_disks(node)
         late = self._kernel.faults.take(FaultKind.LATE_KEYS, "late-keys", node.path)
         wait_s = self._kernel.delays.host_accounts + (late.seconds if late else 0.0)
@@ -179,9 +180,10 @@ class Machines:
         self._kernel.hosts.set_disks(node.key, disks)
 
     def preempt(self, node: Node) -> None:
-        """The hosts are shut down in order, then they are gone with their disks."""
+        """The hosts are shut down in order, then they are gone with their boot disks."""
         with node.host_lock:
-            self._shut_down(node, None)
+            if not self._kernel.faults.standing(FaultKind.HARD_PREEMPT, node.path.id):
+                self._shut_down(node, None)
             self._kernel.hosts.kill(node.key)
 
     def stop(self, node: Node, workers: Collection[int] | None = None) -> None:
@@ -198,10 +200,19 @@ class Machines:
         """Boots those that are off."""
         with node.host_lock:
             self._kernel.hosts.start(node.key)
+            node.boots += 1
             self._set_disks(node)
             self._kernel.hosts.set_ssh_keys(node.key, accepted_keys(self._kernel, node))
 
+    def delete(self, node: Node) -> None:
+        """As `preempt`: Compute Engine gives an instance that is deleted its time to end, too."""
+        with node.host_lock:
+            if not node.gone and not self._kernel.faults.standing(FaultKind.HARD_DELETE, node.path.id):
+                self._shut_down(node, None)
+        self.destroy(node)
+
     def destroy(self, node: Node) -> None:
+        """At once, without a word to the hosts."""
         with node.host_lock:
             node.gone = True
             self._kernel.hosts.destroy(node.key)

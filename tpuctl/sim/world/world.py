@@ -397,6 +397,10 @@ class World:
             }
             return copy.deepcopy(state)
 
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Does something so many seconds of the clock later."""
+        self._kernel.schedule.after(delay_s, action)
+
     def zones(self) -> list[str]:
         return self.catalog.zones()
 

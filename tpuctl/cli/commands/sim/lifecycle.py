@@ -223,9 +223,9 @@ def fault(
     stuck-deleting, failing-stop, failing-start, failing-patch, failing-delete, failing-queued-create,
     location-denied, api-off, billing-disabled, no-permission, expired-token, clock-off, storage-rate-limit,
     storage-unavailable, storage-lost-response, storage-slow-reads, storage-hang, bucket-deleted.
-    Of disks: disk-in-use, disk-attach, snapshot-rate, disk-quota.
+    Of disks: disk-in-use, disk-attach, snapshot-rate, disk-quota, unmarked-disks, device-order.
     Of projects: no-network, no-actas. Of hosts: no-internet, no-metadata, os-login-policy, late-keys,
-    guest-attributes-late, guest-attributes-absent and guest-attributes-refused.
+    hard-delete, hard-preempt, guest-attributes-late, guest-attributes-absent and guest-attributes-refused.
     """
     from tpuctl.sim.server import control
 

@@ -63,9 +63,9 @@ def _copy(source: Path, target: Path) -> None:
             return
 
 
-def device_name(disk: HostDisk) -> str:
+def device_name(number: int, *, nvme: bool) -> str:
     """Below `/dev`: `sdb` for the first data disk, or `nvme0n2`, as users of TPU VMs report."""
-    return f"nvme0n{disk.number + 1}" if disk.nvme else f"sd{_letters(disk.number)}"
+    return f"nvme0n{number + 1}" if nvme else f"sd{_letters(number)}"
 
 
 def _letters(number: int) -> str:
@@ -80,16 +80,21 @@ class HostDisks:
     def __init__(self, files: DiskFiles) -> None:
         self._files = files
         self._loops: dict[HostDisk, Path] = {}
+        self._places: dict[HostDisk, int] = {}
+        """Which device each is: its own number, unless it was found out of order."""
 
     def set(self, root: Path, disks: Sequence[HostDisk]) -> None:
         """Plugs in what is missing and pulls out what is not in `disks`; `root` is the host's `/`."""
         for disk in [each for each in self._loops if each not in disks]:
             self._pull(root, disk)
-        for disk in disks:
-            if disk not in self._loops:
-                self._plug(root, disk)
+        new = [disk for disk in disks if disk not in self._loops]
+        taken = set(self._places.values())
+        free = [disk.number for disk in new if disk.number not in taken]
+        free += [number for number in range(1, len(taken) + len(new) + 1) if number not in {*taken, *free}]
+        for disk, place in zip(new, sorted(free[: len(new)]), strict=True):
+            self._plug(root, disk, place)
 
-    def _plug(self, root: Path, disk: HostDisk) -> None:
+    def _plug(self, root: Path, disk: HostDisk, place: int) -> None:
         path = self._files.path(disk.key)
         words = ["losetup", "--find", "--show", *(["--read-only"] if disk.read_only else []), str(path)]
         done = subprocess.run(words, capture_output=True, text=True, env={"PATH": SYSTEM_PATH})
@@ -97,12 +102,12 @@ class HostDisks:
             raise TpuctlError(f"no loop device for a simulated disk: {done.stderr.strip()}")
         loop = Path(done.stdout.strip())
         self._loops[disk] = loop
-        name = device_name(disk)
+        self._places[disk] = place
+        name = device_name(place, nvme=disk.nvme)
         node = root / "dev" / name
         node.unlink(missing_ok=True)
         os.mknod(node, stat.S_IFBLK | 0o660, loop.stat().st_rdev)
-        if not disk.nvme:
-            # Whether images of TPU VMs name NVMe disks there is not known, so nothing may rely on it.
+        if disk.marked:
             by_id = root / BY_ID
             by_id.mkdir(parents=True, exist_ok=True)
             link = by_id / f"google-persistent-disk-{disk.number}"
@@ -114,7 +119,7 @@ class HostDisks:
         loop = self._loops.pop(disk)
         for point in _mounted(root, loop.stat().st_rdev):
             _stop_writing(point)
-        (root / "dev" / device_name(disk)).unlink(missing_ok=True)
+        (root / "dev" / device_name(self._places.pop(disk), nvme=disk.nvme)).unlink(missing_ok=True)
         (root / BY_ID / f"google-persistent-disk-{disk.number}").unlink(missing_ok=True)
         clear_loop(loop)
 
@@ -129,6 +134,7 @@ class HostDisks:
         for loop in self._loops.values():
             clear_loop(loop)
         self._loops.clear()
+        self._places.clear()
 
     def grow(self, key: str) -> None:
         """The disk is larger; the host sees it."""
