@@ -10,8 +10,9 @@ import pytest
 from msgspec import structs
 
 from tests.support.environments import make_pinned
-from tpuctl.envs.drift import Seen, compare_hosts
+from tpuctl.envs.drift import Seen, compare_hosts, skew_of
 from tpuctl.envs.facts import find_sealed
+from tpuctl.envs.install import Told, when_asked
 from tpuctl.envs.pinned import environment_key
 from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.envs.spec import Backend, Kernel
@@ -169,6 +170,15 @@ def test_a_clock_two_minutes_off_and_a_host_without_an_answer_are_named() -> Non
     assert silent == ["answer", {"cut off": (2,)}, "its facts"]
     assert hint.startswith("tpuctl up big   # ")
     assert hint.endswith("tpuctl down big && tpuctl up big")
+
+
+def test_a_host_that_was_asked_again_after_an_installation_has_no_clock_that_is_ahead() -> None:
+    before, after = parse_facts(host(time=100.5)), parse_facts(host(time=108.0))
+    told = Told((before,), began=100.0, ended=101.0)
+    assert skew_of(before, *when_asked(before, told, 101.0, 110.0)) == 0.0
+    assert skew_of(after, *when_asked(after, told, 101.0, 110.0)) == 0.0
+    late = parse_facts(host(time=105.0))
+    assert skew_of(late, *when_asked(late, Told((late,), 100.0, 101.0), 101.0, 110.0)) == 4.0
 
 
 def test_hosts_that_are_odd_in_the_same_way_stand_together_and_most_of_them_decide() -> None:

@@ -118,8 +118,6 @@ class HostEnvironment:
         )
         verdict = shared.step(self._attempt.fence, told.facts if told is not None else ())
         ended = self._services.clock.now()
-        if told is not None:
-            began, ended = told.began, told.ended
         if isinstance(verdict, Wait):
             return verdict.why
         if isinstance(verdict, Blocked):
@@ -132,7 +130,7 @@ class HostEnvironment:
             row.update(found)
         self._refuse_drift(
             [
-                Seen(target.worker, facts, skew_of(facts, began, ended))
+                Seen(target.worker, facts, skew_of(facts, *when_asked(facts, told, began, ended)))
                 for target, facts in zip(targets, verdict.facts, strict=True)
             ]
         )
@@ -152,6 +150,14 @@ class HostEnvironment:
                 f"{' '.join(error.message.split())}; mend it: {mending}; or start it all the same: {allowing}"
             )
             raise PartialError(told, hint=error.hint, details=error.details)
+
+
+def when_asked(facts: Facts, told: Told | None, began: float, ended: float) -> tuple[float, float]:
+    """When the question was asked that `facts` answer, and answered: the one before, or one until `ended`,
+    after something was installed."""
+    if told is None:
+        return began, ended
+    return told.began, told.ended if any(each is facts for each in told.facts) else ended
 
 
 LEFT_TO_OTHERS = frozenset({HOLDERS, DISK, HUGEPAGES})
