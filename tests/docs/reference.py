@@ -11,7 +11,7 @@ import typer
 
 import tpuctl.cli.commands
 from tpuctl import __version__
-from tpuctl.cli.app import COMMANDS, GROUPS, app
+from tpuctl.cli.app import COMMANDS, DAILY, GROUPS, app
 from tpuctl.config.file import LOCAL_ONLY
 from tpuctl.config.hooks import EVENT_NOTES
 from tpuctl.config.schema import render_example
@@ -41,13 +41,15 @@ def render_version() -> str:
     return f"This is tpuctl {__version__}. It needs Python 3.11 to 3.14 on Linux; macOS is untested."
 
 
+DOZEN = ("runs", "why", "doctor")
+"""What a reader of the README wants to know besides the commands of every day."""
+
+
 def render_command_table() -> str:
-    """One line for each command, with a link to its help."""
+    """A line for each of the dozen commands of most days, with a link to its help."""
     page = "docs/reference/commands.md"
-    rows = []
-    for title, entries in GROUPS.items():
-        rows.append((f"**{title}**", ""))
-        rows += [(f"[`{each.name}`]({page}#tpuctl-{each.name})", each.summary) for each in entries]
+    shown = [*GROUPS[DAILY], *(each for each in COMMANDS if each.name in DOZEN)]
+    rows = [(f"[`{each.name}`]({page}#tpuctl-{each.name})", each.summary) for each in shown]
     return _table(("command", "what it does"), rows)
 
 

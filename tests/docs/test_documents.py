@@ -67,9 +67,11 @@ def test_the_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= README_LINES
 
 
-def test_every_command_is_in_the_readme_or_below_one_that_is() -> None:
+def test_the_readme_has_the_commands_of_most_days() -> None:
     text = README.read_text(encoding="utf-8")
-    assert [path for path, _, _ in groups() if f"[`{path.split()[1]}`](" not in text] == []
+    named = re.findall(r"^\| \[`([a-z-]+)`\]", part_of(text, "commands"), flags=re.MULTILINE)
+    assert len(named) == 12
+    assert [each for each in ("up", "run", "logs", "down", "why", "doctor") if each not in named] == []
 
 
 def test_every_command_is_named_in_a_task(tasks: str) -> None:
