@@ -276,6 +276,29 @@ def test_a_pass_prints_nothing_of_what_programs_write_and_a_full_stdout_stops_no
     assert session.type("logs", "late").stdout == "one-0 │ noise\n"
 
 
+TWICE = "echo saved $TPUCTL_ATTEMPT >&2; echo step $TPUCTL_ATTEMPT; test $TPUCTL_ATTEMPT = 2 || exit 75"
+
+
+def test_the_logs_of_a_run_are_those_of_all_its_attempts_in_one_stream(session):
+    words = ("--on", "one", "--name", "twice", "--no-checkpoint")
+    session.type("run", "-q", *words, "--", "sh", "-c", TWICE)
+    done = session.type("logs", "twice")
+    assert sorted(done.stdout.splitlines()) == [
+        *("one-0 │ saved 1", "one-0 │ saved 2", "one-0 │ step 1", "one-0 │ step 2")
+    ]
+    assert done.stdout.index("saved 1") < done.stdout.index("step 2")
+    assert "attempt 1 of 2" in done.stderr
+    assert "attempt 2 of 2" in done.stderr
+    assert "run twice" in session.type("logs").stderr
+    assert session.type("logs", "twice", "--grep", "saved").stdout.splitlines() == [
+        *("one-0 │ saved 1", "one-0 │ saved 2")
+    ]
+    second = session.type("logs", "twice", "--attempt", "2")
+    assert sorted(second.stdout.splitlines()) == ["one-0 │ saved 2", "one-0 │ step 2"]
+    assert second.stderr == ""
+    assert [row["attempt"] for row in session.json("logs", "twice")] == [1, 1, 2, 2]
+
+
 def test_what_is_no_file_is_not_copied_and_that_is_said(session):
     os.mkfifo(session.root / "pipe")
     for special in ("/dev/zero", "../pipe"):

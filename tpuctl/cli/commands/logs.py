@@ -29,7 +29,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
     worker: Workers = None,
     attempt: Annotated[
-        int | None, typer.Option(metavar="N", help="This attempt; the newest if left out.")
+        int | None, typer.Option(metavar="N", help="This attempt; all if left out, with -f the newest.")
     ] = None,
     since: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Only lines of the last 10m, 2h or 1d.")
@@ -44,7 +44,8 @@ def logs(
 ) -> None:
     """Print the output of a run.
 
-    Lines of all workers in the order of time; what several wrote alike stands once, as `big[0-3]`.
+    Lines of all workers in the order of time, whatever stream they were written to; what several wrote alike
+    stands once, as `big[0-3]`.
 
     The output is kept on this machine. Ctrl-C stops following; the run goes on.
     """
@@ -59,35 +60,52 @@ def logs(
         if follow and context.console.json_mode:
             raise UsageError("--json and --follow exclude each other", hint=f"tpuctl logs {record.id} --json")
         newest = record.attempt.number
-        number = _number(record, newest, attempt)
+        numbers = _numbers(record, newest, attempt, newest_only=follow)
         chosen = record.attempt.workers if worker is None else _workers(record, record.attempt.workers, worker)
         pattern = _pattern(grep)
-        restore_logs(context, record.id, number)
         begin = None if since is None else context.clock.now() - parse_duration(since, "--since")
-        lines = _lines(context, record, number, chosen, begin, pattern)
+        for number in numbers:
+            restore_logs(context, record.id, number)
+        here = [number for number in numbers if context.logs.has(record.id, number)]
+        lines = [(number, _lines(context, record, number, chosen, begin, pattern)) for number in here]
         if context.console.json_mode:
-            if not context.logs.has(record.id, number):
-                _say_where(context, record, number, since)
+            if not here:
+                _say_where(context, record, numbers[-1], since)
             _print_json(context, lines)
             return
-        printed = _print_lines(lines, record.slice_name, stamped=timestamps)
-        if follow and number == newest and not record.state.final:
+        if run_id == "last":
+            context.console.say(f"run {record.id}")
+        if here:
+            _say_missing(context, record, [number for number in numbers if number not in here])
+        printed = False
+        for number, found in lines:
+            if len(numbers) > 1:
+                context.console.say(f"attempt {number} of {newest}")
+            printed = _print_lines(found, record.slice_name, stamped=timestamps) or printed
+        if follow and numbers[-1] == newest and not record.state.final:
             invocation(ctx).if_interrupted = goes_on(record.id)
             context.emit.show_only(None if worker is None else chosen, pattern, stamped=timestamps)
             follow_to_end(context, record.id, timeout=None)
-        elif not printed and grep is not None and context.logs.has(record.id, number):
+        elif not printed and grep is not None and here:
             context.console.say(f"no line in which {grep!r} is found")
         elif not printed:
-            _say_where(context, record, number, since)
+            _say_where(context, record, numbers[-1], since)
 
 
-def _number(record: RunRecord, newest: int, attempt: int | None) -> int:
-    """The attempt that is meant. Raises NotFoundError."""
-    number = newest if attempt is None else attempt
-    if not 1 <= number <= newest:
+def _numbers(record: RunRecord, newest: int, attempt: int | None, *, newest_only: bool) -> Sequence[int]:
+    """The attempts that are meant. Raises NotFoundError."""
+    if attempt is None:
+        return [newest] if newest_only else range(1, newest + 1)
+    if not 1 <= attempt <= newest:
         has = counted(newest, "attempt")
-        raise NotFoundError(f"run {record.id} has no attempt {number}: it has {has}", hint="tpuctl runs")
-    return number
+        raise NotFoundError(f"run {record.id} has no attempt {attempt}: it has {has}", hint="tpuctl runs")
+    return [attempt]
+
+
+def _say_missing(context: AppContext, record: RunRecord, missing: Sequence[int]) -> None:
+    """The output of an attempt is on another machine, or was never fetched."""
+    for number in missing:
+        context.console.say(f"attempt {number} of run {record.id}: no output of it is on this machine")
 
 
 def _workers(record: RunRecord, known: Sequence[int], words: str) -> Sequence[int]:
@@ -156,29 +174,26 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
 
 
 def _print_lines(lines: Iterable[LogLine], slice_name: str, *, stamped: bool) -> bool:
-    """Whether there was anything to print. What was written to stderr goes there, in its place."""
+    """Whether there was anything to print."""
     from tpuctl.cli.live import output_prefix
 
-    last = sys.stdout
     printed = False
     for line in lines:
-        target = sys.stderr if line.stream == "stderr" else sys.stdout
-        if target is not last:
-            last.flush()
-            last = target
-        target.write(f"{output_prefix(slice_name, line.workers, line.at if stamped else None)}{line.text}\n")
+        prefix = output_prefix(slice_name, line.workers, line.at if stamped else None)
+        sys.stdout.write(f"{prefix}{line.text}\n")
         printed = True
-    last.flush()
+    sys.stdout.flush()
     return printed
 
 
-def _print_json(context: AppContext, lines: Iterable[LogLine]) -> None:
+def _print_json(context: AppContext, attempts: Sequence[tuple[int, Iterable[LogLine]]]) -> None:
     """A list, an object a line: it may be longer than memory."""
     import json
 
     between = "[\n"
-    for line in lines:
+    for number, line in ((number, line) for number, lines in attempts for line in lines):
         row = {
+            "attempt": number,
             "time": None if line.at is None else render_instant(line.at, whole=True),
             "workers": list(line.workers),
             "stream": line.stream,
