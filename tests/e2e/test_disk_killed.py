@@ -109,7 +109,8 @@ class Lab:
             assert copy.complete
             shown = self.on(services, "big", "sudo blkid -p -s UUID -o value $(findmnt -no SOURCE /mnt/data)")
             assert {each.strip() for each in shown} == {copy.fs_uuid} != {""}
-            [row] = disks_for_manifest(services, get_slice(services, "big").record)
+            seen = [{"disk /mnt/data": "data-g1", "disk /mnt/data uuid": copy.fs_uuid}] * 2
+            [row] = disks_for_manifest(services, get_slice(services, "big").record, seen)
             assert row == {
                 "name": "data-g1",
                 "path": "/mnt/data",
@@ -118,6 +119,7 @@ class Lab:
                 "generation": 1,
                 "snapshot": None,
                 "fs_uuid": copy.fs_uuid,
+                "seen_by": 2,
                 "type": "pd-balanced",
             }
             self.check_owned(services)

@@ -59,23 +59,26 @@ def disks_facts(_request):
     for mount in mounts():
         if mount["device"].startswith("0:"):
             continue
-        with_word = os.path.join(mount["path"], WORD)
-        try:
-            with open(with_word) as file:
-                word = file.read(200).strip()
-        except OSError:
-            word = ""
         found.append(
             {
                 "path": mount["path"],
                 "device": mount["device"],
                 "read_only": mount["read_only"],
                 "unsafe": any(each in mount["options"] for each in UNSAFE),
-                "word": word,
+                "word": word_at(mount["path"]),
                 "uuid": uuid_on(mount["source"], mount["path"]),
             }
         )
     return found
+
+
+def word_at(path):
+    """Of the file system that is mounted at `path`; empty where it has none."""
+    try:
+        with open(os.path.join(path, WORD)) as file:
+            return file.read(200).strip()
+    except OSError:
+        return ""
 
 
 def is_disk(name):

@@ -28,6 +28,10 @@ def prepare(request, _stdin):
         return {"missing": missing}
     attempt.locked()
     attempt.check_fence(fence)
+    if request.get("promised"):
+        from promises import check_promised
+
+        check_promised(request["promised"])
     make_prepared(attempt, fence, bundle, entries)
     answer = {"prepared": True}
     if request.get("want_port"):

@@ -76,7 +76,10 @@ def provision(request, _stdin):
 
 def tries_of(attempt):
     """How often in a row it was tried until now, as far as that counts yet."""
-    ended = look(attempt)["ended_at"]
+    found = look(attempt)
+    if found["rebooted"] and found["exit_status"] == 0:
+        return 0  # it was as asked until this host booted, which undoes every mount
+    ended = found["ended_at"]
     recent = ended is None or time.time() - ended < FORGET_S
     return (read_json(attempt.path("operations.json")) or {}).get("tries", 0) if recent else 0
 

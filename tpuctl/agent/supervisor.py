@@ -55,6 +55,10 @@ def start(request, _stdin):
         return dict(
             {"state": found["state"], "pid": found["pid"], "already": True}, **told(request, environment)
         )
+    if request.get("promised"):
+        from promises import check_promised
+
+        check_promised(request["promised"])
     work = os.path.realpath(attempt.path("work"))
     cwd = os.path.realpath(os.path.join(work, request.get("cwd") or "."))
     if not is_inside(cwd, work):

@@ -170,7 +170,9 @@ def kinds_of(services: Services, record: SliceRecord) -> list[Mounted]:
         read_only = ref.mode is DiskMode.READ_ONLY
         blank = disk.blank and not read_only
         size = disk.request.size_gib
-        kind = Mounted(disk.name, ref.path, disk.fs_label, read_only, disk.token, size, blank, asked_by)
+        kind = Mounted(
+            disk.name, ref.path, disk.fs_label, read_only, disk.token, size, blank, asked_by, disk.fs_uuid
+        )
         found.append(kind)
     return found
 
@@ -223,8 +225,8 @@ def note_mounted(services: Services, refs: Refs, rows: Sequence[Mapping[str, str
             save_record(services, replace(disk, blank=blank, fs_uuid=uuid, path=ref.path))
 
 
-def disk_rows(services: Services, refs: Refs) -> list[dict[str, Any]]:
-    """The disks of a slice for the manifest of a run."""
+def disk_rows(services: Services, refs: Refs, hosts: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """The disks of a slice for the manifest of a run. `hosts` is what was seen on them."""
     found: list[dict[str, Any]] = []
     for ref in refs:
         stored = find_record(services, ref.name)
@@ -232,7 +234,10 @@ def disk_rows(services: Services, refs: Refs) -> list[dict[str, Any]]:
         if stored is not None:
             disk = stored[0]
             row |= {"master": disk.master, "generation": disk.generation, "snapshot": disk.snapshot or None}
-            row |= {"fs_uuid": disk.fs_uuid or None, "type": disk.request.type}
+            row["type"] = disk.request.type
+        seen = {host[key] for host in hosts if host.get(key := f"disk {ref.path} uuid")}
+        row["seen_by"] = sum(f"disk {ref.path}" in host for host in hosts)
+        row["fs_uuid"] = next(iter(seen)) if len(seen) == 1 else None
         found.append(row)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,8 +23,9 @@ TITLES = {
 
 
 class Mounted(Struct, frozen=True):
-    """A disk at `path` on every host. `word` is what a copy must hold, empty for a disk that is written.
-    `asked_by` names the command: a failure of an earlier one is not its own."""
+    """A disk at `path` on every host. `word` is what a copy must hold, empty for a disk that is written; `uuid`
+    is that of its file system, empty where nobody has seen it or it may be another one by now. `asked_by`
+    names the command: a failure of an earlier one is not its own."""
 
     disk: str
     path: str
@@ -33,6 +35,12 @@ class Mounted(Struct, frozen=True):
     size_gib: int = 0
     blank: bool = False
     asked_by: str = ""
+    uuid: str = ""
+
+    @property
+    def column(self) -> str:
+        """Its column in the host's row of a manifest."""
+        return f"disk {self.path}"
 
     @property
     def name(self) -> str:
@@ -64,14 +72,27 @@ class Mounted(Struct, frozen=True):
         if there.unsafe:
             why = f"{self.path} was mounted with noload: its files may be wrong without anybody noticing"
             return Blocked(why, f"sudo umount {self.path}")
-        if there.read_only != self.read_only or (self.word and there.word != self.word):
+        other = self.uuid and there.uuid != self.uuid
+        if other or there.read_only != self.read_only or (self.word and there.word != self.word):
             return Blocked(f"another disk is mounted at {self.path}", "tpuctl disk umount, or another --path")
         return ()
 
     def row(self, facts: Facts) -> Mapping[str, str]:
         there = _at(facts, self.path)
         uuid = there.uuid if there is not None else ""
-        return {f"disk {self.path}": self.disk, f"disk {self.path} uuid": uuid}
+        return {self.column: self.disk, f"{self.column} uuid": uuid}
+
+    def promise(self, row: Mapping[str, str]) -> Mapping[str, Any]:
+        """What a host whose `row` says that it is there has to have until a program starts."""
+        uuid = row.get(f"{self.column} uuid", "")
+        return {"path": self.path, "read_only": self.read_only, "word": self.word, "uuid": uuid}
+
+    def trouble(self, facts: Facts) -> str:
+        """What is wrong with it on this host, in words; empty where all is as asked."""
+        there, found = _at(facts, self.path), self.plan(facts)
+        if there is None:
+            return "not mounted"
+        return found.why if isinstance(found, Blocked) else ""
 
 
 class Unmounted(Struct, frozen=True):

@@ -81,6 +81,15 @@ class Mounted(Struct, frozen=True):
             return [self._mount({"gcsfuse": Blob(program, self.ref.program_bytes)})]
         return [self._install(), self._mount({})]
 
+    def promise(self, row: Mapping[str, str]) -> Mapping[str, Any]:
+        """What a host whose `row` says that it is there has to have until a program starts."""
+        del row
+        return {"path": self.ref.path, "fuse": True}
+
+    def trouble(self, facts: Facts) -> str:
+        """What is wrong with it on this host, in words; empty where all is as asked."""
+        return health(facts, self) if self.plan(facts) else ""
+
     def _install(self) -> Operation:
         return Operation(
             "run",

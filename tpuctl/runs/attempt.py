@@ -42,7 +42,8 @@ from tpuctl.runs.effective import EFFECTIVE, effective_rows
 from tpuctl.runs.probe import is_probe_of, probe_check, probed
 from tpuctl.runs.probe_run import BadData, DataProbe, Passed, probed_before
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
-from tpuctl.slices.mounts import desired_mounts, lost_buckets, sick_on_hosts
+from tpuctl.slices.mounts import lost_buckets
+from tpuctl.slices.revisit import desired_on_hosts, sick_on_hosts
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
 from tpuctl.transfer.prepare import deliver_files, prepare_on, require_all, require_values, status_of
@@ -113,7 +114,7 @@ class AttemptHosts:
         self._agent = HostAgent(remote, services.agent_source)
         self._environment = host_environment(services, self._agent, run, attempt)
         self._slice = slice_
-        self._mounts = desired_mounts(services, slice_)
+        self._kept = desired_on_hosts(services, slice_)
         self._positions: dict[tuple[int, str], int] = {}
         """Of each log that is being fetched: where what comes next belongs."""
         self.variables: tuple[Mapping[str, str], ...] = attempt.variables
@@ -161,11 +162,14 @@ class AttemptHosts:
                 self._passed("chips", "nobody else has them")
             if self.late():
                 return Answered(tuple(rows))
-        if not all(kind.column in row for kind in self._mounts for row in rows):
+        if not all(kind.column in row for kind in self._kept for row in rows):
             unmounted = self._ensure_mounts(rows)
             if unmounted is not None:
                 return unmounted
-            self._passed("mounts", f"well at {', '.join(ref.path for ref in self._slice.spec.mounts)}")
+            spec = self._slice.spec
+            for check, refs in (("disks", spec.disks), ("mounts", spec.mounts)):
+                if refs:
+                    self._passed(check, f"well at {', '.join(ref.path for ref in refs)}")
             if self.late():
                 return Answered(tuple(rows))
         changed = self._check_data()
@@ -185,12 +189,16 @@ class AttemptHosts:
         probed = self._probe_data(rows)
         if probed is not None:
             return probed
-        prepared = self._prepare(self._attempt.attempt_id)
+        prepared = self._prepare(self._attempt.attempt_id, rows)
         if isinstance(prepared, str):
             return prepared
         return Prepared(self._address(prepared), tuple(rows))
 
-    def _prepare(self, attempt_id: str) -> list[PrepareReply] | str:
+    def _promised(self, rows: Sequence[Mapping[str, str]]) -> dict[int, list[Mapping[str, Any]]]:
+        """What each worker has to have when a program starts there, as it was seen."""
+        return {int(row["worker"]): [kind.promise(row) for kind in self._kept] for row in rows if self._kept}
+
+    def _prepare(self, attempt_id: str, rows: Sequence[Mapping[str, str]] = ()) -> list[PrepareReply] | str:
         """Makes the work directory of the attempt, or of a probe before it."""
         return prepare_on(
             self._services,
@@ -203,6 +211,7 @@ class AttemptHosts:
             owner=self._owner,
             until=self._until,
             send_first=bool(self._attempt.hosts),
+            promised=self._promised(rows),
         )
 
     def _address(self, prepared: Sequence[PrepareReply]) -> str:
@@ -265,7 +274,7 @@ class AttemptHosts:
     def _say_hello(self) -> tuple[list[HostFacts], Told | None, Attempts]:
         """What hosts say of themselves, what the environment wants to know, and what runs there, in one call.
         Mounts come first, and an environment may lie on one."""
-        sections = self._environment.sections if self._environment is not None and not self._mounts else set()
+        sections = self._environment.sections if self._environment is not None and not self._kept else set()
         began = self._services.clock.now()
         answers, attempts = self._agent.hello_and_attempts(
             self.targets, chips=self._is_for_chips(), sections=sections
@@ -277,7 +286,8 @@ class AttemptHosts:
         return [each.host for each in said], told, attempts
 
     def _ensure_mounts(self, rows: list[dict[str, str]]) -> Stuck | str | None:
-        """No program starts on a mount that is not as asked; adds columns to `rows`. Raises PartialError."""
+        """No program starts where a disk or mount is not as asked; adds columns to `rows`. Raises
+        PartialError."""
         gone = lost_buckets(self._services, self._slice)
         if gone:
             path = next(each.path for each in self._slice.spec.mounts if each.bucket == gone[0])
@@ -285,7 +295,7 @@ class AttemptHosts:
             return Stuck(why, f"make it again, or tpuctl mount rm {path} --on {self._run.slice_name}")
         verdict = self._provision_mounts()
         if isinstance(verdict, Provisioned):
-            sick = sick_on_hosts(self._agent, self.targets, self._mounts)
+            sick = sick_on_hosts(self._services, self._agent, self.targets, self._slice)
             if sick:
                 return f"its mounts: {sick}"
             for row, found in zip(rows, verdict.rows, strict=True):
@@ -299,14 +309,14 @@ class AttemptHosts:
             require_all(verdict.replies, "say how their mounts are")
         assert isinstance(verdict, Failures)
         name = self._run.slice_name
-        hint = verdict.hint(name, f"tpuctl mount check --on {name}")
+        hint = verdict.hint(name, f"tpuctl mount check --on {name}" if self._slice.spec.mounts else "")
         raise PartialError(verdict.why, hint=hint, details={"workers": [f.worker for f in verdict.failures]})
 
     def _provision_mounts(self) -> Verdict:
         return provision(
             self._agent,
             self.targets,
-            lambda _: self._mounts,
+            lambda _: self._kept,
             slice_name=self._run.slice_name,
             fence=self._attempt.fence,
             deliver=deliver_files(self._services, self._agent, self._until),
@@ -328,7 +338,12 @@ class AttemptHosts:
             "watch_cache": self._environment is not None and self._environment.keeps_compiled,
             "watch_join": self._is_for_chips() and not self._run.spec.allow_cpu,
         }
-        answers = self._agent.start(self.targets, lambda target: {**begin(target), **more})
+        promised = self._promised(self._attempt.hosts)
+
+        def request(target: HostTarget) -> Mapping[str, Any]:
+            return {**begin(target), **more, "promised": promised.get(target.worker, [])}
+
+        answers = self._agent.start(self.targets, request)
         replies = require_values(answers, "start")
         seen = {t.worker: reply.variables for t, reply in zip(self.targets, replies, strict=True)}
         self.variables = effective_rows(seen, load_secret_patterns())

@@ -239,6 +239,8 @@ class RunEffects:
         attempt = self._attempt
         if error.details.get("refused") and self._slice is not None:
             return Outcome(why_closed(self._services, self._slice, error.message), acted=False)
+        if error.details.get("broken"):
+            return self._promise_broken(error)
         now = self._services.store.now()
         since, lost = attempt.suspect_since, bool(error.details.get("unreached"))
         differ = bool(error.details.get("differences"))
@@ -252,6 +254,16 @@ class RunEffects:
         if now < until:
             return Outcome(Wait(error.message, until), acted=False)
         return self._set_cause(cause, error.message)
+
+    def _promise_broken(self, error: PartialError) -> Outcome:
+        """A host lost a disk or mount after it was seen: looked for again before anything started, else the
+        attempt is over, at nobody's expense."""
+        attempt = self._attempt
+        if attempt.state is not AttemptPhase.PREPARING:
+            return self._set_cause(Cause.HOST_LOST, error.message)
+        self._journal("prepare again", error.message)
+        self._save_attempt(replace(attempt, hosts=(), checks=()))
+        return Outcome(Wait(error.message), acted=False)
 
     def _start(self, plan: RunPlan) -> Outcome:
         hosts = self._hosts()
@@ -539,7 +551,7 @@ class RunEffects:
             run,
             self._slice,
             attempt,
-            disks=disks_for_manifest(self._services, self._slice),
+            disks=disks_for_manifest(self._services, self._slice, attempt.hosts),
             mounts=mounts_for_manifest(self._slice),
         )
 

@@ -87,11 +87,14 @@ def note_disks(services: Services, record: SliceRecord, rows: Sequence[Mapping[s
         note_mounted(services, refs_in_zone(services, record.spec.disks, record.spec.zone), rows)
 
 
-def disks_for_manifest(services: Services, record: SliceRecord | None) -> list[dict[str, Any]]:
-    """What a run has of disks: with the copy's generation, its snapshot and the id of its file system."""
+def disks_for_manifest(
+    services: Services, record: SliceRecord | None, hosts: Sequence[Mapping[str, str]] = ()
+) -> list[dict[str, Any]]:
+    """What a run has of disks: with the copy's generation, its snapshot, and what was seen on its `hosts`: how
+    many have it, and the id of its file system."""
     if record is None or not record.spec.disks:
         return []
     from tpuctl.disks.follow import disk_rows
     from tpuctl.disks.restore import refs_in_zone
 
-    return disk_rows(services, refs_in_zone(services, record.spec.disks, record.spec.zone))
+    return disk_rows(services, refs_in_zone(services, record.spec.disks, record.spec.zone), hosts)

@@ -8,29 +8,22 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import StepDone
 from tpuctl.engine.reconcile import Outcome
-from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import HOST_TIME_S, TimedRemote
 from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, provision
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted
-from tpuctl.model.records import Doubt, SliceRecord, SliceState
+from tpuctl.model.records import Doubt, SliceState
 from tpuctl.model.verdict import Blocked, Done, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
-from tpuctl.slices.disks import attach_disks, desired_disks, note_disks
+from tpuctl.slices.disks import attach_disks, note_disks
 from tpuctl.slices.environment import share_environment
-from tpuctl.slices.mounts import desired_mounts
+from tpuctl.slices.revisit import desired_on_hosts
 from tpuctl.transfer.prepare import deliver_files
 
 TOLD_AFTER = 3
 """Tries after which a person is asked to look at what fails; it goes on being tried."""
-
-
-def desired_on_hosts(services: Services, record: SliceRecord) -> Sequence[Kind]:
-    """What a slice requires of each host by itself, in the order of the work: a disk before what is mounted on
-    it."""
-    return (*desired_disks(services, record), *desired_mounts(services, record))
 
 
 def hosts_answered(context: ReconcileContext) -> Outcome:

@@ -8,19 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
-from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Facts
-from tpuctl.hosts.targets import host_targets
-from tpuctl.model.cloud import HostTarget
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import find_slice, get_slice, save
+from tpuctl.state.repository import find_slice, get_slice
 
 if TYPE_CHECKING:
     from tpuctl.mounts.hosts import Mounted
@@ -104,38 +98,6 @@ def desired_mounts(services: Services, record: SliceRecord) -> list[Mounted]:
     return kinds_of(services, record)
 
 
-class Revisited(Struct, frozen=True):
-    """What is wrong with the mounts of a slice, empty for nothing; `mends`: the slice went back to be
-    initialized, which mounts them again. That helps nothing where a bucket does not answer."""
-
-    why: str = ""
-    mends: bool = False
-
-
-def revisit_mounts(services: Services, name: str) -> Revisited:
-    """Asks the hosts of a ready slice for its mounts, which come back by themselves while their keepers live;
-    where one is not as asked, the slice goes back to be initialized."""
-    stored = get_slice(services, name)
-    record = stored.record
-    kinds = desired_mounts(services, record)
-    if not kinds or record.state is not SliceState.READY:
-        return Revisited()
-    sections = sorted({section for kind in kinds for section in kind.sections})
-    agent = HostAgent(services.remote, services.agent_source)
-    answers = agent.facts(host_targets(services, record), lambda _: {"sections": sections})
-    why = next((said for answer in answers if (said := _trouble(answer.value, answer.worker, kinds))), "")
-    if why:
-        with take_lease(services, name) as lease:
-            record_decision(services, record.key, "mounts", why, fence=lease.fence)
-            save(services, stored, replace(record, state=SliceState.INITIALIZING))
-        return Revisited(why, mends=True)
-    gone = lost_buckets(services, record)
-    if gone:
-        path = next(each.path for each in record.spec.mounts if each.bucket == gone[0])
-        return Revisited(f"the bucket gs://{gone[0]} is gone: tpuctl mount rm {path} --on {name}")
-    return Revisited(_first_sick([(answer.worker, answer.value) for answer in answers], kinds))
-
-
 def lost_buckets(services: Services, record: SliceRecord | None) -> tuple[str, ...]:
     """The buckets of a slice that are gone."""
     if record is None or not record.spec.mounts:
@@ -146,16 +108,8 @@ def lost_buckets(services: Services, record: SliceRecord | None) -> tuple[str, .
     return tuple(each for each in buckets if is_gone(services, each))
 
 
-def sick_on_hosts(agent: HostAgent, targets: Sequence[HostTarget], kinds: Sequence[Mounted]) -> str:
-    """The first mount that is not well on a host that answers, in words; empty for none."""
-    if not kinds:
-        return ""
-    sections = sorted({section for kind in kinds for section in kind.sections})
-    answers = agent.facts(targets, lambda _: {"sections": sections})
-    return _first_sick([(answer.worker, answer.value) for answer in answers], kinds)
-
-
-def _first_sick(hosts: Sequence[tuple[int, Facts | None]], kinds: Sequence[Mounted]) -> str:
+def first_sick(hosts: Sequence[tuple[int, Facts | None]], kinds: Sequence[Mounted]) -> str:
+    """The first mount that is not well by what hosts say, in words; empty for none."""
     from tpuctl.mounts.hosts import WELL, health
 
     said = (
@@ -165,16 +119,6 @@ def _first_sick(hosts: Sequence[tuple[int, Facts | None]], kinds: Sequence[Mount
         if facts is not None and health(facts, kind) != WELL
     )
     return next(said, "")
-
-
-def _trouble(facts: Facts | None, worker: int, kinds: Sequence[Mounted]) -> str:
-    """Of a host that does not answer others judge."""
-    from tpuctl.mounts.hosts import health
-
-    bad = next((kind for kind in kinds if facts is not None and kind.plan(facts)), None)
-    if bad is None or facts is None:
-        return ""
-    return f"worker {worker}: {bad.ref.path}: {health(facts, bad)}"
 
 
 def mounts_for_manifest(record: SliceRecord | None) -> list[dict[str, Any]]:

@@ -24,10 +24,10 @@ from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.desired import never_sent
 from tpuctl.slices.effects import apply_effect
 from tpuctl.slices.enrollment import send_own_key
-from tpuctl.slices.mounts import revisit_mounts
 from tpuctl.slices.observe import Observation, observe_again, observe_slice
 from tpuctl.slices.plan import SlicePlan, plan_slice
 from tpuctl.slices.probing import PartitionCheck, probe_workers
+from tpuctl.slices.revisit import revisit
 from tpuctl.slices.states import Effect, SliceEvent
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
@@ -157,7 +157,7 @@ def wait_for_slice(services: Services, name: str, *, deadline: float | None = No
         if unproved and get_slice(services, name).record.state is SliceState.READY:
             _doubt_if_silent(services, name)
             with suppress(LeaseHeldError, StaleRecordError):  # else somebody is at work on it already
-                revisit_mounts(services, name)
+                revisit(services, name)
         unproved = False
         outcome, observation = advance_slice(services, name)
         usual.saw(observation.record)

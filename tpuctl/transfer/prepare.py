@@ -22,6 +22,8 @@ from tpuctl.transfer.lacking import CODE
 from tpuctl.transfer.tree import Blob, Content, make_tree
 
 T = TypeVar("T")
+BROKEN = "promise"
+"""A host refuses: it has not, or no more, what a run was promised of it."""
 
 
 CLOSED_TO_US = frozenset({FailureKind.AUTH, FailureKind.HOST_KEY})
@@ -41,6 +43,7 @@ def require_all(replies: Sequence[Reply[Any]], what: str) -> None:
             "workers": [reply.worker for reply in bad],
             "unreached": [reply.worker for reply in bad if reply.result.failure is not None],
             "refused": [reply.worker for reply in bad if reply.result.failure is FailureKind.AUTH],
+            "broken": [reply.worker for reply in bad if reply.error == BROKEN],
         },
     )
 
@@ -89,13 +92,15 @@ def prepare_on(
     owner: str,
     until: float | None = None,
     send_first: bool = False,
+    promised: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
 ) -> list[PrepareReply] | str:
     """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
     free port. Returns what is waited for when that takes longer than a step may; the same call goes on there.
 
     `owner` names what hosts copy from each other for this, also between two steps (see `host_copies`).
     `until` is when the step ends, by this machine's clock. `send_first`: hosts that answer slowly are not asked
-    first whether they lack anything, so that in each of several steps there is time to send.
+    first whether they lack anything, so that in each of several steps there is time to send. `promised`: what
+    each worker has to have, or it refuses.
 
     Raises PartialError when a worker does not acknowledge.
     """
@@ -106,7 +111,8 @@ def prepare_on(
 
     def request(target: HostTarget) -> Mapping[str, Any]:
         want_port = target.worker == first
-        return {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle, "want_port": want_port}
+        said = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle, "want_port": want_port}
+        return {**said, "promised": list(promised.get(target.worker, ()))} if promised else said
 
     lacks = {"area": CODE.area, "tree": bundle, "copy": copy_name(job, bundle, "fetch")}
     done: dict[int, PrepareReply] = {}

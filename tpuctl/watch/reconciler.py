@@ -24,11 +24,11 @@ from tpuctl.runs.reconcile import silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.desired import goes_after_run, request_down
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
-from tpuctl.slices.mounts import revisit_mounts
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
 from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
 from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.reconcile import advance_slice
+from tpuctl.slices.revisit import is_revisited, revisit
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
 from tpuctl.state.repository import R, Versioned, find_slice, get_run, get_slice, load_run, load_slice
@@ -160,7 +160,7 @@ class _Pass:
             if stored.record.name not in with_run and not self._at_rest(one):
                 lines.append(self._unused(one.observation.record) or self._slice_line(one))
         lines += self._keys(planned, now)
-        lines += self._mounts(with_run)
+        lines += self._revisits(with_run)
         lines += self._lifetimes(with_run)
         lines += [self._run_line(run, planned.get(run.slice_name)) for run in self._runs]
         return lines
@@ -172,7 +172,7 @@ class _Pass:
             record = one.observation.record
             if record.name in with_run:
                 continue
-            if one.probes or _ends_when_idle(record) or _has_mounts(record):
+            if one.probes or _ends_when_idle(record) or is_revisited(record):
                 found.append(Demand(record.key, record.spec.hosts, in_need=one.probes))
         for run in self._runs:
             under = planned.get(run.slice_name)
@@ -219,15 +219,16 @@ class _Pass:
             lines.append(_guarded(listed.name, work))
         return _that_say(lines)
 
-    def _mounts(self, with_run: Collection[str]) -> list[PassLine]:
-        """Looks at the mounts of ready slices. With a look at a run its hosts say how its mounts are."""
+    def _revisits(self, with_run: Collection[str]) -> list[PassLine]:
+        """Looks at the disks and mounts of ready slices. With a look at a run its hosts say how its mounts
+        are."""
         lines = []
-        for listed in (each.record for each in self._slices if _has_mounts(each.record)):
+        for listed in (each.record for each in self._slices if is_revisited(each.record)):
             if listed.name in with_run or listed.key not in self._admitted:
                 continue
 
             def work(name: str = listed.name) -> PassLine:
-                found = revisit_mounts(self._services, name)
+                found = revisit(self._services, name)
                 if not found.mends:
                     result = PassResult.FAILED if found.why else PassResult.DONE
                     return PassLine(name, result, found.why, acted=False)
@@ -363,11 +364,6 @@ def _ends_when_idle(record: SliceRecord) -> bool:
     """Whether hosts are asked how they are used."""
     idle = record.lifetime is not None and record.lifetime.idle_s is not None
     return idle and record.state is SliceState.READY and record.desired is Desired.UP
-
-
-def _has_mounts(record: SliceRecord) -> bool:
-    """Whether hosts are asked how their mounts are."""
-    return bool(record.spec.mounts) and record.state is SliceState.READY and record.desired is Desired.UP
 
 
 def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:

@@ -1,0 +1,105 @@
+"""What a slice has beside its TPU, looked at again once it is ready: disks and mounts are gone after a reboot
+of hosts, of which the cloud says nothing. One protocol for all kinds, in passes, by `up` and before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tpuctl.engine.services import Services
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.provision import Kind
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.cloud import HostTarget
+from tpuctl.model.records import Desired, SliceRecord, SliceState
+from tpuctl.slices.disks import desired_disks
+from tpuctl.slices.mounts import desired_mounts, first_sick, lost_buckets
+from tpuctl.state.journal import record_decision
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import get_slice, save
+
+
+class Revisited(Struct, frozen=True):
+    """What is wrong with the disks and mounts of a slice, empty for nothing; `mends`: the slice went back to be
+    initialized, which mounts them again. That helps nothing where a bucket does not answer."""
+
+    why: str = ""
+    mends: bool = False
+
+
+class Revisitable(Kind, Protocol):
+    """What hosts may lose while they live."""
+
+    @property
+    def column(self) -> str:
+        """Its column in the host's row of a manifest."""
+        ...
+
+    def promise(self, row: Mapping[str, str]) -> Mapping[str, Any]:
+        """What a host whose `row` says that it is there has to have until a program starts."""
+        ...
+
+    def trouble(self, facts: Facts) -> str:
+        """What is wrong with it on this host, in words; empty where all is as asked."""
+        ...
+
+
+def desired_on_hosts(services: Services, record: SliceRecord) -> Sequence[Revisitable]:
+    """What a slice requires of each host by itself, in the order of the work: a disk before what is mounted on
+    it."""
+    return (*desired_disks(services, record), *desired_mounts(services, record))
+
+
+def is_revisited(record: SliceRecord) -> bool:
+    """Whether hosts are asked how its disks and mounts are."""
+    ready = record.state is SliceState.READY and record.desired is Desired.UP
+    return ready and bool(record.spec.disks or record.spec.mounts)
+
+
+def revisit(services: Services, name: str) -> Revisited:
+    """Asks the hosts of a ready slice for its disks, and for its mounts, which come back by themselves while
+    their keepers live; where one is not as asked, the slice goes back to be initialized."""
+    stored = get_slice(services, name)
+    record = stored.record
+    kinds = desired_on_hosts(services, record)
+    if not kinds or record.state is not SliceState.READY:
+        return Revisited()
+    answers = _ask(HostAgent(services.remote, services.agent_source), host_targets(services, record), kinds)
+    why = next((said for worker, facts in answers if (said := _trouble(facts, worker, kinds))), "")
+    if why:
+        with take_lease(services, name) as lease:
+            record_decision(services, record.key, "mounts", why, fence=lease.fence)
+            save(services, stored, replace(record, state=SliceState.INITIALIZING))
+        return Revisited(why, mends=True)
+    gone = lost_buckets(services, record)
+    if gone:
+        path = next(each.path for each in record.spec.mounts if each.bucket == gone[0])
+        return Revisited(f"the bucket gs://{gone[0]} is gone: tpuctl mount rm {path} --on {name}")
+    mounts = desired_mounts(services, record)
+    return Revisited(first_sick(answers, mounts) if mounts else "")
+
+
+def sick_on_hosts(services: Services, agent: HostAgent, targets: Sequence[HostTarget], of: SliceRecord) -> str:
+    """The first mount of a slice that is not well on a host that answers, in words; empty for none."""
+    mounts = desired_mounts(services, of)
+    return first_sick(_ask(agent, targets, mounts), mounts) if mounts else ""
+
+
+def _ask(
+    agent: HostAgent, targets: Sequence[HostTarget], kinds: Sequence[Revisitable]
+) -> list[tuple[int, Facts | None]]:
+    sections = sorted({section for kind in kinds for section in kind.sections})
+    answers = agent.facts(targets, lambda _: {"sections": sections})
+    return [(answer.worker, answer.value) for answer in answers]
+
+
+def _trouble(facts: Facts | None, worker: int, kinds: Sequence[Revisitable]) -> str:
+    """Of a host that does not answer others judge."""
+    bad = next((kind for kind in kinds if facts is not None and kind.plan(facts)), None)
+    if bad is None or facts is None:
+        return ""
+    return f"worker {worker}: {bad.name}: {bad.trouble(facts)}"
