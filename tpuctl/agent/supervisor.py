@@ -33,7 +33,7 @@ from processes import (
     split_status,
 )
 from state import look
-from survivors import MARK, mark_of
+from survivors import MARK, is_holder, mark_of
 
 LEFT_MAX = 40  # of what could not be ended is named, so that the end of an attempt stays small
 
@@ -270,8 +270,9 @@ def begin_progress(attempt, pattern):
 
 
 def kept_processes(attempt):
-    """Services that an operation began, with their children: they outlive its job."""
-    found = set()
+    """Services that an operation began, with their children: they outlive its job. So does what holds a file
+    system, which ends by itself, and by the id of the hold only."""
+    found = {pid for pid in descendants(os.getpid()) if is_holder(pid)}
     for pid, start in read_json(attempt.path(KEPT)) or []:
         if is_alive(pid, start):
             found |= {pid} | descendants(pid)

@@ -11,6 +11,7 @@ from base import SCHEMA, read_json, write_json
 from processes import descendants, is_alive, process_stat, signal, signal_all
 
 MARK = "TPUCTL_SUPERVISOR"
+HOLDER = "tpuctl-hold"  # an argument of what holds a file system (see `freeze.py`)
 NAMED = 8
 
 
@@ -30,7 +31,7 @@ def left_alone(status):
             found.add(int(name))
     for pid in list(found):
         found |= descendants(pid)
-    return sorted(pid for pid in found if pid != os.getpid() and living(pid))
+    return sorted(pid for pid in found if pid != os.getpid() and living(pid) and not is_holder(pid))
 
 
 def environment(pid):
@@ -44,6 +45,16 @@ def environment(pid):
 def living(pid):
     found = process_stat(pid)
     return found is not None and found[0] not in (b"Z", b"X")
+
+
+def is_holder(pid):
+    """Whether a process is one that holds a file system. Nobody but root can make one look so."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            words = file.read().split(b"\0")
+        return words[7:8] == [HOLDER.encode()] and os.stat("/proc/%d" % pid).st_uid == 0
+    except OSError:
+        return False  # gone meanwhile
 
 
 def still_alive(left):
