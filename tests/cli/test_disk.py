@@ -99,6 +99,24 @@ BAD: list[tuple[str, int, str, str]] = [
         "tpuctl disk clone data, which holds the file system still",
     ),
     ("clone data --to big --from-snapshot none", 5, "no snapshot called none", "tpuctl disk show data"),
+    ("attach data --to dev --allow zone", 2, "zone cannot be allowed", "without --allow zone"),
+    (
+        "create large --zone us-east5-b",
+        2,
+        "need disks of different types: pd-balanced for v5e, v5p; hyperdisk-balanced for v6e",
+        "--for v6e",
+    ),
+    ("create large --zone us-east5-b --for v6x-8", 2, "there is no accelerator type", "tpuctl types"),
+    (
+        "create large --zone us-east5-b --for v6e --type pd-balanced",
+        2,
+        "v6e has no pd-balanced disks",
+        "one of hyperdisk-balanced",
+    ),
+    ("clone data --to big --for v6e", 2, "--to big says what the copy is for", "without --for"),
+    ("clone data --zone us-east5-b", 2, "pd-balanced for v5e, v5p; hyperdisk-ml for v6e", "--for v6e"),
+    ("throughput data 500 --yes", 2, "is a pd-balanced disk, and its throughput cannot be set", "disk ls"),
+    ("throughput none 500 --yes", 5, "no disk called none", "tpuctl disk ls"),
     ("resize data --size 10 --yes", 2, "disks only grow", "--size 21"),
     ("repair data", 2, "which slice? you have big, dev", "--on big"),
     ("repair data --on dev", 2, "data is no copy", "tpuctl disk mount"),
@@ -217,6 +235,27 @@ def test_a_copy_elsewhere_goes_through_a_snapshot(session: Session) -> None:
     session.type("disk", "rm", f"data-g1-{ZONE}", "--yes")
     session.type("disk", "rm", copy["name"], "--yes")
     assert named(session) == ["data"]
+
+
+def test_a_copy_for_v6e_can_be_attached_there_and_made_faster(session: Session) -> None:
+    """What a hint advises for a slice of v6e gives a disk that it can have."""
+    zone = "us-east5-b"
+    session.type("disk", "create", "model", "--size", "10", "--zone", zone, "--for", "v6e-8")
+    [row] = [each for each in session.json("disk", "ls") if each["name"] == "model"]
+    assert (row["type"], row["usd_per_month"]) == ("hyperdisk-balanced", 0.6)
+    up = ("up", "v6e-16", "new", "--spot", "--pay", "--zone", zone, "--dry-run", "--disk")
+    refused = " ".join(session.type(*up, "model", status=2).stderr.split())
+    assert f"tpuctl disk clone model --zone {zone} --for v6e-16" in refused
+    session.type("disk", "clone", "model", "--zone", zone, "--for", "v6e-16")
+    [copy] = [each for each in session.json("disk", "ls") if each["master"] == "model" and each["generation"]]
+    assert copy["type"] == "hyperdisk-ml"
+    session.type(*up, "model-g1")
+    session.type("disk", "throughput", "model-g1", "800", status=2)  # without --yes and a terminal
+    done = session.json("disk", "throughput", "model-g1", "800", "--yes")
+    assert (done["was"], done["throughput_mib_s"], done["usd_per_month"]) == (400, 800, 96.8)
+    again = session.type("disk", "throughput", "model-g1", "900", "--yes", status=2)
+    assert f"the same command at {done['next_at']}" in " ".join(again.stderr.split())
+    session.type("disk", "rm", "model", "model-g1", "--yes")
 
 
 def test_a_master_of_its_own_comes_of_a_disk_in_another_zone_also_after_a_kill(session: Session) -> None:

@@ -31,6 +31,7 @@ def said(findings: Any) -> dict[str, str]:
     return {each.rule: str(each.policy) for each in findings}
 
 
+SHARED_ML = {"type": "hyperdisk-ml", "access_mode": "READ_ONLY_MANY"}
 CASES: list[tuple[str, dict[str, Any], DiskMode, dict[str, Any], dict[str, str]]] = [
     ("a writer on one host", {}, RW, {}, {}),
     ("readers on a slice", {}, RO, {"hosts": 4}, {}),
@@ -75,6 +76,21 @@ CASES: list[tuple[str, dict[str, Any], DiskMode, dict[str, Any], dict[str, str]]
     ),
     ("ten readers", {}, RO, {"hosts": 10}, {}),
     ("eleven readers", {}, RO, {"hosts": 11}, {"readers": "warn"}),
+    (
+        "ml with enough for its readers",
+        {**SHARED_ML, "throughput_mib_s": 6400, "users": tuple("abcd")},
+        RO,
+        {"generation": "v6e", "hosts": 60},
+        {},
+    ),
+    (
+        "ml with too little for those that come back, too",
+        {**SHARED_ML, "throughput_mib_s": 6400},
+        RO,
+        {"generation": "v6e", "hosts": 60, "others": 5},
+        {"readers-throughput": "deny"},
+    ),
+    ("ml of few readers", {**SHARED_ML, "throughput_mib_s": 400}, RO, {"generation": "v6e", "hosts": 20}, {}),
     ("not ready", {"status": "RESTORING"}, RO, {}, {"not-ready": "deny"}),
     ("127 disks", {}, RO, {"disks": tuple(DataDisk("z", f"d{n}", RO) for n in range(127))}, {"disks": "deny"}),
 ]
@@ -122,7 +138,6 @@ def with_disks(count: int) -> tuple[DataDisk, ...]:
     return tuple(DataDisk("z", f"d{n}", RO) for n in range(count))
 
 
-ML = {"type": "hyperdisk-ml", "access_mode": "READ_ONLY_MANY"}
 MET: dict[str, tuple[Judge, Judge]] = {
     "type": (
         attaching(RO, {"type": "pd-standard"}, generation="v5e"),
@@ -140,8 +155,12 @@ MET: dict[str, tuple[Judge, Judge]] = {
         attaching(RO, {"type": "hyperdisk-balanced"}, generation="v6e"),
         attaching(RW, {"type": "hyperdisk-balanced"}, generation="v6e"),
     ),
-    "access-mode": (attaching(RW, ML, generation="v6e"), attaching(RO, ML, generation="v6e")),
+    "access-mode": (attaching(RW, SHARED_ML, generation="v6e"), attaching(RO, SHARED_ML, generation="v6e")),
     "readers": (attaching(RO, hosts=11), attaching(RO, hosts=10)),
+    "readers-throughput": (
+        attaching(RO, {**SHARED_ML, "throughput_mib_s": 2000}, generation="v6e", hosts=21),
+        attaching(RO, {**SHARED_ML, "throughput_mib_s": 2100}, generation="v6e", hosts=21),
+    ),
     "disks": (attaching(RO, disks=with_disks(127)), attaching(RO, disks=with_disks(126))),
     "not-ready": (attaching(RO, {"status": "RESTORING"}), attaching(RO)),
     "size": (making("pd-balanced", 9), making("pd-balanced", 10)),
@@ -170,6 +189,11 @@ def test_every_rule_allows_warns_and_denies_as_its_row_says(rule: str, policy: P
         return
     with pytest.raises(UsageError) as caught:
         refuse(findings)
+    if TABLE["rules"][rule].get("firm"):
+        assert "--allow" not in str(caught.value.hint)
+        with pytest.raises(UsageError, match=f"{rule} cannot be allowed"):
+            DiskRules(TABLE, [rule])
+        return
     assert str(caught.value.hint).endswith(f"or, at your own risk, --allow {rule}")
     with pytest.raises(UsageError) as caught:
         refuse(findings, "tpuctl disk attach d --to s")

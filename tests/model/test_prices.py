@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.model.cloud import Tier
-from tpuctl.model.prices import price_per_hour
-from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.cloud import CloudResource, ResourceKind, Tier
+from tpuctl.model.prices import HOURS_PER_MONTH, price_per_hour
+from tpuctl.model.shipped_files import load_accelerators, load_other_prices
 
 CATALOG = load_accelerators()
 
@@ -34,3 +34,22 @@ def test_a_slice_costs_its_chips(name, zone, tier, price):
 )
 def test_an_unknown_price_is_none(name, zone, tier):
     assert price_per_hour(CATALOG, CATALOG.get(name), zone, tier) is None
+
+
+@pytest.mark.parametrize(
+    ("throughput", "iops", "month"),
+    [(None, None, 6.0), (140, 3000, 6.0), (290, 3000, 15.0), (140, 4000, 12.0), (100, 2000, 6.0)],
+)
+def test_a_disk_has_one_price_and_what_its_type_includes_is_free(throughput, iops, month):
+    prices = load_other_prices()
+    asset = CloudResource(
+        ResourceKind.DISK,
+        "d",
+        "us-east5-b",
+        "hyperdisk-balanced",
+        size_gib=100.0,
+        throughput_mib_s=throughput,
+        iops=iops,
+    )
+    assert prices.disk_month("hyperdisk-balanced", 100, throughput, iops) == pytest.approx(month)
+    assert prices.per_hour(asset) == pytest.approx(month / HOURS_PER_MONTH)

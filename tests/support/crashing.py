@@ -19,7 +19,14 @@ CLOUD_CHANGES = {
     "delete_node",
     "delete_queued",
 }
-DISK_CHANGES = {"create_disk", "create_snapshot", "resize_disk", "delete_disk", "delete_snapshot"}
+DISK_CHANGES = {
+    "create_disk",
+    "create_snapshot",
+    "resize_disk",
+    "set_throughput",
+    "delete_disk",
+    "delete_snapshot",
+}
 
 
 class Crash(BaseException):

@@ -81,6 +81,11 @@ class GoogleDisks:
         path = f"{self._path(zone, name)}/resize"
         return self._change("POST", path, f"resize disk {name} in {zone}", {"sizeGb": str(size_gib)})
 
+    def set_throughput(self, zone: str, name: str, mib_s: int) -> ComputeOperation:
+        path = f"{self._path(zone, name)}?paths=provisionedThroughput"
+        body = {"name": name, "provisionedThroughput": str(mib_s)}
+        return self._change("PATCH", path, f"change the throughput of disk {name} in {zone}", body)
+
     def delete_disk(self, zone: str, name: str) -> ComputeOperation | None:
         return self._delete(self._path(zone, name), f"delete disk {name} in {zone}")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tpuctl.disks.fitting import Purpose, shared_type_in
 from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_record, list_records, new_record
-from tpuctl.disks.restore import plan_restore
+from tpuctl.disks.restore import find_in_zone, plan_restore
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import place_of, writer_of
 from tpuctl.engine.services import Services
@@ -30,6 +31,8 @@ class CloneRequest(Struct, frozen=True):
     path: str = ""
     zone: str = ""
     type: str = ""
+    purpose: Purpose = Purpose()
+    """What a copy that goes to no slice is for."""
     throughput_mib_s: int | None = None
     snapshot_only: bool = False
     from_snapshot: str = ""
@@ -68,11 +71,13 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     target = None if request.to is None else get_slice(services, request.to).record
     place = place_of(services, target) if target is not None else None
     zone = place.zone if place is not None else request.zone or disk.zone
-    generation = place.generation if place is not None else ""
-    kind = request.type or (disk.type if request.rw else rules.shared_type(disk.type, generation))
+    goal = Purpose(place.generation, place.hosts) if place is not None else request.purpose
+    kind = request.type or (disk.type if request.rw else _type_of(rules, disk, zone, goal, request))
     if kind is None:
-        raise UsageError(f"no copy of a {disk.type} disk can be shared on {generation}", hint="--type")
-    readers = place.hosts if place is not None else 1
+        raise UsageError(
+            f"no copy of a {disk.type} disk can be shared on {goal.generation or zone}", hint="--type"
+        )
+    readers = goal.hosts
     throughput = request.throughput_mib_s or rules.throughput_for(kind, disk.size_gib, readers)
     by_snapshot = kind != disk.type or zone != disk.zone or request.snapshot_only or bool(request.from_snapshot)
     if request.rw:
@@ -94,7 +99,8 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     record = replace(record, request=wanted, snapshot=snapshot)
     findings = rules.check_new(kind, disk.size_gib, throughput)
     findings += rules.check_master(kind) if request.rw else []
-    born = DiskInfo(record.name, zone, "", kind, disk.size_gib, "READY", wanted.access_mode)
+    findings += rules.check_type(kind, goal.generation) if place is None else []
+    born = DiskInfo(record.name, zone, "", kind, disk.size_gib, "READY", wanted.access_mode, throughput)
     if place is not None:
         findings += rules.check_attach(born, DiskMode.READ_ONLY, place)
     refuse(findings)
@@ -111,6 +117,13 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     if target is not None:
         check_free(services, target, record.name, path)
     return Plan(record, master, disk, target, path, tuple(warnings(findings)), on)
+
+
+def _type_of(rules: DiskRules, disk: DiskInfo, zone: str, goal: Purpose, request: CloneRequest) -> str | None:
+    """The type of a copy for readers; a snapshot alone can become a disk of any type."""
+    if request.snapshot_only:
+        return rules.shared_type(disk.type, goal.generation) or disk.type
+    return shared_type_in(rules, disk.type, zone, goal.generation)
 
 
 def _check_together(request: CloneRequest) -> None:
@@ -167,12 +180,15 @@ def _plan_elsewhere(
     services: Services, rules: DiskRules, copy: DiskRecord, disk: DiskInfo, request: CloneRequest
 ) -> Plan:
     """The same clone in another zone, maybe of another type: all that can be made of a clone."""
-    kind, rate = request.type, request.throughput_mib_s
-    can = CloneRequest(copy.name, zone=request.zone, type=kind, throughput_mib_s=rate)
+    kind, rate, goal = request.type, request.throughput_mib_s, request.purpose
+    can = CloneRequest(copy.name, zone=request.zone, type=kind, purpose=goal, throughput_mib_s=rate)
     if not request.zone or request != can:
         hint = f"tpuctl disk clone {copy.master}; for another zone: tpuctl disk clone {copy.name} --zone ZONE"
         raise UsageError(f"{copy.name} is a copy of {copy.master}", hint=hint)
-    found = plan_restore(services, rules, copy, request.zone, kind, rate)
+    fits = kind
+    if not kind and find_in_zone(services, copy.name, request.zone) is None:
+        fits = shared_type_in(rules, copy.request.type, request.zone, goal.generation) or ""
+    found = plan_restore(services, rules, copy, request.zone, fits, rate, readers=goal.hosts)
     there, has = found.record, found.record.request
     for flag, differs in (
         ("type", kind not in ("", has.type)),

@@ -96,9 +96,10 @@ def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str
     if record.generation and mode is DiskMode.READ_WRITE:
         raise UsageError(f"{record.name} is a copy, and copies are read", hint=f"--disk {record.name}:ro")
     if not record.generation and mode is DiskMode.READ_ONLY:
-        newest = f"tpuctl disk clone {record.name}"
+        goal = f"--zone {spec.zone} --for {spec.accelerator_type}"
         raise UsageError(
-            f"{record.name} is a master, and one host writes to it", hint=f"{newest}, then its copy"
+            f"{record.name} is a master, and one host writes to it",
+            hint=f"tpuctl disk clone {record.name} {goal}, then --disk with that clone",
         )
     ref = DiskRef(record.name, asked.path or f"/mnt/{record.master}", mode)
     _check_rules(services, record, ref, spec, name)
@@ -119,14 +120,15 @@ def plan_clone_in(services: Services, record: DiskRecord, zone: str, spec: Slice
     """What disk `record` is in a zone, for a slice like `spec`, whose type it gets there. Raises ConflictError
     for a master that is elsewhere."""
     kind = type_in(record.request.type, spec, shared=True) or ""
-    return plan_restore(services, DiskRules(load_disk_rules()), record, zone, kind)
+    return plan_restore(services, DiskRules(load_disk_rules()), record, zone, kind, readers=spec.hosts)
 
 
 def _check_zones(services: Services, record: DiskRecord, zones: Sequence[str], spec: SliceSpec) -> None:
     """A clone can be where the slice is, if that may take its time and money: said here, before anything is."""
     place = record.request.zone
     if not record.generation and list(zones) != [place]:
-        hint = f"--zone {place}; or a clone: tpuctl disk clone {record.master} --zone {zones[-1]}"
+        goal = f"--zone {zones[-1]} --for {spec.accelerator_type}"
+        hint = f"--zone {place}; or a clone: tpuctl disk clone {record.master} {goal}"
         raise UsageError(f"disk {record.name} is in {place}, the slice may be in {', '.join(zones)}", hint=hint)
     for zone in zones:
         plan = plan_clone_in(services, record, zone, spec)
@@ -142,10 +144,13 @@ def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: Sli
     if record.generation:
         there = plan_clone_in(services, record, spec.zone, spec).record.request
         disk = replace(disk, type=there.type, access_mode=there.access_mode or disk.access_mode)
+        if there.zone != disk.zone:  # it is restored with the throughput that it needs
+            disk = replace(disk, users=(), throughput_mib_s=there.throughput_mib_s)
     own = find_slice(services, name) if disk.users and name else None
     nodes = nodes_of(services, own.record).values() if own is not None else ()
     disks = tuple(dict.fromkeys(each for node in nodes if node is not None for each in node.data_disks))
-    place = Place("the slice", disk.zone, generation, spec.hosts, disks)
+    others = readers_besides(services, disk.name, name)
+    place = Place("the slice", disk.zone, generation, spec.hosts, disks, others=others)
     findings = DiskRules(load_disk_rules()).check_attach(disk, ref.mode, place)
     refuse(findings, f"without this disk, and then tpuctl disk attach {disk.name} --to {name or 'SLICE'}")
     writers = followed_by(services, disk.name) if ref.mode is DiskMode.READ_WRITE else []
@@ -195,6 +200,11 @@ def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> N
         if disk.users and each.mode is DiskMode.READ_WRITE:
             hint = f"tpuctl disk detach {each.name}"
             raise ConflictError(f"disk {each.name} is used by {disk.users[0]}", hint=hint)
+        if each.mode is DiskMode.READ_ONLY:
+            others = readers_besides(services, each.name, record.name)
+            have = tuple(dict.fromkeys(entry for known in there for entry in known))
+            place = Place(record.name, zone, "", record.spec.hosts, have, others=others)
+            refuse(DiskRules(load_disk_rules()).check_readers(disk, place))
 
     def add(now: tuple[DataDisk, ...]) -> tuple[DataDisk, ...]:
         return (*now, *(each for each in wanted if each not in now))
@@ -267,6 +277,12 @@ def followed_by(services: Services, disk: str) -> list[str]:
     """Slices that have a disk in their specification: it is theirs, too, while they have no hosts."""
     live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
     return [each.name for each in live if disk in {ref.name for ref in _refs_of(services, each)}]
+
+
+def readers_besides(services: Services, disk: str, name: str) -> int:
+    """Hosts of other slices than `name` that have a disk in their specification, also while they are gone."""
+    others = [each for each in followed_by(services, disk) if each != name]
+    return sum(get_slice(services, each).record.spec.hosts for each in others)
 
 
 def _refs_of(services: Services, record: SliceRecord) -> Refs:

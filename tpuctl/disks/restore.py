@@ -84,9 +84,11 @@ def plan_restore(
     zone: str,
     kind: str = "",
     throughput_mib_s: int | None = None,
+    *,
+    readers: int = 1,
 ) -> Restore:
-    """Reads and decides; changes nothing. `kind`: the type that it gets in that zone, empty for its own. Raises
-    ConflictError for a master, which is in one place only."""
+    """Reads and decides; changes nothing. `kind`: the type that it gets in that zone, empty for its own; it is
+    for so many `readers`. Raises ConflictError for a master, which is in one place only."""
     there = find_in_zone(services, source.name, zone)
     if there is not None:
         return Restore(source, there)
@@ -100,12 +102,15 @@ def plan_restore(
     name = _name_in(source.name, zone)
     wanted = replace(request, name=name, zone=zone, source_disk="", source_snapshot=snapshot)
     findings, as_type = [], ""
+    needed = rules.throughput_for(kind or request.type, request.size_gib, readers)
     if kind not in ("", request.type) or throughput_mib_s is not None:
         kind = kind or request.type
-        throughput = throughput_mib_s or rules.throughput_for(kind, request.size_gib, 1)
+        throughput = throughput_mib_s or needed
         access = rules.access_mode_for(kind)
         wanted = replace(wanted, type=kind, throughput_mib_s=throughput, access_mode=access)
         findings, as_type = rules.check_new(kind, request.size_gib, throughput), f" as {kind}"
+    elif needed is not None:
+        wanted = replace(wanted, throughput_mib_s=max(needed, request.throughput_mib_s or 0))
     price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)
     minutes = rules.restore_minutes(request.size_gib)
     usd = "at a price that is not known" if price is None else f"about ${price:.2f} a month more"

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.text import counted
 from tpuctl.model.disks import SHARED, DataDisk, DiskInfo, DiskMode
 
 
@@ -19,17 +20,20 @@ class Policy(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """A rule of the table that says something about a case."""
+    """A rule of the table that says something about a case. `firm`: the cloud refuses it, too, so nobody can
+    allow it."""
 
     rule: str
     policy: Policy
     why: str
     hint: str = ""
+    firm: bool = False
 
 
 class Place(Struct, frozen=True):
     """A slice that is to have a disk: `hosts` machines of a generation. `disks` are the data disks of its
-    `nodes` now; `node` is what they are called together."""
+    `nodes` now; `node` is what they are called together. `others` are the hosts of other slices that have the
+    disk in question in their specification, also those that are not there at the moment."""
 
     node: str
     zone: str
@@ -37,6 +41,7 @@ class Place(Struct, frozen=True):
     hosts: int
     disks: tuple[DataDisk, ...] = ()
     nodes: tuple[str, ...] = ()
+    others: int = 0
 
 
 class DiskRules:
@@ -48,12 +53,17 @@ class DiskRules:
         unknown = sorted(self._allowed - set(table["rules"]))
         if unknown:
             raise UsageError(f"no rule {unknown[0]}", hint=f"one of: {', '.join(table['rules'])}")
+        firm = sorted(each for each in self._allowed if table["rules"][each].get("firm"))
+        if firm:
+            why = f"{firm[0]} cannot be allowed: Compute Engine refuses it, too"
+            raise UsageError(why, hint=f"without --allow {firm[0]}")
 
     def _found(self, rule: str, why: str, hint: str = "") -> Finding:
-        policy = Policy(self._table["rules"][rule]["policy"])
+        row = self._table["rules"][rule]
+        policy = Policy(row["policy"])
         if policy is Policy.DENY and rule in self._allowed:
             policy = Policy.WARN
-        return Finding(rule, policy, why, hint)
+        return Finding(rule, policy, why, hint, bool(row.get("firm")))
 
     def types(self, generation: str) -> Mapping[str, str]:
         """Disk type → policy, for what a generation can have; empty for one that is not known."""
@@ -76,7 +86,8 @@ class DiskRules:
         """Everything that the table says of attaching `disk` to the nodes of `place`."""
         found = [*self.check_type(disk.type, place.generation), *self._check_users(disk, mode, place)]
         if disk.zone != place.zone:
-            hint = f"tpuctl disk clone {disk.name} --zone {place.zone}"
+            goal = f" --for {place.generation}" if place.generation else ""
+            hint = f"tpuctl disk clone {disk.name} --zone {place.zone}{goal}"
             found.append(
                 self._found("zone", f"disk {disk.name} is in {disk.zone}, {place.node} in {place.zone}", hint)
             )
@@ -89,7 +100,8 @@ class DiskRules:
             found.append(self._found("pod-read-only", why, f"tpuctl disk clone {disk.name} --to SLICE"))
         limit = self._table["generations"].get(place.generation, {}).get("disks", 128)
         if len(place.disks) + 2 > limit:
-            found.append(self._found("disks", f"{place.node} has {len(place.disks)} data disks, its limit"))
+            many = counted(len(place.disks), "data disk")
+            found.append(self._found("disks", f"{place.node} has {many}, its limit"))
         return [*found, *self._check_shared(disk, mode, place)]
 
     def _check_users(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
@@ -119,14 +131,35 @@ class DiskRules:
         if row.get("access_mode") and disk.access_mode != SHARED:
             why = f"disk {disk.name} has access mode {disk.access_mode or 'none'}; read-only needs {SHARED}"
             found.append(self._found("access-mode", why, copy))
-        limit, readers = row.get("readers"), len(disk.users)
-        readers += 0 if _entry_of(disk, place) is not None else place.hosts
+        limit, readers = row.get("readers"), _readers(disk, place)
         if limit is not None and readers > limit:
             why = f"{disk.type} is documented for {limit} hosts, here {readers}"
             found.append(
                 self._found("readers", why, "users report more; hyperdisk-ml where the generation has it")
             )
-        return found
+        return [*found, *self.check_readers(disk, place)]
+
+    def check_readers(self, disk: DiskInfo, place: Place) -> list[Finding]:
+        """Whether a disk whose throughput is set has enough for all known readers, those of `place` among
+        them."""
+        limits, readers = self._table["throughput"], _readers(disk, place)
+        has = disk.throughput_mib_s
+        if not self.has_throughput(disk.type) or has is None or readers <= limits["many_readers"]:
+            return []
+        needed = limits["per_reader"] * readers
+        if has >= needed:
+            return []
+        why = f"{disk.name} has {has} MiB/s, and {readers} hosts that read it need {needed}"
+        return [self._found("readers-throughput", why, f"tpuctl disk throughput {disk.name} {needed}")]
+
+    def has_throughput(self, kind: str) -> bool:
+        """Whether the throughput of disks of a type is set, and paid for."""
+        return bool(self._table["types"].get(kind, {}).get("throughput"))
+
+    @property
+    def throughput_change_s(self) -> float:
+        """The time between two changes of a disk's throughput."""
+        return float(self._table["throughput"]["change_s"])
 
     def check_new(self, kind: str, size_gib: int, throughput: int | None) -> list[Finding]:
         """Whether a disk can be made so."""
@@ -140,7 +173,7 @@ class DiskRules:
             found.append(
                 self._found("size", f"{kind} disks have {least} to {most} GiB, not {size_gib}", "--size")
             )
-        if throughput is not None and not row.get("throughput"):
+        if throughput is not None and not self.has_throughput(kind):
             found.append(
                 self._found("throughput", f"{kind} has no throughput to set", "leave --throughput out")
             )
@@ -168,7 +201,7 @@ class DiskRules:
     def throughput_for(self, kind: str, size_gib: int, readers: int) -> int | None:
         """The least that is asked for so many readers: what it gets by itself costs a fortune. None for types
         that have none to set."""
-        if not self._table["types"].get(kind, {}).get("throughput"):
+        if not self.has_throughput(kind):
             return None
         limits = self._table["throughput"]
         low, high = self.throughput_range(size_gib)
@@ -227,10 +260,18 @@ def _entry_of(disk: DiskInfo, place: Place) -> DataDisk | None:
     return next((each for each in place.disks if (each.zone, each.name) == (disk.zone, disk.name)), None)
 
 
+def _readers(disk: DiskInfo, place: Place) -> int:
+    """All hosts that read a disk when the place has it: who has it now, and who asks for it."""
+    there = len(disk.users) + (0 if _entry_of(disk, place) is not None else place.hosts)
+    return max(there, place.hosts + place.others)
+
+
 def refuse(findings: Sequence[Finding], instead: str = "") -> None:
     """Raises UsageError with the first refusal among them; a command without --allow says what to type
     `instead`."""
     denied = next((each for each in findings if each.policy is Policy.DENY), None)
+    if denied is not None and denied.firm:
+        raise UsageError(denied.why, hint=denied.hint or None, details={"rule": denied.rule})
     if denied is not None:
         words = f"{instead} --allow {denied.rule}".strip()
         allow = f"or, at your own risk, {words}"

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
-from tpuctl.disks.follow import check_free, forget, note_mounted, path_of, remember
+from tpuctl.disks.follow import check_free, forget, note_mounted, path_of, readers_besides, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import get_disk, get_record, list_records, perform, save_record
 from tpuctl.disks.restore import find_in_zone
@@ -54,7 +54,7 @@ def use_disk(
     where = path or default_path(record)
     if mounted:
         check_free(services, target, name, where)
-    place = place_of(services, target)
+    place = replace(place_of(services, target), others=readers_besides(services, name, target.name))
     mode = DiskMode.READ_WRITE if rw and not record.generation else DiskMode.READ_ONLY
     findings = rules.check_attach(disk, mode, place)
     refuse(findings)

@@ -137,6 +137,8 @@ class DiskRecord(Struct, frozen=True):
     from another: that one."""
     complete: bool = False
     """It was made, and a copy has arrived where it was to go."""
+    throughput_at: float = 0.0
+    """When its throughput was changed last."""
 
     @property
     def key(self) -> str:

@@ -42,8 +42,7 @@ class OtherPrices(Struct, frozen=True):
         row = self.data["disk"].get(kind)
         if row is None:
             return None
-        more = row.get("throughput", 0.0) * (throughput or 0) + row.get("iops", 0.0) * (iops or 0)
-        return float(row["gib"] * size_gib + more)
+        return _disk_month(row, size_gib, throughput, iops)
 
     def snapshot_month(self, stored_bytes: int) -> float:
         """About what so much stored in snapshots costs in a month."""
@@ -60,7 +59,12 @@ class OtherPrices(Struct, frozen=True):
         row = table if "gib" in table else table.get(asset.type)
         if row is None or asset.size_gib is None or asset.at_least:
             return None
-        month = row["gib"] * asset.size_gib
-        month += row.get("throughput", 0.0) * (asset.throughput_mib_s or 0)
-        month += row.get("iops", 0.0) * (asset.iops or 0)
-        return float(month) / HOURS_PER_MONTH
+        return _disk_month(row, asset.size_gib, asset.throughput_mib_s, asset.iops) / HOURS_PER_MONTH
+
+
+def _disk_month(row: Mapping[str, Any], size_gib: float, throughput: int | None, iops: int | None) -> float:
+    """What is provisioned beyond what the type includes is paid for."""
+    month = row["gib"] * size_gib
+    month += row.get("throughput", 0.0) * max(0, (throughput or 0) - row.get("free_throughput", 0))
+    month += row.get("iops", 0.0) * max(0, (iops or 0) - row.get("free_iops", 0))
+    return float(month)

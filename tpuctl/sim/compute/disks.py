@@ -35,6 +35,7 @@ _STORED: Mapping[str, Json] = {
     },
 }
 """What an empty disk takes, as recorded in k8s-config-connector (basic/compute/v1beta1/computesnapshot)."""
+THROUGHPUT_CHANGE_S = 6 * 3600.0
 BURST, WINDOW_S = 6, 3600.0
 """So many snapshots of a disk, restores of a snapshot, and images of a disk, in so long: gcpdiag, rule
 gce/ERR/2024_001."""
@@ -125,11 +126,8 @@ def _performance(kind: str, body: Json, source: Source | None) -> Json:
             raise invalid(
                 "resource.provisionedIops", asked["provisionedIops"], "It cannot be set for hyperdisk-ml."
             )
-        least, most = max(400, round(0.12 * size)), min(1600 * size, 2_097_152)
         throughput = asked.get("provisionedThroughput", max(24 * size, 400))
-        if not least <= throughput <= most:
-            text = f"It must be between {least} and {most} for a disk of {size} GB."
-            raise invalid("resource.provisionedThroughput", throughput, text)
+        _check_throughput(size, throughput)
         return {"provisionedThroughput": str(throughput)}
     if kind == "hyperdisk-balanced":
         found = {"provisionedIops": 3000, "provisionedThroughput": 140} | asked
@@ -138,6 +136,24 @@ def _performance(kind: str, body: Json, source: Source | None) -> Json:
         if kind.startswith("pd-") and not (kind == "pd-extreme" and key == "provisionedIops"):
             raise invalid(f"resource.{key}", value, f"It is not supported for {kind} disks.")
     return {key: str(value) for key, value in asked.items()}
+
+
+def _check_throughput(size: int, throughput: int) -> None:
+    """Of a hyperdisk-ml."""
+    least, most = max(400, round(0.12 * size)), min(1600 * size, 2_097_152)
+    if not least <= throughput <= most:
+        text = f"It must be between {least} and {most} for a disk of {size} GB."
+        raise invalid("resource.provisionedThroughput", throughput, text)
+
+
+def check_throughput_change(data: Json, throughput: int, since_s: float, speed: float) -> None:
+    """Once in six hours, of a hyperdisk-ml alone, also while it is attached."""
+    if not str(data["type"]).endswith("/hyperdisk-ml"):
+        raise invalid("resource.provisionedThroughput", throughput, "It cannot be changed for this disk type.")
+    if since_s < THROUGHPUT_CHANGE_S / speed:
+        text = "The provisioned throughput of a disk can be changed once every 6 hours."
+        raise invalid("resource.provisionedThroughput", throughput, text)
+    _check_throughput(int(data["sizeGb"]), throughput)
 
 
 def quota_of(data: Json) -> tuple[str, str]:

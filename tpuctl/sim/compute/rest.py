@@ -46,6 +46,8 @@ _CHANGES: Mapping[str, str] = {
     "snapshots.setLabels": "GlobalSetLabelsRequest",
 }
 """Methods that change what is there, and what they take."""
+_UPDATED = ("accessMode", "provisionedThroughput")
+"""What `disks.update` changes, one at a time."""
 _RESOURCE = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)(?:/([^/]+))?")
 _PUBLIC_IMAGES = re.compile(r"projects/[a-z0-9-]+-cloud/global/images")
 """Google's own projects, which `gcloud compute images list` asks too: here they are empty."""
@@ -150,9 +152,12 @@ class ComputeApi:
         if method not in _CHANGES:
             raise unknown_method(f"{request.method} {request.path}")
         query = self._query(method, request)
-        if verb == "update" and query.pop("paths", None) != ["accessMode"]:
-            raise unknown_method(f"{method} of anything but accessMode")
         body = read_message(self._types, _CHANGES[method], parse_body(request), "resource")
+        if verb == "update":
+            paths = query.pop("paths", None) or []
+            if len(paths) != 1 or paths[0] not in _UPDATED:
+                raise unknown_method(f"{method} of anything but one of {', '.join(_UPDATED)}")
+            body = {key: value for key, value in body.items() if key == paths[0]}
         return self._change(verb, KINDS[collection], scope, query, {**body, "resource": name})
 
     def _check_project(self, project: str) -> None:

@@ -23,6 +23,7 @@ from tpuctl.sim.compute.disks import (
     Source,
     check_access_change,
     check_resize,
+    check_throughput_change,
     copy_details,
     disk_details,
     invalid,
@@ -116,6 +117,8 @@ class _Record:
     gone_at: float = math.inf
     copied: bool = False
     """Whether it is a disk made from something."""
+    tuned_at: float = -math.inf
+    """When its throughput was changed last."""
 
 
 class ComputeState:
@@ -333,7 +336,8 @@ class ComputeState:
         slow: Fault | None,
         error: ApiError | None,
     ) -> Json:
-        """`resize`, `setLabels` or `update` (of the access mode): at once, and the operation ends later."""
+        """`resize`, `setLabels` or `update` (of the access mode or throughput): at once, and the operation ends
+        later."""
         attached = self._attached()
         with self._lock:
             self._purge()
@@ -347,6 +351,11 @@ class ComputeState:
                 error = error or self._over_quota("disks", data, more)
             elif verb == "setLabels":
                 change = _labels(data, body)
+            elif "provisionedThroughput" in body:
+                rate = int(body["provisionedThroughput"])
+                check_throughput_change(data, rate, self._now() - record.tuned_at, self._rates.speed)
+                change = {"provisionedThroughput": str(rate)}
+                record.tuned_at = self._now() if error is None else record.tuned_at
             else:
                 users = self._shown(record, attached).get("users", [])
                 check_access_change(data, str(body.get("accessMode") or ""), users)

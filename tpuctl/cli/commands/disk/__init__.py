@@ -13,6 +13,7 @@ from tpuctl.cli.commands.disk.repair import repair
 from tpuctl.cli.commands.disk.resize import resize
 from tpuctl.cli.commands.disk.rm import rm
 from tpuctl.cli.commands.disk.snapshot import snapshot
+from tpuctl.cli.commands.disk.throughput import throughput
 
 __all__ = ["app"]
 
@@ -24,5 +25,20 @@ def disk() -> None:
     """Develop on a disk, clone it, train on all hosts."""
 
 
-for _verb in (create, ls, show, attach, detach, mount, umount, snapshot, clone, resize, repair, gc, rm):
+for _verb in (
+    create,
+    ls,
+    show,
+    attach,
+    detach,
+    mount,
+    umount,
+    snapshot,
+    clone,
+    resize,
+    throughput,
+    repair,
+    gc,
+    rm,
+):
     app.command(_verb.__name__)(_verb)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpuctl.cli.commands.disk.shared import Allow, DiskName, Path, To, rules_of
+from tpuctl.cli.commands.disk.shared import Allow, DiskName, For, Path, To, rules_of
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
 
@@ -31,6 +31,7 @@ def clone(
         ),
     ] = "",
     type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Of the copy.", show_default=False)] = "",
+    purpose: For = "",
     throughput: Annotated[
         int | None,
         typer.Option("--throughput", metavar="MIBS", help="Throughput of a hyperdisk-ml clone, in MiB/s."),
@@ -66,6 +67,7 @@ def clone(
     """
     from tpuctl.disks.clone import clone as make_clone
     from tpuctl.disks.clone_request import CloneRequest, plan_clone
+    from tpuctl.disks.fitting import Purpose, parse_purpose
     from tpuctl.errors import UsageError
     from tpuctl.lib.names import check_zone_name
     from tpuctl.slices.choose import resolve_slice
@@ -73,6 +75,8 @@ def clone(
     if to is not None and (zone or snapshot_only):
         flag = "--zone" if zone else "--snapshot-only"
         raise UsageError(f"with {flag} the copy is attached nowhere", hint=f"without {flag}, or without --to")
+    if to is not None and purpose:
+        raise UsageError(f"--to {to} says what the copy is for", hint="without --for, or without --to")
     with open_context(ctx) as context:
         rules = rules_of(allow)
         nowhere = zone or snapshot_only or (rw and to is None)
@@ -83,6 +87,7 @@ def clone(
             path=path,
             zone=check_zone_name(zone) if zone else "",
             type=type,
+            purpose=parse_purpose(purpose) if purpose else Purpose(),
             throughput_mib_s=throughput,
             snapshot_only=snapshot_only,
             from_snapshot=from_snapshot,

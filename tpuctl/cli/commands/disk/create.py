@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.cli.commands.disk.shared import Allow, DiskName, rules_of
+from tpuctl.cli.commands.disk.shared import Allow, DiskName, For, rules_of
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import DryRun, Json, Quiet
 
@@ -19,6 +19,7 @@ def create(
         str | None, typer.Option("--zone", metavar="ZONE", help="Zone of the slices that will use it.")
     ] = None,
     type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Disk type.", show_default=False)] = "",
+    purpose: For = "",
     throughput: Annotated[
         int | None, typer.Option("--throughput", metavar="MIBS", help="Throughput of hyperdisk-ml, in MiB/s.")
     ] = None,
@@ -30,6 +31,7 @@ def create(
     """Create an empty disk. The first mount formats it."""
     from tpuctl.disks.clone import create_master
     from tpuctl.disks.costs import monthly_cost
+    from tpuctl.disks.fitting import Purpose, new_type_in, parse_purpose
     from tpuctl.disks.plan import fs_label
     from tpuctl.disks.rules import refuse
     from tpuctl.errors import UsageError
@@ -41,14 +43,12 @@ def create(
         where = check_zone_name(zone) if zone else next(iter(context.config.zone), "")
         if not where:
             raise UsageError("in which zone?", hint="--zone ZONE: that of the slices that will use it")
-        from tpuctl.model.shipped_files import load_accelerators
-
-        generations = {each.generation for each in load_accelerators().types.values() if where in each.zones}
-        kind = type or rules.new_type("v6e" if generations == {"v6e"} else "")
+        goal = parse_purpose(purpose) if purpose else Purpose()
+        kind = type or new_type_in(rules, where, goal.generation)
         if throughput is None:
-            throughput = rules.throughput_for(kind, size, 1)
+            throughput = rules.throughput_for(kind, size, goal.hosts)
         request = DiskRequest(check_disk_name(name), where, kind, size, {}, throughput)
-        refuse(rules.check_new(kind, size, throughput))
+        refuse([*rules.check_new(kind, size, throughput), *rules.check_type(kind, goal.generation)])
         price = monthly_cost(kind, size, throughput)
         told = {"name": name, "zone": where, "type": kind, "size_gib": size, "usd_per_month": price}
         if not dry_run:

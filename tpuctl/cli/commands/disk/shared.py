@@ -19,6 +19,15 @@ Path = Annotated[
         "--path", metavar="DIR", help="Where it is mounted; /mnt/DISK if left out.", show_default=False
     ),
 ]
+For = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        metavar="ACCELERATOR",
+        help="What it is for, where no slice says it: v6e-16, or a generation such as v6e.",
+        show_default=False,
+    ),
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option(

@@ -1,0 +1,38 @@
+"""`disk throughput`: how fast a hyperdisk-ml is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.commands.disk.shared import DiskName, rules_of
+from tpuctl.cli.confirm import confirm
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import DryRun, Json, Quiet, Yes
+
+
+def throughput(
+    ctx: typer.Context,
+    name: DiskName,
+    mib_s: Annotated[int, typer.Argument(metavar="MIBS", min=1, help="The new throughput, in MiB/s.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Change the throughput of a hyperdisk-ml, also while hosts read it.
+
+    It is paid for, and can be changed once in six hours. More than 20 hosts need 100 MiB/s each.
+    """
+    from tpuctl.disks.throughput import set_throughput
+
+    with open_context(ctx) as context:
+        rules = rules_of(None)
+        planned = set_throughput(context, rules, name, mib_s, dry_run=True)
+        if dry_run or planned["was"] == mib_s:
+            context.console.answer(planned, planned["said"])
+            return
+        confirm(context, f"{planned['said'].removeprefix('would ')}?", yes=yes)
+        done = set_throughput(context, rules, name, mib_s, dry_run=False)
+        context.console.answer(done, done["said"])
