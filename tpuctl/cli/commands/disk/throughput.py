@@ -21,9 +21,10 @@ def throughput(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Change the throughput of a hyperdisk-ml, also while hosts read it.
+    """Change the throughput of a hyperdisk-ml.
 
-    It is paid for, and can be changed once in six hours. More than 20 hosts need 100 MiB/s each.
+    Also while hosts read it. It is paid for, and can be changed once in six hours. More than 20 hosts need 100 MiB/s
+    each.
     """
     from tpuctl.disks.throughput import set_throughput
 
