@@ -517,6 +517,7 @@ UNRECORDED: Mapping[str, str] = {
     "cloud.set_data_disks": "no change of a node's disks is recorded",
     "disks.list_snapshots": "no list of snapshots is recorded; each has the form of one that was read",
     "disks.resize_disk": "the answer is an operation, as of the other changes",
+    "project.firewall": "no list of firewall rules is recorded",
     "disks.set_throughput": "the answer is an operation, as of the other changes",
     "objects.create_bucket": "no creation of a bucket is recorded, only the conflict of one (storage/upload)",
     "objects.upload": "parts are put; the upload that is recorded was posted (storage/upload)",

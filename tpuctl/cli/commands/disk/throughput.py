@@ -23,8 +23,8 @@ def throughput(
 ) -> None:
     """Change the throughput of a hyperdisk-ml.
 
-    Also while hosts read it. It is paid for, and can be changed once in six hours. More than 20 hosts need 100 MiB/s
-    each.
+    Also while hosts read it. It is paid for, and can be changed once in six hours. More than 20 hosts need
+    100 MiB/s each.
     """
     from tpuctl.disks.throughput import set_throughput
 
