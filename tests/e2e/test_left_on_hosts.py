@@ -23,6 +23,7 @@ from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.stops import stop_error
 from tpuctl.state.repository import get_run, get_slice, list_attempts
+from tpuctl.views.slices import run_rows
 from tpuctl.workers.exec import execute
 
 
@@ -209,6 +210,11 @@ def test_what_a_run_that_is_over_left_on_the_chips_goes_and_a_lock_that_nobody_h
     run = submit(services, "big", "print('up')")
     with pytest.raises(TpuctlError, match=r"worker 0: pid \d+ of tpuctl .* has the chips"):
         follow_run(services, run.id, deadline=services.clock.now() + 3600)
+    (row,) = [each for each in run_rows(services) if each["id"] == run.id]
+    assert (row["state"], row["reason"].partition(":")[0]) == ("preparing", "does not start")
+    assert "has the chips" in row["reason"]
+    said = [document.data for document in services.store.list(f"journal/{run.key}/")]
+    assert ["has the chips" in each["reason"] for each in said if each["action"] == "blocked"] == [True]
 
 
 @isolated

@@ -31,7 +31,7 @@ from tpuctl.model.records import (
 )
 from tpuctl.model.run_spec import EnvironmentRef, Policy
 from tpuctl.model.timeouts import STEP_MAX_S, UNREACHABLE_MAX_S, VERDICT_MAX_S
-from tpuctl.model.verdict import Blind, Blocked
+from tpuctl.model.verdict import Blind
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.log_archive import restore_logs
@@ -297,7 +297,9 @@ def test_no_step_outlasts_its_limit_with_an_environment_on_slow_hosts(place, ser
 
 
 @pytest.mark.parametrize("trouble", ["no python", "silent"])
-def test_an_environment_that_cannot_be_installed_now_ends_no_step_with_an_error(place, services, trouble):
+def test_an_environment_that_cannot_be_had_ends_the_run_and_hosts_that_are_silent_do_not(
+    place, services, trouble
+):
     spec = make_pinned(
         {"numpy": ("2.0.0", "0" * 64)}, "3.12" if trouble == "no python" else "3.10", name="small"
     )
@@ -314,13 +316,15 @@ def test_an_environment_that_cannot_be_installed_now_ends_no_step_with_an_error(
     assert get_run(services, run.id).record.attempt.hosts, "all have said who they are"
     if trouble == "silent":
         place.hosts.all()[1].hang()
-    verdict = advance_run(services, run.id).verdict
     if trouble == "silent":
-        assert "worker 1" in verdict.why
-    else:
-        assert isinstance(verdict, Blocked)
-        assert "environment small needs Python 3.12, which this host has not" in verdict.why
-        assert verdict.hint.startswith("tpuctl env lock small")
+        assert "worker 1" in advance_run(services, run.id).verdict.why
+        return
+    while not get_run(services, run.id).record.state.final:
+        advance_run(services, run.id)
+    ended = get_run(services, run.id).record
+    assert (ended.state, ended.attempt.cause, ended.failures) == (RunState.FAILED, Cause.DRIFTED, 0)
+    assert "environment small needs Python 3.12, which this host has not" in ended.reason
+    assert "mend it: tpuctl env lock small" in ended.reason
 
 
 def test_steps_that_meet_hosts_too_slow_for_them_end_in_time_and_start_nothing(place, services):

@@ -149,7 +149,7 @@ class AttemptHosts:
         """Phase one. Returns what is still being waited for, or the acknowledgement of all workers. Where they
         answer slowly it is done in several steps, and the rows of the attempt say how far it has got.
 
-        Raises PartialError when a worker cannot be prepared.
+        Raises PartialError when a worker cannot be prepared, such as for an environment that it cannot have.
         """
         rows, told = [dict(row) for row in self._attempt.hosts], None
         if not rows:
@@ -178,7 +178,7 @@ class AttemptHosts:
         if self._environment is not None and not all(row.get("environment_key") for row in rows):
             waiting = self._environment.ensure(self.targets, rows, self._until, told)
             if isinstance(waiting, Blocked):
-                return Stuck(waiting.why, waiting.hint or "")
+                raise _cannot_have(waiting)
             if waiting:
                 return waiting
             allowed = ", ".join(self._run.spec.allow_drift)
@@ -631,6 +631,12 @@ def attempt_hosts(
     if slice_.incarnation.number != attempt.incarnation or not alive:
         return None
     return AttemptHosts(services, run, attempt, slice_, until)
+
+
+def _cannot_have(environment: Blocked) -> PartialError:
+    """A host cannot have its environment, such as for lack of a Python: it differs until that is changed."""
+    told = f"{environment.why}; mend it: {environment.hint}" if environment.hint else environment.why
+    return PartialError(told, hint=environment.hint, details={"differences": [environment.why]})
 
 
 def _host_row(target: HostTarget, facts: HostFacts) -> dict[str, str]:

@@ -195,7 +195,7 @@ class RunEffects:
         except PartialError as error:
             return self._not_acknowledged(error)
         if isinstance(prepared, Stuck):
-            return Outcome(Blocked(prepared.why, prepared.hint), acted=False)
+            return self._stuck(prepared)
         if isinstance(prepared, BadData):
             return self._set_cause(Cause.BAD_DATA, prepared.why)
         if isinstance(prepared, str):
@@ -210,6 +210,7 @@ class RunEffects:
             hosts=prepared.hosts,
             checks=tuple(hosts.checks),
             suspect_since=None,
+            suspect_why="",
             timeline=(*self._attempt.timeline, self._entry("prepared", "every worker acknowledged")),
         )
         self._save_attempt(attempt)
@@ -229,6 +230,13 @@ class RunEffects:
         if ready is None:
             return Outcome(wait_for("its slice"), acted=False)
         return self._start_workers(ready, "every worker acknowledged the code")
+
+    def _stuck(self, found: Stuck) -> Outcome:
+        """Said once in the journal, and by `status` and `runs` until it is gone: its slice costs money."""
+        if self._attempt.suspect_why != found.why:
+            self._journal("blocked", f"{found.why}: {found.hint}" if found.hint else found.why)
+            self._save_attempt(replace(self._attempt, suspect_why=found.why))
+        return Outcome(Blocked(found.why, found.hint), acted=False)
 
     def _not_acknowledged(self, error: PartialError) -> Outcome:
         """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.

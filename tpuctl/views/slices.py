@@ -13,7 +13,7 @@ from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import CloudResource
-from tpuctl.model.records import SLOW, RunRecord, RunTotals, SliceRecord, SliceState
+from tpuctl.model.records import SLOW, AttemptPhase, RunRecord, RunTotals, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
@@ -213,10 +213,12 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
 
 
 def _trouble(run: RunRecord) -> str | None:
-    """Why a run that goes on does not go on well: it stands still, or its steps have become slow."""
+    """Why a run that goes on does not go on well: something is in its way, it stands still, or it is slow."""
     attempt = run.attempt
     if attempt is None or attempt.cause is not None:
         return None
+    if attempt.state is AttemptPhase.PREPARING and attempt.suspect_why:
+        return f"does not start: {attempt.suspect_why}"
     if attempt.stalled:
         return f"stands still: {attempt.stalled}"
     told = [entry.detail for entry in attempt.timeline if entry.event == SLOW]
@@ -333,7 +335,7 @@ def _run_row(services: Services, run: RunRecord) -> dict[str, Any]:
         "command": list(run.spec.argv),
         "created": render_time(run.created_at),
         "ended": render_time(run.ended_at),
-        "reason": run.reason,
+        "reason": run.reason or _trouble(run) or "",
         "failure": _failure(run),
         "user": run.owner,
         "data": [receipt.uri for receipt in run.spec.data],

@@ -70,10 +70,13 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
     """A run as a person reads it; its command can be pasted."""
     failure = row["failure"] if row["state"] in ("failed", "gave-up") else None
     lost = f", {row['preemptions']} lost" if row["preemptions"] else ""
+    stuck = row["state"] == "preparing" and row["reason"]
     return {
         **row,
         "made_up": "synthetic" if row["synthetic"] else None,
-        "state": f"{row['state']}: {failure['signature']}" if failure else row["state"],
+        "state": f"{row['state']}: {failure['signature'] if failure else 'blocked'}"
+        if failure or stuck
+        else row["state"],
         "attempts": f"{row['attempts']}{lost}",
         "goodput": None if row["goodput"] is None else f"{row['goodput']:.0%}",
         "cost": None if row["usd"] is None else f"${row['usd']:.2f}",
