@@ -13,6 +13,7 @@ import sys
 import time
 
 import quick_json as json
+from disk_stack import partitions
 from facts_storage import parse_mount
 from operations import Failed
 from rooted import as_root, output_of
@@ -112,8 +113,8 @@ def mounts():
         return [parse_mount(line) for line in file]
 
 
-def bare_devices():
-    """Whole disks of this host without partitions."""
+def whole_devices():
+    """Whole disks of this host."""
     found = []
     for name in sorted(os.listdir("/dev")):
         path = "/dev/" + name
@@ -122,8 +123,6 @@ def bare_devices():
         number = os.stat(path).st_rdev
         device = "%d:%d" % (os.major(number), os.minor(number))
         folder = "/sys/dev/block/" + device
-        if any(os.path.exists(os.path.join(folder, each, "partition")) for each in os.listdir(folder)):
-            continue
         found.append(
             {
                 "path": path,
@@ -133,6 +132,11 @@ def bare_devices():
             }
         )
     return found
+
+
+def bare_devices():
+    """Those without partitions."""
+    return [each for each in whole_devices() if not partitions(each["device"])]
 
 
 def devices():

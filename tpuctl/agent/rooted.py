@@ -2,13 +2,18 @@
 
 import os
 import select
+import sys
 import time
 
+import quick_json as json
 from processes import signal, signal_all, split_status
 
 COMMAND_S = 5.0
 LOOK_S = 0.002
 KILL_S = 1.0
+ROOT_PART = os.path.join(os.path.dirname(os.path.abspath(__file__)), "root_part.py")
+NO_ROOT = "this needs root, and the login user has none: `sudo -n true` fails here"
+NO_ROOT_HINT = "with OS Login: roles/compute.osAdminLogin; on the simulator: tpuctl sim up --hosts isolated"
 
 
 def how_root():
@@ -77,3 +82,30 @@ def wait_for(pid, until):
             return None
         time.sleep(LOOK_S)
     return os.waitpid(pid, 0)[1]
+
+
+def run_root(job, module, request, seconds):
+    """What `main(request)` of a module of the agent answers as root, in a process of its own that lives
+    `seconds` at most. Raises Failed where it fails, takes longer or may not be root. `job`, if any, is whose
+    umask and log it has: what it says on standard error goes there."""
+    from operations import Failed
+
+    if not how_root():
+        raise Failed(NO_ROOT, permanent=True, hint=NO_ROOT_HINT)
+    # -B: files that root has compiled could not be replaced by whom this folder belongs to.
+    words = [sys.executable, "-I", "-S", "-B", ROOT_PART, module, json.dumps(request), str(int(seconds))]
+    if job is not None:
+        said = job.run(words, root=True, seconds=seconds + KILL_S)
+    else:
+        try:
+            _, out = run_program(as_root(words), seconds + KILL_S)
+        except (OSError, TimeoutError) as error:
+            raise Failed("%s as root: %s" % (module, error)) from error
+        said = out.decode(errors="replace")
+    try:
+        found = json.loads(said.strip().splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise Failed("%s as root ended without an answer" % module) from error
+    if "failed" in found:
+        raise Failed(found["failed"], permanent=found["permanent"], hint=found["hint"])
+    return found["answer"]

@@ -30,6 +30,7 @@ MODULES = {
     "status": "state",
     "stop": "state",
     "tree": "tree",
+    "vacate": "vacate",
     "attempts": "state",
     "follow": "streams",
     "news": "streams",

@@ -14,9 +14,11 @@ from tpuctl.disks.make import get_disk, get_record, list_records, perform, save_
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, place_of
+from tpuctl.disks.vacate import Purpose, vacate
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import UsageError
+from tpuctl.errors import ConflictError, PendingError, TpuctlError, UnreachableError, UsageError
+from tpuctl.model import timeouts
 from tpuctl.model.disks import ComputeOperation, DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
@@ -24,6 +26,10 @@ from tpuctl.model.verdict import Done, Verdict
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_slice
 from tpuctl.transfer.bring_hosts import bring_hosts
+
+SILENT_PAUSE_S = 5.0
+"""Between two calls of a host that does not answer: it may be gone, which the cloud shows late."""
+AGAIN = "the same again, in a while"
 
 
 def default_path(record: DiskRecord) -> str:
@@ -144,23 +150,60 @@ def _held(services: Services, name: str, to: str | None) -> tuple[DiskRecord, Sl
 
 
 def leave_disk(
-    services: Services, name: str, *, to: str | None, detached: bool, dry_run: bool = False
+    services: Services,
+    name: str,
+    *,
+    to: str | None,
+    detached: bool,
+    dry_run: bool = False,
+    force: bool = False,
 ) -> dict[str, Any]:
-    """Unmounts a disk on all hosts of a slice and, if `detached`, takes it from the node."""
+    """Unmounts a disk on all hosts of a slice and, if `detached`, takes it from the node. One that can be
+    written is proved to be used by nothing before; `force` does without the word of hosts that do not
+    answer."""
     record, target, entry = _held(services, name, to)
     name = record.name
     verb = "detach" if detached else "unmount"
     told = {"name": name, "from": target.name, "said": f"would {verb} {name} from {target.name}"}
     if dry_run:
         return told
-    path = path_on(services, record, target)
-    kind = Unmounted(path, entry.mode is DiskMode.READ_ONLY, record.token, services.ids.new_id())
-    bring_hosts(services, target, [kind])
+    place = place_of(services, target) if detached else None
+    if entry.mode is DiskMode.READ_WRITE:
+        leave_unused(services, target, name, force=force)
+    else:
+        path = path_on(services, record, target)
+        bring_hosts(services, target, [Unmounted(path, True, record.token, services.ids.new_id())])
     forget(services, target.name, name)
-    if detached:
-        place = place_of(services, target)
+    if place is not None:
         detach(services, place.zone, place.nodes, name)
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
+
+
+def leave_unused(services: Services, target: SliceRecord, name: str, *, force: bool = False) -> None:
+    """Until a disk that a slice can write is proved to be unmounted and used by nothing on its host. Raises
+    ConflictError, which names who uses it, and UnreachableError for a silent host, without `force`."""
+    until = services.clock.now() + timeouts.VERDICT_MAX_S
+    while True:
+        found = vacate(services, target, [name], purpose=Purpose.LEAVE)
+        if not found.silent or force or services.clock.now() >= until:
+            break
+        services.emit(Warn(name, found.lost))
+        services.clock.sleep(SILENT_PAUSE_S)
+    details = {"holders": [each.said for each in found.holders], "workers": list(found.silent)}
+    if found.holders:
+        first, others = found.holders[0], len(found.holders) - 1
+        more = f", and {others} more" if others else ""
+        why = f"disk {name} is in use: {first.said}{more}"
+        raise ConflictError(why, hint=first.ends(target.name), details=details)
+    if found.working:
+        raise PendingError(f"{target.name} still writes to disk {name} what its memory held", hint=AGAIN)
+    if found.lost and not (found.silent and force):
+        kind = UnreachableError if found.silent else TpuctlError
+        hint = "again with --force, if that may be lost" if found.silent else None
+        raise kind(f"disk {name}: {found.lost}", hint=hint, details=details)
+    if found.lost:
+        record_decision(services, target.key, f"leave disk {name}", f"--force: {found.lost}")
+        services.emit(Warn(name, found.lost))
 
 
 def repair_disk(services: Services, rules: DiskRules, name: str, *, on: str, dry_run: bool) -> dict[str, Any]:
@@ -189,6 +232,7 @@ def repair_disk(services: Services, rules: DiskRules, name: str, *, on: str, dry
         target,
         [Once("repair_disk", record.fs_label, word, this_time, _writable(services, target, record.fs_label))],
     )
+    leave_unused(services, target, name)
     detach(services, place.zone, place.nodes, name)
     # Last: with its word a copy counts as whole, and as free for those that read it.
     save_record(services, replace(get_record(services, name), token=word))

@@ -87,6 +87,12 @@ def hello(host: MemoryHost, request: Json) -> Json:
     }
 
 
+def vacate(_host: MemoryHost, request: Json) -> Json:
+    """No disk is ever plugged into a host in memory, so nothing of it is on its way to one."""
+    need(request, "only", list)
+    return {"state": "done", "disks": []}
+
+
 # Attempts.
 
 
@@ -614,6 +620,7 @@ ANSWERS: dict[str, Answering] = {
     "provision": job_begun,
     "activity": at_once(activity),
     "warn": at_once(warn),
+    "vacate": at_once(vacate),
     "prepare": at_once(prepare),
     "start": at_once(start),
     "status": at_once(status),

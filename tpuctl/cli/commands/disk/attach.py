@@ -42,13 +42,20 @@ def detach(
     ctx: typer.Context,
     name: DiskName,
     to: To = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also from a host that does not answer: what it has not written is lost."),
+    ] = False,
     dry_run: DryRun = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Unmount a disk on the hosts of a slice and detach it."""
+    """Unmount a disk on the hosts of a slice and detach it.
+
+    A disk that can be written is detached once nothing uses it any more; who has a file open is named.
+    """
     from tpuctl.disks.use import leave_disk
 
     with open_context(ctx) as context:
-        found = leave_disk(context, name, to=to, detached=True, dry_run=dry_run)
+        found = leave_disk(context, name, to=to, detached=True, dry_run=dry_run, force=force)
         context.console.answer(found, found["said"])

@@ -1,0 +1,134 @@
+"""Who uses a file system or a device: every process' open files, folders, program and mapped memory. As root.
+
+What a link leads to is told by the number of its mount, not by a look at the file: a file system that is
+frozen, or whose server is gone, makes whoever looks at it wait for ever.
+"""
+
+import os
+
+from mount_spaces import O_PATH, mount_of, processes, table
+
+FOLDERS = ("cwd", "root")
+
+
+def users_of(devices, paths=()):
+    """[{"pid", "user", "program", "what", "path"}] of all processes but this one and those it descends from.
+    `devices` are `major:minor`, of file systems or of devices that are open themselves; `paths` are folders in
+    which nobody may be either. `what` is file, cwd, root, map or device."""
+    mounted = {}
+    for space in table():
+        mounted.update((each["id"], each["device"]) for each in space["mounts"] or ())
+    ours = ancestors()
+    return [found for pid in processes() if pid not in ours for found in uses(pid, devices, paths, mounted)]
+
+
+def ancestors():
+    """This process and what it was started by."""
+    from processes import process_stat
+
+    found, pid = set(), os.getpid()
+    while pid and pid not in found:
+        found.add(pid)
+        stat = process_stat(pid)
+        pid = stat[1] if stat else 0
+    return found
+
+
+def uses(pid, devices, paths, mounted):
+    """What one process has there, each thing once."""
+    found = {}
+    try:
+        links = ["fd/" + name for name in os.listdir("/proc/%d/fd" % pid)]
+    except OSError:
+        links = []
+    for link in [*FOLDERS, *links]:
+        path = "/proc/%d/%s" % (pid, link)
+        try:
+            leads_to = os.readlink(path)
+            if not leads_to.startswith("/"):
+                continue  # a pipe, a socket
+            what = use_of(path, link, leads_to, devices, paths, mounted)
+        except OSError:
+            continue  # closed meanwhile
+        if what:
+            found.setdefault((what, leads_to))
+    for path in mapped(pid, devices):
+        found.setdefault(("map", path))
+    files = {path for what, path in found if what == "file"}
+    kept = [(what, path) for what, path in found if what != "map" or path not in files]
+    return [dict(describe(pid), what=what, path=path) for what, path in kept]
+
+
+def use_of(path, link, leads_to, devices, paths, mounted):
+    """How what `path` (in /proc) leads to is one of those; empty where it is none."""
+    kind = "file" if link.startswith("fd/") else link
+    if leads_to.startswith("/dev/") and number_of(path) in devices:
+        return "device"
+    if any(leads_to == each or leads_to.startswith(each + os.sep) for each in paths):
+        return kind
+    return kind if device_of(path, leads_to, mounted) in devices else ""
+
+
+def number_of(path):
+    """`major:minor` of the device that a link leads to."""
+    number = os.stat(path).st_rdev
+    return "%d:%d" % (os.major(number), os.minor(number))
+
+
+def device_of(path, leads_to, mounted):
+    """`major:minor` of the file system on which something is that a link leads to."""
+    handle = os.open(path, os.O_RDONLY | O_PATH)
+    try:
+        number = mount_of(handle)
+        if number in mounted:
+            return mounted[number]
+        if leads_to.startswith("/memfd:"):
+            return ""
+        # It was unmounted lazily: no table has it any more.
+        device = os.fstat(handle).st_dev
+        return "%d:%d" % (os.major(device), os.minor(device))
+    finally:
+        os.close(handle)
+
+
+def mapped(pid, devices):
+    """Files of those file systems in the memory of a process, its program among them."""
+    found = {}
+    try:
+        with open("/proc/%d/maps" % pid, errors="surrogateescape") as file:
+            for line in file:
+                words = line.rstrip("\n").split(None, 5)
+                if len(words) == 6 and words[4] != "0" and decimal(words[3]) in devices:
+                    found.setdefault(words[5])
+    except OSError:
+        return []
+    return list(found)
+
+
+def decimal(number):
+    """`08:10` as `8:16`."""
+    major, _, minor = number.partition(":")
+    return "%d:%d" % (int(major, 16), int(minor, 16))
+
+
+def describe(pid):
+    """Who it is, as far as that can be told."""
+    return {"pid": pid, "user": owner(pid), "program": text_of(pid, "comm").strip()}
+
+
+def owner(pid):
+    uid = next((line.split()[2] for line in text_of(pid, "status").splitlines() if line[:4] == "Uid:"), "")
+    try:
+        import pwd
+
+        return pwd.getpwuid(int(uid)).pw_name
+    except (ImportError, KeyError, ValueError):
+        return uid
+
+
+def text_of(pid, name):
+    try:
+        with open("/proc/%d/%s" % (pid, name), errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

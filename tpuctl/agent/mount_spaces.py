@@ -1,0 +1,108 @@
+"""Mounts in every mount namespace of this host (mount_namespaces(7)): a container, or `unshare -m`, has
+mounts that nobody else sees, and each of them keeps a disk in use. As root."""
+
+import os
+
+import quick_json as json
+from base import unescape
+from processes import signal
+
+CLONE_NEWNS = 0x00020000  # linux/sched.h
+O_PATH = 0o10000000  # fcntl.h; a file that is opened so is not looked at
+LIMIT_S = 20
+PROC = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)  # there may be none in another namespace
+
+
+def spaces():
+    """{name of a mount namespace: a process in it}, this one first."""
+    found = {os.readlink("/proc/self/ns/mnt"): os.getpid()}
+    for pid in processes():
+        try:
+            name = os.readlink("/proc/%d/ns/mnt" % pid)
+        except OSError:
+            continue  # it is gone; a thread of the kernel has this one's
+        found.setdefault(name, pid)
+    return found
+
+
+def processes():
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def inside(pid, work, seconds=LIMIT_S):
+    """What `work()` answers in the mount namespace of a process, at its root; None where it cannot be
+    entered, or the process is gone. In a child of ours: who enters a namespace does not come back."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(told)
+        try:
+            signal.alarm(seconds)
+            enter(pid)
+            os.write(tell, json.dumps([work()]).encode())
+        finally:
+            os._exit(0)
+    os.close(tell)
+    said = b""
+    with os.fdopen(told, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(said.decode())[0] if said else None
+
+
+def enter(pid):
+    """This process gets the mounts of another, and its root the root of those."""
+    import ctypes
+
+    handle = os.open("/proc/%d/ns/mnt" % pid, os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(handle, CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), "cannot enter the mounts of process %d" % pid)
+
+
+def table():
+    """The mounts of all namespaces: [{"pid", "mounts"}]; `mounts` is None where nobody can look."""
+    return [{"pid": pid, "mounts": inside(pid, read_mounts)} for pid in spaces().values()]
+
+
+def read_mounts():
+    """Of the namespace that this process is in, in the order in which they were made."""
+    handle = os.open("self/mountinfo", os.O_RDONLY, dir_fd=PROC)
+    with open(handle, encoding="utf-8", errors="surrogateescape") as file:
+        return [parse(line) for line in file]
+
+
+def mount_of(handle):
+    """The number of the mount that an open file is of; -1 where it has none."""
+    with open(os.open("self/fdinfo/%d" % handle, os.O_RDONLY, dir_fd=PROC)) as file:
+        rows = dict(line.split(":", 1) for line in file if ":" in line)
+    return int(rows.get("mnt_id", "-1"))
+
+
+def parse(line):
+    """proc(5), as `facts_storage.parse_mount`, with what one mount is told from another by."""
+    before, _, after = line.rstrip("\n").partition(" - ")
+    words, (kind, source, more) = before.split(" "), after.split(" ")[:3]
+    return {
+        "id": int(words[0]),
+        "parent": int(words[1]),
+        "device": words[2],
+        "root": unescape(words[3]),
+        "path": unescape(words[4]),
+        "read_only": "ro" in words[5].split(","),
+        "shared": any(each.startswith("shared:") for each in words[6:]),
+        "fs": kind,
+        "source": unescape(source),
+        "options": unescape(more).split(","),
+    }
+
+
+def mounts_of(device):
+    """Where a device (`major:minor`) is mounted in any namespace: [{"pid" of a process that has it so, "path",
+    "read_only", "shared"}]."""
+    found = []
+    for space in table():
+        for mount in space["mounts"] or ():
+            if mount["device"] == device:
+                shown = {key: mount[key] for key in ("path", "read_only", "shared")}
+                found.append(dict(shown, pid=space["pid"]))
+    return found

@@ -1,0 +1,248 @@
+"""The proof that nothing is on its way to a disk any more, before it leaves its host.
+
+Asked are the hosts of nodes that list a disk as READ_WRITE, whatever tpuctl knows of it; copies that are only
+read need no proof, and no connection. What a host does is in `tpuctl/agent/vacate.py`: programs that have a
+file open are named (`Purpose.LEAVE`) or ended (`Purpose.DELETE`), the file system is unmounted in every
+namespace, and the device then opens exclusively. A host goes on with that when this call has ended; the next
+call hears what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from tpuctl.disks.make import list_records
+from tpuctl.disks.slices import nodes_of
+from tpuctl.engine.services import Services
+from tpuctl.hosts.agent import HostAgent, RawReply
+from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.codec import from_data
+from tpuctl.lib.names import node_names
+from tpuctl.lib.shell import quote
+from tpuctl.lib.text import fold_workers
+from tpuctl.model.disks import DiskMode
+from tpuctl.model.hosts import HostTarget
+from tpuctl.model.records import SliceRecord
+
+GRACE_S = 10.0
+"""Between TERM and KILL for programs that use a disk whose host is deleted."""
+PATIENCE_S = 10.0
+"""How long a host works before it answers that it is still at it."""
+CALL_S = 20.0
+"""A call of a host at most, apart from its patience."""
+LIMIT_S = 900.0
+"""Where a command sets no limit: what a host's memory holds is on the disk by then."""
+PAUSE_S = 1.0
+
+
+class Purpose(StrEnum):
+    """What happens to the disk next."""
+
+    LEAVE = "leave"
+    """It is detached or repaired, and its host lives on: who has a file open stays, and is named."""
+    DELETE = "delete"
+    """Its host is deleted: who has a file open is ended."""
+
+
+class Holder(Struct, frozen=True):
+    """Who keeps a disk in use: a program (`what` is file, cwd, root, map or device), or something of the
+    kernel's (swap, loop, mapper, array, mount)."""
+
+    what: str
+    path: str
+    pid: int = 0
+    user: str = ""
+    program: str = ""
+    worker: int = 0
+    disk: str = ""
+
+    @property
+    def said(self) -> str:
+        """`worker 0: 123 python of ada has /mnt/x/f open`."""
+        who = f"{self.pid} {self.program} of {self.user}" if self.pid else self.path
+        how = HOW[self.what].format(path=self.path) if self.what in HOW else f"uses {self.path}"
+        return f"worker {self.worker}: {who} {how}"
+
+    def ends(self, slice_name: str) -> str:
+        """What to type so that it lets go."""
+        words = f"kill {self.pid}" if self.pid else f"{ENDS.get(self.what, 'fuser -vm')} {quote(self.path)}"
+        return f"tpuctl exec --worker {self.worker} {slice_name} -- sudo {words}"
+
+
+HOW = {
+    "file": "has {path} open",
+    "cwd": "is in {path}",
+    "root": "has {path} as its root",
+    "map": "has {path} in its memory",
+    "device": "has the device {path} open",
+    "swap": "is swap",
+    "loop": "is made of a file there",
+    "mapper": "is made of it",
+    "array": "is made of it",
+    "mount": "is mounted and cannot be unmounted alone",
+}
+ENDS = {
+    "swap": "swapoff",
+    "loop": "losetup -d",
+    "mapper": "dmsetup remove",
+    "array": "mdadm --stop",
+    "mount": "umount",
+}
+
+
+class Vacancy(Struct, frozen=True):
+    """What hosts proved. `proved` are names of disks; `silent` workers did not answer; `holders` keep a disk
+    in use; `lost` says what may be lost now, empty where nothing is, or the hosts are still at work."""
+
+    proved: tuple[str, ...] = ()
+    silent: tuple[int, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    lost: str = ""
+    working: bool = False
+
+
+class _Device(Struct, frozen=True):
+    """What a host says of one device."""
+
+    proved: bool
+    why: str = ""
+    holders: tuple[Holder, ...] = ()
+    path: str = ""
+
+
+class _Answer(Struct, frozen=True):
+    state: str
+    disks: tuple[_Device, ...] = ()
+
+
+def writable_disks(services: Services, record: SliceRecord) -> dict[str, tuple[str, ...]]:
+    """Node → the disks that it lists as READ_WRITE; nodes without any are left out."""
+    found = {}
+    for name, node in nodes_of(services, record).items():
+        disks = node.data_disks if node is not None else ()
+        written = tuple(each.name for each in disks if each.mode is DiskMode.READ_WRITE)
+        if written:
+            found[name] = written
+    return found
+
+
+def vacate(
+    services: Services,
+    record: SliceRecord,
+    disks: Sequence[str] | None = None,
+    *,
+    purpose: Purpose,
+    deadline: float | None = None,
+    grace_s: float = GRACE_S,
+) -> Vacancy:
+    """Proves that `disks` (all that can be written, if None) are used by nothing on the hosts of a slice.
+    Takes no lease, and raises for no host that is silent or refuses: that is in the answer."""
+    limit = services.clock.now() + LIMIT_S if deadline is None else deadline
+    written = writable_disks(services, record)
+    asked = {
+        node: tuple(each for each in names if disks is None or each in disks) for node, names in written.items()
+    }
+    asked = {node: names for node, names in asked.items() if names}
+    if not asked:
+        return Vacancy()
+    nodes = _nodes_of_workers(record)
+    targets = [each for each in _targets(services, record) if nodes[each.worker] in asked]
+    if not targets:
+        return _silent(record, {0: tuple(name for names in asked.values() for name in names)})
+    names = {each.worker: asked[nodes[each.worker]] for each in targets}
+    agent = HostAgent(services.remote, services.agent_source)
+    labels = {each.name: each.fs_label for each in list_records(services)}
+    while True:
+        now = services.clock.now()
+        request = {
+            "purpose": str(purpose),
+            "patience_s": max(1.0, min(PATIENCE_S, limit - now - 3.0)),
+            "grace_s": grace_s,
+        }
+        timeout_s = max(5.0, min(CALL_S + PATIENCE_S, limit - now))
+
+        def wanted(target: HostTarget, request: Mapping[str, Any] = request) -> Mapping[str, Any]:
+            listed = [{"name": each, "label": labels.get(each, "")} for each in written[nodes[target.worker]]]
+            # For a deletion every disk of the host that can be written: which is which need not be known.
+            only = list(names[target.worker]) if purpose is Purpose.LEAVE else []
+            return {**request, "disks": listed, "only": only}
+
+        replies = agent.call(targets, "vacate", wanted, timeout_s=timeout_s)
+        found = judge(record, names, replies)
+        if not found.working or services.clock.now() + PAUSE_S >= limit:
+            return found
+        services.clock.sleep(PAUSE_S)
+
+
+def judge(record: SliceRecord, names: Mapping[int, tuple[str, ...]], replies: Sequence[RawReply]) -> Vacancy:
+    """What the answers of hosts come to; `names` are the disks that were asked of each worker."""
+    silent: list[int] = []
+    holders: list[Holder] = []
+    lost: list[str] = []
+    unproved: set[str] = set()
+    working = False
+    for reply in replies:
+        worker = reply.worker
+        if reply.value is None:
+            unproved.update(names[worker])
+            if reply.result.failure is not None:
+                silent.append(worker)
+            else:
+                lost.append(f"worker {worker}: {reply.message}")
+            continue
+        try:
+            answer = from_data(_Answer, reply.value)
+        except ValueError as error:
+            unproved.update(names[worker])
+            lost.append(f"worker {worker} answers what cannot be read: {error}")
+            continue
+        if answer.state != "done":
+            unproved.update(names[worker])
+            working = True
+            continue
+        for device in answer.disks:
+            if device.proved:
+                continue
+            unproved.update(names[worker])
+            holders += [_of(each, worker, names[worker]) for each in device.holders]
+            if device.why:
+                lost.append(f"worker {worker}: {device.why}")
+    proved = {name for each in names.values() for name in each} - unproved
+    if silent:
+        lost.insert(0, _silent(record, {worker: names[worker] for worker in silent}).lost)
+    return Vacancy(
+        tuple(sorted(proved)), tuple(silent), tuple(holders), "; ".join(lost) if not working else "", working
+    )
+
+
+def _of(holder: Holder, worker: int, names: tuple[str, ...]) -> Holder:
+    return Holder(
+        holder.what, holder.path, holder.pid, holder.user, holder.program, worker, names[0] if names else ""
+    )
+
+
+def _silent(record: SliceRecord, names: Mapping[int, tuple[str, ...]]) -> Vacancy:
+    workers = tuple(sorted(names))
+    disks = ", ".join(sorted({name for each in names.values() for name in each}))
+    who = f"workers {fold_workers(workers)}" if len(workers) > 1 else f"worker {workers[0]}"
+    silence = f"{who} of {record.name} {'do' if len(workers) > 1 else 'does'} not answer"
+    return Vacancy(silent=workers, lost=f"{silence}: what was written and is not on {disks} yet may be lost")
+
+
+def _targets(services: Services, record: SliceRecord) -> list[HostTarget]:
+    known = record.incarnation is not None and record.incarnation.workers
+    return host_targets(services, record) if known else []
+
+
+def _nodes_of_workers(record: SliceRecord) -> list[str]:
+    """The node of each worker: those of a multislice are counted node by node."""
+    incarnation = record.incarnation
+    if incarnation is None:
+        return []
+    nodes = node_names(incarnation.cloud_name, record.spec.slices)
+    each = max(1, len(incarnation.workers) // len(nodes))
+    return [nodes[min(worker // each, len(nodes) - 1)] for worker in range(len(incarnation.workers))]
