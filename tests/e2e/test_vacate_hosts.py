@@ -15,7 +15,6 @@ from tests.support.session import Session, open_session
 
 ZONE = "us-central2-b"
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
-MKFS = "sudo mkfs.ext4 -q /dev/sdb && sudo mkdir -p /mnt/my && sudo mount /dev/sdb /mnt/my && sudo chmod 777 /mnt/my"
 
 
 @pytest.fixture(scope="module")
@@ -52,30 +51,16 @@ def there(session: Session) -> str:
     return said
 
 
-def begin(session: Session, command: str) -> None:
-    """A program of slice one that goes on, and has begun: it makes /tmp/begun."""
-    on(session, "one", "rm -f /tmp/begun")
-    on(session, "one", f"setsid -f sh -c '{command}' </dev/null >/dev/null 2>&1")
-    on(session, "one", "n=0; until test -e /tmp/begun; do sleep 0.1; n=$((n+1)); test $n -lt 600; done")
+BIND = "sudo mkdir -p /mnt/bind && sudo mount --bind /mnt/data /mnt/bind"
+UNSHARED = "sudo setsid -f unshare -m --propagation private sh -c 'touch /tmp/begun; exec sleep 3600'"
 
 
-def end(session: Session, program: str) -> None:
-    on(session, "one", f"sudo pkill {program}; n=0; while pgrep {program}; do sleep 0.1; done")
-
-
-@pytest.mark.parametrize(
-    "keep",
-    [
-        "sudo mkdir -p /mnt/bind && sudo mount --bind /mnt/data /mnt/bind",
-        'sudo setsid -f unshare -m --propagation private sh -c "touch /tmp/begun; exec sleep 3600"',
-    ],
-    ids=["a bind mount", "another mount namespace"],
-)
+@pytest.mark.parametrize("keep", [BIND, f"{UNSHARED} </dev/null >/dev/null 2>&1"], ids=["bind", "namespace"])
 def test_a_disk_that_is_mounted_elsewhere_too_leaves_with_all_that_was_written(
     attached: Session, keep: str
 ) -> None:
     on(attached, "one", keep)
-    sum_ = written(attached)
+    before = written(attached)
     attached.type("disk", "detach", "data", "--to", "one")
     assert on(attached, "one", "grep -c /mnt/ /proc/mounts || true") == ["0\n"]
-    assert there(attached) == sum_
+    assert there(attached) == before
