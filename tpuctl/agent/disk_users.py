@@ -15,7 +15,7 @@ def users_of(devices, paths=()):
     """[{"pid", "user", "program", "what", "path"}] of all processes but this one and those it descends from.
     `devices` are `major:minor`, of file systems or of devices that are open themselves; `paths` are folders in
     which nobody may be either. `what` is file, cwd, root, map or device."""
-    mounted = {}
+    mounted: dict = {}
     for space in table():
         mounted.update((each["id"], each["device"]) for each in space["mounts"] or ())
     ours = ancestors()
@@ -36,7 +36,7 @@ def ancestors():
 
 def uses(pid, devices, paths, mounted):
     """What one process has there, each thing once."""
-    found = {}
+    found: dict = {}
     try:
         links = ["fd/" + name for name in os.listdir("/proc/%d/fd" % pid)]
     except OSError:
@@ -93,7 +93,7 @@ def device_of(path, leads_to, mounted):
 
 def mapped(pid, devices):
     """Files of those file systems in the memory of a process, its program among them."""
-    found = {}
+    found: dict = {}
     try:
         with open("/proc/%d/maps" % pid, errors="surrogateescape") as file:
             for line in file:
