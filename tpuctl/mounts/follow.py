@@ -127,11 +127,12 @@ def store_program(services: Services, refs: Refs, program: str | None) -> None:
         services.store.put_blob(read_program(program))
 
 
-def kinds_of(services: Services, record: SliceRecord) -> list[Mounted]:
-    """What the slice asks of each of its hosts about mounts."""
+def kinds_of(services: Services, record: SliceRecord, asked_by: str = "") -> list[Mounted]:
+    """What the slice asks of each of its hosts about mounts. `asked_by` names who asks, this life of the slice
+    if left out."""
     rules, files = load_rules(), KeeperFiles(*services.mount_files)
     incarnation = record.incarnation
-    asked_by = incarnation.cloud_name if incarnation is not None else ""
+    asked_by = asked_by or (incarnation.cloud_name if incarnation is not None else "")
     return [mounted(rules, each, files, asked_by) for each in record.spec.mounts if not each.leaving]
 
 

@@ -114,7 +114,7 @@ class AttemptHosts:
         self._agent = HostAgent(remote, services.agent_source)
         self._environment = host_environment(services, self._agent, run, attempt)
         self._slice = slice_
-        self._kept = desired_on_hosts(services, slice_)
+        self._kept = desired_on_hosts(services, slice_, self._owner)
         self._positions: dict[tuple[int, str], int] = {}
         """Of each log that is being fetched: where what comes next belongs."""
         self.variables: tuple[Mapping[str, str], ...] = attempt.variables

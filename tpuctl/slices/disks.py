@@ -53,13 +53,13 @@ def add_disks(record: SliceRecord, spec: SliceSpec) -> SliceRecord:
     return replace(record, spec=replace(record.spec, disks=spec.disks), state=state)
 
 
-def desired_disks(services: Services, record: SliceRecord) -> list[Mounted]:
+def desired_disks(services: Services, record: SliceRecord, asked_by: str = "") -> list[Mounted]:
     """What the slice asks of its hosts about disks."""
     if not record.spec.disks:
         return []
     from tpuctl.disks.follow import kinds_of
 
-    return kinds_of(services, record)
+    return kinds_of(services, record, asked_by)
 
 
 def attach_disks(context: ReconcileContext) -> Outcome | None:

@@ -89,13 +89,13 @@ def store_gcsfuse(services: Services, spec: SliceSpec, program: str | None) -> N
         store_program(services, spec.mounts, program)
 
 
-def desired_mounts(services: Services, record: SliceRecord) -> list[Mounted]:
+def desired_mounts(services: Services, record: SliceRecord, asked_by: str = "") -> list[Mounted]:
     """What the slice asks of its hosts about mounts."""
     if not record.spec.mounts:
         return []
     from tpuctl.mounts.follow import kinds_of
 
-    return kinds_of(services, record)
+    return kinds_of(services, record, asked_by)
 
 
 def lost_buckets(services: Services, record: SliceRecord | None) -> tuple[str, ...]:

@@ -48,10 +48,10 @@ class Revisitable(Kind, Protocol):
         ...
 
 
-def desired_on_hosts(services: Services, record: SliceRecord) -> Sequence[Revisitable]:
+def desired_on_hosts(services: Services, record: SliceRecord, asked_by: str = "") -> Sequence[Revisitable]:
     """What a slice requires of each host by itself, in the order of the work: a disk before what is mounted on
-    it."""
-    return (*desired_disks(services, record), *desired_mounts(services, record))
+    it. `asked_by` names who asks, this life of the slice if left out: failures of others are not its own."""
+    return (*desired_disks(services, record, asked_by), *desired_mounts(services, record, asked_by))
 
 
 def is_revisited(record: SliceRecord) -> bool:
