@@ -40,7 +40,9 @@ def test_the_fleet_is_data_on_stdout_marked_as_simulated(session: Session) -> No
 
 
 def test_exec_passes_one_status_through_and_folds_several(session: Session) -> None:
-    assert session.type("exec", "big", "--", "echo", "same").stdout == "big[0-1] │ same\n"
+    # On a loaded machine one worker is more than a second behind the other: each has a line then.
+    same = session.type("exec", "big", "--", "echo", "same").stdout
+    assert same == "big[0-1] │ same\n" or sorted(same.splitlines()) == ["big-0 │ same", "big-1 │ same"]
     session.type("exec", "--worker", "1", "big", "--", "sh", "-c", "exit 7", status=7)
     session.type("exec", "big", "--", "sh", "-c", "exit ${HOSTNAME##*-}", status=3)
     session.type("exec", "--worker", "2", "big", "--", "true", status=2)

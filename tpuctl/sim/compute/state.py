@@ -230,7 +230,7 @@ class ComputeState:
             if key in self._found:
                 path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
                 raise ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
-            if len(self._found) >= MAX_RESOURCES:
+            if len(self._found) - self._given >= MAX_RESOURCES:
                 text = f"Quota '{kind.collection.upper()}' exceeded.  Limit: {MAX_RESOURCES}.0 globally."
                 raise ApiError(Code.RESOURCE_EXHAUSTED, text)
             kept = {field: body[field] for field in ("description", "labels", "family") if body.get(field)}
@@ -397,7 +397,10 @@ class ComputeState:
             return operation
 
     def _begin(self) -> None:
-        for rule in self._firewalls():
+        """With what every project has."""
+        rules = self._firewalls()
+        self._given = len(rules)
+        for rule in rules:
             self._found["firewalls", GLOBAL, str(rule["name"])] = _Record(rule, -math.inf, -math.inf)
 
     def _lose(self, key: tuple[str, str, str], at: float) -> None:
