@@ -15,9 +15,9 @@ SECONDS = 900
 
 
 def vacate(request, _stdin):
-    """`purpose` (leave, delete), `disks`: those of the node's list that can be written here, each with `name`
-    and `label`; `only`, names of those of them that are asked for; all that can be written, if empty.
-    `patience_s`."""
+    """`purpose` (leave, delete); `disks`: those of the node's list that can be written here, each with `name`,
+    `label` and `path`, where the slice has it; `only`: names of those of them that are asked for, and all that
+    can be written, if empty; `patience_s`."""
     need(request, "purpose", str)
     only = need(request, "only", list)
     try:
@@ -40,21 +40,36 @@ def writable():
 
 
 def choose(found, listed, only):
-    """Which of the devices are the disks called `only`: by their labels; else by what is left when all others
-    are known. What could be it and cannot be told is all given, with `unclear`: it is proved of each, or of
-    none."""
+    """Which of the devices are the disks called `only`. Devices that cannot be told apart are all given, with
+    `unclear`: it is proved of each of them, or of none."""
     known = contents_of([each["path"] for each in found])
-    labels = {each["path"]: known.get(each["path"], {}).get("LABEL", "") for each in found}
-    chosen, left = [], list(found)
-    for disk in listed:
-        own = [each for each in found if disk.get("label") and labels[each["path"]] == disk["label"]]
-        if len(own) == 1:
-            left = [each for each in left if each is not own[0]]
-            if disk["name"] in only:
-                chosen.append(dict(own[0], disk=disk["name"]))
-    clear = {each["disk"] for each in chosen}
-    missing = [name for name in only if name not in clear]
-    if missing:
-        unclear = len(left) > 1
-        chosen += [dict(each, disk=missing[0], unclear=unclear) for each in left]
-    return chosen
+    at = {mount["path"]: mount["device"] for mount in mounts()}
+    labels = {each["device"]: known.get(each["path"], {}).get("LABEL", "") for each in found}
+    names = assign(listed, labels, at)
+    chosen = [dict(each, disk=names[each["device"]]) for each in found if names.get(each["device"]) in only]
+    if len(chosen) == len(only):
+        return chosen
+    left = [each for each in found if each["device"] not in names]
+    missing = [name for name in only if name not in names.values()]
+    return chosen + [dict(each, disk=missing[0], unclear=len(left) > 1) for each in left]
+
+
+def assign(listed, labels, at):
+    """{device: name of its disk} as far as that is certain: by its label, and where several have the same, as a
+    master and its copy, by where it is mounted; the last of those is the one that is left. Pure.
+
+    `labels` are those of all devices that can be written, `at` the device at each mount point."""
+    names: dict = {}
+    for label in {disk["label"] for disk in listed if disk["label"]}:
+        disks = [disk for disk in listed if disk["label"] == label]
+        devices = [device for device, own in labels.items() if own == label]
+        if len(devices) > len(disks):
+            continue  # one is a disk that the node does not list so, such as a copy that is only read
+        for disk in disks:
+            if at.get(disk["path"]) in devices:
+                names[at[disk["path"]]] = disk["name"]
+        rest = [disk["name"] for disk in disks if disk["name"] not in names.values()]
+        bare = [device for device in devices if device not in names]
+        if len(rest) == len(bare) == 1:
+            names[bare[0]] = rest[0]
+    return names

@@ -17,7 +17,7 @@ from tpuctl.disks.slices import holders, place_of
 from tpuctl.disks.vacate import Purpose, vacate
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, PendingError, TpuctlError, UnreachableError, UsageError
+from tpuctl.errors import PartialError, PendingError, TpuctlError, UnreachableError, UsageError
 from tpuctl.model import timeouts
 from tpuctl.model.disks import ComputeOperation, DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
@@ -181,7 +181,7 @@ def leave_disk(
 
 def leave_unused(services: Services, target: SliceRecord, name: str, *, force: bool = False) -> None:
     """Until a disk that a slice can write is proved to be unmounted and used by nothing on its host. Raises
-    ConflictError, which names who uses it, and UnreachableError for a silent host, without `force`."""
+    PartialError, which names who uses it, and UnreachableError for a silent host, without `force`."""
     until = services.clock.now() + timeouts.VERDICT_MAX_S
     while True:
         found = vacate(services, target, [name], purpose=Purpose.LEAVE)
@@ -194,7 +194,7 @@ def leave_unused(services: Services, target: SliceRecord, name: str, *, force: b
         first, others = found.holders[0], len(found.holders) - 1
         more = f", and {others} more" if others else ""
         why = f"disk {name} is in use: {first.said}{more}"
-        raise ConflictError(why, hint=first.ends(target.name), details=details)
+        raise PartialError(why, hint=first.ends(target.name), details=details)
     if found.working:
         raise PendingError(f"{target.name} still writes to disk {name} what its memory held", hint=AGAIN)
     if found.lost and not (found.silent and force):

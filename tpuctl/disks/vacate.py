@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from tpuctl.disks.follow import path_of
 from tpuctl.disks.make import list_records
 from tpuctl.disks.slices import nodes_of
 from tpuctl.engine.services import Services
@@ -156,6 +157,10 @@ def vacate(
     names = {each.worker: asked[nodes[each.worker]] for each in targets}
     agent = HostAgent(services.remote, services.agent_source)
     labels = {each.name: each.fs_label for each in list_records(services)}
+    known = {
+        each: {"name": each, "label": labels.get(each, ""), "path": path_of(services, record, each)}
+        for each in dict.fromkeys(name for listed in written.values() for name in listed)
+    }
     while True:
         now = services.clock.now()
         request = {
@@ -166,7 +171,7 @@ def vacate(
         timeout_s = max(5.0, min(CALL_S + PATIENCE_S, limit - now))
 
         def wanted(target: HostTarget, request: Mapping[str, Any] = request) -> Mapping[str, Any]:
-            listed = [{"name": each, "label": labels.get(each, "")} for each in written[nodes[target.worker]]]
+            listed = [known[each] for each in written[nodes[target.worker]]]
             # For a deletion every disk of the host that can be written: which is which need not be known.
             only = list(names[target.worker]) if purpose is Purpose.LEAVE else []
             return {**request, "disks": listed, "only": only}
