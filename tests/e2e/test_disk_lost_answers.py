@@ -15,8 +15,8 @@ from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.collect import unused_copies
 from tpuctl.disks.remove import remove_disk
+from tpuctl.disks.resize import resize_disk
 from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.use import resize_disk
 from tpuctl.engine.events import Waiting
 from tpuctl.errors import QuotaError
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest

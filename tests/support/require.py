@@ -50,6 +50,13 @@ def require_isolated_hosts() -> None:
         pytest.skip(error.message)
 
 
+def can_grow_ext4() -> bool:
+    """Whether an ext4 can grow while it is mounted: ioctl_ext4 asks for CAP_SYS_RESOURCE (capabilities(7))."""
+    rows = Path("/proc/self/status").read_text().splitlines()
+    effective = next(int(row.split()[1], 16) for row in rows if row.startswith("CapEff:"))
+    return bool(effective & 1 << 24)
+
+
 def require_index() -> None:
     """Skips by name where the package index cannot be reached."""
     try:

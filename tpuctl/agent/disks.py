@@ -16,10 +16,11 @@ import quick_json as json
 from disk_stack import partitions
 from facts_storage import parse_mount
 from operations import Failed
-from rooted import as_root, output_of
+from rooted import as_root, output_of, run_root
 
 WORD = ".tpuctl-disk"  # at the top of a file system: the copy that it was last made ready for
 SECTOR = 512
+GROW_S = 300
 MKFS = ["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,discard"]
 HELD = "/run/tpuctl-held-"  # what brings a file system back that is held still
 WATCHDOG = """cd /; sleep "$1"; state=$2 own=$3; shift 3; tries=60
@@ -179,7 +180,8 @@ def mount_disk(parameters, job):
     if parameters["read_only"]:
         return {"mounted": path, "device": mount_copy(parameters, job)}
     device = find_own(parameters, job)
-    script = 'mkdir -p "$1" && exec mount -t ext4 -o discard,defaults "$2" "$1"'
+    # It may have been enlarged while nobody had it; what is as large already stays so.
+    script = 'mkdir -p "$1" && mount -t ext4 -o discard,defaults "$2" "$1" && { resize2fs "$2" || true; }'
     job.run(["sh", "-c", script, "sh", path, device], root=True, seconds=300)
     return {"mounted": path, "device": device}
 
@@ -260,6 +262,12 @@ printf "%s\\n" "$4" > "$2/$3"; status=$?
 umount "$2" && exit $status"""
     argv = ["unshare", "-m", "sh", "-c", script, "sh", device, look_folder(job), WORD, word]
     job.run(argv, root=True, seconds=300)
+
+
+def grow_disk(parameters, job):
+    """`path` of a disk that is written here, and its `size` in bytes by now; `id` names this time."""
+    found = run_root(job, "grow", {"path": parameters["path"], "size": parameters["size"]}, GROW_S)
+    return {"grown": parameters["id"], "fs": found["fs"]}
 
 
 def unmount_disk(parameters, job):

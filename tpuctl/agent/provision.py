@@ -29,6 +29,7 @@ OPERATIONS = {
     "hold_disk": "disks",
     "release_disk": "disks",
     "repair_disk": "disks",
+    "grow_disk": "disks",
     "mount_bucket": "buckets",
     "unmount_bucket": "buckets",
 }

@@ -18,6 +18,7 @@ TITLES = {
     "hold_disk": ("held", "holding the file system still"),
     "release_disk": ("released", "letting the file system go on"),
     "repair_disk": ("repaired", "replaying the journal of the copy"),
+    "grow_disk": ("grown", "growing the file system"),
 }
 """Operation → the key of its result, and what it does in words."""
 
@@ -144,12 +145,7 @@ class Once(Struct, frozen=True):
 
     def result(self, facts: Facts) -> Mapping[str, str]:
         """What the host said when it was done; empty before."""
-        key = TITLES[self.verb][0]
-        for job in facts.jobs or ():
-            for result in job.results:
-                if isinstance(result, dict) and result.get(key) == self.id:
-                    return {name: str(value) for name, value in result.items()}
-        return {}
+        return _result(facts, self.verb, self.id)
 
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
         if self.result(facts):
@@ -165,6 +161,41 @@ class Once(Struct, frozen=True):
 
     def row(self, facts: Facts) -> Mapping[str, str]:
         return self.result(facts)
+
+
+class Grown(Struct, frozen=True):
+    """The file system of a disk that is written at `path` is as large as the disk. `id` names this time."""
+
+    disk: str
+    path: str
+    size_gib: int
+    id: str
+
+    @property
+    def name(self) -> str:
+        return f"disk {self.disk}: {TITLES['grow_disk'][1]}"
+
+    @property
+    def sections(self) -> frozenset[Section]:
+        return frozenset({Section.HOST, Section.JOBS})
+
+    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+        if self.row(facts):
+            return ()
+        parameters = {"path": self.path, "size": self.size_gib * GIB, "id": self.id}
+        return _without_root(facts) or [Operation("grow_disk", TITLES["grow_disk"][1], parameters)]
+
+    def row(self, facts: Facts) -> Mapping[str, str]:
+        return _result(facts, "grow_disk", self.id)
+
+
+def _result(facts: Facts, verb: str, this_time: str) -> Mapping[str, str]:
+    """What a host said when it had done `verb` this time; empty before."""
+    for job in facts.jobs or ():
+        for result in job.results:
+            if isinstance(result, dict) and result.get(TITLES[verb][0]) == this_time:
+                return {name: str(value) for name, value in result.items()}
+    return {}
 
 
 def _at(facts: Facts, path: str) -> MountedDisk | None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.follow import check_free, forget, note_mounted, path_of, readers_besides, remember
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
-from tpuctl.disks.make import get_disk, get_record, list_records, perform, save_record
+from tpuctl.disks.make import get_disk, get_record, list_records, save_record
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, place_of
@@ -19,11 +19,9 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError, PendingError, TpuctlError, UnreachableError, UsageError
 from tpuctl.model import timeouts
-from tpuctl.model.disks import ComputeOperation, DataDisk, DiskMode, DiskRecord
+from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
-from tpuctl.model.verdict import Done, Verdict
-from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_slice
 from tpuctl.transfer.bring_hosts import bring_hosts
 
@@ -244,29 +242,3 @@ def _writable(services: Services, target: SliceRecord, label: str) -> int:
     labels = {each.name: each.fs_label for each in list_records(services)}
     attached = place_of(services, target).disks
     return sum(each.mode is DiskMode.READ_WRITE and labels.get(each.name) == label for each in attached)
-
-
-def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) -> dict[str, Any]:
-    """Disks only grow. The same size again is done already."""
-    record = get_record(services, name)
-    disk = get_disk(services, record)
-    if size_gib < disk.size_gib:
-        raise UsageError(
-            f"{name} has {disk.size_gib} GiB, and disks only grow", hint=f"--size {disk.size_gib + 1}"
-        )
-    told = {"name": name, "size_gib": size_gib, "said": f"{name} has {size_gib} GiB"}
-    if size_gib == disk.size_gib:
-        return told
-    if dry_run:
-        return {**told, "said": f"would make {name} {size_gib} GiB large, from {disk.size_gib}"}
-
-    def observe() -> Verdict | None:
-        return Done() if get_disk(services, record).size_gib >= size_gib else None
-
-    def call() -> ComputeOperation:
-        record_decision(services, record.key, "resize", f"from {disk.size_gib} to {size_gib} GiB")
-        return services.disks.resize_disk(record.request.zone, name, size_gib)
-
-    perform(services, f"disk {name}", observe, call)
-    save_record(services, replace(record, request=replace(record.request, size_gib=size_gib)))
-    return told

@@ -22,8 +22,9 @@ def resize(
 ) -> None:
     """Make a disk larger; it never becomes smaller again.
 
-    Its file system grows by resize2fs on its host."""
-    from tpuctl.disks.use import resize_disk
+    The file system on it grows, too, where a slice writes to it, and else when it is mounted next. After an
+    interruption the same command goes on."""
+    from tpuctl.disks.resize import resize_disk
 
     with open_context(ctx) as context:
         if not dry_run:
