@@ -42,7 +42,8 @@ def size_gib(session: Session) -> int:
 
 def test_a_file_system_grows_under_a_program_that_writes_to_it(session: Session) -> None:
     started = f"setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1"
-    session.type("exec", "dev", "--", "sh", "-c", started)
+    session.type("exec", "dev", "--", "sudo", "sh", "-c", started)
+    on(session, "dev", "for n in $(seq 600); do test -e /mnt/data/last && exit; sleep 0.1; done; exit 1")
     assert size_gib(session) == 10
     done = session.type("disk", "resize", "data", "--size", "20", "--yes")
     assert "data has 20 GiB, and so has its file system on dev" in done.stderr

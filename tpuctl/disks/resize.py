@@ -69,7 +69,8 @@ def _grow(services: Services, record: DiskRecord, writer: SliceRecord, size_gib:
         [row] = bring_hosts(services, writer, [kind], workers=[0], deadline=deadline)
     except TpuctlError as error:
         why = f"{record.name} has {size_gib} GiB, its file system on {writer.name} has not: {error.message}"
-        hint = error.hint or f"tpuctl disk resize {record.name} --size {size_gib} --yes, which goes on"
+        hint = f"tpuctl disk resize {record.name} --size {size_gib} --yes, which goes on"
+        hint += f"; {error.hint}" if error.hint else ""
         kept = type(error) if isinstance(error, PartialError | PendingError) else TpuctlError
         raise kept(why, hint=hint, details=error.details) from error
     return bool(row.get("fs"))

@@ -22,6 +22,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
+from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_slice
 from tpuctl.transfer.bring_hosts import bring_hosts
 
