@@ -36,7 +36,7 @@ node urandom 666 c 1 9
 node tty 666 c 5 0
 node fuse 666 c 10 229
 node loop-control 660 c 10 237
-for number in 0 1 2 3 4 5 6 7; do node "loop$number" 660 b 7 "$number"; done
+cp -a "$LOOPS"/loop* "$root/dev/"
 mkdir "$root/dev/pts" "$root/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts "$root/dev/pts"
 mount -t tmpfs -o mode=1777 shm "$root/dev/shm"

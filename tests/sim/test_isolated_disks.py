@@ -145,3 +145,26 @@ def test_a_copy_takes_no_more_room_than_what_was_written(fleet: Fleet, tmp_path:
     fleet.hosts.write_disk("large", 1000)
     used = subprocess.run(["du", "-sk", tmp_path / "h"], capture_output=True, text=True, check=True).stdout
     assert int(used.split()[0]) < 100_000
+
+
+def test_a_loop_device_does_not_keep_that_it_was_read_only(fleet: Fleet) -> None:
+    fleet.hosts.set_disks("node/1", {})
+    for _ in range(3):  # the machine gives the same device again, unless somebody else takes it
+        fleet.hosts.set_disks("node/1", {0: [HostDisk("master", 1, read_only=True, nvme=False)]})
+        fleet.ssh("sudo blockdev --setro /dev/sdb")
+        fleet.hosts.set_disks("node/1", {0: [RW]})
+        assert fleet.ssh("sudo blockdev --getro /dev/sdb") == "0"
+        fleet.ssh(
+            "sudo dd if=/dev/zero of=/dev/sdb bs=4k count=1 conv=fsync 2>&1 && sudo blockdev --setro /dev/sdb"
+        )
+
+
+def test_a_read_only_disk_refuses_writes_whatever_its_host_believes(fleet: Fleet) -> None:
+    fleet.ssh("echo kept | sudo dd of=/dev/sdb conv=fsync 2>/dev/null")
+    fleet.hosts.set_disks("node/1", {0: [HostDisk("master", 1, read_only=True, nvme=False)]})
+    before = fleet.ssh("sudo head -c 1M /dev/sdb | sha256sum")
+    fleet.ssh("sudo blockdev --setrw /dev/sdb")
+    with pytest.raises(AssertionError, match=r"Input/output error|not permitted"):
+        fleet.ssh("sudo dd if=/dev/urandom of=/dev/sdb bs=4k count=8 conv=fsync")
+    fleet.hosts.set_disks("node/1", {1: [RW]})
+    assert fleet.ssh("sudo head -c 1M /dev/sdb | sha256sum", 1) == before

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import asyncssh
 
 from tpuctl.model.cloud import HostTarget
-from tpuctl.sim.hosts.process.host import SYSTEM_PATH
+from tpuctl.sim.hosts.files import SYSTEM_PATH
 
 T = TypeVar("T")
 LOGIN = "tester"

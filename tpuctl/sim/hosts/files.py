@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import TpuctlError
+from tpuctl.sim.hosts.file_flags import set_immutable
 
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MOUNTINFO = Path("/proc/self/mountinfo")
 MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a place for temporary files
 
@@ -47,9 +49,12 @@ def _unmount(point: Path) -> None:
 
 
 def _force(remove: Callable[..., Any], path: str, _info: Any) -> None:
-    """Directories without write permission hinder removal; anything else that is missing is fine."""
+    """Directories without write permission hinder removal, and what is immutable; anything else that is missing
+    is fine."""
     parent = Path(path).parent
     try:
+        for each in (parent, Path(path)):
+            set_immutable(each, False)
         parent.chmod(0o700)
         if not Path(path).is_symlink():
             Path(path).chmod(0o700)

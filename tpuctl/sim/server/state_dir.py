@@ -73,12 +73,15 @@ def world_folder(state_dir: Path, world_id: str) -> Path:
 def sweep(state_dir: Path) -> None:
     """Kills and removes what simulators left behind here. Only for the guardian, or when no guardian runs."""
     for folder in state_dir.glob(f"{_WORLD_PREFIX}*"):
-        from tpuctl.sim.hosts.isolated.requirements import remove_leftovers  # there is rarely anything
+        from tpuctl.sim.hosts.files import wipe  # there is rarely anything
+        from tpuctl.sim.hosts.isolated.requirements import remove_leftovers
 
         world_id = folder.name.removeprefix(_WORLD_PREFIX)
         kill_world(world_id)
         remove_leftovers(world_id, folder)
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(TpuctlError, OSError):
+            wipe(folder)  # with what is immutable
     for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE, CREDENTIALS_FILE, GCLOUD_ACCOUNT):
         (state_dir / name).unlink(missing_ok=True)
     with suppress(OSError):

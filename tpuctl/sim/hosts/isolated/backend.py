@@ -18,13 +18,13 @@ from urllib.parse import quote
 
 from tpuctl.model.shipped_files import read_template
 from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostBackend, HostDisk, HostSpec
-from tpuctl.sim.hosts.files import wipe
+from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
 from tpuctl.sim.hosts.isolated.data_disks import DiskFiles
 from tpuctl.sim.hosts.isolated.host import SSH_PORT, HostPlace, IsolatedHost
+from tpuctl.sim.hosts.isolated.loop_devices import make_nodes
 from tpuctl.sim.hosts.isolated.network import Bridge
 from tpuctl.sim.hosts.isolated.relays import Relays, listen_in_namespace
 from tpuctl.sim.hosts.isolated.requirements import (
-    SYSTEM_PATH,
     check_possible,
     find_sshd,
     remove_leftovers,
@@ -65,11 +65,13 @@ class IsolatedHosts(HostBackend):
     def _make_place(self, world_id: str) -> HostPlace:
         init = self._root / ".init.sh"
         init.write_bytes(read_template("sim_host_init.sh"))
+        loops = self._root / ".loops"
+        make_nodes(loops)
         interpreter = base_interpreter()
         prefix = interpreter.parent.parent
         readable = [prefix] if str(prefix).startswith(HIDDEN) else []
         path = f"{interpreter.parent}:{SYSTEM_PATH}" if str(prefix) not in {"/usr", "/"} else SYSTEM_PATH
-        return HostPlace(world_id, init, find_sshd() or "sshd", self._wheels, readable, path)
+        return HostPlace(world_id, init, loops, find_sshd() or "sshd", self._wheels, readable, path)
 
     def publish_port(self, port: int) -> str:
         self._relays.forward(self._bridge.gateway, port)
@@ -170,6 +172,7 @@ class IsolatedHosts(HostBackend):
         self._spawner.shutdown()
         (self._root / ".init.sh").unlink(missing_ok=True)
         wipe(self._root / ".disks")
+        wipe(self._root / ".loops")
         remove_leftovers(self._world_id, self._root)
 
     def _lock(self, node_key: str) -> threading.Lock:

@@ -1,7 +1,10 @@
 """Data disks of isolated hosts: sparse files behind loop devices, with the names that they have on a TPU VM.
 
 A loop device per host and disk, as every machine has its own view of a disk: file systems on them are real.
-What a host has written and not yet brought to the disk is lost when its power is cut, as it is in the cloud.
+What a host has written and not yet brought to the disk is lost when its power is cut or the disk is pulled
+out, as it is in the cloud: from that moment the file behind the device is immutable. ext4 heeds that for who
+has it open already, too, so that everything fails that the kernel still wants to write. Where the machine has
+another file system, the host's own are told to stop, which does the same for what is ext4 or xfs.
 """
 
 from __future__ import annotations
@@ -13,22 +16,28 @@ import stat
 import string
 import struct
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from tpuctl.errors import TpuctlError
 from tpuctl.sim.hosts.backend import HostDisk
-from tpuctl.sim.hosts.isolated.loop_devices import clear_loop
-from tpuctl.sim.hosts.isolated.requirements import SYSTEM_PATH
+from tpuctl.sim.hosts.file_flags import set_immutable
+from tpuctl.sim.hosts.files import SYSTEM_PATH
+from tpuctl.sim.hosts.isolated.loop_devices import attach_loop, clear_loop, grow_loop, is_bound
 
 COPY_TRIES = 20
 """A copy is good when nothing was written to its source meanwhile; a busy writer pauses between its syncs."""
+RELEASE_TIMEOUT_S = 5.0
+"""A loop device goes with its last user; the kernel ends mounts of dead processes a moment later."""
+PULL_TIMEOUT_S = 0.2
+"""Of a device that is not mounted: long enough for somebody who looks at it, such as udev."""
+POLL_S = 0.005
 GIB = 1 << 30
 # linux/fs.h and fs/ext4/ext4.h, fs/xfs/libxfs/xfs_fs.h: both file systems have the same
 _FITHAW = 0xC0045878
 _SHUTDOWN = 0x8004587D
 _WITHOUT_FLUSH = 2
-_LOOP_SET_CAPACITY = 0x4C07
 BY_ID = "dev/disk/by-id"
 
 
@@ -51,7 +60,26 @@ class DiskFiles:
             file.truncate(size_gb * GIB)
 
     def drop(self, key: str) -> None:
+        set_immutable(self.path(key), False)
         self.path(key).unlink(missing_ok=True)
+
+    def seal(self, key: str) -> None:
+        """Nothing that is written from now on reaches the content; reads go on."""
+        set_immutable(self.path(key), True)
+
+    def release(self, key: str, loop: Path, timeout_s: float) -> None:
+        """What was sealed can be written by its next user, once the device is gone that it had. Where somebody
+        keeps that, he keeps the old content, and what he writes is lost."""
+        path = self.path(key)
+        deadline = time.monotonic() + timeout_s
+        while (bound := is_bound(loop, path)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        if bound:
+            fresh = path.with_suffix(".new")
+            _copy(path, fresh)
+            set_immutable(path, False)
+            fresh.replace(path)
+        set_immutable(path, False)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -83,10 +111,11 @@ class HostDisks:
         self._places: dict[HostDisk, int] = {}
         """Which device each is: its own number, unless it was found out of order."""
 
-    def set(self, root: Path, disks: Sequence[HostDisk]) -> None:
-        """Plugs in what is missing and pulls out what is not in `disks`; `root` is the host's `/`."""
+    def set(self, root: Path, others: Iterable[Path], disks: Sequence[HostDisk]) -> None:
+        """Plugs in what is missing and pulls out what is not in `disks`; `root` is the host's `/`, `others`
+        those of its other mount namespaces."""
         for disk in [each for each in self._loops if each not in disks]:
-            self._pull(root, disk)
+            self._pull(root, others, disk)
         new = [disk for disk in disks if disk not in self._loops]
         taken = set(self._places.values())
         free = [disk.number for disk in new if disk.number not in taken]
@@ -95,12 +124,7 @@ class HostDisks:
             self._plug(root, disk, place)
 
     def _plug(self, root: Path, disk: HostDisk, place: int) -> None:
-        path = self._files.path(disk.key)
-        words = ["losetup", "--find", "--show", *(["--read-only"] if disk.read_only else []), str(path)]
-        done = subprocess.run(words, capture_output=True, text=True, env={"PATH": SYSTEM_PATH})
-        if done.returncode != 0:
-            raise TpuctlError(f"no loop device for a simulated disk: {done.stderr.strip()}")
-        loop = Path(done.stdout.strip())
+        loop = attach_loop(self._files.path(disk.key), read_only=disk.read_only)
         self._loops[disk] = loop
         self._places[disk] = place
         name = device_name(place, nvme=disk.nvme)
@@ -114,25 +138,43 @@ class HostDisks:
             link.unlink(missing_ok=True)
             link.symlink_to(f"../../{name}")
 
-    def _pull(self, root: Path, disk: HostDisk) -> None:
-        """As a cable is pulled: who still has it mounted gets errors."""
+    def _pull(self, root: Path, others: Iterable[Path], disk: HostDisk) -> None:
+        """As a cable is pulled: who still uses it gets errors."""
         loop = self._loops.pop(disk)
-        for point in _mounted(root, loop.stat().st_rdev):
-            _stop_writing(point)
+        mounted = self._stop_writing({disk: loop}, (root, *others))
         (root / "dev" / device_name(self._places.pop(disk), nvme=disk.nvme)).unlink(missing_ok=True)
         (root / BY_ID / f"google-persistent-disk-{disk.number}").unlink(missing_ok=True)
         clear_loop(loop)
+        if not disk.read_only:
+            self._files.release(disk.key, loop, 0.0 if mounted else PULL_TIMEOUT_S)
 
-    def cut(self, root: Path) -> None:
-        """The power fails: nothing more reaches the disks, and who waits for a frozen file system is let go."""
-        for loop in self._loops.values():
-            for point in _mounted(root, loop.stat().st_rdev):
-                _stop_writing(point)
+    def cut(self, roots: Iterable[Path]) -> None:
+        """The power fails: nothing more reaches the disks, and who waits for a frozen file system is let go.
+        `roots`: `/` of each mount namespace of the host."""
+        self._stop_writing(self._loops, roots)
+
+    def _stop_writing(self, loops: Mapping[HostDisk, Path], roots: Iterable[Path]) -> bool:
+        """Whether one of them was mounted."""
+        for disk in loops:
+            if not disk.read_only:
+                self._files.seal(disk.key)
+        found = [
+            (point, loop.stat().st_rdev)
+            for root in roots
+            for loop in loops.values()
+            for point in _mounted(root, loop.stat().st_rdev)
+        ]
+        for point, device in found:
+            _stop_writing(point, device)
+        return bool(found)
 
     def forget(self) -> None:
         """After the host's processes are dead; what is plugged in next are other devices."""
         for loop in self._loops.values():
             clear_loop(loop)
+        for disk, loop in self._loops.items():
+            if not disk.read_only:
+                self._files.release(disk.key, loop, RELEASE_TIMEOUT_S)
         self._loops.clear()
         self._places.clear()
 
@@ -140,7 +182,15 @@ class HostDisks:
         """The disk is larger; the host sees it."""
         for disk, loop in self._loops.items():
             if disk.key == key:
-                _ioctl(loop, _LOOP_SET_CAPACITY, 0)
+                grow_loop(loop)
+
+    def thaw(self, root: Path) -> None:
+        """Lets go what the host has frozen: nothing else would, once it is unmounted."""
+        for loop in self._loops.values():
+            device = loop.stat().st_rdev
+            for point in _mounted(root, device):
+                with suppress(OSError):  # it was not frozen
+                    _ioctl(point, _FITHAW, 0, device)
 
     def mount_points(self, root: Path) -> list[str]:
         """Where the host has them mounted, the deepest first."""
@@ -165,18 +215,20 @@ def _mounted(root: Path, device: int) -> Iterator[Path]:
             yield root / point.lstrip("/")
 
 
-def _stop_writing(point: Path) -> None:
+def _stop_writing(point: Path, device: int) -> None:
     """The file system does no I/O any more, not even for its journal, and is not frozen either."""
     for request, argument in ((_SHUTDOWN, struct.pack("I", _WITHOUT_FLUSH)), (_FITHAW, 0)):
         try:
-            _ioctl(point, request, argument)
+            _ioctl(point, request, argument, device)
         except OSError:
             continue  # of a kind that knows no shutdown; or it was not frozen
 
 
-def _ioctl(path: Path, request: int, argument: int | bytes) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _ioctl(path: Path, request: int, argument: int | bytes, device: int | None = None) -> None:
+    """`device`: only if the file is on it, as something else may be mounted over it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(descriptor, request, argument)
+        if device in (None, os.fstat(descriptor).st_dev):
+            fcntl.ioctl(descriptor, request, argument)
     finally:
         os.close(descriptor)

@@ -31,12 +31,11 @@ from tpuctl.sim.hosts.backend import (
     HostSpec,
     find_script,
 )
-from tpuctl.sim.hosts.files import wipe
+from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
 from tpuctl.sim.hosts.init import children_of
 from tpuctl.sim.hosts.isolated.data_disks import DiskFiles, HostDisks
 from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
 from tpuctl.sim.hosts.isolated.network import Bridge, Cable
-from tpuctl.sim.hosts.isolated.requirements import SYSTEM_PATH
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
 
 SSH_PORT = 22
@@ -47,6 +46,8 @@ PROBE_S = 0.1
 """A lost first packet is sent again only after a second; asking anew is faster."""
 FIRST_UID = 1000
 KILL_TIMEOUT_S = 10.0
+UNMOUNT_LEAST_S = 1.0
+"""However late the last program has ended: what is already on its way to a disk gets there."""
 
 _SSHD_CONFIG = """\
 Port {port}
@@ -70,12 +71,14 @@ Subsystem sftp internal-sftp
 
 @dataclass(frozen=True)
 class HostPlace:
-    """What all hosts of a world share: `init` is the script that makes a host, `wheels` where they share what
+    """What all hosts of a world share: `init` is the script that makes a host, `loops` a folder with the device
+    files of loop devices, `wheels` where they share what
     was downloaded, `readable` what else of the machine's hidden directories a host sees and does not change,
     `path` what comes first on its PATH."""
 
     world_id: str
     init: Path
+    loops: Path
     sshd: str
     wheels: Path
     readable: list[Path]
@@ -151,6 +154,7 @@ class IsolatedHost:
                     "PATH": SYSTEM_PATH,
                     "LANG": "C.UTF-8",
                     "SSHD": self._place.sshd,
+                    "LOOPS": str(self._place.loops),
                     WORLD_VARIABLE: self._place.world_id,
                 },
                 start_new_session=True,
@@ -232,13 +236,13 @@ class IsolatedHost:
             return []
         found = [int(children[0])]
         for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and int(entry.name) != found[0] and _namespace(entry) == mine:
+            if entry.name.isdecimal() and int(entry.name) != found[0] and _namespace(entry, "pid") == mine:
                 found.append(int(entry.name))
         return found
 
     def shutdown(self, window_s: float, overrides: Mapping[str, str]) -> None:
         """SIGTERM to all but process 1, the listening sshd, which ends with the power; returns when they and
-        the script for this have ended, or the time is up."""
+        the script for this have ended and data disks are unmounted, or the time is up."""
         if not self.running:
             return
         deadline = time.monotonic() + window_s
@@ -247,36 +251,41 @@ class IsolatedHost:
         script = self.run_script(SHUTDOWN_SCRIPT, overrides)
         while time.monotonic() < deadline:
             if len(self.processes()) <= 1 and (script is None or script.poll() is not None):
+                self._unmount(max(UNMOUNT_LEAST_S, deadline - time.monotonic()))
                 break
             time.sleep(POLL_S * 4)
-        self._unmount()
 
-    def _unmount(self) -> None:
+    def _unmount(self, timeout_s: float) -> None:
         """Data disks, as systemd does it last of all; what is still in use stays mounted and read-only."""
-        root = self._root()
-        for point in self._disks.mount_points(root) if root else ():
-            for words in (["umount", point], ["mount", "-o", "remount,ro", point]):
-                if self._on_host(*words) == 0:
-                    break
+        deadline = time.monotonic() + timeout_s
+        for root in self._roots()[:1]:  # those of others went with their programs
+            self._disks.thaw(root)
+            for point in self._disks.mount_points(root):
+                for words in (["umount", point], ["mount", "-o", "remount,ro", point]):
+                    if self._on_host(*words, timeout_s=deadline - time.monotonic()) == 0:
+                        break
 
-    def _on_host(self, *words: str) -> int:
+    def _on_host(self, *words: str, timeout_s: float) -> int:
         """The exit status of a command in the host's mounts."""
         inside = ["nsenter", "-t", str(self.processes()[0]), "-m", "-r", *words]
         try:
-            return subprocess.run(inside, capture_output=True, cwd="/", timeout=KILL_TIMEOUT_S).returncode
+            return subprocess.run(inside, capture_output=True, cwd="/", timeout=max(0.0, timeout_s)).returncode
         except subprocess.TimeoutExpired:
-            return 1  # a frozen file system
+            return 1  # there is more to write than can be written
 
-    def _root(self) -> Path | None:
-        """The host's `/` as the machine sees it."""
-        processes = self.processes()
-        return Path(f"/proc/{processes[0]}/root") if processes else None
+    def _roots(self) -> list[Path]:
+        """`/` of each mount namespace of the host as the machine sees it, that of process 1 first; none while
+        it is off."""
+        found: dict[str, Path] = {}
+        for pid in self.processes():
+            found.setdefault(_namespace(Path(f"/proc/{pid}"), "mnt"), Path(f"/proc/{pid}/root"))
+        return [root for name, root in found.items() if name]
 
     def set_disks(self, disks: Sequence[HostDisk]) -> None:
         """See `HostBackend.set_disks`; a host that is off gets them when it is started."""
-        root = self._root()
-        if root is not None:
-            self._disks.set(root, disks)
+        roots = self._roots()
+        if roots:
+            self._disks.set(roots[0], roots[1:], disks)
 
     def grow_disk(self, key: str) -> None:
         self._disks.grow(key)
@@ -285,9 +294,7 @@ class IsolatedHost:
         """Every process is dead when this returns; storage stays. TpuctlError if one does not die."""
         if self._process is None:
             return
-        root = self._root()
-        if root is not None:
-            self._disks.cut(root)
+        self._disks.cut(self._roots())
         # The kernel lets process 1 end last in its PID namespace, and its parent waits for it.
         for pid in children_of(self._process.pid) or [self._process.pid]:
             _kill(pid)
@@ -359,9 +366,10 @@ class IsolatedHost:
         return uid
 
 
-def _namespace(process: Path) -> str:
+def _namespace(process: Path, kind: str) -> str:
+    """Empty where the process is gone."""
     try:
-        return os.readlink(process / "ns" / "pid")  # noqa: PTH115
+        return os.readlink(process / "ns" / kind)  # noqa: PTH115
     except OSError:
         return ""
 

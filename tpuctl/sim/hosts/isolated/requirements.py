@@ -10,11 +10,10 @@ import tempfile
 from pathlib import Path
 
 from tpuctl.errors import UsageError
-from tpuctl.sim.hosts.files import memory_of
+from tpuctl.sim.hosts.files import SYSTEM_PATH, memory_of
 from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
 from tpuctl.sim.hosts.isolated.network import remove_network
 
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = ("ip", "unshare", "setpriv", "nsenter", "mount", "pivot_root", "sudo", "losetup")
 PACKAGES = "openssh-server sudo iproute2 util-linux fuse3"
 

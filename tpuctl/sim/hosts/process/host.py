@@ -18,14 +18,13 @@ import asyncssh
 
 from tpuctl.errors import BugError
 from tpuctl.sim.hosts.backend import SHUTDOWN_SCRIPT, STARTUP_SCRIPT, HostAddress, HostSpec, find_script
-from tpuctl.sim.hosts.files import wipe
+from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
 from tpuctl.sim.hosts.metadata import Values, serve_connection
 from tpuctl.sim.hosts.process.addresses import AddressPool, Place
 from tpuctl.sim.hosts.process.children import HostProcesses, Nursery
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
 from tpuctl.sim.hosts.process.session import SHELL, HomeSFTPServer, Session
 
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LOGIN_TIMEOUT_S = 20
 WINDOW = 4 * 1024 * 1024
 MAX_PACKET = 32768
