@@ -23,6 +23,7 @@ whose files must have its digest. Nothing is ever written there.
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import marshal
@@ -42,6 +43,10 @@ SCHEMA = 1
 MARKER = "tpuctl-env.json"
 INDEX = "tpuctl-files.json"
 BYTECODE = "tpuctl-bytecode"  # in an environment whose files are not ours to write beside
+CACHE, COMPILED = "__pycache__", ".pyc"
+# What Python compiles is taken for the source by its size and time alone, so what lies there must be known by
+# its digest, too, and nobody adds to it later: not runs, and not who starts this interpreter by hand.
+KEEPER, KEEPER_SAYS = "tpuctl-bytecode.pth", "import sys; sys.dont_write_bytecode = True\n"
 LINK = "link:"  # in place of a digest
 CONFIG = "pyvenv.cfg"
 ENVIRONMENT, PYTHON, ARCHIVE = "env", "python", "rest.tar"
@@ -431,7 +436,7 @@ def seal(env, spec, index):
     """
     large = {}
     for path, row in index.items():
-        wanted = row[1] >= LARGE_BYTES and not path.endswith(".py") and not row[0].startswith(LINK)
+        wanted = row[1] >= LARGE_BYTES and not path.endswith((".py", COMPILED)) and not row[0].startswith(LINK)
         if wanted and os.lstat(os.path.join(env, path)).st_nlink == 1:
             large.setdefault(row[0], path)  # of two alike, one goes into the archive
     parts = [(ENVIRONMENT, env)]
@@ -565,18 +570,58 @@ def lead_to(env, python):
 
 
 def walk(env):
-    """Paths of all files of the environment, seen from it. What Python compiles by itself is none."""
+    """Paths of all files of the environment, seen from it, without what Python compiles by itself."""
     for folder, folders, files in os.walk(env):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        folders[:] = sorted(name for name in folders if name != CACHE)
         below = folder[len(env) :].strip(os.sep)
         for name in sorted(files):
-            if name not in (MARKER, INDEX) and not name.endswith(".pyc"):
+            if name not in (MARKER, INDEX) and not name.endswith(COMPILED):
                 yield os.path.join(below, name)
 
 
-def row_of(tree, path):
+def walk_compiled(env, tree):
+    """Paths of all that Python may load in the place of a source, seen from the environment. What lies beside
+    the sources of a tree that is not ours is not looked up by programs, and others write it."""
+    for top in (env,) if tree == env else (tree, os.path.join(env, BYTECODE)):
+        for folder, folders, files in os.walk(top):
+            if top == tree != env:
+                folders[:] = [name for name in folders if name != CACHE]
+            below = folder[len(tree if top == tree else env) :].strip(os.sep)
+            for name in files:
+                if name.endswith(COMPILED):
+                    yield os.path.join(below, name)
+
+
+def full_path(env, tree, path):
+    """Where a file of the list lies: what is compiled is always the environment's own."""
+    return os.path.join(env if path.startswith(BYTECODE + os.sep) else tree, path)
+
+
+def compile_all(env, spec):
+    """Of an environment that nobody lists the imports of. What does not compile, such as a template with the
+    name of a source, is left out: programs do not import it either."""
+    run_quietly(
+        [*interpreter(env, spec), "-m", "compileall", "-q", "-j", "0", *site_packages(env)],
+        env=clean_environment(),
+        cwd=env,
+    )
+
+
+def site_packages(env):
+    return glob.glob(os.path.join(env, "lib", "python3*", "site-packages"))
+
+
+def keep_bytecode(env):
+    """From now on the environment's interpreter compiles nothing that stays."""
+    for site in site_packages(env):
+        path = os.path.join(site, KEEPER)
+        if not os.path.exists(path):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(KEEPER_SAYS)
+
+
+def row_of(full):
     """The digest of a file, or where a link leads, and its signature."""
-    full = os.path.join(tree, path)
     found = os.lstat(full)
     content = LINK + os.readlink(full) if stat.S_ISLNK(found.st_mode) else sha256_of(full)
     return [content, *signature(full, found)]
@@ -588,7 +633,9 @@ def rows_of(tree):
 
     paths, parts = list(walk(tree)), 8 * (os.cpu_count() or 1)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        rows = pool.map(lambda part: [(path, row_of(tree, path)) for path in paths[part::parts]], range(parts))
+        rows = pool.map(
+            lambda part: [(path, row_of(os.path.join(tree, path))) for path in paths[part::parts]], range(parts)
+        )
         return {path: row for part in rows for path, row in part}
 
 
@@ -605,15 +652,15 @@ def make_index(env, spec, known):
     tree = tree_of(env, spec)
     recorded = recorded_digests(env) if tree == env else {}
     index = {}
-    for path in walk(tree):
-        row = known.get(path)
-        if row is None or row[1:] != signature(os.path.join(tree, path)):
-            row = row_of(tree, path)
-        wanted = own.get(path) or recorded.get(path)
+    for path in [*walk(tree), *walk_compiled(env, tree)]:
+        row, full = known.get(path), full_path(env, tree, path)
+        if row is None or row[1:] != signature(full):
+            row = row_of(full)
+        wanted = own.get(path) or (None if path.endswith(COMPILED) else recorded.get(path))
         if wanted is not None and wanted != row[0] and not row[0].startswith(LINK):
             raise Failed("%s is not what its package says" % path)
         index[path] = row
-    digest = tree_digest({path: row[0] for path, row in index.items()})
+    digest = tree_digest({path: row[0] for path, row in index.items() if not path.endswith(COMPILED)})
     if tree != env and digest != spec["unmanaged"]["sha256"]:
         raise Wrong("%s is not as it was: its digest is %s" % (tree, digest))
     write_json(os.path.join(env, INDEX), index, indent=None)  # as quick to read as it may be
@@ -657,7 +704,6 @@ def recorded_digests(env):
     """{path: sha256} of all RECORD files ("Recording installed projects" of packaging.python.org)."""
     import base64
     import csv
-    import glob
 
     found = {}
     for record in glob.glob(os.path.join(env, "lib*", "python3*", "site-packages", "*.dist-info", "RECORD")):
@@ -984,9 +1030,13 @@ def ensure(env, spec, pins):
             if problems:
                 raise Wrong("; ".join(problems))
             run_probe(env, spec)
+            if spec.get("unmanaged"):
+                compile_all(env, spec)
+            else:
+                keep_bytecode(env)
             digest, index = make_index(env, spec, rows())
         report.update(schema=SCHEMA, key=spec["key"], name=spec["name"], libtpu=libtpu, files_sha256=digest)
-        report.update(signatures_sha256=signatures_digest(index))
+        report.update(signatures_sha256=signatures_digest(index), bytecode=True)
         report.update(unmanaged=spec.get("unmanaged"), os_packages=spec.get("os_packages") or {})
         if spec.get("seal"):
             report.update(sealed=seal(env, spec, index))
@@ -1030,9 +1080,10 @@ def changed_files(env, tree):
             index = json.load(file)
     except (OSError, ValueError):
         return ["the list of its files is missing"]
-    found = [path for path in walk(tree) if path not in index]
+    there = [*walk(tree), *walk_compiled(env, tree)] if (read_marker(env) or {}).get("bytecode") else walk(tree)
+    found = [path for path in there if path not in index]
     for path, row in index.items():
-        full = os.path.join(tree, path)
+        full = full_path(env, tree, path)
         if not os.path.lexists(full) or (
             signature(full) != row[1:] and not os.path.islink(full) and sha256_of(full) != row[0]
         ):

@@ -111,6 +111,20 @@ def test_a_swapped_library_of_the_same_size_and_age_is_found(alike: Session) -> 
     mend(alike, drift(alike, "files", "worker 0 has changed", "other.py"))
 
 
+def test_compiled_code_of_the_same_size_and_age_is_found(alike: Session) -> None:
+    """Python believes it for the size and time of the source that stand in it."""
+    found = f"f=$(echo {SITE}/__pycache__/other.*.pyc)"
+    on(alike, 1, f"{found}; t=$(mktemp); cp -p $f $t; LC_ALL=C sed -i s/2.0/6.6/ $f; touch -r $t $f")
+    assert on(alike, 1, "cd .tpuctl/envs/*/bin && ./python -c 'import other; print(other.VERSION)'") == "6.6\n"
+    mend(alike, drift(alike, "files", "worker 1 has changed", "other.cpython-"))
+
+
+def test_compiled_code_that_nobody_installed_is_found(alike: Session) -> None:
+    compiled = f'python{MINOR} -c \'import py_compile; py_compile.compile("x.py", cfile="foreign.pyc")\''
+    on(alike, 0, f"cd $(echo {SITE}) && echo > x.py && {compiled} && rm x.py")
+    mend(alike, drift(alike, "files", "worker 0 has changed", "foreign.pyc"))
+
+
 def test_what_hosts_have_is_compared_with_a_file_and_with_other_hosts(alike: Session) -> None:
     assert alike.json("env", "diff", "tiny", "--on", "big") == []
     alike.project.add("tiny", {"tiny": "1.1", "third": "3.0"}, "imports: [tiny]\nvariables: {TINY: 'yes'}")
@@ -167,6 +181,16 @@ def test_a_half_made_environment_is_never_used(alike: Session) -> None:
     alike.type("env", "apply", "tiny", "--on", "big")
 
 
+def test_whoever_starts_the_interpreter_adds_nothing(alike: Session) -> None:
+    """Here a module that the installation did not import."""
+    alike.project.add("more", {"more": "1.0"}, files={"more/__init__.py": "", "more/late.py": "VERSION = 1"})
+    alike.type("env", "apply", "more", "--on", "big")
+    on(alike, 1, f"$(dirname {SITE}/more)/../../../bin/python -c 'import more.late'")
+    words = ("--env", "more", "--on", "big", "--no-checkpoint", "--name", "late")
+    alike.type("run", *words, "--", "python", "-c", "import more.late")
+    assert "as more says" in alike.type("env", "verify", "more", "--on", "big").stderr
+
+
 def test_the_other_hosts_take_what_one_has_proved_and_what_it_compiled(session: Session) -> None:
     sources = {"shared/__init__.py": "import shared.large\n", "shared/large.py": "n = 1\n" * 30_000}
     large = {**sources, "shared/large.txt": "x" * (2 << 20)}
@@ -187,7 +211,7 @@ def test_the_other_hosts_take_what_one_has_proved_and_what_it_compiled(session: 
     assert "sealed" not in mark(1)
     assert mark(0)["files_sha256"] == mark(1)["files_sha256"]
     # Facts are told without a look at the list of files: the agent computes the digest that the installer did.
-    look = f"import os; print(digest_of(sorted(signatures(os.path.expanduser('~/.tpuctl/envs/{key}')))))"
+    look = f"import os; print(digest_of(sorted(signatures(os.path.expanduser('~/.tpuctl/envs/{key}'), True))))"
     for worker in (0, 1):
         found = on(session, worker, f'cd .tpuctl/bin/agent-* && python3 -c "from facts_envs import *; {look}"')
         assert found.strip() == mark(worker)["signatures_sha256"]
@@ -320,6 +344,10 @@ def test_a_python_of_the_hosts_is_used_as_it_is_and_never_changed(session: Sessi
     verify = ("env", "verify", "mine", "--on", "big")
     assert "2 hosts of big are as mine says" in session.type(*verify).stderr
     assert sorted(venv.rglob("*")) == files
+    on(session, 1, "echo x >> $(find .tpuctl/envs/*/tpuctl-bytecode -name 'mine.*.pyc')")
+    assert "tpuctl-bytecode/" in session.type(*verify, status=3).stderr
+    session.type("env", "apply", "mine", "--on", "big")
+    session.type(*verify)
     on(session, 0, f"echo VERSION = 8 > {module}")
     assert "mine.py" in session.type(*verify, status=3).stderr
     assert "mine.py" in session.type(*words, "--", "true", status=1).stderr

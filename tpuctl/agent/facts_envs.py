@@ -9,6 +9,8 @@ from facts import installed
 
 MARKER = "tpuctl-env.json"
 INDEX = "tpuctl-files.json"
+BYTECODE = "tpuctl-bytecode"  # of an environment whose files are not ours: what was compiled of them
+CACHE, COMPILED = "__pycache__", ".pyc"
 CHANGED_MAX = 20
 # They choose what a program loads, or its flags. Secrets are not among them.
 NAMES = (
@@ -20,6 +22,7 @@ NAMES = (
     "PTXLA_TPU_LIBRARY_PATH",
     "PYTHONHOME",
     "PYTHONPATH",
+    "PYTHONPYCACHEPREFIX",
     "TPU_LIBRARY_PATH",
     "XLA_DOWNCAST_BF16",
     "XLA_FLAGS",
@@ -58,7 +61,8 @@ def environment(folder, name):
         mark = None  # damaged: as good as none
     changed = []
     if mark is not None:
-        changed = changed_files(folder, tree_of(mark) or folder, mark.pop("signatures_sha256", None))
+        digest = mark.pop("signatures_sha256", None)
+        changed = changed_files(folder, tree_of(mark) or folder, digest, mark.get("bytecode", False))
     if mark is not None and not all(os.path.exists(root("sealed", row[2])) for row in mark.get("sealed") or ()):
         mark["sealed"] = []  # what it had for other hosts was cleaned up
     if (
@@ -82,11 +86,16 @@ def tree_of(mark):
     return (mark.get("unmanaged") or {}).get("path")
 
 
-def changed_files(folder, tree, digest=None):
+def changed_files(folder, tree, digest=None, compiled=False):
     """Paths below `tree` that are not as the list in `folder` says. That is read only where the signatures of
     all files have another digest than was written down; and of files only what has another signature: a write
-    sets the ctime, and nobody can set that back."""
-    rows = sorted(signatures(tree))
+    sets the ctime, and nobody can set that back. `compiled`: what Python loads in place of sources is in the
+    list, too."""
+    rows = signatures(tree, compiled, tree == folder)
+    if compiled and tree != folder:
+        own = signatures(os.path.join(folder, BYTECODE), compiled)
+        rows += [(BYTECODE + os.sep + row[0], *row[1:]) for row in own if row[0].endswith(COMPILED)]
+    rows.sort()
     if digest_of(rows) == digest:
         return []
     try:
@@ -98,29 +107,33 @@ def changed_files(folder, tree, digest=None):
     left, found = dict(index), []
     for path, *now in rows:
         known = left.pop(path, None)
-        if known is None or (now != known[1:] and differs(os.path.join(tree, path), known[0])):
+        top = folder if path.startswith(BYTECODE + os.sep) else tree
+        if known is None or (now != known[1:] and differs(os.path.join(top, path), known[0])):
             found.append(path)
     return sorted([*found, *left])
 
 
-def signatures(tree):
-    """(path, size, mtime, ctime, inode) of each file but ours, and what Python compiles by itself."""
+def signatures(tree, compiled=False, caches=True):
+    """(path, size, mtime, ctime, inode) of each file but ours; what Python compiles by itself with `compiled`
+    alone, and where `caches` says so that beside the sources, too."""
     found, folders = [], [""]
+    skipped = None if compiled and caches else CACHE
     while folders:
         below = folders.pop()
         try:
             handle = os.open(os.path.join(tree, below), os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             continue  # gone, or closed to us: its files are missing
+        cache = below.endswith(CACHE + os.sep)
         # By the handle of their folder, the kernel finds files in half the time that it takes by their paths.
         try:
             with os.scandir(handle) as entries:
                 for entry in entries:
                     name = entry.name
                     if entry.is_dir():
-                        if name != "__pycache__" and not entry.is_symlink():
+                        if name != skipped and not entry.is_symlink():
                             folders.append(below + name + os.sep)
-                    elif not name.endswith(".pyc") and name not in (MARKER, INDEX):
+                    elif compiled if name.endswith(COMPILED) else not cache and name not in (MARKER, INDEX):
                         try:
                             now = entry.stat(follow_symlinks=False)
                         except OSError:

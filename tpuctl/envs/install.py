@@ -67,7 +67,10 @@ class HostEnvironment:
 
     def variables(self) -> dict[str, str]:
         """What the environment sets for every run in it."""
-        return run_variables(self._pinned.spec)
+        spec = self._pinned.spec
+        # Nothing is added to what was compiled and verified. An environment of ours has a file that says so.
+        only_read = {"PYTHONDONTWRITEBYTECODE": "1"} if spec.unmanaged is not None else {}
+        return {**only_read, **run_variables(spec)}
 
     @property
     def keeps_compiled(self) -> bool:
