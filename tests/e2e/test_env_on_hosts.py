@@ -305,6 +305,36 @@ def test_old_environments_go_and_the_newest_two_and_that_of_the_slice_stay(sessi
     using.wait()
 
 
+@pytest.mark.parametrize(
+    ("use", "why"),
+    [
+        ("exec flock .busy.lock sh -c '{wait}'", "it is being installed"),
+        ("cp $(command -v sleep) busy/sleep; touch begun; exec busy/sleep 300", "process "),
+        ("touch busy/library; exec 3<busy/library; {wait}", "process "),
+        ("PATH=$PWD/busy/bin:$PATH; export PATH; exec sh -c '{wait}'", "process "),
+        ("cd busy; touch ../begun; exec sleep 300", "process "),
+    ],
+)
+def test_what_is_being_installed_or_is_open_stays(session: Session, use: str, why: str) -> None:
+    """An environment without a marker, which goes else."""
+    script = use.format(wait="touch begun; exec sleep 300")
+    on(session, 0, "mkdir -p .tpuctl/envs/busy")
+    using = session.start("exec", "big", "--worker", "0", "--", "sh", "-c", f"cd .tpuctl/envs; {script}")
+    try:
+        on(session, 0, "until test -e .tpuctl/envs/begun; do sleep 0.1; done; rm .tpuctl/envs/begun")
+        for dry in (("--dry-run",), ()):
+            said = " ".join(session.type("env", "gc", "--on", "big", *dry).stderr.split())
+            assert f"kept environment busy ({why}" in said
+        on(session, 0, "test -d .tpuctl/envs/busy")
+    finally:
+        using.kill()
+        using.wait()
+    end = time.monotonic() + 60
+    while "removed environment busy" not in session.type("env", "gc", "--on", "big").stderr:
+        assert time.monotonic() < end, "what nobody uses any more stays"
+    on(session, 0, "test ! -e .tpuctl/envs/busy")
+
+
 @pytest.mark.long
 def test_a_run_with_a_flag_that_the_pinned_libtpu_refuses_does_not_reach_the_hosts(session: Session) -> None:
     require_index()

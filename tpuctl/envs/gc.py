@@ -13,9 +13,9 @@ from tpuctl.state.repository import list_runs
 KEPT = 2
 """Environments of a host that stay whatever runs: the one in use and the one before, to go back to."""
 GC_SCRIPT = """
-import os, re, shutil, sys
+import fcntl, os, re, shutil, sys
 mode, kept, needed = sys.argv[1], int(sys.argv[2]), set(sys.argv[3:])
-top = os.path.expanduser("~/.tpuctl/envs")
+top = os.path.realpath(os.path.expanduser("~/.tpuctl/envs"))
 def age(name):
     try:
         return os.stat(os.path.join(top, name, "tpuctl-env.json")).st_mtime
@@ -24,14 +24,56 @@ def age(name):
 names = [n for n in os.listdir(top) if not n.startswith(".")] if os.path.isdir(top) else []
 names.sort(key=age, reverse=True)
 stay = needed.union(names)
+def read(pid, name):
+    try:
+        if name in ("cwd", "root", "exe"):
+            return os.fsencode(os.readlink("/proc/%s/%s" % (pid, name)))
+        with open("/proc/%s/%s" % (pid, name), "rb") as file:
+            return file.read()
+    except OSError:
+        return b""  # gone, or another user's
+def opened(pid):
+    try:
+        return [read_link("/proc/%s/fd/%s" % (pid, fd)) for fd in os.listdir("/proc/%s/fd" % pid)]
+    except OSError:
+        return []
+def read_link(path):
+    try:
+        return os.fsencode(os.readlink(path))
+    except OSError:
+        return b""
+def users(path):
+    # Who was started from it, or has one of its files: runs have its bin among their variables.
+    typed = os.path.join(os.path.expanduser("~/.tpuctl/envs"), os.path.basename(path))
+    either = b"|".join(re.escape(os.fsencode(each)) for each in {path, typed})
+    within = re.compile(b"(?:" + either + b")(?![^/:\\0\\n ])")
+    for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
+        said = [read(pid, name) for name in ("environ", "cmdline", "maps", "cwd", "root", "exe")]
+        if int(pid) != os.getpid() and within.search(b"\\n".join(said + opened(pid))):
+            yield pid
+def remove(name):
+    path = os.path.join(top, name)
+    with open(os.path.join(top, "." + name + ".lock"), "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as who installs it does
+        except BlockingIOError:
+            return "it is being installed"
+        pid = next(users(path), None)
+        if pid is not None:
+            return "process %s uses it" % pid
+        if mode == "remove":
+            mark = os.path.join(path, "tpuctl-env.json")
+            os.path.exists(mark) and os.unlink(mark)
+            shutil.rmtree(path)
+        return ""
 for name in [n for n in names if age(n)][kept:] + [n for n in names if not age(n)]:
     if name not in needed:
-        stay.discard(name)
-        print("environment " + name)
-        if mode == "remove":
-            mark = os.path.join(top, name, "tpuctl-env.json")
-            os.path.exists(mark) and os.unlink(mark)
-            shutil.rmtree(os.path.join(top, name))
+        why = remove(name)
+        if why:
+            print("kept environment %s (%s)" % (name, why))
+        else:
+            stay.discard(name)
+            print("environment " + name)
 caches = os.path.expanduser("~/.tpuctl/compile-cache")
 def used(path):
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -52,15 +94,20 @@ for name in sorted(os.listdir(caches)) if os.path.isdir(caches) else []:
 
 
 def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> list[str]:
-    """Removes environments from hosts, except for the newest ones and those that the slice or runs on it have,
-    and compile caches of environments that are not there any more; says what it did. The kept ones are chosen
-    on each host by when they were last verified."""
-    needed = set()
-    if record.spec.env is not None:
-        pinned = parse_frozen(services.store.get_blob(record.spec.env.spec))
-        needed |= {environment_key(pinned, minor) for minor in pinned.spec.python}
-    for run in list_runs(services):
-        if run.slice_name == record.name and not run.state.final and run.attempt is not None:
+    """Removes environments from hosts and compile caches of environments that are not there; says what it did.
+
+    What stays: the newest ones of each host, by when they were last verified, those that the slice or runs on
+    it have, those that are being installed, and those that a process has open.
+    """
+    runs = [run for run in list_runs(services) if run.slice_name == record.name and not run.state.final]
+    named = [record.spec.env, *(run.spec.environment for run in runs)]
+    needed = {
+        environment_key(pinned, minor)
+        for pinned in [parse_frozen(services.store.get_blob(each.spec)) for each in named if each is not None]
+        for minor in pinned.spec.python
+    }
+    for run in runs:
+        if run.attempt is not None:
             needed |= {row["environment_key"] for row in run.attempt.hosts if row.get("environment_key")}
     argv = ["python3", "-I", "-c", GC_SCRIPT, "dry" if dry_run else "remove", str(KEPT), *sorted(needed)]
     agent = AgentLink(services.remote, services.agent_source)
@@ -76,4 +123,7 @@ def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> lis
         for line in data.decode(errors="replace").splitlines():
             groups.setdefault(line, []).append(worker)
     word = "would remove" if dry_run else "removed"
-    return [f"{word} {line} on worker {fold_workers(workers)}" for line, workers in groups.items()]
+    return [
+        f"{line if line.startswith('kept ') else f'{word} {line}'} on worker {fold_workers(workers)}"
+        for line, workers in groups.items()
+    ]
