@@ -1,8 +1,8 @@
 """Keeps one bucket mounted on this host: starts gcsfuse, looks at the mount again and again, and mounts it anew
 when it died.
 
-Root runs it. `up PLAN` begins or changes a mount, `down PATH` ends one; `keep FOLDER` is the service, which
-systemd starts where there is one. Whoever stops the service leaves gcsfuse and its open files alone: the next
+Root runs it. `up PLAN` begins or changes a mount, `down PATH` ends one that nobody has open; `leave PATH` first
+ends who has, for the host is to go. `keep FOLDER` is the service, which systemd starts where there is one. Whoever stops the service leaves gcsfuse and its open files alone: the next
 takes both over. Nothing here ever removes a file below the path of a mount.
 
 Python 3.8, standard library.
@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import re
 import select
 import shutil
@@ -32,6 +33,9 @@ ASK_EVERY_S = 30.0  # one operation of class A and one of class B: about 0.02 US
 MOUNT_S = 90.0
 STOP_S = 15.0
 BUSY_S = 6.0  # longer than whoever only looks at a mount, such as the agent, has it open
+GRACE_S = 10.0  # for who has a file open on a mount that is to go with its host
+UPLOAD_S = 120.0  # for what was closed last; whoever asks again waits again
+UMOUNT_S = 10.0
 RECENT_S = 600.0
 RESTARTS_MAX = 6  # within RECENT_S; after that it is tried every PATIENCE_S
 PATIENCE_S = 300.0
@@ -194,12 +198,84 @@ def unmount(path, lazy=False):
     while mounted(path):
         if not mounted(path)[0].startswith("fuse"):
             return "%s of %s is mounted on %s" % (*mounted(path), path)
-        done = subprocess.run(
-            ["umount", *(["-l"] if lazy else []), path], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-        )
-        if done.returncode != 0 and mounted(path):
-            return done.stderr.decode(errors="replace").strip() or "umount failed"
+        argv = ["umount", *(["-l"] if lazy else []), path]
+        process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        try:
+            said = process.communicate(timeout=UMOUNT_S)[1]
+        except subprocess.TimeoutExpired:
+            process.kill()  # not waited for: it may be one that no signal reaches
+            return "umount did not come back within %d s" % UMOUNT_S
+        if process.returncode != 0 and mounted(path):
+            return said.decode(errors="replace").strip() or "umount failed"
     return ""
+
+
+def device_at(path, pid="self"):
+    """`major:minor` by path of what is mounted in the mount namespace of a process."""
+    found = {}
+    with contextlib.suppress(OSError), open("/proc/%s/mountinfo" % pid) as file:
+        for line in file:
+            words = line.split(" ")
+            found[words[4].replace("\\040", " ")] = words[2]
+    return found if path is None else found.get(path)
+
+
+def link(path):
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # gone, or nobody's
+
+
+def users_of(path):
+    """{pid: one file that it has open} of the mount, whatever it is called in the namespace of the process. Links
+    are read, and no file is looked at: that may hang."""
+    device, here = device_at(path), link("/proc/self/ns/mnt")
+    places, found = {here: [path]}, {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        folder = "/proc/%s/" % pid
+        namespace = link(folder + "ns/mnt")
+        if namespace not in places:
+            mounts = device_at(None, pid)
+            places[namespace] = [each for each in mounts if device and mounts[each] == device]
+        if not places[namespace]:
+            continue
+        with contextlib.suppress(OSError):
+            names = [folder + each for each in ("cwd", "root", "exe")]
+            names += [folder + "fd/" + each for each in os.listdir(folder + "fd")]
+            for target in map(link, names):
+                if any(target == each or target.startswith(each + "/") for each in places[namespace]):
+                    found[int(pid)] = target
+                    break
+    return found
+
+
+def said_of(users):
+    """`123 python of ada has /mnt/b/x open` of each."""
+    said = []
+    for pid, target in sorted(users.items()):
+        with contextlib.suppress(OSError, KeyError):
+            with open("/proc/%d/comm" % pid) as file:
+                program = file.read().strip()
+            user = pwd.getpwuid(os.stat("/proc/%d" % pid).st_uid).pw_name
+            said.append("%d %s of %s has %s open" % (pid, program, user, target))
+    return ", ".join(said[:4])
+
+
+def end_users(path):
+    """Ends who has the mount open: TERM, then KILL. What they had open is uploaded when it is closed."""
+    for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5.0)):
+        until = time.monotonic() + seconds
+        told = set()
+        while time.monotonic() < until:
+            users = [pid for pid in users_of(path) if pid != os.getpid()]
+            if not users:
+                return
+            for pid in set(users) - told:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            told.update(users)
+            time.sleep(0.1)
 
 
 def end(process):
@@ -294,8 +370,9 @@ class Keeper:
             self.sleep(2.0 ** (len(self.times) - 1) - 1)
 
     def clear(self):
-        """Ends the server, and takes the dead mount away from whoever still has it open."""
-        if alive(self.server):
+        """Ends the server, and takes the dead mount away from whoever still has it open. One that was unmounted
+        ends by itself, and may be uploading what was closed last."""
+        if alive(self.server) and mounted(self.path):
             os.kill(self.server[0], signal.SIGKILL)  # one that is stopped hears nothing else
             end(self.server)
         self.server = None
@@ -304,8 +381,8 @@ class Keeper:
     def mount(self):
         """Empty once it is mounted and answers, else why not. One that is there from before is taken over."""
         if mounted(self.path):
-            if alive(self.server) and probe(self.path) == 0:
-                return ""
+            if alive(self.server) and probe(self.path) != errno.ENOTCONN:
+                return ""  # one that is slow to answer may be uploading: it is judged by several looks
             self.clear()
         clear_foreign(self.path)
         check_point(self.path)
@@ -588,19 +665,30 @@ def clear_foreign(path):
 def release(folder, path):
     """Ends a mount that nobody has open. Raises Refused, and keeps it as it was, for one that somebody has."""
     status = stop(folder)
-    dead = not alive(status.get("gcsfuse")) or probe(path) != 0
-    busy, until = unmount(path, lazy=dead), time.monotonic() + BUSY_S
-    while busy and time.monotonic() < until:
+    # Never lazily while the server lives: what is open would be cut off, and nobody would be told.
+    dead = not alive(status.get("gcsfuse")) or probe(path) == errno.ENOTCONN
+    began = time.monotonic()
+    busy, users = unmount(path, lazy=dead), {}
+    while busy:
+        users = users_of(path)
+        # Who has ended, and is uploading what it had open, has nothing open any more.
+        if time.monotonic() > began + (BUSY_S if users else UPLOAD_S):
+            break
         time.sleep(0.2)
         busy = unmount(path, lazy=dead)
     if busy:
+        busy = "; ".join(filter(None, [busy, said_of(users)]))
         plan = read_json(os.path.join(folder, "plan.json"))
         if plan is not None:
             began = time.time()
             start(folder, plan["unit"])
             wait(folder, plan, began)
         raise Refused(busy, "end what has it open: tpuctl exec SLICE -- sudo fuser -vm %s" % path)
-    end(status.get("gcsfuse"))
+    while alive(status.get("gcsfuse")):
+        if time.monotonic() > began + UPLOAD_S:
+            raise RuntimeError("gcsfuse of %s is still uploading after %d s" % (path, UPLOAD_S))
+        reap()
+        time.sleep(0.1)
 
 
 def wait(folder, plan, began):
@@ -631,6 +719,16 @@ def down(path):
         remove(folder, path)
 
 
+def leave(path):
+    """Ends a mount and who has it open: its host is to be deleted."""
+    folder = folder_of(path)
+    if not os.path.isdir(folder):
+        return
+    with locked(folder):
+        end_users(path)
+        remove(folder, path)
+
+
 def remove(folder, path):
     """Ends a mount and its service. Raises Refused for one that somebody has open."""
     release(folder, path)
@@ -644,7 +742,7 @@ def remove(folder, path):
 def main(arguments):
     os.umask(0o022)
     try:
-        {"up": up, "down": down, "keep": keep}[arguments[0]](arguments[1])
+        {"up": up, "down": down, "leave": leave, "keep": keep}[arguments[0]](arguments[1])
     except Refused as error:
         sys.stderr.write(json.dumps({"refused": str(error), "hint": error.hint}) + "\n")
         return 3

@@ -119,6 +119,12 @@ class Incarnation(Struct, frozen=True):
     retry: Retry | None = None
     kept: str = ""
     """Why its deletion was refused when that was last written down."""
+    leaves_since: float | None = None
+    """Since when its hosts are asked to bring what they wrote to where it belongs, for it is to be deleted."""
+    may_lose: bool = False
+    """A person said that it is deleted even where that cannot be."""
+    unsaved: str = ""
+    """What its deletion may have lost."""
 
     @property
     def queued_name(self) -> str:

@@ -17,7 +17,7 @@ from tpuctl.lib.names import region_of
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.model.slice_spec import MountRef, SliceSpec
-from tpuctl.mounts.hosts import KeeperFiles, Mounted, mounted
+from tpuctl.mounts.hosts import KeeperFiles, Mounted, Unmounted, mounted
 from tpuctl.mounts.render import check_ttl, options_of
 from tpuctl.mounts.rules import MountRules
 from tpuctl.mounts.spec import (
@@ -125,6 +125,14 @@ def store_program(services: Services, refs: Refs, program: str | None) -> None:
     """Brings the gcsfuse of this machine into the store, where mounts ask for it."""
     if program is not None and any(each.program for each in refs):
         services.store.put_blob(read_program(program))
+
+
+def ended_kinds(services: Services, record: SliceRecord, paths: Sequence[str]) -> list[Unmounted]:
+    """What is asked of hosts that are to be deleted: nobody has a mount open any more, and all is uploaded. The
+    same of every pass, so that it is one job."""
+    keeper = KeeperFiles(*services.mount_files).keeper
+    asked_by = record.incarnation.cloud_name if record.incarnation is not None else ""
+    return [Unmounted(path, keeper, f"end of {asked_by}", end_users=True) for path in paths]
 
 
 def kinds_of(services: Services, record: SliceRecord, asked_by: str = "") -> list[Mounted]:

@@ -124,11 +124,13 @@ class Mounted(Struct, frozen=True):
 
 
 class Unmounted(Struct, frozen=True):
-    """No mount of tpuctl's at `path`. `asked_by` as of Mounted."""
+    """No mount of tpuctl's at `path`. `asked_by` as of Mounted. `end_users`: whoever has it open is ended, for
+    its host is to be deleted; else it stays."""
 
     path: str
     keeper: bytes
     asked_by: str = ""
+    end_users: bool = False
 
     @property
     def name(self) -> str:
@@ -141,7 +143,13 @@ class Unmounted(Struct, frozen=True):
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
         if find_mount(facts, self.path) is None:
             return ()
-        parameters = {"path": self.path, "asked_by": self.asked_by, "keeper": self.keeper.decode()}
+        parameters: dict[str, Any] = {
+            "path": self.path,
+            "asked_by": self.asked_by,
+            "keeper": self.keeper.decode(),
+        }
+        if self.end_users:
+            parameters["end_users"] = True
         return [Operation("unmount_bucket", f"unmounting {self.path}", parameters)]
 
     def row(self, facts: Facts) -> Mapping[str, str]:

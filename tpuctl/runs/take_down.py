@@ -71,7 +71,7 @@ def end_slice(services: Services, name: str, why: str) -> Outcome:
             return Outcome(wait_for(f"run {run.id} to end"), acted=False)
         request_down(services, name, why=why)
         return Outcome(wait_for(f"{name} to be gone"), acted=True)
-    return advance_slice(services, name)[0]
+    return advance_slice(services, name, person=True)[0]
 
 
 def _keeps_slice(services: Services, run: RunRecord) -> bool:

@@ -27,11 +27,14 @@ class ReconcileContext:
         plan: SlicePlan,
         lease: Lease,
         partition: PartitionCheck,
+        *,
+        person: bool = False,
     ) -> None:
         self.services = services
         self.observation = observation
         self.plan = plan
         self.partition = partition
+        self.person = person
         self._fence = lease.fence
         self._stored = observation.stored
 

@@ -11,17 +11,21 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.retries import DELETE, next_retry
 from tpuctl.errors import BusyError, ConflictError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_tpu
-from tpuctl.inventory.ownership import Refusal, claim_of
+from tpuctl.inventory.ownership import Refusal, check_ownership, claim_of
 from tpuctl.model.cloud import CloudResource, NodeState
 from tpuctl.model.records import Answer, Desired, Retry
 from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.slices.capacity_notes import remember_came
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.plan import retry_verdict
+from tpuctl.slices.vacate import leave_hosts
 
 
 def delete_incarnation(context: ReconcileContext) -> Outcome:
     """Asks the cloud to delete it; later steps check whether it is gone."""
+    waits = leave_hosts(context) if _is_ours(context) else None
+    if waits is not None:
+        return waits
     services, name = context.services, context.incarnation.cloud_name
     began = services.clock.now()
     # Written in any case: it fails when somebody took the slice over while this process slept too long.
@@ -74,6 +78,13 @@ def _to_delete(context: ReconcileContext) -> list[CloudResource]:
     if info.queued is not None:
         return [info.queued.resource]
     return [node.resource for node in (info.node.parts or (info.node,))] if info.node else []
+
+
+def _is_ours(context: ReconcileContext) -> bool:
+    """Whether its hosts may be asked to end what they do; the proof itself is right before the deletion."""
+    record, store_id = context.record, context.services.store.identity()
+    claims = [(found, claim_of(record, context.incarnation, store_id, found.kind)) for found in _to_delete(context)]
+    return not any(check_ownership(found, found, claim) for found, claim in claims)
 
 
 def _decide_delete(context: ReconcileContext, found: CloudResource) -> Refusal | None:

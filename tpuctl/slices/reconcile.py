@@ -39,11 +39,12 @@ _CAME_UP = {SliceState.PROVISIONING, *WITH_HOSTS}
 
 
 def advance_slice(
-    services: Services, name: str, partition: PartitionCheck | None = None
+    services: Services, name: str, partition: PartitionCheck | None = None, *, person: bool = False
 ) -> tuple[Outcome, Observation]:
     """One step for one slice. Returns its outcome and what was observed before it acted.
 
-    `partition` is this pass's check whether its own machine is cut off.
+    `partition` is this pass's check whether its own machine is cut off. `person`: somebody who asked for its
+    deletion waits for this step, and can be asked what may be lost.
     """
     observation = observe_slice(services, name)
     plan = plan_slice(observation.record, observation.observed, services.store.now())
@@ -59,7 +60,9 @@ def advance_slice(
                 why = f"two reads that agree: {observation.observed.why}, then {again.why}"
                 return Outcome(wait_for(why), acted=False), observation
         outcome = apply_effect(
-            ReconcileContext(services, observation, plan, lease, partition or PartitionCheck(services))
+            ReconcileContext(
+                services, observation, plan, lease, partition or PartitionCheck(services), person=person
+            )
         )
     return outcome, observation
 
@@ -201,8 +204,10 @@ def request_deletion(services: Services, name: str, *, deadline: float | None = 
 
     def step() -> Outcome:
         nonlocal waits
-        outcome = advance_slice(services, name)[0]
-        if outcome.acted or not isinstance(outcome.verdict, Wait):
+        outcome = advance_slice(services, name, person=True)[0]
+        incarnation = get_slice(services, name).record.incarnation
+        leaving = incarnation is not None and incarnation.leaves_since is not None and incarnation.retry is None
+        if outcome.acted or leaving or not isinstance(outcome.verdict, Wait):
             return outcome
         waits = outcome.verdict
         return Outcome(Done(""), acted=False)
@@ -216,7 +221,7 @@ def wait_until_gone(services: Services, name: str, *, deadline: float | None = N
     silence = _Silence(services, name)
 
     def step() -> Outcome:
-        outcome, observation = advance_slice(services, name)
+        outcome, observation = advance_slice(services, name, person=True)
         silence.heard(observation)
         return outcome
 

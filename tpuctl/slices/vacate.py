@@ -1,0 +1,125 @@
+"""The gate before each deletion of a TPU: what its hosts write is brought to where it belongs, or the loss is
+decided by a person, or said when nobody can be asked.
+
+Hosts are asked only where their node lists a disk that it can write, or a bucket is mounted for writing.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tpuctl.engine.events import Note, Warn
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, UnreachableError
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.deadline import HOST_TIME_S, TimedRemote
+from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, provision
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.records import Answer, Desired, Retry, SliceRecord, SliceState
+from tpuctl.model.verdict import Blocked, Failed, Wait
+from tpuctl.slices.context import ReconcileContext
+from tpuctl.slices.leaving import Go, HostsLeft, Refuse, Written, find_written, judge_leaving
+from tpuctl.transfer.prepare import deliver_files
+
+UNSAVED = "unsaved"
+"""In journals: a TPU is deleted although something that was written there may be lost."""
+
+
+def leave_hosts(context: ReconcileContext) -> Outcome | None:
+    """Why the TPU is not deleted in this step; None where it may be, now. To be called right before."""
+    services, incarnation, observation = context.services, context.incarnation, context.observation
+    if _asked_for(incarnation.retry):
+        return None
+    event, mounts = observation.observed.event, context.record.spec.mounts
+    written = find_written(observation.info.node, mounts, event, incarnation)
+    if written == Written():
+        return None
+    since = incarnation.leaves_since
+    if since is None:
+        since = services.store.now()
+        context.save(context.changed(leaves_since=since))
+        services.emit(Note(context.record.name, f"its hosts bring what was written to {written.said}"))
+    found = ask_hosts(services, context.record, written, context.fence)
+    now = services.store.now()
+    verdict = judge_leaving(found, person=context.person, may_lose=incarnation.may_lose, since=since, now=now)
+    if isinstance(verdict, Wait):
+        return Outcome(verdict, acted=False)
+    if isinstance(verdict, Refuse):
+        return _kept(context, verdict)
+    if verdict.unsaved:
+        context.journal(UNSAVED, verdict.unsaved)
+        context.amend(context.changed(unsaved=verdict.unsaved))
+        services.emit(Warn(context.record.name, f"deleted with the loss of {verdict.unsaved}"))
+    return None
+
+
+def _asked_for(retry: Retry | None) -> bool:
+    """Whether its deletion was called already, and may be under way."""
+    return retry is not None and retry.answer is not Answer.REFUSED
+
+
+def _kept(context: ReconcileContext, refused: Refuse) -> Outcome:
+    """A person asked, and is asked: it stays, and no pass ends later what was refused now."""
+    context.journal("kept", refused.why)
+    kept = context.changed(leaves_since=None)
+    if kept.desired is Desired.DOWN:
+        kept = replace(kept, desired=Desired.UP, state=SliceState.INITIALIZING)
+    context.save(kept)
+    name = context.record.name
+    kind = UnreachableError if refused.silent else ConflictError
+    error = kind(
+        f"{name} stays: its deletion may lose {refused.why}",
+        hint=f"tpuctl status {name} shows its hosts; with the loss: tpuctl down {name} --force",
+        details={"unsaved": refused.why},
+    )
+    return Outcome(Failed(error), acted=False)
+
+
+def ask_hosts(services: Services, record: SliceRecord, written: Written, fence: int) -> HostsLeft:
+    """Has the hosts end who writes, and unmount: buckets first, for their caches may lie on a disk. One step."""
+    workers = record.incarnation.workers if record.incarnation is not None else ()
+    if not workers:
+        return HostsLeft(written, "its hosts were never reached")
+    until = services.clock.now() + HOST_TIME_S
+    left = _leave_mounts(services, record, written, fence, until) if written.mounts else HostsLeft()
+    return left if left.left != Written() or not written.disks else _leave_disks(services, record, written, until)
+
+
+def _leave_mounts(
+    services: Services, record: SliceRecord, written: Written, fence: int, until: float
+) -> HostsLeft:
+    """Their users are ended, and what these had open is uploaded."""
+    from tpuctl.mounts.follow import ended_kinds
+
+    agent = HostAgent(TimedRemote(services.remote, services.clock, until), services.agent_source)
+    kinds = ended_kinds(services, record, written.mounts)
+    found = provision(
+        agent,
+        host_targets(services, record),
+        lambda _: kinds,
+        slice_name=record.name,
+        fence=fence,
+        deliver=deliver_files(services, agent, until),
+    )
+    if isinstance(found, Provisioned):
+        return HostsLeft()
+    if isinstance(found, Unanswered):
+        silent = tuple(reply.worker for reply in found.replies)
+        return HostsLeft(written, found.replies[0].message, silent)
+    if isinstance(found, Failures):
+        return HostsLeft(written, found.why, working=not found.worst.permanent)
+    if isinstance(found, Blocked):
+        return HostsLeft(written, found.why)
+    return HostsLeft(written, found.why, working=True)
+
+
+def _leave_disks(services: Services, record: SliceRecord, written: Written, until: float) -> HostsLeft:
+    from tpuctl.disks.vacate import Purpose, vacate
+
+    found = vacate(services, record, written.disks, purpose=Purpose.DELETE, deadline=until)
+    left = Written(tuple(each for each in written.disks if each not in found.proved))
+    if left == Written():
+        return HostsLeft()
+    why = "; ".join(each.said for each in found.holders) or found.lost
+    return HostsLeft(left, why, found.silent, working=not (why or found.silent))
