@@ -2,8 +2,9 @@
 when it died.
 
 Root runs it. `up PLAN` begins or changes a mount, `down PATH` ends one that nobody has open; `leave PATH` first
-ends who has, for the host is to go. `keep FOLDER` is the service, which systemd starts where there is one. Whoever stops the service leaves gcsfuse and its open files alone: the next
-takes both over. Nothing here ever removes a file below the path of a mount.
+ends who has, for the host is to go. `keep FOLDER` is the service, which systemd starts where there is one.
+Whoever stops the service leaves gcsfuse and its open files alone: the next takes both over. Nothing here ever
+removes a file below the path of a mount.
 
 Python 3.8, standard library.
 """
@@ -228,8 +229,8 @@ def link(path):
 
 
 def users_of(path):
-    """{pid: one file that it has open} of the mount, whatever it is called in the namespace of the process. Links
-    are read, and no file is looked at: that may hang."""
+    """{pid: one file that it has open} of the mount, whatever that is called in the namespace of the process.
+    Links are read, and no file is looked at: that may hang."""
     device, here = device_at(path), link("/proc/self/ns/mnt")
     places, found = {here: [path]}, {}
     for pid in filter(str.isdigit, os.listdir("/proc")):

@@ -54,6 +54,10 @@ def test_a_loss_and_the_recovery_are_told_in_order() -> None:
     assert told(*LIFE, *LOSS, "ready@big-2") == ["4/preempted", "8/recovered"]
 
 
+def test_a_deletion_that_may_lose_something_is_told() -> None:
+    assert told(*LIFE, "down@big-1", "unsaved@big-1", "delete@big-1") == ["5/unsaved"]
+
+
 def test_what_a_crash_wrote_down_twice_is_told_once_under_the_first_position() -> None:
     again = (*LIFE, "preempted@big-1", *LOSS, "ready@big-2", "ready@big-2")
     assert told(*again) == ["4/preempted", "9/recovered"]

@@ -168,8 +168,8 @@ def mount_bucket(parameters, job):
 
 
 def unmount_bucket(parameters, job):
-    """`path`, `keeper` as of mount_bucket; `end_users`: whoever has it open is ended, else it stays. One that is
-    not mounted is done."""
+    """`path`, `keeper` as of mount_bucket; `end_users`: whoever has it open is ended, else it stays. One that
+    is not mounted is done."""
     try:
         verb = "leave" if parameters.get("end_users") else "down"
         as_keeper(job, parameters["keeper"], verb, parameters["path"])

@@ -33,6 +33,10 @@ Quiet = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and why; change nothing.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there, whatever it is.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Delete even where hosts cannot save what they wrote on disks and mounts."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 OwnSlice = Annotated[
     str | None,

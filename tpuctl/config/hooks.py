@@ -36,6 +36,7 @@ class EventKind(StrEnum):
     GAVE_UP = "gave-up"
     NEEDS_HUMAN = "needs-human"
     MOUNT_LOST = "mount-lost"
+    UNSAVED = "unsaved"
     TEST = "test"
 
 
@@ -48,6 +49,10 @@ EVENT_NOTES: Mapping[EventKind, str] = {
         "three passes in a row"
     ),
     EventKind.MOUNT_LOST: "a mount died under a run, or its bucket does not answer",
+    EventKind.UNSAVED: (
+        "a TPU is deleted although something that was written there may be lost: its hosts were silent for too "
+        "long, or somebody typed `--force`"
+    ),
 }
 """For the documents; `test` is sent by `watch hooks --test` alone."""
 

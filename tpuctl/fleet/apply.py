@@ -62,15 +62,17 @@ def apply_fleet(
     *,
     wait: bool = True,
     deadline: float | None = None,
+    may_lose: bool = False,
 ) -> None:
     """Does what the plan says and, with `wait`, goes on until slices are ready and runs have started.
 
+    `may_lose`: what is replaced or removed goes although its hosts cannot bring what they wrote to its disks.
     Raises ConflictError before anything is done, PartialError when some of it failed, PendingError.
     """
     refuse_conflicts(changes)
     leaving = [change for change in changes if change.kind is Kind.MOUNT and change.change is Change.REMOVE]
     busy = _unmount(services, leaving)
-    steps = _steps(services, wanted, code, changes)
+    steps = _steps(services, wanted, code, changes, may_lose=may_lose)
     group = ReconcileGroup(services, f"fleet {wanted.name}", steps)
     if wait:
         group.converge(deadline)
@@ -112,7 +114,12 @@ def _raise_failures(failed: Mapping[str, TpuctlError], count: int) -> None:
 
 
 def _steps(
-    services: Services, wanted: WantedFleet, code: Mapping[str, CodeBundle], changes: Sequence[FleetChange]
+    services: Services,
+    wanted: WantedFleet,
+    code: Mapping[str, CodeBundle],
+    changes: Sequence[FleetChange],
+    *,
+    may_lose: bool,
 ) -> dict[str, Step]:
     """A step function for each item that is not at rest; what goes first, so that it makes room."""
     slices = {item.name: item for item in wanted.slices}
@@ -123,10 +130,10 @@ def _steps(
         if change.change is Change.UNLISTED or change.kind is Kind.MOUNT:
             continue
         if change.kind is Kind.SLICE and change.name in slices:
-            item = _SliceItem(services, wanted, slices[change.name], change)
+            item = _SliceItem(services, wanted, slices[change.name], change, may_lose=may_lose)
             coming[change.subject] = item.step
         elif change.kind is Kind.SLICE:
-            leaving[change.subject] = _removal(services, change.name)
+            leaving[change.subject] = _removal(services, change.name, may_lose=may_lose)
         elif change.name in runs and not _at_rest(services, change):
             coming[change.subject] = _RunItem(
                 services, wanted, runs[change.name], code[change.name], change
@@ -144,14 +151,13 @@ def _at_rest(services: Services, change: FleetChange) -> bool:
     return run is None or run.record.state.final or bool(change.hint)
 
 
-def _removal(services: Services, name: str) -> Step:
+def _removal(services: Services, name: str, *, may_lose: bool) -> Step:
     def step() -> Outcome:
         stored = find_slice(services, name)
         if stored is None or stored.record.state is SliceState.GONE:
             return Outcome(Done("gone"), acted=False)
-        return end_slice(
-            services, name, f"apply --prune by {services.user}: it is not in the fleet file any more"
-        )
+        why = f"apply --prune by {services.user}: it is not in the fleet file any more"
+        return end_slice(services, name, why, may_lose=may_lose)
 
     return step
 
@@ -169,8 +175,17 @@ def _stopping(services: Services, run_id: str) -> Step:
 class _SliceItem:
     """One slice of the file on its way to ready."""
 
-    def __init__(self, services: Services, fleet: WantedFleet, item: WantedSlice, change: FleetChange) -> None:
+    def __init__(
+        self,
+        services: Services,
+        fleet: WantedFleet,
+        item: WantedSlice,
+        change: FleetChange,
+        *,
+        may_lose: bool,
+    ) -> None:
         self._services = services
+        self._may_lose = may_lose
         self._fleet = fleet
         self._item = item
         self._replace = change.change is Change.REPLACE
@@ -216,7 +231,8 @@ class _SliceItem:
             record = stored.record
             other = bool(record.differs_from(item.spec, item.zones))
             if other and (self._replace or record.desired is Desired.DOWN):
-                return end_slice(services, item.name, f"apply --replace by {services.user}")
+                why = f"apply --replace by {services.user}"
+                return end_slice(services, item.name, why, may_lose=self._may_lose)
         request_wanted(services, item, fleet=self._fleet.name, quotas=False)
         self._requested = True
         return Outcome(wait_for("the first read"), acted=True)

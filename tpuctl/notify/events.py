@@ -93,6 +93,8 @@ def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
             lost, ready = False, True
         elif action in {"refused", "denied", "removed"}:
             kind = EventKind.NEEDS_HUMAN
+        elif action == EventKind.UNSAVED:
+            kind = EventKind.UNSAVED
         if kind is not None:
             position, why = document.key.rpartition("/")[2], f"{action}: {entry['reason']}"
             told = HookEvent(kind, subject, position, float(entry["at"]), why)

@@ -16,6 +16,7 @@ from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import goes_after_run, request_down, withdraw_if_unsent
 from tpuctl.slices.reconcile import advance_slice, wait_until_gone
+from tpuctl.slices.vacate import refuse_if_silent
 from tpuctl.state.repository import get_run, get_slice
 
 
@@ -26,23 +27,28 @@ def take_down(
     wait: bool = True,
     deadline: float | None = None,
     all_users: bool = False,
+    may_lose: bool = False,
 ) -> SliceRecord:
     """Stops the slice's run, keeps its logs, and deletes the slice until the cloud says not-found.
 
-    `all_users`: it goes even where its TPUs carry the label of another user than the record's owner.
+    `all_users`: it goes even where its TPUs carry the label of another user than the record's owner;
+    `may_lose`: also where its hosts cannot bring what they wrote to its disks. Else UnreachableError or
+    ConflictError say what may be lost, and it stays.
     """
     run = active_run(services, name)
     unsent = f"down, asked for by {services.user}; nothing had been sent"
     withdrawn = withdraw_if_unsent(services, name, unsent)
     if run is not None:
+        if not withdrawn and not may_lose:
+            refuse_if_silent(services, name)
         request_stop(services, run.id)
         if not withdrawn:
             # Before its run ends: what is lost meanwhile must not be asked for again.
-            request_down(services, name, all_users=all_users, run_first=True)
+            request_down(services, name, all_users=all_users, run_first=True, may_lose=may_lose)
         _end_run_first(services, run.id, deadline)
     if withdrawn or withdraw_if_unsent(services, name, unsent):
         return get_slice(services, name).record
-    record = request_down(services, name, all_users=all_users)
+    record = request_down(services, name, all_users=all_users, may_lose=may_lose)
     if wait:
         wait_until_gone(services, name, deadline=deadline)
     return record
@@ -60,16 +66,16 @@ def _end_run_first(services: Services, run_id: str, deadline: float | None) -> N
         )
 
 
-def end_slice(services: Services, name: str, why: str) -> Outcome:
+def end_slice(services: Services, name: str, why: str, *, may_lose: bool = False) -> Outcome:
     """One step of taking a slice down with its run: the run ends in order first, if that can be. The journal
-    keeps `why`."""
+    keeps `why`. `may_lose` as of take_down."""
     record = get_slice(services, name).record
     if record.desired is Desired.UP or goes_after_run(record):
         run = active_run(services, name)
-        request_down(services, name, why=why, run_first=run is not None)
+        request_down(services, name, why=why, run_first=run is not None, may_lose=may_lose)
         if run is not None and _keeps_slice(services, run):
             return Outcome(wait_for(f"run {run.id} to end"), acted=False)
-        request_down(services, name, why=why)
+        request_down(services, name, why=why, may_lose=may_lose)
         return Outcome(wait_for(f"{name} to be gone"), acted=True)
     return advance_slice(services, name, person=True)[0]
 

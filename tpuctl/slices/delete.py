@@ -83,7 +83,9 @@ def _to_delete(context: ReconcileContext) -> list[CloudResource]:
 def _is_ours(context: ReconcileContext) -> bool:
     """Whether its hosts may be asked to end what they do; the proof itself is right before the deletion."""
     record, store_id = context.record, context.services.store.identity()
-    claims = [(found, claim_of(record, context.incarnation, store_id, found.kind)) for found in _to_delete(context)]
+    claims = [
+        (found, claim_of(record, context.incarnation, store_id, found.kind)) for found in _to_delete(context)
+    ]
     return not any(check_ownership(found, found, claim) for found, claim in claims)
 
 

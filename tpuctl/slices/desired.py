@@ -304,11 +304,18 @@ def check_owner(services: Services, records: Iterable[SliceRecord], *, all_users
 
 
 def request_down(
-    services: Services, name: str, *, why: str = "", all_users: bool = False, run_first: bool = False
+    services: Services,
+    name: str,
+    *,
+    why: str = "",
+    all_users: bool = False,
+    run_first: bool = False,
+    may_lose: bool = False,
 ) -> SliceRecord:
     """Writes down that slice `name` is to go, and why, unless a person asked for it; with `all_users` whoever's
     label its TPUs carry. `run_first`: where it has hosts it keeps them until this is called without, for its
     run ends on them; what takes them away meanwhile ends it, too: nothing is asked for in their place.
+    `may_lose`: a person said that it goes although its hosts cannot bring what they wrote to its disks.
 
     A record that another process changes at the same moment is read again: what it says does not matter here.
     """
@@ -319,11 +326,14 @@ def request_down(
         any_user = record.any_user or all_users
         keeps = run_first and record.state in WITH_HOSTS
         state = record.state if keeps or record.state is SliceState.GONE else SliceState.DELETING
-        wanted = replace(record, desired=Desired.DOWN, state=state, any_user=any_user)
+        life = record.incarnation
+        if life is not None and may_lose:
+            life = replace(life, may_lose=True)
+        wanted = replace(record, desired=Desired.DOWN, state=state, any_user=any_user, incarnation=life)
         if record.state is SliceState.GONE or wanted == record:
             return record
-        if record.desired is not Desired.DOWN or any_user != record.any_user:
-            said = " with --all-users" if all_users else ""
+        if record.desired is not Desired.DOWN or any_user != record.any_user or life != record.incarnation:
+            said = " with --all-users" * all_users + " with --force" * may_lose
             record_decision(services, record.key, "down", why or f"asked for by {services.user}{said}")
         return save(services, stored, wanted).record
 

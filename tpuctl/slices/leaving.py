@@ -1,4 +1,4 @@
-"""Whether a TPU may be deleted whose hosts write on disks or buckets: what they wrote is to be there afterwards.
+"""Whether a TPU may be deleted whose hosts write on disks or buckets: what they wrote is to be there then.
 
 Its hosts are asked right before the deletion, in the same step: an older proof says nothing about now.
 """
@@ -47,7 +47,7 @@ class HostsLeft(Struct, frozen=True):
 
 
 class Go(Struct, frozen=True):
-    """Nothing can be lost by the deletion. `unsaved`: something may, in words, and it is deleted all the same."""
+    """It is deleted. `unsaved`: what may be lost by that, in words; empty for nothing."""
 
     unsaved: str = ""
 
@@ -80,10 +80,12 @@ def written_disks(node: NodeInfo) -> tuple[str, ...]:
     return tuple(dict.fromkeys(disk.name for disk in disks if disk.mode is DiskMode.READ_WRITE))
 
 
-def judge_leaving(found: HostsLeft, *, person: bool, may_lose: bool, since: float, now: float) -> Go | Wait | Refuse:
+def judge_leaving(
+    found: HostsLeft, *, person: bool, may_lose: bool, since: float, now: float
+) -> Go | Wait | Refuse:
     """What follows from what hosts said now, `since` they were asked first. `person`: somebody waits for the
-    answer; `may_lose`: somebody said that it goes all the same. Else a pass asks, and asks again: no slice costs
-    for ever because its hosts are dead."""
+    answer; `may_lose`: somebody said that it goes all the same. Else passes ask again and again, but no slice
+    costs for ever because its hosts are dead."""
     if found.left == Written():
         return Go()
     unsaved = f"what was not yet on {found.left.said}: {found.said}"

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tpuctl.engine.events import Note, Warn
+from tpuctl.engine.events import Note, Waiting, Warn
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, UnreachableError
+from tpuctl.errors import ConflictError, TpuctlError, UnreachableError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import HOST_TIME_S, TimedRemote
 from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, provision
 from tpuctl.hosts.targets import host_targets
+from tpuctl.model import timeouts
 from tpuctl.model.records import Answer, Desired, Retry, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Failed, Wait
 from tpuctl.slices.context import ReconcileContext
-from tpuctl.slices.leaving import Go, HostsLeft, Refuse, Written, find_written, judge_leaving
+from tpuctl.slices.leaving import HostsLeft, Refuse, Written, find_written, judge_leaving
+from tpuctl.slices.observe import observe_slice
+from tpuctl.slices.probing import probe_workers
 from tpuctl.transfer.prepare import deliver_files
 
 UNSAVED = "unsaved"
@@ -33,6 +36,7 @@ def leave_hosts(context: ReconcileContext) -> Outcome | None:
         return None
     event, mounts = observation.observed.event, context.record.spec.mounts
     written = find_written(observation.info.node, mounts, event, incarnation)
+    written = replace(written, disks=())
     if written == Written():
         return None
     since = incarnation.leaves_since
@@ -54,6 +58,42 @@ def leave_hosts(context: ReconcileContext) -> Outcome | None:
     return None
 
 
+def refuse_if_silent(services: Services, name: str) -> None:
+    """Raises UnreachableError where hosts that write do not answer, before anything of the slice is ended. A
+    preemption shows late: the verdict of the cloud is waited for."""
+    since = services.clock.now()
+    while True:
+        observation = observe_slice(services, name)
+        record, incarnation = observation.record, observation.record.incarnation
+        if incarnation is None or incarnation.may_lose or _asked_for(incarnation.retry):
+            return
+        event, node = observation.observed.event, observation.info.node
+        written = find_written(node, record.spec.mounts, event, incarnation)
+        if written == Written():
+            return
+        silent: tuple[int, ...] = ()
+        if incarnation.workers:
+            silent = probe_workers(services, record, services.clock.now() + HOST_TIME_S).silent
+            if not silent:
+                return
+        found = HostsLeft(written, "its hosts were never reached", silent)
+        verdict = judge_leaving(found, person=True, may_lose=False, since=since, now=services.clock.now())
+        if isinstance(verdict, Refuse):
+            raise _refusal(name, verdict)
+        if isinstance(verdict, Wait):
+            services.emit(Waiting(name, verdict.why, since, verdict.until))
+        services.clock.sleep(timeouts.POLL_MAX_S)
+
+
+def _refusal(name: str, refused: Refuse) -> TpuctlError:
+    kind = UnreachableError if refused.silent else ConflictError
+    return kind(
+        f"{name} stays: its deletion may lose {refused.why}",
+        hint=f"tpuctl status {name} shows its hosts; with the loss: tpuctl down {name} --force",
+        details={"unsaved": refused.why},
+    )
+
+
 def _asked_for(retry: Retry | None) -> bool:
     """Whether its deletion was called already, and may be under way."""
     return retry is not None and retry.answer is not Answer.REFUSED
@@ -66,24 +106,16 @@ def _kept(context: ReconcileContext, refused: Refuse) -> Outcome:
     if kept.desired is Desired.DOWN:
         kept = replace(kept, desired=Desired.UP, state=SliceState.INITIALIZING)
     context.save(kept)
-    name = context.record.name
-    kind = UnreachableError if refused.silent else ConflictError
-    error = kind(
-        f"{name} stays: its deletion may lose {refused.why}",
-        hint=f"tpuctl status {name} shows its hosts; with the loss: tpuctl down {name} --force",
-        details={"unsaved": refused.why},
-    )
-    return Outcome(Failed(error), acted=False)
+    return Outcome(Failed(_refusal(context.record.name, refused)), acted=False)
 
 
 def ask_hosts(services: Services, record: SliceRecord, written: Written, fence: int) -> HostsLeft:
-    """Has the hosts end who writes, and unmount: buckets first, for their caches may lie on a disk. One step."""
+    """Has the hosts end who writes, and unmount; buckets first, for their caches may lie on a disk."""
     workers = record.incarnation.workers if record.incarnation is not None else ()
     if not workers:
         return HostsLeft(written, "its hosts were never reached")
     until = services.clock.now() + HOST_TIME_S
-    left = _leave_mounts(services, record, written, fence, until) if written.mounts else HostsLeft()
-    return left if left.left != Written() or not written.disks else _leave_disks(services, record, written, until)
+    return _leave_mounts(services, record, written, fence, until)
 
 
 def _leave_mounts(
@@ -112,14 +144,3 @@ def _leave_mounts(
     if isinstance(found, Blocked):
         return HostsLeft(written, found.why)
     return HostsLeft(written, found.why, working=True)
-
-
-def _leave_disks(services: Services, record: SliceRecord, written: Written, until: float) -> HostsLeft:
-    from tpuctl.disks.vacate import Purpose, vacate
-
-    found = vacate(services, record, written.disks, purpose=Purpose.DELETE, deadline=until)
-    left = Written(tuple(each for each in written.disks if each not in found.proved))
-    if left == Written():
-        return HostsLeft()
-    why = "; ".join(each.said for each in found.holders) or found.lost
-    return HostsLeft(left, why, found.silent, working=not (why or found.silent))

@@ -9,7 +9,7 @@ import typer
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.fleet_changes import File, change_row, read_file, show_changes, with_file
-from tpuctl.cli.options import DryRun, Json, Quiet, Timeout, Yes
+from tpuctl.cli.options import DryRun, Force, Json, Quiet, Timeout, Yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ def apply(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Request everything and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
+    force: Force = False,
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
@@ -57,7 +58,7 @@ def apply(
         if dry_run:
             show_changes(context, changes, costs)
             return
-        _carry_out(context, loaded, changes, yes=yes, wait=not no_wait, timeout=timeout)
+        _carry_out(context, loaded, changes, yes=yes, wait=not no_wait, timeout=timeout, force=force)
 
 
 def _carry_out(
@@ -68,6 +69,7 @@ def _carry_out(
     yes: bool,
     wait: bool,
     timeout: float | None,
+    force: bool,
 ) -> None:
     from tpuctl.cli.following import warn_if_unwatched
     from tpuctl.fleet.apply import apply_fleet, refuse_conflicts
@@ -88,7 +90,7 @@ def _carry_out(
     )
     deadline = context.deadline(timeout)
     context.emit.show_only(())  # what runs wrote is for `tpuctl logs`
-    apply_fleet(context, loaded.wanted, loaded.code, changes, wait=wait, deadline=deadline)
+    apply_fleet(context, loaded.wanted, loaded.code, changes, wait=wait, deadline=deadline, may_lose=force)
     context.emit.close()
     if loaded.wanted.slices or loaded.wanted.runs:
         warn_if_unwatched(context, f"fleet {loaded.wanted.name}", detached=True)

@@ -10,7 +10,7 @@ from tpuctl.cli.completion import slice_names
 from tpuctl.cli.confirm import confirm, confirm_all_users
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, Quiet, Timeout, Yes
+from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Json, Quiet, Timeout, Yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +28,15 @@ def down(
     all_users: AllUsers = False,
     confirm_project: Confirm = None,
     dry_run: DryRun = False,
+    force: Force = False,
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Delete slices, and wait until nothing is left in the cloud.
 
-    Stops their runs and fetches the logs first.
+    Stops their runs and fetches the logs first. What programs wrote on disks and mounts is saved, or the slice
+    stays.
     """
     from tpuctl.model.verdict import render_wait
     from tpuctl.runs.take_down import take_down
@@ -59,7 +61,7 @@ def down(
         deadline = context.deadline(timeout)
         left = {}
         for name in names:  # all are asked for before one is waited for
-            take_down(context, name, wait=False, deadline=deadline, all_users=all_users)
+            take_down(context, name, wait=False, deadline=deadline, all_users=all_users, may_lose=force)
             left[name] = request_deletion(context, name, deadline=deadline)
         results = []
         for name, wait in left.items():
