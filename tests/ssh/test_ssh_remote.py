@@ -43,6 +43,43 @@ def test_a_host_that_is_booting_is_tried_until_it_answers(
     assert "handshake" in result.detail  # it got past the refusals
 
 
+@pytest.mark.slow
+def test_a_host_that_refused_a_log_in_is_left_alone_for_a_while(
+    farm: SshFarm, target: HostTarget, key: KeyPair
+) -> None:
+    """Images of Ubuntu come with a program that bans who is refused three or four times within minutes."""
+    accepted, farm.accepted = farm.accepted, set()
+    with closing(SshRemote(key.private_path)) as remote:
+        [first] = remote.run([target], "true")
+        asked = len(farm.connections)
+        again = [remote.run([target], "true")[0] for _ in range(3)]
+        assert {each.failure for each in (first, *again)} == {FailureKind.AUTH}
+        assert "it is asked again in" in again[0].detail
+        assert len(farm.connections) == asked
+        farm.accepted = accepted
+        deadline = time.monotonic() + 60
+        while not remote.run([target], "true")[0].ok and time.monotonic() < deadline:
+            time.sleep(0.5)
+        [let_in] = remote.run([target], "true")
+        assert (let_in.ok, len(farm.connections)) == (True, asked + 1)
+
+
+@pytest.mark.slow
+def test_silence_after_refused_log_ins_is_told_as_what_it_may_be(
+    farm: SshFarm, target: HostTarget, key: KeyPair
+) -> None:
+    farm.accepted = set()
+    with closing(SshRemote(key.private_path, handshake_timeout_s=1.0)) as remote:
+        assert remote.run([target], "true")[0].failure is FailureKind.AUTH
+        with farm.hung():
+            deadline = time.monotonic() + 60
+            while (told := remote.run([target], "true")[0]).failure is FailureKind.AUTH:
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+    assert told.failure is FailureKind.CONNECT
+    assert "after 1 refused log-in an intrusion blocker, such as sshguard, may have banned" in told.detail
+
+
 def test_a_busy_reader_does_not_end_the_session(target: HostTarget, key: KeyPair) -> None:
     source = AGENT.read_bytes()
     command = render_agent_command("session", hashlib.sha256(source).hexdigest())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from tpuctl.lib.text import counted
 from tpuctl.model.hosts import FailureKind, HostTarget
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S, load_private_key, open_connection, read_host_key
 from tpuctl.ssh.errors import ConnectError
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 BOOT_RETRY_S = 10.0
 """How long a refused connection is retried when the host may still be booting."""
 
+
+REST_S = (10.0, 20.0, 40.0, 80.0, 160.0, 240.0)
+"""How long a host is left alone after it refused a log-in, by how often it did. Google's Ubuntu images come
+with sshguard, which bans an address after the third or fourth within minutes (its defaults: attacks of 10, a
+threshold of 30; seen in github.com/trailofbits/algo/issues/1548)."""
+BANNED_MAX_S = 900.0
+"""So long after a refusal silence may mean such a ban."""
 
 CONNECT_TIMEOUT_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -44,6 +52,32 @@ class _Slot:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.transport: paramiko.Transport | None = None
+        self._refused: ConnectError | None = None
+        self._refusals = 0
+        self._refused_at = 0.0
+
+    def check_rest(self) -> None:
+        """Raises the last refusal again while the host is to be left alone after it."""
+        if self._refused is None:
+            return
+        left = self._refused_at + REST_S[min(self._refusals, len(REST_S)) - 1] - time.monotonic()
+        if left > 0:
+            detail = f"{self._refused.detail}; it is asked again in {left:.0f} s, so that it bans nobody"
+            raise ConnectError(FailureKind.AUTH, detail)
+
+    def let_in(self) -> None:
+        self._refused, self._refusals = None, 0
+
+    def explained(self, error: ConnectError) -> ConnectError:
+        """A try that failed: counted if it was a refusal, with a likely cause if it is silence after some."""
+        if error.kind is FailureKind.AUTH:
+            self._refused, self._refused_at = error, time.monotonic()
+            self._refusals += 1
+        elif self._refusals and time.monotonic() - self._refused_at < BANNED_MAX_S:
+            refused = f"after {counted(self._refusals, 'refused log-in')}"
+            ban = "an intrusion blocker, such as sshguard, may have banned this address for some minutes"
+            return ConnectError(error.kind, f"{error.detail}; {refused} {ban}")
+        return error
 
     def close(self) -> None:
         """Waits for paramiko's thread."""
@@ -84,18 +118,28 @@ class ConnectionPool:
             slot.close()
             if self._closed or is_cancelled():
                 raise ConnectError(FailureKind.LOST, "stopped by this side")
-            access = self._access
-            slot.transport = open_connection(
-                target,
-                self.load_key(),
-                connect_timeout_s=_limited(access.connect_timeout_s, deadline),
-                handshake_timeout_s=_limited(access.handshake_timeout_s, deadline),
-                refused_for_s=BOOT_RETRY_S if access.boot_retry else 0.0,
-                handshake_slot=self._handshakes,
-                is_cancelled=is_cancelled,
-                proxy=access.proxy,
-            )
+            slot.check_rest()
+            try:
+                slot.transport = self._open(target, deadline, is_cancelled)
+            except ConnectError as error:
+                raise slot.explained(error) from None
+            slot.let_in()
             return slot.transport
+
+    def _open(
+        self, target: HostTarget, deadline: float | None, is_cancelled: Callable[[], bool]
+    ) -> paramiko.Transport:
+        access = self._access
+        return open_connection(
+            target,
+            self.load_key(),
+            connect_timeout_s=_limited(access.connect_timeout_s, deadline),
+            handshake_timeout_s=_limited(access.handshake_timeout_s, deadline),
+            refused_for_s=BOOT_RETRY_S if access.boot_retry else 0.0,
+            handshake_slot=self._handshakes,
+            is_cancelled=is_cancelled,
+            proxy=access.proxy,
+        )
 
     def open_session(
         self, target: HostTarget, window_bytes: int, deadline: float | None, is_cancelled: Callable[[], bool]
