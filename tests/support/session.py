@@ -60,10 +60,13 @@ class Session:
         )
 
     def type(
-        self, *words: str, status: int | None = 0, within_s: float = 120.0
+        self, *words: str, status: int | None = 0, within_s: float = 120.0, later_s: float = 0.0
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end, in a fork that has all imports, and checks its exit status; None: any."""
-        done = typist().type((TPUCTL, *words), self.work, self.environ, timeout_s=within_s)
+        """Runs a command to its end, in a fork that has all imports, and checks its exit status; None: any. By
+        the clock of the command it is `later_s`."""
+        done = typist().type(
+            (TPUCTL, *words), self.work, self.environ, timeout_s=within_s, later_s=later_s
+        )
         assert status in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

@@ -56,15 +56,22 @@ class Typist:
         environ: Mapping[str, str],
         timeout_s: float,
         killed: tuple[int, str] | None = None,
+        later_s: float = 0.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end, or until `killed` (see `killed_cli`). Raises subprocess.TimeoutExpired,
-        after which it is killed."""
+        """Runs a command to its end, or until `killed` (see `killed_cli`). Its clock says that it is `later_s`.
+        Raises subprocess.TimeoutExpired, after which it is killed."""
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         message = json.dumps(
-            {"argv": list(words), "cwd": str(cwd), "environ": dict(environ), "killed": killed}
+            {
+                "argv": list(words),
+                "cwd": str(cwd),
+                "environ": dict(environ),
+                "killed": killed,
+                "later_s": later_s,
+            }
         ).encode()
         files = [theirs.fileno(), null, out_write, err_write]
         socket.send_fds(self._line, [len(message).to_bytes(8, "big")], files)
@@ -172,6 +179,11 @@ def _become(request: Mapping[str, object], files: Sequence[int]) -> None:
     )
 
 
+def _set_clock(later_s: float, real: Callable[[], float] = time.time) -> None:
+    """As if so much time had passed for this process, and for nobody else."""
+    time.time = lambda: real() + later_s
+
+
 class ForkingPopen(subprocess.Popen[Any]):
     """Starts the modules of `FORKED` without an interpreter of their own; all else as its parent class does."""
 
@@ -266,4 +278,6 @@ if __name__ == "__main__":
     from tpuctl.cli.main import main
 
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    if asked["later_s"]:
+        _set_clock(asked["later_s"])
     _end_with(_run(partial(main_until_killed, *asked["killed"]) if asked["killed"] else main))

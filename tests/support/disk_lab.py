@@ -1,0 +1,227 @@
+"""A slice of one host with a disk, writers on it that say what they write, and ways to look whether it is there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests.support import disk_writer
+from tests.support.disk_judge import Listener, Lost, Said, as_json, judge, judge_image
+from tests.support.require import require_isolated_hosts, require_tool
+from tests.support.session import Session, open_session
+from tpuctl.sim.hosts.files import memory_of
+from tpuctl.sim.server import control
+from tpuctl.sim.server.environment import environment
+from tpuctl.sim.server.info import SimInfo
+
+ZONE = "us-central2-b"
+DISK, MOUNTED = "data", "/mnt/data"
+PROGRAM = "/tmp/disk_writer.py"  # noqa: S108 - of a host, which has its own
+WITHIN_S = 180.0
+NOBODY = 65534
+SLICE: Mapping[str, Any] = {"accelerator": "v4-8", "tier": "spot", "zone": ZONE, "pay": True}
+
+
+class DiskLab:
+    """Slice `dev`, asked for in a fleet file, has disk `data` at /mnt/data."""
+
+    def __init__(self, session: Session, listener: Listener) -> None:
+        self.session = session
+        self.listener = listener
+        self.type = session.type
+        session.type("disk", "create", DISK, "--size", "10", "--zone", ZONE)
+        self.apply(dev={**SLICE, "disk": [DISK]})
+
+    def apply(self, *options: str, later_s: float = 0.0, **slices: object) -> None:
+        """What the fleet file says from now on."""
+        fleet = {"fleet": {"name": "lab", "slices": slices}}
+        (self.session.work / "tpuctl.yaml").write_text(json.dumps(fleet))
+        self.session.type("apply", "--yes", *options, later_s=later_s)
+
+    def on(self, command: str, *, name: str = "dev", status: int | None = 0) -> str:
+        """What the host prints."""
+        done = self.session.type("exec", name, "--json", "--", "sh", "-c", command, status=status)
+        found = json.loads(done.stdout)
+        rows = found if isinstance(found, list) else found["workers"]
+        return "".join(row["stdout"] for row in rows)
+
+    # Writers.
+
+    def start(
+        self, *kinds: str, options: str = "", count: int | None = None, folder: str = MOUNTED
+    ) -> list[str]:
+        """Starts writers, all but `user` as root; their tags, once each has written something."""
+        text = base64.b64encode(Path(disk_writer.__file__).read_bytes()).decode()
+        lines = [f"echo {text} | base64 -d > {PROGRAM}", "python=$(command -v python3)", f"sudo chmod 1777 {folder}"]
+        tags = []
+        for kind in kinds:
+            tag = f"{kind}-{len(self.listener.all_said()) + len(tags) + 1}"
+            limit = "" if count is None else f"--count {count}"
+            # Not the login user, whose processes end with the session that started them.
+            drop = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups " if kind == "user" else ""
+            words = f"{PROGRAM} {kind} {folder} {self.listener.port} --tag {tag} {limit} {options}"
+            lines.append(f"sudo setsid -f {drop}$python {words} </dev/null >/tmp/{tag}.log 2>&1")
+            tags.append(tag)
+        self.on("\n".join(lines))
+        for tag in tags:
+            self.listener.wait_for(tag)
+        return tags
+
+    def write(self, *kinds: str, count: int) -> list[str]:
+        """Writers that come to their end and have nothing open any more."""
+        tags = self.start(*kinds, options="--pause 0", count=count)
+        for tag in tags:
+            self.listener.wait_for(tag, end=True)
+        self.await_writers()
+        return tags
+
+    def end_writers(self, name: str = "dev") -> None:
+        self.on("sudo pkill -TERM -f '[d]isk_writer.py' || true", name=name)
+        self.await_writers(name)
+
+    def await_writers(self, name: str = "dev") -> None:
+        """Until none lives any more."""
+        self.on(
+            "tries=600; while pgrep -f '[d]isk_writer.py' >/dev/null; do"
+            " sleep 0.1; tries=$((tries - 1)); test $tries -gt 0 || exit 1; done",
+            name=name,
+        )
+
+    def check_go_on(self, tags: list[str]) -> None:
+        """Each writes more than it had."""
+        for tag in tags:
+            if not self.listener.said(tag).ended:
+                self.listener.wait_for(tag)
+
+    # What is there.
+
+    @property
+    def said(self) -> dict[str, Said]:
+        return self.listener.all_said()
+
+    def check_image(self, *, orderly: bool, disk: str = DISK, said: Mapping[str, Said] | None = None) -> None:
+        """Nothing is lost on a disk that no host has."""
+        told = self.said if said is None else said
+        _check(judge_image(self.image(disk), told, orderly=orderly), told)
+
+    def check_mounted(
+        self, name: str, *, orderly: bool, path: str = MOUNTED, said: Mapping[str, Said] | None = None
+    ) -> None:
+        """Nothing is lost on a disk that a host has, as its programs see it."""
+        told = self.said if said is None else said
+        _check(judge(self.folder(name, path), told, orderly=orderly), told)
+
+    def check_detached(self, *, orderly: bool) -> None:
+        """Nothing is lost once the disk has left its host, which it does with nothing open."""
+        self.type("disk", "detach", DISK, "--to", "dev")
+        self.check_image(orderly=orderly)
+
+    def folder(self, name: str, path: str) -> Path:
+        """A folder of a host of one worker as this machine sees it."""
+        namespace = self.on("readlink /proc/self/ns/mnt", name=name).strip()
+        assert namespace.startswith("mnt:"), namespace
+        for each in Path("/proc").glob("[0-9]*"):
+            try:
+                if os.readlink(each / "ns" / "mnt") == namespace:  # noqa: PTH115
+                    return each / "root" / path.lstrip("/")
+            except OSError:
+                continue  # gone meanwhile
+        raise AssertionError(f"no process of {name}")
+
+    def is_mounted(self, name: str = "dev", path: str = MOUNTED) -> bool:
+        said = self.session.type("exec", name, "--", "findmnt", "-n", path, status=None)
+        return said.returncode == 0 and path in said.stdout
+
+    def image(self, disk: str) -> Path:
+        """The file behind a simulated disk."""
+        key = self.call("GET", f"/compute/v1/projects/sim-project/zones/{ZONE}/disks/{disk}")["id"]
+        for root in (self.session.root / "state" / "sim", memory_of(self.info.world_id)):
+            for found in root.glob(f"**/.disks/{key}.img"):
+                return found
+        raise AssertionError(f"no file of {disk}")
+
+    # The cloud.
+
+    @property
+    def info(self) -> SimInfo:
+        found = control.status(self.session.root / "state" / "sim")
+        assert found is not None
+        return found
+
+    def call(self, verb: str, path: str, body: Any = None) -> Any:
+        """The simulated cloud, spoken to by somebody else."""
+        headers = {"Authorization": f"Bearer {self.info.token}"}
+        answer = requests.request(verb, f"{self.info.http}{path}", json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def nodes(self) -> list[str]:
+        return sorted(str(each["name"]).rpartition("/")[2] for each in control.state(self.info)["nodes"])
+
+    def watch_until(self, ready: Callable[[], bool], *, every_s: float = 0.0) -> None:
+        """Passes of the watchdog, one after the other; between them its clock moves on by `every_s`."""
+        end, later_s = time.monotonic() + WITHIN_S, 0.0
+        while True:
+            self.session.type("watch", "once", later_s=later_s, status=None)
+            if ready():
+                return
+            assert time.monotonic() < end, f"passes do not bring it about: {self.session.type('ls').stdout}"
+            later_s += every_s
+
+
+def _check(lost: list[Lost], said: Mapping[str, Said]) -> None:
+    assert not lost, "\n".join([*map(str, lost), as_json(said)])
+
+
+@contextmanager
+def open_lab() -> Iterator[DiskLab]:
+    """A lab of its own; nothing is left of it afterwards."""
+    require_isolated_hosts()
+    listener = Listener()
+    try:
+        with open_session("--instant", "--hosts", "isolated") as session:
+            yield DiskLab(session, listener)
+    finally:
+        listener.close()
+
+
+def check_lists(lab: DiskLab) -> None:
+    """The real gcloud lists the disks and snapshots that `disk ls` does."""
+    rows = lab.session.json("disk", "ls")
+    theirs = {kind: _gcloud_list(lab, kind) for kind in ("disks", "snapshots")}
+    there = {row["name"]: row for row in rows if row["status"] == "READY"}
+    listed = {each["name"]: each for each in theirs["disks"]}
+    assert {name: (row["size_gib"], row["zone"]) for name, row in there.items()} == {
+        name: (int(each["sizeGb"]), each["zone"].rpartition("/")[2]) for name, each in listed.items()
+    }
+    assert {name for name, row in there.items() if row["used_by"]} == {
+        name for name, each in listed.items() if each.get("users")
+    }
+    assert {row["snapshot"] for row in rows} - {"", None} == {each["name"] for each in theirs["snapshots"]}
+
+
+def _gcloud_list(lab: DiskLab, kind: str) -> list[dict[str, Any]]:
+    binary = require_tool("gcloud")
+    home = lab.session.root / "gcloud"
+    home.mkdir(exist_ok=True)
+    variables = {"PATH": os.environ["PATH"], "HOME": str(home), "CLOUDSDK_CONFIG": str(home), "LANG": "C.UTF-8"}
+    done = subprocess.run(
+        [binary, "compute", kind, "list", "--format=json"],
+        env={**variables, **environment(lab.info)},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
