@@ -180,8 +180,11 @@ def _become(request: Mapping[str, object], files: Sequence[int]) -> None:
 
 
 def _set_clock(later_s: float, real: Callable[[], float] = time.time) -> None:
-    """As if so much time had passed for this process, and for nobody else."""
+    """As if so much time had passed for this process and the files of its store, and for nobody else."""
+    from tpuctl.state.sqlite import FileTime
+
     time.time = lambda: real() + later_s
+    FileTime._measure = lambda _: 0.0  # type: ignore[method-assign]
 
 
 class ForkingPopen(subprocess.Popen[Any]):
