@@ -1,5 +1,7 @@
-"""Commands of disks, killed with kill -9 before and after each change that they make, on isolated hosts with real
-file systems: the same command typed again comes to its end, nothing is left without an owner, and no byte is lost."""
+"""Commands of disks, killed with kill -9 before and after each of their changes, on isolated hosts.
+
+The same command typed again comes to its end, nothing is left without an owner, and no byte is lost.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,10 @@ import itertools
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from tests.support.disk_lab import DISK, MOUNTED, SLICE, ZONE, DiskLab, check_lists, open_lab
-from tests.support.soak import soak
+from tests.support.disk_lab import DISK, ZONE, DiskLab, check_lists, open_lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
 WRITERS = ("plain", "sqlite")
@@ -72,7 +72,9 @@ JOURNEYS: dict[str, Journey] = {
     "umount": Journey(UMOUNT, unmounted, after=[MOUNT]),
     "clone": Journey(CLONE, copied, after=[GC], again=False),
     "gc": Journey(GC, collected, before=[CLONE]),
-    "down": Journey(("down", "dev", "--yes"), lambda lab: lab.check_image(orderly=True), after=[("apply", "--yes")]),
+    "down": Journey(
+        ("down", "dev", "--yes"), lambda lab: lab.check_image(orderly=True), after=[("apply", "--yes")]
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""A slice of one host with a disk, writers on it that say what they write, and ways to look whether it is there."""
+"""A slice with a disk, writers on it that say what they write, and ways to see whether that is there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tpuctl.sim.server.info import SimInfo
 
 ZONE = "us-central2-b"
 DISK, MOUNTED = "data", "/mnt/data"
-PROGRAM = "/tmp/disk_writer.py"  # noqa: S108 - of a host, which has its own
+PROGRAM = "/tmp/disk_writer.py"
 WITHIN_S = 180.0
 NOBODY = 65534
 SLICE: Mapping[str, Any] = {"accelerator": "v4-8", "tier": "spot", "zone": ZONE, "pay": True}
@@ -61,7 +61,11 @@ class DiskLab:
     ) -> list[str]:
         """Starts writers, all but `user` as root; their tags, once each has written something."""
         text = base64.b64encode(Path(disk_writer.__file__).read_bytes()).decode()
-        lines = [f"echo {text} | base64 -d > {PROGRAM}", "python=$(command -v python3)", f"sudo chmod 1777 {folder}"]
+        lines = [
+            f"echo {text} | base64 -d > {PROGRAM}",
+            "python=$(command -v python3)",
+            f"sudo chmod 1777 {folder}",
+        ]
         tags = []
         for kind in kinds:
             tag = f"{kind}-{len(self.listener.all_said()) + len(tags) + 1}"
@@ -131,7 +135,7 @@ class DiskLab:
         assert namespace.startswith("mnt:"), namespace
         for each in Path("/proc").glob("[0-9]*"):
             try:
-                if os.readlink(each / "ns" / "mnt") == namespace:  # noqa: PTH115
+                if os.readlink(each / "ns" / "mnt") == namespace:
                     return each / "root" / path.lstrip("/")
             except OSError:
                 continue  # gone meanwhile

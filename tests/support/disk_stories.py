@@ -1,6 +1,6 @@
 """What happens to a disk that programs write to, and what its bytes are worth afterwards.
 
-Each story is told once with nothing open, where it has to succeed, and once while writers hold their files open.
+Each story is told once with nothing open, where it has to succeed, and once while writers have files open.
 Then a refusal counts only where the story says so, and names who holds a file.
 """
 
@@ -10,14 +10,13 @@ import random
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.support.disk_lab import DISK, MOUNTED, SLICE, ZONE, DiskLab, check_lists
 
-CONFLICT = 6
-"""The exit status of what cannot be done while somebody uses a disk."""
+PARTIAL = 3
+"""The exit status of what a host refuses."""
 KINDS = ("append", "plain", "sqlite", "rename", "files", "mmap", "user")
 KILLED_WITHIN_S = 4.0
 """About as long as these commands take."""
@@ -44,7 +43,7 @@ class Life:
     def refused_while_busy(self, *words: str) -> None:
         """The command is refused as long as a file is open, says who has it open, and changes nothing."""
         if self.busy:
-            said = " ".join(self.lab.type(*words, status=CONFLICT).stderr.split())
+            said = " ".join(self.lab.type(*words, status=PARTIAL).stderr.split())
             assert re.search(rf"worker 0: \d+ python\S* of \S+ has {MOUNTED}/\S+ open", said), said
             self.lab.check_go_on(list(self.tags))
             self.lab.end_writers()
@@ -198,7 +197,7 @@ def killed(*words: str) -> Act:
             life.slice("big")
         process = life.lab.session.start(*words)
         try:
-            process.wait(random.uniform(0.1, KILLED_WITHIN_S))  # noqa: S311 - the moment is not a secret
+            process.wait(random.uniform(0.1, KILLED_WITHIN_S))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
         process.communicate()

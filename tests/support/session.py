@@ -64,9 +64,7 @@ class Session:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end, in a fork that has all imports, and checks its exit status; None: any. By
         the clock of the command it is `later_s`."""
-        done = typist().type(
-            (TPUCTL, *words), self.work, self.environ, timeout_s=within_s, later_s=later_s
-        )
+        done = typist().type((TPUCTL, *words), self.work, self.environ, timeout_s=within_s, later_s=later_s)
         assert status in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
