@@ -64,7 +64,7 @@ BAD: list[tuple[str, int, str, str]] = [
     ("clone data --to big --zone us-central1-a", 2, "with --zone the copy is attached nowhere", "without --to"),
     ("attach data --to big", 2, "big-1 has 2 hosts, and one host alone can write", "tpuctl disk clone data"),
     ("attach data --to dev --allow bogus", 2, "no rule bogus", "one of: type"),
-    ("detach data", 2, "data is not attached to a slice", "tpuctl disk attach data"),
+    ("umount data", 2, "data is not attached to a slice", "tpuctl disk attach data"),
     ("clone none --to big", 5, "no disk called none", "tpuctl disk ls"),
     ("clone data --to big --type pd-none", 2, "no disk type pd-none", "--type"),
     ("clone data --rw", 2, "a master of its own needs a name", "--rw --name data-2"),
@@ -210,7 +210,8 @@ def test_hosts_without_root_are_blocked_with_what_helps(session: Session) -> Non
     assert "data is attached to 1 host" in refused.stderr
     session.type("disk", "detach", "data")
     before = disk_calls(session)
-    session.type("disk", "detach", "data", status=2)
+    again = session.type("disk", "detach", "data")
+    assert "data is not attached to a slice" in again.stderr + again.stdout
     assert disk_calls(session) == before
 
 

@@ -14,7 +14,7 @@ import time
 import quick_json as json
 from disk_stack import kind_of, name_of, open_device, stack, swaps, with_loops
 from disk_users import ancestors, text_of, users_of
-from mount_spaces import O_PATH, inside, mount_of, read_mounts, table
+from mount_spaces import O_PATH, inside, mount_of, mounts_of, read_mounts, table
 from processes import process_stat, signal, signal_all
 
 LOCK = "/run/tpuctl-vacate"
@@ -22,6 +22,7 @@ LOOKS, LOOK_S = 4, 0.25  # a program that only passes by, such as udev's, is gon
 ROUNDS = 8  # of ending and unmounting: what is kept by a service is begun again
 KILL_S = 5.0
 UNMOUNT_S = 600
+FROZEN_S = 600  # as long as may be: a deletion begins at once, and takes minutes
 UMOUNT_NOFOLLOW = 8  # sys/mount.h
 DELETE = "delete"
 KTHREADD = 2
@@ -91,7 +92,30 @@ def vacate_device(asked, request):
     why = prove(device, asked["path"])
     if not why:
         return dict(found, proved=True)
-    return dict(found, why=why, holders=in_use(device) or left)
+    holders = in_use(device) or left
+    stopped = hold_still(device) if ends else why
+    return dict(found, proved=not stopped, why=stopped and why, holders=holders)
+
+
+def hold_still(device):
+    """Freezes what cannot be unmounted, so that all that was written is on the disk and nothing more is
+    written; empty where that is so, else why not. It goes on by itself if the deletion comes to nothing."""
+    import freeze
+
+    # What lies above first: its bytes are on their way through what is below.
+    devices = [each for each in reversed(devices_of(device)) if mounts_of(each)]
+    name = "delete-" + os.urandom(8).hex()
+    held = freeze.main({"do": "hold", "id": name, "devices": devices, "seconds": FROZEN_S}) if devices else {}
+    handle = open_device(device)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return (
+        ""
+        if held.get("state") == "held"
+        else held.get("why") or "nothing of it is mounted where it could be frozen"
+    )
 
 
 def devices_of(device):

@@ -8,17 +8,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach, detach
-from tpuctl.disks.follow import check_free, forget, note_mounted, path_of, readers_besides, remember
+from tpuctl.disks.follow import (
+    check_free,
+    followed_by,
+    forget,
+    note_mounted,
+    path_of,
+    readers_besides,
+    remember,
+)
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import get_disk, get_record, list_records, save_record
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
-from tpuctl.disks.slices import holders, place_of
+from tpuctl.disks.slices import holders, nodes_of, place_of
 from tpuctl.disks.vacate import Purpose, vacate
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError, PendingError, TpuctlError, UnreachableError, UsageError
 from tpuctl.model import timeouts
+from tpuctl.model.cloud import NodeState
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
@@ -133,19 +142,34 @@ def _mount(
 def _held(services: Services, name: str, to: str | None) -> tuple[DiskRecord, SliceRecord, DataDisk]:
     """The disk, by any of the names that it has in several zones, the slice that has it, and how. Raises
     UsageError for none, or several of which none was named."""
-    record = get_record(services, name)
-    if to is not None:
-        record = find_in_zone(services, name, get_slice(services, to).record.spec.zone) or record
-    found = [each for each in holders(services, record.request.zone, record.name) if to in (None, each[0].name)]
+    record, found = _holders(services, name, to)
     if len(found) == 1:
         return record, *found[0]
     names = ", ".join(each[0].name for each in found)
     if found:
         raise UsageError(f"{record.name} is attached to {names}", hint="--to SLICE")
-    where = f" to {to}" if to else " to a slice"
-    raise UsageError(
-        f"{record.name} is not attached{where}", hint=f"tpuctl disk attach {record.name} --to SLICE"
-    )
+    hint = f"tpuctl disk attach {record.name} --to SLICE"
+    raise UsageError(f"{record.name} is not attached{_to(to)}", hint=hint)
+
+
+def _holders(
+    services: Services, name: str, to: str | None
+) -> tuple[DiskRecord, Sequence[tuple[SliceRecord, DataDisk]]]:
+    """The disk and the slices that have it, `to` if that is one of them."""
+    record = get_record(services, name)
+    if to is not None:
+        record = find_in_zone(services, name, get_slice(services, to).record.spec.zone) or record
+    found = holders(services, record.request.zone, record.name)
+    ours = [each for each in found if to in (None, each[0].name)]
+    if found and not ours:
+        names = " and ".join(each[0].name for each in found)
+        hint = f"--to {found[0][0].name}"
+        raise UsageError(f"{record.name} is not attached{_to(to)}, but to {names}", hint=hint)
+    return record, ours
+
+
+def _to(slice_name: str | None) -> str:
+    return f" to {slice_name}" if slice_name else " to a slice"
 
 
 def leave_disk(
@@ -160,6 +184,8 @@ def leave_disk(
     """Unmounts a disk on all hosts of a slice and, if `detached`, takes it from the node. One that can be
     written is proved to be used by nothing before; `force` does without the word of hosts that do not
     answer."""
+    if detached and not _holders(services, name, to)[1]:
+        return _left_already(services, name, to, dry_run=dry_run)
     record, target, entry = _held(services, name, to)
     name = record.name
     verb = "detach" if detached else "unmount"
@@ -178,13 +204,36 @@ def leave_disk(
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
 
 
+def check_nodes(services: Services, record: SliceRecord) -> None:
+    """Raises TpuctlError for a node that is not there any more, or not READY: its hosts are gone."""
+    for name, node in nodes_of(services, record).items():
+        if node is None or node.state is not NodeState.READY:
+            state = "not there" if node is None else node.state
+            raise TpuctlError(f"node {name} of {record.name} is {state}", hint=f"tpuctl status {record.name}")
+
+
+def _left_already(services: Services, name: str, to: str | None, *, dry_run: bool) -> dict[str, Any]:
+    """Of a disk that no node has, as after a `detach` that was killed at its end: no slice has it any more
+    then. Raises TpuctlError for a slice that is not ready: it is attached when that comes up."""
+    record, _ = _holders(services, name, to)
+    for each in followed_by(services, record.name):
+        if to in (None, each):
+            place_of(services, get_slice(services, each).record)
+            if not dry_run:
+                forget(services, each, record.name)
+    return {"name": record.name, "from": to or "", "said": f"{record.name} is not attached{_to(to)}"}
+
+
 def leave_unused(services: Services, target: SliceRecord, name: str, *, force: bool = False) -> None:
     """Until a disk that a slice can write is proved to be unmounted and used by nothing on its host. Raises
     PartialError, which names who uses it, and UnreachableError for a silent host, without `force`."""
     until = services.clock.now() + timeouts.VERDICT_MAX_S
     while True:
         found = vacate(services, target, [name], purpose=Purpose.LEAVE)
-        if not found.silent or force or services.clock.now() >= until:
+        if not found.silent or force:
+            break
+        check_nodes(services, target)
+        if services.clock.now() >= until:
             break
         services.emit(Warn(name, found.lost))
         services.clock.sleep(SILENT_PAUSE_S)

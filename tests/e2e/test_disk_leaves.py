@@ -1,0 +1,124 @@
+"""`disk detach` of a disk that is written: killed, of a slice that is not ready, and of silent hosts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
+from tests.support.jobs import bring_up
+from tests.support.services import CountingIds, SimServices, sim_services
+from tests.support.sim import RunningSim, running_sim
+from tpuctl.disks.clone import create_master
+from tpuctl.disks.follow import remember
+from tpuctl.disks.rules import DiskRules
+from tpuctl.disks.use import leave_disk, use_disk
+from tpuctl.errors import TpuctlError, UnreachableError, UsageError
+from tpuctl.model.disks import DiskMode, DiskRequest
+from tpuctl.model.records import SliceState
+from tpuctl.model.shipped_files import load_disk_rules
+from tpuctl.model.slice_spec import DiskRef
+from tpuctl.state.repository import get_slice, save
+
+ZONE = "us-central2-b"
+RULES = DiskRules(load_disk_rules())
+REF = DiskRef("data", "/mnt/data", DiskMode.READ_WRITE)
+pytestmark = pytest.mark.slow
+
+
+class Lab:
+    """A slice of one host that writes a disk, and one process after the other on one machine."""
+
+    def __init__(self, sim: RunningSim, folder: Path) -> None:
+        self.sim = sim
+        self.folder = folder
+        self._numbers = itertools.count(1)
+        self._ids = CountingIds()
+        with self.process() as services:
+            for name in ("box", "other"):
+                bring_up(services, name, accelerator_type="v4-8", hosts=1, chips=4)
+            create_master(services, RULES, DiskRequest("data", ZONE, "pd-balanced", 10, {}), "data")
+            self.attach(services)
+
+    @contextmanager
+    def process(self) -> Iterator[SimServices]:
+        with sim_services(self.sim, self.folder / "state", process=next(self._numbers)) as services:
+            services.ids = self._ids
+            yield services
+
+    def attach(self, services: SimServices) -> None:
+        use_disk(services, RULES, "data", to="box", rw=True, path="", mounted=False, dry_run=False)
+        remember(services, "box", REF)  # as if it had been mounted, which takes root
+
+    def stands(self, services: SimServices) -> tuple[bool, bool]:
+        """Whether the node has it, and whether the slice shall have it."""
+        record = get_slice(services, "box").record
+        assert record.incarnation is not None
+        node = services.cloud.find_node(ZONE, record.incarnation.cloud_name)
+        assert node is not None
+        return bool(node.data_disks), bool(record.spec.disks)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with running_sim(tmp_path_factory.mktemp("sim")) as sim:
+        yield Lab(sim, tmp_path_factory.mktemp("lab"))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_detach_that_was_killed_is_finished_by_the_same_again(lab: Lab, when: str) -> None:
+    for at in range(1, 100):
+        with lab.process() as services:
+            lab.attach(services)
+        point = CrashPoint(at, after=when == "after")
+        with lab.process() as services, suppress(Crash):
+            services.cloud = Crashing(services.cloud, point, lambda name, _: name == "set_data_disks")
+            services.store = Crashing(services.store, point, lambda name, _: name in STORE_CHANGES)
+            leave_disk(services, "data", to="box", detached=True)
+        with lab.process() as services:
+            assert "data" in leave_disk(services, "data", to="box", detached=True)["said"]
+            assert lab.stands(services) == (False, False)
+            assert leave_disk(services, "data", to=None, detached=True)["said"] == (
+                "data is not attached to a slice"
+            )
+            lab.attach(services)
+        if not point.dead:
+            assert at > 4
+            return
+    raise AssertionError("no end of changes")
+
+
+def test_the_slice_that_was_named_is_checked_although_another_has_the_disk(lab: Lab) -> None:
+    with lab.process() as services, pytest.raises(UsageError, match="not attached to other, but to box"):
+        leave_disk(services, "data", to="other", detached=True)
+
+
+def test_a_detach_from_a_slice_that_is_not_ready_changes_nothing(lab: Lab) -> None:
+    with lab.process() as services:
+        stored = get_slice(services, "box")
+        save(services, stored, replace(stored.record, state=SliceState.BOOTING))
+        with pytest.raises(TpuctlError, match="slice box is booting"):
+            leave_disk(services, "data", to="box", detached=True)
+        assert lab.stands(services) == (True, True)
+        save(services, get_slice(services, "box"), stored.record)
+
+
+def test_a_host_that_is_silent_wants_force_which_is_written_down(lab: Lab) -> None:
+    lab.sim.fail_hosts("box-1")
+    with lab.process() as services:
+        before = services.clock.now()
+        with pytest.raises(UnreachableError, match=r"worker 0 of box does not answer: .* data yet") as refused:
+            leave_disk(services, "data", to="box", detached=True)
+        assert services.clock.now() - before >= 90  # a preemption shows late
+        assert "--force" in str(refused.value.hint)
+        assert lab.stands(services) == (True, True)
+        leave_disk(services, "data", to="box", detached=True, force=True)
+        assert lab.stands(services) == (False, False)
+        entries = [str(each.data) for each in services.store.list("journal/slices/box/")]
+        [entry] = [each for each in entries if "--force" in each]
+        assert "worker 0 of box does not answer" in entry
