@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -128,6 +129,19 @@ def test_links_inside_are_kept_and_links_outside_refused(repo):
         with pytest.raises(UsageError, match="'out' points outside"):
             freeze(repo, limit_bytes=LIMIT)
         (repo / "out").unlink()
+
+
+@pytest.mark.parametrize("what", ["pipe", "socket"])
+def test_what_is_no_file_is_named_and_neither_opened_nor_waited_for(tmp_path, monkeypatch, what):
+    write(tmp_path / "train.py")
+    monkeypatch.chdir(tmp_path)
+    if what == "pipe":
+        os.mkfifo("odd")
+    else:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("odd")
+    with pytest.raises(UsageError, match="'odd' is neither a file nor a link"):
+        freeze(tmp_path, limit_bytes=LIMIT)
 
 
 def test_a_bundle_that_is_too_large_names_the_five_largest_files(repo):

@@ -79,8 +79,8 @@ def freeze(
     names = sorted(name for name in code if os.path.lexists(base / name))
     if entry is not None:
         _check_entry(base, root, entry, names)
+    _check_links(base, names)  # first: what is no file would be waited for, or not be readable
     _check_secrets(base, names)
-    _check_links(base, names)
     size = _check_size(base, names, limit_bytes)
     content = _content(base, names)
     frozen = CodeBundle(
