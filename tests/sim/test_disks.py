@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.test_compute import BASE, DISKS, ZONE, Lab
 from tests.sim.test_tpu import VERSION
+from tpuctl.errors import TpuctlError
 from tpuctl.sim.wire.status import ApiError
 
 PARENT = f"projects/sim-project/locations/{ZONE}"
@@ -92,6 +93,29 @@ def test_copies_take_their_time_and_say_what_they_do() -> None:
     assert seen == [("CREATING", "RESTORING"), ("UPLOADING", "RESTORING"), ("READY", "READY")]
     assert refusal[0] == 400
     assert refusal[1]["error"]["errors"][0]["reason"] == "resourceNotReady"
+
+
+def failing_copy(*_: object) -> None:
+    raise TpuctlError("the disk was written to all the time")
+
+
+@pytest.mark.parametrize("begins_s", [0.0, 150.0])
+def test_a_copy_that_cannot_be_taken_fails_its_operation_and_leaves_nothing(begins_s: float) -> None:
+    lab = Lab(compute_operation=2.0, disk_copy=10.0, copy_begins=begins_s)
+    lab.disk("one")
+    lab.clock.advance(3)
+    lab.world.hosts.write_disk = failing_copy  # type: ignore[method-assign]
+    asked = [
+        lab.call("POST", f"{DISKS}/one/createSnapshot", {"name": "s"})[1],
+        lab.call("POST", DISKS, {"name": "clone", "sourceDisk": path_of("one")})[1],
+    ]
+    assert [each["status"] for each in asked] == ["RUNNING", "RUNNING"]
+    lab.clock.advance(begins_s + 20)
+    for each in asked:
+        ended = lab.get(f"/zones/{ZONE}/operations/{each['name']}")
+        assert (ended["status"], ended["error"]["errors"][0]["code"]) == ("DONE", "INTERNAL_ERROR")
+    assert lab.names("/global/snapshots") == []
+    assert lab.names(DISKS) == ["one"]
 
 
 @pytest.mark.parametrize(

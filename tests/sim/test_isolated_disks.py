@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.test_isolated_hosts import Fleet
+from tests.sim.test_isolated_hosts import Fleet, eventually
 from tests.support.require import require_isolated_hosts
+from tpuctl.errors import TpuctlError
 from tpuctl.sim.hosts.backend import HostDisk
+from tpuctl.sim.hosts.isolated import data_disks
 from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
 from tpuctl.sim.hosts.isolated.loop_devices import BLOCK_DEVICES
 
@@ -168,3 +170,79 @@ def test_a_read_only_disk_refuses_writes_whatever_its_host_believes(fleet: Fleet
         fleet.ssh("sudo dd if=/dev/urandom of=/dev/sdb bs=4k count=8 conv=fsync")
     fleet.hosts.set_disks("node/1", {1: [RW]})
     assert fleet.ssh("sudo head -c 1M /dev/sdb | sha256sum", 1) == before
+
+
+BUSY = """
+import os, sqlite3, sys
+database = sqlite3.connect("/mnt/d/rows.db", isolation_level=None)
+database.execute("pragma journal_mode=wal")
+database.execute("pragma synchronous=full")
+database.execute("create table rows (number integer primary key, text)")
+lines = os.open("/mnt/d/lines", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+folder = os.open("/mnt/d", os.O_RDONLY)
+said = os.open("said", os.O_WRONLY | os.O_CREAT)
+for number in range(10**9):
+    text = (b"%012d" % number) * 100 + b"\\n"
+    os.write(lines, text)
+    os.fsync(lines)
+    with open(f"/mnt/d/{number}.new", "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"/mnt/d/{number}.new", f"/mnt/d/{number % 100}.file")
+    os.fsync(folder)
+    database.execute("insert into rows values (?, ?)", (number, text))
+    os.pwrite(said, b"%012d" % number, 0)
+"""
+"""Lines, files and rows, all brought to the disk without a pause; says in its home which number is there."""
+CHECK = """
+import sqlite3, sys
+least = int(sys.argv[1])
+line = lambda number: (b"%012d" % number) * 100 + b"\\n"
+lines = open("/mnt/c/lines", "rb").read().splitlines(keepends=True)
+assert len(lines) > least, (len(lines), least)
+assert all(text == line(number) for number, text in enumerate(lines[: least + 1]))
+database = sqlite3.connect("/mnt/c/rows.db")
+assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+rows = database.execute("select * from rows order by number")
+assert [n for n, text in rows if text == line(n)][: least + 1] == list(range(least + 1))
+for number in range(max(0, least - 99), least + 1):
+    text = open(f"/mnt/c/{number % 100}.file", "rb").read()
+    assert text == line(int(text[:12])) and int(text[:12]) >= number, (number, text[:12])
+print("whole")
+"""
+
+
+def said(fleet: Fleet) -> int:
+    return int(fleet.ssh("cat said 2>/dev/null || true") or 0)
+
+
+def test_a_copy_under_a_busy_writer_is_of_one_moment_and_has_all_that_was_synced(fleet: Fleet) -> None:
+    mounted(fleet)
+    fleet.ssh(f"cat > busy.py <<'END'\n{BUSY}\nEND\nsetsid python3 busy.py > log 2>&1 < /dev/null &")
+    fleet.ssh(f"cat > check.py <<'END'\n{CHECK}\nEND", 1)
+    for number in range(2):
+        before = said(fleet)
+        eventually(lambda before=before: said(fleet) > before + 20, 60)  # type: ignore[misc]
+        least = said(fleet)
+        fleet.hosts.write_disk(f"copy{number}", 1, "master")
+        fleet.hosts.set_disks(
+            "node/1", {0: [RW], 1: [HostDisk(f"copy{number}", 1, read_only=False, nvme=False)]}
+        )
+        assert "needs_recovery" in superblock(fleet, "/dev/sdb", 1)
+        fleet.ssh("sudo mkdir -p /mnt/c && sudo mount /dev/sdb /mnt/c", 1)
+        assert fleet.ssh(f"sudo python3 check.py {least}", 1) == "whole"
+        fleet.ssh("sudo umount /mnt/c && sudo e2fsck -fn /dev/sdb", 1)
+        eventually(lambda least=least: said(fleet) > least, 60)  # type: ignore[misc]  # the writer goes on
+
+
+def test_a_disk_that_never_rests_is_not_copied(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every look at it found that it was changed just now."""
+    monkeypatch.setattr(data_disks, "SETTLE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(data_disks, "TICK_NS", 10**18)
+    with pytest.raises(TpuctlError, match="without a pause"):
+        fleet.hosts.write_disk("clone", 1, "master")
+    fleet.ssh("true")  # programs go on
+    monkeypatch.undo()
+    fleet.hosts.write_disk("clone", 1, "master")
+    fleet.hosts.set_disks("node/1", {0: [RW, CLONE]})

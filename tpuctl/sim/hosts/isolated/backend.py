@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -148,10 +149,21 @@ class IsolatedHosts(HostBackend):
             wipe(self._root / quote(node_key, safe=""))
 
     def write_disk(self, key: str, size_gb: int, source: str = "") -> None:
-        self._disks.write(key, size_gb, source)
+        self._disks.write(key, size_gb, source, lambda: self._stopped(source))
         for hosts in list(self._nodes.values()):
             for host in hosts:
                 host.grow_disk(key)
+
+    @contextmanager
+    def _stopped(self, key: str) -> Iterator[None]:
+        """While the programs of the host that writes to a disk stand still, unnoticed but for the time: what it
+        has synced until now is on the disk, and nothing else gets there for long."""
+        with ExitStack() as stack:
+            for hosts in list(self._nodes.values()):
+                for host in hosts:
+                    if host.writes_to(key):
+                        stack.enter_context(host.stopped())
+            yield
 
     def drop_disk(self, key: str) -> None:
         self._disks.drop(key)

@@ -17,17 +17,21 @@ import string
 import struct
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
+from tpuctl.errors import TpuctlError
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.hosts.file_flags import set_immutable
 from tpuctl.sim.hosts.files import SYSTEM_PATH
 from tpuctl.sim.hosts.isolated.loop_devices import attach_loop, clear_loop, grow_loop, is_bound
 
-COPY_TRIES = 20
-"""A copy is good when nothing was written to its source meanwhile; a busy writer pauses between its syncs."""
+SETTLE_TIMEOUT_S = 30.0
+"""A copy is good when nothing was written to its source meanwhile. With its writers stopped, the kernel still
+brings to the disk what they had written: the journal within 5 s, all else as fast as it can."""
+TICK_NS = 20_000_000
+"""Two changes that are nearer to each other than a tick of the kernel's clock may have the same time."""
 RELEASE_TIMEOUT_S = 5.0
 """A loop device goes with its last user; the kernel ends mounts of dead processes a moment later."""
 PULL_TIMEOUT_S = 0.2
@@ -41,6 +45,9 @@ _WITHOUT_FLUSH = 2
 BY_ID = "dev/disk/by-id"
 
 
+Pause = Callable[[], AbstractContextManager[None]]
+
+
 class DiskFiles:
     """The content of disks and snapshots, by key, in a folder of its own."""
 
@@ -50,12 +57,13 @@ class DiskFiles:
     def path(self, key: str) -> Path:
         return self._folder / f"{key}.img"
 
-    def write(self, key: str, size_gb: int, source: str) -> None:
-        """See `HostBackend.write_disk`."""
+    def write(self, key: str, size_gb: int, source: str, stopped: Pause = nullcontext) -> None:
+        """See `HostBackend.write_disk`. `stopped`: while nobody writes to the source."""
         path = self.path(key)
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        if source and not path.exists():
-            _copy(self.path(source), path)
+        if source and not path.exists() and not _copy(self.path(source), path):
+            with stopped():
+                _copy_settled(self.path(source), path)
         with path.open("ab") as file:
             file.truncate(size_gb * GIB)
 
@@ -76,19 +84,33 @@ class DiskFiles:
             time.sleep(POLL_S)
         if bound:
             fresh = path.with_suffix(".new")
-            _copy(path, fresh)
+            _copy_settled(path, fresh)
             set_immutable(path, False)
             fresh.replace(path)
         set_immutable(path, False)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """A sparse copy of one moment, as far as that can be had."""
-    for _ in range(COPY_TRIES):
-        before = source.stat().st_mtime_ns
-        subprocess.run(["cp", "--sparse=always", source, target], check=True, env={"PATH": SYSTEM_PATH})
-        if source.stat().st_mtime_ns == before:
-            return
+def _copy(source: Path, target: Path) -> bool:
+    """Makes a sparse copy of one moment; False, and no copy, where the source was changed meanwhile."""
+    began = source.stat().st_mtime_ns
+    if time.time_ns() - began < TICK_NS:
+        return False
+    part = target.with_suffix(".part")
+    subprocess.run(["cp", "--sparse=always", source, part], check=True, env={"PATH": SYSTEM_PATH})
+    if source.stat().st_mtime_ns != began:
+        part.unlink()
+        return False
+    part.replace(target)
+    return True
+
+
+def _copy_settled(source: Path, target: Path) -> None:
+    """As soon as nothing changes. TpuctlError where that does not come to be."""
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    while not _copy(source, target):
+        if time.monotonic() > deadline:
+            raise TpuctlError(f"the disk was written to for {SETTLE_TIMEOUT_S:.0f} s without a pause")
+        time.sleep(POLL_S)
 
 
 def device_name(number: int, *, nvme: bool) -> str:
@@ -177,6 +199,10 @@ class HostDisks:
                 self._files.release(disk.key, loop, RELEASE_TIMEOUT_S)
         self._loops.clear()
         self._places.clear()
+
+    def writes(self, key: str) -> bool:
+        """Whether the host has this disk and may write to it."""
+        return any(disk.key == key and not disk.read_only for disk in self._loops)
 
     def grow(self, key: str) -> None:
         """The disk is larger; the host sees it."""

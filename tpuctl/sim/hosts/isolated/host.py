@@ -10,7 +10,8 @@ import struct
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -287,6 +288,24 @@ class IsolatedHost:
         if roots:
             self._disks.set(roots[0], roots[1:], disks)
 
+    def writes_to(self, key: str) -> bool:
+        """Whether the host has this disk and may write to it."""
+        return self.running and self._disks.writes(key)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Its programs stand still, but for those that somebody else has stopped and process 1."""
+        ours: list[int] = []
+        try:
+            while fresh := [pid for pid in self.processes()[1:] if pid not in ours and _may_run(pid)]:
+                ours += fresh
+                for pid in fresh:
+                    _kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in ours:
+                _kill(pid, signal.SIGCONT)
+
     def grow_disk(self, key: str) -> None:
         self._disks.grow(key)
 
@@ -377,6 +396,14 @@ def _namespace(process: Path, kind: str) -> str:
 def _is_sshd(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
+    except OSError:
+        return False
+
+
+def _may_run(pid: int) -> bool:
+    """Whether it is neither stopped nor dead; see proc_pid_stat(5)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TtZX"
     except OSError:
         return False
 
