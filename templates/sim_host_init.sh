@@ -53,11 +53,23 @@ for each in home tmp mnt root; do
 done
 chmod 1777 "$dir/own/tmp"
 chmod 711 "$dir/own/root"
+# The way to what hosts share may be open to root alone, on the machine. Here it is the host's own view of it.
+open_way() {
+	way=${1%/*}
+	set --
+	while [ -n "$way" ]; do
+		set -- "$@" "$root$way"
+		way=${way%/*}
+	done
+	[ "$#" -eq 0 ] || find "$@" -maxdepth 0 ! -perm -o+x -exec chmod o+x {} +
+}
 mkdir -p "$root$wheels"
+open_way "$wheels"
 mount --bind "$wheels" "$root$wheels"
 # What is the machine's own, such as its Python: root of a host must not change that for everybody.
 for each in "$@"; do
 	mkdir -p "$root$each"
+	open_way "$each" || true # below something that is read-only already
 	mount --bind "$each" "$root$each"
 	mount -o remount,bind,ro "$root$each"
 done

@@ -193,6 +193,18 @@ def test_a_body_compressed_for_the_way_is_stored_plain(url):
     assert requests.post(where, data=b"junk", headers=headers, timeout=5).status_code == 400
 
 
+@pytest.mark.parametrize("header", [b"", b"content-type: text/plain\r\n"])
+@pytest.mark.parametrize("content", [b"first\r\n\r\nsecond\n\nthird", b"\r\n\r\n", b""])
+def test_a_part_without_headers_is_taken_whole(url, header, content):
+    """rclone gives the media none (RFC 2046 allows it); blank lines are content then."""
+    body = b'--b\r\ncontent-type: application/json\r\n\r\n{"name": "a"}\r\n--b\r\n' + header
+    headers = {"content-type": "multipart/related; boundary=b"}
+    where = f"{url}/upload/storage/v1/b/bbb/o?uploadType=multipart"
+    made = requests.post(where, data=body + b"\r\n" + content + b"\r\n--b--\r\n", headers=headers, timeout=5)
+    assert (made.status_code, made.json()["size"]) == (200, str(len(content)))
+    assert requests.get(f"{url}/storage/v1/b/bbb/o/a?alt=media", timeout=5).content == content
+
+
 @pytest.mark.parametrize("name", [".", "..", "a\nb", "a\rb", "x" * 1025, "\ud800"])
 def test_names_that_google_refuses(url, name):
     body = json.dumps({"name": name}).encode()

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,6 +121,23 @@ def test_the_login_user_may_become_root_and_use_devices(fleet):
 
 def test_a_session_sees_the_environment_of_its_host_and_python(fleet):
     assert fleet.ssh("echo $TPU_WORKER_ID $NOTE; python3 -c 'print(6*7)'") == "0 a b\n42"
+
+
+def test_what_hosts_are_shown_is_read_by_every_user_wherever_it_lies(tmp_path):
+    """Such as certificates below a home that is root's alone and not in /root."""
+    hosts = IsolatedHosts(tmp_path, world_id=f"{WORLD}-shown")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:
+        shown = Path(home) / "state" / "tls"
+        shown.mkdir(parents=True)
+        (shown / "ca.pem").write_text("trust")
+        try:
+            hosts.show(shown)
+            fleet = Fleet(hosts, tmp_path)
+            assert fleet.ssh(f"cat {shown}/ca.pem") == "trust"
+            assert fleet.ssh("test -w $TPUCTL_WHEEL_CACHE && echo shared") == "shared"
+        finally:
+            hosts.close()
+        assert Path(home).stat().st_mode & 0o777 == 0o700
 
 
 def test_root_of_a_host_does_not_change_the_python_of_the_machine(fleet):

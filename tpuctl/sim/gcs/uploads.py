@@ -172,8 +172,9 @@ def _parse_multipart(content_type: str, body: memoryview) -> tuple[Data, str | N
 
 
 def _part_header(text: bytes, start: int, stop: int) -> tuple[str | None, int]:
-    """The content type of a part, and where its content begins."""
-    found = re.compile(rb"(.*?)\r?\n\r?\n|\r?\n", re.DOTALL).match(text, start, stop)
+    """The content type of a part, and where its content begins. It may have no headers (RFC 2046, 5.1), as the
+    media of rclone."""
+    found = re.compile(rb"\r?\n|(.*?)\r?\n\r?\n", re.DOTALL).match(text, start, stop)
     if found is None:
         raise invalid("a part of the multipart upload has no headers")
     named = re.search(rb"^content-type:[ \t]*([^\r\n]+)", found[1] or b"", re.IGNORECASE | re.MULTILINE)
