@@ -17,6 +17,7 @@ from tests.bench import (
     disks,
     environments,
     gcloud,
+    holds,
     isolated,
     log_collection,
     mounts,
@@ -42,6 +43,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "recovery": recovery.measure,
     "environments": environments.measure,
     "disks": disks.measure,
+    "holds": holds.measure,
     "mounts": mounts.measure,
     "isolated": isolated.measure,
 }

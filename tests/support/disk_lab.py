@@ -54,6 +54,13 @@ class DiskLab:
         rows = found if isinstance(found, list) else found["workers"]
         return "".join(row["stdout"] for row in rows)
 
+    def make_xfs(self) -> None:
+        """Gives the disk, on which nothing is, a file system that somebody made and mounted by hand."""
+        require_tool("mkfs.xfs")
+        self.type("disk", "umount", DISK, "--to", "dev")
+        device = "/dev/disk/by-id/google-persistent-disk-1"
+        self.on(f"sudo mkfs.xfs -q -f {device} && sudo mount {device} {MOUNTED} && sudo chmod 1777 {MOUNTED}")
+
     # Writers.
 
     def start(

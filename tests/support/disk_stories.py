@@ -106,8 +106,9 @@ def umount(life: Life) -> None:
 
 
 def resize(life: Life) -> None:
+    """Of an XFS, which grows in every container."""
     life.lab.type("disk", "resize", DISK, "--size", "20", "--yes")
-    assert int(life.lab.on(f"df --output=size -k {MOUNTED} | tail -n 1")) > 15 << 20
+    assert int(life.lab.on(f"df --output=size -k {MOUNTED} | tail -n 1")) > 15 << 20, "in KiB"
     life.go_on()
 
 
@@ -216,14 +217,31 @@ STORIES: dict[str, Act] = {
     "clone": clone,
     "snapshot": snapshot,
     "crash-consistent clone": crash_consistent,
+    "two clones at once": two_clones,
     "detach": detach,
     "umount": umount,
+    "resize": resize,
     "down": down,
+    "ttl": ttl,
+    "idle": idle,
+    "prune": prune,
+    "replace": replace,
+    "preemption": preempted,
+    "preemption without a window": preempted_at_once,
+    "host crash": crash,
+    "reboot": reboot,
+    "clone killed": killed("disk", "clone", DISK, "--to", "big"),
+    "snapshot killed": killed("disk", "snapshot", DISK),
+    "detach killed": killed("disk", "detach", DISK, "--to", "dev"),
+    "umount killed": killed("disk", "umount", DISK, "--to", "dev"),
+    "down killed": killed("down", "dev", "--yes"),
 }
 
 
 def tell(lab: DiskLab, story: str, kinds: Sequence[str], *, busy: bool, count: int = 200) -> None:
     """Lives through a story with such writers and judges what is left of their bytes."""
+    if story == "resize":
+        lab.make_xfs()
     tags = lab.start(*kinds, options="--hold") if busy else lab.write(*kinds, count=count)
     if busy:
         for tag in tags:
