@@ -223,18 +223,11 @@ STORIES: dict[str, Act] = {
     "resize": resize,
     "down": down,
     "ttl": ttl,
-    "idle": idle,
     "prune": prune,
     "replace": replace,
     "preemption": preempted,
     "preemption without a window": preempted_at_once,
-    "host crash": crash,
     "reboot": reboot,
-    "clone killed": killed("disk", "clone", DISK, "--to", "big"),
-    "snapshot killed": killed("disk", "snapshot", DISK),
-    "detach killed": killed("disk", "detach", DISK, "--to", "dev"),
-    "umount killed": killed("disk", "umount", DISK, "--to", "dev"),
-    "down killed": killed("down", "dev", "--yes"),
 }
 
 
