@@ -84,3 +84,16 @@ def test_output_that_arrives_together_with_the_end_is_not_lost(channel):
     )
     assert ending.exit_status == 0
     assert b"".join(said) == b"last words\n"
+
+
+class BrokenChannel(LateChannel):
+    """A channel whose connection breaks while something is sent: paramiko's Packetizer raises EOFError then."""
+
+    def send(self, data: bytes) -> int:
+        raise EOFError(f"{len(data)} bytes were not sent")
+
+
+def test_a_connection_that_breaks_while_something_is_sent_is_the_end_of_the_command_alone():
+    broken = BrokenChannel()
+    assert Feed(b"input", hold=True).push(broken)  # type: ignore[arg-type]
+    broken.free()

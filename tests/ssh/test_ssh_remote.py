@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -96,6 +97,29 @@ def test_a_busy_reader_does_not_end_the_session(target: HostTarget, key: KeyPair
         HostAgent(remote, source).ensure_installed([target])
         [result] = remote.stream([target], command, sink, stdin=request, hold_stdin=True)
     assert (result.exit_status, seen) == (5, 60_000_000)
+
+
+def test_a_connection_that_breaks_while_it_sends_is_lost_and_nobody_pressed_ctrl_c(
+    farm: SshFarm, target: HostTarget, key: KeyPair
+) -> None:
+    """paramiko raises EOFError then, as Python does for the end of what a person types."""
+    for _ in range(5):
+        sent = threading.Event()
+
+        def pieces(sent: threading.Event = sent) -> Iterator[bytes]:
+            for number in range(10_000):
+                if number == 20:
+                    sent.set()
+                yield bytes(64 * 1024)
+
+        with closing(SshRemote(key.private_path)) as remote:
+            cut = threading.Thread(target=lambda sent=sent: (sent.wait(60), farm.drop_connections()))
+            cut.start()
+            [result] = remote.stream(
+                [target], "cat > /dev/null", lambda *_: None, stdin=lambda _, pieces=pieces: pieces()
+            )
+            cut.join()
+        assert result.failure is FailureKind.LOST
 
 
 def test_two_threads_share_one_connection(farm: SshFarm, target: HostTarget, remote: SshRemote) -> None:

@@ -48,7 +48,7 @@ def _run_reported(shared: Invocation, work: Callable[[], T]) -> T:
             raise typer.Exit(0) from None
         shared.json = _wants_json(shared)
         raise _report(shared, _from_typer(error)) from error
-    except (KeyboardInterrupt, typer.Abort, EOFError) as error:
+    except (KeyboardInterrupt, typer.Abort) as error:
         raise _report(shared, _interrupted(shared)) from error
     except OSError as error:
         raise _refused_here(shared, error) from error

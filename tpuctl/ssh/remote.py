@@ -6,6 +6,7 @@ are not. Connections stay open for the life of the object and are opened again w
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from tpuctl.engine.ports import Forwarding, OutputSink, Stdin
 from tpuctl.errors import BugError
 from tpuctl.hosts.commands import HEARTBEAT_S, LINK_SILENCE_S
-from tpuctl.model.hosts import HostTarget, RemoteResult
+from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.ssh.calls import QUEUE_CHUNKS, Call, Chunks, Collected, pump, queued
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S
 from tpuctl.ssh.errors import ConnectError
@@ -218,6 +219,9 @@ class SshRemote:
             )
         except ConnectError as error:
             return Ending(failure=error.kind, detail=error.detail)
+        from tpuctl.ssh.paramiko_tuning import paramiko
+
+        broken = (paramiko.SSHException, OSError, EOFError)
         call.adopt(channel)
         try:
             return exchange(
@@ -230,8 +234,13 @@ class SshRemote:
                 self._silence_s,
                 call.is_cancelled,
             )
+        except broken as error:
+            return Ending(
+                failure=FailureKind.LOST, detail=f"the connection broke: {error or 'no more answers'}"
+            )
         finally:
-            channel.close()
+            with contextlib.suppress(*broken):
+                channel.close()
 
 
 def _allow_files(count: int) -> None:

@@ -62,8 +62,10 @@ class Feed:
                 channel.shutdown_write()
         except TimeoutError:
             return False
-        except OSError:
-            return self._abandon()  # the command closed its stdin; what it said and how it ended still counts
+        except (OSError, EOFError):
+            # The command closed its stdin, or the connection broke, for which paramiko says EOFError: what it
+            # said and how it ended still counts.
+            return self._abandon()
         return True
 
     def _refill(self) -> bool:
