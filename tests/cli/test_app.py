@@ -368,6 +368,15 @@ def test_types_alone_is_a_line_for_each_generation_and_json_has_all() -> None:
     assert "v4-32" in runner.invoke(app, ["types", "v4"]).stdout
 
 
+def test_a_price_of_the_cheapest_of_several_regions_says_so() -> None:
+    [line] = [each for each in runner.invoke(app, ["types"]).stdout.splitlines() if each.startswith("v5e ")]
+    assert " from 0." in line
+    rows = {line.split()[0]: line for line in runner.invoke(app, ["types", "v5e"]).stdout.splitlines()}
+    assert "from 1.96" in rows["v5litepod-8"]
+    here = runner.invoke(app, ["types", "v5e", "--zone", "us-south1-a"]).stdout
+    assert "from " not in here
+
+
 def test_a_hint_to_type_it_again_has_the_flags_and_quotes() -> None:
     words = ["--profile", "sim", "disk", "clone", "data", "--to", "big", "--path", "/mnt/my data"]
     assert Invocation(words).typed == "tpuctl --profile sim disk clone data --to big --path '/mnt/my data'"

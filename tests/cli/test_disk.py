@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.test_disk_journey import call
 from tests.support.session import Session, open_session
 
 ZONE, OTHER = "us-central2-b", "us-central1-a"
@@ -187,6 +188,36 @@ def test_a_slice_with_a_disk_says_so_and_is_blocked_without_root(session: Sessio
     assert "tpuctl disk detach box --to boxed" in refused.stderr
     session.type("down", "boxed", "--yes")
     session.type("disk", "rm", "box", "--yes")
+
+
+def test_a_disk_that_somebody_else_made_is_taken_over_as_the_hint_says(session: Session) -> None:
+    disks = f"/compute/v1/projects/sim-project/zones/{ZONE}/disks"
+    call(session, "POST", disks, {"name": "raw", "sizeGb": "10", "type": f"zones/{ZONE}/diskTypes/pd-ssd"})
+    attach = ("disk", "attach", "raw", "--to", "dev", "--no-mount")
+    refused = json.loads(session.type(*attach, "--json", status=5).stdout)["error"]
+    assert refused["message"] == f"disk raw in {ZONE} was not made by tpuctl"
+    create = f"tpuctl disk create raw --zone {ZONE} --size 10 --type pd-ssd"
+    assert create in refused["hint"]
+    words = create.split()[1:]
+    assert "exists and is not ours" in session.type(*words, status=6).stderr
+    told = refused["hint"].partition("--labels=")[2].partition(";")[0]
+    labels = dict(each.split("=") for each in told.split(","))
+    seen = call(session, "GET", f"{disks}/raw")["labelFingerprint"]
+    call(session, "POST", f"{disks}/raw/setLabels", {"labels": labels, "labelFingerprint": seen})
+    session.type(*words)
+    session.type(*attach)
+    session.type("disk", "detach", "raw")
+    session.type("disk", "rm", "raw", "--yes")
+    assert "raw" not in in_the_cloud(session)
+
+
+def test_many_who_make_one_disk_at_once_make_one(session: Session) -> None:
+    words = ("disk", "create", "crowd", "--size", "10", "--zone", ZONE)
+    for process in [session.start(*words) for _ in range(5)]:
+        done = session.finish(process)
+        assert done.returncode == 0, done.stderr
+    assert named(session).count("crowd") == 1
+    session.type("disk", "rm", "crowd", "--yes")
 
 
 def test_a_dry_run_changes_nothing(session: Session) -> None:
@@ -492,7 +523,9 @@ def test_keep_says_what_it_cannot_keep(session: Session) -> None:
     assert "--until and --release exclude each other" in both.stderr
     (session.work / "job.py").write_text("print(1)\n")
     session.type("run", "job.py", "--on", "dev", "--no-checkpoint", "--detach")
-    assert "kept the logs of " in session.type("keep", "last").stderr
+    for process in [session.start("keep", "last") for _ in range(4)]:
+        done = session.finish(process)
+        assert (done.returncode, "kept the logs of " in done.stderr) == (0, True), done.stderr
     assert "is not kept any more" in session.type("keep", "last", "--release").stderr
     assert "is in the past" in session.type("keep", "last", "--until", "2020-01-01", status=2).stderr
     assert "was not kept" in session.type("keep", "last", "--release").stderr

@@ -12,6 +12,7 @@ from tpuctl.engine.events import StepStarted
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import BusyError, NotFoundError, TpuctlError
+from tpuctl.lib.text import counted
 from tpuctl.model.cloud import NodeInfo, OperationInfo
 from tpuctl.model.disks import DataDisk
 from tpuctl.model.shipped_files import load_error_table
@@ -111,7 +112,7 @@ def _change_of(services: Services, zone: str, node: str, change: Change, what: s
         if wanted == now:
             return Outcome(Done(), acted=False)
         record_decision(services, f"nodes/{node}", what, f"data disks of {node} in {zone}")
-        services.emit(StepStarted(node, what, f"it has {len(now)} data disks"))
+        services.emit(StepStarted(node, what, f"it has {counted(len(now), 'data disk')}"))
         seen.append((now, known))
         begun.clear()
         try:

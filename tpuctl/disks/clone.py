@@ -36,6 +36,7 @@ from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord, DiskRequest
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import despite_others
 from tpuctl.transfer.bring_hosts import bring_hosts
 
 
@@ -160,9 +161,15 @@ def _let_go(services: Services, master: DiskRecord, record: DiskRecord) -> None:
 
 
 def create_master(services: Services, rules: DiskRules, request: DiskRequest, label: str) -> DiskRecord:
-    """Writes the intent of a new disk and makes it."""
+    """Writes the intent of a new disk and makes it. One that is there already with the labels of this fleet is
+    taken over, and what is on it is never formatted."""
     refuse(rules.check_new(request.type, request.size_gib, request.throughput_mib_s))
-    ask_for(services, new_record(services, request, master=request.name, generation=0, label=label))
+    blank = services.disks.find_disk(request.zone, request.name) is None
+    record = new_record(services, request, master=request.name, generation=0, label=label, blank=blank)
+    despite_others(services, lambda: ask_for(services, record))
     bring_about(services, request.name)
-    record = replace(get_record(services, request.name), complete=True)
-    return save_record(services, record)
+
+    def complete() -> DiskRecord:
+        return save_record(services, replace(get_record(services, request.name), complete=True))
+
+    return despite_others(services, complete)

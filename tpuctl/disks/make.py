@@ -19,7 +19,7 @@ from tpuctl.model.error_table import ERRORS
 from tpuctl.model.shipped_files import load_error_table
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import decode
+from tpuctl.state.repository import decode, put_over
 
 
 def find_record(services: Services, name: str) -> tuple[DiskRecord, int] | None:
@@ -50,10 +50,10 @@ def get_disk(services: Services, record: DiskRecord) -> DiskInfo:
 
 
 def save_record(services: Services, record: DiskRecord) -> DiskRecord:
-    """Writes a record over what the store has of it."""
+    """Writes a record over what the store has of it. Raises StaleRecordError when somebody else wrote
+    meanwhile."""
     found = find_record(services, record.name)
-    generation = found[1] if found is not None else 0
-    services.store.put(record.key, to_data(record), if_generation=generation)
+    put_over(services, record.key, to_data(record), found[1] if found is not None else 0)
     return record
 
 

@@ -18,14 +18,16 @@ from tpuctl.disks.follow import (
     remember,
 )
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
-from tpuctl.disks.make import get_disk, get_record, list_records, save_record
+from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
+from tpuctl.disks.plan import owner_labels
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, nodes_of, place_of
 from tpuctl.disks.vacate import Purpose, vacate
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import PartialError, PendingError, TpuctlError, UnreachableError, UsageError
+from tpuctl.errors import NotFoundError, PartialError, PendingError, TpuctlError, UnreachableError, UsageError
+from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeState
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
@@ -62,6 +64,7 @@ def use_disk(
     dry_run: bool,
 ) -> dict[str, Any]:
     """Attaches a disk to a slice and mounts it there. A copy is always read-only."""
+    _check_ours(services, name, get_slice(services, to).record.spec.zone)
     record = get_record(services, name)
     disk = get_disk(services, record)
     target = get_slice(services, to).record
@@ -87,6 +90,19 @@ def use_disk(
     if mounted:
         _mount(services, record, target, mode, where, unseen=entry not in place.disks)
     return told
+
+
+def _check_ours(services: Services, name: str, zone: str) -> None:
+    """Raises NotFoundError for a disk that somebody made without tpuctl, with how to take it over."""
+    disk = None if find_record(services, name) is not None else services.disks.find_disk(zone, name)
+    if disk is None:
+        return
+    labels = owner_labels(name, 0, services.store.identity(), label_value(services.user))
+    said = ",".join(f"{key}={value}" for key, value in labels.items())
+    like = f"--zone {zone} --size {disk.size_gib} --type {disk.type}"
+    hint = f"gcloud compute disks add-labels {name} --zone={zone} --labels={said}"
+    hint += f"; then tpuctl disk create {name} {like} takes it over with all that is on it"
+    raise NotFoundError(f"disk {name} in {zone} was not made by tpuctl", hint=hint)
 
 
 def _check_label(

@@ -9,7 +9,7 @@ from tpuctl.model.disks import KeptRun
 from tpuctl.model.records import RunRecord
 from tpuctl.provenance.parts import load_parts
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find_slice
+from tpuctl.state.repository import despite_others, find_slice, put_over
 
 
 def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun:
@@ -23,9 +23,13 @@ def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun
     if stored is not None:
         names.update(each.name for each in stored.record.spec.disks)
     kept = KeptRun(run.id, tuple(sorted(names)), services.user, until)
-    found = services.store.get(kept.key)
     record_decision(services, f"runs/{run.id}", "keep", ", ".join(("its logs", *kept.disks)))
-    services.store.put(kept.key, to_data(kept), if_generation=found.generation if found is not None else 0)
+
+    def write() -> None:
+        found = services.store.get(kept.key)
+        put_over(services, kept.key, to_data(kept), found.generation if found is not None else 0)
+
+    despite_others(services, write)
     return kept
 
 

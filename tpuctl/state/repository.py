@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -11,10 +11,12 @@ from tpuctl.engine.ports import Document, Store
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError, StaleRecordError
 from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.retry import retry
 from tpuctl.lib.text import suggest
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord, SliceState
 
 R = TypeVar("R", SliceRecord, RunRecord)
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -151,14 +153,26 @@ def readable_runs(services: Services) -> tuple[list[RunRecord], list[DamagedReco
 
 def save(services: Services, stored: Versioned[R], record: R) -> Versioned[R]:
     """Writes `record` over what was loaded. Raises StaleRecordError when somebody else wrote first."""
+    document = put_over(services, record.key, to_data(record), stored.generation)
+    return Versioned(record, document.generation)
+
+
+def put_over(services: Services, key: str, data: Mapping[str, Any], generation: int) -> Document:
+    """Writes a document over that of a generation, 0 for none. Raises StaleRecordError when somebody else wrote
+    first."""
     try:
-        document = services.store.put(record.key, to_data(record), if_generation=stored.generation)
+        return services.store.put(key, data, if_generation=generation)
     except ConflictError as error:
         raise StaleRecordError(
-            f"{record.key} was changed by another tpuctl",
-            hint="the same command again looks at what is there now",
+            f"{key} was changed by another tpuctl", hint="the same command again looks at what is there now"
         ) from error
-    return Versioned(record, document.generation)
+
+
+def despite_others(services: Services, act: Callable[[], A]) -> A:
+    """What `act` comes to, which looks and then writes, however many write the same meanwhile: one of them gets
+    through each time."""
+    sleep = services.clock.sleep
+    return retry(act, (StaleRecordError,), tries=40, pause_s=0.05, growth=1.1, sleep=sleep)
 
 
 def save_attempt_history(services: Services, run: RunRecord, attempt: Attempt) -> None:

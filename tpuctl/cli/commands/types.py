@@ -61,10 +61,10 @@ def types(
     shared = invocation(ctx)
     console = Console(json_mode=shared.json, quiet=shared.quiet)
     if generation is None and zone is None and not console.json_mode:
-        console.table([_summary(name, rows) for name in known if _of(name, rows)], GENERATIONS)
+        console.table([_summary(catalog, name, rows) for name in known if _of(name, rows)], GENERATIONS)
         console.say("`tpuctl types v4` lists the types of one generation, `tpuctl types --zone ZONE` of a zone")
         return
-    shown = rows if console.json_mode else [{**row, "spot": _dollars(row["spot"])} for row in rows]
+    shown = rows if console.json_mode else [_shown(catalog, row, zone) for row in rows]
     console.table(shown, COLUMNS, empty=_none_there(catalog, wanted, zone))
 
 
@@ -75,11 +75,7 @@ def _none_there(catalog: Any, generation: str | None, zone: str | None) -> str:
 
 
 def _row(catalog: Any, found: Any, zone: str | None) -> dict[str, Any]:
-    from tpuctl.lib.names import region_of
-
-    regions = set(map(region_of, found.zones if zone is None else [zone]))
-    known = catalog.generations[found.generation].prices
-    prices = {region: row for region, row in known.items() if region in regions}
+    zones = found.zones if zone is None else [zone]
     return {
         "name": found.name,
         "generation": found.generation,
@@ -88,24 +84,41 @@ def _row(catalog: Any, found: Any, zone: str | None) -> dict[str, Any]:
         "topology": found.topology,
         "zones": list(found.zones),
         "runtime_version": found.runtime_version,
-        "spot": _price(prices, "spot", found.chips),
-        "on_demand": _price(prices, "on_demand", found.chips),
+        **{tier: _price(catalog, found, zones, tier) for tier in ("spot", "on_demand")},
     }
+
+
+def _shown(catalog: Any, row: dict[str, Any], zone: str | None) -> dict[str, Any]:
+    """A row for people: a price that is that of the cheapest of several regions says so."""
+    every = _prices(catalog, row["generation"], row["zones"] if zone is None else [zone], "spot")
+    least = "from " if len(set(every)) > 1 else ""
+    return {**row, "spot": f"{least}{_dollars(row['spot'])}"}
+
+
+def _prices(catalog: Any, generation: str, zones: Sequence[str], tier: str) -> list[float]:
+    """Of one chip, in all regions of these zones that have a price."""
+    from tpuctl.lib.names import region_of
+
+    known = catalog.generations[generation].prices
+    rows = [known[region] for region in set(map(region_of, zones)) if region in known]
+    return [row[tier] for row in rows if row.get(tier) is not None]
 
 
 def _of(generation: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["generation"] == generation]
 
 
-def _summary(generation: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summary(catalog: Any, generation: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One generation in a line."""
     own = sorted(_of(generation, rows), key=lambda row: row["chips"])
-    spot = [row["spot"] / row["chips"] for row in own if row["spot"] is not None]
+    zones = sorted({zone for row in own for zone in row["zones"]})
+    spot = _prices(catalog, generation, zones, "spot")
+    least = "from " if len(set(spot)) > 1 else ""
     return {
         "generation": generation,
         "types": f"{len(own)}: {own[0]['name']} to {own[-1]['name']}",
-        "spot": _dollars(min(spot) if spot else None),
-        "zones": sorted({zone for row in own for zone in row["zones"]}),
+        "spot": f"{least}{_dollars(min(spot) if spot else None)}",
+        "zones": zones,
     }
 
 
@@ -113,7 +126,7 @@ def _dollars(price: float | None) -> str:
     return "" if price is None else f"{price:.2f}"
 
 
-def _price(prices: Any, tier: str, chips: int) -> float | None:
+def _price(catalog: Any, found: Any, zones: Sequence[str], tier: str) -> float | None:
     """The whole slice per hour in the cheapest region that has a price."""
-    known = [region[tier] for region in prices.values() if region.get(tier) is not None]
-    return round(min(known) * chips, 2) if known else None
+    known = _prices(catalog, found.generation, zones, tier)
+    return round(min(known) * found.chips, 2) if known else None
