@@ -60,6 +60,9 @@ def work_alone(request, tell):
     status = 1
     try:
         os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for handle in (0, 1, 2):
+            os.dup2(null, handle)  # who asked waits for the end of what it has written to
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.alarm(int(request["seconds"]))
