@@ -36,7 +36,6 @@ def leave_hosts(context: ReconcileContext) -> Outcome | None:
         return None
     event, mounts = observation.observed.event, context.record.spec.mounts
     written = find_written(observation.info.node, mounts, event, incarnation)
-    written = replace(written, disks=())
     if written == Written():
         return None
     since = incarnation.leaves_since
@@ -115,7 +114,10 @@ def ask_hosts(services: Services, record: SliceRecord, written: Written, fence: 
     if not workers:
         return HostsLeft(written, "its hosts were never reached")
     until = services.clock.now() + HOST_TIME_S
-    return _leave_mounts(services, record, written, fence, until)
+    left = _leave_mounts(services, record, written, fence, until) if written.mounts else HostsLeft()
+    if left.left != Written() or not written.disks:
+        return left
+    return _leave_disks(services, record, written, until)
 
 
 def _leave_mounts(
@@ -144,3 +146,15 @@ def _leave_mounts(
     if isinstance(found, Blocked):
         return HostsLeft(written, found.why)
     return HostsLeft(written, found.why, working=True)
+
+
+def _leave_disks(services: Services, record: SliceRecord, written: Written, until: float) -> HostsLeft:
+    """Their users are ended, and they are unmounted, or held still where that cannot be."""
+    from tpuctl.disks.vacate import Purpose, vacate
+
+    found = vacate(services, record, written.disks, purpose=Purpose.DELETE, deadline=until)
+    left = Written(tuple(each for each in written.disks if each not in found.proved))
+    if left == Written():
+        return HostsLeft()
+    why = "; ".join(each.said for each in found.holders) or found.lost
+    return HostsLeft(left, why, found.silent, working=found.working)
