@@ -13,10 +13,11 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.inventory.orphans import collect_obsolete
-from tpuctl.inventory.reap import caller_of, reap, survey
+from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
+from tpuctl.model.disks import DataDisk, DiskMode
 from tpuctl.model.records import SliceState
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.verdict import Blocked
@@ -270,3 +271,62 @@ def test_a_slice_of_a_type_that_no_table_has_keeps_no_other_on_a_grant_that_is_o
     minutes(place, 10)
     assert get_slice(services, "big").record.state is SliceState.GONE
     assert standing(place) == []
+
+
+class Writable:
+    """The cloud, whose nodes all list a disk that their hosts can write."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self._disks = (DataDisk(ZONE, "data", DiskMode.READ_WRITE), DataDisk(ZONE, "c", DiskMode.READ_ONLY))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def find_node(self, zone: str, name: str) -> Any:
+        node = self._real.find_node(zone, name)
+        return None if node is None else replace(node, data_disks=self._disks)
+
+    def list_nodes(self, *zones: str) -> Any:
+        found = self._real.list_nodes(*zones)
+        return replace(found, items=tuple(replace(node, data_disks=self._disks) for node in found.items))
+
+
+def forgotten(services: MemoryServices) -> None:
+    """The record of a slice is lost, and its TPU is not."""
+    document = services.store.get("slices/big")
+    assert document is not None
+    services.store.delete(document.key, if_generation=document.generation)
+
+
+@pytest.mark.parametrize("queued", [False, True], ids=["node", "queued"])
+def test_what_can_write_a_disk_is_reaped_with_force_only(place, services, queued: bool) -> None:
+    bring_up(services, "big", queued=queued)
+    forgotten(services)
+    services.cloud = Writable(services.cloud)
+    [doomed] = survey(services).of(Fate.DELETE)
+    assert "only with --force, for its hosts can write data" in doomed.why
+    caller, deadline = caller_of(services, all_users=False), services.clock.now() + 1200
+    [kept] = reap(services, [doomed], caller, deadline=deadline)
+    assert (kept.result, kept.why) == (
+        ReapResult.UNSAVED,
+        "its hosts, which are not asked, can write data",
+    )
+    assert standing(place) == ["big-1"]
+    [gone] = reap(services, [doomed], caller, deadline=deadline, may_lose=True)
+    assert gone.result is ReapResult.GONE
+    assert standing(place) == []
+    assert [row["action"] for row in decisions(services, "big")][-2:] == ["unsaved", "reap"]
+
+
+def test_a_pass_leaves_what_can_write_a_disk_to_a_person(place, services) -> None:
+    bring_up(services, "big", queued=False)
+    stored = get_slice(services, "big")
+    life = replace(stored.record.incarnation, number=2, cloud_name="big-2")
+    save(services, stored, replace(stored.record, incarnation=life, last_incarnation=2))
+    services.cloud = Writable(services.cloud)
+    nodes = services.cloud.list_nodes().items
+    [found] = collect_obsolete(services, nodes, (), [get_slice(services, "big")])
+    assert not found.deleted
+    assert found.why == "not deleted: its hosts, which nobody can ask, can write data; tpuctl reap --force"
+    assert standing(place) == ["big-1"]

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, TpuctlError, TransientError
-from tpuctl.inventory.delete import delete_tpu
+from tpuctl.inventory.delete import delete_tpu, find_written
 from tpuctl.inventory.ownership import Claim, Refusal
 from tpuctl.inventory.resources import Caller, Fate, gather, judge
 from tpuctl.lib.names import label_value
@@ -88,6 +88,10 @@ def _collect(services: Services, found: CloudResource, record: SliceRecord) -> C
                 why = _left_behind(again, records, store_id)
                 if not why:
                     return Refusal(f"{record.name} wants it after all", "tpuctl ls")
+                written = find_written(services, again)
+                if written:
+                    disks = ", ".join(written)
+                    return Refusal(f"its hosts, which nobody can ask, can write {disks}", "tpuctl reap --force")
                 text = f"{found.name} in {found.location}: {why}; listed and read"
                 record_decision(
                     services, record.key, "collect", text, incarnation=found.name, fence=lease.fence

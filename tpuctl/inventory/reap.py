@@ -11,16 +11,24 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.events import Note, StepStarted, Waiting
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
-from tpuctl.inventory.delete import delete_tpu, find_tpu
+from tpuctl.inventory.delete import delete_tpu, find_tpu, find_written
 from tpuctl.inventory.ownership import Claim, Refusal
-from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
+from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge, written_disks
 from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, CloudResource
+from tpuctl.model.cloud import (
+    INCARNATION_LABEL,
+    OWNER_LABEL,
+    STORE_LABEL,
+    CloudResource,
+    NodeInfo,
+    ResourceKind,
+)
 from tpuctl.model.records import SliceRecord
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
@@ -49,6 +57,8 @@ class ReapResult(StrEnum):
     BUSY = "busy"
     FAILED = "failed"
     PENDING = "pending"
+    UNSAVED = "unsaved"
+    """What its hosts wrote may be lost, and nobody said that it may."""
 
 
 class Reaped(Struct, frozen=True):
@@ -68,10 +78,28 @@ def survey(services: Services, *, all_users: bool = False) -> Survey:
     judged = tuple(
         Judged(found, Fate.UNKNOWN, f"{found.location} could not be read whole")
         if found.location in dark
-        else judge(found, records, caller)
+        else _with_writes(judge(found, records, caller), nodes.items)
         for found in gather(nodes.items, queued.items)
     )
     return Survey(judged, tuple(sorted(dark)))
+
+
+def _with_writes(judged: Judged, nodes: Iterable[NodeInfo]) -> Judged:
+    """What is to be deleted, with the disks that its hosts can write."""
+    found = judged.found
+    if judged.fate is not Fate.DELETE:
+        return judged
+    queued = found.kind is ResourceKind.QUEUED
+    own = [
+        node
+        for node in nodes
+        if node.zone == found.location and found.name == (node.queued_resource if queued else node.name)
+    ]
+    writes = tuple(disk for node in own for disk in written_disks(node))
+    if not writes:
+        return judged
+    why = f"{judged.why}; only with --force, for its hosts can write {', '.join(writes)}"
+    return Judged(found, judged.fate, why, writes)
 
 
 def caller_of(services: Services, *, all_users: bool) -> Caller:
@@ -82,11 +110,20 @@ def _records(services: Services) -> dict[str, SliceRecord]:
     return {record.name: record for record in list_slices(services)}
 
 
-def reap(services: Services, doomed: Iterable[Judged], caller: Caller, *, deadline: float) -> list[Reaped]:
+def reap(
+    services: Services,
+    doomed: Iterable[Judged],
+    caller: Caller,
+    *,
+    deadline: float,
+    may_lose: bool = False,
+) -> list[Reaped]:
     """Deletes what a survey condemned and waits until the API does not find it.
 
-    Trouble with one stops no other. `deadline` is in seconds since the epoch.
+    Trouble with one stops no other. `deadline` is in seconds since the epoch. `may_lose`: also what can write
+    disks, although its hosts are not asked.
     """
+    caller = replace(caller, may_lose=may_lose)
     asked: list[Judged] = []
     ended: list[Reaped] = []
     for each in doomed:
@@ -101,7 +138,7 @@ def reap(services: Services, doomed: Iterable[Judged], caller: Caller, *, deadli
 def _guarded(services: Services, judged: Judged, caller: Caller) -> Reaped | None:
     """Asks for one deletion; why not, if it did not."""
     try:
-        kept = _delete(services, judged, caller)
+        return _delete(services, judged, caller)
     except LeaseHeldError as error:
         return Reaped(judged.found, ReapResult.BUSY, error.message)
     except (TransientError, RateLimitedError) as error:
@@ -109,19 +146,27 @@ def _guarded(services: Services, judged: Judged, caller: Caller) -> Reaped | Non
         return None
     except TpuctlError as error:
         return Reaped(judged.found, ReapResult.FAILED, error.message)
-    return None if not kept else Reaped(judged.found, ReapResult.KEPT, kept)
 
 
-def _delete(services: Services, judged: Judged, caller: Caller) -> str:
-    """The second read, the decision, the call. Why it was kept, or an empty string."""
-    found = judged.found
+def _delete(services: Services, judged: Judged, caller: Caller) -> Reaped | None:
+    """The second read, the decision, the call. Why it was kept, if it was."""
+    found, kept = judged.found, ReapResult.KEPT
     key = f"slices/{found.slice_name}"
     with take_lease(services, found.slice_name) as lease:
 
         def decide(again: CloudResource) -> Refusal | None:
+            nonlocal kept
             verdict = judge(again, _records(services), caller)
             if verdict.fate is not Fate.DELETE:
                 return Refusal(verdict.why, "tpuctl ls")
+            written = find_written(services, again)
+            if written and not caller.may_lose:
+                kept = ReapResult.UNSAVED
+                why = f"its hosts, which are not asked, can write {', '.join(written)}"
+                return Refusal(why, "tpuctl reap --force")
+            if written:
+                text = f"what was not yet on {', '.join(written)}: reap --force asks no hosts"
+                record_decision(services, key, "unsaved", text, incarnation=found.name, fence=lease.fence)
             why = (
                 f"{found.kind} {found.name} in {found.location}: {verdict.why}; listed and read, id {found.uid}"
             )
@@ -130,7 +175,7 @@ def _delete(services: Services, judged: Judged, caller: Caller) -> str:
             return None
 
         refused = delete_tpu(services, found, _claim(found, caller), decide)
-    return "" if refused is None else refused.why
+    return None if refused is None else Reaped(found, kept, refused.why)
 
 
 def _claim(found: CloudResource, caller: Caller) -> Claim:

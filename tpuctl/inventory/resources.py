@@ -12,7 +12,15 @@ from enum import StrEnum
 from msgspec import Struct
 
 from tpuctl.lib.names import label_value, parse_cloud_name
-from tpuctl.model.cloud import INCARNATION_LABEL, STORE_LABEL, CloudResource, NodeInfo, QueuedInfo
+from tpuctl.model.cloud import (
+    INCARNATION_LABEL,
+    STORE_LABEL,
+    CloudResource,
+    NodeInfo,
+    NodeState,
+    QueuedInfo,
+)
+from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import Desired, SliceRecord, SliceState
 
 
@@ -30,19 +38,41 @@ class Fate(StrEnum):
 
 
 class Judged(Struct, frozen=True):
-    """A TPU, its fate and the reason in words."""
+    """A TPU, its fate and the reason in words. `writes`: the disks that its hosts can write, which nobody asks
+    before it is reaped."""
 
     found: CloudResource
     fate: Fate
     why: str
+    writes: tuple[str, ...] = ()
 
 
 class Caller(Struct, frozen=True):
-    """Who asks: the store's id, the user, and whether all users' TPUs are meant."""
+    """Who asks: the store's id, the user, whether all users' TPUs are meant, and whether what their hosts wrote
+    may be lost."""
 
     store_id: str
     user: str
     all_users: bool = False
+    may_lose: bool = False
+
+
+_NO_HOSTS = frozenset(
+    {
+        NodeState.PREEMPTED,
+        NodeState.TERMINATED,
+        NodeState.STOPPED,
+        NodeState.HIDDEN,
+        NodeState.DELETING,
+    }
+)
+
+
+def written_disks(node: NodeInfo) -> tuple[str, ...]:
+    """The disks that the hosts of a node, or of those that it stands for, can write."""
+    parts = [part for part in (node.parts or (node,)) if part.state not in _NO_HOSTS]
+    disks = (disk for part in parts for disk in part.data_disks)
+    return tuple(dict.fromkeys(disk.name for disk in disks if disk.mode is DiskMode.READ_WRITE))
 
 
 def gather(nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]) -> list[CloudResource]:

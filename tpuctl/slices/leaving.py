@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from tpuctl.inventory.resources import written_disks
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeInfo
-from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import Incarnation
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.model.verdict import Wait
@@ -72,12 +72,6 @@ def find_written(
         return Written()
     written = tuple(each.path for each in mounts if not each.read_only)
     return Written(written_disks(node), written if incarnation.workers else ())
-
-
-def written_disks(node: NodeInfo) -> tuple[str, ...]:
-    """The disks that a node, or one of those that it stands for, can write."""
-    disks = (disk for part in (node.parts or (node,)) for disk in part.data_disks)
-    return tuple(dict.fromkeys(disk.name for disk in disks if disk.mode is DiskMode.READ_WRITE))
 
 
 def judge_leaving(

@@ -10,7 +10,7 @@ from tpuctl.cli.confirm import confirm, confirm_all_users
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import AllUsers, Confirm, DryRun, Json, Quiet, Yes
+from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Json, Quiet, Yes
 from tpuctl.errors import PartialError, TpuctlError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def reap(
         float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop waiting after this long.")
     ] = DEFAULT_TIMEOUT_S,
     dry_run: DryRun = False,
+    force: Force = False,
     yes: Yes = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
@@ -44,7 +45,8 @@ def reap(
     """Delete TPUs of yours that no slice uses any more.
 
     Looks in all zones, and deletes until the cloud says not-found. Acts on what carries the labels of this
-    fleet and of you. What only looks like yours is listed, and so are disks of yours that nobody uses.
+    fleet and of you. What only looks like yours is listed, and so are disks of yours that nobody uses. A TPU
+    whose hosts can write a disk is deleted with --force only.
     """
     from tpuctl.inventory.reap import caller_of, survey
     from tpuctl.inventory.reap import reap as reap_them
@@ -67,7 +69,8 @@ def reap(
             ).if_interrupted = "what is being deleted goes on: `tpuctl reap` looks again and does the rest"
             _ = context.emit
             deadline = context.clock.now() + timeout
-            results = reap_them(context, doomed, caller_of(context, all_users=all_users), deadline=deadline)
+            caller = caller_of(context, all_users=all_users)
+            results = reap_them(context, doomed, caller, deadline=deadline, may_lose=force)
             context.emit.close()
             _show(context, found, unused, results)
             _raise_for(context, results)
@@ -95,10 +98,11 @@ def _raise_for(context: AppContext, results: list[Reaped]) -> None:
     if left and context.console.json_mode:
         raise typer.Exit(PartialError.exit_code)
     if left:
+        unsaved = any(each.result is ReapResult.UNSAVED for each in left)
         said = "; ".join(f"{each.found.name}: {each.result}, {each.why}" for each in left[:4])
         raise PartialError(
             f"{len(left)} of {len(results)} are not gone: {said}",
-            hint="tpuctl reap",
+            hint="tpuctl reap --force deletes them with what may be lost" if unsaved else "tpuctl reap",
             details={"left": [each.found.name for each in left]},
         )
 
