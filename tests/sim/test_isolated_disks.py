@@ -143,6 +143,23 @@ def test_disks_are_nvme_namespaces_where_the_machine_is_such(fleet: Fleet) -> No
     assert fleet.ssh("ls /dev/disk/by-id") == ""
 
 
+def test_devices_have_each_others_names_in_another_order_and_their_own_marks(fleet: Fleet) -> None:
+    one, two = RW, HostDisk("two", 2, read_only=False, nvme=False)
+    nameless = HostDisk("three", 3, read_only=False, nvme=False, marked=False)
+    for disk in (two, nameless):
+        fleet.hosts.write_disk(disk.key, 1)
+    fleet.hosts.set_disks("node/1", {})
+    fleet.hosts.set_disks("node/1", {0: [two, one, nameless]})
+    marks = "cd /dev/disk/by-id && for each in *; do echo $each $(readlink $each); done"
+    shown = ["google-persistent-disk-1 ../../sdc", "google-persistent-disk-2 ../../sdb"]
+    assert fleet.ssh(marks).splitlines() == shown
+    assert fleet.ssh("ls /dev/sd*").split() == ["/dev/sdb", "/dev/sdc", "/dev/sdd"]
+    fleet.hosts.set_disks("node/1", {0: [one, nameless]})
+    assert fleet.ssh("ls /dev/sd*").split() == ["/dev/sdc", "/dev/sdd"]
+    fleet.hosts.set_disks("node/1", {0: [one, two, nameless]})
+    assert fleet.ssh(marks).splitlines() == shown
+
+
 def test_a_copy_takes_no_more_room_than_what_was_written(fleet: Fleet, tmp_path: Path) -> None:
     fleet.hosts.write_disk("large", 1000)
     used = subprocess.run(["du", "-sk", tmp_path / "h"], capture_output=True, text=True, check=True).stdout

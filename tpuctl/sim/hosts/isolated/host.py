@@ -47,6 +47,8 @@ PROBE_S = 0.1
 """A lost first packet is sent again only after a second; asking anew is faster."""
 FIRST_UID = 1000
 KILL_TIMEOUT_S = 10.0
+DYING_S = 10.0
+"""What has been killed by SIGTERM is not held against its host because this machine is busy."""
 UNMOUNT_LEAST_S = 1.0
 """However late the last program has ended: what is already on its way to a disk gets there."""
 
@@ -250,10 +252,15 @@ class IsolatedHost:
         for pid in self.processes()[1:]:
             _kill(pid, signal.SIGTERM)
         script = self.run_script(SHUTDOWN_SCRIPT, overrides)
-        while time.monotonic() < deadline:
-            if len(self.processes()) <= 1 and (script is None or script.poll() is not None):
-                self._unmount(max(UNMOUNT_LEAST_S, deadline - time.monotonic()))
-                break
+        while True:
+            left = self.processes()[1:]
+            over_s = time.monotonic() - deadline
+            ended = script is None or script.poll() is not None
+            if ended and not left:
+                self._unmount(max(UNMOUNT_LEAST_S, -over_s))
+                return
+            if over_s > (DYING_S if ended and all(map(_dies_of_term, left)) else 0.0):
+                return
             time.sleep(POLL_S * 4)
 
     def _unmount(self, timeout_s: float) -> None:
@@ -398,6 +405,16 @@ def _is_sshd(pid: int) -> bool:
         return Path(f"/proc/{pid}/comm").read_text().startswith("sshd")
     except OSError:
         return False
+
+
+def _dies_of_term(pid: int) -> bool:
+    """Whether SIGTERM ends it without its doing: it neither catches nor ignores nor blocks it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return True  # it is gone
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk:", "SigIgn:", "SigCgt:"))]
+    return not any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
 
 
 def _may_run(pid: int) -> bool:
