@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import a_spec
 from tests.support.memory.services import MemoryPlace
 from tpuctl.cli.slice_status import status_lines
 from tpuctl.errors import NotFoundError
 from tpuctl.lib.time import render_time
+from tpuctl.model.disks import DiskMode
+from tpuctl.model.slice_spec import DiskRef
+from tpuctl.slices.desired import request_slice
 from tpuctl.state.journal import record_decision
 from tpuctl.views.slices import decisions, options_shown
 
@@ -89,6 +93,17 @@ def test_decisions_outlive_the_record_and_the_fleet_has_its_own(place: MemoryPla
     [reaped] = decisions(services, "big")
     assert (reaped["subject"], reaped["action"], reaped["user"]) == ("big", "reap", services.user)
     assert [(row["subject"], row["action"]) for row in decisions(services, "fleet")] == [("fleet", "pause")]
+
+
+def test_why_a_program_waited_while_a_disk_of_its_slice_was_copied_is_shown(place: MemoryPlace) -> None:
+    services = place.machine("laptop")
+    ref = DiskRef("data", "/mnt/data", DiskMode.READ_WRITE)
+    request_slice(services, "big", replace(a_spec(), disks=(ref,)), pay=True, admit=lambda: None)
+    for slice_name in ("big", "other"):
+        record_decision(services, "disks/data", "hold", f"for data-g1, on {slice_name}")
+    record_decision(services, "disks/data", "create", "10 GiB, on big")
+    shown = [(row["subject"], row["reason"]) for row in decisions(services, "big") if row["subject"] == "data"]
+    assert shown == [("data", "for data-g1, on big")]
 
 
 def test_all_that_was_asked_for_is_shown() -> None:

@@ -268,9 +268,9 @@ def _sick_mounts(services: Services, record: SliceRecord) -> str:
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:
-    """The audit trail of a slice and of the runs on it, of one run, or of the `fleet`: pauses and grants that
-    end. Oldest first. A slice without a record has one, too, as what `reap` deleted. Raises NotFoundError for
-    what the journal does not know."""
+    """The audit trail of a slice, of the runs on it and of holds of its disks, of one run, or of the `fleet`:
+    pauses and grants that end. Oldest first. A slice without a record has one, too, as what `reap` deleted.
+    Raises NotFoundError for what the journal does not know."""
     if services.store.get(f"runs/{name}"):
         subjects = [f"runs/{name}"]
     else:
@@ -281,10 +281,22 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
         for subject in subjects
         for document in services.store.list(f"journal/{subject}/")
     ]
+    entries += _holds(services, name)
     if not entries and name != "fleet":
         get_slice(services, name)
     entries.sort(key=lambda entry: float(entry["at"]))
     return [{**entry, "at": render_time(float(entry["at"]))} for entry in entries]
+
+
+def _holds(services: Services, name: str) -> list[dict[str, Any]]:
+    """When the disks of a slice were held still on it: its programs waited then."""
+    refs = [ref for each in readable_slices(services)[0] if each.name == name for ref in each.spec.disks]
+    return [
+        {**document.data, "subject": ref.name}
+        for ref in refs
+        for document in services.store.list(f"journal/disks/{ref.name}/")
+        if document.data["action"] == "hold" and str(document.data["reason"]).endswith(f"on {name}")
+    ]
 
 
 def run_rows(services: Services, group: str | None = None, tags: Sequence[str] = ()) -> list[dict[str, Any]]:
