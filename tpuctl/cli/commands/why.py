@@ -15,8 +15,8 @@ from tpuctl.cli.options import Json, SliceOrRun
 def why(ctx: typer.Context, name: SliceOrRun = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
     """Show the decisions about a slice or run, and their reasons.
 
-    The oldest comes first, with the moments at which a disk of the slice was held for a copy. `tpuctl why fleet`
-    shows pauses, and warnings of grants that end.
+    The oldest comes first. With them come holds of the slice's disks for a copy. `tpuctl why fleet` shows
+    pauses, and warnings of grants that end.
     """
     from tpuctl.slices.choose import resolve_slice
     from tpuctl.views.slices import decisions, describe_condition, synthetic_runs
