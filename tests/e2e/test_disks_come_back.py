@@ -51,6 +51,13 @@ def reboot(session: Session, node: str) -> None:
     session.type("sim", "reboot", node)
 
 
+def until_answers(session: Session, slice_name: str) -> None:
+    """Hosts that boot take some time until they let somebody in."""
+    until = time.monotonic() + 120
+    while session.type("exec", slice_name, "--", "true", status=None).returncode:
+        assert time.monotonic() < until, f"{slice_name} does not answer"
+
+
 def stop_and_start(session: Session, node: str) -> None:
     """As `gcloud compute tpus tpu-vm stop` and `start` do."""
     info = control.status(session.root / "state" / "sim")
@@ -75,7 +82,8 @@ def stop_and_start(session: Session, node: str) -> None:
 def test_disks_come_back_before_anything_runs(session: Session, lose: Any, how: str) -> None:
     lose(session, "dev-1")
     reboot(session, "big-1")
-    session.type("exec", "dev", "--", "true")
+    for name in ("dev", "big"):
+        until_answers(session, name)
     if how == "watch":
         session.type("watch", "once")
         session.watch_until(lambda: states(session) == {"ready"})
@@ -107,6 +115,7 @@ def test_the_manifest_says_what_was_seen(session: Session) -> None:
 
 def test_no_run_starts_where_something_else_is_at_the_place_of_a_disk(session: Session) -> None:
     reboot(session, "dev-1")
+    until_answers(session, "dev")
     session.type("up", "dev")
     on(session, "dev", "sudo umount /mnt/data && sudo mount -t tmpfs none /mnt/data")
     words = ("run", "--on", "dev", "--no-checkpoint", "--name", "none", "read.py")

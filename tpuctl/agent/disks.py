@@ -16,6 +16,7 @@ import quick_json as json
 from disk_stack import partitions
 from facts_storage import parse_mount
 from operations import Failed
+from points import CLOSE, check_point, left_open, typed
 from rooted import as_root, output_of, run_root
 
 WORD = ".tpuctl-disk"  # at the top of a file system: the copy that it was last made ready for
@@ -34,10 +35,11 @@ CONTENTS = """for each; do
     case $? in 0 | 2) ;; 8) printf 'DEVNAME=%s\\nTYPE=ambivalent\\n' "$each" ;; *) exit 1 ;; esac
 done
 """  # blkid(8): 2 is nothing, 8 several things at once
-LOOK = "another path, or move what is there: tpuctl exec SLICE -- "
 IN_USE = "end what has it open: tpuctl exec SLICE -- "
 DIRTY = "needs_recovery"  # a feature of the file system, ext4(5)
-MOUNT_COPY = """label=$1 word=$2 look=$3 name=$4 path=$5 dirty=; shift 5
+MOUNT_COPY = (
+    CLOSE
+    + """label=$1 word=$2 look=$3 name=$4 path=$5 dirty=; shift 5
 for each; do
     head=$(dumpe2fs -h "$each") || { test $? -lt 126 && continue; exit 1; }
     case $head in "Filesystem volume name:   $label
@@ -46,11 +48,12 @@ for each; do
     held=$(unshare -m sh -c 'mount -t ext4 -o ro "$1" "$2" || exit
         test ! -f "$2/$3" || exec head -c 200 "$2/$3"' sh "$each" "$look" "$name") || exit
     test -z "$word" || test "$held" = "$word" || continue
-    mkdir -p "$path" && mount -t ext4 -o ro "$each" "$path" && echo "mounted $each"
+    close_point "$path" && mount -t ext4 -o ro "$each" "$path" && echo "mounted $each"
     exit
 done
 test -z "$dirty" || echo "needs_recovery $dirty"
-"""  # dumpe2fs fails for what is no ext4; 126 and more: it could not be started
+"""
+)  # dumpe2fs fails for what is no ext4; 126 and more: it could not be started
 GET_UUID = 0x8008662C  # EXT4_IOC_GETFSUUID of linux/ext4.h, since Linux 6.0; what is told has a head of 8 bytes
 UUID_BYTES = 16
 
@@ -178,29 +181,14 @@ def mount_disk(parameters, job):
     path = parameters["path"]
     check_point(path)
     if parameters["read_only"]:
-        return {"mounted": path, "device": mount_copy(parameters, job)}
-    device = find_own(parameters, job)
-    # It may have been enlarged while nobody had it; what is as large already stays so.
-    script = 'mkdir -p "$1" && mount -t ext4 -o discard,defaults "$2" "$1" && { resize2fs "$2" || true; }'
-    job.run(["sh", "-c", script, "sh", path, device], root=True, seconds=300)
-    return {"mounted": path, "device": device}
-
-
-def check_point(path):
-    if os.path.ismount(path):
-        raise Failed(
-            "something else is mounted on %s" % path, permanent=True, hint=LOOK + typed("findmnt", path)
-        )
-    if os.path.isdir(path) and os.listdir(path):
-        raise Failed("%s is not empty" % path, permanent=True, hint=LOOK + typed("ls -lA", path))
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise Failed("%s is not a directory" % path, permanent=True, hint=LOOK + typed("ls -ld", path))
-
-
-def typed(command, path):
-    import shlex
-
-    return "%s %s" % (command, shlex.quote(path))
+        device, said = mount_copy(parameters, job)
+    else:
+        device = find_own(parameters, job)
+        # It may have been enlarged while nobody had it; what is as large already stays so.
+        script = 'mount -t ext4 -o discard,defaults "$2" "$1" && { resize2fs "$2" || true; }'
+        script = CLOSE + 'close_point "$1" && ' + script
+        said = job.run(["sh", "-c", script, "sh", path, device], root=True, seconds=300)
+    return {"mounted": path, "device": device, "open": left_open(said)}
 
 
 def find_own(parameters, job):
@@ -227,16 +215,16 @@ def find_own(parameters, job):
 
 
 def mount_copy(parameters, job):
-    """Mounts a copy for many readers: clean, and with its word. Its device. All by one program: each sudo costs
-    more than what it is for."""
+    """Mounts a copy for many readers: clean, and with its word. Its device, and what was said. All by one
+    program: each sudo costs more than what it is for."""
     taken = {mount["device"] for mount in mounts()}
     free = [each["path"] for each in bare_devices() if each["read_only"] and each["device"] not in taken]
     look = look_folder(job)
     words = [parameters["label"], parameters["word"], look, WORD, parameters["path"]]
     said = job.run(["sh", "-c", MOUNT_COPY, "sh", *words, *free], root=True, seconds=300) if free else ""
-    how, _, device = said.strip().partition(" ")
+    how, _, device = (said.strip().splitlines() or [""])[-1].partition(" ")
     if how == "mounted":
-        return device
+        return device, said
     if how == DIRTY:
         raise Failed(
             "%s needs recovery: it was copied while its file system was being written" % device,

@@ -20,6 +20,7 @@ SECTIONS = {
     "pythons": "facts",
     "space": "facts_storage",
     "disks": "disks",
+    "points": "points",
     "gcsfuse": "buckets",
     "chips": "facts_chips",
     "envs": "facts_envs",

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tpuctl.disks.fitting import Purpose, shared_type_in
 from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_record, list_records, new_record
+from tpuctl.disks.places import check_on_hosts
 from tpuctl.disks.restore import find_in_zone, plan_restore
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import place_of, writer_of
@@ -116,6 +117,8 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     path = request.path or f"/mnt/{master.name}"
     if target is not None:
         check_free(services, target, record.name, path)
+        if request.path:
+            check_on_hosts(services, target, path)
     return Plan(record, master, disk, target, path, tuple(warnings(findings)), on)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import change_disks
-from tpuctl.disks.hosts import Mounted
+from tpuctl.disks.hosts import OPEN, Mounted
 from tpuctl.disks.make import find_record, get_disk, get_record, save_record
 from tpuctl.disks.restore import Restore, find_in_zone, plan_restore, refs_in_zone, restore
 from tpuctl.disks.rules import DiskRules, Place, Policy, refuse, warnings
@@ -229,6 +229,9 @@ def _restore_all(services: Services, record: SliceRecord, *, deadline: float) ->
 def note_mounted(services: Services, refs: Refs, rows: Sequence[Mapping[str, str]]) -> None:
     """Hosts say that they have these disks: none of them is empty any more, and what is on them has an id."""
     for ref in refs:
+        if any(f"disk {ref.path} point" in row for row in rows):
+            why = f"{ref.path} {OPEN}: where it is, no folder can be made immutable"
+            services.emit(Warn(ref.name, why))
         disk = get_record(services, ref.name)
         uuid = next((row[key] for row in rows if row.get(key := f"disk {ref.path} uuid")), disk.fs_uuid)
         blank = disk.blank and ref.mode is DiskMode.READ_ONLY

@@ -14,6 +14,7 @@ from tpuctl.model.verdict import Blocked
 HOLD_S = 120
 """How long a file system is held still at most: a copy of one moment begins within seconds."""
 GIB = 1 << 30
+OPEN = "can be written without its disk"
 TITLES = {
     "hold_disk": ("held", "holding the file system still"),
     "release_disk": ("released", "letting the file system go on"),
@@ -49,7 +50,7 @@ class Mounted(Struct, frozen=True):
 
     @property
     def sections(self) -> frozenset[Section]:
-        return frozenset({Section.HOST, Section.DISKS})
+        return frozenset({Section.HOST, Section.JOBS, Section.DISKS})
 
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
         there = _at(facts, self.path)
@@ -81,7 +82,13 @@ class Mounted(Struct, frozen=True):
     def row(self, facts: Facts) -> Mapping[str, str]:
         there = _at(facts, self.path)
         uuid = there.uuid if there is not None else ""
-        return {self.column: self.disk, f"{self.column} uuid": uuid}
+        row = {self.column: self.disk, f"{self.column} uuid": uuid}
+        return {**row, f"{self.column} point": OPEN} if self._is_open(facts) else row
+
+    def _is_open(self, facts: Facts) -> bool:
+        """Whether the host that mounted it could not close the folder below to writers."""
+        results = [each for job in facts.jobs or () for each in job.results if isinstance(each, dict)]
+        return any(each.get("mounted") == self.path and each.get("open") for each in results)
 
     def promise(self, row: Mapping[str, str]) -> Mapping[str, Any]:
         """What a host whose `row` says that it is there has to have until a program starts."""

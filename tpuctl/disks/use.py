@@ -19,6 +19,7 @@ from tpuctl.disks.follow import (
 )
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
+from tpuctl.disks.places import check_on_hosts
 from tpuctl.disks.plan import owner_labels
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
@@ -83,6 +84,8 @@ def use_disk(
     at = f" at {where}" if mounted else ""
     said = f"{done} {name} ({mode.short}) to {target.name}{at}"
     told = {"name": name, "to": target.name, "mode": str(mode), "path": where if mounted else "", "said": said}
+    if path and mounted:
+        check_on_hosts(services, target, path)
     if dry_run:
         return told
     entry = DataDisk(record.request.zone, name, mode)
@@ -122,6 +125,8 @@ def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> d
     record, target, entry = _held(services, name, to)
     where = path or path_on(services, record, target)
     check_free(services, target, record.name, where)
+    if path:
+        check_on_hosts(services, target, path)
     _mount(services, record, target, entry.mode, where)
     said = f"{record.name} is at {where} of {target.name}"
     return {"name": record.name, "to": target.name, "path": where, "said": said}

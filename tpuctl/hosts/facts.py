@@ -23,6 +23,7 @@ class Section(StrEnum):
     PYTHONS = "pythons"
     SPACE = "space"
     DISKS = "disks"
+    POINTS = "points"
     GCSFUSE = "gcsfuse"
     CHIPS = "chips"
     ENVS = "envs"
@@ -111,6 +112,13 @@ class MountedDisk(Fact, frozen=True):
     uuid: str = ""
 
 
+class MountPoint(Fact, frozen=True):
+    """A path at which something is to be mounted, and what stands in the way; empty for nothing."""
+
+    path: str
+    trouble: str = ""
+
+
 class MountedBucket(Fact, frozen=True):
     """A mount that tpuctl made, by the word of its keeper. `alive`: keeper and gcsfuse run, and a look at it
     came back in time; `error` is what that look said, or why it is not up. `options` are the kernel's,
@@ -174,6 +182,7 @@ class Facts(Fact, frozen=True):
     pythons: tuple[Interpreter, ...] | None = None
     space: tuple[Space, ...] | None = None
     disks: tuple[MountedDisk, ...] | None = None
+    points: tuple[MountPoint, ...] | None = None
     gcsfuse: Gcsfuse | None = None
     chips: Chips | None = None
     envs: tuple[Environment, ...] | None = None
