@@ -199,6 +199,40 @@ def test_a_bundle_does_the_run_again_from_a_fresh_state_directory(session: Sessi
     assert losses(other, "three") == losses(session, "one")
 
 
+SAYS_IT = """\
+import base64, os, sys, time
+key = os.environ['KEY']
+for piece in (key[:9], key[9:], '\\n'):
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+    time.sleep(0.4)
+print(base64.b64encode(b'user:' + key.encode()).decode(), key.encode().hex())
+raise ValueError(f'401 for {key}')
+"""
+
+
+def test_a_secret_that_a_failing_program_says_is_nowhere(session: Session, tmp_path: Path) -> None:
+    """Not in what hosts keep, nor in what leaves them."""
+    words = ("--on", "big", "--no-checkpoint", "--secret", "KEY=env:SAID", "--name", "says")
+    value = "Zq7-private-value-that-looks-like-nothing"
+    session.environ["SAID"] = value
+    said = session.type("run", *words, "--max-failures", "0", "--", "python3", "-c", SAYS_IT, status=1)
+    told = [said.stdout, said.stderr]
+    told += [
+        session.type(*each).stdout for each in (("manifest", "says"), ("runs", "--json"), ("logs", "says"))
+    ]
+    session.type("report", "says", "-o", str(tmp_path / "says.html"))
+    session.type("manifest", "export", "says", "--to", str(tmp_path / "says.tar"))
+    for form in ("slsa", "mlflow", "rocrate"):
+        session.type("manifest", "export", "says", "--as", form, "--to", str(tmp_path / f"says.{form}"))
+    assert "ValueError: 401 for ****" in told[0] + told[1] + told[4]
+    files = [path for top in (tmp_path, session.root) for path in top.rglob("*") if path.is_file()]
+    inner = base64.b64encode(b"user:" + value.encode()).decode()[8:-4]
+    for form in (value, inner, value.encode().hex()):
+        assert not any(form in text for text in told)
+        assert [path for path in files if form.encode() in read(path)] == []
+
+
 @pytest.mark.parametrize(
     "words",
     [

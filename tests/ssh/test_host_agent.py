@@ -613,6 +613,46 @@ def test_secrets_reach_the_process_and_neither_disk_nor_arguments(
     assert not folder.exists()
 
 
+def test_a_secret_that_a_program_writes_or_has_among_its_arguments_stays_on_the_host(
+    runs: Runs, home: Path
+) -> None:
+    runs.prepare()
+    code = "import os, sys, time; print('has', os.environ['TOKEN'], flush=True); time.sleep(60)"
+    runs.start(sys.executable, "-c", code, SECRET, env={"TOKEN": SECRET}, secrets=["TOKEN"])
+    log = home / ".tpuctl/runs/r1/1/stdout.log"
+    mask = "*" * len(SECRET.encode())
+    until(lambda: log.exists() and log.read_text() == f"has {mask}\n", "the mask")
+    until(lambda: runs.status().stdout_bytes == len(SECRET.encode()) + 5, "what may be told of the log")
+    [diagnosis] = runs.agent.diagnose(runs.targets)
+    assert diagnosis.value is not None
+    assert SECRET not in diagnosis.value
+    [found] = runs.agent.stacks(runs.targets, "r1", "1")
+    assert found.value is not None
+    told = repr(found.value)
+    assert SECRET not in told
+    assert mask in told
+    runs.agent.stop(runs.targets, "r1", "1", 0.3)
+    runs.ended()
+
+
+def test_what_a_killed_supervisor_left_is_masked_before_it_is_told(runs: Runs, home: Path) -> None:
+    runs.prepare()
+    code = "import os, time; time.sleep(0.5); print(os.environ['TOKEN'] * 3, flush=True); time.sleep(60)"
+    runs.start(sys.executable, "-c", code, env={"TOKEN": SECRET}, secrets=["TOKEN"])
+    supervisor = status_file(home, "1")["supervisor"]["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    log = home / ".tpuctl/runs/r1/1/stdout.log"
+    try:
+        until(lambda: log.stat().st_size, "its output")
+        assert runs.status().stdout_bytes in (0, len(SECRET.encode()) * 3 + 1)
+    finally:
+        os.kill(supervisor, signal.SIGKILL)
+    until(lambda: runs.status().state is WorkerState.LOST, "the end of the supervisor")
+    until(lambda: runs.status().stdout_bytes == len(SECRET.encode()) * 3 + 1, "its output, masked")
+    assert log.read_text() == "*" * len(SECRET.encode()) * 3 + "\n"
+    os.kill(status_file(home, "1")["pid"], signal.SIGKILL)
+
+
 def status_file(home: Path, attempt: str) -> dict[str, Any]:
     """What a supervisor wrote down."""
     found: dict[str, Any] = json.loads((home / ".tpuctl/runs/r1" / attempt / "status.json").read_text())
@@ -662,7 +702,7 @@ def test_a_host_without_files_in_memory_says_so_and_its_programs_have_their_secr
     agent("start", fence=1, argv=argv, env={"TOKEN": SECRET}, secrets=["TOKEN"])
     agent("follow")
     logs = tmp_path / ".tpuctl/runs/r/1"
-    assert (logs / "stdout.log").read_text() == f"{SECRET} unset\n"
+    assert (logs / "stdout.log").read_text() == "*" * len(SECRET.encode()) + " unset\n"
     assert "no file system in memory takes the secrets" in (logs / "stderr.log").read_text()
 
 

@@ -5,6 +5,8 @@ import os
 import time
 
 from rooted import as_root, how_root, output_of
+from secret_masks import mask_by_hashes
+from state import list_attempts
 
 DRIVER_LOGS = "/tmp/tpu_logs"  # where libtpu writes (cloud.google.com/tpu/docs/troubleshooting)
 PART_MAX = 16 << 10
@@ -20,7 +22,9 @@ def diagnose(_request, _stdin):
     parts = [("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())), ("kernel", kernel_messages())]
     parts += [(title, (output_of(argv) or "")[:PART_MAX]) for title, argv in PROGRAMS]
     parts += [(path, tail(path)) for path in driver_logs()]
-    return {"text": "\n".join("== %s\n%s" % (title, text or "not known\n") for title, text in parts)}
+    told = mask_by_hashes([text for _, text in parts], list_attempts())
+    pairs = zip((title for title, _ in parts), told)
+    return {"text": "\n".join("== %s\n%s" % (title, text or "not known\n") for title, text in pairs)}
 
 
 def kernel_messages():

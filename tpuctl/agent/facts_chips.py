@@ -7,6 +7,8 @@ import time
 import lockfile
 from activity import CHIP_DEVICES, age_s, chip_holders
 from processes import is_alive, signal, signal_all
+from secret_masks import mask_by_hashes
+from state import list_attempts
 from survivors import MARK, environment, living
 
 COMMAND_MAX = 200
@@ -54,7 +56,7 @@ def describe(pid):
     return {
         "pid": pid,
         "user": name,
-        "command": command[:COMMAND_MAX],
+        "command": mask_by_hashes([command[:COMMAND_MAX]], list_attempts())[0],
         "since": time.time() - age_s(pid),
         "left_by": left_by(pid),
     }

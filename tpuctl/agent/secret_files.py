@@ -41,6 +41,19 @@ def write_to(folder, secrets):
     return folder
 
 
+def read(mark):
+    """The values that the supervisor of this mark left."""
+    values = []
+    for place in places():
+        folder = os.path.join(place, PREFIX + mark)
+        with suppress(OSError):
+            if os.lstat(folder).st_uid == os.geteuid():
+                for name in os.listdir(folder):
+                    with open(os.path.join(folder, name), "rb") as file:
+                        values.append(os.fsdecode(file.read(1 << 20)))
+    return values
+
+
 def is_in_memory(place):
     from facts_storage import parse_mount
 

@@ -13,6 +13,7 @@ from base import Attempt
 from join_hook import STACKS, STACKS_SIGNAL
 from processes import descendants, environment_of, process_stat
 from rooted import as_root, how_root, output_of
+from secret_masks import masked_text, patterns_of
 from state import look
 
 PROCESSES_MAX = 16
@@ -28,7 +29,11 @@ def stacks(request, _stdin):
     if found["state"] != "running" or not pid:
         return {"state": found["state"], "processes": []}
     pids = [pid, *sorted(descendants(pid))]
-    return {"state": "running", "processes": [describe(attempt, each) for each in pids[:PROCESSES_MAX]]}
+    patterns = patterns_of(attempt, environment_of(pid))
+    told = [describe(attempt, each) for each in pids[:PROCESSES_MAX]]
+    for each in told:
+        each.update((name, masked_text(each[name], patterns)) for name in ("command", "text"))
+    return {"state": "running", "processes": told}
 
 
 def describe(attempt, pid):

@@ -5,11 +5,12 @@ import time
 
 import quick_json as json
 import survivors
-from base import SCHEMA, Attempt, file_size, is_name, read_end, read_json, root, suppress, write_json
+from base import SCHEMA, Attempt, is_name, read_end, read_json, root, suppress, write_json
 from join import reports
-from log_times import cut_of
+from log_times import STREAMS, cut_of
 from processes import boot_id, is_alive, signal, signal_all
 from progress import signs_of_life
+from secret_masks import finish, log_size
 
 MOUNTS = "/var/lib/tpuctl-mounts"  # STATE of buckets.py; most hosts have none, and that is asked every second
 STARTING_GRACE_S = 15.0  # marker written, supervisor not heard of: still starting for this long
@@ -32,8 +33,8 @@ def look(attempt):
         "detail": "",
         "survivors": [],
         "oom_kills": 0,
-        "stdout_bytes": file_size(attempt.path("stdout.log")),
-        "stderr_bytes": file_size(attempt.path("stderr.log")),
+        "stdout_bytes": log_size(attempt, "stdout"),
+        "stderr_bytes": log_size(attempt, "stderr"),
         "stdout_cut": cut_of(attempt, "stdout"),
         "stderr_cut": cut_of(attempt, "stderr"),
         "disk_free_bytes": free_bytes(),
@@ -50,6 +51,7 @@ def look(attempt):
             take(answer, status)
             if answer["state"] != "exited":
                 answer.update(state="lost", detail="the supervisor is gone and left no end")
+                finish_masks(attempt, answer, status)
         if not answer["rebooted"]:
             name_survivors(answer, status)
     elif os.path.exists(attempt.path("started")):
@@ -57,6 +59,15 @@ def look(attempt):
     elif os.path.exists(attempt.path("prepared.json")):
         answer["state"] = "prepared"
     return answer
+
+
+def finish_masks(attempt, answer, status):
+    """What a program wrote whose supervisor was killed is told as far as its secrets are still known."""
+    import secret_files
+
+    finish(attempt, secret_files.read(survivors.mark_of(status["supervisor"])))
+    for stream in STREAMS:
+        answer[stream + "_bytes"] = log_size(attempt, stream)
 
 
 TOLD = ("state", "exit_status", "signal", "started_at", "ended_at", "pid", "stopped", "detail", "oom_kills")

@@ -8,6 +8,7 @@ import quick_json as json
 from base import POLL_S, Attempt, write_all
 from client import Lifeline
 from log_times import STREAMS, cut_of, note_fetched
+from secret_masks import log_size
 from state import look
 
 EXIT_NOTHING_TO_FOLLOW = 98
@@ -40,7 +41,7 @@ def deliver(attempt, log):
     """Copies what was added to a log; returns the number of bytes. None of one whose next bytes are gone: the
     client, which sees that in the status, asks `news` first."""
     handle, stream, offset = log
-    data = read_part(attempt.path(stream + ".log"), offset, 1 << 18)
+    data = read_told(attempt, stream, offset, 1 << 18)
     if not data or cut_of(attempt, stream) > offset:
         return 0
     write_all(handle, data)
@@ -88,9 +89,16 @@ def read_log(attempt, stream, offset, limit):
     note_fetched(attempt, stream, offset)
     while True:
         begin = max(offset, cut_of(attempt, stream))
-        part = read_part(attempt.path(stream + ".log"), begin, limit)
+        part = read_told(attempt, stream, begin, limit)
         if cut_of(attempt, stream) <= begin:  # not taken away while it was read
             return begin - offset, part
+
+
+def read_told(attempt, stream, offset, limit):
+    """Of a log, what may be told."""
+    return read_part(
+        attempt.path(stream + ".log"), offset, max(0, min(limit, log_size(attempt, stream) - offset))
+    )
 
 
 def read_part(path, offset, limit):

@@ -5,6 +5,7 @@ import time
 
 import quick_json as json
 import secret_files
+import secret_masks
 from base import (
     SCHEMA,
     Attempt,
@@ -88,7 +89,9 @@ def start(request, _stdin):
 def told(request, environment):
     """The variables that a program has whose names begin like one of `tell`, without the `secrets`."""
     names, secrets = tuple(request.get("tell") or ()), request.get("secrets") or ()
-    return {"variables": {k: v for k, v in environment.items() if k.startswith(names) and k not in secrets}}
+    found = {k: v for k, v in environment.items() if k.startswith(names) and k not in secrets}
+    patterns = secret_masks.all_forms(environment[name] for name in secrets if name in environment)
+    return {"variables": {k: secret_masks.masked_text(v, patterns) for k, v in found.items()}}
 
 
 def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0, pattern="", secrets=None):
@@ -175,6 +178,7 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern="", secrets=None):
     record, tree, killed = Record(attempt), Tree(), oom_kills()
     env = dict(env, **{MARK: mark_of(record.status["supervisor"])})
     secret_files.sweep()
+    masks = begin_masks(attempt, secrets or {})
     if secrets:
         folder = secret_files.write(env[MARK], secrets)
         if folder is None:
@@ -186,6 +190,7 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern="", secrets=None):
     except OSError as error:
         why = "cannot run %s: %s" % ("a job" if callable(argv) else argv[0], error.strerror)
         say(attempt, why)
+        masks.look(last=True)
         secret_files.remove(env[MARK])
         now = time.time()
         record.insist(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
@@ -195,12 +200,13 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern="", secrets=None):
     os.close(3)
     heartbeat, times = begin_heartbeat(beat), LogTimes(attempt)
     progress = begin_progress(attempt, pattern)
-    wait_for_end(tree, attempt, times, progress)
+    wait_for_end(tree, attempt, times, progress, masks)
     stopped = tree.main_status is None or tree.asked_to_stop
     record.note(stopped=stopped)
 
     def kept():
         times.look()
+        masks.look()
         return kept_processes(attempt)
 
     left = tree.end_all(lambda: wanted_grace(attempt, grace), kept)
@@ -210,6 +216,7 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern="", secrets=None):
         # A host that goes down tells all processes at once, and the program may have been faster than we.
         stopped = stopped or tree.asked_to_stop
     times.look(last=True)
+    masks.look(last=True)
     if progress is not None:
         progress.look(last=True)
     secret_files.remove(env[MARK])
@@ -231,6 +238,16 @@ def say(attempt, words):
     """A line of ours in the program's log."""
     with suppress(OSError), open(attempt.path("stderr.log"), "ab") as log:
         log.write(("tpuctl: %s\n" % words).encode("utf-8", "surrogateescape"))
+
+
+def begin_masks(attempt, secrets):
+    """Before the program can write. Where its values cannot be written down as hashes, logs are masked all the
+    same."""
+    masks = secret_masks.LogMasks(attempt, secrets.values())
+    if masks.patterns:
+        with suppress(OSError):
+            secret_masks.note_hashes(attempt, secrets.values(), secrets)
+    return masks
 
 
 def oom_kills():
@@ -295,11 +312,12 @@ def run_main(tree, attempt, argv, env, cwd):
         os.close(err)
 
 
-def wait_for_end(tree, attempt, times, progress=None):
+def wait_for_end(tree, attempt, times, progress, masks):
     """Until the main process ended or a stop was asked for, by signal or by file."""
     while tree.main_status is None and not tree.asked_to_stop:
         tree.wait(LOOK_S)
         times.look()
+        masks.look()
         if progress is not None:
             progress.look()
         if os.path.exists(attempt.path("stop.json")):

@@ -1,0 +1,151 @@
+"""Values of secrets in what programs write: masked on the host, whatever the pieces in which it is written."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import sys
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tpuctl.agent
+
+AGENT = str(Path(tpuctl.agent.__file__).parent)
+VALUES = [
+    "abcdefgh",
+    "abcdefghij",
+    "q\"uo'te\\d line\nänd",
+    "s3cr3t+/=&%20 token",
+    "aaaaaaaaaa",
+    "-" * 5 + "BEGIN\nKEY\n",
+]
+
+
+@pytest.fixture(scope="module")
+def masks() -> Any:
+    """The module as the agent has it: with its neighbours, by their bare names."""
+    before, known = list(sys.path), set(sys.modules)
+    sys.path.insert(0, AGENT)
+    try:
+        import secret_masks
+
+        yield secret_masks
+    finally:
+        sys.path[:] = before
+        for name in set(sys.modules) - known:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(AGENT):
+                del sys.modules[name]
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+def written(value: str) -> list[bytes]:
+    """A value as programs print it."""
+    raw = value.encode()
+    return [
+        raw,
+        json.dumps({"key": value}).encode(),
+        json.dumps([value], ensure_ascii=False).encode(),
+        repr(ValueError(value)).encode(),
+        repr(f"{value}'\"").encode(),
+        repr(raw).encode(),
+        urllib.parse.quote(value, safe="").encode(),
+        urllib.parse.urlencode({"k": value}).encode(),
+        raw.hex().encode(),
+        raw.hex().upper().encode(),
+    ]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_is_masked_in_each_of_its_encodings_and_lengths_stay(masks, value):
+    patterns = masks.all_forms([value])
+    for text in written(value):
+        line = b"error: " + text + b" (end)"
+        out = masks.masked(line, patterns)
+        assert len(out) == len(line)
+        assert out.startswith(b"error: ")
+        assert not any(each in out for each in patterns)
+        assert b"********" in out
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("behind", range(4))
+def test_base64_is_masked_wherever_in_a_longer_text_the_value_stands(masks, value, encode, before, behind):
+    text = encode(b"u" * before + value.encode() + b"v" * behind)
+    out = masks.masked(text, masks.all_forms([value]))
+    assert len(out) == len(text)
+    assert b"*" * (len(value.encode()) * 8 // 6 - 1) in out
+
+
+def test_short_values_are_words_that_programs_write_anyway(masks):
+    assert masks.all_forms(["secret7", "", "   true   "]) == []
+    assert masks.masked(b"a secret7", masks.all_forms(["secret7"])) == b"a secret7"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_logs_are_masked_alike_in_whatever_pieces_they_are_written(masks, tmp_path, seed, monkeypatch):
+    """And nobody is told a byte of them before it is decided."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(masks, "PIECE", rng.choice([64, 100, 1 << 20]))
+    values = rng.sample(VALUES, rng.randint(1, 3))
+    texts = [text for value in values for text in written(value)]
+    words = [*texts, b"abcdefg", b"abcdefghi", b"aaaa", b"step 1\n", b"\n", b"a", b"-----BEGIN\n", "ä".encode()]
+    whole = b"".join(rng.choice(words) for _ in range(60))
+    patterns = masks.all_forms(values)
+    expected = masks.masked(whole, patterns)
+    place = Place(tmp_path)
+    supervisor = masks.LogMasks(place, values)
+    at, told = 0, b""
+    while at < len(whole):
+        size = rng.randint(1, 80)
+        with open(place.path("stdout.log"), "ab") as log:
+            log.write(whole[at : at + size])
+        at += size
+        if rng.random() < 0.7:
+            supervisor.look()
+        seen = Path(place.path("stdout.log")).read_bytes()[: masks.log_size(place, "stdout")]
+        assert seen.startswith(told)
+        assert expected.startswith(seen)
+        told = seen
+    supervisor.look(last=True)
+    assert Path(place.path("stdout.log")).read_bytes() == expected
+    assert masks.log_size(place, "stdout") == len(whole)
+    assert masks.log_size(place, "stderr") == 0
+
+
+def test_logs_without_secrets_are_told_as_they_are(masks, tmp_path):
+    place = Place(tmp_path)
+    masks.LogMasks(place, []).look()
+    Path(place.path("stdout.log")).write_bytes(b"abcdefgh")
+    assert masks.log_size(place, "stdout") == 8
+    assert not Path(place.path("stdout.masked")).exists()
+
+
+def test_by_hashes_the_same_is_masked_when_nothing_here_has_the_values(masks, tmp_path, monkeypatch):
+    monkeypatch.setattr(masks, "root", lambda *parts: str(tmp_path.joinpath(*parts)))
+    place = Place(tmp_path)
+    masks.note_hashes(place, VALUES, ["A"])
+    kept = Path(place.path(masks.HASHES)).read_bytes()
+    for value in VALUES:
+        assert value.encode() not in kept
+        text = f"/usr/bin/x --token={value} {value.encode().hex()} more"
+        [out] = masks.mask_by_hashes([text], [place])
+        assert out == masks.masked_text(text, masks.all_forms(VALUES))
+        assert value not in out
+    assert os.stat(tmp_path / masks.KEY).st_mode & 0o777 == 0o600
+    other = tmp_path / "other"
+    other.mkdir()
+    assert masks.mask_by_hashes(["abcdefgh"], [Place(other)]) == ["abcdefgh"]

@@ -1,0 +1,214 @@
+"""The values of a run's secrets are masked before anything that may have them leaves this host.
+
+A program writes straight into its log files. Its supervisor alone knows the values, which no disk has: it looks
+for them behind the program and writes a mask of the same length over each, so that offsets stay what they are.
+Beside each log stands how much of it was looked through, and nobody is told what is behind that. What a later
+command says of processes is compared with hashes, whose key stays on this host.
+"""
+
+import os
+
+from base import file_size, read_json, root, suppress, write_json
+from log_times import STREAMS
+
+LEAST = 8  # characters; a shorter value is a word that programs write anyway
+LONGEST = 1 << 20
+PIECE = 8 << 20  # read at once
+WIDTH = 15
+HASHES = "masks.json"
+KEY = "mask.key"
+
+
+def forms(value):
+    """The bytes as which programs write a value: as it is, as JSON and Python quote it, in URLs, as hexadecimal
+    digits, and as base64 within a longer text, where it may begin at each of three places."""
+    import json
+    import urllib.parse
+
+    found = set()
+    for text in {value, value.strip()} if len(value.strip()) >= LEAST else ():
+        raw = os.fsencode(text)
+        quoted = [json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]]
+        quoted += [repr(text)[1:-1], repr(text)[1:-1].replace("'", "\\'"), repr(raw)[2:-1]]
+        quoted += [urllib.parse.quote(raw, safe=""), urllib.parse.quote(raw), urllib.parse.quote_plus(raw)]
+        quoted += [raw.hex(), raw.hex().upper()]
+        found.update([raw, *(os.fsencode(each) for each in quoted), *base64_forms(raw)])
+    return {each for each in found if LEAST <= len(each) <= LONGEST}
+
+
+def base64_forms(raw):
+    """The characters that the value alone decides, whatever stands before and behind it."""
+    import base64
+
+    for before, skipped in ((0, 0), (1, 2), (2, 3)):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            text = encode(bytes(before) + raw).rstrip(b"=")
+            shared = 1 if (before + len(raw)) % 3 else 0
+            yield text[skipped : len(text) - shared]
+
+
+def all_forms(values):
+    return sorted({each for value in values for each in forms(value)})
+
+
+def spans(data, patterns):
+    """(begin, end) of all that is to be masked."""
+    for pattern in patterns:
+        at = data.find(pattern)
+        while at >= 0:
+            yield at, at + len(pattern)
+            at = data.find(pattern, at + 1)
+
+
+def settled(data, found, patterns):
+    """Up to where `data` is decided: what follows may be the beginning of a value, or lie in a longer one."""
+    longest = 0
+    for pattern in patterns:
+        for length in range(min(len(pattern) - 1, len(data)), longest, -1):
+            if data.endswith(pattern[:length]):
+                longest = length
+                break
+    until = len(data) - longest
+    for begin, end in sorted(found, reverse=True):
+        if begin < until < end:
+            until = begin
+    return until
+
+
+def masked(data, patterns):
+    """`data` with its mask."""
+    out = bytearray(data)
+    for begin, end in spans(data, patterns):
+        out[begin:end] = b"*" * (end - begin)
+    return bytes(out)
+
+
+def masked_text(text, patterns):
+    return masked(text.encode("utf-8", "surrogateescape"), patterns).decode("utf-8", "surrogateescape")
+
+
+class LogMasks:
+    """Of the logs of one attempt; the supervisor has it `look` again and again."""
+
+    def __init__(self, attempt, values):
+        self.patterns = all_forms(values)
+        self.logs = [MaskedLog(attempt, stream) for stream in STREAMS] if self.patterns else []
+
+    def look(self, last=False):
+        """`last`: the program has ended, so nothing that began goes on."""
+        for log in self.logs:
+            with suppress(OSError):  # not looked through, not told: the next look tries again
+                log.look(self.patterns, last)
+
+
+class MaskedLog:
+    def __init__(self, attempt, stream):
+        self.path, self.note = attempt.path(stream + ".log"), attempt.path(stream + ".masked")
+        self.done = self.seen = read_done(self.note) or 0
+        if not self.done:
+            self.write_done()
+
+    def look(self, patterns, last):
+        size = file_size(self.path)
+        if size <= self.seen and not (last and self.done < size):
+            return
+        with open(self.path, "r+b", buffering=0) as file:
+            while self.done < size:
+                data = os.pread(file.fileno(), PIECE, self.done)
+                found = list(spans(data, patterns))
+                until = len(data) if last and self.done + len(data) >= size else settled(data, found, patterns)
+                for begin, end in found:
+                    if end <= until:
+                        os.pwrite(file.fileno(), b"*" * (end - begin), self.done + begin)
+                self.seen = self.done + len(data)
+                if not until:
+                    return
+                self.done += until
+                self.write_done()
+                if len(data) < PIECE:
+                    return
+
+    def write_done(self):
+        handle = os.open(self.note, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(handle, b"%0*d" % (WIDTH, self.done), 0)
+        finally:
+            os.close(handle)
+
+
+def read_done(path):
+    """How much of a log was looked through; None where there is nothing to look for."""
+    try:
+        with open(path, "rb") as file:
+            return int(file.read(WIDTH) or 0)
+    except FileNotFoundError:
+        return None
+
+
+def log_size(attempt, stream):
+    """How much of a log may be told."""
+    done = read_done(attempt.path(stream + ".masked"))
+    size = file_size(attempt.path(stream + ".log"))
+    return size if done is None else min(done, size)
+
+
+def finish(attempt, values):
+    """After the supervisor was killed: what it left, by the `values` that are still in memory."""
+    if values:
+        LogMasks(attempt, values).look(last=True)
+
+
+# ---------------------------------------------------------------- by hashes
+
+
+def note_hashes(attempt, values, names):
+    """Writes down by what the values are known later, when nothing here has them any more."""
+    key = host_key()
+    rows = {}  # type: dict[str, list[str]]
+    for pattern in all_forms(values):
+        rows.setdefault(str(len(pattern)), []).append(hash_of(key, pattern).hex())
+    write_json(attempt.path(HASHES), {"names": sorted(names), "hashes": rows})
+
+
+def host_key():
+    path = root(KEY)
+    with suppress(FileExistsError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(os.urandom(32))
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def hash_of(key, data):
+    import hashlib
+
+    return hashlib.blake2b(data, digest_size=16, key=key).digest()
+
+
+def mask_by_hashes(texts, attempts):
+    """The texts with a mask over each value of a secret of these attempts. Slow: for what is short."""
+    known = {}  # type: dict[int, set[bytes]]
+    for attempt in attempts:
+        for length, rows in ((read_json(attempt.path(HASHES)) or {}).get("hashes") or {}).items():
+            known.setdefault(int(length), set()).update(bytes.fromhex(row) for row in rows)
+    if not known:
+        return texts
+    key = host_key()
+    return [mask_hashed(text, known, key) for text in texts]
+
+
+def mask_hashed(text, known, key):
+    data = text.encode("utf-8", "surrogateescape")
+    out = bytearray(data)
+    for length, hashes in known.items():
+        for at in range(len(data) - length + 1):
+            if hash_of(key, data[at : at + length]) in hashes:
+                out[at : at + length] = b"*" * length
+    return out.decode("utf-8", "surrogateescape")
+
+
+def patterns_of(attempt, environment):
+    """Those of an attempt whose program has this environment."""
+    names = (read_json(attempt.path(HASHES)) or {}).get("names") or ()
+    return all_forms(environment[name] for name in names if name in environment)
