@@ -5,6 +5,7 @@ import os
 
 import quick_json as json
 from base import unescape
+from facts_storage import parse_mount
 from processes import signal
 
 CLONE_NEWNS = 0x00020000  # linux/sched.h
@@ -79,21 +80,10 @@ def mount_of(handle):
 
 
 def parse(line):
-    """proc(5), as `facts_storage.parse_mount`, with what one mount is told from another by."""
-    before, _, after = line.rstrip("\n").partition(" - ")
-    words, (kind, source, more) = before.split(" "), after.split(" ")[:3]
-    return {
-        "id": int(words[0]),
-        "parent": int(words[1]),
-        "device": words[2],
-        "root": unescape(words[3]),
-        "path": unescape(words[4]),
-        "read_only": "ro" in words[5].split(","),
-        "shared": any(each.startswith("shared:") for each in words[6:]),
-        "fs": kind,
-        "source": unescape(source),
-        "options": unescape(more).split(","),
-    }
+    """As `facts_storage.parse_mount`, with what one mount is told from another by."""
+    words = line.split(" - ")[0].split(" ")
+    own = {"id": int(words[0]), "parent": int(words[1]), "root": unescape(words[3])}
+    return dict(parse_mount(line), shared=any(each.startswith("shared:") for each in words[6:]), **own)
 
 
 def mounts_of(device):
