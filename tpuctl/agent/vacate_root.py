@@ -237,7 +237,7 @@ def unmount_everywhere(device, ends):
     for _ in range(ROUNDS):
         devices = devices_of(device)
         if ends:
-            take_down(devices[1:])
+            take_down(devices)
         spaces = mounts_in(devices)
         if not spaces:
             return []
@@ -289,12 +289,13 @@ def on_top(mount):
 
 
 def take_down(devices):
-    """Swap, loop devices, mappers and arrays on top, where nobody uses them any more."""
+    """Swap on the first of them and on all above, and loop devices, mappers and arrays that nobody uses any
+    more."""
     from rooted import output_of
 
     for path in swaps(devices):
         output_of(["swapoff", path], seconds=120)
-    for each in reversed(devices):
+    for each in reversed(devices[1:]):
         words = {
             "loop": ["losetup", "-d"],
             "mapper": ["dmsetup", "remove"],
