@@ -136,6 +136,18 @@ def send(session: str, span: str, content: bytes = b"", verb: str = "PUT") -> re
     return requests.request(verb, session, data=content, headers=headers, timeout=10)
 
 
+@pytest.mark.parametrize(("size", "total"), [(5, "*"), (CHUNK + 3, "*"), (5, "5"), (0, "*")])
+def test_a_chunk_without_an_end_is_all_the_rest(url, size, total):
+    """As Google's library for Node sends it."""
+    done = send(begin(url, "a"), f"0-*/{total}", b"x" * size)
+    assert (done.status_code, done.json()["size"]) == (200, str(size))
+    session = begin(url, "b")
+    assert send(session, f"0-{CHUNK - 1}/*", b"x" * CHUNK).status_code == 308
+    rest = send(session, f"{CHUNK}-*/*", b"rest")
+    assert (rest.status_code, rest.json()["size"]) == (200, str(CHUNK + 4))
+    assert send(begin(url, "c"), "*-5/*", b"x").status_code == 400
+
+
 def test_post_continues_a_resumable_upload(url):
     session, content = begin(url, "a"), bytes(range(256)) * 1024 + b"end"
     first = send(session, f"0-{CHUNK - 1}/*", content[:CHUNK], "POST")

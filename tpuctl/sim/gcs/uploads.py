@@ -24,7 +24,7 @@ from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, base_
 from tpuctl.sim.wire.messages import Request, Response, json_response
 
 UPLOADS = ("/upload/storage/v1/", "/resumable/upload/storage/v1/")
-CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)")
+CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19}|\*)|\*)/(\d{1,19}|\*)")
 CHUNK = 256 * 1024
 MAX_METADATA = 1024**2
 KEPT_SESSIONS = 1000
@@ -204,7 +204,10 @@ class _Session:
         else:
             total = -1 if found[3] == "*" else int(found[3])
             first = self.received if found[1] is None else int(found[1])
-            size = 0 if found[1] is None else int(found[2]) - first + 1
+            size = 0 if found[1] is None else len(body) if found[2] == "*" else int(found[2]) - first + 1
+            if found[2] == "*" and total < 0:
+                # All that there is from here on, as Google's library for Node sends it (resumable-upload.js).
+                total = first + size
         if size != len(body):
             raise invalid(
                 f"Invalid request.  There were {len(body)} byte(s) in the request body.  There should have "
