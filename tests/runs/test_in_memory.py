@@ -641,6 +641,7 @@ def test_after_five_attempts_without_a_newer_checkpoint_a_person_is_asked(place,
 
     for number in range(1, 7):
         run_until(runs(number))
+        services.objects.write(f"gs://bucket/ck0/step_{number}/data", b"weights of another run")
         place.world.preempt(get_slice(services, "big").record.incarnation.cloud_name)
     run_until(lambda record: record.question)
     pass_for(place, services, 300.0)

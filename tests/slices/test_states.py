@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
-from tpuctl.model.cloud import CloudErrorInfo, NodeState, OperationInfo, QueuedState
+from tpuctl.model.cloud import CloudErrorInfo, NodeState, OperationInfo, QueuedState, Tier
 from tpuctl.model.records import SliceState
 from tpuctl.slices import states as lifecycle
 from tpuctl.slices.states import IGNORED, STATE_NOTES, TRANSITIONS, Effect, SliceEvent, SliceInfo
@@ -127,6 +128,18 @@ def test_a_failed_create_no_longer_counts_once_the_slice_is_being_cleaned():
 def test_a_running_create_is_waited_for_even_while_deleting():
     info = SliceInfo(operation=OperationInfo("operations/x", done=False))
     assert classify_slice(a_slice(state=SliceState.DELETING), info).event is SliceEvent.CREATING
+
+
+@pytest.mark.parametrize("tier", Tier)
+def test_a_reservation_that_nobody_asked_for_and_is_not_found_is_no_capacity(tier):
+    error = CloudErrorInfo(5, "Reservation not found.")
+    operation = OperationInfo("operations/x", done=True, error=error)
+    failed = a_queued(state=QueuedState.FAILED, error=error)
+    expected = SliceEvent.CREATE_REFUSED if tier is Tier.RESERVED else SliceEvent.CREATE_FAILED
+    asked = a_slice(state=SliceState.REQUESTED)
+    asked = replace(asked, spec=replace(asked.spec, tier=tier))
+    for info in (SliceInfo(operation=operation), SliceInfo(queued=failed)):
+        assert classify_slice(asked, info).event is expected
 
 
 @pytest.mark.parametrize("code", [*range(1, 17), 0, 99, -1])

@@ -20,9 +20,10 @@ def weigh_progress(services: Services, run: RunRecord, attempt: Attempt) -> RunR
     there were too many. Only runs whose checkpoints can be read are judged."""
     if run.checkpoint_place is None or run.state.final or attempt.cause not in _CLOUDS_DOING:
         return run
-    prefix = run.checkpoint_place.removeprefix("gs://").partition("/")[2]
+    # With its slash: `run10` has nothing to do with `run1`.
+    place = f"{run.checkpoint_place.rstrip('/')}/"
     try:
-        times = checkpoint_times(services.objects.list(run.checkpoint_place), prefix)
+        times = checkpoint_times(services.objects.list(place), place.removeprefix("gs://").partition("/")[2])
     except TpuctlError as error:
         services.emit(Warn(run.id, f"its checkpoints cannot be read: {error.message}"))
         return run

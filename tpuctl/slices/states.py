@@ -19,6 +19,7 @@ from tpuctl.model.cloud import (
     OperationInfo,
     QueuedInfo,
     QueuedState,
+    Tier,
 )
 from tpuctl.model.records import WITH_HOSTS, Incarnation, SliceRecord, SliceState
 
@@ -236,6 +237,9 @@ ABSENT = "absent"
 DENIED = "denied"
 """The kind of loss of what credentials or permissions refused: that passes, so it is asked for again."""
 
+NO_CAPACITY = ("reservation not found",)
+"""What Google says with code 5 to who asked for no reservation, in the place of "no capacity"."""
+
 
 def classify_slice(record: SliceRecord, info: SliceInfo, store_id: str) -> ObservedEvent:
     """The event that `info` amounts to for the current incarnation; `store_id` tells ours from others'."""
@@ -260,11 +264,11 @@ def classify_slice(record: SliceRecord, info: SliceInfo, store_id: str) -> Obser
     if info.queued is not None:
         expects_node = record.state in _EXPECT_NODE
         coming = record.state in {_S.REQUESTED, _S.PROVISIONING}
-        return _classify_queued(info.queued, expects_node=expects_node, coming=coming)
+        return _classify_queued(info.queued, record.spec.tier, expects_node=expects_node, coming=coming)
     cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
     if record.spec.queued and record.state is _S.PROVISIONING and incarnation.unseen_since is None:
         return ObservedEvent(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
-    return _classify_missing(incarnation, info.operation, cleaning=cleaning)
+    return _classify_missing(incarnation, info.operation, record.spec.tier, cleaning=cleaning)
 
 
 def _foreign(incarnation: Incarnation, ours: Mapping[str, str], info: SliceInfo) -> str:
@@ -318,13 +322,13 @@ def unhealthy(node: NodeInfo) -> bool:
     return node.health not in {"", "HEALTHY", "HEALTH_UNSPECIFIED"}
 
 
-def _classify_queued(queued: QueuedInfo, *, expects_node: bool, coming: bool) -> ObservedEvent:
+def _classify_queued(queued: QueuedInfo, tier: Tier, *, expects_node: bool, coming: bool) -> ObservedEvent:
     """`expects_node`: it was up before, or ought to be. `coming`: nothing can be taken away from it yet."""
     state = queued.state
     why = f"queued resource {queued.name} is {state}"
     if state is QueuedState.FAILED:
         error = queued.error or CloudErrorInfo(13, "no reason given")
-        return ObservedEvent(_failure(error), f"{why}: {error.message}")
+        return ObservedEvent(_failure(error, tier), f"{why}: {error.message}")
     if state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED}:
         if queued.initiator == "USER":
             return ObservedEvent(_E.SUSPENDED_BY_USER, f"{why} by a user")
@@ -343,12 +347,15 @@ def _classify_queued(queued: QueuedInfo, *, expects_node: bool, coming: bool) ->
     return ObservedEvent(_E.QUEUED, why)
 
 
-def _failure(error: CloudErrorInfo) -> SliceEvent:
+def _failure(error: CloudErrorInfo, tier: Tier) -> SliceEvent:
+    """By its words before its code."""
+    if tier is not Tier.RESERVED and any(words in error.message.lower() for words in NO_CAPACITY):
+        return _E.CREATE_FAILED
     return _E.CREATE_REFUSED if error.code in FINAL_CODES else _E.CREATE_FAILED
 
 
 def _classify_missing(
-    incarnation: Incarnation, operation: OperationInfo | None, *, cleaning: bool
+    incarnation: Incarnation, operation: OperationInfo | None, tier: Tier, *, cleaning: bool
 ) -> ObservedEvent:
     """Neither node nor queued resource exists. A running create may still bring one, unless it was up already
     (some operations never end); a failed one matters only while the slice is being made."""
@@ -357,5 +364,5 @@ def _classify_missing(
         return ObservedEvent(_E.CREATING, why, pending=True)
     if operation is not None and operation.error is not None and not cleaning:
         error = operation.error
-        return ObservedEvent(_failure(error), f"create failed with code {error.code}: {error.message}")
+        return ObservedEvent(_failure(error, tier), f"create failed with code {error.code}: {error.message}")
     return ObservedEvent(_E.ABSENT, f"{incarnation.cloud_name} does not exist")
