@@ -1,4 +1,4 @@
-"""Data disks: found, formatted once, mounted, and held still while they are copied.
+"""Data disks: found, formatted once, mounted, and repaired.
 
 Names of devices differ (SCSI, NVMe) and a copy has the UUID and label of its master, so a disk is known by what
 is on it: its label, whether it can be written, and the word that its file system held when it was copied.
@@ -10,9 +10,7 @@ import fcntl
 import os
 import stat
 import sys
-import time
 
-import quick_json as json
 from disk_stack import partitions
 from facts_storage import parse_mount
 from operations import Failed
@@ -23,12 +21,6 @@ WORD = ".tpuctl-disk"  # at the top of a file system: the copy that it was last 
 SECTOR = 512
 GROW_S = 300
 MKFS = ["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,discard"]
-HELD = "/run/tpuctl-held-"  # what brings a file system back that is held still
-WATCHDOG = """cd /; sleep "$1"; state=$2 own=$3; shift 3; tries=60
-ours() { grep -qs "$own" "$state"; }
-while [ $tries -gt 0 ] && ours && ! "$@"; do sleep 1; tries=$((tries - 1)); done
-ours && rm -f "$state"
-"""  # what was tried so often was brought back by somebody else
 UNSAFE = ("noload", "norecovery")
 CONTENTS = """for each; do
     blkid -p -o export "$each"
@@ -272,71 +264,6 @@ def unmount_disk(parameters, job):
     return {"unmounted": parameters["path"]}
 
 
-def hold_disk(parameters, job):
-    """Brings all that was written to the disk `label` and keeps it as it is, for `seconds` at most: unmounted,
-    read-only or frozen, what is possible first. `word` is written before and names this hold. What brings it
-    back is armed first and belongs to root: no end of this program, and no lost connection, leaves it so for
-    longer."""
-    label, word = parameters["label"], parameters["word"]
-    state = HELD + label
-    let_go(state, job)  # of a hold whose command died
-    held = mount_of(label)
-    if held is None:
-        return {"held": parameters["id"], "how": "it is not mounted"}
-    path, device, options = held
-    script = 'printf "%s\\n" "$1" > "$2" && sync -f "$2"'
-    job.run(["sh", "-c", script, "sh", word, os.path.join(path, WORD)], root=True, seconds=60)
-    ways = [
-        ("unmounted", ["umount", path], ["mount", "-t", "ext4", "-o", options, device, path]),
-        ("read-only", ["mount", "-o", "remount,ro", path], ["mount", "-o", "remount,rw", path]),
-        ("frozen", ["fsfreeze", "-f", path], ["fsfreeze", "-u", path]),
-    ]
-    said = ""
-    for how, still, back in ways:
-        arm(state, word, back, parameters["seconds"], job)
-        try:
-            job.run(still, root=True, seconds=60)
-            return {"held": parameters["id"], "how": how, "until": time.time() + parameters["seconds"]}
-        except Failed as error:
-            said = str(error)
-            job.run(["rm", "-f", state], root=True)
-    raise Failed("%s cannot be held still: %s" % (path, said), permanent=True)
-
-
-def arm(state, word, back, seconds, job):
-    """A process of root's that does `back` after so many seconds, unless that was done. It knows its own note:
-    that of a way that was tried before, or of an earlier hold, does nothing."""
-    own = os.urandom(8).hex()
-    note = json.dumps({"word": word, "armed": own, "back": back})
-    job.run(["sh", "-c", 'printf "%s" "$1" > "$2"', "sh", note, state], root=True)
-    alone = ["sh", "-c", 'exec "$@" > /dev/null 2>&1', "sh", "setsid", "-f", "sh", "-c", WATCHDOG]
-    job.run([*alone, "sh", str(seconds), state, own, *back], root=True)
-
-
-def release_disk(parameters, job):
-    """Brings back what is held of `label` for the copy `word`, by whatever command, unless the watchdog did."""
-    let_go(HELD + parameters["label"], job, parameters["word"])
-    return {"released": parameters["id"]}
-
-
-def let_go(state, job, word=None):
-    """Brings back what is held by the note `state`, for the copy `word` or for any."""
-    note = note_of(state)
-    if not note or word not in (None, note["word"]):
-        return
-    try:
-        job.run(note["back"], root=True, seconds=60)
-    except Failed:
-        if note_of(state) == note:  # else the watchdog did it meanwhile
-            raise
-    job.run(["rm", "-f", state], root=True)
-
-
-def note_of(state):
-    said = output_of(as_root(["cat", state]))
-    return json.loads(said) if said else {}
-
-
 def repair_disk(parameters, job):
     """Replays the journal of the copy `label`, which nobody has mounted, and writes its `word`. `of` disks with
     that label can be written here; the others are mounted, so the copy is not taken for its master."""
@@ -354,15 +281,3 @@ def repair_disk(parameters, job):
     job.run(["sh", "-c", 'e2fsck -p "$1"; test $? -le 1', "sh", device], root=True, seconds=1800)
     write_word(device, parameters["word"], job)
     return {"repaired": parameters["id"]}
-
-
-def mount_of(label):
-    """Where the disk that can be written and has this label is mounted, its device, and with which options."""
-    by_number = {each["device"]: each for each in devices()}
-    for mount in mounts():
-        disk = by_number.get(mount["device"])
-        if disk is not None and disk["label"] == label and not disk["read_only"]:
-            # seclabel is told and not taken, mount(8).
-            options = ",".join(each for each in mount["options"] if each != "seclabel")
-            return mount["path"], disk["path"], options
-    return None

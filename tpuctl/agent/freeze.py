@@ -254,8 +254,9 @@ def begin(request):
 def hold_on(words):
     """The whole life of the process that holds."""
     request = json.loads(words[0])
+    told: list = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda _number, _frame: ask_end(request["id"]))
+        signal.signal(number, lambda number, _frame: told.append(number))
     way = Unmounted(request) if request.get("how") == "unmount" else Frozen(request)
     name = request["id"]
     note = {
@@ -280,8 +281,8 @@ def hold_on(words):
         write_note(name, dict(note, state="held"))
         by = "lease"
         while time.monotonic() < lease_of(note):
-            if os.path.exists(place(name, "end")):
-                by = "release"
+            if told or os.path.exists(place(name, "end")):
+                by = "signal" if told else "release"
                 break
             time.sleep(LOOK_S)
     finally:

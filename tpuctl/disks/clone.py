@@ -1,20 +1,23 @@
 """`disk clone`: a copy of a disk of one moment, read-only on every host of a slice.
 
 Every step looks at what is there: the intent, the snapshot, the disk, the node's list, the mounts. The same
-command again goes on where the last one stopped. What makes a copy trustworthy is the word that its master's
-file system held while it was still, and a journal without anything to recover; hosts check both.
+command again goes on where the last one stopped. What makes a copy trustworthy is that it began while the file
+system of its master was held, the word that this held, and a journal without anything to recover; hosts check
+both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
-from tpuctl.disks.clone_request import CloneRequest, Plan, plan_clone
+from tpuctl.disks.clone_request import CloneRequest, Plan, check_rate, plan_clone
 from tpuctl.disks.follow import note_mounted, remember
-from tpuctl.disks.hosts import Mounted, Once
+from tpuctl.disks.hold import Hold, make_under, resume_hold, take_hold
+from tpuctl.disks.hosts import Mounted
 from tpuctl.disks.make import (
     ask_for,
     bring_about,
@@ -27,7 +30,7 @@ from tpuctl.disks.make import (
 from tpuctl.disks.remove import remove_snapshot
 from tpuctl.disks.restore import Restore, restore
 from tpuctl.disks.rules import DiskRules, refuse
-from tpuctl.disks.slices import holders, place_of, writer_of
+from tpuctl.disks.slices import place_of
 from tpuctl.disks.use import repair_disk
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
@@ -55,46 +58,84 @@ def clone(
         services.emit(Warn(plan.record.name, each))
     if plan.master.generation:
         return restore(services, Restore(plan.master, plan.record), deadline=deadline)
-    record, master = save_record(services, plan.record), plan.master
-
-    def copy(make: Callable[[], object]) -> None:
-        if request.crash_consistent:
-            make()
-        else:
-            _still(services, master, record, make)
-
-    def snapshot() -> None:
-        take_snapshot(services, master, record.snapshot, record.generation)
-
-    if request.snapshot_only:
-        copy(snapshot)
-        return _complete(services, get_record(services, record.name), wanted=False)
-    made = services.disks.find_disk(record.request.zone, record.name)
-    if made is None and not request.from_snapshot:
-        if record.snapshot:
-            if services.disks.find_snapshot(record.snapshot) is None:
-                copy(snapshot)
-            wait_snapshot(services, record.snapshot, deadline=deadline)
-        else:
-            copy(lambda: bring_about(services, record.name, deadline=deadline))
-    if made is not None:
-        _let_go(services, master, record)
+    record = save_record(services, plan.record)
+    if not request.from_snapshot:
+        _copy(services, rules, plan, request, deadline)
     record = get_record(services, record.name)
+    if request.snapshot_only:
+        return _complete(services, record, wanted=False)
+    if record.snapshot and services.disks.find_disk(record.request.zone, record.name) is None:
+        wait_snapshot(services, record.snapshot, deadline=deadline)
     bring_about(services, record.name, deadline=deadline)
     if request.rw:
-        return _independent(services, get_record(services, record.name))
+        return _independent(services, get_record(services, record.name), deadline)
+    record = get_record(services, record.name)
     if plan.on and not record.token:
-        repair_disk(services, rules, record.name, on=plan.on, dry_run=False)
+        repair_disk(services, rules, record.name, on=plan.on, dry_run=False, deadline=deadline)
         record = get_record(services, record.name)
     if plan.target is not None:
         attach_copy(services, record, plan.target, plan.path, deadline=deadline)
     return _complete(services, get_record(services, record.name))
 
 
-def _independent(services: Services, record: DiskRecord) -> DiskRecord:
+def _copy(
+    services: Services, rules: DiskRules, plan: Plan, request: CloneRequest, deadline: float | None
+) -> None:
+    """Until the copy, or the snapshot that it is made of, has begun while its master was held still. One that
+    began later is deleted and made again, once."""
+    name, snapshot, master = plan.record.name, plan.record.snapshot, plan.master
+
+    def make(meanwhile: Callable[[], None]) -> None:
+        more: dict[str, Any] = {"deadline": deadline, "meanwhile": meanwhile}
+        if snapshot:
+            take_snapshot(services, master, snapshot, plan.record.generation, **more)
+        else:
+            bring_about(services, name, **more)
+
+    for last in (False, True):
+        record = get_record(services, name)
+        exists = _exists(services, record)
+        if exists and not record.hold:
+            return
+        if request.crash_consistent and not exists:
+            make(lambda: None)
+            return
+        if exists:
+            hold: Hold | None = resume_hold(services, master, record, deadline)
+        else:
+            hold = take_hold(services, master, record, unmount=request.unmount, deadline=deadline)
+        if make_under(hold, make):
+            save_record(services, replace(get_record(services, name), hold=""))
+            return
+        what = f"snapshot {snapshot}" if snapshot else f"disk {name}"
+        why = f"{what} began after {master.name} had gone on: what it has is of no one moment"
+        _discard(services, get_record(services, name), why, deadline)
+        if last:
+            raise TpuctlError(f"{why}, twice", hint="the same later, or with --unmount or --crash-consistent")
+        services.emit(Warn(name, f"{why}; it is made again"))
+        check_rate(services, rules, plan.disk, snapshot, gone=1)
+
+
+def _exists(services: Services, record: DiskRecord) -> bool:
+    made = services.disks.find_disk(record.request.zone, record.name) is not None
+    return made or (record.snapshot != "" and services.disks.find_snapshot(record.snapshot) is not None)
+
+
+def _discard(services: Services, record: DiskRecord, why: str, deadline: float | None) -> None:
+    """Deletes a copy that began too late, as what is ours; its record wants another one."""
+    record_decision(services, record.key, "discard", why)
+    if record.snapshot:
+        remove_snapshot(services, record, deadline=deadline)
+    else:
+        save_record(services, replace(record, wanted=False))
+        bring_about(services, record.name, deadline=deadline)
+    save_record(services, replace(record, hold="", created_at=services.store.now()))
+
+
+def _independent(services: Services, record: DiskRecord, deadline: float | None) -> DiskRecord:
     """A master that needs nothing any more of what it was made from; its word is that of its next clone."""
     if record.own_snapshot:
-        remove_snapshot(services, record)
+        remove_snapshot(services, record, deadline=deadline)
     return _complete(services, replace(record, token="", snapshot=""))
 
 
@@ -123,41 +164,6 @@ def attach_copy(
     note_mounted(services, (ref,), bring_hosts(services, target, [kind], deadline=deadline, unseen=unseen))
     remember(services, target.name, ref)
     services.emit(Note(target.name, f"disk {record.name} is at {path} on {place.hosts} hosts, read-only"))
-
-
-def _still(services: Services, master: DiskRecord, record: DiskRecord, copy: Callable[[], object]) -> None:
-    """Does `copy` while the file system of the master is held still, and lets it go on at once. A master that
-    nobody writes needs no holding, and its copies hold no word."""
-    writer = writer_of(services, master)
-    if writer is None:
-        disk = services.disks.find_disk(master.request.zone, master.name)
-        if disk is not None and disk.users and not holders(services, master.request.zone, master.name):
-            raise TpuctlError(
-                f"disk {master.name} is used by {disk.users[0]}, which is no host of a slice of ours",
-                hint="unmount it there and detach it, then clone",
-            )
-        save_record(services, replace(get_record(services, record.name), token=""))
-        copy()
-        return
-    label, word, this_time = master.fs_label, record.token, services.ids.new_id()
-    record_decision(services, master.key, "hold", f"for {record.name}, on {writer.name}")
-    [row] = bring_hosts(services, writer, [Once("hold_disk", label, word, this_time)], workers=[0])
-    how = row.get("how", "")
-    services.emit(Note(master.name, f"held still on {writer.name}: {how}"))
-    if how == "it is not mounted":
-        save_record(services, replace(get_record(services, record.name), token=""))
-    try:
-        copy()
-    finally:
-        _let_go(services, master, record)
-
-
-def _let_go(services: Services, master: DiskRecord, record: DiskRecord) -> None:
-    """Ends what is held for this copy, also by a command that died before it did."""
-    writer = writer_of(services, master)
-    if writer is not None and record.token:
-        once = Once("release_disk", master.fs_label, record.token, services.ids.new_id())
-        bring_hosts(services, writer, [once], workers=[0], unseen=True)
 
 
 def create_master(services: Services, rules: DiskRules, request: DiskRequest, label: str) -> DiskRecord:

@@ -43,6 +43,8 @@ class CloneRequest(Struct, frozen=True):
     """The file system goes on meanwhile; the clone is repaired `on` a slice of one host, that which writes the
     master where none is said."""
     on: str | None = None
+    unmount: bool = False
+    """The master is unmounted meanwhile, not frozen."""
 
 
 class Plan(Struct, frozen=True):
@@ -113,7 +115,7 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     ):
         word = _word_of(services, master, disk, request.from_snapshot) if request.from_snapshot else ""
         record = replace(record, token="" if request.crash_consistent else word)
-    _check_rate(services, rules, disk, snapshot if not request.from_snapshot else "")
+    check_rate(services, rules, disk, snapshot if not request.from_snapshot else "")
     path = request.path or f"/mnt/{master.name}"
     if target is not None:
         check_free(services, target, record.name, path)
@@ -142,6 +144,9 @@ def _check_together(request: CloneRequest) -> None:
     if request.snapshot_only and (request.rw or request.crash_consistent):
         flag = "--rw" if request.rw else "--crash-consistent"
         raise UsageError(f"--snapshot-only and {flag} exclude each other", hint="one of them")
+    if request.unmount and (request.crash_consistent or request.from_snapshot):
+        flag = "--crash-consistent" if request.crash_consistent else "--from-snapshot"
+        raise UsageError(f"with {flag} nothing is held still", hint=f"without --unmount, or without {flag}")
     if request.on is not None and (request.rw or not request.crash_consistent):
         raise UsageError("--on says where a clone is repaired, and this one is not", hint="--crash-consistent")
 
@@ -257,8 +262,9 @@ def _taken(name: str) -> UsageError:
     return UsageError(f"there is a disk {name} already", hint="another --name")
 
 
-def _check_rate(services: Services, rules: DiskRules, disk: DiskInfo, snapshot: str) -> None:
-    """Raises UsageError where a snapshot would be one too many, and says until when."""
+def check_rate(services: Services, rules: DiskRules, disk: DiskInfo, snapshot: str, *, gone: int = 0) -> None:
+    """Raises UsageError where a snapshot would be one too many, and says until when. `gone`: so many were made
+    just now and deleted."""
     if not snapshot or services.disks.find_snapshot(snapshot) is not None:
         return
     now = services.clock.now()
@@ -267,7 +273,7 @@ def _check_rate(services: Services, rules: DiskRules, disk: DiskInfo, snapshot: 
         for each in services.disks.list_snapshots()
         if each.source_uid == disk.uid
     ]
-    wait_s = rules.copy_wait_s([at for at in times if at is not None], now)
+    wait_s = rules.copy_wait_s([*(at for at in times if at is not None), *[now] * gone], now)
     if wait_s > 0:
         minutes = int(wait_s // 60) + 1
         raise UsageError(

@@ -12,11 +12,14 @@ from tpuctl.hosts.provision import NO_ROOT, Operation
 from tpuctl.model.verdict import Blocked
 
 HOLD_S = 120
-"""How long a file system is held still at most: a copy of one moment begins within seconds."""
+"""The lease of a file system that is held still: so long after it was renewed last it goes on."""
+LONGEST_S = 600
+"""How long it is held still at most."""
 GIB = 1 << 30
 OPEN = "can be written without its disk"
 TITLES = {
     "hold_disk": ("held", "holding the file system still"),
+    "renew_hold": ("renewed", "holding the file system for longer"),
     "release_disk": ("released", "letting the file system go on"),
     "repair_disk": ("repaired", "replaying the journal of the copy"),
     "grow_disk": ("grown", "growing the file system"),
@@ -134,13 +137,16 @@ class Unmounted(Struct, frozen=True):
 class Once(Struct, frozen=True):
     """Something that is done once with the file system `label` for the copy `word`: what came of it is in the
     results of its job. `id` names this time, for hosts remember jobs of earlier commands. `of` disks with the
-    label can be written there."""
+    label can be written there. `hold` is the id of a hold, of the disk at `path` where none has the label."""
 
     verb: str
     label: str
     word: str
     id: str
     of: int = 1
+    hold: str = ""
+    path: str = ""
+    unmount: bool = False
 
     @property
     def name(self) -> str:
@@ -162,6 +168,9 @@ class Once(Struct, frozen=True):
             "word": self.word,
             "id": self.id,
             "of": self.of,
+            "hold": self.hold,
+            "path": self.path,
+            "unmount": self.unmount,
             "seconds": HOLD_S,
         }
         return _without_root(facts) or [Operation(self.verb, TITLES[self.verb][1], parameters)]

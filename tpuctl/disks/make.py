@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -99,13 +100,15 @@ def perform(
     failed: Callable[[], object] = lambda: None,
     size_gib: int = 0,
     deadline: float | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
     """Looks, calls where `observe` has nothing to say (None), and looks until it says Done. Only what is there
     counts: an answer that is lost costs time. Raises what the operation failed with, after `failed`. Of what
-    has `size_gib`, waits tell how far it is."""
+    has `size_gib`, waits tell how far it is. `meanwhile` is done before each look."""
     begun: list[ComputeOperation] = []
 
     def step() -> Outcome:
+        meanwhile()
         found = services.disks.find_operation(begun[-1]) if begun else None
         if found is not None and found.error:
             failed()
@@ -124,7 +127,13 @@ def perform(
     converge(services, subject, step, deadline=deadline)
 
 
-def bring_about(services: Services, name: str, *, deadline: float | None = None) -> DiskInfo | None:
+def bring_about(
+    services: Services,
+    name: str,
+    *,
+    deadline: float | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> DiskInfo | None:
     """Works until the disk is as its record says: made and READY, or gone (None)."""
     record = get_record(services, name)
     seen: list[DiskInfo | None] = [None]
@@ -152,7 +161,8 @@ def bring_about(services: Services, name: str, *, deadline: float | None = None)
         save_record(services, replace(get_record(services, name), created_at=services.store.now()))
 
     size_gib = record.request.size_gib if record.wanted else 0
-    perform(services, f"disk {name}", observe, call, failed=failed, size_gib=size_gib, deadline=deadline)
+    more: dict[str, Any] = {"size_gib": size_gib, "deadline": deadline, "meanwhile": meanwhile}
+    perform(services, f"disk {name}", observe, call, failed=failed, **more)
     return seen[0]
 
 
@@ -193,23 +203,28 @@ def _delete(services: Services, record: DiskRecord, first: DiskInfo | None) -> C
 
 
 def take_snapshot(
-    services: Services, record: DiskRecord, name: str, generation: int, *, deadline: float | None = None
+    services: Services,
+    record: DiskRecord,
+    name: str,
+    generation: int,
+    *,
+    deadline: float | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> SnapshotInfo | None:
-    """Asks for a snapshot of a disk where it is not there yet; what is there of it now. Raises ConflictError
-    for one of that name that is not ours."""
+    """Asks for a snapshot of a disk where it is not there yet, until it has begun; what is there of it then.
+    Raises ConflictError for one of that name that is not ours."""
     found = services.disks.find_snapshot(name)
     labels = owner_labels(record.master, generation, services.store.identity(), label_value(services.user))
-    if found is not None:
-        if any(found.labels.get(key) != value for key, value in labels.items()):
-            raise ConflictError(f"snapshot {name} exists and is not this one", hint="another --name")
-        return found
+    if found is not None and any(found.labels.get(key) != value for key, value in labels.items()):
+        raise ConflictError(f"snapshot {name} exists and is not this one", hint="another --name")
     asked_at = services.store.now()
 
     def observe() -> Verdict | None:
         shown = services.disks.find_snapshot(name)
         if shown is None:
             return None
-        return Done() if shown.status in ("UPLOADING", "READY") else Wait(f"snapshot {name} is {shown.status}")
+        begun = shown.status != "CREATING"
+        return Done() if begun else Wait(f"snapshot {name} is {shown.status}")
 
     def call() -> ComputeOperation:
         why = f"of disk {record.name}"
@@ -218,7 +233,7 @@ def take_snapshot(
         zone, key = record.request.zone, f"snapshots/{name}/{asked_at}"
         return services.disks.create_snapshot(zone, record.name, name, labels, key)
 
-    perform(services, f"snapshot {name}", observe, call, deadline=deadline)
+    perform(services, f"snapshot {name}", observe, call, deadline=deadline, meanwhile=meanwhile)
     return services.disks.find_snapshot(name)
 
 

@@ -56,7 +56,7 @@ def remove_disk(services: Services, name: str) -> None:
         services.store.delete(record.key, if_generation=document.generation)
 
 
-def remove_snapshot(services: Services, record: DiskRecord) -> None:
+def remove_snapshot(services: Services, record: DiskRecord, *, deadline: float | None = None) -> None:
     """Only one that carries our labels goes."""
     ours = {STORE_LABEL: services.store.identity(), USER_LABEL: label_value(record.owner)}
 
@@ -70,4 +70,4 @@ def remove_snapshot(services: Services, record: DiskRecord) -> None:
         record_decision(services, record.key, f"delete snapshot {record.snapshot}", "its copy is gone")
         return services.disks.delete_snapshot(record.snapshot)
 
-    perform(services, f"snapshot {record.snapshot}", observe, call)
+    perform(services, f"snapshot {record.snapshot}", observe, call, deadline=deadline)

@@ -275,7 +275,15 @@ def leave_unused(services: Services, target: SliceRecord, name: str, *, force: b
         services.emit(Warn(name, found.lost))
 
 
-def repair_disk(services: Services, rules: DiskRules, name: str, *, on: str, dry_run: bool) -> dict[str, Any]:
+def repair_disk(
+    services: Services,
+    rules: DiskRules,
+    name: str,
+    *,
+    on: str,
+    dry_run: bool,
+    deadline: float | None = None,
+) -> dict[str, Any]:
     """Replays the journal of a copy that nobody held still, on a slice of one host, and detaches it again. What
     programs had not brought to the disk at that moment stays lost."""
     record = get_record(services, name)
@@ -295,14 +303,12 @@ def repair_disk(services: Services, rules: DiskRules, name: str, *, on: str, dry
         return told
     this_time = services.ids.new_id()
     word = f"{name}-{this_time}"
-    attach(services, place.zone, place.nodes, entry)
-    bring_hosts(
-        services,
-        target,
-        [Once("repair_disk", record.fs_label, word, this_time, _writable(services, target, record.fs_label))],
-    )
+    attach(services, place.zone, place.nodes, entry, deadline=deadline)
+    many = _writable(services, target, record.fs_label)
+    once = Once("repair_disk", record.fs_label, word, this_time, many)
+    bring_hosts(services, target, [once], deadline=deadline)
     leave_unused(services, target, name)
-    detach(services, place.zone, place.nodes, name)
+    detach(services, place.zone, place.nodes, name, deadline=deadline)
     # Last: with its word a copy counts as whole, and as free for those that read it.
     save_record(services, replace(get_record(services, name), token=word))
     return {**told, "said": f"repaired {name}: what was on its way to the disk when it was copied is lost"}

@@ -129,6 +129,9 @@ class DiskRecord(Struct, frozen=True):
     fs_uuid: str = ""
     """As hosts saw it when it was mounted first; copies have that of their master."""
     token: str = ""
+    hold: str = ""
+    """The id under which the file system of its master is held still for it, until it is known to have begun in
+    time."""
     snapshot: str = ""
     path: str = ""
     """Where it was mounted last."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpuctl.cli.commands.disk.shared import Allow, DiskName, For, Path, To, rules_of
+from tpuctl.cli.commands.disk.shared import Allow, DiskName, For, Path, To, Unmount, rules_of
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
 
@@ -54,6 +54,7 @@ def clone(
             "--on", metavar="SLICE", help="With --crash-consistent: repair it on this slice of one host."
         ),
     ] = None,
+    unmount: Unmount = False,
     allow: Allow = None,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -62,8 +63,9 @@ def clone(
 ) -> None:
     """Clone a disk, and mount the clone read-only on a whole slice.
 
-    Freezes the file system while the snapshot is taken, for two minutes at most. After an interruption the same
-    command continues. A clone of a clone is the same one in another zone: --zone, also of another --type.
+    Freezes the file system while the copy begins, for ten minutes at most; programs that write wait. After an
+    interruption the same command continues. A clone of a clone is the same one in another zone: --zone, also of
+    another --type.
     """
     from tpuctl.disks.clone import clone as make_clone
     from tpuctl.disks.clone_request import CloneRequest, plan_clone
@@ -94,6 +96,7 @@ def clone(
             rw=rw,
             crash_consistent=crash_consistent,
             on=on,
+            unmount=unmount,
         )
         plan = plan_clone(context, rules, request)
         context.shared.if_interrupted = f"`{context.shared.typed}` goes on with {plan.record.name}"

@@ -34,6 +34,12 @@ Allow = Annotated[
         "--allow", metavar="RULE", help="Continue although this rule refuses; repeatable.", show_default=False
     ),
 ]
+Unmount = Annotated[
+    bool,
+    typer.Option(
+        "--unmount", help="Unmount the file system meanwhile instead of freezing it; nothing may be open there."
+    ),
+]
 
 
 def rules_of(allow: list[str] | None) -> DiskRules:

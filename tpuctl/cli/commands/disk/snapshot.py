@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from tpuctl.cli.commands.disk.shared import DiskName, rules_of
+from tpuctl.cli.commands.disk.shared import DiskName, Unmount, rules_of
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, Quiet
+from tpuctl.cli.options import Json, Quiet, Timeout
 
 
 def snapshot(
     ctx: typer.Context,
     name: DiskName,
+    unmount: Unmount = False,
+    timeout: Timeout = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
@@ -20,6 +22,7 @@ def snapshot(
     from tpuctl.disks.clone_request import CloneRequest
 
     with open_context(ctx) as context:
-        record = make_clone(context, rules_of(None), CloneRequest(name, snapshot_only=True))
+        request = CloneRequest(name, snapshot_only=True, unmount=unmount)
+        record = make_clone(context, rules_of(None), request, deadline=context.deadline(timeout))
         made = {"master": name, "snapshot": record.snapshot}
         context.console.answer(made, f"made snapshot {record.snapshot} of {name}")

@@ -1,0 +1,179 @@
+"""Holding the file system of a master still while a copy of it begins.
+
+A hold is a lease on the host that writes: this side renews it while it waits, and the host ends it by itself
+when nobody does. Its id is in the record of the copy before it begins, so that whoever finishes the copy of a
+command that died ends that hold, and no other. A copy is good if its hold still stood when the copy was seen to have
+begun. That is asked of the host, by the call that ends the hold: no clocks are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from tpuctl.disks.hosts import HOLD_S, LONGEST_S, Once
+from tpuctl.disks.make import get_record, list_records, save_record
+from tpuctl.disks.slices import holders, writer_of
+from tpuctl.disks.use import path_on
+from tpuctl.engine.events import Note, Warn
+from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.services import Services
+from tpuctl.errors import TpuctlError
+from tpuctl.model.disks import DiskRecord
+from tpuctl.model.records import SliceRecord
+from tpuctl.model.verdict import Done, Wait
+from tpuctl.state.journal import record_decision
+from tpuctl.transfer.bring_hosts import bring_hosts
+
+RENEW_S = 30.0
+"""How often a hold is renewed: three times of four may fail before it ends."""
+RENEW_LIMIT_S = 20.0
+"""A host that does not answer must not keep a command from seeing that its copy has begun."""
+NOT_MOUNTED = "it is not mounted"
+
+
+class Hold:
+    """A file system that is held still for a copy, until `release` or the end of its lease. One without a
+    `writer` holds nothing: nobody writes the master."""
+
+    def __init__(
+        self,
+        services: Services,
+        master: DiskRecord,
+        writer: SliceRecord | None,
+        name: str,
+        deadline: float | None,
+    ) -> None:
+        self._services = services
+        self._master = master
+        self._writer = writer
+        self._name = name
+        self._deadline = deadline
+        self._renewed = services.clock.now()
+
+    def renew(self) -> None:
+        """Does so where it is time. A host that does not answer is asked again next time: its timer goes on."""
+        now = self._services.clock.now()
+        if self._writer is None or now - self._renewed < RENEW_S:
+            return
+        self._renewed = now
+        try:
+            self._ask("renew_hold", now + RENEW_LIMIT_S)
+        except TpuctlError as error:
+            self._services.emit(Warn(self._master.name, f"its hold was not renewed: {error.message}"))
+
+    def release(self) -> bool:
+        """Ends it; whether it had stood until now."""
+        if self._writer is None:
+            return False
+        return self._ask("release_disk", self._deadline, unseen=True).get("stood") == "True"
+
+    def try_release(self) -> None:
+        """For a copy that came to nothing: where the host does not answer soon, its timer does it."""
+        try:
+            if self._writer is not None:
+                limit = self._services.clock.now() + RENEW_LIMIT_S
+                self._ask("release_disk", limit, unseen=True)
+        except TpuctlError as error:
+            said = f"it goes on by itself within {HOLD_S} s: {error.message}"
+            self._services.emit(Warn(self._master.name, said))
+
+    def _ask(self, verb: str, deadline: float | None, *, unseen: bool = False) -> Mapping[str, str]:
+        writer = self._writer
+        if writer is None:
+            return {}
+        once = Once(verb, self._master.fs_label, "", self._services.ids.new_id(), hold=self._name)
+        [row] = bring_hosts(self._services, writer, [once], workers=[0], deadline=deadline, unseen=unseen)
+        return row
+
+
+def resume_hold(services: Services, master: DiskRecord, record: DiskRecord, deadline: float | None) -> Hold:
+    """What a command that died holds for this copy, or did."""
+    return Hold(services, master, writer_of(services, master), record.hold, deadline)
+
+
+def take_hold(
+    services: Services, master: DiskRecord, record: DiskRecord, *, unmount: bool, deadline: float | None
+) -> Hold | None:
+    """Holds the file system of a master for a copy, whose record says so before; None where nobody writes it:
+    then nothing has to stand still, and the copy holds no word."""
+    writer = writer_of(services, master)
+    if writer is None:
+        disk = services.disks.find_disk(master.request.zone, master.name)
+        if disk is not None and disk.users and not holders(services, master.request.zone, master.name):
+            raise TpuctlError(
+                f"disk {master.name} is used by {disk.users[0]}, which is no host of a slice of ours",
+                hint="unmount it there and detach it, then clone",
+            )
+        _note(services, record, hold="", token="")
+        return None
+    end_holds(services, master, deadline)
+    name = services.ids.new_id()
+    word = f"{record.name}-{name}"
+    _note(services, record, hold=name, token=word)
+    record_decision(services, master.key, "hold", f"for {record.name}, on {writer.name}")
+    hold = Hold(services, master, writer, name, deadline)
+    row = _begin(services, master, writer, name, word, unmount, deadline)
+    how = row.get("how", "")
+    services.emit(Note(master.name, f"held still on {writer.name}: {how}"))
+    if how == NOT_MOUNTED:
+        _note(services, record, hold="", token="")
+        return None
+    if row.get("word") != "True":
+        _note(services, record, hold=name, token="")
+    return hold
+
+
+def _begin(
+    services: Services,
+    master: DiskRecord,
+    writer: SliceRecord,
+    name: str,
+    word: str,
+    unmount: bool,
+    deadline: float | None,
+) -> Mapping[str, str]:
+    """Waits for the end of a hold that stands for somebody else's copy: that is no business of ours."""
+    told: list[Mapping[str, str]] = []
+    path = path_on(services, master, writer)
+
+    def step() -> Outcome:
+        this_time = services.ids.new_id()
+        once = Once("hold_disk", master.fs_label, word, this_time, hold=name, path=path, unmount=unmount)
+        [row] = bring_hosts(services, writer, [once], workers=[0], deadline=deadline)
+        if row.get("how") != "busy":
+            told.append(row)
+            return Outcome(Done(), acted=False)
+        left = float(row.get("seconds", HOLD_S))
+        return Outcome(Wait(f"{master.name} is held for another copy, for {left:.0f} s yet"), acted=False)
+
+    limit = services.clock.now() + LONGEST_S if deadline is None else deadline
+    converge(services, f"disk {master.name}", step, deadline=limit)
+    return told[-1]
+
+
+def end_holds(services: Services, master: DiskRecord, deadline: float | None = None) -> None:
+    """Ends what commands that died hold of a master, each hold by its own id. For who has the master's lease:
+    none of those commands is at work any more."""
+    writer = writer_of(services, master)
+    for each in list_records(services):
+        if master.name in (each.master, each.parent) and each.hold and writer is not None:
+            Hold(services, master, writer, each.hold, deadline).release()
+
+
+def _note(services: Services, record: DiskRecord, *, hold: str, token: str) -> None:
+    save_record(services, replace(get_record(services, record.name), hold=hold, token=token))
+
+
+def make_under(hold: Hold | None, make: Callable[[Callable[[], None]], object]) -> bool:
+    """Makes a copy while its master is held; whether the hold stood until it had begun."""
+    if hold is None:
+        make(lambda: None)
+        return True
+    try:
+        make(hold.renew)
+    except BaseException:
+        hold.try_release()
+        raise
+    return hold.release()
