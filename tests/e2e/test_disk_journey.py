@@ -147,7 +147,7 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
     asked = session.type("disk", "repair", "data-g3", status=2)
     assert "which slice? you have big, dev" in asked.stderr
     assert "--on big" in asked.stderr
-    killed = session.type_killed(4, "after", "disk", "repair", "data-g3", "--on", "dev")
+    killed = session.type_killed(5, "after", "disk", "repair", "data-g3", "--on", "dev")
     assert killed.returncode != 0
     session.type("disk", "repair", "data-g3", "--on", "dev")
     session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty")

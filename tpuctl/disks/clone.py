@@ -18,6 +18,7 @@ from tpuctl.disks.clone_request import CloneRequest, Plan, check_rate, plan_clon
 from tpuctl.disks.follow import note_mounted, remember
 from tpuctl.disks.hold import Hold, make_under, resume_hold, take_hold
 from tpuctl.disks.hosts import Mounted
+from tpuctl.disks.leases import has_waited, lease_master, master_of
 from tpuctl.disks.make import (
     ask_for,
     bring_about,
@@ -51,8 +52,15 @@ def clone(
     *,
     deadline: float | None = None,
 ) -> DiskRecord:
-    """The whole journey; the record of the copy at its end. `plan`: what `plan_clone` made of the request just
-    now."""
+    """The whole journey; the record of the copy at its end, alone with its master. `plan`: what `plan_clone`
+    made of the request just now, which it is not any more if another command had to end first."""
+    with lease_master(services, master_of(services, request.master), deadline=deadline) as held:
+        return _clone(held, rules, request, None if has_waited(held) else plan, deadline)
+
+
+def _clone(
+    services: Services, rules: DiskRules, request: CloneRequest, plan: Plan | None, deadline: float | None
+) -> DiskRecord:
     plan = plan or plan_clone(services, rules, request)
     for each in filter(None, plan.said):
         services.emit(Warn(plan.record.name, each))

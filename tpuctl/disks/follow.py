@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tpuctl.disks.attach import change_disks
 from tpuctl.disks.hosts import OPEN, Mounted
+from tpuctl.disks.leases import lease_masters
 from tpuctl.disks.make import find_record, get_disk, get_record, save_record
 from tpuctl.disks.restore import Restore, find_in_zone, plan_restore, refs_in_zone, restore
 from tpuctl.disks.rules import DiskRules, Place, Policy, refuse, warnings
@@ -211,7 +212,8 @@ def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> N
         return (*now, *(each for each in wanted if each not in now))
 
     names = ", ".join(each.name for each in missing)
-    change_disks(services, zone, tuple(nodes), add, f"attach {names}", deadline=deadline)
+    with lease_masters(services, [each.name for each in missing]) as held:
+        change_disks(held, zone, tuple(nodes), add, f"attach {names}", deadline=deadline)
 
 
 def _restore_all(services: Services, record: SliceRecord, *, deadline: float) -> None:
@@ -223,7 +225,8 @@ def _restore_all(services: Services, record: SliceRecord, *, deadline: float) ->
             record_decision(services, record.key, "restore disk", plan.said)
             services.emit(Note(record.name, plan.said))
         if plan.is_due:
-            restore(services, plan, deadline=deadline)
+            with lease_masters(services, [ref.name]) as held:
+                restore(held, plan, deadline=deadline)
 
 
 def note_mounted(services: Services, refs: Refs, rows: Sequence[Mapping[str, str]]) -> None:

@@ -2,8 +2,8 @@
 
 A hold is a lease on the host that writes: this side renews it while it waits, and the host ends it by itself
 when nobody does. Its id is in the record of the copy before it begins, so that whoever finishes the copy of a
-command that died ends that hold, and no other. A copy is good if its hold still stood when the copy was seen to have
-begun. That is asked of the host, by the call that ends the hold: no clocks are compared.
+command that died ends that hold, and no other. A copy is good if its hold still stood when the copy was seen to
+have begun. That is asked of the host, by the call that ends the hold: no clocks are compared.
 """
 
 from __future__ import annotations

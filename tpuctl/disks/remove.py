@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tpuctl.disks.follow import followed_by
+from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import bring_about, get_record, kept_disks, perform, save_record
 from tpuctl.engine.services import Services
 from tpuctl.errors import UsageError
@@ -38,6 +39,7 @@ def check_removable(services: Services, name: str) -> None:
         raise UsageError(f"{name} is a disk of slice {wanted[0]}", hint=f"tpuctl down {wanted[0]}")
 
 
+@alone_with_disk
 def remove_disk(services: Services, name: str) -> None:
     """Until it is gone, with its record and its own snapshot. Raises UsageError for one that is used, and then
     the record is as it was."""

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.hosts import Grown
+from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import get_disk, get_record, perform, save_record
 from tpuctl.disks.slices import writer_of
 from tpuctl.disks.use import path_on
@@ -22,6 +23,7 @@ GROW_S = 900.0
 """How long a file system may take to grow, with the wait for who holds it still."""
 
 
+@alone_with_disk
 def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) -> dict[str, Any]:
     """Disks only grow. The same size again looks after the file system alone, which becomes as large."""
     record = get_record(services, name)

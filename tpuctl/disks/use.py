@@ -18,6 +18,7 @@ from tpuctl.disks.follow import (
     remember,
 )
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
+from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
 from tpuctl.disks.places import check_on_hosts
 from tpuctl.disks.plan import owner_labels
@@ -53,6 +54,7 @@ def path_on(services: Services, record: DiskRecord, target: SliceRecord) -> str:
     return path_of(services, target, record.name) or record.path or default_path(record)
 
 
+@alone_with_disk
 def use_disk(
     services: Services,
     rules: DiskRules,
@@ -193,6 +195,7 @@ def _to(slice_name: str | None) -> str:
     return f" to {slice_name}" if slice_name else " to a slice"
 
 
+@alone_with_disk
 def leave_disk(
     services: Services,
     name: str,
@@ -275,6 +278,7 @@ def leave_unused(services: Services, target: SliceRecord, name: str, *, force: b
         services.emit(Warn(name, found.lost))
 
 
+@alone_with_disk
 def repair_disk(
     services: Services,
     rules: DiskRules,

@@ -1,4 +1,4 @@
-"""One lease per slice, so that two commands do not act on it at once.
+"""One lease per slice and per disk, so that two commands do not act on it at once.
 
 A lease is a document `leases/NAME` with its holder, its expiry by the store's own clock and a fencing counter
 that grows with every acquisition; hosts refuse a lower counter. A release leaves a tombstone that keeps it.
@@ -37,14 +37,26 @@ class LeaseRecord(Struct, frozen=True):
 @contextmanager
 def take_lease(services: Services, name: str) -> Iterator[Lease]:
     """Holds the lease of slice `name` for one step. Raises LeaseHeldError while another process holds it."""
-    lease = _acquire(services, name)
+    lease = acquire(services, name)
     try:
         yield lease
     finally:
-        _release(services, lease)
+        release(services, lease)
 
 
-def _acquire(services: Services, name: str) -> Lease:
+def renew(services: Services, lease: Lease) -> Lease:
+    """The lease, from now on. Raises LeaseHeldError where it had expired and somebody else has it."""
+    expires = services.store.now() + LEASE_TTL_S
+    data = {"owner": services.lease_owner, "expires": expires, "fence": lease.fence}
+    try:
+        written = services.store.put(f"leases/{lease.name}", data, if_generation=lease.generation)
+    except ConflictError as error:
+        raise LeaseHeldError(f"another tpuctl has begun to work on {lease.name} meanwhile") from error
+    return Lease(lease.name, lease.fence, written.generation)
+
+
+def acquire(services: Services, name: str) -> Lease:
+    """Raises LeaseHeldError while another process has it."""
     key = f"leases/{name}"
     document = services.store.get(key)
     now = services.store.now()
@@ -68,7 +80,8 @@ def _acquire(services: Services, name: str) -> Lease:
     return Lease(name, fence + 1, written.generation)
 
 
-def _release(services: Services, lease: Lease) -> None:
+def release(services: Services, lease: Lease) -> None:
+    """Leaves it to the next."""
     tombstone = {"owner": "", "expires": 0.0, "fence": lease.fence}
     try:
         services.store.put(f"leases/{lease.name}", tombstone, if_generation=lease.generation)
