@@ -306,7 +306,7 @@ def test_a_master_of_its_own_comes_of_a_disk_in_another_zone_also_after_a_kill(s
     )
     assert found == ("other", 0, OTHER, "pd-ssd", "data", "")
     assert "other-s" not in session.json("disk", "show", "data")["snapshots"]
-    assert "there is a disk other already" in session.type(*words, status=2).stderr
+    assert "other is a copy of data already" in session.type(*words).stderr
     session.type("disk", "snapshot", "other")
     taken = session.json("disk", "show", "other")["snapshots"][0]
     refused = session.type("disk", "clone", "data", "--to", "big", "--from-snapshot", taken, status=2)

@@ -62,6 +62,8 @@ def _clone(
     services: Services, rules: DiskRules, request: CloneRequest, plan: Plan | None, deadline: float | None
 ) -> DiskRecord:
     plan = plan or plan_clone(services, rules, request)
+    if plan.done:
+        return plan.record
     for each in filter(None, plan.said):
         services.emit(Warn(plan.record.name, each))
     if plan.master.generation:

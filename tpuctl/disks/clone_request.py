@@ -9,7 +9,7 @@ from tpuctl.disks.fitting import Purpose, shared_type_in
 from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_record, list_records, new_record
 from tpuctl.disks.places import check_on_hosts
-from tpuctl.disks.restore import find_in_zone, plan_restore
+from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import place_of, writer_of
 from tpuctl.engine.services import Services
@@ -58,6 +58,8 @@ class Plan(Struct, frozen=True):
     path: str
     said: tuple[str, ...] = ()
     on: str = ""
+    done: bool = False
+    """The same command has come to its end before; nothing is left to do."""
 
 
 def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> Plan:
@@ -80,6 +82,10 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
         raise UsageError(
             f"no copy of a {disk.type} disk can be shared on {goal.generation or zone}", hint="--type"
         )
+    path = request.path or f"/mnt/{master.name}"
+    made = _finished(services, master, request, target, zone, path)
+    if made is not None and services.disks.find_disk(zone, made.name) is not None:
+        return Plan(made, master, disk, target, path, done=True)
     readers = goal.hosts
     throughput = request.throughput_mib_s or rules.throughput_for(kind, disk.size_gib, readers)
     by_snapshot = kind != disk.type or zone != disk.zone or request.snapshot_only or bool(request.from_snapshot)
@@ -116,12 +122,40 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
         word = _word_of(services, master, disk, request.from_snapshot) if request.from_snapshot else ""
         record = replace(record, token="" if request.crash_consistent else word)
     check_rate(services, rules, disk, snapshot if not request.from_snapshot else "")
-    path = request.path or f"/mnt/{master.name}"
     if target is not None:
         check_free(services, target, record.name, path)
         if request.path:
             check_on_hosts(services, target, path)
     return Plan(record, master, disk, target, path, tuple(warnings(findings)), on)
+
+
+def _finished(
+    services: Services,
+    master: DiskRecord,
+    request: CloneRequest,
+    target: SliceRecord | None,
+    zone: str,
+    path: str,
+) -> DiskRecord | None:
+    """What the same command made before: the copy at this path of the slice, or what has the name that was
+    asked for. Without either, each command makes another copy."""
+    if request.snapshot_only:
+        return None
+    names = [request.name] if request.name else []
+    if target is not None:
+        there = refs_in_zone(services, target.spec.disks, zone)
+        names = [ref.name for ref in there if ref.path == path and request.name in ("", ref.name)]
+    for name in names:
+        known = find_record(services, name)
+        if known is None:
+            continue
+        record = known[0]
+        of = record.parent if request.rw else record.master
+        same = of == master.name and (record.generation == 0) is request.rw and record.request.zone == zone
+        as_asked = request.type in ("", record.request.type) and request.from_snapshot in ("", record.snapshot)
+        if same and as_asked and record.wanted and record.complete:
+            return record
+    return None
 
 
 def _type_of(rules: DiskRules, disk: DiskInfo, zone: str, goal: Purpose, request: CloneRequest) -> str | None:

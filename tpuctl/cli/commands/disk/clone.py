@@ -100,7 +100,7 @@ def clone(
         )
         plan = plan_clone(context, rules, request)
         context.shared.if_interrupted = f"`{context.shared.typed}` goes on with {plan.record.name}"
-        if not dry_run:
+        if not dry_run and not plan.done:
             deadline = context.deadline(timeout)
             make_clone(context, rules, request, plan, deadline=deadline)
         _report(context.console, name, plan, dry_run=dry_run, snapshot_only=snapshot_only)
@@ -116,6 +116,11 @@ def _report(console: Console, master: str, plan: Plan, *, dry_run: bool, snapsho
         made = {"name": copy.name, "master": master, "generation": copy.generation, "snapshot": copy.snapshot}
         placed = {"type": wanted.type, "to": where, "path": plan.path}
         console.data({**made, **placed, "usd_per_month": price, "dry_run": dry_run})
+    elif plan.done:
+        at = f"at {plan.path} of {where}; for a newer one: --path DIR"
+        if plan.target is None:
+            at = f"in {where}; for another: --name NAME"
+        console.say(f"{copy.name} is a copy of {master} already, {at}")
     elif snapshot_only:
         console.say(f"{'would make' if dry_run else 'made'} snapshot {copy.snapshot} of {master}")
     else:
