@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.crashing import DISK_CHANGES, Crash, Crashing, CrashPoint, make_crashing
+from tests.support.crashing import Crash, Crashing, CrashPoint, make_crashing
 from tests.support.jobs import SPEC, bring_up, run_to_end
 from tests.support.require import require_isolated_hosts
 from tests.support.services import CountingIds, SimServices, sim_services
@@ -272,7 +272,6 @@ def test_killed_at_any_change_the_same_command_comes_to_its_end(lab: Lab, when: 
 
         def put(services: SimServices, point: CrashPoint = point) -> None:
             make_crashing(services, point)
-            services.disks = Crashing(services.disks, point, lambda name, _: name in DISK_CHANGES)
 
         died = lab.killed(put)
         if died:

@@ -154,6 +154,22 @@ class WorldCloud:
         what = f"change the data disks of node {name} in {zone}"
         return nodes.parse_operation(self._change(what, "UpdateNode", request))
 
+    def list_disk_changes(self, zone: str, name: str) -> Mapping[str, tuple[DataDisk, ...] | None]:
+        found: dict[str, tuple[DataDisk, ...] | None] = {}
+        request: Json = {"name": self._parent(zone)}
+        what = f"list the operations on node {name} in {zone}"
+        while True:
+            page = self._read(what, "ListOperations", request)
+            for each in page.get("operations", ()):
+                about = each.get("metadata", {})
+                ours = about.get("target") == self._name(zone, "nodes", name) and about.get("verb") == "update"
+                if ours and not each.get("error"):
+                    done = each.get("done") is True
+                    found[each["name"]] = nodes.parse_data_disks(each.get("response", {})) if done else None
+            if not page.get("nextPageToken"):
+                return found
+            request = {**request, "pageToken": page["nextPageToken"]}
+
     def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
         full = self._name(zone, "queuedResources", name)
         request = {"name": full, "force": "true"}

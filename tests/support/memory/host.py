@@ -130,6 +130,9 @@ class MemoryHost:
 
     def _wipe(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.devices: Sequence[HostDisk] = ()
+        self.mounts: list[dict[str, object]] = []
+        """Disks of its node, and where they are mounted, as the facts have them."""
         self.told: dict[str, object] = {}
         """Sections of `facts` that are not as on any other host."""
         self.agents: set[str] = set()
@@ -259,6 +262,7 @@ class MemoryHost:
         self.crash()
         self.off = False
         self.boots += 1
+        self.mounts.clear()
         self.condition = Condition.UP
         self.quiet_since = NEVER
 
@@ -404,7 +408,14 @@ class MemoryHosts:
             host.accepted = parse_ssh_keys(ssh_keys)
 
     def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:
-        """Hosts in memory have no devices, as those of the process tier."""
+        for worker, host in self._nodes.get(node_key, {}).items():
+            host.devices = tuple(disks.get(worker, ()))
+
+    def write_disk(self, key: str, size_gb: int, source: str = "") -> None:
+        """Disks have no content."""
+
+    def drop_disk(self, key: str) -> None:
+        """Disks have no content."""
 
     def kill(self, node_key: str) -> None:
         with self.changed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.memory import disks
 from tests.support.memory.agent import Json, Refused, need
 from tests.support.memory.process import Process, Program, Steps, Wait
 
@@ -58,7 +59,7 @@ def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
         },
         "pythons": [{"path": "/usr/bin/python3", "version": "3.10.12"}],
         "space": [{"path": host.home, "total_bytes": 100 << 30, "free_bytes": 80 << 30}],
-        "disks": [],
+        "disks": host.mounts,
         "gcsfuse": {"version": "3.11.2"},
         "chips": {"devices": ["/dev/accel0"], "holders": [], "unknown": False, "lockfile": None},
         "envs": [{"key": path.parent.name, "mark": json.loads(path.read_bytes())} for path in marks],
@@ -131,5 +132,24 @@ def run(process: Process, parameters: Json, folder: str) -> Steps:
     return json.loads(line) if line else None
 
 
-OPERATIONS: dict[str, Callable[[Process, Json, str], Steps]] = {"run": run}
+def mount_disk(process: Process, parameters: Json, folder: str) -> Steps:
+    del folder
+    yield from ()
+    if not disks.mount(process.host, parameters):
+        raise OperationFailed("no disk has this label yet")
+    return {"mounted": parameters["path"]}
+
+
+def unmount_disk(process: Process, parameters: Json, folder: str) -> Steps:
+    del folder
+    yield from ()
+    disks.unmount(process.host, lambda each: bool(each["path"] == parameters["path"]))
+    return {"unmounted": parameters["path"]}
+
+
+OPERATIONS: dict[str, Callable[[Process, Json, str], Steps]] = {
+    "run": run,
+    "mount_disk": mount_disk,
+    "unmount_disk": unmount_disk,
+}
 """How operations of each kind are performed; tests may add some."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tests.support.clocks import FakeClock, WatchedClock
 from tests.support.memory.cloud import ParsedLists, WorldCloud
+from tests.support.memory.disks import WorldDisks
 from tests.support.memory.host import MemoryHost, MemoryHosts, make_host_key
 from tests.support.memory.objects import MemoryObjects
 from tests.support.memory.process import NEVER
@@ -16,6 +18,7 @@ from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
 from tpuctl.engine.ports import KeptLogs
 from tpuctl.model.cloud import HostTarget
+from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.world import World, WorldOptions
@@ -113,6 +116,7 @@ class MemoryServices:
         self.cloud: Any = WorldCloud(place.world, self.clock, place.lists, place.hosts.beat)
         self.objects: Any = place.objects
         self.project = place.world.options.project
+        self.disks: Any = WorldDisks(self.project, lambda: place.compute)
         self.project_api: Any = None  # quotas and permissions have tests of their own
         self.store: Any = MemoryStore(place.server)
         direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches, bytes_per_s=bytes_per_s)
@@ -175,6 +179,11 @@ class MemoryPlace:
         if any(fault.kind in reads and not fault.in_operation for fault in self.world.faults.list_active()):
             return None
         return self.clock.actions + self.world.journal.count
+
+    @cached_property
+    def compute(self) -> ComputeApi:
+        """Made when it is first asked: most places have no disks."""
+        return ComputeApi(self.world)
 
     def machine(self, name: str = "laptop", **options: Any) -> MemoryServices:
         """A new process on the machine called `name`."""

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.support.memory import placing, provision
+from tests.support.memory import disks, placing, provision
 from tests.support.memory.agent import Conversation, Json, Refused, agent, answer, converse, need, on
 from tests.support.memory.host import MemoryAttempt, MemoryRun
 from tests.support.memory.process import Killed, Process, Program, Steps, Terminated, Wait, end_tree
@@ -87,9 +87,10 @@ def hello(host: MemoryHost, request: Json) -> Json:
     }
 
 
-def vacate(_host: MemoryHost, request: Json) -> Json:
-    """No disk is ever plugged into a host in memory, so nothing of it is on its way to one."""
+def vacate(host: MemoryHost, request: Json) -> Json:
+    """Nobody has anything open on a disk of a host in memory: those that can be written are unmounted."""
     need(request, "only", list)
+    disks.unmount(host, lambda each: not each["read_only"])
     return {"state": "done", "disks": []}
 
 
