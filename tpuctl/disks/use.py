@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,23 +25,26 @@ from tpuctl.disks.plan import owner_labels
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import holders, nodes_of, place_of
-from tpuctl.disks.vacate import Purpose, vacate
+from tpuctl.disks.vacate import LIMIT_S, Purpose, Vacancy, vacate
 from tpuctl.engine.events import Warn
+from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, PartialError, PendingError, TpuctlError, UnreachableError, UsageError
+from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UnreachableError, UsageError
 from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeState
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
+from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision
+from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice
 from tpuctl.transfer.bring_hosts import bring_hosts
 
-SILENT_PAUSE_S = 5.0
-"""Between two calls of a host that does not answer: it may be gone, which the cloud shows late."""
-AGAIN = "the same again, in a while"
+UNDER_LEASE_S = 40.0
+"""How long the lease of a slice is held for the proof of one disk; what takes longer goes on under another."""
+WITH_LOSS = "again with --force, if that may be lost"
 
 
 def default_path(record: DiskRecord) -> str:
@@ -218,11 +221,11 @@ def leave_disk(
         return told
     place = place_of(services, target) if detached else None
     if entry.mode is DiskMode.READ_WRITE:
-        leave_unused(services, target, name, force=force)
+        leave_unused(services, target, name, force=force, then=lambda: forget(services, target.name, name))
     else:
         path = path_on(services, record, target)
         bring_hosts(services, target, [Unmounted(path, True, record.token, services.ids.new_id())])
-    forget(services, target.name, name)
+        forget(services, target.name, name)
     if place is not None:
         detach(services, place.zone, place.nodes, name)
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
@@ -248,31 +251,50 @@ def _left_already(services: Services, name: str, to: str | None, *, dry_run: boo
     return {"name": record.name, "from": to or "", "said": f"{record.name} is not attached{_to(to)}"}
 
 
-def leave_unused(services: Services, target: SliceRecord, name: str, *, force: bool = False) -> None:
-    """Until a disk that a slice can write is proved to be unmounted and used by nothing on its host. Raises
-    PartialError, which names who uses it, and UnreachableError for a silent host, without `force`."""
+def leave_unused(
+    services: Services,
+    target: SliceRecord,
+    name: str,
+    *,
+    force: bool = False,
+    then: Callable[[], None] = lambda: None,
+) -> None:
+    """Until a disk that a slice can write is proved to be unmounted and used by nothing on its host; `then`
+    is done under the same lease of the slice, so that no pass mounts it again before. Raises PartialError,
+    which names who uses it, and UnreachableError for a silent host, without `force`."""
     until = services.clock.now() + timeouts.VERDICT_MAX_S
-    while True:
-        found = vacate(services, target, [name], purpose=Purpose.LEAVE)
-        if not found.silent or force:
-            break
+
+    def step() -> Outcome:
+        with take_lease(services, target.name):
+            soon = services.clock.now() + UNDER_LEASE_S
+            found = vacate(services, target, [name], purpose=Purpose.LEAVE, deadline=soon)
+            if found.working:
+                why = f"{target.name} writes to disk {name} what its memory held"
+                return Outcome(Wait(why), acted=False)
+            if not found.silent or force:
+                _check_unused(services, target, name, found)
+                then()
+                return Outcome(Done(), acted=False)
         check_nodes(services, target)
         if services.clock.now() >= until:
-            break
-        services.emit(Warn(name, found.lost))
-        services.clock.sleep(SILENT_PAUSE_S)
-    details = {"holders": [each.said for each in found.holders], "workers": list(found.silent)}
+            details = {"workers": list(found.silent)}
+            raise UnreachableError(f"disk {name}: {found.lost}", hint=WITH_LOSS, details=details)
+        return Outcome(Wait(found.lost, until), acted=False)
+
+    converge(services, target.name, step, deadline=services.clock.now() + LIMIT_S)
+
+
+def _check_unused(services: Services, target: SliceRecord, name: str, found: Vacancy) -> None:
+    """Raises for a disk that somebody uses, or of which that is not known, but for silent hosts: their loss is
+    written down."""
+    details = {"holders": [each.said for each in found.holders]}
     if found.holders:
         first, others = found.holders[0], len(found.holders) - 1
         more = f", and {others} more" if others else ""
         why = f"disk {name} is in use: {first.said}{more}"
         raise PartialError(why, hint=first.ends(target.name), details=details)
-    if found.working:
-        raise PendingError(f"{target.name} still writes to disk {name} what its memory held", hint=AGAIN)
-    if found.lost and not (found.silent and force):
-        kind = UnreachableError if found.silent else TpuctlError
-        hint = "again with --force, if that may be lost" if found.silent else None
-        raise kind(f"disk {name}: {found.lost}", hint=hint, details=details)
+    if found.lost and not found.silent:
+        raise TpuctlError(f"disk {name}: {found.lost}")
     if found.lost:
         record_decision(services, target.key, f"leave disk {name}", f"--force: {found.lost}")
         services.emit(Warn(name, found.lost))
