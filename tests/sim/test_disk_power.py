@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.sim.test_isolated_hosts import Fleet, eventually
-from tests.support.require import require_isolated_hosts
+from tests.support.require import require_heeded_immutability, require_isolated_hosts
 from tpuctl.sim.hosts.backend import HostDisk
+from tpuctl.sim.hosts.files import memory_of
 from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
 
 SHOWN, OWN, RAW = (HostDisk(name, n, read_only=False, nvme=False) for n, name in enumerate(("a", "b", "c"), 1))
@@ -55,6 +56,9 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         fleet = Fleet(hosts, tmp_path)
         for disk in DISKS[0]:
             hosts.write_disk(disk.key, 1)
+        places = (tmp_path, memory_of(f"power-{os.getpid()}"))
+        [content] = [file for place in places for file in place.rglob(f"{RAW.key}.img")]
+        require_heeded_immutability(content.parent)
         hosts.set_disks("node/1", DISKS)
         for device in ("sdb", "sdc"):
             fleet.ssh(f"sudo mkfs.ext4 -q -E lazy_itable_init=1 /dev/{device}")

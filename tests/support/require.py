@@ -50,6 +50,24 @@ def require_isolated_hosts() -> None:
         pytest.skip(error.message)
 
 
+def require_heeded_immutability(folder: Path) -> None:
+    """Skips where files of the folder can be written by who has them open although they are immutable: not
+    ext4, or no CAP_LINUX_IMMUTABLE. Simulated disks there keep some of what real ones lose."""
+    from tpuctl.sim.hosts.file_flags import set_immutable
+
+    probe = folder / "probe"
+    try:
+        with probe.open("wb", buffering=0) as file:
+            set_immutable(probe, True)
+            file.write(b"x")
+    except PermissionError:
+        return
+    finally:
+        set_immutable(probe, False)
+        probe.unlink(missing_ok=True)
+    pytest.skip(f"{folder} is on a file system that lets immutable files be written")
+
+
 def can_grow_ext4() -> bool:
     """Whether an ext4 can grow while it is mounted: ioctl_ext4 asks for CAP_SYS_RESOURCE (capabilities(7))."""
     rows = Path("/proc/self/status").read_text().splitlines()
