@@ -60,6 +60,9 @@ def test_a_pause_stops_passes_and_a_resume_lets_them_go_on(session):
     [
         (("pause", "--until", "yesterday"), "neither a span nor a time"),
         (("pause", "--until", "2020-01-01"), "in the past"),
+        (("pause", "--until", "9999999d"), "more than ten years"),
+        (("up", "v4-8", "far", "--spot", "--pay", "--ttl", "9999999d"), "more than ten years"),
+        (("up", "v4-8", "far", "--spot", "--pay", "--valid-for", "9999999d"), "more than ten years"),
         (("grant", "add", "8", "spot", "v4", "us-central2-b", "--at-end", "burn"), "--at-end 'burn'"),
         (("up", "v6e-8", "--zone", "auto", "--spot"), "no grant covers spot v6e-8"),
     ],

@@ -79,10 +79,12 @@ Confirm = Annotated[
 
 def _seconds(word: str) -> float:
     """Of `5m`, or of a plain number, which is seconds already. Raises UsageError."""
-    from tpuctl.lib.time import parse_duration
+    from tpuctl.lib.time import LONGEST_S, parse_duration
 
     plain = word.replace(".", "", 1)
-    return float(word) if plain.isascii() and plain.isdigit() else parse_duration(word, "--timeout")
+    if plain.isascii() and plain.isdigit() and float(word) <= LONGEST_S:
+        return float(word)
+    return parse_duration(f"{word}s" if plain.isdigit() else word, "--timeout")
 
 
 Timeout = Annotated[
