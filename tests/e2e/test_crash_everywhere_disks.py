@@ -128,6 +128,7 @@ class Recovery(Watched):
 
 STORIES: dict[str, Callable[[], Story]] = {
     "attach": Attach,
+    "detach": Detach,
     "down": Down,
     "pass: recovery": Recovery,
 }

@@ -227,6 +227,7 @@ STORIES: dict[str, Act] = {
     "replace": replace,
     "preemption": preempted,
     "preemption without a window": preempted_at_once,
+    "host crash": crash,
     "reboot": reboot,
 }
 
