@@ -49,12 +49,6 @@ def unmounted(lab: DiskLab) -> None:
     assert not lab.is_mounted()
 
 
-def copied(lab: DiskLab) -> None:
-    [copy] = copies(lab)
-    lab.check_image(orderly=True, disk=copy)
-    mounted(lab)
-
-
 def collected(lab: DiskLab) -> None:
     assert copies(lab) == []
     mounted(lab)
@@ -70,7 +64,6 @@ JOURNEYS: dict[str, Journey] = {
     "detach": Journey(DETACH, left, after=[ATTACH]),
     "mount": Journey(MOUNT, mounted, before=[UMOUNT]),
     "umount": Journey(UMOUNT, unmounted, after=[MOUNT]),
-    "clone": Journey(CLONE, copied, after=[GC], again=False),
     "gc": Journey(GC, collected, before=[CLONE]),
     "down": Journey(
         ("down", "dev", "--yes"), lambda lab: lab.check_image(orderly=True), after=[("apply", "--yes")]

@@ -128,7 +128,6 @@ class Recovery(Watched):
 
 STORIES: dict[str, Callable[[], Story]] = {
     "attach": Attach,
-    "detach": Detach,
     "down": Down,
     "pass: recovery": Recovery,
 }

@@ -227,7 +227,6 @@ STORIES: dict[str, Act] = {
     "replace": replace,
     "preemption": preempted,
     "preemption without a window": preempted_at_once,
-    "host crash": crash,
     "reboot": reboot,
 }
 
