@@ -54,9 +54,19 @@ def write(session: Session, name: str) -> None:
     wait_until(lambda: "said" in session.type("exec", name, "--", "ls", "/tmp").stdout, 60.0)
 
 
+def writers(session: Session, name: str) -> str:
+    """What the agent of a host says when it is asked how the host is used."""
+    program = "import activity; print(activity.writers())"
+    folder = "$(dirname $(find ~/.tpuctl -name activity.py | head -1))"
+    words = ("sh", "-c", f"cd {folder} && python3 -c '{program}'")
+    return session.type("exec", name, "--", *words).stdout
+
+
 def test_down(session: Session) -> None:
     session.type(*UP, "dev", "--disk", "data:rw")
+    assert "(0, False)" in writers(session, "dev")
     write(session, "dev")
+    assert "(1, False)" in writers(session, "dev")
     session.type("down", "dev", "--yes")
 
 

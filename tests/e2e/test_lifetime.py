@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,18 @@ def test_a_process_with_a_chip_open_is_found_and_gone_when_it_closes(tmp_path):
     assert (
         in_agent(f"import activity; print(activity.chip_users(({str(tmp_path / 'none')!r},)))") == "(0, False)"
     )
+
+
+def test_a_file_open_for_writing_is_found_and_one_that_is_read_is_not():
+    program = "import open_for_writing; print(open_for_writing.writes({pid!r}, {{{device!r}}}, {{}}))"
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        number = os.fstat(file.fileno()).st_dev
+        device = f"{os.major(number)}:{os.minor(number)}"
+        with subprocess.Popen(["tail", "-f", file.name], stdout=subprocess.DEVNULL) as reader:
+            assert in_agent(program.format(pid=str(os.getpid()), device=device)) == "True"
+            assert in_agent(program.format(pid=str(os.getpid()), device="9:9")) == "False"
+            assert in_agent(program.format(pid=str(reader.pid), device=device)) == "False"
+            reader.kill()
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def test_certain_quiet_on_every_worker_is_no_use():
         (replace(QUIET, sessions=2), "2 logins"),
         (replace(QUIET, chip_users=1), "chip open"),
         (replace(QUIET, chips_unknown=True), "cannot tell"),
+        (replace(QUIET, writers=1), "1 programs that write to disks or mounts"),
+        (replace(QUIET, writers_unknown=True), "cannot tell who writes"),
         (replace(QUIET, load_per_cpu=0.5), "load 0.50"),
     ],
 )
@@ -47,7 +49,8 @@ def test_a_run_is_use_whatever_the_hosts_say():
 
 def test_an_answer_is_parsed_and_nonsense_raises():
     data = {"sessions": 1, "chip_users": 0, "chips_unknown": False, "load": 2.0, "cpus": 4}
-    assert parse_activity(3, data) == HostActivity(3, 1, 0, False, 0.5)
+    data |= {"writers": 2, "writers_unknown": False}
+    assert parse_activity(3, data) == HostActivity(3, 1, 0, False, 0.5, 2, False)
     with pytest.raises(KeyError):
         parse_activity(0, {})
 

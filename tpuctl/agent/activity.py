@@ -4,7 +4,7 @@ import os
 
 from base import need, suppress
 from processes import process_stat
-from rooted import output_of
+from rooted import output_of, run_root
 
 SESSION_MIN_AGE_S = 60.0  # a watchdog's own connections are shorter
 CHIP_DEVICES = ("/dev/accel", "/dev/vfio/")
@@ -122,12 +122,45 @@ def chip_users(prefixes=CHIP_DEVICES):
     return len(holders), unknown
 
 
+def written_devices():
+    """Of the data disks and buckets that are mounted here to be written."""
+    from disks import is_disk
+    from facts_storage import parse_mount
+
+    with open("/proc/self/mountinfo") as file:
+        found = [parse_mount(line) for line in file]
+    return sorted(
+        {
+            each["device"]
+            for each in found
+            if not each["read_only"]
+            and (is_disk(os.path.basename(each["source"])) or each["fs"] == "fuse.gcsfuse")
+        }
+    )
+
+
+def writers():
+    """How many programs have a file open for writing there, and whether that could not be found out."""
+    from operations import Failed
+
+    devices = written_devices()
+    if not devices:
+        return 0, False
+    try:
+        return run_root(None, "open_for_writing", {"devices": devices}, 20)["writers"], False
+    except Failed:
+        return 0, True
+
+
 def activity(_request, _stdin):
     users, unknown = chip_users()
+    writing, hidden = writers()
     return {
         "sessions": sessions(),
         "chip_users": users,
         "chips_unknown": unknown,
+        "writers": writing,
+        "writers_unknown": hidden,
         "load": os.getloadavg()[1],
         "cpus": os.cpu_count() or 1,
     }

@@ -26,13 +26,15 @@ UNSEEN_MAX_S = 1200.0
 
 class HostActivity(Struct, frozen=True):
     """How a worker is used, as its agent reported. `chips_unknown`: it could not be found out who has a chip
-    open."""
+    open; `writers` have a file of a disk or a mounted bucket open for writing."""
 
     worker: int
     sessions: int
     chip_users: int
     chips_unknown: bool
     load_per_cpu: float
+    writers: int = 0
+    writers_unknown: bool = False
 
 
 class IdleWatch(Struct, frozen=True):
@@ -105,6 +107,8 @@ def parse_activity(worker: int, data: Mapping[str, Any]) -> HostActivity:
         int(data["chip_users"]),
         bool(data["chips_unknown"]),
         float(data["load"]) / max(1, int(data["cpus"])),
+        int(data["writers"]),
+        bool(data["writers_unknown"]),
     )
 
 
@@ -121,6 +125,10 @@ def find_use(run_id: str | None, activities: Sequence[HostActivity | None]) -> s
             return f"{found.chip_users} processes with a chip open on worker {worker}"
         if found.chips_unknown:
             return f"worker {worker} cannot tell who has a chip open"
+        if found.writers:
+            return f"{found.writers} programs that write to disks or mounts on worker {worker}"
+        if found.writers_unknown:
+            return f"worker {worker} cannot tell who writes to its disks and mounts"
         if found.load_per_cpu > LOW_LOAD:
             return f"load {found.load_per_cpu:.2f} per processor on worker {worker}"
     return ""

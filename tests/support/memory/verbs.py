@@ -61,7 +61,8 @@ def at_once(body: Callable[[MemoryHost, Json], Json]) -> Answering:
 
 def activity(_host: MemoryHost, _request: Json) -> Json:
     """Nobody uses hosts in memory but runs."""
-    return {"sessions": 0, "chip_users": 0, "chips_unknown": False, "load": 0.0, "cpus": 240}
+    nobody = {"sessions": 0, "chip_users": 0, "chips_unknown": False, "writers": 0, "writers_unknown": False}
+    return {**nobody, "load": 0.0, "cpus": 240}
 
 
 def warn(_host: MemoryHost, request: Json) -> Json:
