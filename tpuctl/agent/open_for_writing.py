@@ -13,7 +13,8 @@ OURS = ("gcsfuse",)  # its cache may lie on a disk
 
 def main(request):
     """`devices`: `MAJOR:MINOR` of the file systems."""
-    wanted, spaces, found = set(request["devices"]), {}, []
+    wanted, found = set(request["devices"]), []
+    spaces: dict = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it has ended meanwhile
             if writes(pid, wanted, spaces):
