@@ -1,0 +1,117 @@
+"""Masters stay mounted while they are copied, on isolated hosts: no program loses a file, nothing is left over,
+and a copy that began too late is made again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.test_disk_journey import ZONE, on
+from tests.support.require import require_isolated_hosts
+from tests.support.session import Session, open_session
+
+WRITER = (
+    "n=0; while test ! -e /tmp/stop; do n=$((n + 1)); "
+    "echo $n > /mnt/data/all/$n && echo $n >> /tmp/written || echo $n >> /tmp/refused; sleep 0.1; done"
+)
+"""It opens a file for each thing, and closes it: most of the time nothing is open. Root's, or it would end with
+the command that began it."""
+LIMIT_S = 120.0
+HOLDER = "freeze.hold_o[n]"
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    require_isolated_hosts()
+    with open_session("--instant", "--hosts", "isolated") as made:
+        made.type("up", "v4-8", "dev", "--spot", "--pay", "--zone", ZONE)
+        made.type("up", "v4-8", "big", "--spot", "--pay", "--zone", ZONE)
+        made.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
+        made.type("disk", "attach", "data", "--to", "dev")
+        on(made, "dev", "mkdir /mnt/data/all")
+        started = f"setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1"
+        made.type("exec", "dev", "--", "sudo", "sh", "-c", started)
+        on(made, "dev", "while test ! -e /mnt/data/all/3; do sleep 0.1; done")
+        yield made
+
+
+def wait_until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def is_held(session: Session) -> bool:
+    return bool(on(session, "dev", f"pgrep -f {HOLDER} || true")[0].strip())
+
+
+def test_a_program_that_opens_and_closes_files_loses_none_of_them(session: Session) -> None:
+    done = session.type("disk", "clone", "data", "--to", "big")
+    assert "data: held still on dev: frozen" in done.stderr
+    on(session, "dev", "touch /tmp/stop; sleep 0.5; test ! -e /tmp/refused")
+    check = "sort /tmp/written > /tmp/a; ls /mnt/data/all | sort > /tmp/b; diff /tmp/a /tmp/b"
+    on(session, "dev", check)
+    on(session, "big", "test -s /mnt/data/all/3")
+    (session.work / "train.py").write_text("print('ran')\n")
+    session.type("run", "--on", "dev", "--no-checkpoint", "--name", "after", "train.py")
+    assert "ran" in session.type("logs", "after").stdout
+
+
+def test_a_finished_clone_that_is_typed_again_copies_nothing(session: Session) -> None:
+    before = len(session.sim_journal())
+    again = session.type("disk", "clone", "data", "--to", "big")
+    assert "data-g1 is a copy of data already, at /mnt/data of big" in " ".join(again.stderr.split())
+    assert len(session.sim_journal()) == before
+    assert session.json("disk", "clone", "data", "--to", "big")["name"] == "data-g1"
+    assert [row["name"] for row in session.json("disk", "ls")] == ["data", "data-g1"]
+
+
+def test_who_asks_for_it_gets_the_master_unmounted_and_mounted_again(session: Session) -> None:
+    on(session, "dev", "sudo mount -o remount,noatime /mnt/data")
+    opened = "setsid -f sh -c 'exec 9> /mnt/data/open; exec sleep 600' </dev/null >/dev/null 2>&1"
+    session.type("exec", "dev", "--", "sudo", "sh", "-c", opened)
+    on(session, "dev", "while test ! -e /mnt/data/open; do sleep 0.1; done")
+    refused = session.type("disk", "snapshot", "data", "--unmount", status=3)
+    assert "/mnt/data cannot be unmounted: a program uses it" in " ".join(refused.stderr.split())
+    on(session, "dev", "sudo pkill -x -f 'sleep 600'; while pgrep -x -f 'sleep 600'; do sleep 0.1; done")
+    wait_until(lambda: not is_held(session), "it is held")
+    done = session.type("disk", "snapshot", "data", "--unmount")
+    assert "held still on dev: unmounted" in done.stderr
+    on(session, "dev", "grep -q ' /mnt/data ext4 rw,.*noatime' /proc/mounts && touch /mnt/data/goes-on")
+
+
+def test_what_somebody_else_has_frozen_is_refused_at_once(session: Session) -> None:
+    on(session, "dev", "sudo fsfreeze -f /mnt/data")
+    try:
+        refused = session.type("disk", "snapshot", "data", status=3)
+    finally:
+        on(session, "dev", "sudo fsfreeze -u /mnt/data")
+    said = " ".join(refused.stderr.split())
+    assert "somebody else has frozen its file system" in said
+    assert "--crash-consistent" in said
+
+
+def test_a_copy_that_began_after_its_hold_had_ended_is_made_again(session: Session) -> None:
+    """The host ends the hold while the cloud takes its time."""
+    words = ("disk", "clone", "data", "--to", "big", "--path", "/mnt/late")
+    session.type("sim", "delay", "copy_begins=20")
+    first = session.start(*words)
+    try:
+        wait_until(lambda: is_held(session), "it is never held")
+        on(session, "dev", f"sudo pkill -f {HOLDER}")
+        wait_until(lambda: not is_held(session), "the hold does not end")
+        on(session, "dev", "echo later > /mnt/data/later && sync")
+        session.type("sim", "delay", "copy_begins=0")
+        done = session.finish(first, 300.0)
+    finally:
+        first.kill()
+        session.type("sim", "delay", "copy_begins=0")
+    assert done.returncode == 0, done.stderr
+    assert "began after data had gone on" in " ".join(done.stderr.split())
+    assert on(session, "big", "cat /mnt/late/later") == ["later\n"]
+    on(session, "dev", "touch /mnt/data/goes-on")
+    assert not is_held(session)
