@@ -1,7 +1,8 @@
 """Data disks: found, formatted once, mounted, and repaired.
 
 Names of devices differ (SCSI, NVMe) and a copy has the UUID and label of its master, so a disk is known by what
-is on it: its label, whether it can be written, and the word that its file system held when it was copied.
+is on it: its label, the word that its file system held when it was copied, and whether it is to be written,
+which the cloud says (disk_roles.py).
 A journal that would have to be replayed is never passed over (`noload`): files would be wrong, and nobody would
 notice.
 """
@@ -11,6 +12,7 @@ import os
 import stat
 import sys
 
+from disk_roles import RO, RW, with_roles
 from disk_stack import partitions
 from facts_storage import parse_mount
 from operations import Failed
@@ -19,7 +21,8 @@ from rooted import as_root, output_of, run_root
 
 WORD = ".tpuctl-disk"  # at the top of a file system: the copy that it was last made ready for
 SECTOR = 512
-GROW_S = 300
+GROW_S, BLANK_S = 300, 120
+LOOK = "what has it, or what is on it: tpuctl exec SLICE -- "
 MKFS = ["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,discard"]
 UNSAFE = ("noload", "norecovery")
 CONTENTS = """for each; do
@@ -40,6 +43,7 @@ for each; do
     held=$(unshare -m sh -c 'mount -t ext4 -o ro "$1" "$2" || exit
         test ! -f "$2/$3" || exec head -c 200 "$2/$3"' sh "$each" "$look" "$name") || exit
     test -z "$word" || test "$held" = "$word" || continue
+    blockdev --setro "$each" || exit
     close_point "$path" && mount -t ext4 -o ro "$each" "$path" && echo "mounted $each"
     exit
 done
@@ -185,13 +189,16 @@ def mount_disk(parameters, job):
 
 def find_own(parameters, job):
     """The device of a disk that is written here; formatted if it was made empty and proves empty."""
-    known = devices()
-    ours = [each for each in known if each["label"] == parameters["label"] and not each["read_only"]]
+    known = [each for each in with_roles(devices()) if each["role"] != RO and not each["read_only"]]
+    labelled = [each for each in known if each["label"] == parameters["label"]]
+    ours = [each for each in labelled if each["role"] == RW]
     if len(ours) > 1:
         raise Failed("%d disks have the label %s" % (len(ours), parameters["label"]), permanent=True)
     if ours:
         return ours[0]["path"]
-    empty = [each for each in known if not each["fs"] and not each["read_only"]]
+    if labelled:
+        raise Failed("nobody tells whether %s is a disk to write or a copy of it" % labelled[0]["path"])
+    empty = [each for each in known if not each["fs"]]
     empty = [each for each in empty if each["size"] == parameters["size"]]
     if not parameters["format"]:
         raise Failed("no disk has the label %s yet" % parameters["label"])
@@ -201,6 +208,11 @@ def find_own(parameters, job):
         )
         raise Failed(why, permanent=len(empty) > 1)
     device = empty[0]["path"]
+    if not empty[0]["role"]:
+        raise Failed("nobody tells whether %s is a disk to write" % device)
+    why = run_root(job, "blank", {"device": device}, BLANK_S)["why"]
+    if why:
+        raise Failed("not formatted: %s" % why, permanent=True, hint=LOOK + typed("sudo blkid -p", device))
     owner = "root_owner=%d:%d" % (os.getuid(), os.getgid())
     job.run([*MKFS[:-1], MKFS[-1] + "," + owner, "-L", parameters["label"], device], root=True)
     return device
@@ -210,7 +222,9 @@ def mount_copy(parameters, job):
     """Mounts a copy for many readers: clean, and with its word. Its device, and what was said. All by one
     program: each sudo costs more than what it is for."""
     taken = {mount["device"] for mount in mounts()}
-    free = [each["path"] for each in bare_devices() if each["read_only"] and each["device"] not in taken]
+    known = [each for each in with_roles(bare_devices()) if each["device"] not in taken]
+    # What the kernel never writes is safe to look at, whoever says what of it.
+    free = [each["path"] for each in known if each["role"] == RO or each["read_only"]]
     look = look_folder(job)
     words = [parameters["label"], parameters["word"], look, WORD, parameters["path"]]
     said = job.run(["sh", "-c", MOUNT_COPY, "sh", *words, *free], root=True, seconds=300) if free else ""
