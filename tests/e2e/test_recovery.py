@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable
@@ -167,14 +168,19 @@ def test_code_variables_and_secrets_of_the_first_attempt_are_those_of_the_second
 ):
     marks = shared_folder(tmp_path / "marks")
     monkeypatch.setenv("MY_TOKEN", "s3cret-é\n")
-    program = FIRST_ATTEMPT_HANGS + "\nprint(repr(os.environ['TOKEN']), os.environ['NOTE'])\n"
+    program = FIRST_ATTEMPT_HANGS + (
+        "\nimport hashlib; print(hashlib.sha256(os.environ['TOKEN'].encode()).hexdigest())"
+        "\nprint(repr(os.environ['TOKEN']), os.environ['NOTE'])\n"
+    )
     bring_up(services, "big")
     preempter = preempt_when_running(sim, services, "run-0001", "big-1")
     variables = {"MARKS": str(marks), "NOTE": "a 'b' \"c\" $d ; é"}
     run = run_to_end(services, "big", program, variables=variables, secrets={"TOKEN": "env:MY_TOKEN"})
     preempter.join()
     assert run.state is RunState.SUCCEEDED
-    assert "'s3cret-é\\n' a 'b' \"c\" $d ; é" in services.output()
+    said = services.output()
+    assert hashlib.sha256("s3cret-é\n".encode()).hexdigest() in said
+    assert "'***********' a 'b' \"c\" $d ; é" in said
     stored = "".join(str(dict(document.data)) for document in services.store.list(""))
     assert "s3cret" not in stored
     assert "'secrets': ['TOKEN']" in str(load_manifest(services, run.id))
