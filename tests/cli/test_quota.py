@@ -125,3 +125,19 @@ def test_a_limit_that_limits_nothing_is_refused(session: Session) -> None:
     for word in ("CPUS=3", "us-central2-b", "us-nowhere1-a=3", "HEALTH_CHECKS=-1"):
         done = session.type("sim", "quota", "--", word, status=2)
         assert "hint: " in done.stderr
+
+
+def test_small_slices_of_v5e_have_a_quota_of_their_own(session: Session) -> None:
+    zone = "us-west4-a"
+    session.type("sim", "quota", f"{zone}/v5e:serving=4", f"{zone}/v5e=0")
+    try:
+        refused = session.type("up", "v5litepod-8", "eight", "--spot", "--pay", "--zone", zone, status=7)
+        assert f"of preemptible serving v5e in {zone}: 8 chips needed, 4 free" in refused.stderr
+        pod = session.type("up", "v5litepod-16", "pod", "--spot", "--pay", "--zone", zone, status=7)
+        assert f"of preemptible v5e in {zone}: 16 chips needed, 0 free" in pod.stderr
+        session.type("up", "v5litepod-4", "four", "--spot", "--pay", "--zone", zone)
+        more = session.type("up", "v5litepod-1", "more", "--spot", "--pay", "--zone", zone, status=7)
+        assert "1 chips needed, 0 free (4 of 4 in use)" in more.stderr
+    finally:
+        session.type("down", "four", "--yes", status=None)
+        session.type("sim", "quota", f"{zone}/v5e:serving=100000", f"{zone}/v5e=100000")

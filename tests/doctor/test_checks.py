@@ -195,6 +195,26 @@ def test_a_single_v3_needs_no_quota_for_pods():
     assert levels(tpu_quota(wanted=wanted, tpu_quotas=Reading((pods,)))) == ["problem"]
 
 
+@pytest.mark.parametrize(
+    ("serving", "training", "levels_of", "said"),
+    [
+        (4, 0, ["ok"], "0 of 4 used"),
+        (0, 16, ["warning"], "v5litepod-1 takes 1; from v5litepod-16 on: 0 of 16 used"),
+        (0, 0, ["problem"], "v5litepod-1 takes 1"),
+    ],
+)
+def test_v5e_is_judged_by_the_quota_for_serving_and_by_that_for_training(serving, training, levels_of, said):
+    zone = "us-west4-a"
+    wanted = Wanted("p-roject", (zone,), "v5e", Tier.ON_DEMAND, external_ips=True)
+    quotas = (
+        parse_tpu_quota("TPUV5sLitepodPerProjectPerZoneForTPUAPI", zone, training),
+        parse_tpu_quota("TPUV5sLitepodServingPerProjectPerZoneForTPUAPI", zone, serving),
+    )
+    found = tpu_quota(wanted=wanted, tpu_quotas=Reading(quotas))
+    assert levels(found) == levels_of
+    assert said in found[0].what
+
+
 def test_full_quota_is_a_problem_only_where_dead_requests_fill_it():
     alive = Reading(find_holdings(CATALOG, [a_node()], []))
     dead = Reading(find_holdings(CATALOG, [], [a_queued(state=QueuedState.SUSPENDED)]))

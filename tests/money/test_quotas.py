@@ -99,6 +99,22 @@ def test_single_devices_of_v3_do_not_draw_on_the_quota_of_pods():
     assert (units_used(held, devices), units_used(held, pods)) == (8, 32)
 
 
+def test_small_slices_of_v5e_draw_on_the_quota_for_serving_and_no_others_do():
+    zone = "us-west4-a"
+    training = parse_tpu_quota("TPUV5sLitepodPerProjectPerZoneForTPUAPI", zone, 16)
+    serving = parse_tpu_quota("TPUV5sLitepodServingPerProjectPerZoneForTPUAPI", zone, 4)
+    nodes = [
+        a_node(name=name, zone=zone, accelerator_type=name, tier=Tier.ON_DEMAND)
+        for name in ("v5litepod-4", "v5litepod-8", "v5litepod-16")
+    ]
+    held = find_holdings(CATALOG, nodes, [])
+    assert (units_used(held, serving), units_used(held, training)) == (12, 16)
+    drawn = {
+        units: find_tpu_quotas((training, serving), zone, "v5e", Tier.ON_DEMAND, units) for units in (1, 8, 16)
+    }
+    assert drawn == {1: (serving,), 8: (serving,), 16: (training,)}
+
+
 def test_something_of_unknown_size_makes_use_unknown():
     spot = parse_tpu_quota(V4_SPOT, "us-central2-b", 64)
     held = find_holdings(CATALOG, [a_node(accelerator_type="v99-8")], [])
@@ -130,7 +146,7 @@ def test_a_slice_draws_on_zone_and_region_of_its_tier():
         parse_tpu_quota("TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI", REGION, 3),
         parse_tpu_quota("TPUV4sPodPerProjectPerZoneForTPUAPI", "us-central2-b", 4),
     ]
-    found = find_tpu_quotas(quotas, "us-central2-b", "v4", Tier.PREEMPTIBLE)
+    found = find_tpu_quotas(quotas, "us-central2-b", "v4", Tier.PREEMPTIBLE, 16)
     assert [quota.limit for quota in found] == [1, 3]
 
 

@@ -200,6 +200,21 @@ def quota(text: str, **fields: Any) -> Callable[[Lab, Callable[[], None]], None]
     return check
 
 
+def serving_quota(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    there = NODES.replace(ZONE, "us-west4-a")
+    told = {
+        kind: lab.call(
+            "POST",
+            f"{there}?nodeId={kind}",
+            {"acceleratorType": kind, "runtimeVersion": "v2-alpha-tpuv5-lite"},
+        )
+        for kind in ("v5litepod-8", "v5litepod-4", "v5litepod-16")
+    }
+    refused(told["v5litepod-8"], 429, "RESOURCE_EXHAUSTED", "TPUV5sLitepodServing")
+    assert (told["v5litepod-4"][0], told["v5litepod-16"][0]) == (200, 200)
+
+
 def rate_limit(lab: Lab, run: Callable[[], None]) -> None:
     run()
     refused(lab.node(), 429, "RESOURCE_EXHAUSTED", "per minute", reason="RATE_LIMIT_EXCEEDED")
@@ -722,6 +737,7 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "Reserved capacity runs short": reserved_shortage,
     "Quota of a zone": quota(f"in zone {ZONE}"),
     "Quota of a region": quota("in region us-central2"),
+    "Quota of v5e slices of up to eight chips": serving_quota,
     "Quota of addresses": quota("IN_USE_ADDRESSES", networkConfig={"enableExternalIps": True}),
     "Quota of health checks": quota("HEALTH_CHECKS"),
     "Too many requests a minute": rate_limit,

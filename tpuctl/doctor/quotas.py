@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -11,7 +12,7 @@ from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import AcceleratorType, Catalog
 from tpuctl.model.cloud import Tier
-from tpuctl.model.quota import ComputeQuota, TpuQuota
+from tpuctl.model.quota import SMALL_UNITS, ComputeQuota, TpuQuota
 from tpuctl.money.quotas import (
     ADDRESSES,
     HEALTH_CHECKS,
@@ -67,16 +68,25 @@ def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
 
 
 def _judge(facts: Facts, need: Need, quotas: Sequence[TpuQuota]) -> Finding | None:
+    """By the smallest slice; where that has no quota, by the smallest of those that draw on another one."""
+    sizes = _sizes(facts.catalog, need)
+    found = [_judge_size(facts, need, quotas, each) for each in sizes]
+    first = next(iter(found), None)
+    if first is None or first.level != "problem" or len(found) == 1 or found[1].level != "ok":
+        return first
+    larger = f"; from {sizes[1].name} on: {found[1].what.partition(': ')[2]}"
+    return warning(first.what + larger, first.fix)
+
+
+def _judge_size(facts: Facts, need: Need, quotas: Sequence[TpuQuota], smallest: AcceleratorType) -> Finding:
     subject = f"{need.tier} {need.generation} in {need.zone}"
-    drawn = find_tpu_quotas(quotas, need.zone, need.generation, need.tier)
+    least = quota_units(smallest)
+    drawn = find_tpu_quotas(quotas, need.zone, need.generation, need.tier, least)
+    # A project without a quota of this size has only the one for all.
+    drawn = drawn or find_tpu_quotas(quotas, need.zone, need.generation, need.tier, sys.maxsize)
     if not drawn:
         return warning(f"{subject}: the API names no quota", "tpuctl quota")
-    smallest = _smallest(facts.catalog, need)
-    drawn = tuple(each for each in drawn if not each.pod) or drawn  # the smallest slice is no pod
     tightest = min(drawn, key=lambda each: each.limit)
-    if smallest is None:
-        return None
-    least = quota_units(smallest)
     if tightest.limit < least:
         what = f"{subject}: quota {tightest.quota_id} is {tightest.limit}, {smallest.name} takes {least}"
         return problem(what, _ask_for(facts, tightest, least))
@@ -104,10 +114,14 @@ def _dead_units(holdings: Iterable[Holding], quota: TpuQuota) -> int:
     return units_used([each for each in holdings if each.dead and each.units is not None], quota) or 0
 
 
-def _smallest(catalog: Catalog, need: Need) -> AcceleratorType | None:
+def _sizes(catalog: Catalog, need: Need) -> list[AcceleratorType]:
+    """The smallest slice, and the smallest that draws on another quota than that."""
     offers = [each for each in catalog.types.values() if each.generation == need.generation]
     there = [each for each in offers if need.zone in (*each.zones, *each.listed_zones)]
-    return min(there, key=lambda each: each.chips, default=None)
+    groups: dict[bool, AcceleratorType] = {}
+    for each in sorted(there, key=lambda each: each.chips):
+        groups.setdefault(quota_units(each) <= SMALL_UNITS.get(each.generation, 0), each)
+    return list(groups.values())
 
 
 def _ask_for(facts: Facts, quota: TpuQuota, units: int) -> str:

@@ -22,6 +22,12 @@ _QUOTA_ID = re.compile(
 )
 
 
+SMALL_UNITS: Mapping[str, int] = {"v2": 8, "v3": 8, "v5e": 8}
+"""Generation → up to how much of its quota a slice draws on a quota of its own: single devices of v2 and v3,
+and v5e up to eight chips, which draw on the one for serving (https://cloud.google.com/tpu/docs/quota; a refusal
+of a v5litepod-8 that names TPUV5sLitepodServingPerProjectPerZoneForTPUAPI is in many public repositories)."""
+
+
 class ComputeQuota(Struct, frozen=True):
     """A quota of Compute Engine as the API shows it; `region` is empty for one of the whole project."""
 
@@ -42,7 +48,7 @@ class ComputeQuota(Struct, frozen=True):
 class TpuQuota(Struct, frozen=True):
     """A quota of the TPU API in one zone or region, in the unit of its generation (chips or TensorCores).
 
-    `serving` is the separate quota on which v5e slices of up to 8 chips may draw.
+    `serving` is the separate quota on which v5e slices of up to 8 chips draw.
     """
 
     quota_id: str
@@ -56,6 +62,13 @@ class TpuQuota(Struct, frozen=True):
     def covers(self, generation: str, tier: Tier) -> bool:
         """Whether slices of a generation and tier draw on it."""
         return self.generation == generation and self.preemptible is (tier in PREEMPTIBLE_TIERS)
+
+    def takes(self, units: int) -> bool:
+        """Whether a slice that takes so much of the quota of this generation draws on this one."""
+        small = units <= SMALL_UNITS.get(self.generation, 0)
+        if self.generation == "v5e":
+            return self.serving is small
+        return self.pod is not small if self.generation in SMALL_UNITS else True
 
 
 class ProjectInfo(Struct, frozen=True):

@@ -23,8 +23,6 @@ from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import Grant, same_pool
 from tpuctl.money.quotas import (
-    DEVICE_UNITS,
-    SPLIT_GENERATIONS,
     Holding,
     Room,
     Shortage,
@@ -99,13 +97,10 @@ def _short_of_tpus(
     """The TPU quota that has no room for a slice, in words; empty where none is known to be too small."""
     offer = catalog.of(spec.accelerator_type, spec.topology)
     need = quota_units(offer) * spec.slices
-    for quota in find_tpu_quotas(quotas, spec.zone, offer.generation, spec.tier):
-        pod = quota_units(offer) > DEVICE_UNITS
-        if quota.generation in SPLIT_GENERATIONS and quota.pod is not pod:
-            continue
+    for quota in find_tpu_quotas(quotas, spec.zone, offer.generation, spec.tier, quota_units(offer)):
         used = units_used(live, quota)
         if used is not None and used + need > quota.limit:
-            kind = "preemptible " if quota.preemptible else ""
+            kind = f"{'preemptible ' * quota.preemptible}{'serving ' * quota.serving}"
             free = max(0, quota.limit - used)
             held = f"{need} {offer.quota_unit} needed, {free} free ({used} of {quota.limit} in use)"
             return f"of {kind}{offer.generation} in {quota.location}: {held}"

@@ -41,9 +41,6 @@ HEALTH_CHECKS_PER_NODE = 2
 """The TPU service makes at least `…-tensorflow-service` and `…-preemption-event` for each node; users saw up to
 five. So only a quota without any room is a sure refusal."""
 
-SPLIT_GENERATIONS = frozenset({"v2", "v3"})
-"""Where single devices (v2-8, v3-8) and pods draw on quotas of their own (same page)."""
-DEVICE_UNITS = 8
 DEAD_QUEUED = frozenset({QueuedState.SUSPENDED, QueuedState.FAILED})
 DEAD_NODES = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED})
 
@@ -159,19 +156,20 @@ def units_used(holdings: Iterable[Holding], quota: TpuQuota) -> int | None:
             continue
         if each.units is None:
             return None
-        other_size = quota.generation in SPLIT_GENERATIONS and quota.pod is not (each.units > DEVICE_UNITS)
-        if quota.covers(each.generation, each.tier) and not other_size:
+        if quota.covers(each.generation, each.tier) and quota.takes(each.units):
             total += each.units
     return total
 
 
-def find_tpu_quotas(quotas: Iterable[TpuQuota], zone: str, generation: str, tier: Tier) -> tuple[TpuQuota, ...]:
-    """The quotas on which a slice draws; all of them must have room. v5e's serving quota is left out."""
+def find_tpu_quotas(
+    quotas: Iterable[TpuQuota], zone: str, generation: str, tier: Tier, units: int
+) -> tuple[TpuQuota, ...]:
+    """The quotas on which a slice that takes `units` draws; all of them must have room."""
     places = (zone, region_of(zone))
     return tuple(
         quota
         for quota in quotas
-        if quota.location in places and quota.covers(generation, tier) and not quota.serving
+        if quota.location in places and quota.covers(generation, tier) and quota.takes(units)
     )
 
 

@@ -1,9 +1,10 @@
 """The quotas of the simulated project: set by key, enforced on every node, shown by the quota APIs.
 
-Keys are `ZONE` and `ZONE/GENERATION`, `REGION` and `REGION/GENERATION` (most chips), `METRIC` and
-`METRIC/REGION` for Compute Engine's quotas that TPU hosts use up on the side. The real cloud's own accounting
-of the latter is not documented; users report one address per worker with an external address, and two or more
-health checks per node.
+Keys are `ZONE` and `ZONE/GENERATION`, `REGION` and `REGION/GENERATION` (most chips), with `:serving` after v5e
+for its slices of up to eight chips (without such a key they count with the rest), `METRIC` and `METRIC/REGION`
+for Compute Engine's quotas that TPU hosts use up on the side. The real cloud's own accounting of the latter is
+not documented; users report one address per worker with an external address, and two or more health checks per
+node.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ TPU_QUOTA_NAMES: Mapping[str, str] = {
     "v6e": "TPUV6E{}",
 }
 
+SERVING = "Serving"
 _SMALL: Mapping[str, tuple[int, str]] = {
     "v2": (4, "TPUV2s{}"),
     "v3": (4, "TPUV3s{}"),
@@ -67,6 +69,16 @@ def quota_id(generation: str, chips: int, kind: str, *, preemptible: bool) -> st
     return f"{name}PerProjectPer{kind.capitalize()}ForTPUAPI"
 
 
+def serves(offer: AcceleratorType) -> bool:
+    """Whether slices of this type draw on the serving quota."""
+    most, small = _SMALL.get(offer.generation, (0, ""))
+    return offer.chips <= most and SERVING in small
+
+
+def serving_key(place: str, generation: str) -> str:
+    return f"{place}/{generation}:serving"
+
+
 def quota_units(offer: AcceleratorType, chips: int) -> int:
     """So many chips in the unit of their quota, in which the service counts and speaks."""
     return chips * (offer.cores_per_chip if offer.quota_unit == "tensorcores" else 1)
@@ -78,13 +90,14 @@ def check_keys(quotas: Mapping[str, int], catalog: SimCatalog) -> None:
     regions = {region_of(zone) for zone in zones}
     for key, limit in quotas.items():
         place, _, rest = key.partition("/")
-        chips = place in zones | regions and rest in ("", *TPU_QUOTA_NAMES)
+        chips = place in zones | regions and rest in ("", *TPU_QUOTA_NAMES, "v5e:serving")
         disks = tuple(dict.fromkeys(DISK_METRICS.values()))
         regional = place in (*REGIONAL_METRICS, *disks) and (rest == "" or rest in regions)
         if not (chips or regional or key in (*PROJECT_METRICS, SNAPSHOTS)):
             named = f"{HEALTH_CHECKS}, {SNAPSHOTS}, and with or without /REGION {ADDRESSES}, {INSTANCES}"
             raise UsageError(
-                f"no quota called {key!r}", hint=f"ZONE or REGION[/GENERATION], {named}, {', '.join(disks)}"
+                f"no quota called {key!r}",
+                hint=f"ZONE or REGION[/GENERATION], …/v5e:serving, {named}, {', '.join(disks)}",
             )
         if limit < 0:
             raise UsageError(f"quota {key}: {limit} is less than 0", hint=f"{key}=0")
@@ -147,21 +160,22 @@ class Quotas:
 
     def tpu_infos(self) -> list[Json]:
         """The quotaInfos of the Cloud Quotas API for the TPU API: per generation and tier, by zone; by
-        region and for single devices only where a limit is set."""
+        region, and for single devices of v2 and v3, only where a limit is set."""
         return [
             self._tpu_info(generation, chips, kind, preemptible=preemptible)
             for generation in TPU_QUOTA_NAMES
             for preemptible in (False, True)
             for kind in ("zone", "region")
             for chips in ((1, PLENTY) if generation in _SMALL else (PLENTY,))
-            if (kind, chips) == ("zone", PLENTY) or self._limits(generation, kind)
+            if (kind == "zone" and (chips == PLENTY or SERVING in _SMALL[generation][1]))
+            or self._limits(generation, kind, chips)
         ]
 
-    def _limits(self, generation: str, kind: str) -> dict[str, int]:
-        """The limits of a generation that are set, in the unit of the quota, by zone or region."""
+    def _limits(self, generation: str, kind: str, size: int) -> dict[str, int]:
+        """The limits for slices of so many chips that are set, in the unit of the quota, by zone or region."""
         found: dict[str, int] = {}
         for place, offer in self._offers(generation, kind).items():
-            chips = self._chips(place, generation)
+            chips = self._chips(place, generation, size)
             if chips is not None:
                 found[place] = quota_units(offer, chips)
         return found
@@ -174,7 +188,7 @@ class Quotas:
 
     def _tpu_info(self, generation: str, chips: int, kind: str, *, preemptible: bool) -> Json:
         id = quota_id(generation, chips, kind, preemptible=preemptible)
-        limits = self._limits(generation, kind)
+        limits = self._limits(generation, kind, chips)
         rest = [place for place in self._offers(generation, kind) if place not in limits]
         title = f"{'Preemptible ' if preemptible else ''}TPU {generation} cores"
         return {
@@ -195,8 +209,10 @@ class Quotas:
             ],
         }
 
-    def _chips(self, zone: str, generation: str) -> int | None:
-        limits = self._kernel.quotas
+    def _chips(self, zone: str, generation: str, size: int) -> int | None:
+        limits, serving = self._kernel.quotas, serving_key(zone, generation)
+        if serving in limits and size <= _SMALL[generation][0]:
+            return limits[serving]
         found = [limits[key] for key in (zone, f"{zone}/{generation}") if key in limits]
         return min(found) if found else None
 

@@ -11,7 +11,7 @@ from tpuctl.sim.wire.status import ApiError, Code, Json, bad_request
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 from tpuctl.sim.world.paths import ResourcePath, check_labels
-from tpuctl.sim.world.quotas import quota_id, quota_units
+from tpuctl.sim.world.quotas import quota_id, quota_units, serves, serving_key
 from tpuctl.sim.world.state import Kernel, Node, Queued, copy_json
 
 _INPUT_FIELDS = frozenset(
@@ -124,12 +124,15 @@ def _check_project(kernel: Kernel, path: ResourcePath, spec: Json) -> None:
 DEFAULT = "compute@developer.gserviceaccount.com"
 
 
-def _used_chips(nodes: Iterable[Node], queued: Iterable[Queued], place: str, generation: str) -> int:
+def _used_chips(
+    nodes: Iterable[Node], queued: Iterable[Queued], place: str, generation: str, serving: bool | None
+) -> int:
     """Those of a zone or region. Queued resources count from acceptance until deletion, dead ones too; a
-    preempted direct node does not."""
+    preempted direct node does not. `serving`: only those that draw on the serving quota, or only the others."""
 
     def counts(zone: str, offer: AcceleratorType) -> bool:
-        return place in (zone, region_of(zone)) and generation in ("", offer.generation)
+        here = place in (zone, region_of(zone)) and generation in ("", offer.generation)
+        return here and serving in (None, serves(offer))
 
     direct = (n for n in nodes if n.queued is None and n.state != "PREEMPTED")
     return sum(each.offer.chips for each in direct if counts(each.path.zone, each.offer)) + sum(
@@ -142,12 +145,12 @@ def check_quota(kernel: Kernel, path: ResourcePath, offer: AcceleratorType, chip
     lock to be held."""
     exceeded: list[tuple[str, int, str]] = []
     for kind, place in (("region", region_of(path.zone)), ("zone", path.zone)):
-        limits = {
-            "": kernel.quotas.get(place),
-            offer.generation: kernel.quotas.get(f"{place}/{offer.generation}"),
-        }
-        for generation, limit in limits.items():
-            used = _used_chips(kernel.nodes.values(), kernel.queued.values(), place, generation)
+        serving = serving_key(place, offer.generation)
+        kind_of = serves(offer) if serving in kernel.quotas else None
+        own = serving if kind_of else f"{place}/{offer.generation}"
+        limits = {("", None): kernel.quotas.get(place), (offer.generation, kind_of): kernel.quotas.get(own)}
+        for (generation, some), limit in limits.items():
+            used = _used_chips(kernel.nodes.values(), kernel.queued.values(), place, generation, some)
             if limit is not None and used + chips > limit:
                 name = quota_id(offer.generation, chips, kind, preemptible=spot)
                 exceeded.append((name, quota_units(offer, limit), f"{kind} {place}"))
