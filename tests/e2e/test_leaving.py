@@ -14,9 +14,10 @@ from tests.support.services import SimServices
 from tpuctl.errors import UnreachableError
 from tpuctl.hosts.remote_wrapper import RemoteWrapper
 from tpuctl.model import timeouts
-from tpuctl.model.records import Desired, RunState, SliceRecord, SliceState
+from tpuctl.model.records import Answer, Desired, Retry, RunState, SliceRecord, SliceState
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.runs.take_down import take_down
+from tpuctl.slices.desired import request_down
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.watch.reconciler import run_pass
 
@@ -75,6 +76,28 @@ def test_a_person_is_refused_where_hosts_are_silent_and_the_slice_stays_wanted(s
     take_down(services, "big", may_lose=True)
     assert nodes(services) == []
     assert "unsaved" in actions(services)
+
+
+def test_a_create_that_got_no_answer_long_ago_is_no_deletion_that_is_under_way(sim, services):
+    writing(services)
+    stored = get_slice(services, "big")
+    life = stored.record.incarnation
+    assert life is not None
+    silent = Retry("create", services.store.now(), services.store.now(), Answer.NONE, "timed out")
+    save(services, stored, replace(stored.record, incarnation=replace(life, retry=silent)))
+    sim.fail_hosts("big-1")
+    with pytest.raises(UnreachableError, match="may lose what was not yet on mount /mnt/b"):
+        take_down(services, "big")
+    assert nodes(services) == ["big-1"]
+
+
+def test_force_is_for_one_deletion_and_over_when_the_slice_is_wanted_again(sim, services):
+    writing(services)
+    request_down(services, "big", may_lose=True)
+    bring_up(services, "big")
+    life = get_slice(services, "big").record.incarnation
+    assert life is not None
+    assert (life.cloud_name, life.may_lose, life.leaves_since) == ("big-1", False, None)
 
 
 def test_a_run_is_not_ended_for_a_slice_that_is_refused_to_go(sim, services):

@@ -7,7 +7,7 @@ belongs to another check (credentials, APIs, permissions); only what is known to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from ipaddress import ip_network
+from ipaddress import IPv4Network, ip_network
 from typing import Any
 
 from msgspec import Struct
@@ -245,7 +245,8 @@ AUTO_RANGE = "10.128.0.0/9"
 
 
 def _shortest(ranges: Sequence[str]) -> str:
-    if all(ip_network(each).overlaps(ip_network(AUTO_RANGE)) for each in ranges):
+    auto = IPv4Network(AUTO_RANGE)
+    if all(isinstance(net, IPv4Network) and net.subnet_of(auto) for net in map(ip_network, ranges)):
         return AUTO_RANGE
     return ",".join(ranges)
 

@@ -129,10 +129,11 @@ def store_program(services: Services, refs: Refs, program: str | None) -> None:
 
 def ended_kinds(services: Services, record: SliceRecord, paths: Sequence[str]) -> list[Unmounted]:
     """What is asked of hosts that are to be deleted: nobody has a mount open any more, and all is uploaded. The
-    same of every pass, so that it is one job."""
+    same of every pass, so that it is one job; after a refusal it is another one."""
     keeper = KeeperFiles(*services.mount_files).keeper
-    asked_by = record.incarnation.cloud_name if record.incarnation is not None else ""
-    return [Unmounted(path, keeper, f"end of {asked_by}", end_users=True) for path in paths]
+    life = record.incarnation
+    asked_by = f"end of {life.cloud_name} {life.leaves_since or 0:.0f}" if life is not None else "end"
+    return [Unmounted(path, keeper, asked_by, end_users=True) for path in paths]
 
 
 def kinds_of(services: Services, record: SliceRecord, asked_by: str = "") -> list[Mounted]:

@@ -72,6 +72,8 @@ def end_slice(services: Services, name: str, why: str, *, may_lose: bool = False
     record = get_slice(services, name).record
     if record.desired is Desired.UP or goes_after_run(record):
         run = active_run(services, name)
+        if run is not None and record.desired is Desired.UP and not may_lose:
+            refuse_if_silent(services, name)
         request_down(services, name, why=why, run_first=run is not None, may_lose=may_lose)
         if run is not None and _keeps_slice(services, run):
             return Outcome(wait_for(f"run {run.id} to end"), acted=False)

@@ -247,7 +247,7 @@ def _begin_again(
         state=SliceState.LOST,
         last_incarnation=old.last_incarnation,
         created_at=old.created_at,
-        incarnation=old.incarnation,
+        incarnation=old.incarnation and replace(old.incarnation, leaves_since=None, may_lose=False),
         zone_not_before=backoffs,
         lifetime=extend_lifetime(None, limits, services.store.now()),
     )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome
-from tpuctl.model.records import SliceState
+from tpuctl.model.records import Desired, SliceState
 from tpuctl.slices.boot import doubt_hosts, probe_hosts, trust_hosts
 from tpuctl.slices.capacity_notes import remember_ready
 from tpuctl.slices.context import ReconcileContext
@@ -37,6 +37,8 @@ def _move(context: ReconcileContext) -> Outcome:
         if record.incarnation.cloud_ready_at is None:
             remember_ready(context.services, record)
         ready = replace(record.incarnation, cloud_ready_at=context.services.store.now())
+        if record.desired is Desired.UP:  # what was said for a deletion that did not come about is over
+            ready = replace(ready, leaves_since=None, may_lose=False, unsaved="")
         record = replace(record, incarnation=ready)
     context.save(record)
     if record.state is SliceState.GONE:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.retries import DELETE
 from tpuctl.engine.services import Services
 from tpuctl.errors import (
     ConflictError,
@@ -206,7 +207,9 @@ def request_deletion(services: Services, name: str, *, deadline: float | None = 
         nonlocal waits
         outcome = advance_slice(services, name, person=True)[0]
         incarnation = get_slice(services, name).record.incarnation
-        leaving = incarnation is not None and incarnation.leaves_since is not None and incarnation.retry is None
+        retry = incarnation.retry if incarnation is not None else None
+        leaving = incarnation is not None and incarnation.leaves_since is not None
+        leaving = leaving and (retry is None or retry.call != DELETE)
         if outcome.acted or leaving or not isinstance(outcome.verdict, Wait):
             return outcome
         waits = outcome.verdict

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Note, Waiting, Warn
 from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.retries import DELETE
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, TpuctlError, UnreachableError
 from tpuctl.hosts.agent import HostAgent
@@ -25,6 +26,8 @@ from tpuctl.slices.observe import observe_slice
 from tpuctl.slices.probing import probe_workers
 from tpuctl.transfer.prepare import deliver_files
 
+HELD_STILL_S = 300.0
+"""A proof holds for so long: half of the time for which hosts hold disks still."""
 UNSAVED = "unsaved"
 """In journals: a TPU is deleted although something that was written there may be lost."""
 
@@ -32,7 +35,7 @@ UNSAVED = "unsaved"
 def leave_hosts(context: ReconcileContext) -> Outcome | None:
     """Why the TPU is not deleted in this step; None where it may be, now. To be called right before."""
     services, incarnation, observation = context.services, context.incarnation, context.observation
-    if _asked_for(incarnation.retry):
+    if _asked_for(incarnation.retry, services.store.now()):
         return None
     event, mounts = observation.observed.event, context.record.spec.mounts
     written = find_written(observation.info.node, mounts, event, incarnation)
@@ -45,6 +48,9 @@ def leave_hosts(context: ReconcileContext) -> Outcome | None:
         services.emit(Note(context.record.name, f"its hosts bring what was written to {written.said}"))
     found = ask_hosts(services, context.record, written, context.fence)
     now = services.store.now()
+    doubt = incarnation.doubt
+    if incarnation.given_up and doubt is not None and found.silent and not found.working:
+        since = min(since, doubt.since)  # they were waited for already
     verdict = judge_leaving(found, person=context.person, may_lose=incarnation.may_lose, since=since, now=now)
     if isinstance(verdict, Wait):
         return Outcome(verdict, acted=False)
@@ -64,7 +70,9 @@ def refuse_if_silent(services: Services, name: str) -> None:
     while True:
         observation = observe_slice(services, name)
         record, incarnation = observation.record, observation.record.incarnation
-        if incarnation is None or incarnation.may_lose or _asked_for(incarnation.retry):
+        if incarnation is None or incarnation.may_lose:
+            return
+        if _asked_for(incarnation.retry, services.store.now()):
             return
         event, node = observation.observed.event, observation.info.node
         written = find_written(node, record.spec.mounts, event, incarnation)
@@ -93,9 +101,12 @@ def _refusal(name: str, refused: Refuse) -> TpuctlError:
     )
 
 
-def _asked_for(retry: Retry | None) -> bool:
-    """Whether its deletion was called already, and may be under way."""
-    return retry is not None and retry.answer is not Answer.REFUSED
+def _asked_for(retry: Retry | None, now: float) -> bool:
+    """Whether its deletion was called a moment ago, and may be under way. Later its hosts are asked again: what
+    was held still for a deletion goes on after a while."""
+    if retry is None or retry.call != DELETE or retry.answer is Answer.REFUSED:
+        return False
+    return now - retry.at < 3 * timeouts.RETRY_MAX_S and now - retry.since < HELD_STILL_S
 
 
 def _kept(context: ReconcileContext, refused: Refuse) -> Outcome:
@@ -150,9 +161,11 @@ def _leave_mounts(
 
 def _leave_disks(services: Services, record: SliceRecord, written: Written, until: float) -> HostsLeft:
     """Their users are ended, and they are unmounted, or held still where that cannot be."""
-    from tpuctl.disks.vacate import Purpose, vacate
+    from tpuctl.disks.vacate import Purpose, Vacancy, vacate
 
     found = vacate(services, record, written.disks, purpose=Purpose.DELETE, deadline=until)
+    if found == Vacancy():
+        return HostsLeft()  # its node lists them no more
     left = Written(tuple(each for each in written.disks if each not in found.proved))
     if left == Written():
         return HostsLeft()

@@ -38,6 +38,7 @@ def down(
     Stops their runs and fetches the logs first. What programs wrote on disks and mounts is saved, or the slice
     stays.
     """
+    from tpuctl.errors import ConflictError, UnreachableError
     from tpuctl.model.verdict import render_wait
     from tpuctl.runs.take_down import take_down
     from tpuctl.slices.desired import check_owner
@@ -59,10 +60,15 @@ def down(
             f"what is being deleted goes on: `{again}` waits for it and does the rest"
         )
         deadline = context.deadline(timeout)
-        left = {}
+        left, refused = {}, {}
         for name in names:  # all are asked for before one is waited for
-            take_down(context, name, wait=False, deadline=deadline, all_users=all_users, may_lose=force)
-            left[name] = request_deletion(context, name, deadline=deadline)
+            try:
+                take_down(context, name, wait=False, deadline=deadline, all_users=all_users, may_lose=force)
+                left[name] = request_deletion(context, name, deadline=deadline)
+            except (ConflictError, UnreachableError) as error:
+                refused[name] = error
+        if refused and not left:
+            raise next(iter(refused.values()))
         results = []
         for name, wait in left.items():
             if not no_wait:
@@ -73,6 +79,8 @@ def down(
                 said, gone = render_wait(wait.why, coming=wait.coming), False
             context.console.say(f"{name}: {said}")
             results.append({"name": name, "gone": gone})
+        if refused:
+            raise next(iter(refused.values()))
         if context.console.json_mode:
             context.console.data(results[0] if len(results) == 1 else results)
 
