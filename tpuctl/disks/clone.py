@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tpuctl.disks.attach import attach
 from tpuctl.disks.clone_request import CloneRequest, Plan, check_rate, plan_clone
 from tpuctl.disks.follow import note_mounted, remember
-from tpuctl.disks.hold import Hold, make_under, resume_hold, take_hold
+from tpuctl.disks.hold import Hold, make_under, note_over, resume_hold, take_hold
 from tpuctl.disks.hosts import Mounted
 from tpuctl.disks.leases import has_waited, lease_master, master_of
 from tpuctl.disks.make import (
@@ -97,10 +97,14 @@ def _copy(
 
     def make(meanwhile: Callable[[], None]) -> None:
         more: dict[str, Any] = {"deadline": deadline, "meanwhile": meanwhile}
-        if snapshot:
-            take_snapshot(services, master, snapshot, plan.record.generation, **more)
-        else:
-            bring_about(services, name, **more)
+        try:
+            if snapshot:
+                take_snapshot(services, master, snapshot, plan.record.generation, **more)
+            else:
+                bring_about(services, name, **more)
+        except BaseException:
+            note_over(services, get_record(services, name))  # what begins yet, begins after the hold
+            raise
 
     for last in (False, True):
         record = get_record(services, name)

@@ -31,6 +31,8 @@ RENEW_S = 30.0
 RENEW_LIMIT_S = 20.0
 """A host that does not answer must not keep a command from seeing that its copy has begun."""
 NOT_MOUNTED = "it is not mounted"
+OVER = "over-"
+"""Before the id of a hold that was given up before its copy had begun, as far as anybody knows."""
 
 
 class Hold:
@@ -158,8 +160,17 @@ def end_holds(services: Services, master: DiskRecord, deadline: float | None = N
     none of those commands is at work any more."""
     writer = writer_of(services, master)
     for each in list_records(services):
-        if master.name in (each.master, each.parent) and each.hold and writer is not None:
+        is_held = each.hold and not each.hold.startswith(OVER)
+        if master.name in (each.master, each.parent) and is_held and writer is not None:
             Hold(services, master, writer, each.hold, deadline).release()
+            note_over(services, each)
+
+
+def note_over(services: Services, record: DiskRecord) -> None:
+    """Writes down that the hold of a copy was given up. No host knows it by that name, so whoever finishes the
+    copy hears that its hold did not stand."""
+    if record.hold and not record.hold.startswith(OVER):
+        save_record(services, replace(record, hold=OVER + record.hold))
 
 
 def _note(services: Services, record: DiskRecord, *, hold: str, token: str) -> None:
