@@ -15,6 +15,7 @@ import fcntl
 import os
 import sys
 import time
+from contextlib import suppress
 
 import quick_json as json
 from facts_storage import parse_mount
@@ -95,7 +96,7 @@ def release(request):
             for each in note["files"]:
                 thaw_anywhere(each)
             write_note(name, dict(note, state="ended", by="killed"))
-            return {"stood": True}
+            return {"stood": note["how"] == "frozen"}  # without a holder anybody may mount it again
         time.sleep(LOOK_S)
     return {"stood": False}
 
@@ -257,6 +258,9 @@ def hold_on(words):
     told: list = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: told.append(number))
+    with suppress(OSError):  # short of memory, the kernel ends others first
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("-1000")
     way = Unmounted(request) if request.get("how") == "unmount" else Frozen(request)
     name = request["id"]
     note = {
@@ -273,7 +277,7 @@ def hold_on(words):
         if os.path.exists(place(name, "end")):
             raise Refusal("it was let go before it was held")
         way.begin()
-    except Refusal as error:
+    except (Refusal, OSError) as error:
         way.end()
         write_note(name, dict(note, state="refused", why=str(error)))
         return
@@ -330,7 +334,8 @@ class Frozen:
             return False
         name, text = self.word
         for top in self.tops.values():
-            put_word(top, name, text)
+            if not put_word(top, name, text):
+                return False
         return True
 
     def begin(self):
@@ -355,14 +360,19 @@ class Frozen:
 
 
 def put_word(top, name, text):
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=top)
+    """Whether it is there now: a file system that is full or read-only is held without."""
     try:
-        os.fchmod(handle, 0o644)  # facts are told without root
-        os.write(handle, text.encode() + b"\n")
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.fsync(top)
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=top)
+        try:
+            os.fchmod(handle, 0o644)  # facts are told without root
+            os.write(handle, text.encode() + b"\n")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.fsync(top)
+    except OSError:
+        return False
+    return True
 
 
 class Unmounted:
@@ -375,10 +385,13 @@ class Unmounted:
         self.rows = [row for device in request["devices"] for row in mounts_of(device)]
         self.gone = []
         self.handles = []
+        self.alone = []
 
     def check(self):
         own = os.readlink("/proc/self/ns/mnt")
-        for pid, path, _ in self.rows:
+        for pid, path, row in self.rows:
+            if row["root"] != "/":
+                raise Refusal("%s shows a part of it: unmount that first" % path)
             if pid != "self" and os.readlink("/proc/%s/ns/mnt" % pid) != own:
                 raise Refusal("process %s has it mounted at %s, in a mount namespace of its own" % (pid, path))
 
@@ -388,10 +401,9 @@ class Unmounted:
             return False
         top = os.open(tops[0], os.O_RDONLY | os.O_DIRECTORY)
         try:
-            put_word(top, *self.word)
+            return put_word(top, *self.word)
         finally:
             os.close(top)
-        return True
 
     def begin(self):
         from rooted import run_program
@@ -403,10 +415,18 @@ class Unmounted:
                 self.end()
                 raise Refusal("%s cannot be unmounted: a program uses it" % path)
             self.gone.append((path, row))
+        for source in sorted({row["source"] for _, _, row in self.rows}):
+            try:  # nobody mounts it again meanwhile
+                self.alone.append(os.open(source, os.O_RDONLY | os.O_EXCL))
+            except OSError as error:
+                self.end()
+                raise Refusal("it is still in use: %s" % os.strerror(error.errno or 0)) from error
 
     def end(self):
         from rooted import run_program
 
+        while self.alone:
+            os.close(self.alone.pop())
         while self.gone:
             path, row = self.gone[-1]
             options = ",".join(
