@@ -25,6 +25,7 @@ UNMOUNT_S = 600
 FROZEN_S = 600  # as long as may be: a deletion begins at once, and takes minutes
 UMOUNT_NOFOLLOW = 8  # sys/mount.h
 DELETE = "delete"
+BEFORE_DELETION = "delete-"
 KTHREADD = 2
 SPARED = ("sshd", "systemd", "systemd-logind", "systemd-journald", "dbus-daemon", "google_guest_agent")
 """Without these nobody could log in any more."""
@@ -67,12 +68,26 @@ def work_alone(request, tell):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.alarm(int(request["seconds"]))
         lock = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lock_within(lock, float(request.get("patience_s") or 10.0)):
+            return  # another is at work: whoever asked asks again
         answer = {"state": "done", "disks": [vacate_device(each, request) for each in request["devices"]]}
         os.write(tell, json.dumps(answer).encode())
         status = 0
     finally:
         os._exit(status)
+
+
+def lock_within(lock, seconds):
+    """Whether it is ours now. Nobody waits for longer than who asked: those who wait would pile up."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.1)
 
 
 def vacate_device(asked, request):
@@ -107,8 +122,13 @@ def hold_still(device):
 
     # What lies above first: its bytes are on their way through what is below.
     devices = [each for each in reversed(devices_of(device)) if mounts_of(each)]
-    name = "delete-" + os.urandom(8).hex()
-    held = freeze.main({"do": "hold", "id": name, "devices": devices, "seconds": FROZEN_S}) if devices else {}
+    held = {}
+    for _ in range(2 if devices else 0):
+        name = BEFORE_DELETION + os.urandom(8).hex()
+        held = freeze.main({"do": "hold", "id": name, "devices": devices, "seconds": FROZEN_S})
+        if not str(held.get("by") or "").startswith(BEFORE_DELETION):
+            break
+        freeze.main({"do": "release", "id": held["by"]})  # of a deletion that came to nothing
     handle = open_device(device)
     try:
         os.fsync(handle)
@@ -208,9 +228,16 @@ def mortal(holders):
     spared, found = ancestors(), {}
     for pid in {each["pid"] for each in holders if each["pid"]}:
         stat = process_stat(pid)
-        if stat and pid not in spared and not is_spared(pid, stat):
+        if stat and pid not in spared and not is_spared(pid, stat) and not is_killed(pid):
             found[pid] = stat[2]
     return found
+
+
+def is_killed(pid):
+    """Whether it was killed already, and waits in the kernel for what it does there."""
+    rows = [line.split() for line in text_of(pid, "status").splitlines()]
+    pending = [int(row[1], 16) for row in rows if row and row[0] in ("SigPnd:", "ShdPnd:")]
+    return any(each >> (signal.SIGKILL - 1) & 1 for each in pending)
 
 
 def is_spared(pid, stat):
