@@ -36,6 +36,8 @@ def broken(promise, mount):
         return "its journal was passed over"
     if promise.get("word") and word_at(promise["path"]) != promise["word"]:
         return "it is another copy"
-    if promise.get("uuid") and uuid_on(mount["source"], promise["path"]) != promise["uuid"]:
-        return "it is another disk"
+    if promise.get("uuid"):
+        uuid = uuid_on(mount["source"], promise["path"])
+        if uuid and uuid != promise["uuid"]:  # one that cannot be read tells nothing
+            return "it is another disk"
     return ""

@@ -77,7 +77,7 @@ class Mounted(Struct, frozen=True):
         if there.unsafe:
             why = f"{self.path} was mounted with noload: its files may be wrong without anybody noticing"
             return Blocked(why, f"sudo umount {self.path}")
-        other = self.uuid and there.uuid != self.uuid
+        other = self.uuid and there.uuid and there.uuid != self.uuid
         if other or there.read_only != self.read_only or (self.word and there.word != self.word):
             return Blocked(f"another disk is mounted at {self.path}", "tpuctl disk umount, or another --path")
         return ()
