@@ -17,6 +17,7 @@ PIECE = 8 << 20  # read at once
 WIDTH = 15
 HASHES = "masks.json"
 KEY = "mask.key"
+KEY_BYTES = 32
 
 
 def forms(value):
@@ -171,11 +172,19 @@ def note_hashes(attempt, values, names):
 
 
 def host_key():
+    """The key of this host. It appears with all its bytes: another process reads it at any moment."""
     path = root(KEY)
-    with suppress(FileExistsError):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    if file_size(path) < KEY_BYTES:
+        temp = "%s.%d" % (path, os.getpid())
+        handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(os.urandom(32))
+            file.write(os.urandom(KEY_BYTES))
+        if os.path.exists(path):  # its writer was killed
+            os.replace(temp, path)
+        else:
+            with suppress(FileExistsError):
+                os.link(temp, path)
+            os.unlink(temp)
     with open(path, "rb") as file:
         return file.read()
 
