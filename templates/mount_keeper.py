@@ -402,6 +402,7 @@ class Keeper:
                 start_new_session=True,
             )
         self.server = identity(process.pid)
+        self.note("mounting")  # who finishes after a kill has to know the server
         until = time.monotonic() + MOUNT_S
         while not self.stopping and time.monotonic() < until:
             if process.poll() is not None or not alive(self.server):
