@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,13 @@ def place() -> Iterator[MemoryPlace]:
 def services(place: MemoryPlace) -> MemoryServices:
     """A machine of `place`."""
     return place.machine()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before any fixture: a test that imports a module of the agent leaves its umask behind, with which no
+    package is built and no host can read its own files."""
+    os.umask(0o022)
 
 
 @pytest.hookimpl(trylast=True)

@@ -258,9 +258,9 @@ def hold_on(words):
     told: list = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: told.append(number))
-    with suppress(OSError):  # short of memory, the kernel ends others first
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("-1000")
+    # Short of memory, the kernel ends others first.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("-1000")
     way = Unmounted(request) if request.get("how") == "unmount" else Frozen(request)
     name = request["id"]
     note = {
@@ -333,10 +333,7 @@ class Frozen:
         if not self.word or set(self.tops) != set(self.handles):
             return False
         name, text = self.word
-        for top in self.tops.values():
-            if not put_word(top, name, text):
-                return False
-        return True
+        return all(put_word(top, name, text) for top in self.tops.values())
 
     def begin(self):
         for handle in self.handles.values():
