@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.jobs import bring_up, limit, submit
 from tests.support.memory.host import MemoryHost
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace
 from tpuctl.model.records import SliceState
+from tpuctl.model.slice_spec import MountRef
 from tpuctl.model.timeouts import PASS_HOSTS_MAX
 from tpuctl.runs.follow import start_run
-from tpuctl.slices.desired import request_slice
-from tpuctl.state.repository import get_slice, list_slices
+from tpuctl.runs.reconcile import request_stop
+from tpuctl.slices.desired import request_down, request_slice
+from tpuctl.state.repository import get_slice, list_slices, readable_runs, save
 from tpuctl.watch.reconciler import run_pass
 
 EIGHT_HOSTS = {"accelerator_type": "v4-64", "hosts": 8, "chips": 32}
@@ -93,3 +96,23 @@ def test_a_fresh_request_is_told_by_what_it_waits_for(place):
         submit(laptop, f"s{number}", "as registered")
     lines = [line for line in run_pass(laptop) if line.subject != "first"]
     assert {line.result for line in lines} == {"waiting"}
+
+
+def test_hosts_that_are_asked_before_their_slices_go_share_the_bound_and_all_go(place):
+    """A night at whose end many slices with mounts are over: no pass asks more hosts than any other."""
+    laptop = place.machine()
+    for number in range(SLICES):
+        bring_up(laptop, f"s{number}", **EIGHT_HOSTS)
+        stored = get_slice(laptop, f"s{number}")
+        spec = replace(stored.record.spec, mounts=(MountRef("sim-bucket", "/mnt/b", "train"),))
+        save(laptop, stored, replace(stored.record, spec=spec))
+        if number % 2:
+            submit(laptop, f"s{number}", "as registered")
+        else:
+            request_down(laptop, f"s{number}")
+    for run in readable_runs(laptop)[0]:
+        request_stop(laptop, run.id)
+        request_down(laptop, run.slice_name, run_first=True)
+    met = after_passes(place, lambda: not laptop.cloud.list_nodes().items)
+    assert met == {f"s{number}" for number in range(SLICES)}
+    assert not any(each.incarnation and each.incarnation.unsaved for each in list_slices(laptop))

@@ -26,12 +26,18 @@ from tpuctl.state.repository import Versioned, find_slice, get_run, get_slice, r
 
 
 def step_run_and_slice(
-    services: Services, run_id: str, partition: PartitionCheck | None = None, seen: Observation | None = None
+    services: Services,
+    run_id: str,
+    partition: PartitionCheck | None = None,
+    seen: Observation | None = None,
+    *,
+    may_connect: bool = True,
 ) -> Outcome:
     """One pass over a run and the slice under it; what a watchdog does for them, too.
 
     `seen` is what the lists of this very pass show of the slice. While the record is the same, that asks for
-    nothing to be done, and the run is not in trouble, the slice is not read once more.
+    nothing to be done, and the run is not in trouble, the slice is not read once more. `may_connect` is that
+    of `advance_slice`.
     """
     partition = partition or PartitionCheck(services)
     run = get_run(services, run_id).record
@@ -39,7 +45,7 @@ def step_run_and_slice(
     stored = find_slice(services, run.slice_name)
     if stored is not None:
         calm = run.attempt is None or run.attempt.suspect_since is None
-        outcome, observation = _step_slice(services, stored, partition, seen if calm else None)
+        outcome, observation = _step_slice(services, stored, partition, seen if calm else None, may_connect)
         if outcome.acted:
             return outcome
         if not run.state.final and isinstance(outcome.verdict, Blocked | Blind):
@@ -52,13 +58,17 @@ def step_run_and_slice(
 
 
 def _step_slice(
-    services: Services, stored: Versioned[SliceRecord], partition: PartitionCheck, seen: Observation | None
+    services: Services,
+    stored: Versioned[SliceRecord],
+    partition: PartitionCheck,
+    seen: Observation | None,
+    may_connect: bool,
 ) -> tuple[Outcome, Observation]:
     if seen is not None and seen.stored.generation == stored.generation:
         plan = plan_slice(seen.record, seen.observed, services.store.now())
         if plan.effect is None and plan.state is seen.record.state:
             return Outcome(plan.verdict, acted=False), seen
-    return advance_slice(services, stored.record.name, partition)
+    return advance_slice(services, stored.record.name, partition, may_connect=may_connect)
 
 
 def _blocked(services: Services, run_id: str, observation: Observation, outcome: Outcome) -> Outcome:

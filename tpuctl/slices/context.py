@@ -29,12 +29,14 @@ class ReconcileContext:
         partition: PartitionCheck,
         *,
         person: bool = False,
+        may_connect: bool = True,
     ) -> None:
         self.services = services
         self.observation = observation
         self.plan = plan
         self.partition = partition
         self.person = person
+        self.may_connect = may_connect
         self._fence = lease.fence
         self._stored = observation.stored
 

@@ -40,12 +40,18 @@ _CAME_UP = {SliceState.PROVISIONING, *WITH_HOSTS}
 
 
 def advance_slice(
-    services: Services, name: str, partition: PartitionCheck | None = None, *, person: bool = False
+    services: Services,
+    name: str,
+    partition: PartitionCheck | None = None,
+    *,
+    person: bool = False,
+    may_connect: bool = True,
 ) -> tuple[Outcome, Observation]:
     """One step for one slice. Returns its outcome and what was observed before it acted.
 
     `partition` is this pass's check whether its own machine is cut off. `person`: somebody who asked for its
-    deletion waits for this step, and can be asked what may be lost.
+    deletion waits for this step, and can be asked what may be lost. Without `may_connect` a deletion before
+    which hosts have to be asked waits.
     """
     observation = observe_slice(services, name)
     plan = plan_slice(observation.record, observation.observed, services.store.now())
@@ -62,7 +68,13 @@ def advance_slice(
                 return Outcome(wait_for(why), acted=False), observation
         outcome = apply_effect(
             ReconcileContext(
-                services, observation, plan, lease, partition or PartitionCheck(services), person=person
+                services,
+                observation,
+                plan,
+                lease,
+                partition or PartitionCheck(services),
+                person=person,
+                may_connect=may_connect,
             )
         )
     return outcome, observation

@@ -22,7 +22,7 @@ from tpuctl.model.records import Answer, Desired, Retry, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Failed, Wait
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.leaving import HostsLeft, Refuse, Written, find_written, judge_leaving
-from tpuctl.slices.observe import observe_slice
+from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.probing import probe_workers
 from tpuctl.transfer.prepare import deliver_files
 
@@ -32,15 +32,23 @@ UNSAVED = "unsaved"
 """In journals: a TPU is deleted although something that was written there may be lost."""
 
 
+def hosts_to_ask(observation: Observation, now: float) -> Written:
+    """What the hosts of a slice are asked for before its TPU is deleted; nothing where they are not connected
+    to."""
+    record, incarnation = observation.record, observation.record.incarnation
+    if incarnation is None or _asked_for(incarnation.retry, now):
+        return Written()
+    return find_written(observation.info.node, record.spec.mounts, observation.observed.event, incarnation)
+
+
 def leave_hosts(context: ReconcileContext) -> Outcome | None:
     """Why the TPU is not deleted in this step; None where it may be, now. To be called right before."""
-    services, incarnation, observation = context.services, context.incarnation, context.observation
-    if _asked_for(incarnation.retry, services.store.now()):
-        return None
-    event, mounts = observation.observed.event, context.record.spec.mounts
-    written = find_written(observation.info.node, mounts, event, incarnation)
+    services, incarnation = context.services, context.incarnation
+    written = hosts_to_ask(context.observation, services.store.now())
     if written == Written():
         return None
+    if not context.may_connect:
+        return Outcome(Wait(f"its hosts to be asked, in another pass, for {written.said}"), acted=False)
     since = incarnation.leaves_since
     if since is None:
         since = services.store.now()
@@ -72,10 +80,7 @@ def refuse_if_silent(services: Services, name: str) -> None:
         record, incarnation = observation.record, observation.record.incarnation
         if incarnation is None or incarnation.may_lose:
             return
-        if _asked_for(incarnation.retry, services.store.now()):
-            return
-        event, node = observation.observed.event, observation.info.node
-        written = find_written(node, record.spec.mounts, event, incarnation)
+        written = hosts_to_ask(observation, services.store.now())
         if written == Written():
             return
         silent: tuple[int, ...] = ()

@@ -24,6 +24,7 @@ from tpuctl.runs.reconcile import silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.desired import goes_after_run, request_down
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
+from tpuctl.slices.leaving import Written
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
 from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
 from tpuctl.slices.probing import PartitionCheck
@@ -31,6 +32,7 @@ from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.revisit import is_revisited, revisit
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
+from tpuctl.slices.vacate import hosts_to_ask
 from tpuctl.state.repository import R, Versioned, find_slice, get_run, get_slice, load_run, load_slice
 from tpuctl.watch.fair_share import Demand, share_hosts
 from tpuctl.watch.grant_expiry import announce_grant_ends
@@ -121,6 +123,8 @@ class _PlannedSlice(Struct, frozen=True):
 
     observation: Observation
     plan: SlicePlan
+    asks_to_leave: bool
+    """Its TPU is to be deleted, and its hosts are asked what they write before that."""
 
     @property
     def moves(self) -> bool:
@@ -166,13 +170,14 @@ class _Pass:
         return lines
 
     def _waiting(self, planned: Mapping[str, _PlannedSlice], with_run: Collection[str]) -> list[Demand]:
-        """All whose hosts are to be connected to: runs, slices in doubt, and those that idleness ends."""
+        """All whose hosts are to be connected to: runs, slices in doubt, those that idleness ends, and those
+        that go with what their hosts write."""
         found = []
         for one in planned.values():
             record = one.observation.record
             if record.name in with_run:
                 continue
-            if one.probes or _ends_when_idle(record) or is_revisited(record):
+            if one.probes or one.asks_to_leave or _ends_when_idle(record) or is_revisited(record):
                 found.append(Demand(record.key, record.spec.hosts, in_need=one.probes))
         for run in self._runs:
             under = planned.get(run.slice_name)
@@ -232,15 +237,16 @@ class _Pass:
                 if not found.mends:
                     result = PassResult.FAILED if found.why else PassResult.DONE
                     return PassLine(name, result, found.why, acted=False)
-                step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
-                return self._repeat(name, name, step, may_connect=True)
+                return self._steps(name, may_connect=True)
 
             lines.append(_guarded(listed.name, work))
         return _that_say(lines)
 
     def _plan(self, stored: Versioned[SliceRecord], now: float) -> _PlannedSlice:
         observation = self._inventory.observe(stored, self._services.store.identity())
-        return _PlannedSlice(observation, plan_slice(observation.record, observation.observed, now))
+        plan = plan_slice(observation.record, observation.observed, now)
+        goes = plan.effect is Effect.DELETE or goes_after_run(observation.record)
+        return _PlannedSlice(observation, plan, goes and hosts_to_ask(observation, now) != Written())
 
     def _at_rest(self, one: _PlannedSlice) -> bool:
         observation = one.observation
@@ -272,21 +278,27 @@ class _Pass:
     def _slice_line(self, one: _PlannedSlice) -> PassLine:
         record = one.observation.record
         name = record.name
+        may_connect = record.key in self._admitted
+        if one.asks_to_leave and not may_connect:
+            return PassLine(name, PassResult.LATER, LATER, acted=False)
         if goes_after_run(record):
-            return _guarded(name, lambda: self._last_steps(name))
+            return _guarded(name, lambda: self._last_steps(name, may_connect=may_connect))
         if not one.moves:
             return _line(name, Outcome(one.plan.verdict, acted=False), acted=False)
-        may_connect = record.key in self._admitted
         if one.plan.effect is Effect.PROBE_HOSTS and not may_connect:
             return PassLine(name, PassResult.LATER, LATER, acted=False)
-        step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
-        return _guarded(name, lambda: self._repeat(name, name, step, may_connect=may_connect))
+        return _guarded(name, lambda: self._steps(name, may_connect=may_connect))
 
-    def _last_steps(self, name: str) -> PassLine:
+    def _last_steps(self, name: str, *, may_connect: bool) -> PassLine:
         """Of a slice whose run, for which it waited, has ended: who asked for both is not there any more."""
         request_down(self._services, name)
-        step = lambda: advance_slice(self._services, name, self._partition)[0]  # noqa: E731
-        return self._repeat(name, name, step, may_connect=True)
+        return self._steps(name, may_connect=may_connect)
+
+    def _steps(self, name: str, *, may_connect: bool) -> PassLine:
+        def step() -> Outcome:
+            return advance_slice(self._services, name, self._partition, may_connect=may_connect)[0]
+
+        return self._repeat(name, name, step, may_connect=may_connect)
 
     def _run_line(self, run: RunRecord, one: _PlannedSlice | None) -> PassLine:
         may_connect = run.key in self._admitted
@@ -302,7 +314,11 @@ class _Pass:
         seen = None if one is None else one.observation
 
         def work() -> PassLine:
-            step = lambda: step_run_and_slice(self._services, run.id, self._partition, seen)  # noqa: E731
+            def step() -> Outcome:
+                return step_run_and_slice(
+                    self._services, run.id, self._partition, seen, may_connect=may_connect
+                )
+
             line = self._repeat(run.id, run.slice_name, step, may_connect=may_connect)
             return _keep_logs(self._services, run.id, line) if may_connect else line
 
