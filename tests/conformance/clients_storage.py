@@ -76,6 +76,8 @@ def run_gcloud(env: Mapping[str, str], work: Path) -> list[Check]:
     (work / "mirror").mkdir()
     gcloud("rsync", "-r", f"{here}/scripts", "mirror")
     gcloud("buckets", "get-iam-policy", here, says="legacyBucketOwner")
+    gcloud("buckets", "add-iam-policy-binding", here, "--member=user:a@b.c",
+           "--role=roles/storage.objectViewer", says="objectViewer")  # fmt: skip
     gcloud("buckets", "create", "gs://gc-hns", "--enable-hierarchical-namespace",
            "--uniform-bucket-level-access")  # fmt: skip
     gcloud("folders", "create", "gs://gc-hns/a/b/", "--recursive")

@@ -6,7 +6,6 @@ a page cannot know the token, and DNS rebinding fails on the Host header.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import re
 import socket
@@ -23,6 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, DroppedConnectionError, unknown_method
+from tpuctl.sim.world.iam import caller_of
 from tpuctl.sim.world.paths import TOKEN_PREFIX
 
 log = logging.getLogger(__name__)
@@ -71,26 +71,26 @@ class Router:
         storage: StorageApi | None = None,
     ) -> None:
         """`public` ones, by their whole path, ask for no token: they give one."""
-        self._token = token.encode()
+        self._token = token
         self._public = public or {}
         self._apis = sorted(apis.items(), key=lambda row: -len(row[0]))
         self._storage = storage
 
-    def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self._token)
-
     def _admit(self, request: Request) -> Request:
-        """Checks the token, in the header or (storage only) in front of the path, which is taken off."""
+        """Says who calls, by the token in the header or (storage only) in front of the path, which is taken
+        off."""
         if request.path.startswith(TOKEN_PREFIX):
             token, slash, rest = request.path.removeprefix(TOKEN_PREFIX).partition("/")
-            path = slash + rest
-            if self._is_token(token) and self._is_storage(path, ""):
+            path, caller = slash + rest, caller_of(self._token, token)
+            if caller is not None and self._is_storage(path, ""):
                 # The API makes links from the Host header: with the prefix in it, a client can follow them.
                 host = f"{request.headers.get('host', '')}{TOKEN_PREFIX}{token}"
-                return replace(request, path=path, headers={**request.headers, "host": host})
+                headers = {**request.headers, "host": host}
+                return replace(request, path=path, headers=headers, caller=caller)
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(given.strip()):
-            return request
+        caller = caller_of(self._token, given.strip()) if scheme.lower() == "bearer" else None
+        if caller is not None:
+            return replace(request, caller=caller)
         if not given and self._storage is not None and not self._storage.needs_token(request):
             return request
         raise ApiError(

@@ -6,7 +6,6 @@ libraries are imported when somebody calls, not before.
 
 from __future__ import annotations
 
-import hmac
 import importlib
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import Any
 from tpuctl.sim.gcs.grpc import SERVICE, ControlCalls, StorageControl
 from tpuctl.sim.wire.payload import camel
 from tpuctl.sim.wire.status import ApiError, Code, DroppedConnectionError, Json
+from tpuctl.sim.world.iam import caller_of
 from tpuctl.sim.world.operations import METADATA_TYPE
 from tpuctl.sim.world.world import World
 
@@ -152,7 +152,7 @@ class TpuGrpcApi:
 
         self._grpc = grpc
         self._world = world
-        self._token = f"Bearer {token}".encode()
+        self._token = token
         self._control = ControlCalls(grpc, self._admit, storage) if storage is not None else None
         self._handlers: dict[str, Any] = {}
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-grpc")
@@ -215,6 +215,6 @@ class TpuGrpcApi:
         )
 
     def _admit(self, context: Any) -> None:
-        given = dict(context.invocation_metadata()).get("authorization", "")
-        if not hmac.compare_digest(str(given).encode(), self._token):
+        given = str(dict(context.invocation_metadata()).get("authorization", ""))
+        if not given.startswith("Bearer ") or caller_of(self._token, given.removeprefix("Bearer ")) is None:
             raise ApiError(Code.UNAUTHENTICATED, "Request had invalid authentication credentials.")

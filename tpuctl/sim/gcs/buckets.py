@@ -199,21 +199,5 @@ def is_locked(bucket: Mapping[str, Any]) -> bool:
     return bool((bucket.get("retentionPolicy") or {}).get("isLocked"))
 
 
-def default_policy(bucket: Mapping[str, Any]) -> Data:
-    """What everybody may do with a new bucket (https://cloud.google.com/storage/docs/access-control/iam-roles)."""
-    project = bucket.get("project") or ""
-    teams = [f"projectEditor:{project}", f"projectOwner:{project}"]
-    viewers = [f"projectViewer:{project}"]
-    bindings = (("OWNER", teams), ("READER", viewers))
-    roles = {"OWNER": "roles/storage.legacyBucketOwner", "READER": "roles/storage.legacyBucketReader"}
-    return {
-        "kind": "storage#policy",
-        "resourceId": f"projects/_/buckets/{bucket['name']}",
-        "version": 1,
-        "etag": "CAE=",
-        "bindings": [{"role": roles[role], "members": members} for role, members in bindings],
-    }
-
-
 def taken() -> GcsError:
     return GcsError(409, "Your previous request to create the named bucket succeeded and you already own it.")

@@ -23,10 +23,10 @@ _VERBS: Mapping[str, str] = {
     "lockRetentionPolicy": "update",
     "patch": "update",
     "compose": "create",
-    "copy": "create",
-    "rewrite": "create",
     "move": "move",
 }
+_COPIES = ("copy", "rewrite")
+_KINDS = ("buckets", "objects", "folders", "managedFolders")
 _FREE = ("testIamPermissions", "getStorageLayout")
 _XML_VERBS: Mapping[str, str] = {"PUT": "create", "POST": "create", "DELETE": "delete"}
 
@@ -40,37 +40,53 @@ def bucket_of(request: Request) -> str:
     return decode(below.partition("/")[0]) if collection == "b" else ""
 
 
-def permission_of(request: Request) -> tuple[str, str] | None:
-    """The permission and the resource it is asked for; None for calls that need none of those known here."""
+def permissions_of(request: Request) -> list[tuple[str, str]]:
+    """The permissions that a call needs, and the bucket of each; none for calls that need none of those known
+    here."""
     prefix = next((each for each in _JSON_PREFIXES if request.path.startswith(each)), None)
     if prefix is None:
-        return _xml_permission(request)
+        return _xml_permissions(request)
     upload = "upload" in prefix
     try:
         found, names = find_method(
             "POST" if upload else request.method, request.path[len(prefix) :].rstrip("/")
         )
     except GcsError:
-        return None
+        return []
     collection, _, verb = found.id.partition(".")
-    if collection not in ("buckets", "objects") or verb in _FREE:
-        return None
-    return f"storage.{collection}.{_VERBS.get(verb, verb)}", _resource(names[0] if names else "")
+    if collection not in _KINDS or verb in _FREE:
+        return []
+    bucket = names[0] if names else ""
+    if verb in _COPIES:
+        return [("storage.objects.create", names[2]), ("storage.objects.get", bucket)]
+    return [(f"storage.{collection}.{_VERBS.get(verb, verb)}", bucket)]
 
 
-def _xml_permission(request: Request) -> tuple[str, str] | None:
+def _xml_permissions(request: Request) -> list[tuple[str, str]]:
     bucket, _, name = request.path.removeprefix("/").partition("/")
     if not bucket or request.path.startswith("/batch/"):
-        return None
+        return []
     verb = _XML_VERBS.get(request.method, "get")
     if name:
-        return f"storage.objects.{verb}", _resource(bucket)
+        return [(f"storage.objects.{verb}", decode(bucket))]
     listing = request.method == "GET"
-    return ("storage.objects.list" if listing else f"storage.buckets.{verb}"), _resource(bucket)
+    return [("storage.objects.list" if listing else f"storage.buckets.{verb}", decode(bucket))]
 
 
-def _resource(bucket: str) -> str:
-    return f"projects/_/buckets/{decode(bucket)}"
+def resource(bucket: str) -> str:
+    """A bucket's name as refusals have it."""
+    return f"projects/_/buckets/{bucket}"
+
+
+def no_access(who: str, permission: str, status: int, place: tuple[str, str] | None = None) -> GcsError:
+    """In Google's words."""
+    kind = "bucket" if ".buckets." in permission or permission.endswith(".list") else "object"
+    return GcsError(
+        status,
+        f"{who} does not have {permission} access to the Google Cloud Storage {kind}. Permission "
+        f"'{permission}' denied on resource (or it may not exist).",
+        place=place,
+    )
 
 
 def unauthenticated(request: Request) -> GcsError:
@@ -82,14 +98,8 @@ def unauthenticated(request: Request) -> GcsError:
         text = "Authentication required." if xml else "Invalid Credentials"
         return GcsError(401, text, reason="authError", place=place)
     try:
-        permission, _ = permission_of(request) or ("", "")
+        needed = permissions_of(request)
     except GcsError:
-        permission = ""
-    permission = permission or "storage.objects.get"
-    kind = "bucket" if ".buckets." in permission or permission.endswith(".list") else "object"
-    return GcsError(
-        403 if xml else 401,
-        f"Anonymous caller does not have {permission} access to the Google Cloud Storage {kind}. Permission "
-        f"'{permission}' denied on resource (or it may not exist).",
-        place=place,
-    )
+        needed = []
+    permission = needed[0][0] if needed else "storage.objects.get"
+    return no_access("Anonymous caller", permission, 403 if xml else 401, place)

@@ -13,7 +13,8 @@ from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.listing import PAGE_LIMIT, Listing, Page, list_page
 from tpuctl.sim.gcs.managed_folders import ManagedFolders
 from tpuctl.sim.gcs.methods import Call
-from tpuctl.sim.gcs.objects import ObjectStore, is_hierarchical
+from tpuctl.sim.gcs.objects import POLICY, ObjectStore, is_hierarchical
+from tpuctl.sim.gcs.roles import default_policy
 from tpuctl.sim.gcs.wire import (
     Data,
     GcsError,
@@ -41,7 +42,8 @@ _SENT_WITH_MEDIA: Mapping[str, str] = {
 class JsonMethods:
     """Answers calls; `handlers` has all methods that there are."""
 
-    def __init__(self, store: ObjectStore, granted: Callable[[list[str]], list[str]]) -> None:
+    def __init__(self, store: ObjectStore, granted: Callable[[str, list[str], str], list[str]]) -> None:
+        """`granted`: those of some permissions on a bucket that a caller has."""
         self._store = store
         self._folders = Folders(store)
         self._managed = ManagedFolders(store)
@@ -55,6 +57,7 @@ class JsonMethods:
             "buckets.list": self._list_buckets,
             "buckets.lockRetentionPolicy": self._lock_bucket,
             "buckets.patch": self._update_bucket,
+            "buckets.setIamPolicy": self._set_policy,
             "buckets.testIamPermissions": self._test_permissions,
             "buckets.update": self._update_bucket,
             "folders.delete": self._delete_folder,
@@ -132,11 +135,15 @@ class JsonMethods:
         return Response(204)
 
     def _get_policy(self, call: Call) -> Response:
-        return json_response(gcs_buckets.default_policy(self._store.get_bucket(call.bucket)))
+        bucket = self._store.get_bucket(call.bucket)
+        return _policy(call, self._store.find_policy(call.bucket) or default_policy(bucket))
+
+    def _set_policy(self, call: Call) -> Response:
+        return _policy(call, self._store.set_policy(call.bucket, call.body))
 
     def _test_permissions(self, call: Call) -> Response:
         self._store.get_bucket(call.bucket)
-        granted = self._granted(call.query.get("permissions", []))
+        granted = self._granted(call.request.caller, call.query.get("permissions", []), call.bucket)
         return json_response({"kind": "storage#testIamPermissionsResponse", "permissions": granted})
 
     def _service_account(self, _call: Call) -> Response:
@@ -346,6 +353,11 @@ def check_name(bucket: str, name: Any) -> ObjectName:
     return ObjectName(bucket, name)
 
 
+def _policy(call: Call, policy: Mapping[str, Any]) -> Response:
+    shown = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{call.bucket}"}
+    return json_response({**shown, **{key: policy[key] for key in ("version", "etag", "bindings")}})
+
+
 def _limit(call: Call) -> int:
     limit = int(call.query.get("maxResults", PAGE_LIMIT))
     return min(limit, PAGE_LIMIT) or PAGE_LIMIT
@@ -362,7 +374,7 @@ def storage_layout(bucket: Mapping[str, Any]) -> Data:
 
 
 def public_bucket(data: Data, request: Request) -> Data:
-    shown = {key: value for key, value in data.items() if key != "project"}
+    shown = {key: value for key, value in data.items() if key not in ("project", POLICY)}
     return {**shown, "selfLink": f"{base_url(request)}/storage/v1/b/{quote(data['name'], safe='')}"}
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from tpuctl.sim.gcs import buckets as gcs_buckets
 from tpuctl.sim.gcs import lifecycle as gcs_lifecycle
 from tpuctl.sim.gcs.content import Content, ContentFiles
+from tpuctl.sim.gcs.roles import changed_policy, default_policy
 from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, etag, seconds_of, timestamp
 
 SCHEMA = """
@@ -51,6 +52,8 @@ LIFECYCLE_EVERY_S = 60.0
 BATCH = 500
 WRITABLE = ("contentType", "contentEncoding", "contentLanguage", "contentDisposition", "cacheControl",
             "metadata", "customTime", "storageClass", "temporaryHold", "eventBasedHold")  # fmt: skip
+POLICY = "iamPolicy"
+"""In the data of a bucket, and never shown with them."""
 HOLDS: Mapping[str, str] = {"temporaryHold": "Temporary", "eventBasedHold": "Event-Based"}
 UNDONE: Mapping[str, str] = {
     "acl": "access control lists",
@@ -165,6 +168,23 @@ class ObjectStore:
             data = gcs_buckets.changed_bucket(old, patch, self.now())
             db.execute("UPDATE buckets SET data=? WHERE name=?", (json.dumps(data), name))
         return data
+
+    def find_policy(self, name: str) -> Data | None:
+        """Who may do what with the bucket, where somebody has said so."""
+        with self._lock:
+            row = self._db.execute("SELECT data FROM buckets WHERE name=?", (name,)).fetchone()
+        policy: Data | None = json.loads(row[0]).get(POLICY) if row else None
+        return policy
+
+    def set_policy(self, name: str, asked: Mapping[str, Any]) -> Data:
+        """Does not change the bucket's metageneration."""
+        with self.transaction() as db:
+            data = self.get_bucket(name)
+            change = int(data.get(POLICY, {}).get("change", 1)) + 1
+            policy = changed_policy(data.get(POLICY) or default_policy(data), asked, change)
+            data[POLICY] = {**policy, "change": change}
+            db.execute("UPDATE buckets SET data=? WHERE name=?", (json.dumps(data), name))
+        return policy
 
     def lock_bucket(self, name: str, conditions: Preconditions) -> Data:
         """For good: its retention policy can only grow from now on."""

@@ -1,6 +1,6 @@
 """Cloud Storage on a directory, for every client of its JSON or XML API, with every precondition honoured.
 
-Not there, and refused as such: access control, notifications, customer keys.
+Not there, and refused as such: access control lists, notifications, customer keys.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from pathlib import Path
 
 from tpuctl.sim.gcs.fields import parse_fields, select
 from tpuctl.sim.gcs.folders import Folders
+from tpuctl.sim.gcs.iam import no_access, permissions_of, resource
 from tpuctl.sim.gcs.json_api import JsonMethods, storage_layout
 from tpuctl.sim.gcs.methods import find_method, read_call
 from tpuctl.sim.gcs.objects import ObjectStore
+from tpuctl.sim.gcs.roles import permits
 from tpuctl.sim.gcs.uploads import UPLOADS, Uploads, is_session
 from tpuctl.sim.gcs.wire import Data, GcsError, not_implemented
 from tpuctl.sim.gcs.xml_api import XmlApi
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.status import ApiError
+from tpuctl.sim.world.iam import Access
 from tpuctl.sim.world.paths import TOKEN_PREFIX
 
 JSON, BATCH = "/storage/v1/", "/batch/storage/v1"
@@ -29,18 +32,19 @@ JSON_PATHS = (JSON, BATCH, *UPLOADS, DOWNLOADS)
 
 
 class GcsApi:
-    """Answers all of Cloud Storage. Thread-safe. `granted`: those of some permissions that the caller has."""
+    """Answers all of Cloud Storage. Thread-safe. `access`: who may do what; everybody everything without it."""
 
     def __init__(
         self,
         root: Path,
         *,
         now: Callable[[], float],
-        granted: Callable[[list[str]], list[str]] = list,
+        access: Access | None = None,
     ) -> None:
         self._store = ObjectStore(root, now)
         self.folders = Folders(self._store)
-        self._methods = JsonMethods(self._store, granted)
+        self._access = access
+        self._methods = JsonMethods(self._store, self._granted)
         self._uploads = Uploads(self._store, root / "uploads")
         self._xml = XmlApi(self._store, root / "parts")
 
@@ -48,14 +52,33 @@ class GcsApi:
         """Never raises for what a client sent; errors are answers in Google's form."""
         for bucket, now in self._store.follow_lifecycle():
             self._xml.parts.abort_old(bucket, now)
-        if not request.path.startswith(JSON_PATHS):
-            return self._xml.handle(request)
+        by_json = request.path.startswith(JSON_PATHS)
         try:
-            return self._answer_json(request)
+            self._check_permissions(request)
+            return self._answer_json(request) if by_json else self._xml.handle(request)
         except ApiError as error:
-            return GcsError.of(error).response()
+            refused = GcsError.of(error)
         except GcsError as error:
-            return error.response()
+            refused = error
+        return refused.response() if by_json else refused.xml_response()
+
+    def _check_permissions(self, request: Request) -> None:
+        """Raises ApiError or GcsError for what the caller may not do."""
+        for permission, bucket in permissions_of(request):
+            if self._access is not None:
+                self._access.check_permission(permission, resource(bucket))
+            if not self._permits(request.caller, permission, bucket):
+                raise no_access(request.caller, permission, 403)
+
+    def _permits(self, caller: str, permission: str, bucket: str) -> bool:
+        """By the bucket's policy, which binds service accounts once somebody has set one."""
+        policy = self._store.find_policy(bucket) if caller else None
+        return policy is None or permits(policy, caller, permission)
+
+    def _granted(self, caller: str, permissions: list[str], bucket: str) -> list[str]:
+        """Those of some permissions that the caller has."""
+        known = permissions if self._access is None else self._access.granted(permissions)
+        return [each for each in known if self._permits(caller, each, bucket)]
 
     def _handle_part(self, request: Request) -> Response:
         """A call in a batch, which may carry the whole address under which the client knows the API."""

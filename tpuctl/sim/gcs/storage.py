@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpuctl.errors import BugError
 from tpuctl.sim.gcs.folders import Folders
-from tpuctl.sim.gcs.iam import bucket_of, permission_of, unauthenticated
+from tpuctl.sim.gcs.iam import bucket_of, unauthenticated
 from tpuctl.sim.gcs.server import JSON_PATHS, GcsApi
 from tpuctl.sim.gcs.uploads import is_session
 from tpuctl.sim.gcs.wire import Data, GcsError
@@ -33,7 +33,7 @@ class Storage:
 
     def _open(self) -> GcsApi:
         self._root.mkdir(parents=True, exist_ok=True)
-        api = GcsApi(self._root, now=self._now, granted=self._world.access.granted)
+        api = GcsApi(self._root, now=self._now, access=self._world.access)
         query = {"project": [self._world.options.project]}
         made = api.handle(
             Request(
@@ -55,9 +55,6 @@ class Storage:
         path = self._path(bucket_of(request))
         try:
             self.admit(method, path.id, token=self.needs_token(request))
-            needed = permission_of(request)
-            if needed is not None:
-                self._world.access.check_permission(*needed)
             answer = self._api.handle(request)
         except ApiError as error:
             answer = _refusal(request, GcsError.of(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import email.message
 import email.parser
 import email.policy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 from tpuctl.sim.wire.messages import Request, Response
@@ -30,7 +30,7 @@ def handle_batch(request: Request, handle: Callable[[Request], Response]) -> Res
     """Answers every call of the batch by `handle`, which must not raise ApiError. Raises INVALID_ARGUMENT."""
     parts = []
     for part in _parts(request):
-        answer = handle(_inner(part, request.headers))
+        answer = handle(_inner(part, request))
         reply = [
             f"--{_BOUNDARY}",
             "Content-Type: application/http",
@@ -57,7 +57,7 @@ def _parts(request: Request) -> list[email.message.Message]:
     return [part for part in parts if isinstance(part, email.message.Message)]
 
 
-def _inner(part: email.message.Message, outer: Mapping[str, str]) -> Request:
+def _inner(part: email.message.Message, outer: Request) -> Request:
     """The call in a part: a request line, headers, an empty line and a body."""
     payload = part.get_payload(decode=True)
     head, _, body = (payload if isinstance(payload, bytes) else b"").replace(b"\r\n", b"\n").partition(b"\n\n")
@@ -69,4 +69,5 @@ def _inner(part: email.message.Message, outer: Mapping[str, str]) -> Request:
         raise ApiError(Code.INVALID_ARGUMENT, f"Failed to parse batch request, error: {error}") from error
     headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
     query = parse_qs(url.query, keep_blank_values=True)
-    return Request(verb, url.path, query, {**outer, **headers}, body.strip(b"\n"))
+    all_headers = {**outer.headers, **headers}
+    return Request(verb, url.path, query, all_headers, body.strip(b"\n"), caller=outer.caller)

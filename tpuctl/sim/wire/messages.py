@@ -22,6 +22,8 @@ class Request:
     headers: Mapping[str, str]
     body: bytes = b""
     spooled: mmap | None = None
+    caller: str = ""
+    """The service account that calls; empty for the user."""
 
     @property
     def content(self) -> memoryview:

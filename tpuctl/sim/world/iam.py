@@ -6,6 +6,9 @@ Everything is allowed until a standing fault takes it away; refusals have the bo
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 
 from tpuctl.sim.wire.messages import Request, Response
@@ -54,6 +57,24 @@ def permission_of(rpc: str) -> str:
     if known is not None:
         return known
     return f"tpu.{'nodes' if collection == 'queuedResources' else collection.lower()}.{verb}"
+
+
+def account_token(token: str, account: str) -> str:
+    """What a service account's credentials are in a simulator whose user has `token`."""
+    signed = hmac.new(token.encode(), account.encode(), hashlib.sha256).hexdigest()
+    return f"{urlsafe_b64encode(account.encode()).decode()}.{signed}"
+
+
+def caller_of(token: str, given: str) -> str | None:
+    """Whose credentials were given: a service account, or the user, who is ""; None for nobody's."""
+    if hmac.compare_digest(given.encode(), token.encode()):
+        return ""
+    try:
+        account = urlsafe_b64decode(given.partition(".")[0]).decode()
+    except ValueError:
+        return None
+    known = hmac.compare_digest(given.encode(), account_token(token, account).encode())
+    return account if known else None
 
 
 class Access:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tpuctl.lib.names import region_of
 from tpuctl.sim.hosts.metadata import Value
 from tpuctl.sim.world.data_disks import disk_metadata
-from tpuctl.sim.world.iam import PROJECT_NUMBER
+from tpuctl.sim.world.iam import PROJECT_NUMBER, account_token
 from tpuctl.sim.world.state import Kernel, Node
 
 TOKEN_LIFE_S = 3599
@@ -91,7 +91,11 @@ def _service_account(kernel: Kernel, node: Node) -> dict[str, Value]:
         "email": email,
         "identity": "",
         "scopes": tuple(account.get("scope") or SCOPES),
-        "token": {"access_token": kernel.token, "expires_in": TOKEN_LIFE_S, "token_type": "Bearer"},
+        "token": {
+            "access_token": account_token(kernel.token, email),
+            "expires_in": TOKEN_LIFE_S,
+            "token_type": "Bearer",
+        },
     }
     return {
         f"instance/service-accounts/{name}/{key}": value

@@ -1,0 +1,107 @@
+"""Roles in the policies of buckets: what they hold, and which policies can be set. Pure.
+
+https://cloud.google.com/storage/docs/access-control/iam-roles, as far as the simulator has the permissions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tpuctl.sim.gcs.wire import Data, GcsError, etag, invalid, not_implemented
+
+_FOLDERS = ("storage.folders.*", "storage.managedFolders.*")
+_READ_FOLDERS = tuple(
+    f"storage.{kind}.{verb}" for kind in ("folders", "managedFolders") for verb in ("get", "list")
+)
+_WRITE = (
+    "storage.objects.create",
+    "storage.objects.delete",
+    "storage.objects.restore",
+    "storage.multipartUploads.*",
+)
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "roles/storage.admin": ("storage.*",),
+    "roles/storage.bucketViewer": ("storage.buckets.get", "storage.buckets.list"),
+    "roles/storage.folderAdmin": _FOLDERS,
+    "roles/storage.legacyBucketOwner": (
+        *("storage.buckets.get", "storage.buckets.update", "storage.buckets.*IamPolicy"),
+        *("storage.objects.list", *_WRITE, *_FOLDERS),
+    ),
+    "roles/storage.legacyBucketReader": (
+        *("storage.buckets.get", "storage.objects.list", "storage.multipartUploads.list", *_READ_FOLDERS),
+    ),
+    "roles/storage.legacyBucketWriter": ("storage.buckets.get", "storage.objects.list", *_WRITE, *_FOLDERS),
+    "roles/storage.legacyObjectOwner": (
+        *("storage.objects.get", "storage.objects.update", "storage.objects.*IamPolicy"),
+    ),
+    "roles/storage.legacyObjectReader": ("storage.objects.get",),
+    "roles/storage.objectAdmin": ("storage.objects.*", "storage.multipartUploads.*", *_FOLDERS),
+    "roles/storage.objectCreator": (
+        *("storage.objects.create", "storage.folders.create", "storage.managedFolders.create"),
+        *(f"storage.multipartUploads.{verb}" for verb in ("abort", "create", "listParts")),
+    ),
+    "roles/storage.objectUser": (
+        *(
+            f"storage.objects.{verb}"
+            for verb in ("create", "delete", "get", "list", "move", "restore", "update")
+        ),
+        *("storage.multipartUploads.*", *_FOLDERS),
+    ),
+    "roles/storage.objectViewer": ("storage.objects.get", "storage.objects.list", *_READ_FOLDERS),
+}
+"""Permissions of each role, as patterns of the shell."""
+_MEMBER = re.compile(
+    r"allUsers|allAuthenticatedUsers|(deleted:)?(user|serviceAccount|group|domain|principal|principalSet|"
+    r"projectOwner|projectEditor|projectViewer):\S+"
+)
+_PUBLIC = ("allUsers", "allAuthenticatedUsers")
+
+
+def default_policy(bucket: Mapping[str, Any]) -> Data:
+    """What everybody may do with a new bucket."""
+    project = bucket.get("project") or ""
+    teams = [f"projectEditor:{project}", f"projectOwner:{project}"]
+    viewers = [f"projectViewer:{project}"]
+    bindings = (("OWNER", teams), ("READER", viewers))
+    roles = {"OWNER": "roles/storage.legacyBucketOwner", "READER": "roles/storage.legacyBucketReader"}
+    return {
+        "version": 1,
+        "etag": "CAE=",
+        "bindings": [{"role": roles[role], "members": members} for role, members in bindings],
+    }
+
+
+def changed_policy(old: Mapping[str, Any], asked: Mapping[str, Any], change: int) -> Data:
+    """The policy that `asked` describes, for who knows the old one. Raises GcsError."""
+    if asked.get("etag") not in (None, "", old["etag"]):
+        raise GcsError(412, "At least one of the pre-conditions you specified did not hold.")
+    bindings: dict[str, list[str]] = {}
+    for binding in asked.get("bindings") or []:
+        role, members = str(binding.get("role") or ""), binding.get("members") or []
+        if binding.get("condition"):
+            raise not_implemented("conditions of roles (bindings.condition)")
+        if re.match("(projects|organizations)/", role):
+            raise not_implemented(f"roles of your own ({role})")
+        if role not in ROLES:
+            raise invalid(f"Role {role} is not supported for this resource.")
+        wrong = [each for each in members if not _MEMBER.fullmatch(each)]
+        if wrong:
+            raise invalid(f"Invalid argument: The member {wrong[0]} is of an unknown type.")
+        known = bindings.setdefault(role, [])
+        known += [each for each in members if each not in known]
+    shown = [{"role": role, "members": members} for role, members in sorted(bindings.items()) if members]
+    return {"version": 1, "etag": etag(change), "bindings": shown}
+
+
+def permits(policy: Mapping[str, Any], account: str, permission: str) -> bool:
+    """Whether a service account has a permission by a role in the policy."""
+    members = {f"serviceAccount:{account}", *_PUBLIC}
+    return any(
+        fnmatchcase(permission, pattern)
+        for binding in policy["bindings"]
+        if members & set(binding["members"])
+        for pattern in ROLES[binding["role"]]
+    )
