@@ -53,6 +53,13 @@ def test_a_slice_whose_record_was_lost_is_reaped_after_a_yes(session):
     store.close()
     rows = session.json("ls")
     assert [(row["name"], row["state"]) for row in rows] == [("mine-1", "unwanted")]
+    said = "no slice wants it: tpuctl reap"
+    assert f"mine-1 in us-central2-b: {said}" in session.type("bill", status=1).stderr
+    [line] = json.loads(session.type("bill", "--json", status=1).stdout)["paid"]
+    assert line["note"].endswith(said)
+    found = json.loads(session.type("doctor", "--json", status=None).stdout)["findings"]
+    [told] = [each for each in found if each["check"] == "tpus"]
+    assert (told["level"], told["fix"]) == ("warning", "tpuctl reap")
     dry = session.type("reap", "--dry-run")
     assert "delete" in dry.stdout
     session.type("reap", status=2)

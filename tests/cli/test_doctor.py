@@ -24,7 +24,7 @@ from tests.support.spool import Spool
 ZONE = "us-central2-b"
 CHECKS = {
     *("credentials", "clock", "apis", "permissions", "tpu quota", "side quotas", "ssh key", "os login"),
-    *("vpc", "buckets", "disks", "store", "watchdog", "tools"),
+    *("vpc", "buckets", "tpus", "disks", "store", "watchdog", "tools"),
 }
 
 

@@ -23,8 +23,10 @@ from tpuctl.doctor.facts import Facts, StoreRecords, Wanted
 from tpuctl.doctor.finding import Finding, fold_unread
 from tpuctl.doctor.quotas import side_findings
 from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
+from tpuctl.inventory.reap import Survey
+from tpuctl.inventory.resources import Fate, Judged
 from tpuctl.lib.result import Reading
-from tpuctl.model.cloud import QueuedState, Tier
+from tpuctl.model.cloud import CloudResource, QueuedState, ResourceKind, Tier
 from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, parse_tpu_quota
@@ -69,6 +71,7 @@ def facts(**changes: Any) -> Facts:
             )
         },
         "clock_ahead": Reading(0.3),
+        "survey": Reading(Survey((), ())),
         "unused_disks": Reading(UnusedDisks()),
         "keys": Reading(KeyFacts("/home/ada/key", 0o600)),
         "tools": Reading((ToolFacts("python", "3.11.7", "runs tpuctl"),)),
@@ -100,7 +103,18 @@ def test_where_everything_is_well_nothing_is_found():
 
 
 @pytest.mark.parametrize(
-    "field", ["unused_disks", "services", "permissions", "tpu_quotas", "clock_ahead", "keys", "tools", "store"]
+    "field",
+    [
+        "survey",
+        "unused_disks",
+        "services",
+        "permissions",
+        "tpu_quotas",
+        "clock_ahead",
+        "keys",
+        "tools",
+        "store",
+    ],
 )
 def test_what_could_not_be_read_is_a_warning_with_its_hint(field):
     found = [each for each in examine(facts(**{field: UNREAD})) if each.level != "ok"]
@@ -385,3 +399,17 @@ def test_a_fleet_with_disks_and_secrets_needs_their_roles():
         "roles/secretmanager.secretAccessor",
     ]
     assert "compute.disks.create" in found[0].what
+
+
+def test_a_tpu_that_no_slice_wants_is_told_with_what_deletes_it():
+    plain, writing = (
+        Judged(CloudResource(ResourceKind.NODE, name, ZONE), Fate.DELETE, "big was taken down", writes)
+        for name, writes in (("big-1", ()), ("big-2", ("data",)))
+    )
+    wanted = Judged(CloudResource(ResourceKind.NODE, "big-3", ZONE), Fate.WANTED, "big is wanted")
+    found = examine(facts(survey=Reading(Survey((plain, writing, wanted), ()))))
+    told = [(each.what, each.fix) for each in found if each.check == "tpus"]
+    assert told == [
+        (f"no slice wants big-1 in {ZONE}: big was taken down", "tpuctl reap"),
+        (f"no slice wants big-2 in {ZONE}: big was taken down", "tpuctl reap --force"),
+    ]

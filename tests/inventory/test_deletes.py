@@ -12,22 +12,23 @@ from tests.support.jobs import SPEC, bring_up, limit
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.inventory.orphans import collect_obsolete
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
 from tpuctl.model.disks import DataDisk, DiskMode
-from tpuctl.model.records import SliceState
+from tpuctl.model.records import Desired, SliceState
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.verdict import Blocked
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.take_down import end_slice, take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
+from tpuctl.slices.orphans import collect_obsolete, find_obsolete
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.state.repository import Versioned, get_slice, load_slices, save
-from tpuctl.views.slices import decisions
+from tpuctl.views.slices import decisions, describe_condition
+from tpuctl.watch.heartbeat import PassLine
 from tpuctl.watch.reconciler import run_pass
 
 ZONE = SPEC.zone
@@ -209,7 +210,7 @@ def test_what_is_adopted_after_a_pass_read_the_records_is_kept_by_it(place, serv
     before = load_slices(services)
     taken_over(services, "big-1")
     listed = services.cloud.list_nodes().items, services.cloud.list_queued().items
-    [end] = collect_obsolete(services, *listed, before)
+    [end] = collect_obsolete(services, find_obsolete(*listed, before, services.store.identity()))
     assert (end.deleted, "wants it after all" in end.why) == (False, True)
     assert standing(place) == ["big-1"]
 
@@ -319,14 +320,49 @@ def test_what_can_write_a_disk_is_reaped_with_force_only(place, services, queued
     assert [row["action"] for row in decisions(services, "big")][-2:] == ["unsaved", "reap"]
 
 
-def test_a_pass_leaves_what_can_write_a_disk_to_a_person(place, services) -> None:
+def left_behind(place: MemoryPlace, services: MemoryServices) -> None:
+    """The first life of `big` is there although its record is at the second; its host can write a disk."""
     bring_up(services, "big", queued=False)
     stored = get_slice(services, "big")
     life = replace(stored.record.incarnation, number=2, cloud_name="big-2")
-    save(services, stored, replace(stored.record, incarnation=life, last_incarnation=2))
+    gone = replace(stored.record, incarnation=life, last_incarnation=2, state=SliceState.GONE)
+    save(services, stored, replace(gone, desired=Desired.DOWN))
     services.cloud = Writable(services.cloud)
-    nodes = services.cloud.list_nodes().items
-    [found] = collect_obsolete(services, nodes, (), [get_slice(services, "big")])
-    assert not found.deleted
-    assert found.why == "not deleted: its hosts, which nobody can ask, can write data; tpuctl reap --force"
+
+
+def a_pass(place: MemoryPlace, cloud: Any, **machine: Any) -> list[PassLine]:
+    watchdog = place.machine(**machine)
+    watchdog.cloud = cloud
+    place.clock.advance(60.0)
+    return run_pass(watchdog)
+
+
+def test_a_pass_collects_what_can_write_a_disk_once_its_hosts_have_proved_that_nothing_is_lost(place, services):
+    left_behind(place, services)
+    lines = a_pass(place, services.cloud)
+    assert [(line.subject, line.result) for line in lines] == [("big-1", "done")]
+    a_pass(place, services.cloud)
+    assert standing(place) == []
+    assert [row["action"] for row in decisions(services, "big")][-1] == "collect"
+
+
+def test_what_can_write_a_disk_and_is_silent_is_left_to_a_person_who_is_told_until_it_is_gone(place, services):
+    left_behind(place, services)
+    for _ in range(3):
+        lines = a_pass(place, services.cloud, reaches=lambda _: False)
+        assert [(line.subject, line.result) for line in lines] == [("big-1", "blocked")]
+    assert (
+        "not deleted: its hosts can write data: worker 0-1 does not answer; tpuctl reap --force" in lines[0].why
+    )
     assert standing(place) == ["big-1"]
+    told = [row["reason"] for row in decisions(services, "big") if row["action"] == "orphan"]
+    assert len(told) == 1
+    assert told[0].startswith("big-1 in us-central2-b stays and costs: its hosts can write data")
+    assert "`tpuctl reap --force` deletes it" in describe_condition(services, "big")
+    place.clock.advance(30 * 86_400.0)
+    assert a_pass(place, services.cloud, reaches=lambda _: False)[0].result == "blocked"
+    doomed, caller = survey(services).of(Fate.DELETE), caller_of(services, all_users=False)
+    reap(services, doomed, caller, deadline=services.clock.now() + 1200, may_lose=True)
+    a_pass(place, services.cloud)
+    assert get_slice(services, "big").record.orphans == ()
+    assert describe_condition(services, "big") == ""

@@ -18,6 +18,8 @@ from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, p
 from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.doctor.store import judge_shared, shared_findings
 from tpuctl.errors import BILLING_DISABLED, TpuctlError, TransientError
+from tpuctl.inventory.reap import Survey
+from tpuctl.inventory.resources import Fate
 from tpuctl.lib.names import region_of
 from tpuctl.lib.result import Reading
 from tpuctl.lib.shell import quote
@@ -282,6 +284,16 @@ def _judge_bucket(facts: Facts, bucket: str, setting: str, reading: Reading[Buck
     return (problem if len(away) == len(zones) else warning)(what, fix)
 
 
+def check_tpus(_: Facts, survey: Survey) -> list[Finding]:
+    """Every TPU of ours is wanted by a slice; the others cost as much."""
+    unread = [not_checked(TransientError(f"{zone} could not be read")) for zone in survey.unread]
+    found = [
+        warning(f"no slice wants {each.found.name} in {each.found.location}: {each.why}", each.command)
+        for each in survey.of(Fate.DELETE)
+    ]
+    return [*found, *unread] or [ok("none of yours is unwanted")]
+
+
 def check_disks(_: Facts, unused: UnusedDisks) -> list[Finding]:
     """Disks of ours are used by somebody; no grant covers them."""
     where = ", ".join(unused.unread)
@@ -420,6 +432,7 @@ CHECKS = (
     Check("os login", check_os_login, needs="project"),
     Check("vpc", check_network),
     Check("buckets", check_buckets),
+    Check("tpus", check_tpus, needs="survey"),
     Check("disks", check_disks, needs="unused_disks"),
     Check("store", check_store),
     Check("watchdog", check_watchdog),

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from tpuctl.disks.unused import UnusedDisks
 from tpuctl.errors import DamagedRecordError
+from tpuctl.inventory.reap import Survey
 from tpuctl.lib.result import Reading
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Tier
@@ -84,6 +85,8 @@ class Facts(Struct, frozen=True):
     holdings: Reading[tuple[Holding, ...]]
     regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]
     clock_ahead: Reading[float]
+    survey: Reading[Survey]
+    """Of all TPUs; empty where there is no store yet."""
     unused_disks: Reading[UnusedDisks]
     keys: Reading[KeyFacts]
     tools: Reading[tuple[ToolFacts, ...]]

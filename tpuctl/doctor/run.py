@@ -18,6 +18,7 @@ from tpuctl.doctor.store import STORE_PERMISSIONS
 from tpuctl.engine.ports import Machine
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, TransientError
+from tpuctl.inventory.reap import Survey, survey
 from tpuctl.lib.names import region_of
 from tpuctl.lib.parallel import read_all
 from tpuctl.lib.result import Reading
@@ -71,6 +72,7 @@ def check_up(
         "firewall": partial(services.project_api.firewall, wanted.network),
         "tpu_quotas": services.project_api.tpu_quotas,
         "holdings": partial(_all_holdings, services, catalog),
+        "survey": partial(_survey, services, store),
         "unused_disks": partial(_unused_disks, services, store),
         **buckets,
         **_looks_at_shared(services, wanted),
@@ -137,11 +139,19 @@ def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
     return holdings
 
 
+def _survey(services: Services, store: Reading[StoreFacts]) -> Survey:
+    return survey(services) if _is_there(store) else Survey((), ())
+
+
 def _unused_disks(services: Services, store: Reading[StoreFacts]) -> UnusedDisks:
-    """Empty where there is no store yet: reading facts does not create one."""
+    return unused_disks(services) if _is_there(store) else UnusedDisks()
+
+
+def _is_there(store: Reading[StoreFacts]) -> bool:
+    """Whether there is a store yet: reading facts does not create one. Raises where it cannot be used."""
     if store.value is None or not store.value.usable:
         raise TpuctlError("the store is not opened in the state in which it is")
-    return unused_disks(services) if store.value.exists else UnusedDisks()
+    return store.value.exists
 
 
 def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecords:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tpuctl.engine.services import Services
 from tpuctl.inventory.ownership import Claim, Refusal, check_ownership
 from tpuctl.inventory.resources import written_disks
-from tpuctl.model.cloud import CloudResource, ResourceKind
+from tpuctl.model.cloud import CloudResource, NodeInfo, ResourceKind
 
 Decide = Callable[[CloudResource], Refusal | None]
 """The caller's last word on what was read: writes the decision down, or says why it is not to be."""
@@ -22,14 +22,19 @@ def find_tpu(services: Services, found: CloudResource) -> CloudResource | None:
     return None if node is None else node.resource
 
 
-def find_written(services: Services, found: CloudResource) -> tuple[str, ...]:
-    """The disks that the hosts of a TPU can write, by what its nodes list now."""
+def find_nodes(services: Services, found: CloudResource) -> list[NodeInfo]:
+    """The nodes of a TPU that are there now."""
     names: tuple[str, ...] = (found.name,)
     if found.kind is ResourceKind.QUEUED:
         queued = services.cloud.find_queued(found.location, found.name)
         names = queued.node_ids if queued is not None else ()
     nodes = [services.cloud.find_node(found.location, name) for name in names]
-    return tuple(disk for node in nodes if node is not None for disk in written_disks(node))
+    return [node for node in nodes if node is not None]
+
+
+def find_written(services: Services, found: CloudResource) -> tuple[str, ...]:
+    """The disks that the hosts of a TPU can write, by what its nodes list now."""
+    return tuple(disk for node in find_nodes(services, found) for disk in written_disks(node))
 
 
 def delete_tpu(services: Services, first: CloudResource, claim: Claim, decide: Decide) -> Refusal | None:

@@ -18,7 +18,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_tpu, find_tpu, find_written
 from tpuctl.inventory.ownership import Claim, Refusal
-from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge, written_disks
+from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge, listed_nodes, written_disks
 from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import (
@@ -27,7 +27,6 @@ from tpuctl.model.cloud import (
     STORE_LABEL,
     CloudResource,
     NodeInfo,
-    ResourceKind,
 )
 from tpuctl.model.records import SliceRecord
 from tpuctl.state.journal import record_decision
@@ -89,13 +88,7 @@ def _with_writes(judged: Judged, nodes: Iterable[NodeInfo]) -> Judged:
     found = judged.found
     if judged.fate is not Fate.DELETE:
         return judged
-    queued = found.kind is ResourceKind.QUEUED
-    own = [
-        node
-        for node in nodes
-        if node.zone == found.location and found.name == (node.queued_resource if queued else node.name)
-    ]
-    writes = tuple(disk for node in own for disk in written_disks(node))
+    writes = tuple(disk for node in listed_nodes(found, nodes) for disk in written_disks(node))
     if not writes:
         return judged
     why = f"{judged.why}; only with --force, for its hosts can write {', '.join(writes)}"

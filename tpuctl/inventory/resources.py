@@ -19,6 +19,7 @@ from tpuctl.model.cloud import (
     NodeInfo,
     NodeState,
     QueuedInfo,
+    ResourceKind,
 )
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import Desired, SliceRecord, SliceState
@@ -45,6 +46,11 @@ class Judged(Struct, frozen=True):
     fate: Fate
     why: str
     writes: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What deletes it, where nobody wants it."""
+        return "tpuctl reap --force" if self.writes else "tpuctl reap"
 
 
 class Caller(Struct, frozen=True):
@@ -73,6 +79,13 @@ def written_disks(node: NodeInfo) -> tuple[str, ...]:
     parts = [part for part in (node.parts or (node,)) if part.state not in _NO_HOSTS]
     disks = (disk for part in parts for disk in part.data_disks)
     return tuple(dict.fromkeys(disk.name for disk in disks if disk.mode is DiskMode.READ_WRITE))
+
+
+def listed_nodes(found: CloudResource, nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
+    """Those of `nodes` that go with a TPU."""
+    queued = found.kind is ResourceKind.QUEUED
+    of_zone = (node for node in nodes if node.zone == found.location)
+    return [node for node in of_zone if found.name == (node.queued_resource if queued else node.name)]
 
 
 def gather(nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]) -> list[CloudResource]:

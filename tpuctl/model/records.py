@@ -156,6 +156,16 @@ class Lifetime(Struct, frozen=True):
     """The span that ends at `expires_at`, as it was asked for."""
 
 
+class Orphan(Struct, frozen=True):
+    """A TPU of an earlier life of a slice that passes leave to a person, for its hosts can write a disk: why,
+    and since when that is known. It costs as any other."""
+
+    zone: str
+    name: str
+    since: float
+    why: str
+
+
 class SliceRecord(Struct, frozen=True):
     """One slice. `last_incarnation` only grows, also through `down` and a later `up`."""
 
@@ -185,6 +195,7 @@ class SliceRecord(Struct, frozen=True):
     """Those of `zones` that will never serve this request, until it is asked for again."""
     any_user: bool = False
     """`down --all-users` was said of it: it goes whoever's label it carries."""
+    orphans: tuple[Orphan, ...] = ()
 
     @property
     def key(self) -> str:

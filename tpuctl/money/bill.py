@@ -6,10 +6,11 @@ doing anything (a queued request, a node that starts) counts as if it were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
@@ -99,6 +100,19 @@ def make_bill(
     dark = sorted(census.nodes.unreachable | census.queued.unreachable)
     unread = [Unread(f"TPUs in {zone}", "the zone could not be read") for zone in dark]
     return Bill(tuple(lines), (*unread, *census.unread))
+
+
+def with_notes(bill: Bill, notes: Mapping[tuple[str, str], str]) -> Bill:
+    """The bill with what is to be said of some TPUs, by location and name."""
+    noted = (
+        replace(line, note=f"{line.note}; {notes[place]}") if (place := _place(line)) in notes else line
+        for line in bill.lines
+    )
+    return replace(bill, lines=tuple(noted))
+
+
+def _place(line: BillLine) -> tuple[str, str]:
+    return line.resource.location, line.resource.name
 
 
 def tpu_lines(

@@ -142,6 +142,11 @@ class CloudInventory:
         info = self._find_info(stored.record)
         return Observation(stored, classify_slice(stored.record, info, store_id), info)
 
+    def absent(self, zone: str, name: str) -> bool:
+        """Whether neither a node nor a request has this name, by lists that were read."""
+        unread = bool(self.unread) or zone in self.unreachable
+        return not unread and (zone, name) not in self.nodes and (zone, name) not in self.queued
+
     def _find_info(self, record: SliceRecord) -> SliceInfo:
         incarnation, zone = record.incarnation, record.spec.zone
         if incarnation is None or record.state is SliceState.GONE:

@@ -39,6 +39,20 @@ def remark(record: SliceRecord, cloud: str, *, why: bool = True) -> str:
     `cloud` is a word of `cloud_word`, or empty when the cloud was not asked. `why`: with the reason of a
     refusal, which `status` has told already.
     """
+    return "; ".join(filter(None, (_of_state(record, cloud, why=why), _orphans(record))))
+
+
+def _orphans(record: SliceRecord) -> str:
+    if not record.orphans:
+        return ""
+    names = ", ".join(f"{each.name} in {each.zone}" for each in record.orphans)
+    return (
+        f"{names} of an earlier life of {record.name} is still there and costs: {record.orphans[0].why}; "
+        "`tpuctl reap --force` deletes it with what may be lost"
+    )
+
+
+def _of_state(record: SliceRecord, cloud: str, *, why: bool) -> str:
     name, state = record.name, record.state
     if state is SliceState.REMOVED:
         return _removed(record, cloud)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec import Struct
@@ -10,12 +9,11 @@ from msgspec import Struct
 from tpuctl.engine.ports import Document
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
-from tpuctl.errors import DamagedRecordError, LeaseHeldError, StaleRecordError, TpuctlError
+from tpuctl.errors import DamagedRecordError, TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S
-from tpuctl.inventory.orphans import collect_obsolete
 from tpuctl.model import timeouts
 from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
-from tpuctl.model.verdict import Blind, Blocked, Done, Failed
+from tpuctl.model.verdict import Blocked
 from tpuctl.runs.active import never_began
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import step_run_and_slice
@@ -26,6 +24,7 @@ from tpuctl.slices.desired import goes_after_run, request_down
 from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
 from tpuctl.slices.leaving import Written
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
+from tpuctl.slices.orphans import Obsolete, collect_obsolete, find_obsolete, forget_orphans
 from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
 from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.reconcile import advance_slice
@@ -38,9 +37,8 @@ from tpuctl.watch.fair_share import Demand, share_hosts
 from tpuctl.watch.grant_expiry import announce_grant_ends
 from tpuctl.watch.heartbeat import PassLine, PassResult
 from tpuctl.watch.lifetime import apply_lifetime, read_activity
+from tpuctl.watch.pass_lines import guarded, guarded_lines, line_of, that_say
 from tpuctl.watch.pause import paused_why
-
-_log = logging.getLogger(__name__)
 
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""
@@ -95,8 +93,8 @@ def _confirm_stops(services: Services, runs: Collection[RunRecord]) -> list[Pass
 
 def _of_interest(record: SliceRecord, now: float) -> bool:
     """Whether the cloud may show something of a slice: also of one that is gone, if the effect of its last
-    create may come late. Nobody else would find that."""
-    if record.state is not SliceState.GONE:
+    create may come late, or some life of it is left. Nobody else would find that."""
+    if record.state is not SliceState.GONE or record.orphans:
         return True
     called_at = record.incarnation.create_called_at if record.incarnation else None
     return called_at is not None and now < called_at + timeouts.LATE_EFFECT_S
@@ -154,11 +152,13 @@ class _Pass:
         self._admitted: Collection[str] = ()
 
     def work(self) -> list[PassLine]:
-        lines = [*_guarded_lines("collecting", self._collected), *_guarded_lines("grants", self._grant_news)]
         with_run = {run.slice_name for run in self._runs}
         now = self._services.store.now()
         planned = {stored.record.name: self._plan(stored, now) for stored in self._slices}
-        self._admitted = share_hosts(self._waiting(planned, with_run), now)
+        obsolete = self._obsolete()
+        self._admitted = share_hosts(self._waiting(planned, obsolete, with_run), now)
+        lines = guarded_lines("collecting", lambda: self._collected(obsolete))
+        lines += guarded_lines("grants", self._grant_news)
         for stored in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
             one = planned[stored.record.name]
             if stored.record.name not in with_run and not self._at_rest(one):
@@ -169,10 +169,15 @@ class _Pass:
         lines += [self._run_line(run, planned.get(run.slice_name)) for run in self._runs]
         return lines
 
-    def _waiting(self, planned: Mapping[str, _PlannedSlice], with_run: Collection[str]) -> list[Demand]:
+    def _waiting(
+        self,
+        planned: Mapping[str, _PlannedSlice],
+        obsolete: Iterable[Obsolete],
+        with_run: Collection[str],
+    ) -> list[Demand]:
         """All whose hosts are to be connected to: runs, slices in doubt, those that idleness ends, and those
-        that go with what their hosts write."""
-        found = []
+        that go with what their hosts write, earlier lives among them."""
+        found = [Demand(each.key, each.hosts) for each in obsolete if each.hosts]
         for one in planned.values():
             record = one.observation.record
             if record.name in with_run:
@@ -196,14 +201,21 @@ class _Pass:
                 said = send_keys(self._services, name, machines)
                 return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
-            lines.append(_guarded(name, work))
-        return _that_say(lines)
+            lines.append(guarded(name, work))
+        return that_say(lines)
 
-    def _collected(self) -> list[PassLine]:
+    def _obsolete(self) -> list[Obsolete]:
         nodes, queued = self._inventory.nodes.values(), self._inventory.queued.values()
-        found = collect_obsolete(self._services, nodes, queued, self._slices)
+        return find_obsolete(tuple(nodes), queued, self._slices, self._services.store.identity())
+
+    def _collected(self, obsolete: Collection[Obsolete]) -> list[PassLine]:
+        forget_orphans(self._services, self._slices, self._inventory)
+        later = [each for each in obsolete if each.hosts and each.key not in self._admitted]
+        lines = [PassLine(each.found.name, PassResult.LATER, LATER, acted=False) for each in later]
         results = {True: PassResult.DONE, False: PassResult.BLOCKED}
-        return [PassLine(each.name, results[each.deleted], each.why, acted=each.deleted) for each in found]
+        for each in collect_obsolete(self._services, [each for each in obsolete if each not in later]):
+            lines.append(PassLine(each.name, results[each.deleted], each.why, acted=each.deleted))
+        return lines
 
     def _grant_news(self) -> list[PassLine]:
         news = announce_grant_ends(self._services, self._slices)
@@ -221,8 +233,8 @@ class _Pass:
                 said = apply_lifetime(self._services, record, ask=read_activity if may_ask else None)
                 return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
-            lines.append(_guarded(listed.name, work))
-        return _that_say(lines)
+            lines.append(guarded(listed.name, work))
+        return that_say(lines)
 
     def _revisits(self, with_run: Collection[str]) -> list[PassLine]:
         """Looks at the disks and mounts of ready slices. With a look at a run its hosts say how its mounts
@@ -239,8 +251,8 @@ class _Pass:
                     return PassLine(name, result, found.why, acted=False)
                 return self._steps(name, may_connect=True)
 
-            lines.append(_guarded(listed.name, work))
-        return _that_say(lines)
+            lines.append(guarded(listed.name, work))
+        return that_say(lines)
 
     def _plan(self, stored: Versioned[SliceRecord], now: float) -> _PlannedSlice:
         observation = self._inventory.observe(stored, self._services.store.identity())
@@ -282,12 +294,12 @@ class _Pass:
         if one.asks_to_leave and not may_connect:
             return PassLine(name, PassResult.LATER, LATER, acted=False)
         if goes_after_run(record):
-            return _guarded(name, lambda: self._last_steps(name, may_connect=may_connect))
+            return guarded(name, lambda: self._last_steps(name, may_connect=may_connect))
         if not one.moves:
-            return _line(name, Outcome(one.plan.verdict, acted=False), acted=False)
+            return line_of(name, Outcome(one.plan.verdict, acted=False), acted=False)
         if one.plan.effect is Effect.PROBE_HOSTS and not may_connect:
             return PassLine(name, PassResult.LATER, LATER, acted=False)
-        return _guarded(name, lambda: self._steps(name, may_connect=may_connect))
+        return guarded(name, lambda: self._steps(name, may_connect=may_connect))
 
     def _last_steps(self, name: str, *, may_connect: bool) -> PassLine:
         """Of a slice whose run, for which it waited, has ended: who asked for both is not there any more."""
@@ -322,7 +334,7 @@ class _Pass:
             line = self._repeat(run.id, run.slice_name, step, may_connect=may_connect)
             return _keep_logs(self._services, run.id, line) if may_connect else line
 
-        return _guarded(run.id, work)
+        return guarded(run.id, work)
 
     def _repeat(
         self, subject: str, slice_name: str, step: Callable[[], Outcome], *, may_connect: bool
@@ -335,45 +347,7 @@ class _Pass:
                 break
             if not may_connect and get_slice(self._services, slice_name).record.state in WITH_HOSTS:
                 return PassLine(subject, PassResult.LATER, JUST_UP, acted)
-        return _line(subject, outcome, acted)
-
-
-def _guarded(subject: str, work: Callable[[], PassLine]) -> PassLine:
-    try:
-        return work()
-    except (LeaseHeldError, StaleRecordError) as error:
-        return PassLine(subject, PassResult.BUSY, error.message, acted=False)
-    except TpuctlError as error:
-        return PassLine(subject, PassResult.FAILED, error.message, acted=False)
-    except Exception as error:  # noqa: BLE001 - a defect met on one subject must not leave the others unwatched
-        _log.exception("a pass met a defect", extra={"subject": subject})
-        why = f"a defect of tpuctl: {type(error).__name__}: {error}"
-        return PassLine(subject, PassResult.FAILED, why, acted=False)
-
-
-def _that_say(lines: Iterable[PassLine]) -> list[PassLine]:
-    """Those that have something to tell."""
-    return [line for line in lines if line.why]
-
-
-def _guarded_lines(subject: str, work: Callable[[], list[PassLine]]) -> list[PassLine]:
-    """The lines of `work`, or one that says what went wrong with it."""
-    lines: list[PassLine] = []
-
-    def collect() -> PassLine:
-        lines.extend(work())
-        return PassLine(subject, PassResult.DONE, "", acted=False)
-
-    line = _guarded(subject, collect)
-    return lines if line.result is PassResult.DONE else [line]
-
-
-def _line(subject: str, outcome: Outcome, acted: bool) -> PassLine:
-    verdict = outcome.verdict
-    if isinstance(verdict, Failed):
-        return PassLine(subject, PassResult.FAILED, verdict.error.message, acted)
-    results = {Done: PassResult.DONE, Blocked: PassResult.BLOCKED, Blind: PassResult.BLIND}
-    return PassLine(subject, results.get(type(verdict), PassResult.WAITING), verdict.why, acted)
+        return line_of(subject, outcome, acted)
 
 
 def _ends_when_idle(record: SliceRecord) -> bool:

@@ -10,7 +10,7 @@ import typer
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json
-from tpuctl.errors import UsageError
+from tpuctl.errors import TpuctlError, UsageError
 
 if TYPE_CHECKING:
     from tpuctl.money.bill import Bill, BillLine
@@ -47,12 +47,14 @@ def bill(
     everything could be read.
     """
     from tpuctl.model.shipped_files import load_accelerators, load_other_prices
+    from tpuctl.money.bill import with_notes
     from tpuctl.money.bill_report import bill_data, bill_of
 
     with open_context(ctx) as context:
         path = None if receipt is None else _check_receipt(receipt)
         catalog, prices = load_accelerators(), load_other_prices()
-        found = bill_of(context, context.inventory, catalog, prices)
+        unwanted = _unwanted(context)
+        found = with_notes(bill_of(context, context.inventory, catalog, prices), unwanted)
         data = bill_data(context, found, context.config.require_project(), catalog, prices)
         if path is not None:
             _write_new(path, data)
@@ -61,10 +63,24 @@ def bill(
             context.console.data(data)
         else:
             _show(context, found, data)
+            for (zone, name), said in unwanted.items():
+                context.console.warn(f"{name} in {zone}: {said}")
         if not found.zero:
             from tpuctl.money.bill import Payer
 
             raise typer.Exit(EXIT_PAID if found.of(Payer.YOU) else EXIT_UNREAD)
+
+
+def _unwanted(context: AppContext) -> dict[tuple[str, str], str]:
+    """TPUs of this user that no slice wants, with what deletes them. The bill itself says what is unread."""
+    from tpuctl.inventory.reap import survey
+    from tpuctl.inventory.resources import Fate
+
+    try:
+        found = survey(context).of(Fate.DELETE)
+    except TpuctlError:
+        return {}
+    return {(each.found.location, each.found.name): f"no slice wants it: {each.command}" for each in found}
 
 
 def _show(context: AppContext, found: Bill, data: dict[str, Any]) -> None:

@@ -1,0 +1,186 @@
+"""What this fleet made and no longer wants: collected on every pass, because dead requests eat quota.
+
+What can write a disk is asked first, as before any deletion; where its hosts prove nothing, it is left to a
+person, who is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError, TransientError
+from tpuctl.inventory.delete import delete_tpu, find_nodes
+from tpuctl.inventory.ownership import Claim, Refusal
+from tpuctl.inventory.resources import Caller, Fate, gather, judge, listed_nodes, written_disks
+from tpuctl.lib.names import label_value
+from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, CloudResource, NodeInfo, QueuedInfo
+from tpuctl.model.records import Incarnation, Orphan, SliceRecord, SliceState
+from tpuctl.slices.leaving import HostsLeft, Written
+from tpuctl.slices.observe import CloudInventory
+from tpuctl.slices.probing import find_workers
+from tpuctl.slices.vacate import ask_hosts
+from tpuctl.state.journal import record_decision
+from tpuctl.state.leases import Lease, take_lease
+from tpuctl.state.repository import Versioned, get_slice, list_slices, save
+
+NO_FENCE = 0
+"""Disks need none: only what mounts buckets does, and nobody knows of those of an earlier life."""
+
+
+class Collected(Struct, frozen=True):
+    """What became of one: whether its deletion was asked for, and why or why not."""
+
+    name: str
+    deleted: bool
+    why: str
+
+
+class Obsolete(Struct, frozen=True):
+    """What carries all labels of this store and an incarnation that its slice has left behind. `hosts` are
+    asked before it goes, for they can write a disk."""
+
+    found: CloudResource
+    record: SliceRecord
+    hosts: int
+
+    @property
+    def key(self) -> str:
+        return f"orphans/{self.found.location}/{self.found.name}"
+
+
+def find_obsolete(
+    nodes: Collection[NodeInfo],
+    queued: Iterable[QueuedInfo],
+    slices: Iterable[Versioned[SliceRecord]],
+    store_id: str,
+) -> list[Obsolete]:
+    """Such a thing stays when the answer to a create was lost and a late read hid what it had made."""
+    records = {stored.record.name: stored.record for stored in slices}
+    found = []
+    for each in gather(nodes, queued):
+        if each.state != "DELETING" and _left_behind(each, records, store_id):
+            writing = (node for node in listed_nodes(each, nodes) if written_disks(node))
+            hosts = sum(max(1, len(node.endpoints)) for node in writing)
+            found.append(Obsolete(each, records[each.slice_name], hosts))
+    return found
+
+
+def collect_obsolete(services: Services, obsolete: Iterable[Obsolete]) -> list[Collected]:
+    """Deletes what is obsolete. The list that found it and a second read by name must agree, and so must the
+    records as they are then: what was adopted in between stays. What is being worked on by others is left
+    out."""
+    found = [_collect(services, each.found, each.record) for each in obsolete]
+    return [each for each in found if each is not None]
+
+
+def forget_orphans(
+    services: Services, slices: Iterable[Versioned[SliceRecord]], inventory: CloudInventory
+) -> None:
+    """Takes those off the records that are gone, as far as the cloud could be read."""
+    for stored in slices:
+        kept = tuple(each for each in stored.record.orphans if not inventory.absent(each.zone, each.name))
+        if kept != stored.record.orphans:
+            with suppress(StaleRecordError):  # the next pass does it
+                save(services, stored, replace(stored.record, orphans=kept))
+
+
+def _left_behind(found: CloudResource, records: Mapping[str, SliceRecord], store_id: str) -> str:
+    """Why `found` is certainly ours and certainly not wanted, or an empty string."""
+    record = records.get(found.slice_name)
+    number = found.labels.get(INCARNATION_LABEL, "")
+    if record is None or not (number.isascii() and number.isdigit()):
+        return ""
+    # Whose it is, is proved right before the deletion: see `_claim`.
+    if judge(found, records, Caller(store_id, user="", all_users=True)).fate is not Fate.DELETE:
+        return ""
+    gone = record.state is SliceState.GONE
+    current = int(number) >= record.last_incarnation + (1 if gone else 0)
+    if current or not _named(found.name, f"{record.name}-{number}"):
+        return ""
+    if gone:
+        return f"incarnation {number} of {record.name}, which was taken down"
+    return f"incarnation {number} of {record.name}, which is at {record.last_incarnation}"
+
+
+def _named(name: str, base: str) -> bool:
+    """Whether it is called like an incarnation, or like one of the nodes of a multislice."""
+    return name == base or (name.startswith(f"{base}-") and name.removeprefix(f"{base}-").isdigit())
+
+
+def _claim(found: CloudResource, record: SliceRecord, store_id: str) -> Claim:
+    labels = {OWNER_LABEL: record.name, INCARNATION_LABEL: found.labels[INCARNATION_LABEL]}
+    return Claim({**labels, STORE_LABEL: store_id}, None if record.any_user else label_value(record.owner))
+
+
+def _collect(services: Services, found: CloudResource, record: SliceRecord) -> Collected | None:
+    """Asks for the deletion of one of them; trouble with it does not stop the pass."""
+    store_id = services.store.identity()
+    left = HostsLeft()
+    try:
+        with take_lease(services, record.name) as lease:
+
+            def decide(again: CloudResource) -> Refusal | None:
+                nonlocal left
+                records = {each.name: each for each in list_slices(services)}
+                why = _left_behind(again, records, store_id)
+                if not why:
+                    return Refusal(f"{record.name} wants it after all", "tpuctl ls")
+                left = _ask(services, record, again)
+                if left.left != Written():
+                    return Refusal(_said(left), "tpuctl reap --force")
+                text = f"{found.name} in {found.location}: {why}; listed and read"
+                record_decision(
+                    services, record.key, "collect", text, incarnation=found.name, fence=lease.fence
+                )
+                return None
+
+            refused = delete_tpu(services, found, _claim(found, record, store_id), decide)
+            if left.left != Written() and not left.working:
+                _note(services, found, record.name, _said(left), lease)
+    except (LeaseHeldError, StaleRecordError, TransientError):
+        return None  # the next pass finds it again
+    except TpuctlError as error:
+        return Collected(found.name, deleted=False, why=f"could not be deleted: {error.message}")
+    if refused is not None:
+        return Collected(found.name, deleted=False, why=f"not deleted: {refused.why}; {refused.hint}")
+    return Collected(found.name, deleted=True, why="deleted: nothing wants it any more")
+
+
+def _ask(services: Services, record: SliceRecord, found: CloudResource) -> HostsLeft:
+    """What may be lost with a TPU of an earlier life of a slice, after its hosts were asked."""
+    for node in find_nodes(services, found):
+        written = Written(written_disks(node))
+        if written == Written():
+            continue
+        life = Incarnation(int(found.labels[INCARNATION_LABEL]), node.name, 0.0, node_uid=node.uid)
+        spec = replace(record.spec, zone=node.zone, slices=1)
+        earlier = replace(record, spec=spec, incarnation=life)
+        workers = find_workers(services, earlier, node)
+        if isinstance(workers, str):
+            return HostsLeft(written, f"they cannot be asked for want of {workers}")
+        earlier = replace(earlier, incarnation=replace(life, workers=workers))
+        left = ask_hosts(services, earlier, written, NO_FENCE)
+        if left.left != Written():
+            return left
+    return HostsLeft()
+
+
+def _said(left: HostsLeft) -> str:
+    return f"its hosts can write {', '.join(left.left.disks)}: {left.said}"
+
+
+def _note(services: Services, found: CloudResource, name: str, why: str, lease: Lease) -> None:
+    """Once for each: in the journal, and in the record, so that passes look at it until it is gone."""
+    stored = get_slice(services, name)
+    known = {(each.zone, each.name) for each in stored.record.orphans}
+    if (found.location, found.name) in known:
+        return
+    text = f"{found.name} in {found.location} stays and costs: {why}; tpuctl reap --force deletes it"
+    record_decision(services, stored.record.key, "orphan", text, incarnation=found.name, fence=lease.fence)
+    orphan = Orphan(found.location, found.name, services.store.now(), why)
+    save(services, stored, replace(stored.record, orphans=(*stored.record.orphans, orphan)))
