@@ -15,9 +15,11 @@ NOW = 5000.0
 CHIPS: dict[str, Any] = {"backend": "tpu", "devices": 8}
 CPU: dict[str, Any] = {"backend": "cpu", "devices": 1}
 WAITS: dict[str, Any] = {"waits": True, "since": NOW - timeouts.JOIN_MAX_S}
+PREPARES: dict[str, Any] = {"waits": False}
+"""Has met the others in `jax.distributed.initialize`, and prepares something before it takes its devices."""
 ON_CPU = "worker 1 came up on cpu, not on the chips (--allow-cpu if that is wanted, else tpuctl smoke big)"
 TOO_FEW = "worker 1 sees 4 of 8 devices (--allow-cpu if that is wanted, else tpuctl smoke big)"
-LATE = "worker 1 did not come to take the chips: the others wait since 50 s (--join-limit allows more)"
+LATE = "worker 1 did not come to take the chips: the others wait since 300 s (--join-limit allows more)"
 
 
 def worker(number: int, *reports: dict[str, Any]) -> WorkerStatus:
@@ -37,9 +39,10 @@ def worker(number: int, *reports: dict[str, Any]) -> WorkerStatus:
         ([CHIPS], [], "", ""),
         ([], [], "", ""),
         ([WAITS], [], LATE, ""),
-        ([{**WAITS, "since": NOW - 49}], [], "", ""),
+        ([{**WAITS, "since": NOW - 299}], [], "", ""),
         ([WAITS], [WAITS], "", ""),
-        ([WAITS], [{"backend": "", "devices": 0}], "", ""),
+        ([WAITS], [PREPARES], "", ""),
+        ([PREPARES], [WAITS], "", ""),
     ],
 )
 def test_who_stands_out_is_named_with_what_to_type(first: Any, second: Any, trouble: str, joined: str) -> None:

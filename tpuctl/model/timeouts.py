@@ -105,9 +105,10 @@ RUN_BEGINS_S = 600.0
 """From a slice that is made for a run to the record of that run only its code is stored; what takes longer was
 ended in between."""
 
-JOIN_MAX_S = 50.0
-"""So long processes of a run wait for another that has not begun to take its devices: with the look at them
-that makes a minute. All execute the same program, so they come to that within seconds of each other."""
+JOIN_MAX_S = 300.0
+"""So long processes of a run wait for another that has not begun to take its devices: as long as JAX itself waits
+for the others (`initialization_timeout` of `jax.distributed.initialize`). Large slices need minutes, and so may a
+first worker that prepares something for all."""
 
 STALL = "15m"
 """So long without a sign of life after its first one a program stands still: evaluations and checkpoints of
