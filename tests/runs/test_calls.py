@@ -48,7 +48,7 @@ def services() -> Iterator[MemoryServices]:
 
 
 BEGIN = ["hello+attempts", "prepare+lacks"]
-END = ["start", "follow", "status", "news"]
+END = ["reach", "start", "follow", "status", "news"]
 
 
 def took(services: Any) -> list[str]:

@@ -113,6 +113,7 @@ def test_by_default_a_run_is_not_ended_for_good_by_one_failure():
         (Cause.NOT_JOINED, Policy(max_failures=0), RunState.FAILED),
         (Cause.BAD_DATA, Policy(max_failures=0), RunState.FAILED),
         (Cause.DRIFTED, Policy(max_failures=9), RunState.FAILED),
+        (Cause.NOT_SET_UP, Policy(max_failures=9), RunState.FAILED),
     ],
 )
 def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):

@@ -9,6 +9,7 @@ import sys
 import quick_json as json
 from base import suppress
 from facts_storage import parse_mount, probe_all
+from metadata import value
 from operations import Failed
 from processes import process_stat
 from rooted import output_of
@@ -18,6 +19,7 @@ PROGRAMS = "/opt/tpuctl-gcsfuse"
 PASSED_ON = r"(https?_proxy|no_proxy|all_proxy|SSL_CERT_(FILE|DIR)|GRPC_DEFAULT_SSL_ROOTS_FILE_PATH|LANG|TZ)\Z"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIMIT_S = 200
+UNKNOWN_ACCOUNT = "ACCOUNT_OF_THE_HOSTS"
 
 
 def gcsfuse_facts(request):
@@ -157,6 +159,9 @@ def mount_bucket(parameters, job):
         flags=[name + equals + ids.get(value, value) for name, equals, value in flags],
         environment=dict(passed, PATH=PATH, HOME="/root"),
     )
+    account = value("service-accounts/default/email")
+    if account:
+        plan["denied"] = plan["denied"].replace(UNKNOWN_ACCOUNT, account)
     name = "mount-%s.json" % hashlib.sha256(parameters["path"].encode()).hexdigest()[:12]
     with open(os.path.join(job.folder, name), "w") as file:
         file.write(json.dumps(plan))

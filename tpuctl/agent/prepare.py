@@ -17,6 +17,8 @@ from base import (
 from cleaning import sweep
 from contents import blobs_of, check_links, check_tree, find_tree, has_blob, materialise
 
+COORDINATOR_PORT = 8476
+"""One of those that Google opens between the hosts of a slice by itself (jax-ml/jax issue 35905)."""
 MISSING_NAMED = 100  # an answer stays small; what exactly is missing is asked with `lacks`
 
 
@@ -35,7 +37,7 @@ def prepare(request, _stdin):
     make_prepared(attempt, fence, bundle, entries)
     answer = {"prepared": True}
     if request.get("want_port"):
-        answer["free_port"] = free_port()
+        answer.update(find_port(int(os.environ.get("TPUCTL_COORDINATOR_PORT") or COORDINATOR_PORT)))
     return answer
 
 
@@ -62,13 +64,29 @@ def make_prepared(attempt, fence, bundle, entries):
         raise Refused("conflict", "attempt %s was prepared with other code" % attempt.number)
 
 
-def free_port():
+def find_port(wanted):
+    """The port that is wanted where it is free, else any; 0 wants any."""
+    free = free_port(wanted)
+    if free is None:
+        return {"free_port": free_port(0), "taken_port": wanted}
+    return {"free_port": free}
+
+
+def free_port(port):
+    """`port` if nobody listens there, and for 0 any; None where it is taken. As servers do, it minds no
+    connections that are over."""
     from metadata import socket
 
     probe = socket.socket()
     try:
-        probe.bind(("", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", port))
+        probe.listen(1)
         return probe.getsockname()[1]
+    except OSError:
+        if not port:
+            raise
+        return None
     finally:
         probe.close()
 

@@ -7,7 +7,6 @@ belongs to another check (credentials, APIs, permissions); only what is known to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from ipaddress import IPv4Network, ip_network
 from typing import Any
 
 from msgspec import Struct
@@ -25,7 +24,7 @@ from tpuctl.lib.result import Reading
 from tpuctl.lib.shell import quote
 from tpuctl.lib.time import render_span, render_time
 from tpuctl.model.facts import BucketPlace, KeyFacts, StoreFacts, ToolFacts, WatchFacts
-from tpuctl.model.firewall import Reach, judge_reach
+from tpuctl.model.firewall import Reach, internal_rule, judge_reach
 from tpuctl.model.quota import ProjectInfo
 from tpuctl.model.regions import is_near as is_near
 from tpuctl.model.roles import PROJECT, asked_permissions, needs_of
@@ -218,9 +217,6 @@ def check_network(facts: Facts) -> list[Finding]:
     return [warning(f"there is no network {facts.wanted.network}: name one with --network", fix)]
 
 
-GCLOUD_RULE = "gcloud compute firewall-rules create"
-
-
 def _judge_firewall(facts: Facts) -> list[Finding]:
     """Hosts of one slice reach each other. Between them are routes of their subnetwork, which nobody can take
     away, so that only rules decide; policies of a folder or organisation are not read."""
@@ -235,22 +231,10 @@ def _judge_firewall(facts: Facts) -> list[Finding]:
     there = f"network {network}"
     if closed:
         what = f"no rule of network {network} lets hosts reach each other: runs of several hosts stand still"
-        rule = f"{GCLOUD_RULE} {network}-allow-internal --network={network} --allow=tcp,udp,icmp"
-        return [warning(what, f"{rule} --source-ranges={_shortest(closed)} --project={facts.wanted.project}")]
+        return [warning(what, internal_rule(facts.wanted.network, closed, facts.wanted.project))]
     if any(each is Reach.UNKNOWN for each in reach.values()):
         return [ok(f"{there}, with rules for some hosts only: not known if all reach each other")]
     return [ok(f"{there}, where hosts reach each other" if ranges else there)]
-
-
-AUTO_RANGE = "10.128.0.0/9"
-"""The subnetworks of all regions of a network in auto mode: cloud.google.com/vpc/docs/subnets."""
-
-
-def _shortest(ranges: Sequence[str]) -> str:
-    auto = IPv4Network(AUTO_RANGE)
-    if all(isinstance(net, IPv4Network) and net.subnet_of(auto) for net in map(ip_network, ranges)):
-        return AUTO_RANGE
-    return ",".join(ranges)
 
 
 def check_buckets(facts: Facts) -> list[Finding]:

@@ -73,6 +73,11 @@ class HostEnvironment:
         return {**only_read, **run_variables(spec)}
 
     @property
+    def wheelhouse(self) -> str:
+        """The gs:// prefix from which hosts get its packages; empty where they get them otherwise."""
+        return self._pinned.wheelhouse
+
+    @property
     def keeps_compiled(self) -> bool:
         """Whether there is a compile cache."""
         return self._pinned.spec.compile_cache != "off"

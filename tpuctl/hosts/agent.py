@@ -231,6 +231,20 @@ class HostAgent(AgentLink):
         received, prepared = self.call_several(targets, calls, payload=payload, timeout_s=timeout_s)
         return received, _parse(prepared, protocol.parse_prepare_reply)
 
+    def reach(
+        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float
+    ) -> list[Reply[protocol.ReachReply]]:
+        """Whether what each host sends to `port` of `address` gets there in `seconds`."""
+        replies = self.call(targets, "reach", request, timeout_s=timeout_s)
+        return _parse(replies, partial(from_data, protocol.ReachReply))
+
+    def bucket_access(
+        self, target: HostTarget, request: Request, *, timeout_s: float
+    ) -> Reply[protocol.AccessReply]:
+        """What a host's own account may do with `buckets`; see `tpuctl/agent/bucket_access.py`."""
+        replies = self.call([target], "bucket_access", request, timeout_s=timeout_s)
+        return _parse(replies, partial(from_data, protocol.AccessReply))[0]
+
     def start(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
     ) -> list[Reply[protocol.StartReply]]:

@@ -295,11 +295,34 @@ class WorkerStacks(Struct, frozen=True):
 
 
 class PrepareReply(Struct, frozen=True):
-    """Prepared, or the blobs that the host lacks."""
+    """Prepared, or the blobs that the host lacks. `taken_port` was wanted, and another program has it."""
 
     prepared: bool
     free_port: int | None
     missing: tuple[str, ...]
+    taken_port: int | None = None
+
+
+class ReachReply(Struct, frozen=True):
+    """Whether packets of a host get to a port of another, and why not."""
+
+    reached: bool
+    why: str = ""
+
+
+class BucketAccess(Struct, frozen=True):
+    """What a host's own account lacks of the permissions that were asked for on a bucket."""
+
+    bucket: str
+    absent: bool = False
+    lacks: tuple[str, ...] = ()
+
+
+class AccessReply(Struct, frozen=True):
+    """`account` is the host's service account. Buckets of which nothing is known are left out."""
+
+    account: str = ""
+    buckets: tuple[BucketAccess, ...] = ()
 
 
 class CopyStatus(Struct, frozen=True):
@@ -514,6 +537,7 @@ def parse_prepare_reply(data: Mapping[str, Any]) -> PrepareReply:
         prepared=prepared,
         free_port=_optional_int(data, "free_port"),
         missing=tuple(str(sha256) for sha256 in missing),
+        taken_port=_optional_int(data, "taken_port"),
     )
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from ipaddress import ip_network
+from ipaddress import IPv4Network, ip_network
 from typing import Any
 
 from msgspec import Struct
 
 PROBED_PORT = 30_000
 """Any port of which Google says nothing: it opens 8470, 8471, 8474, 8476 and 11211 between hosts by itself."""
+
+
+AUTO_RANGE = "10.128.0.0/9"
+"""The subnetworks of all regions of a network in auto mode: cloud.google.com/vpc/docs/subnets."""
 
 
 class FirewallRule(Struct, frozen=True):
@@ -101,3 +105,19 @@ def _covers(rule: FirewallRule, inside: str) -> bool:
 def _touches(rule: FirewallRule, inside: str) -> bool:
     net = ip_network(inside)
     return any(net.version == each.version and net.overlaps(each) for each in map(ip_network, rule.sources))
+
+
+def internal_rule(network: str, ranges: Sequence[str], project: str) -> str:
+    """The command that lets hosts of these ranges reach each other. `network` may be a path, of another project
+    then; without ranges those of a network in auto mode."""
+    path = network.split("/")
+    rule = f"gcloud compute firewall-rules create {path[-1]}-allow-internal --network={path[-1]}"
+    sources = f"--allow=tcp,udp,icmp --source-ranges={_shortest(ranges)}"
+    return f"{rule} {sources} --project={path[1] if path[0] == 'projects' else project}"
+
+
+def _shortest(ranges: Sequence[str]) -> str:
+    auto = IPv4Network(AUTO_RANGE)
+    if all(isinstance(net, IPv4Network) and net.subnet_of(auto) for net in map(ip_network, ranges)):
+        return AUTO_RANGE
+    return ",".join(ranges)

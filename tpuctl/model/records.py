@@ -278,6 +278,7 @@ class Cause(StrEnum):
     NOT_JOINED = "not-joined"
     BAD_DATA = "bad-data"
     DRIFTED = "drifted"
+    NOT_SET_UP = "not-set-up"
     STALLED = "stalled"
     PREEMPTED = "preempted"
     HOST_LOST = "host-lost"
@@ -294,6 +295,10 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
     ),
     Cause.BAD_DATA: ("failures", "a probe found that first batches are not as the contract of the data says"),
     Cause.DRIFTED: ("–", "a host differed from its environment or from its peers: the run ends at once"),
+    Cause.NOT_SET_UP: (
+        "–",
+        "the project is not set up: hosts do not reach each other, or may not use a bucket: the run ends",
+    ),
     Cause.STALLED: ("failures", "it stood still for `--stall`, with `--on-stall restart`"),
     Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
     Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),

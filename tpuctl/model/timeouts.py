@@ -106,9 +106,15 @@ RUN_BEGINS_S = 600.0
 ended in between."""
 
 JOIN_MAX_S = 300.0
-"""So long processes of a run wait for another that has not begun to take its devices: as long as JAX itself waits
-for the others (`initialization_timeout` of `jax.distributed.initialize`). Large slices need minutes, and so may a
-first worker that prepares something for all."""
+"""So long processes of a run wait for another that has not begun to take its devices: as long as JAX itself
+waits for the others (`initialization_timeout` of `jax.distributed.initialize`). Large slices need minutes, and
+so may a first worker that prepares something for all."""
+
+REACH_S = 5
+"""For a connection from one host of a slice to another: TCP sends its first packet again after 1 and 3 s."""
+BUCKET_ACCESS_S = 8
+"""For a host to ask buckets what it may do with them; what is not known by then does not keep a run from
+starting."""
 
 STALL = "15m"
 """So long without a sign of life after its first one a program stands still: evaluations and checkpoints of

@@ -167,11 +167,20 @@ def mounted(
     return Mounted(ref, rules.pinned, configuration, flags, cache_of(options), files, asked_by, renew)
 
 
+UNKNOWN_ACCOUNT = "ACCOUNT_OF_THE_HOSTS"
+"""Where nobody has asked a host for its account; a host puts in its own."""
+
+
 def role_hint(ref: MountRef) -> str:
-    """What to type for a bucket that hosts may not read or write."""
-    role = f"roles/storage.object{'Viewer' if ref.read_only else 'User'}"
-    member = "serviceAccount:ACCOUNT_OF_THE_HOSTS"
-    return f"gcloud storage buckets add-iam-policy-binding gs://{ref.bucket} --member={member} --role={role}"
+    """What to type for a mounted bucket that hosts may not read or write."""
+    return bucket_role(ref.bucket, write=not ref.read_only)
+
+
+def bucket_role(bucket: str, *, write: bool, account: str = UNKNOWN_ACCOUNT) -> str:
+    """What to type for a bucket that the hosts' account may not read or write."""
+    role = f"roles/storage.object{'User' if write else 'Viewer'}"
+    member = f"--member=serviceAccount:{account}"
+    return f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {member} --role={role}"
 
 
 def find_mount(facts: Facts, path: str) -> MountedBucket | None:

@@ -42,6 +42,7 @@ from tpuctl.runs.effective import EFFECTIVE, effective_rows
 from tpuctl.runs.probe import is_probe_of, probe_check, probed
 from tpuctl.runs.probe_run import BadData, DataProbe, Passed, probed_before
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
+from tpuctl.runs.set_up import NotSetUp, check_buckets, check_reach, used_buckets
 from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.revisit import desired_on_hosts, sick_on_hosts
 from tpuctl.state.repository import find_run
@@ -64,6 +65,8 @@ class Prepared(Struct, frozen=True):
 
     coordinator: str
     hosts: tuple[Mapping[str, str], ...]
+    note: str = ""
+    """What of it is not as one would expect."""
 
 
 class Answered(Struct, frozen=True):
@@ -145,7 +148,7 @@ class AttemptHosts:
         """So much of the step is over that what may take long is for the next one."""
         return is_late(self._services.clock, self._until)
 
-    def prepare(self) -> Prepared | Answered | Stuck | BadData | str:
+    def prepare(self) -> Prepared | Answered | Stuck | BadData | NotSetUp | str:
         """Phase one. Returns what is still being waited for, or the acknowledgement of all workers. Where they
         answer slowly it is done in several steps, and the rows of the attempt say how far it has got.
 
@@ -160,6 +163,9 @@ class AttemptHosts:
                 return in_the_way
             if self._is_for_chips():
                 self._passed("chips", "nobody else has them")
+            denied = self._check_buckets()
+            if denied is not None:
+                return denied
             if self.late():
                 return Answered(tuple(rows))
         if not all(kind.column in row for kind in self._kept for row in rows):
@@ -192,7 +198,34 @@ class AttemptHosts:
         prepared = self._prepare(self._attempt.attempt_id, rows)
         if isinstance(prepared, str):
             return prepared
-        return Prepared(self._address(prepared), tuple(rows))
+        coordinator = self._address(prepared)
+        if len(self.targets) > 1:
+            if self.late() and not self._attempt.hosts:
+                return Answered(tuple(rows))
+            closed = check_reach(self._services, self._agent, self.targets, self._slice, coordinator)
+            if closed is not None:
+                return closed
+            self._passed("network", f"every worker reaches {coordinator}")
+        return Prepared(coordinator, tuple(rows), self._port_note(prepared[0]))
+
+    def _check_buckets(self) -> NotSetUp | None:
+        """Asked once in a run: roles do not come and go with attempts."""
+        wheelhouse = self._environment.wheelhouse if self._environment is not None else ""
+        uses = used_buckets(self._run, self._slice, wheelhouse)
+        if not uses or self._attempt.number > 1:
+            return None
+        denied = check_buckets(self._agent, self.targets[0], uses, self._slice.spec.zone)
+        if denied is None:
+            self._passed(
+                "buckets", f"the hosts' account was not refused at {', '.join(u.bucket for u in uses)}"
+            )
+        return denied
+
+    def _port_note(self, first: PrepareReply) -> str:
+        if first.taken_port is None or len(self.targets) < 2:
+            return ""
+        taken = f"port {first.taken_port} of worker {self.targets[0].worker} is taken"
+        return f"{taken}: workers meet at {first.free_port}"
 
     def _promised(self, rows: Sequence[Mapping[str, str]]) -> dict[int, list[Mapping[str, Any]]]:
         """What each worker has to have when a program starts there, as it was seen."""

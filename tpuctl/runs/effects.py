@@ -54,6 +54,7 @@ from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, refused_until, worker_ends
 from tpuctl.runs.probe_run import BadData
 from tpuctl.runs.progress import weigh_progress
+from tpuctl.runs.set_up import NotSetUp
 from tpuctl.runs.stacks import keep_stacks
 from tpuctl.slices.desired import goes_after_run, request_down
 from tpuctl.slices.disks import disks_for_manifest
@@ -198,6 +199,8 @@ class RunEffects:
             return self._stuck(prepared)
         if isinstance(prepared, BadData):
             return self._set_cause(Cause.BAD_DATA, prepared.why)
+        if isinstance(prepared, NotSetUp):
+            return self._not_set_up(prepared)
         if isinstance(prepared, str):
             return Outcome(wait_for(prepared), acted=False)
         if isinstance(prepared, Answered):
@@ -211,7 +214,10 @@ class RunEffects:
             checks=tuple(hosts.checks),
             suspect_since=None,
             suspect_why="",
-            timeline=(*self._attempt.timeline, self._entry("prepared", "every worker acknowledged")),
+            timeline=(
+                *self._attempt.timeline,
+                self._entry("prepared", "; ".join(filter(None, ["every worker acknowledged", prepared.note]))),
+            ),
         )
         self._save_attempt(attempt)
         self._services.emit(
@@ -222,6 +228,9 @@ class RunEffects:
                 self._services.store.now() - attempt.created_at,
             )
         )
+        if prepared.note:
+            self._journal("coordinator", prepared.note)
+            self._services.emit(Note(self.run.id, prepared.note))
         if hosts.late():
             return Outcome(wait_for("slow workers"), acted=True)
         # At once: to ask every worker whether it is prepared would only repeat what each has just said. By the
@@ -237,6 +246,17 @@ class RunEffects:
             self._journal("blocked", f"{found.why}: {found.hint}" if found.hint else found.why)
             self._save_attempt(replace(self._attempt, suspect_why=found.why))
         return Outcome(Blocked(found.why, found.hint), acted=False)
+
+    def _not_set_up(self, found: NotSetUp) -> Outcome:
+        """Over at once, before it has cost anything; what ran before is tried for a while, as a network may
+        come up after its hosts."""
+        attempt, now = self._attempt, self._services.store.now()
+        since = attempt.suspect_since
+        if attempt.number > 1 and (since is None or now < since + timeouts.ACKNOWLEDGE_MAX_S):
+            if since is None:
+                self._save_attempt(replace(attempt, suspect_since=now, suspect_why=found.told))
+            return Outcome(Wait(found.told), acted=False)
+        return self._set_cause(Cause.NOT_SET_UP, found.told)
 
     def _not_acknowledged(self, error: PartialError) -> Outcome:
         """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
@@ -509,7 +529,7 @@ class RunEffects:
         if attempt.cause in {Cause.SUCCEEDED, Cause.STOPPED}:
             return
         said = f"attempt {attempt.number} ended ({attempt.cause})"
-        if attempt.cause is Cause.DRIFTED:
+        if attempt.cause in {Cause.DRIFTED, Cause.NOT_SET_UP}:
             self._services.emit(Note(run.id, said))  # why is what the run ends with
             return
         said = f"{said}: {attempt.suspect_why}"

@@ -388,7 +388,7 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
         return _final(ended, RunState.SUCCEEDED, "every worker exited with 0", now)
     if cause is Cause.STOPPED:
         return _final(ended, RunState.STOPPED, "stopped", now)
-    if cause is Cause.DRIFTED:
+    if cause in {Cause.DRIFTED, Cause.NOT_SET_UP}:
         return _final(ended, RunState.FAILED, attempt.suspect_why, now)
     failure = attempt.failure
     how = _quick_failure(attempt) if cause is Cause.FAILED else ""

@@ -319,6 +319,8 @@ class MemoryHosts:
         self.serving: dict[tuple[str, int], Process] = {}
         self.asked_at: dict[tuple[str, int], float] = {}
         """Until when somebody fetches from a host that serves."""
+        self.filtered: set[int] = set()
+        """Ports to which nothing gets from another host."""
         self.copy_bytes_per_s = math.inf
         """How fast a host gives contents to another."""
         place = RAM if RAM.is_dir() else Path(tempfile.gettempdir())

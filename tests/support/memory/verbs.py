@@ -195,6 +195,17 @@ def prepare(host: MemoryHost, request: Json) -> Json:
     return answer
 
 
+def reach(host: MemoryHost, request: Json) -> Json:
+    if request["port"] in host.network.filtered:
+        return {"reached": False, "why": f"no answer in {request['seconds']} s"}
+    return {"reached": True}
+
+
+def bucket_access(host: MemoryHost, request: Json) -> Json:
+    """Hosts in memory have no account."""
+    return {}
+
+
 def work_dir(host: MemoryHost, run: str, number: str) -> str:
     return f"{host.home}/.tpuctl/runs/{run}/{number}/work"
 
@@ -624,6 +635,8 @@ ANSWERS: dict[str, Answering] = {
     "warn": at_once(warn),
     "vacate": at_once(vacate),
     "prepare": at_once(prepare),
+    "reach": at_once(reach),
+    "bucket_access": at_once(bucket_access),
     "start": at_once(start),
     "status": at_once(status),
     "diagnose": at_once(diagnose),

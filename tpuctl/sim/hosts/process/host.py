@@ -261,6 +261,8 @@ class Worker:
             "PATH": f"{self.place.bin}:{SYSTEM_PATH}",
             "TPUCTL_SIM_WORLD": self.place.world_id,
             "TPUCTL_SIM_HOST": f"{self.spec.node_key}/{self.spec.worker}",
+            # All hosts have the network of this machine: one port for each run's workers would be one for all.
+            "TPUCTL_COORDINATOR_PORT": "0",
             # The kernel's is this machine's, which does not boot with its hosts.
             "TPUCTL_BOOT_ID": self._boot_id,
             "GCE_METADATA_HOST": metadata,

@@ -1,0 +1,313 @@
+"""A run for which the project is not set up ends before it begins, with the command that mends it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.builders import a_run, a_slice, a_spec
+from tests.support.jobs import bring_up, run_to_end, submit
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.memory.verbs import FREE_PORT
+from tpuctl.errors import DeniedError
+from tpuctl.hosts.protocol import AccessReply, BucketAccess
+from tpuctl.model import timeouts
+from tpuctl.model.firewall import Firewall, internal_rule, parse_rules
+from tpuctl.model.records import Cause, RunState
+from tpuctl.model.shipped_files import read_agent
+from tpuctl.model.slice_spec import MountRef
+from tpuctl.runs.set_up import BucketUse, blame_access, used_buckets
+from tpuctl.state.repository import get_run
+from tpuctl.watch.reconciler import run_pass
+
+HOUR = 3600.0
+OPEN = {"name": "all", "allowed": [{"IPProtocol": "tcp"}], "sourceRanges": ["0.0.0.0/0"]}
+RANGES = {"us-central2": ("10.152.0.0/20",)}
+RULE = (
+    "no firewall rule of network default lets hosts reach each other; mend it: gcloud compute firewall-rules "
+    "create default-allow-internal --network=default --allow=tcp,udp,icmp --source-ranges=10.128.0.0/9 "
+    "--project="
+)
+ACCOUNT = "1-compute@developer.gserviceaccount.com"
+
+
+class Rules:
+    """What can be read of a project."""
+
+    def __init__(self, found: Firewall | None) -> None:
+        self._found = found
+
+    def firewall(self, _name: str) -> Firewall:
+        if self._found is None:
+            raise DeniedError("the rules of another project cannot be read")
+        return self._found
+
+
+@pytest.mark.parametrize(
+    ("firewall", "told"),
+    [
+        (Firewall(RANGES, ()), RULE),
+        (None, RULE),
+        (Firewall(RANGES, parse_rules([OPEN])), "allow it; mend it: ask who manages the firewall policies"),
+    ],
+    ids=["no rule", "unread rules", "policy"],
+)
+def test_hosts_that_do_not_reach_each_other_end_a_run_in_seconds(
+    place: MemoryPlace, services: MemoryServices, firewall: Firewall | None, told: str
+) -> None:
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    place.hosts.filtered.add(FREE_PORT)
+    services.project_api = Rules(firewall)
+    bring_up(services, "big")
+    began = services.clock.now()
+    run = run_to_end(services, "big", "meets nobody")
+    assert services.clock.now() - began < 30
+    assert (run.state, run.failures) == (RunState.FAILED, 0)
+    assert run.attempt is not None
+    assert (run.attempt.cause, run.attempt.number, run.attempt.started_at) == (Cause.NOT_SET_UP, 1, None)
+    assert run.reason.startswith("worker 1 cannot reach worker 0 at ")
+    assert f":{FREE_PORT} (no answer in {timeouts.REACH_S} s)" in run.reason
+    assert told in run.reason
+
+
+def test_hosts_of_a_run_that_has_trained_get_time_to_reach_each_other(
+    place: MemoryPlace, services: MemoryServices
+) -> None:
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    services.project_api = Rules(None)
+    bring_up(services, "big")
+    run = submit(services, "big", "trains on")
+
+    def passes(number: int) -> None:
+        for _ in range(number):
+            place.clock.advance(60.0)
+            run_pass(services)
+
+    passes(2)
+    assert get_run(services, run.id).record.state is RunState.RUNNING
+    place.hosts.filtered.add(FREE_PORT)
+    place.world.preempt("big-1")
+    passes(40)
+    ended = get_run(services, run.id).record
+    assert ended.attempt is not None
+    assert (ended.state, ended.attempt.cause, ended.attempt.number) == (RunState.FAILED, Cause.NOT_SET_UP, 2)
+    assert ended.attempt.suspect_since is not None
+    assert ended.attempt.ending_since is not None
+    assert ended.attempt.ending_since - ended.attempt.suspect_since >= timeouts.ACKNOWLEDGE_MAX_S
+
+
+@pytest.mark.parametrize(
+    ("network", "ranges", "told"),
+    [
+        ("mine", ["10.9.0.0/16", "10.200.0.0/20"], "--source-ranges=10.9.0.0/16,10.200.0.0/20 --project=p"),
+        ("mine", [], "--source-ranges=10.128.0.0/9 --project=p"),
+        ("projects/host/global/networks/mine", [], "--source-ranges=10.128.0.0/9 --project=host"),
+    ],
+)
+def test_the_rule_is_for_the_networks_own_ranges_and_project(
+    network: str, ranges: list[str], told: str
+) -> None:
+    rule = internal_rule(network, ranges, "p")
+    create = "gcloud compute firewall-rules create mine-allow-internal --network=mine"
+    assert rule == f"{create} --allow=tcp,udp,icmp {told}"
+
+
+def test_buckets_are_those_of_checkpoints_written_mounts_and_packages() -> None:
+    mounts = (MountRef("data", "/data", "p", read_only=True), MountRef("out", "/out", "p", "deep"))
+    found = used_buckets(
+        a_run(checkpoint_dir="gs://ckpt/run1"), a_slice(spec=replace(a_spec(), mounts=mounts)), "gs://wheels"
+    )
+    assert found == (
+        BucketUse("ckpt", "run1/", write=True),
+        BucketUse("out", "deep/", write=True),
+        BucketUse("wheels", "", write=False),
+    )
+    assert used_buckets(a_run(), a_slice(), "") == ()
+
+
+@pytest.mark.parametrize(
+    ("found", "why", "hint"),
+    [
+        (
+            BucketAccess("b", lacks=("storage.objects.create",)),
+            f"account {ACCOUNT} has no storage.objects.create",
+            "User",
+        ),
+        (BucketAccess("r", lacks=("storage.objects.get",)), "on gs://r", "roles/storage.objectViewer"),
+        (BucketAccess("b", absent=True), "no bucket gs://b", "buckets create gs://b --location=us-central2"),
+    ],
+)
+def test_a_refusal_names_account_and_role(found: BucketAccess, why: str, hint: str) -> None:
+    uses = [BucketUse("b", "", write=True), BucketUse("r", "", write=False)]
+    denied = blame_access(AccessReply(ACCOUNT, (BucketAccess("fine"), found)), uses, "us-central2-b")
+    assert denied is not None
+    assert why in denied.why
+    assert hint in denied.hint
+    assert blame_access(AccessReply(ACCOUNT, (BucketAccess("b"),)), uses, "us-central2-b") is None
+
+
+# The agent itself.
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def ask_agent(verb: str, request: dict[str, Any], agent: str, **environment: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", agent, verb],
+        input=json.dumps(request).encode() + b"\n",
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("agent") / "agent.pyz"
+    path.write_bytes(read_agent())
+    return str(path)
+
+
+def test_who_answers_is_reached_also_with_a_refusal(agent: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listening = {"address": "127.0.0.1", "port": server.getsockname()[1], "seconds": 5}
+        assert ask_agent("reach", listening, agent) == {"reached": True}
+    assert ask_agent("reach", listening, agent) == {"reached": True}
+    nowhere = {"address": "255.255.255.255", "port": 1, "seconds": 5}
+    assert ask_agent("reach", nowhere, agent)["reached"] is False
+
+
+def test_the_port_that_is_wanted_is_given_where_nobody_listens(agent: str, tmp_path: Any) -> None:
+    asked = {"run": "r", "attempt": "1", "fence": 1, "bundle": None, "want_port": True}
+    wanted = free_port()
+    home = {"HOME": str(tmp_path), "TPUCTL_COORDINATOR_PORT": str(wanted)}
+    assert ask_agent("prepare", asked, agent, **home)["free_port"] == wanted
+    with socket.create_server(("127.0.0.1", wanted)):
+        taken = ask_agent("prepare", asked, agent, **home)
+    assert taken["taken_port"] == wanted
+    assert taken["free_port"] not in (wanted, 0)
+
+
+class Bucket(BaseHTTPRequestHandler):
+    """A metadata server and Cloud Storage in one, for who may do what `allowed` says, below `folder` at least.
+    What `seen` lists was tried with an object."""
+
+    allowed: frozenset[str] = frozenset()
+    below: frozenset[str] = frozenset()
+    seen: list[str]
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path)
+        if path.path.endswith("/email"):
+            return self._answer(200, ACCOUNT.encode())
+        if path.path.endswith("/token"):
+            return self._answer(200, b'{"access_token": "t"}')
+        if self.headers["Authorization"] != "Bearer t" or "/absent/" in path.path:
+            return self._answer(404, b"")
+        if path.path.endswith("/testPermissions"):
+            granted = [each for each in parse_qs(path.query)["permissions"] if each in self.allowed]
+            return self._answer(200, json.dumps({"permissions": granted}).encode())
+        return self._try("list" if path.path.endswith("/o") else "get")
+
+    def do_POST(self) -> None:
+        self._try("create")
+
+    def do_DELETE(self) -> None:
+        self._try("delete")
+
+    def _try(self, verb: str) -> None:
+        self.seen.append(verb)
+        may = f"storage.objects.{verb}" in self.allowed | self.below
+        self._answer(200 if may else 403, b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def serving(allowed: set[str], below: set[str]) -> Iterator[tuple[str, list[str]]]:
+    seen: list[str] = []
+    kind = type("Kind", (Bucket,), {"allowed": frozenset(allowed), "below": frozenset(below), "seen": seen})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+ALL = {f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list")}
+READ = {"storage.objects.get", "storage.objects.list"}
+
+
+@pytest.mark.parametrize(
+    ("write", "allowed", "below", "lacks", "tried"),
+    [
+        (True, ALL, set(), set(), []),
+        (True, set(), ALL, set(), ["create", "get", "list", "delete"]),
+        (True, set(), set(), ALL, ["create"]),
+        (True, READ, set(), ALL - READ, ["create"]),
+        (True, ALL - {"storage.objects.delete"}, set(), {"storage.objects.delete"}, []),
+        (
+            True,
+            READ,
+            {"storage.objects.create"},
+            {"storage.objects.delete"},
+            ["create", "get", "list", "delete"],
+        ),
+        (False, READ, set(), set(), []),
+        (False, set(), READ, set(), ["list"]),
+        (False, set(), set(), READ, ["list"]),
+    ],
+    ids=["all", "in its folder", "nothing", "reads", "no deletions", "adds", "read", "read there", "not read"],
+)
+def test_what_a_bucket_does_not_grant_as_a_whole_is_tried(
+    agent: str, write: bool, allowed: set[str], below: set[str], lacks: set[str], tried: list[str]
+) -> None:
+    with serving(allowed, below) as (where, seen):
+        request = {"buckets": [{"bucket": "b", "prefix": "run1/", "write": write}], "seconds": 20}
+        hosts = {"GCE_METADATA_HOST": where, "STORAGE_EMULATOR_HOST": f"http://{where}"}
+        answer = ask_agent("bucket_access", request, agent, **hosts)
+    [found] = answer["buckets"]
+    assert (answer["account"], set(found["lacks"]), seen) == (ACCOUNT, lacks, tried)
+
+
+def test_a_bucket_that_is_not_there_is_told_and_silence_is_not(agent: str) -> None:
+    with serving(ALL, set()) as (where, _):
+        request = {"buckets": [{"bucket": "absent", "prefix": "", "write": True}], "seconds": 20}
+        hosts = {"GCE_METADATA_HOST": where, "STORAGE_EMULATOR_HOST": f"http://{where}"}
+        assert ask_agent("bucket_access", request, agent, **hosts)["buckets"] == [
+            {"bucket": "absent", "absent": True}
+        ]
+        hosts["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:{free_port()}"
+        assert ask_agent("bucket_access", request, agent, **hosts)["buckets"] == []
+    assert ask_agent("bucket_access", request, agent, GCE_METADATA_HOST=where) == {}
