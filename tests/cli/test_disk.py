@@ -458,6 +458,33 @@ def test_a_clone_killed_once_is_finished_by_the_same_command(session: Session) -
     assert not {each for each in in_the_cloud(session) if each.startswith("source")}
 
 
+def test_what_was_begun_of_another_source_is_never_taken_for_this_one(session: Session) -> None:
+    """A copy of an older moment under the name of a new one would be old data that nobody suspects."""
+    session.type("disk", "create", "source", "--size", "10", "--zone", ZONE)
+    session.type("disk", "snapshot", "source")
+    [old] = session.json("disk", "show", "source")["snapshots"]
+    words = ("disk", "clone", "source", "--zone", OTHER)
+    rw = (*words, "--rw", "--name", "next")
+    for begun, typed, source in (
+        ((*words, "--from-snapshot", old), words, ""),
+        (words, (*words, "--from-snapshot", old), old),
+    ):
+        assert session.type_killed(3, "after", *begun).returncode != 0
+        begins = {row["name"] for row in session.json("disk", "ls")}
+        said = session.type(*typed).stderr
+        [made] = {row["name"] for row in session.json("disk", "ls")} - begins
+        assert session.json("disk", "show", made)["snapshot"] == (source or f"{made}-s")
+        assert "was begun and is another copy, left as it is" in " ".join(said.split())
+        session.type(*begun)
+    assert session.type_killed(4, "after", *rw, "--from-snapshot", old).returncode != 0
+    refused = session.type(*rw, status=2).stderr
+    assert f"next was begun as a copy of source, of snapshot {old}" in " ".join(refused.split())
+    assert "tpuctl disk rm next first" in " ".join(refused.split())
+    session.type(*rw, "--from-snapshot", old)
+    session.type("disk", "gc", "--keep", "0", "--yes")
+    session.type("disk", "rm", "next", "source", "--yes")
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_clone_killed_at_every_change_is_finished_by_the_same_command(session: Session, when: str) -> None:

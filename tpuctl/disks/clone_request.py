@@ -89,10 +89,14 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     readers = goal.hosts
     throughput = request.throughput_mib_s or rules.throughput_for(kind, disk.size_gib, readers)
     by_snapshot = kind != disk.type or zone != disk.zone or request.snapshot_only or bool(request.from_snapshot)
+    others: list[str] = []
     if request.rw:
-        record = _next_master(services, master, request, zone)
+        record = _next_master(services, master, request, zone, kind)
     else:
-        record = _unfinished(services, master, zone) or _new(services, master, request, zone)
+        begun = _unfinished(services, master, zone)
+        fits = [each for each in begun if _is_same(each, request, kind)]
+        record = fits[0] if fits else _new(services, master, request, zone)
+        others = [each.name for each in begun if each.name != record.name]
     snapshot = request.from_snapshot or (f"{record.name}-s" if by_snapshot else "")
     wanted = DiskRequest(
         record.name,
@@ -126,7 +130,12 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
         check_free(services, target, record.name, path)
         if request.path:
             check_on_hosts(services, target, path)
-    return Plan(record, master, disk, target, path, tuple(warnings(findings)), on)
+    left = (
+        f"{', '.join(others)} of {master.name} was begun and is another copy, left as it is" if others else ""
+    )
+    if left:
+        left += f": tpuctl disk rm {others[0]}"
+    return Plan(record, master, disk, target, path, (*warnings(findings), left), on)
 
 
 def _finished(
@@ -244,21 +253,30 @@ def _plan_elsewhere(
     return Plan(found.record, copy, disk, None, copy.path, (*warnings(found.findings), found.said))
 
 
-def _unfinished(services: Services, master: DiskRecord, zone: str) -> DiskRecord | None:
-    """A copy that was begun and did not come to its end."""
-    return next(
-        (
-            each
-            for each in list_records(services)
-            if each.master == master.name
-            and each.generation
-            and each.wanted
-            and not each.complete
-            and not each.parent
-            and each.request.zone == zone
-        ),
-        None,
-    )
+def _unfinished(services: Services, master: DiskRecord, zone: str) -> list[DiskRecord]:
+    """Copies that were begun and did not come to their end."""
+    return [
+        each
+        for each in list_records(services)
+        if each.master == master.name
+        and each.generation
+        and each.wanted
+        and not each.complete
+        and not each.parent
+        and each.request.zone == zone
+    ]
+
+
+def _is_same(begun: DiskRecord, request: CloneRequest, kind: str) -> bool:
+    """Whether what was begun is what is asked for now: a copy of the same source, also by its name and type.
+    What is there of it was made of its own source, and is never taken for another's."""
+    named = request.name in ("", begun.name)
+    return named and begun.request.type == kind and _source_of(begun) == request.from_snapshot
+
+
+def _source_of(begun: DiskRecord) -> str:
+    """The snapshot that somebody named; empty for a copy of its master as it was then."""
+    return "" if begun.own_snapshot else begun.snapshot
 
 
 def _new(services: Services, master: DiskRecord, request: CloneRequest, zone: str) -> DiskRecord:
@@ -278,7 +296,9 @@ def _new(services: Services, master: DiskRecord, request: CloneRequest, zone: st
     return replace(record, blank=False, token=f"{name}-{int(record.created_at)}")
 
 
-def _next_master(services: Services, master: DiskRecord, request: CloneRequest, zone: str) -> DiskRecord:
+def _next_master(
+    services: Services, master: DiskRecord, request: CloneRequest, zone: str, kind: str
+) -> DiskRecord:
     """The intent of a master with the content of another, new or begun before."""
     name = request.name
     found = find_record(services, name)
@@ -286,6 +306,10 @@ def _next_master(services: Services, master: DiskRecord, request: CloneRequest, 
         known = found[0]
         if known.complete or (known.parent, known.request.zone) != (master.name, zone):
             raise _taken(name)
+        if not _is_same(known, request, kind):
+            source = f"snapshot {_source_of(known)}" if _source_of(known) else "its moment then"
+            why = f"{name} was begun as a copy of {master.name}, of {source}, as {known.request.type}"
+            raise UsageError(why, hint=f"finish that, or tpuctl disk rm {name} first; or another --name")
         return known
     empty = DiskRequest(name, zone, "", 0, {})
     record = new_record(services, empty, master=name, generation=0, label=master.fs_label)
