@@ -157,6 +157,7 @@ TAKEN = phases_of(500, 60, 40, None, 0, 0)
 def test_chips_and_cost_go_to_phases_by_their_time(attempts, totals, chip_hours, usd):
     found = cost_by_phase(attempts, totals)
     assert tuple(found) == PHASES
+    assert found.pop("unseen").usd is None
     assert [each.chip_hours for each in found.values()] == chip_hours
     assert [each.usd for each in found.values()] == usd
 
@@ -166,6 +167,7 @@ def test_the_cost_of_phases_adds_up_to_that_of_the_run():
     for unit in ("chip_hours", "usd"):
         parts = {name: cost[unit] for name, cost in end["by_phase"].items()}
         assert parts.pop("first_step") is None
+        assert not parts.pop("unseen")
         assert sum(parts.values()) == pytest.approx(end[unit], abs=0.001)
 
 

@@ -18,6 +18,7 @@ from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
+from tpuctl.engine.sightings import Sightings
 from tpuctl.errors import UsageError
 from tpuctl.lib.shell import Secret
 from tpuctl.model.shipped_files import read_agent, read_template
@@ -96,6 +97,7 @@ class SimServices:
         self.rate_limiter = FileRateLimiter(state_dir / "creates.json", per_minute=6e4)
         self.secrets = EnvSecrets()
         self.logs = LogFiles(state_dir / "runs")
+        self.sightings = Sightings()
         self.events: list[object] = []
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self.machine = "test-machine"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         RunLogs,
         Store,
     )
+    from tpuctl.engine.sightings import Sightings
     from tpuctl.ssh.keys import KeyPair
     from tpuctl.ssh.ssh_config import SshConfigFiles
     from tpuctl.state.bucket import BucketStore
@@ -272,6 +273,12 @@ class AppContext:
         from tpuctl.state.run_logs import LogFiles
 
         return LogFiles(self.config.state_dir / "runs")
+
+    @cached_property
+    def sightings(self) -> Sightings:
+        from tpuctl.engine.sightings import Sightings
+
+        return Sightings()
 
     @cached_property
     def key_pair(self) -> KeyPair:

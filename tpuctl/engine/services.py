@@ -20,6 +20,7 @@ from tpuctl.engine.ports import (
     SshEntries,
     Store,
 )
+from tpuctl.engine.sightings import Sightings
 
 
 class Services(Protocol):
@@ -62,6 +63,11 @@ class Services(Protocol):
 
     @property
     def logs(self) -> RunLogs: ...
+
+    @property
+    def sightings(self) -> Sightings:
+        """The same object each time."""
+        ...
 
     @property
     def emit(self) -> EventSink: ...

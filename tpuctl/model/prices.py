@@ -1,4 +1,4 @@
-"""List prices from the accelerator table: a snapshot of unknown date, for a first idea, never for billing."""
+"""List prices from the accelerator table: read on one day, for a first idea, never for billing."""
 
 from __future__ import annotations
 

@@ -417,6 +417,8 @@ class Attempt(Struct, frozen=True):
     requested_at: float | None = None
     provisioned_at: float | None = None
     ready_at: float | None = None
+    alive_at: float | None = None
+    """The last sign of its slice before that was seen gone; None where it was there when the attempt ended."""
 
     @property
     def attempt_id(self) -> str:
@@ -442,6 +444,8 @@ class RunTotals(Struct, frozen=True):
     """The share of its time in which the program ran and its work was not lost."""
     chip_hours: float | None = None
     usd: float | None = None
+    unseen_usd: float | None = None
+    """What may come on top of `usd`: for time in which nobody saw whether its slice was still there."""
 
 
 class RunRecord(Struct, frozen=True):

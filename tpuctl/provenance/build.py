@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
-from tpuctl.model.records import Attempt, Cause, RunRecord, RunTotals, SliceRecord
+from tpuctl.model.records import WITH_HOSTS, Attempt, Cause, RunRecord, RunTotals, SliceRecord
 from tpuctl.provenance.manifest import (
     AttemptSection,
     AttemptSlice,
@@ -123,10 +123,11 @@ def build_attempt(
     slice_name: str,
     *,
     since: float,
+    before: Row | None = None,
     disks: Sequence[Row] = (),
     mounts: Sequence[Row] = (),
 ) -> dict[str, Any]:
-    """One attempt that has ended. `since`: when the one before it had ended, or the run was asked for (epoch
+    """One attempt that has ended. `since`: when the one `before` it had ended, or the run was asked for (epoch
     seconds). `disks` and `mounts` are what was mounted on its hosts."""
     found: dict[str, Any] = to_data(
         AttemptSection(
@@ -165,7 +166,7 @@ def build_attempt(
                 )
                 for end in attempt.ends
             ),
-            phases=attempt_phases(run, attempt, since),
+            phases=attempt_phases(run, attempt, since, before),
             timeline=tuple(
                 EventRow(render_time(entry.at), entry.event, entry.detail or None)
                 for entry in sorted(attempt.timeline, key=lambda entry: entry.at)
@@ -175,26 +176,40 @@ def build_attempt(
     return found
 
 
-def attempt_phases(run: RunRecord, attempt: Attempt, since: float) -> Phases:
-    """Where the time of an attempt went, since the end of the one before it."""
+def attempt_phases(run: RunRecord, attempt: Attempt, since: float, before: Row | None = None) -> Phases:
+    """Where the time of an attempt went, since the end of the one `before` it: until its slice was seen last,
+    where the cloud took it."""
     ended, started = attempt.ended_at, attempt.started_at
+    until = ended if attempt.alive_at is None or ended is None else min(attempt.alive_at, ended)
     joined = next((entry.at for entry in attempt.timeline if entry.event == "joined"), None)
     ready = attempt.provisioned_at
     had = None if ready is None else max(ready, since)
+    asked = since
+    if had is not None and _left_alive(before, attempt.incarnation):
+        asked = min(max(attempt.requested_at or since, since), had)
     return Phases(
-        waiting_s=_span(since, had),
+        waiting_s=_span(asked, had),
         provisioning_s=_span(had, attempt.created_at),
-        preparing_s=_span(attempt.created_at, ended if started is None else started),
+        preparing_s=_span(attempt.created_at, until if started is None else started),
         first_step_s=_span(started, joined),
-        training_s=_span(joined, ended),
-        running_s=_span(started, ended) if started is not None or ended is None else 0.0,
-        lost_s=_lost(run, attempt),
+        training_s=_span(joined, until),
+        running_s=_span(started, until) if started is not None or ended is None else 0.0,
+        lost_s=_lost(run, attempt, until),
+        unseen_s=round((_span(since, asked) or 0.0) + (_span(until, ended) or 0.0), 1),
     )
 
 
-def _lost(run: RunRecord, attempt: Attempt) -> float | None:
+def _left_alive(before: Row | None, incarnation: int) -> bool:
+    """Whether the attempt `before` ended on another incarnation, which was still there then: until the next one
+    was asked for it was being deleted, or was waited for."""
+    if before is None or before.get("cause") in (None, Cause.PREEMPTED):
+        return False
+    return bool((before.get("slice") or {}).get("incarnation") != incarnation)
+
+
+def _lost(run: RunRecord, attempt: Attempt, until: float | None) -> float | None:
     """Seconds from the newest checkpoint of the program to the end of an attempt that did not end well: nothing
-    is won while it is found out why."""
+    is won while it is found out why. The next one goes on from there, and loses nothing else."""
     if attempt.started_at is None and attempt.ended_at is not None:
         return 0.0
     if attempt.cause in {None, Cause.STOPPED} or attempt.started_at is None:
@@ -202,10 +217,10 @@ def _lost(run: RunRecord, attempt: Attempt) -> float | None:
     if attempt.cause is Cause.SUCCEEDED:
         return 0.0
     if run.spec.no_checkpoint:
-        return _span(attempt.started_at, attempt.ended_at)
+        return _span(attempt.started_at, until)
     if run.newest_checkpoint <= 0.0:
         return None
-    return _span(max(run.newest_checkpoint, attempt.started_at), attempt.ended_at)
+    return _span(max(run.newest_checkpoint, attempt.started_at), until)
 
 
 def _span(begin: float | None, end: float | None) -> float | None:
@@ -238,24 +253,60 @@ def build_end(
 
 
 def build_totals(attempts: Sequence[Row], *, chips: int | None, usd_per_hour: float | None) -> RunTotals:
-    """What went into `attempts`. A row without `created` is time between attempts, which has no slice."""
-    hours = _slice_hours([row for row in attempts if "created" in row])
+    """What went into `attempts`. A row without `created` is time between attempts."""
+    rows = [row for row in attempts if "created" in row or (row.get("phases") or {}).get("provisioning_s")]
+    hours = _slice_hours(rows)
+    unseen = (sum_phases(row.get("phases") or {} for row in attempts).unseen_s or 0.0) / HOUR_S
     return RunTotals(
         goodput=goodput(to_data(sum_phases(row.get("phases") or {} for row in attempts))),
         chip_hours=None if chips is None or hours is None else round(chips * hours, 3),
         usd=None if usd_per_hour is None or hours is None else round(usd_per_hour * hours, 2),
+        unseen_usd=round(usd_per_hour * unseen, 2) if usd_per_hour is not None and unseen else None,
     )
 
 
-def build_current(run: RunRecord, slice_name: str, *, since: float, now: float) -> dict[str, Any]:
-    """What a run that is not over does since the end of its last attempt: its open attempt, as if it ended now
-    and nothing were lost, or its wait for the next one."""
+def build_current(
+    run: RunRecord,
+    slice_name: str,
+    *,
+    since: float,
+    now: float,
+    slice_: SliceRecord | None = None,
+    before: Row | None = None,
+) -> dict[str, Any]:
+    """What a run that is not over does since the end of its last attempt, which is `before`: its open attempt,
+    as if it ended now and nothing were lost, or its wait for the next one."""
     attempt = run.attempt
     if attempt is None or attempt.ended_at is not None:
-        idle = Phases(_span(since, now), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        return {"phases": to_data(idle)}
-    row = build_attempt(run, replace(attempt, ended_at=now), slice_name, since=since)
+        return {"phases": to_data(_idle_phases(slice_, since, now, before))}
+    row = build_attempt(run, replace(attempt, ended_at=now), slice_name, since=since, before=before)
     return {**row, "phases": {**row["phases"], "lost_s": 0.0}}
+
+
+def _idle_phases(slice_: SliceRecord | None, since: float, now: float, before: Row | None) -> Phases:
+    """A run that waits for its next attempt has its slice from when the cloud has it ready; one that its last
+    attempt left alive may be there until the next is asked for."""
+    life = slice_.incarnation if slice_ is not None else None
+    asked, ready = since, now
+    same = life is not None and before is not None and before["slice"].get("incarnation") == life.number
+    if slice_ is not None and life is not None and same:
+        taken = before is not None and before.get("cause") == Cause.PREEMPTED
+        here = slice_.state in WITH_HOSTS
+        ready = since if here and not taken else now
+        asked = since if here or taken else now
+    elif life is not None:
+        ready = max(since, min(life.cloud_ready_at or now, now))
+        asked = min(max(life.requested_at, since), ready) if _left_alive(before, life.number) else since
+    return Phases(
+        waiting_s=_span(asked, ready),
+        provisioning_s=_span(ready, now),
+        preparing_s=0.0,
+        first_step_s=0.0,
+        training_s=0.0,
+        running_s=0.0,
+        lost_s=0.0,
+        unseen_s=_span(since, asked),
+    )
 
 
 def _slice_hours(attempts: Sequence[Row]) -> float | None:

@@ -150,7 +150,8 @@ class Phases(Struct, frozen=True):
     """Seconds by what they went into; None where nobody can tell. `waiting` for capacity, `provisioning` until
     all hosts answered, `preparing` code and environment, `first_step` until all workers had their devices,
     `training` from then on. `running` is the whole life of the program. `lost` was done after the last
-    checkpoint, and is part of it."""
+    checkpoint, and is part of it. `unseen` is time in which nobody saw whether the slice was still there, and
+    paid for."""
 
     waiting_s: float | None = None
     provisioning_s: float | None = None
@@ -159,6 +160,7 @@ class Phases(Struct, frozen=True):
     training_s: float | None = None
     running_s: float | None = None
     lost_s: float | None = None
+    unseen_s: float | None = None
 
 
 class PhaseCost(Struct, frozen=True):
@@ -200,7 +202,7 @@ class AttemptSection(Struct, frozen=True):
 class EndSection(Struct, frozen=True):
     """How the run ended, and what went into it. `usd` is by list prices, of the hours from when the cloud had
     the slice ready, for all chips of it; None where no price is known. `by_phase`: chip hours and dollars by
-    what they went into, as in `phases`; together they are the whole."""
+    what they went into, as in `phases`; together they are the whole, and what is `unseen` may come on top."""
 
     state: str
     reason: str

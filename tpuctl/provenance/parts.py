@@ -128,7 +128,10 @@ def add_attempt(
     parts = load_parts(services, run.id)
     since = _ended(parts) if parts.attempts else run.created_at
     name = slice_.name if slice_ is not None else run.slice_name
-    row = build_attempt(run, attempt, name, since=since or run.created_at, disks=disks, mounts=mounts)
+    before = parts.contents[-1] if parts.contents else None
+    row = build_attempt(
+        run, attempt, name, since=since or run.created_at, before=before, disks=disks, mounts=mounts
+    )
     save_once(services, key, render_part(parts.last_digest, row))
 
 
@@ -161,7 +164,9 @@ def current_part(
     """What it does since the last attempt that is written: an open attempt, or a wait."""
     since = _ended(parts) if parts.attempts else None
     name = slice_.name if slice_ is not None else run.slice_name
-    return build_current(run, name, since=since or run.created_at, now=services.store.now())
+    before = parts.contents[-1] if parts.contents else None
+    now = services.store.now()
+    return build_current(run, name, since=since or run.created_at, now=now, slice_=slice_, before=before)
 
 
 def _ended(parts: Parts) -> float | None:

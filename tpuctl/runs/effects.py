@@ -49,6 +49,7 @@ from tpuctl.runs.failure import (
     parse_signatures,
 )
 from tpuctl.runs.hang import furthest, step_rate
+from tpuctl.runs.last_sign import find_alive_until
 from tpuctl.runs.log_archive import archive_logs
 from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, refused_until, worker_ends
@@ -462,7 +463,11 @@ class RunEffects:
         cause = self._attempt.cause
         if cause is Cause.HOST_LOST and failure is not None and not failure.retry:
             cause = Cause.FAILED  # a bug is no preemption, whatever happened to other hosts
-        ahead = furthest(self._workers)
+        ahead, ended_at, alive_at = furthest(self._workers), self._services.store.now(), None
+        if hosts is None and self._attempt.cause is Cause.PREEMPTED:
+            # It was over when its slice was seen gone, and that had been so since the last sign of it.
+            ended_at = self._attempt.ending_since or ended_at
+            alive_at = find_alive_until(self._services, self.run, self._attempt, ended_at)
         attempt = replace(
             self._attempt,
             state=AttemptPhase.ENDED,
@@ -471,7 +476,8 @@ class RunEffects:
             step=ahead.step if ahead is not None else None,
             steps=ahead.steps if ahead is not None else None,
             steps_per_s=step_rate(ahead) if ahead is not None else None,
-            ended_at=self._services.store.now(),
+            ended_at=ended_at,
+            alive_at=alive_at,
             hosts=_with_cache(self._attempt.hosts, self._workers),
             ends=worker_ends(self._workers) or worker_ends(_unseen(self._attempt)),
             timeline=(*self._attempt.timeline, self._entry("ended", plan.why)),

@@ -13,6 +13,7 @@ from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.runs.hang import judge_pace, judge_stall
 from tpuctl.runs.join import JoinVerdict, judge_join
+from tpuctl.runs.last_sign import note_sign
 from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.mounts import mount_news, mounts_now
 from tpuctl.runs.reconcile import advance_run, request_stop
@@ -209,6 +210,7 @@ class _Watch:
         if run.stop_asked or run.state.final:
             return True
         observation = observe_slice(self._services, run.slice_name)
+        note_sign(self._services, run, observation)
         return (
             observation.record.state is not SliceState.READY
             or observation.observed.event is not SliceEvent.NODE_READY
@@ -219,6 +221,7 @@ class _Watch:
         if run.stop_asked:
             return True
         workers = self._hosts.observe()
+        note_sign(self._services, run, None, workers)
         self.behind = self._hosts.behind(workers)
         if self.behind:
             return True

@@ -13,12 +13,15 @@ from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_run, list_attempts, save
 
 _CLOUDS_DOING = {Cause.PREEMPTED, Cause.HOST_LOST}
+_LOSES_WORK = _CLOUDS_DOING | {Cause.FAILED, Cause.RESTART_ASKED, Cause.STALLED}
+"""Ends of which it is told how much was done since the newest checkpoint."""
 
 
 def weigh_progress(services: Services, run: RunRecord, attempt: Attempt) -> RunRecord:
-    """The run with its count of fruitless attempts after `attempt` ended, and with a question to a person when
-    there were too many. Only runs whose checkpoints can be read are judged."""
-    if run.checkpoint_place is None or run.state.final or attempt.cause not in _CLOUDS_DOING:
+    """The run with its newest checkpoint and its count of fruitless attempts after `attempt` ended, and with a
+    question to a person when there were too many. Only runs whose checkpoints can be read are judged."""
+    judged = attempt.cause in _CLOUDS_DOING and not run.state.final
+    if run.checkpoint_place is None or not (judged or (attempt.started_at and attempt.cause in _LOSES_WORK)):
         return run
     # With its slash: `run10` has nothing to do with `run1`.
     place = f"{run.checkpoint_place.rstrip('/')}/"
@@ -30,6 +33,8 @@ def weigh_progress(services: Services, run: RunRecord, attempt: Attempt) -> RunR
     newest = max(times, default=0.0)
     if newest > run.newest_checkpoint:
         return replace(run, fruitless=0, newest_checkpoint=newest)
+    if not judged:
+        return run
     fruitless = run.fruitless + 1
     if fruitless < FRUITLESS_MAX:
         return replace(run, fruitless=fruitless)

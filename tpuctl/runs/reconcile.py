@@ -22,6 +22,7 @@ from tpuctl.provenance.parts import begin_manifest
 from tpuctl.runs.active import active_run
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.effects import RunEffects
+from tpuctl.runs.last_sign import note_sign
 from tpuctl.runs.plan import RunPlan, RunStep, describe_trouble, plan_run, plan_stall
 from tpuctl.slices.enrollment import send_own_key, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
@@ -179,6 +180,7 @@ def advance_run(
     began = services.clock.now()
     workers = _observe_workers(services, run, slice_, began)
     observed = observation.observed if observation else None
+    note_sign(services, run, observation, workers)
     closed = any(worker.state is WorkerState.CLOSED for worker in workers)
     key_sent = send_own_key(services, run.slice_name) if closed and slice_ is not None else ""
     if key_sent:

@@ -51,7 +51,8 @@ def make_report(services: Services, source: str) -> Report:
         written = _manifest(services, run)
     end = written.get("end") or {}
     goodput = build_totals(written["attempts"], chips=None, usd_per_hour=None).goodput
-    spent, attempts = RunTotals(goodput, end.get("chip_hours"), end.get("usd")), written["attempts"]
+    unseen = ((end.get("by_phase") or {}).get("unseen") or {}).get("usd")
+    spent, attempts = RunTotals(goodput, end.get("chip_hours"), end.get("usd"), unseen), written["attempts"]
     if run is not None and not run.state.final:
         stored = find_slice(services, run.slice_name)
         slice_ = stored.record if stored is not None else None
@@ -70,9 +71,11 @@ def _manifest(services: Services, run: RunRecord) -> dict[str, Any]:
             raise
     stored = find_slice(services, run.slice_name)
     start = build_start(run, stored.record if stored else None, project=services.project, version="")
-    rows, since = [], run.created_at
+    rows: list[Row] = []
+    since = run.created_at
     for attempt in list_attempts(services, run.id):
-        rows.append(build_attempt(run, attempt, run.slice_name, since=since))
+        before = rows[-1] if rows else None
+        rows.append(build_attempt(run, attempt, run.slice_name, since=since, before=before))
         since = attempt.ended_at or since
     return {"schema": SCHEMA, **start, "attempts": rows, "end": None, "chain": []}
 

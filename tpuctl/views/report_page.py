@@ -29,6 +29,7 @@ TITLES: Mapping[str, str] = {
     "first_step": "first step",
     "training": "training",
     "lost": "lost since the last checkpoint",
+    "unseen": "not seen, may have been paid",
 }
 """In the order in which an attempt goes through them, with their names for people."""
 RUNNING = "running"

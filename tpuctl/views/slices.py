@@ -86,8 +86,8 @@ FLEET_KEYS = (
 )  # fmt: skip
 RUN_KEYS = (
     "id", "slice", "group", "tags", "state", "attempts", "failures", "preemptions", "goodput", "chip_hours",
-    "usd", "step", "steps", "steps_per_s", "command", "created", "ended", "reason", "failure", "user",
-    "data", "synthetic",
+    "usd", "unseen_usd", "step", "steps", "steps_per_s", "command", "created", "ended", "reason", "failure",
+    "user", "data", "synthetic",
 )  # fmt: skip
 
 
@@ -341,6 +341,7 @@ def _run_row(services: Services, run: RunRecord) -> dict[str, Any]:
         "goodput": spent.goodput,
         "chip_hours": spent.chip_hours,
         "usd": spent.usd,
+        "unseen_usd": spent.unseen_usd,
         "step": attempt.step if attempt else None,
         "steps": attempt.steps if attempt else None,
         "steps_per_s": attempt.steps_per_s if attempt else None,

@@ -13,6 +13,7 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired
 from tpuctl.state.repository import decode, decode_readable, readable_runs, readable_slices
 from tpuctl.watch.heartbeat import (
+    FLEET,
     INSTALL_HINT,
     TROUBLED,
     Health,
@@ -30,8 +31,6 @@ from tpuctl.watch.pause import paused_why
 from tpuctl.watch.reconciler import run_pass
 
 HOOKS = "hooks"
-FLEET = "fleet"
-"""The subject of a pass that could not look at any slice."""
 
 
 class PassReport(Struct, frozen=True):
@@ -67,7 +66,7 @@ def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlEr
     error: TpuctlError | None = None
     lines: Sequence[PassLine]
     try:
-        lines = run_pass(services)
+        lines = run_pass(services, previous)
     except TpuctlError as caught:
         error, lines = caught, [PassLine(FLEET, PassResult.FAILED, caught.message, acted=False)]
     lines = [*lines, *(PassLine(HOOKS, PassResult.BLOCKED, error.message, acted=False) for error in broken[:1])]

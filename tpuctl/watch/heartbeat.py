@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
 
+FLEET = "fleet"
+"""The subject of a pass that could not look at any slice."""
 INSTALL_HINT = "tpuctl watch install"
 
 

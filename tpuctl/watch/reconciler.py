@@ -35,7 +35,7 @@ from tpuctl.slices.vacate import hosts_to_ask
 from tpuctl.state.repository import R, Versioned, find_slice, get_run, get_slice, load_run, load_slice
 from tpuctl.watch.fair_share import Demand, share_hosts
 from tpuctl.watch.grant_expiry import announce_grant_ends
-from tpuctl.watch.heartbeat import PassLine, PassResult
+from tpuctl.watch.heartbeat import FLEET, Heartbeat, PassLine, PassResult
 from tpuctl.watch.lifetime import apply_lifetime, read_activity
 from tpuctl.watch.pass_lines import guarded, guarded_lines, line_of, that_say
 from tpuctl.watch.pause import paused_why
@@ -49,19 +49,22 @@ _CLEANING = {SliceState.LOST, SliceState.DELETING, SliceState.REFUSED}
 """Their dead requests eat quota until they are deleted, so they come first."""
 
 
-def run_pass(services: Services) -> list[PassLine]:
-    """Looks at every slice and run that is not at rest and does what is ready to be done.
+def run_pass(services: Services, previous: Heartbeat | None = None) -> list[PassLine]:
+    """Looks at every slice and run that is not at rest and does what is ready to be done. `previous` is the
+    last pass of this machine.
 
     Reads the whole project with two list calls; only what these show to be out of order is looked at by itself.
     One subject's trouble does not keep the others from theirs.
     """
     paused = paused_why(services)
     if paused:
-        return [PassLine("fleet", PassResult.PAUSED, paused, acted=False)]
+        return [PassLine(FLEET, PassResult.PAUSED, paused, acted=False)]
     slices, unread_slices = _readable(services, "slices/", load_slice)
     follow_slices(services, [stored.record for stored in slices])
     stored_runs, unread_runs = _readable(services, "runs/", load_run)
     runs = [stored.record for stored in stored_runs if not stored.record.state.final]
+    if previous is not None:
+        _remember(services, previous, runs)
     unread = [
         *unread_slices,
         *unread_runs,
@@ -74,11 +77,22 @@ def run_pass(services: Services) -> list[PassLine]:
     try:
         inventory = list_inventory(services, {stored.record.spec.zone for stored in slices})
     except TpuctlError as error:
-        return [*unread, PassLine("fleet", PassResult.FAILED, error.message, acted=False)]
+        return [*unread, PassLine(FLEET, PassResult.FAILED, error.message, acted=False)]
     if inventory.unread:
         why = f"nothing in the cloud could be read: {inventory.unread}"
-        unread.append(PassLine("fleet", PassResult.FAILED, why, acted=False))
+        unread.append(PassLine(FLEET, PassResult.FAILED, why, acted=False))
     return [*unread, *_Pass(services, slices, runs, inventory).work()]
+
+
+def _remember(services: Services, previous: Heartbeat, runs: Iterable[RunRecord]) -> None:
+    """The last pass saw the slices of runs that were in no trouble then."""
+    troubled = {trouble.subject for trouble in previous.troubles}
+    for run in runs:
+        attempt = run.attempt
+        if attempt is None or attempt.suspect_since is not None or attempt.created_at >= previous.at:
+            continue
+        if not troubled & {FLEET, run.id, run.slice_name}:
+            services.sightings.saw(run.slice_name, attempt.incarnation, previous.at)
 
 
 def _confirm_stops(services: Services, runs: Collection[RunRecord]) -> list[PassLine]:

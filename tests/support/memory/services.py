@@ -17,6 +17,7 @@ from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
 from tpuctl.engine.ports import KeptLogs
+from tpuctl.engine.sightings import Sightings
 from tpuctl.model.cloud import HostTarget
 from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.world.delays import Delays
@@ -126,6 +127,7 @@ class MemoryServices:
         self.secrets: Any = EnvSecrets()
         self.logs: Any = place.logs.setdefault(machine, MemoryLogs())
         self.ssh_entries: Any = MemorySshEntries()
+        self.sightings = Sightings()
         self.events: list[object] = []
         self.user = "ada"
         self.machine = machine

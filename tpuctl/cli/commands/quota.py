@@ -221,7 +221,7 @@ def _show(context: AppContext, report: QuotaReport, rates: Sequence[CopyRate]) -
     for each in report.unread:
         console.caveat(f"not read: {each.what}: {each.why}{f' ({each.fix})' if each.fix else ''}")
     unpriced = f", and {report.unpriced} without a known price" if report.unpriced else ""
-    text = f"about ${report.cost:.2f} per hour at list prices{unpriced} ({report.prices_note})"
+    text = f"about ${report.cost:.2f} per hour{unpriced} ({report.prices_note})"
     console.line()
     for line in wrap(text, console.prose_width - len(console.mark)):
         console.line(f"{' ' * len(console.mark)}{line}")

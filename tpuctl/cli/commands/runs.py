@@ -43,7 +43,7 @@ def runs(
     """List runs, newest first, with what they came to.
 
     GOODPUT is the share of the time since the run was asked for in which its program ran and its work was not
-    lost. COST is by list prices, whoever pays.
+    lost. COST is by list prices, whoever pays; it has two ends where nobody saw when a slice was taken away.
     """
     from tpuctl.views.slices import run_rows
 
@@ -79,10 +79,18 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
         else row["state"],
         "attempts": f"{row['attempts']}{lost}",
         "goodput": None if row["goodput"] is None else f"{row['goodput']:.0%}",
-        "cost": None if row["usd"] is None else f"${row['usd']:.2f}",
+        "cost": _cost(row["usd"], row["unseen_usd"]),
         "created": (row["created"] or "")[: len("2026-11-21T10:15")].replace("T", " "),
         "command": shlex.join(row["command"]),
     }
+
+
+def _cost(usd: float | None, unseen_usd: float | None) -> str | None:
+    """`$1.20`, or `$1.20–1.50` where nobody saw for how long a slice was there."""
+    if usd is None and not unseen_usd:
+        return None
+    most = f"–{(usd or 0.0) + unseen_usd:.2f}" if unseen_usd else ""
+    return f"${usd or 0.0:.2f}{most}"
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -39,7 +39,7 @@ def types(
 
     One line per generation; name a generation or a zone to see its types.
 
-    Prices are a snapshot of unknown date, in USD for the whole slice in the region of --zone, else in the
+    Prices are by the list, in USD for the whole slice in the region of --zone, else in the
     cheapest region that lists it.
     """
     from tpuctl.errors import UsageError
@@ -66,6 +66,8 @@ def types(
         return
     shown = rows if console.json_mode else [_shown(catalog, row, zone) for row in rows]
     console.table(shown, COLUMNS, empty=_none_there(catalog, wanted, zone))
+    if shown and not console.json_mode:
+        console.say(f"prices: {catalog.prices_note}")
 
 
 def _none_there(catalog: Any, generation: str | None, zone: str | None) -> str:

@@ -186,8 +186,8 @@ def _print_report(context: AppContext, report: PassReport) -> None:
     """Everything to a person or a program; otherwise only what was not said before. Raises PartialError when
     something needs a person."""
     from tpuctl.lib.codec import to_data
-    from tpuctl.watch.cycle import FLEET, HOOKS
-    from tpuctl.watch.heartbeat import is_new
+    from tpuctl.watch.cycle import HOOKS
+    from tpuctl.watch.heartbeat import FLEET, is_new
 
     console, troubles = context.console, report.troubles
     everything = console.json_mode or console.out.isatty()
@@ -213,8 +213,7 @@ def _print_report(context: AppContext, report: PassReport) -> None:
 
 def _trouble_line(trouble: Trouble) -> str:
     """`big is blocked: …`; of the whole pass, `the pass failed: …`."""
-    from tpuctl.watch.cycle import FLEET
-    from tpuctl.watch.heartbeat import PassResult
+    from tpuctl.watch.heartbeat import FLEET, PassResult
 
     subject = "the pass" if trouble.subject == FLEET else trouble.subject
     verb = "" if trouble.result == PassResult.FAILED else "is "
