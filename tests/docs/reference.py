@@ -171,7 +171,7 @@ def render_states() -> str:
 
 
 def render_failures() -> str:
-    blanks = {"run": "RUN", "slice": "SLICE", "worker": "N"}
+    blanks = {"run": "RUN", "slice": "SLICE", "worker": "N", "mend": "the command that is named"}
     rows = [
         (
             f"`{row.id}`",

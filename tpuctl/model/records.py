@@ -387,6 +387,8 @@ class Attempt(Struct, frozen=True):
     suspect_reads: int = 0
     suspect_why: str = ""
     cause: Cause | None = None
+    mend: str = ""
+    """The command that mends what the project lacks for it."""
     ending_since: float | None = None
     ends: tuple[WorkerEnd, ...] = ()
     failure: Failure | None = None

@@ -257,7 +257,7 @@ class RunEffects:
             if since is None:
                 self._save_attempt(replace(attempt, suspect_since=now, suspect_why=found.told))
             return Outcome(Wait(found.told), acted=False)
-        return self._set_cause(Cause.NOT_SET_UP, found.told)
+        return self._set_cause(Cause.NOT_SET_UP, found.told, found.hint)
 
     def _not_acknowledged(self, error: PartialError) -> Outcome:
         """A worker could not be prepared or started: time for the cloud to show a loss, then a charge.
@@ -432,7 +432,7 @@ class RunEffects:
             why = f"{why}; {said}" if said else why
         return self._set_cause(cause, why)
 
-    def _set_cause(self, cause: Cause, why: str) -> Outcome:
+    def _set_cause(self, cause: Cause, why: str, mend: str = "") -> Outcome:
         self._journal(str(cause), why)
         attempt = replace(
             self._attempt,
@@ -440,6 +440,7 @@ class RunEffects:
             cause=cause,
             ending_since=self._services.store.now(),
             suspect_why=why,
+            mend=mend,
             timeline=(*self._attempt.timeline, self._entry(str(cause), why)),
         )
         state = RunState.STOPPING if cause is Cause.STOPPED else self.run.state

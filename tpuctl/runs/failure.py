@@ -130,7 +130,7 @@ def name_failure(
         found = _match_text(table, attempt.suspect_why)
     if found is None:
         found = _match_cause(table, cause, attempt.suspect_why, _lost_worker(workers))
-    return _failure(found, run)
+    return _failure(found, run, attempt.mend)
 
 
 def _lost_worker(workers: Sequence[WorkerStatus]) -> int | None:
@@ -138,9 +138,14 @@ def _lost_worker(workers: Sequence[WorkerStatus]) -> int | None:
     return next((each.worker for each in workers if each.state in silent or each.event), None)
 
 
-def _failure(found: _Match, run: RunRecord) -> Failure:
+def _failure(found: _Match, run: RunRecord, mend: str) -> Failure:
     signature = found.signature
-    names = {"run": run.id, "slice": run.slice_name, "worker": "all" if found.worker is None else found.worker}
+    names = {
+        "mend": mend,
+        "run": run.id,
+        "slice": run.slice_name,
+        "worker": "all" if found.worker is None else found.worker,
+    }
     words = {**found.groups, **names}
     return Failure(
         signature=signature.id,

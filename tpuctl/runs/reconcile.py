@@ -288,11 +288,14 @@ def run_error(run: RunRecord, log_hint: str) -> TpuctlError | None:
     failed = [end for end in ends if end.exit_status != 0]
     failure = run.attempt.failure if run.attempt else None
     kind = PartialError if len(failed) < len(ends) else TpuctlError
+    remedy = failure.remedy if failure is not None else ""
+    nothing_written = run.attempt is not None and run.attempt.started_at is None
+    told = (
+        [remedy] if remedy and (nothing_written or log_hint in remedy) else [*filter(None, [remedy]), log_hint]
+    )
     return kind(
         f"run {run.id} {run.state}: {run.reason}",
-        hint=f"{failure.remedy}; {log_hint}"
-        if failure is not None and log_hint not in failure.remedy
-        else log_hint,
+        hint="; ".join(told),
         details={
             "workers": [end.worker for end in failed],
             "exits": to_data(ends),

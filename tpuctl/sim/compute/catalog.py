@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 from tpuctl.lib.names import region_of
 from tpuctl.sim.wire.status import Json
@@ -42,9 +43,10 @@ DISK_TYPES: Mapping[str, tuple[int, int, int]] = {
     "pd-standard": (500, 10, 65_536),
 }
 """Default, smallest and largest size in GB."""
+INTERNAL_RULE = "default-allow-internal"
 _FIREWALL: Mapping[str, tuple[int, list[Json], str]] = {
     "default-allow-icmp": (65_534, [{"IPProtocol": "icmp"}], "0.0.0.0/0"),
-    "default-allow-internal": (
+    INTERNAL_RULE: (
         65_534,
         [
             {"IPProtocol": "tcp", "ports": ["0-65535"]},
@@ -106,7 +108,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("images", "image", (GLOBAL,), "Image"),
         Kind("instances", "instance", ("zones",)),
         Kind("machineTypes", "machineType", ("zones",)),
-        Kind("networks", "network", (GLOBAL,)),
+        Kind("networks", "network", (GLOBAL,), "Network"),
         Kind("operations", "operation", ("zones", "regions", GLOBAL)),
         Kind("reservations", "reservation", ("zones",)),
         Kind("snapshots", "snapshot", (GLOBAL,), "Snapshot"),
@@ -117,7 +119,8 @@ KINDS: Mapping[str, Kind] = {
 
 
 class ComputeCatalog:
-    """`generations` says which TPU generations a zone has, `has_network` which networks the project has."""
+    """`generations` says which TPU generations a zone has, `has_network` which networks the project has;
+    `address_range` is that of all hosts, where they have one."""
 
     def __init__(
         self,
@@ -125,15 +128,17 @@ class ComputeCatalog:
         zones: list[str],
         generations: Callable[[str], set[str]],
         has_network: Callable[[str], bool],
+        address_range: str = "",
     ) -> None:
         self._base = f"{ROOT}/projects/{project}"
         self._zones = zones
         self._generations = generations
+        self._address_range = address_range
         self._makers: Mapping[str, Callable[[Scope], list[Json]]] = {
             "diskTypes": self._disk_types,
             "machineTypes": self._machine_types,
             "networks": lambda _: [self._network()] if has_network("default") else [],
-            "subnetworks": lambda scope: [self._subnetwork(scope)],
+            "subnetworks": lambda scope: [self._subnetwork(scope)] if has_network("default") else [],
         }
 
     def firewalls(self) -> list[Json]:
@@ -232,12 +237,12 @@ class ComputeCatalog:
 
     def _subnetwork(self, scope: Scope) -> Json:
         number = self.regions().index(scope.name)
-        block = f"10.{128 + 4 * number}.0"
+        block = ip_network(self._address_range or f"10.{128 + 4 * number}.0.0/20")
         return {
             **self._resource("subnetwork", scope, "default", number),
             "fingerprint": "abcdef0123A=",
-            "gatewayAddress": f"{block}.1",
-            "ipCidrRange": f"{block}.0/20",
+            "gatewayAddress": str(block[1]),
+            "ipCidrRange": str(block),
             "network": f"{self._base}/global/networks/default",
             "privateIpGoogleAccess": False,
             "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",

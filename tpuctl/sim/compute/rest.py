@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
-from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
+from tpuctl.sim.compute.catalog import GLOBAL, INTERNAL_RULE, KINDS, ROOT, ComputeCatalog, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.state import ComputeState, target
 from tpuctl.sim.wire.batch import handle_batch
@@ -25,6 +25,7 @@ from tpuctl.sim.world.paths import ResourcePath
 from tpuctl.sim.world.quotas import Quotas
 from tpuctl.sim.world.world import World
 
+DEFAULT_NETWORK = "default"
 PREFIXES = tuple(f"/compute/{version}/" for version in ("v1", "beta", "alpha"))
 """`gcloud alpha compute tpus tpu-vm ssh` reads the project by alpha. Answers are those of v1 in all."""
 BATCH = "/batch/compute/v1"
@@ -43,6 +44,7 @@ _CHANGES: Mapping[str, str] = {
     "disks.resize": "DisksResizeRequest",
     "disks.setLabels": "ZoneSetLabelsRequest",
     "disks.update": "Disk",
+    "firewalls.patch": "Firewall",
     "snapshots.setLabels": "GlobalSetLabelsRequest",
 }
 """Methods that change what is there, and what they take."""
@@ -91,14 +93,19 @@ class ComputeApi:
             self._project_id,
             world.zones(),
             lambda zone: {offer.generation for offer in world.catalog.in_zone(zone)},
-            lambda name: not world.faults.standing(FaultKind.NO_NETWORK, name),
+            self._has_network,
+            world.hosts.address_range,
         )
         self._state = ComputeState(
             self._project_id,
             world.clock.now,
             self._attached,
             lambda: world.delays.compute_operation / world.options.speed,
-            self._catalog.firewalls,
+            lambda: [
+                each
+                for each in self._catalog.firewalls()
+                if world.options.internal_rule or each["name"] != INTERNAL_RULE
+            ],
             hosts=world.hosts,
             lock=world.lock,
             after=world.after,
@@ -224,6 +231,8 @@ class ComputeApi:
         """(scope, name, resource) of a collection, everywhere."""
         if kind.collection == "operations":
             return self._state.operations.rows()
+        if kind.collection == "firewalls" and not self._has_network(DEFAULT_NETWORK):
+            return []
         return [*self._catalog.rows(kind), *(self._state.rows(kind) if kind.message else ())]
 
     def _aggregated(self, collection: str, request: Request) -> Json:
@@ -262,7 +271,8 @@ class ComputeApi:
         verb = {"GET": "get" if name else "list", "POST": "insert", "DELETE": "delete"}.get(request.method, "")
         kind = self._kind(collection, request)
         if request.method == "PATCH" and name:
-            return self._changed(request, scope, collection, name, "update")
+            verb = "patch" if collection == "firewalls" else "update"
+            return self._changed(request, scope, collection, name, verb)
         made = verb in ("insert", "delete")
         if not verb or (made and not kind.message) or (verb == ("insert" if name else "delete")):
             raise unknown_method(f"{request.method} {request.path}")
@@ -321,6 +331,8 @@ class ComputeApi:
                 return self._state.create_snapshot(scope, path.id, asked, slow, error)
             if f"{kind.collection}.{verb}" in _CHANGES:
                 return self._state.change(verb, kind, scope, path.id, asked, slow, error)
+            if kind.collection == "networks":
+                return self._make_network(verb, scope, path.id, asked, slow, error)
             if verb == "insert":
                 return self._state.insert(kind, scope, body, slow, error)
             return self._state.delete(kind, scope, path.id, slow, error)
@@ -335,6 +347,24 @@ class ComputeApi:
         if dropped:
             raise DroppedConnectionError(method)
         return answer
+
+    def _has_network(self, name: str) -> bool:
+        return name == DEFAULT_NETWORK and not self._world.faults.standing(FaultKind.NO_NETWORK, name)
+
+    def _make_network(
+        self, verb: str, scope: Scope, name: str, body: Json, slow: Fault | None, error: ApiError | None
+    ) -> Json:
+        """The default network in auto mode, where the project has none; others are not simulated."""
+        if verb != "insert" or name != DEFAULT_NETWORK or not body.get("autoCreateSubnetworks"):
+            raise unknown_method(f"networks.{verb} of anything but {DEFAULT_NETWORK} in auto mode")
+        if self._has_network(name):
+            path = f"projects/{self._project_id}/{scope}/networks/{name}"
+            raise ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
+        if error is None:
+            for fault in self._world.faults.standing(FaultKind.NO_NETWORK, name):
+                self._world.faults.remove(fault.id)
+        link = f"{ROOT}/projects/{self._project_id}/{scope}/networks/{name}"
+        return self._state.make_network(scope, {"selfLink": link, "id": "1000"}, slow, error)
 
     def _attached(self) -> Mapping[tuple[str, str], Json]:
         """What disks show of the nodes that have them as data disks: one user for each of their hosts."""

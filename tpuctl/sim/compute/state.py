@@ -74,7 +74,7 @@ _INPUTS: Mapping[str, frozenset[str]] = {
     "addresses": frozenset({"name", "description", "labels", "address", "addressType", "networkTier"}),
     "firewalls": frozenset(
         {
-            *("name", "description", "network", "direction", "priority", "allowed", "disabled"),
+            *("name", "description", "network", "direction", "priority", "allowed", "denied", "disabled"),
             *("sourceRanges", "sourceTags", "destinationRanges", "targetTags"),
         }
     ),
@@ -267,6 +267,28 @@ class ComputeState:
         if kind.collection == "disks" and error is None:
             self._hosts.write_disk(data["id"], int(data["sizeGb"]))
         record.ready_at = operation["_ends"]
+        if kind.collection == "firewalls":
+            self._tell_firewall()
+        return operation
+
+    def _tell_firewall(self) -> None:
+        """Hosts obey the rules that there are. A call that changes some is obeyed at once, its operation ends
+        later."""
+        with self._lock:
+            rules = [
+                record.data
+                for (collection, _, _), record in self._found.items()
+                if collection == "firewalls" and math.isinf(record.gone_at)
+            ]
+        self._hosts.set_firewall(rules)
+
+    def make_network(self, scope: Scope, data: Json, slow: Fault | None, error: ApiError | None) -> Json:
+        """The operation that makes one, without any rules."""
+        with self._lock:
+            operation = self.operations.begin("insert", scope, data, slow, error)
+            for key in [key for key in self._found if key[0] == "firewalls" and error is None]:
+                del self._found[key]
+        self._tell_firewall()
         return operation
 
     def _copy(self, key: tuple[str, str, str], record: _Record, source: Source, operation: Json) -> None:
@@ -336,8 +358,8 @@ class ComputeState:
         slow: Fault | None,
         error: ApiError | None,
     ) -> Json:
-        """`resize`, `setLabels` or `update` (of the access mode or throughput): at once, and the operation ends
-        later."""
+        """`resize`, `setLabels`, `patch` of a firewall rule, or `update` of the access mode or throughput: at
+        once, and the operation ends later."""
         attached = self._attached()
         with self._lock:
             self._purge()
@@ -351,6 +373,9 @@ class ComputeState:
                 error = error or self._over_quota("disks", data, more)
             elif verb == "setLabels":
                 change = _labels(data, body)
+            elif verb == "patch":
+                asked = {key: value for key, value in data.items() if key in _INPUTS["firewalls"]}
+                change = self._firewall({**asked, **body})
             elif "provisionedThroughput" in body:
                 rate = int(body["provisionedThroughput"])
                 check_throughput_change(data, rate, self._now() - record.tuned_at, self._rates.speed)
@@ -366,6 +391,8 @@ class ComputeState:
                 data.update(change)
         if "sizeGb" in change and error is None:
             self._hosts.write_disk(data["id"], int(change["sizeGb"]))
+        if verb == "patch":
+            self._tell_firewall()
         return operation
 
     def _existing(self, kind: Kind, scope: Scope, name: str) -> _Record:
@@ -394,7 +421,9 @@ class ComputeState:
             if error is None:
                 self._lose((kind.collection, str(scope), name), operation["_ends"])
             self._purge()
-            return operation
+        if kind.collection == "firewalls":
+            self._tell_firewall()
+        return operation
 
     def _begin(self) -> None:
         """With what every project has."""
@@ -402,6 +431,7 @@ class ComputeState:
         self._given = len(rules)
         for rule in rules:
             self._found["firewalls", GLOBAL, str(rule["name"])] = _Record(rule, -math.inf, -math.inf)
+        self._tell_firewall()
 
     def _lose(self, key: tuple[str, str, str], at: float) -> None:
         self._found[key].gone_at = at
@@ -480,7 +510,7 @@ class ComputeState:
         if network != "default":
             path = f"projects/{self._project}/global/networks/{network}"
             raise ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
-        if not body.get("allowed"):
+        if bool(body.get("allowed")) == bool(body.get("denied")):
             raise invalid("resource.allowed", "", "Either allowed or denied must be specified.")
         asked = {key: value for key, value in body.items() if key in _INPUTS["firewalls"]}
         inward = asked.get("direction") != "EGRESS"

@@ -66,6 +66,8 @@ class HostBackend(Protocol):
 
     ssh_port: int
     """On which all hosts answer."""
+    address_range: str = ""
+    """Of the hosts' internal addresses; empty where the tier has none of its own."""
 
     def publish_port(self, port: int) -> str:
         """Makes `port` of the machine's loopback reachable for hosts; the address under which they find it."""
@@ -127,6 +129,11 @@ class HostBackend(Protocol):
     def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:  # noqa: ARG002
         """By worker, the data disks that it has as devices from now on; those of others are pulled out, in use
         or not. New ones are found in this order. A tier without devices does nothing: programs find none."""
+        return
+
+    def set_firewall(self, rules: Sequence[Mapping[str, object]]) -> None:  # noqa: ARG002
+        """The rules of the network from now on, as the API has them. A tier without networks of its own filters
+        nothing."""
         return
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from tpuctl.sim.world.delays import Delays
 
 PROCESS, ISOLATED = "process", "isolated"
 TIERS = (PROCESS, ISOLATED)
+OPEN, STRICT = "open", "strict"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class SimOptions:
     delays: str | dict[str, float] = "realistic"
     quotas: Mapping[str, int] = field(default_factory=dict)
     hosts: str = PROCESS
+    firewall: str = OPEN
+    """`strict`: the network has no rule for traffic between hosts, and its rules are obeyed."""
     port: int = 0
     grpc_port: int = 0
     catalog: str | None = None
@@ -41,10 +44,19 @@ class SimOptions:
             load_catalog(self.catalog)
         if self.hosts not in TIERS:
             raise UsageError(f"no tier of hosts `{self.hosts}`", hint=f"one of: {', '.join(TIERS)}")
+        if self.firewall not in (OPEN, STRICT):
+            raise UsageError(f"no firewall `{self.firewall}`", hint=f"one of: {OPEN}, {STRICT}")
+        if self.firewall == STRICT and self.hosts != ISOLATED:
+            raise UsageError(
+                "process hosts share the network of this machine, where no firewall of theirs filters",
+                hint=f"--hosts {ISOLATED} --firewall {STRICT}",
+            )
         if self.hosts == ISOLATED:
-            from tpuctl.sim.hosts.isolated.requirements import check_possible
+            from tpuctl.sim.hosts.isolated.requirements import check_firewall, check_possible
 
             check_possible()
+            if self.firewall == STRICT:
+                check_firewall()
         if self.speed <= 0:
             raise UsageError(f"speed must be more than 0, not {self.speed}", hint="--speed 20")
 

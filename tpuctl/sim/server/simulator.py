@@ -25,7 +25,7 @@ from tpuctl.sim.hosts.backend import HostBackend
 from tpuctl.sim.hosts.init import RIGHTS_DROPPED, give_to_hosts
 from tpuctl.sim.hosts.process.backend import ProcessHosts
 from tpuctl.sim.server.environment import proxy_environment, trust_environment
-from tpuctl.sim.server.options import ISOLATED, SimOptions
+from tpuctl.sim.server.options import ISOLATED, STRICT, SimOptions
 from tpuctl.sim.world.catalog import load_catalog
 from tpuctl.sim.world.clock import Clock
 from tpuctl.sim.world.delays import Delays
@@ -58,7 +58,7 @@ class Simulator:
         self.stopped = on_shutdown or threading.Event()
         self._wheels = wheel_cache()
         (root / "h").mkdir(parents=True, exist_ok=True)
-        self.hosts = _make_hosts(options.hosts, root / "h", world_id)
+        self.hosts = _make_hosts(options, root / "h", world_id)
         self.world = World(
             self.hosts,
             WorldOptions(
@@ -67,6 +67,7 @@ class Simulator:
                 speed=options.speed,
                 delays=Delays.parse(options.delays),
                 quotas=options.quotas,
+                internal_rule=options.firewall != STRICT,
             ),
             clock=clock,
             catalog=load_catalog(options.catalog),
@@ -163,11 +164,11 @@ class Simulator:
         self.storage.close()
 
 
-def _make_hosts(tier: str, root: Path, world_id: str) -> HostBackend:
-    if tier == ISOLATED:
+def _make_hosts(options: SimOptions, root: Path, world_id: str) -> HostBackend:
+    if options.hosts == ISOLATED:
         from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
 
-        return IsolatedHosts(root, world_id=world_id)
+        return IsolatedHosts(root, world_id=world_id, filtered=options.firewall == STRICT)
     return ProcessHosts(root, world_id=world_id)
 
 

@@ -41,13 +41,15 @@ from tpuctl.sim.world.tpu_vms import Machines
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """How the world behaves. `speed` divides the simulator's own delays; `quotas`: see `sim.world.quotas`."""
+    """How the world behaves. `speed` divides the simulator's own delays; `quotas`: see `sim.world.quotas`;
+    `internal_rule`: the default network begins with the rule that lets its hosts reach each other."""
 
     project: str = "sim-project"
     seed: int = 1
     speed: float = 1.0
     delays: Delays = field(default_factory=Delays)
     quotas: Mapping[str, int] = field(default_factory=dict)
+    internal_rule: bool = True
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,13 @@ def up(
         str,
         typer.Option(metavar="TIER", help="process, or isolated: namespaces and a real sshd (root on Linux)."),
     ] = "process",
+    firewall: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="open, or strict: no rule lets hosts reach each other, and rules are obeyed (isolated hosts).",
+        ),
+    ] = "open",
     quota: Annotated[
         list[str] | None,
         typer.Option("--quota", metavar="KEY=N", help="Set a quota, as `tpuctl sim quota` does; repeatable."),
@@ -83,6 +90,7 @@ def up(
         "delays": "instant" if instant else "realistic",
         "quotas": _parse_quotas(quota or []),
         "hosts": hosts,
+        "firewall": firewall,
         "catalog": None if catalog is None else str(catalog.absolute()),
     }
     words = {"delays": "instant", "quotas": "quota"}

@@ -14,13 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
+from tpuctl.errors import TpuctlError
 from tpuctl.model.shipped_files import read_template
 from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostBackend, HostDisk, HostSpec
 from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
 from tpuctl.sim.hosts.isolated.data_disks import DiskFiles
+from tpuctl.sim.hosts.isolated.firewall import Machine, apply_filter, render_filter
 from tpuctl.sim.hosts.isolated.host import SSH_PORT, HostPlace, IsolatedHost
 from tpuctl.sim.hosts.isolated.loop_devices import make_nodes
 from tpuctl.sim.hosts.isolated.network import Bridge
@@ -45,8 +47,12 @@ class IsolatedHosts(HostBackend):
 
     ssh_port = SSH_PORT
 
-    def __init__(self, root: Path, *, world_id: str) -> None:
+    def __init__(self, root: Path, *, world_id: str, filtered: bool = False) -> None:
+        """`filtered`: only what firewall rules let in arrives at hosts."""
         check_possible()
+        self._filtered = filtered
+        self._rules: tuple[Mapping[str, Any], ...] = ()
+        self._filtering = threading.Lock()
         self._world_id = world_id
         self._root = storage_for(root.resolve(), world_id)
         self._nodes: dict[str, list[IsolatedHost]] = {}
@@ -61,6 +67,7 @@ class IsolatedHosts(HostBackend):
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="sim-spawner")
         self._waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="sim-boot")
         self._bridge = Bridge(world_id)
+        self.address_range = str(self._bridge.network)
         self._relays = Relays()
 
     def _make_place(self, world_id: str) -> HostPlace:
@@ -97,6 +104,7 @@ class IsolatedHosts(HostBackend):
                 raise
             known.update((host.spec.worker, host) for host in new)
             self._nodes[specs[0].node_key] = list(known.values())
+            self._filter()
             return [known[spec.worker].address for spec in specs]
 
     def set_ssh_keys(self, node_key: str, ssh_keys: str) -> None:
@@ -142,6 +150,7 @@ class IsolatedHosts(HostBackend):
             for host in off:
                 host.rewire()
             self._boot(off)
+            self._filter()
 
     def destroy(self, node_key: str) -> None:
         with self._lock(node_key):
@@ -172,6 +181,24 @@ class IsolatedHosts(HostBackend):
         with self._lock(node_key):
             hosts = self._nodes.get(node_key, [])
             self._each(hosts, lambda host: host.set_disks(disks.get(host.spec.worker, ())))
+
+    def set_firewall(self, rules: Sequence[Mapping[str, Any]]) -> None:
+        self._rules = tuple(rules)
+        self._filter()
+
+    def _filter(self) -> None:
+        """On all hosts: rules may speak of others."""
+        if not self._filtered:
+            return
+        with self._filtering:
+            hosts = [host for hosts in list(self._nodes.values()) for host in hosts if host.running]
+            machines = [_machine(host) for host in hosts]
+            for host, machine in zip(hosts, machines, strict=True):
+                try:
+                    apply_filter(host.pid, render_filter(self._rules, machine, machines))
+                except TpuctlError:
+                    if host.running:  # one that dies meanwhile needs no firewall
+                        raise
 
     def close(self) -> None:
         if self._closed:
@@ -226,6 +253,14 @@ class IsolatedHosts(HostBackend):
     def _environment(self) -> Mapping[str, str]:
         """What is different for a host that is not on the machine's own network."""
         return {"TPUCTL_WHEEL_CACHE": str(self._wheels)}
+
+
+def _machine(host: IsolatedHost) -> Machine:
+    spec, cable = host.spec, host.cable
+    tags = spec.metadata().get("instance/tags")
+    return Machine(
+        spec.node_key, cable.address, cable.external, frozenset(tags if isinstance(tags, list) else ())
+    )
 
 
 def _wheel_cache() -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tpuctl.errors import UsageError
 from tpuctl.sim.hosts.files import SYSTEM_PATH, memory_of
+from tpuctl.sim.hosts.isolated.firewall import find_nft
 from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
 from tpuctl.sim.hosts.isolated.network import remove_network
 
@@ -38,6 +39,15 @@ def check_possible() -> None:
             f"isolated hosts are not possible here: {trial}",
             hint="--hosts process, or a machine or container with CAP_SYS_ADMIN",
         )
+
+
+def check_firewall() -> None:
+    """Raises UsageError where hosts cannot have a firewall."""
+    if find_nft() is None:
+        raise UsageError("a firewall of isolated hosts needs nft", hint="apt-get install nftables")
+    trial = _run_in_namespaces("nft add table inet tpuctl")
+    if trial:
+        raise UsageError(f"this machine's kernel has no nftables: {trial}", hint="--firewall open")
 
 
 def find_sshd() -> str | None:
