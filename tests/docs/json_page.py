@@ -25,6 +25,7 @@ COMMANDS = (
     ("grant show", "grants"),
     ("bill", "what can cost money"),
     ("types v4", "accelerator types"),
+    ("lint train.py", "what TPUs punish in a program"),
     ("config show", "settings and where each came from"),
     ("watch once", "what a pass did"),
     ("watch status", "who passes"),
@@ -63,6 +64,8 @@ def keys_of(value: Any, path: str = "", depth: int = 2) -> Iterator[str]:
 
 def prepare(session: Session) -> None:
     """A fleet in which every list has a row."""
+    bad = "import torch_xla\nfrom torch.utils.checkpoint import checkpoint_sequential\n"
+    (session.work / "train.py").write_text(bad)
     session.type("up", "v4-8", "big", "--spot", "--pay")
     session.type("grant", "add", "32", "spot", "v4", "us-central2-b")
     session.type("run", "--on", "big", "--name", "hello", "--no-checkpoint", "--", "echo", "hello")

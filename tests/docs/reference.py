@@ -23,6 +23,7 @@ from tpuctl.fleet.file import FleetRequest, file_help
 from tpuctl.fleet.plan import CHANGE_NOTES
 from tpuctl.fleet.schema import fleet_schema
 from tpuctl.lib.options import Flag, Option, flags_of, registry
+from tpuctl.lint.rules import load_rules
 from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
 from tpuctl.model.roles import PROJECT, ROLES, Who
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
@@ -189,6 +190,45 @@ def render_failures() -> str:
         "[`manifests/tables/failures.yaml`](../../manifests/tables/failures.yaml), each with its source. See "
         "[evidence and preemption](../concepts/evidence-and-preemption.md#what-it-means).",
         _table(("failure", "whose", "tried again", "meaning", "what to do"), rows),
+    )
+
+
+def render_lint() -> str:
+    """A section for each rule."""
+    parts = []
+    for rule in load_rules():
+        on = ", ".join(f"`{each}`" for each in rule.backends) + (
+            "; PyTorch with `--port`" if rule.porting else ""
+        )
+        where = " In code that the step loop reaches." if rule.gate == "hot" else ""
+        rows = [(f"`{name}`", row.since, f"`{row.now}`") for name, row in rule.removed.items()]
+        names = _table(("gone", "since", "now"), rows) if rows else ""
+        parts += [
+            f"## {rule.code}",
+            f"**{rule.name}**, {rule.severity}, for {on}.{where}",
+            f"What happens: {rule.happens}",
+            f"Rewrite: {rule.rewrite}",
+            *([names] if names else []),
+            f"Source: {rule.source}.",
+        ]
+    return _page(
+        "Rules of `tpuctl lint`",
+        "How to use them: [before it costs chips](../tasks/lint.md). The texts are in "
+        "[`lint_rules.yaml`](../../manifests/tables/lint_rules.yaml). How often they were right on "
+        "code of others: [precision](../develop/lint.md).",
+        _table(
+            ("code", "name", "severity", "for"),
+            [
+                (
+                    f"[{r.code}](#{r.code.lower()})",
+                    r.name,
+                    str(r.severity),
+                    ", ".join(f"`{b}`" for b in r.backends),
+                )
+                for r in load_rules()
+            ],
+        ),
+        *parts,
     )
 
 

@@ -53,6 +53,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
         Entry("report", "Write a page about a run: what happened, what it cost."),
+        Entry("lint", "Find what a program does that TPUs punish."),
         Entry("rerun", "Do a run again, from its manifest."),
         Entry("keep", "Keep the disks of a run."),
     ),

@@ -31,6 +31,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl run -m package.train --up v4-32 --spot --no-checkpoint",
         "tpuctl run --detach --no-checkpoint -- sh -c 'echo $TPUCTL_RANK'",
     ),
+    "lint": (
+        "tpuctl lint                            # all below this folder",
+        "tpuctl lint train.py --env torch-xla --deps",
+        "tpuctl lint src --port --output-format github",
+        "tpuctl lint --explain TPU301",
+    ),
     "exec": (
         "tpuctl exec big -- df -h /",
         "tpuctl exec big --worker 0-3 --group -- uname -r",

@@ -152,6 +152,12 @@ def pin(found: Environment, wheelhouse: str | None = None) -> PinnedEnvironment:
     return PinnedEnvironment(found.spec, lock, found.probe, (wheelhouse or "").rstrip("/"))
 
 
+def known_versions(found: Environment) -> dict[str, str]:
+    """{package: version} of an environment, as far as its lock, or without one its file, says."""
+    locked = versions_of(found.lock, found.spec.python[0]) if found.lock is not None else {}
+    return {**locked, **required_versions(found.spec)}
+
+
 def check_use(spec: EnvironmentSpec, accelerator_type: str) -> str | None:
     """What is to be said before an environment is used on a slice of that type. Raises UsageError where it is
     not for its generation of TPUs."""
@@ -208,7 +214,7 @@ def check_lock(found: Environment, lock: Lock | None) -> list[str]:
 def _complaints(spec: EnvironmentSpec, lock: Lock | None) -> list[Complaint]:
     from tpuctl.model.shipped_files import load_accelerators, load_versions
 
-    versions = {**(versions_of(lock, spec.python[0]) if lock else {}), **required_versions(spec)}
+    versions = known_versions(Environment(spec, "", "", lock))
     generations = list(load_accelerators().generations)
     return [*check_versions(VersionTable(load_versions()), spec, versions, generations), *_cuda(lock)]
 

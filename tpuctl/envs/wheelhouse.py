@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.envs.flags import check_flags
-from tpuctl.envs.lock import Wheel
+from tpuctl.envs.lock import Wheel, normal, versions_of, wheels_for
 from tpuctl.envs.pinned import PinnedEnvironment, contents_for
 from tpuctl.errors import BadManifestError, ConflictError, TpuctlError, UnreachableError
 from tpuctl.lib.text import counted
@@ -103,6 +103,22 @@ def local_file(services: Services, pinned: PinnedEnvironment, item: Wheel, folde
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def imported_wheels(
+    services: Services, pinned: PinnedEnvironment, imports: Collection[str], folder: Path | None
+) -> dict[str, Path]:
+    """The wheels of packages with these names on this machine, by `NAME VERSION`. Packages that are imported by
+    another name than they are installed by are not found."""
+    wanted = {normal(each) for each in imports}
+    minor = pinned.spec.python[0]
+    versions = versions_of(pinned.packages, minor)
+    found = {}
+    for wheel in wheels_for(pinned.packages, minor):
+        name = normal(wheel.name.partition("-")[0])
+        if name in wanted:
+            found[f"{name} {versions[name]}"] = local_file(services, pinned, wheel, folder)
+    return found
 
 
 def _fetch(services: Services, name: str, item: Wheel, target: Path, folder: Path | None) -> None:

@@ -114,6 +114,12 @@ def load_failure_table() -> Any:
 
 
 @cache
+def load_lint_rules() -> Any:
+    """The content of `manifests/tables/lint_rules.yaml`; `lint/rules.py` says what it means."""
+    return _load_yaml("lint_rules.yaml")
+
+
+@cache
 def load_error_table() -> ErrorTable:
     """What the messages of the Cloud TPU API mean."""
     from tpuctl.model.error_table import parse_error_table

@@ -1,0 +1,7 @@
+import os
+import subprocess
+
+import jax
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+subprocess.run(["python", "-c", "import jax"], check=True)

@@ -1,0 +1,196 @@
+"""`tpuctl lint`: what a program does that TPUs punish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tpuctl.cli.console import Console
+from tpuctl.cli.invocation import invocation
+from tpuctl.cli.options import Json
+
+if TYPE_CHECKING:
+    from tpuctl.lint.lint import Report
+    from tpuctl.lint.project import Target
+    from tpuctl.lint.report import Format
+    from tpuctl.lint.rules import Backend, Rule
+
+CHOICE, OUTPUT = "What is looked for", "Output"
+
+
+def lint(
+    ctx: typer.Context,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH]...", help="Files and folders; this folder if left out."),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="torch_xla, torch_tpu or jax; guessed from imports if left out.",
+            rich_help_panel=CHOICE,
+        ),
+    ] = None,
+    port: Annotated[
+        bool,
+        typer.Option("--port", help="Show what PyTorch for CUDA needs on TPUs, too.", rich_help_panel=CHOICE),
+    ] = False,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Pinned environment: its backend and its versions.",
+            rich_help_panel=CHOICE,
+        ),
+    ] = None,
+    deps: Annotated[
+        bool,
+        typer.Option(
+            "--deps", help="With --env: also the packages of it that are imported.", rich_help_panel=CHOICE
+        ),
+    ] = False,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CODES", help="Only rules whose codes begin so; repeatable.", rich_help_panel=CHOICE
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CODES", help="No rules whose codes begin so; repeatable.", rich_help_panel=CHOICE
+        ),
+    ] = None,
+    output_format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="text, json, sarif or github.", rich_help_panel=OUTPUT)
+    ] = "text",
+    explain: Annotated[
+        str | None,
+        typer.Option(metavar="CODE", help="Print what rules are about, and end.", rich_help_panel=OUTPUT),
+    ] = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Find what a program does that TPUs punish.
+
+    Reads the code, and runs nothing of it. Errors are certain where they stand; warnings are about code that
+    the step loop reaches. Ends with 1 when there is an error; warnings alone end with 0. Rules are chosen
+    here or in [tool.tpuctl.lint] of pyproject.toml; `# tpuctl: ignore[CODE] reason` ignores one on its line.
+    """
+    from tpuctl.errors import TpuctlError, UsageError
+    from tpuctl.lint.files import list_files, top_of
+    from tpuctl.lint.lint import lint_files
+    from tpuctl.lint.options import LintOptions, find_options, is_excluded, split_codes
+    from tpuctl.lint.project import Target
+    from tpuctl.lint.rules import choose_rules, for_versions
+
+    shared = invocation(ctx)
+    console = Console(json_mode=shared.json, quiet=shared.quiet)
+    if explain is not None:
+        _explain(console, choose_rules((explain,), (), "--explain"))
+        return
+    shape = _format(output_format)
+    if deps and env is None:
+        raise UsageError("--deps needs an environment", hint="tpuctl lint --env NAME --deps")
+    asked = LintOptions(_backend(backend), port, split_codes(select or ()), split_codes(ignore or ()))
+    given = [Path(each) for each in paths or ["."]]
+    first = given[0].absolute()
+    file, top = find_options(first if first.is_dir() else first.parent)
+    options = asked.over(file)
+    versions: Mapping[str, str] = {}
+    if env is not None:
+        own, versions = _of_environment(env)
+        options = options.for_environment(_backend(own))
+    rules = for_versions(choose_rules(options.select, options.ignore), versions)
+    target = Target(options.backend, options.port)
+    found = list_files(given, lambda path: is_excluded(path, top, options.exclude))
+    report = lint_files(found, rules, target, top_of(given, top))
+    if deps and env is not None:
+        report = _with_packages(ctx, report, env, rules, target)
+    _print(console, report, shape)
+    if report.errors:
+        raise typer.Exit(TpuctlError.exit_code)
+
+
+def _backend(name: str | None) -> Backend | None:
+    from tpuctl.errors import UsageError
+    from tpuctl.lint.rules import Backend
+
+    if name is None or name in Backend.__members__.values():
+        return None if name is None else Backend(name)
+    raise UsageError(f"--backend {name!r} is unknown", hint=f"one of: {', '.join(Backend)}")
+
+
+def _format(name: str) -> Format:
+    from tpuctl.errors import UsageError
+    from tpuctl.lint.report import Format
+
+    if name in Format.__members__.values():
+        return Format(name)
+    raise UsageError(f"--output-format {name!r} is unknown", hint=f"one of: {', '.join(Format)}")
+
+
+def _of_environment(name: str) -> tuple[str | None, Mapping[str, str]]:
+    """The backend of an environment, None for the CPU, and its versions."""
+    from tpuctl.envs.load import environment_folder, known_versions, read_environment
+    from tpuctl.envs.spec import Backend
+
+    found = read_environment(name, environment_folder())
+    backend = found.spec.backend
+    return None if backend is Backend.CPU else str(backend), known_versions(found)
+
+
+def _with_packages(
+    ctx: typer.Context,
+    report: Report,
+    env: str,
+    rules: Sequence[Rule],
+    target: Target,
+) -> Report:
+    """The report with what is in packages of the environment that the code imports."""
+    from msgspec.structs import replace
+
+    from tpuctl.cli.context import open_context
+    from tpuctl.envs.load import environment_folder, pin, read_environment
+    from tpuctl.envs.wheelhouse import imported_wheels
+    from tpuctl.lint.packages import FRAMEWORKS, lint_wheel
+
+    folder = environment_folder()
+    with open_context(ctx) as context:
+        pinned = pin(read_environment(env, folder))
+        wheels = imported_wheels(context, pinned, report.imports - FRAMEWORKS, folder)
+    found = [each for label, wheel in wheels.items() for each in lint_wheel(label, wheel, rules, target)]
+    return replace(report, findings=(*report.findings, *found))
+
+
+def _print(console: Console, report: Report, shape: Format) -> None:
+    from tpuctl import __version__
+    from tpuctl.lint.report import Format, as_github, as_json, as_sarif, as_text, in_words
+
+    if shape is Format.SARIF:
+        console.data(as_sarif(report, __version__))
+    elif console.json_mode or shape is Format.JSON:
+        console.data(as_json(report))
+    else:
+        for line in as_github(report) if shape is Format.GITHUB else as_text(report):
+            console.line(line)
+    for each in report.not_read:
+        console.caveat(f"{each.path} was not read: {each.why}")
+    if shape is Format.TEXT:
+        console.say(in_words(report))
+
+
+def _explain(console: Console, rules: Sequence[Rule]) -> None:
+    from tpuctl.lib.codec import to_data
+    from tpuctl.lint.report import explain
+
+    if console.json_mode:
+        console.data([to_data(rule) for rule in rules])
+        return
+    for rule in rules:
+        for text in explain(rule):
+            console.sentence(text)
+        console.line()

@@ -1,0 +1,1 @@
+"""`tpuctl lint`: what a program does that TPUs punish, found without running it."""
