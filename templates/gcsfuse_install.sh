@@ -1,22 +1,24 @@
-# Installs gcsfuse $1 from Google's package repository, or from the one at $2, as root. Waits for the package tool of a
-# host that has just booted; a lock is never removed.
+# Puts gcsfuse $1 of Google's package repository, or of the one at $2, below /opt/tpuctl-gcsfuse, as root. What the host
+# has of gcsfuse itself, of whatever version, stays as it is; so do the lists, locks and keys of its package tool.
 set -eu
 . /etc/os-release
 repository=${2:-https://packages.cloud.google.com/apt}
-list=/etc/apt/sources.list.d/tpuctl-gcsfuse.list
-key=/usr/share/keyrings/cloud.google.asc
-[ -s "$key" ] || { curl -fsSL --retry 5 "$repository/doc/apt-key.gpg" -o "$key.tmp"; mv "$key.tmp" "$key"; }
-echo "deb [signed-by=$key] $repository gcsfuse-$VERSION_CODENAME main" > "$list.tmp"
-mv "$list.tmp" "$list"
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C
-# DPkg::Lock::Timeout is for installing: `apt-get update` fails at once where another one is at work (apt 2.6).
-until=$(($(date +%s) + 900))
-while ! said=$(apt-get -q -o Dir::Etc::sourcelist="$list" -o Dir::Etc::sourceparts=- update 2>&1); do
-  case $said in
-    *"Could not get lock"*) [ "$(date +%s)" -lt "$until" ] && sleep 5 && continue ;;
-  esac
-  echo "$said" >&2
-  exit 1
-done
-apt-get -q -y -o DPkg::Lock::Timeout=900 --allow-downgrades install "gcsfuse=$1"
-gcsfuse --version
+folder=/opt/tpuctl-gcsfuse/$1
+program=$folder/usr/bin/gcsfuse
+[ ! -x "$program" ] || exec "$program" --version
+work=$folder.tmp
+rm -rf "$work"
+mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/program"
+cd "$work"
+# Each time: Google's keys change, and the one that came with the image may have expired.
+curl -fsSL --retry 5 "$repository/doc/apt-key.gpg" -o key.asc
+echo "deb [signed-by=$work/key.asc] $repository gcsfuse-$VERSION_CODENAME main" > sources.list
+export LC_ALL=C
+own="-o Dir::Etc::sourcelist=$work/sources.list -o Dir::Etc::sourceparts=- -o Dir::State::lists=$work/lists -o Dir::Cache=$work"
+apt-get -q $own update
+apt-get -q $own download "gcsfuse=$1"
+dpkg-deb -x gcsfuse_*.deb program
+mv program "$folder"
+cd /
+rm -rf "$work"
+exec "$program" --version

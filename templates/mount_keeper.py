@@ -25,7 +25,7 @@ import sys
 import time
 
 STATE = "/var/lib/tpuctl-mounts"  # a folder for each mount, named after its path
-PROGRAMS = "/opt/tpuctl-gcsfuse"  # a folder for each gcsfuse, named after its sha256
+PROGRAMS = "/opt/tpuctl-gcsfuse"  # a folder for each gcsfuse, named after its version or its sha256
 UNITS = "/etc/systemd/system"
 PROBE_EVERY_S = 3.0
 PROBE_S = 10.0
@@ -632,7 +632,7 @@ def begin(folder, plan, old, here):
     if plan["program"]:
         program = install_program(os.path.join(here, "gcsfuse"), plan["program"])
     else:
-        program = shutil.which("gcsfuse") or "gcsfuse"
+        program = program_in(os.path.join(PROGRAMS, plan["version"])) or shutil.which("gcsfuse") or "gcsfuse"
     plan["version"] = check_version(program, plan["version"])
     if old is None:
         clear_foreign(plan["path"])

@@ -19,20 +19,15 @@ from tpuctl.mounts.rules import MountRules
 UP = ("up", "v4-8", "big", "--spot", "--pay", "--zone", "us-central2-b")
 VERSION = MountRules(*load_mount_table()).pinned
 HOLD = """
-import fcntl, os, time
-def hold(*names):
-    held = [open("/var/lib/" + name, "w") for name in names]
-    for file in held:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-    return held
-lists, packages = hold("apt/lists/lock"), hold("dpkg/lock-frontend", "dpkg/lock")
+import fcntl, time
+names = ("apt/lists/lock", "apt/lists/partial/lock", "dpkg/lock-frontend", "dpkg/lock")
+held = [open("/var/lib/" + name, "w") for name in names]
+for file in held:
+    fcntl.lockf(file, fcntl.LOCK_EX)
 open("/tmp/held", "w").close()
-for files, name in ((lists, "/tmp/lists"), (packages, "/tmp/packages")):
-    while not os.path.exists(name):
-        time.sleep(0.1)
-    [file.close() for file in files]
+time.sleep(3600)
 """
-"""As apt-daily does after boot, until it is told to end."""
+"""As apt-daily does after boot."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -56,33 +51,41 @@ def session() -> Iterator[Session]:
 
 
 @pytest.mark.long
-def test_apt_waits_for_locks_refuses_what_was_changed_and_then_mounts(session: Session, package: Path) -> None:
+def test_a_package_of_the_repository_is_put_beside_what_the_host_has(session: Session, package: Path) -> None:
+    """The host's package tool is at work, its key of Google is an old one, and it has a gcsfuse of its own."""
     require_tool("apt-get")
     folder = package.parent
     kept = build_repository(folder, package, VERSION)
     (folder / "install.sh").write_bytes(read_template("gcsfuse_install.sh"))
     (folder / "hold.py").write_text(HOLD)
     install = f"sudo sh {folder}/install.sh {VERSION} file://{folder}/apt"
+    own = "printf '#!/bin/sh\necho gcsfuse version 9.9.9' | sudo tee /usr/bin/gcsfuse"
+    on(session, 0, f"{own}; sudo chmod +x /usr/bin/gcsfuse")
+    on(
+        session,
+        0,
+        "sudo mkdir -p /usr/share/keyrings; echo old | sudo tee /usr/share/keyrings/cloud.google.asc",
+    )
+    holder = session.start("exec", "big", "--", "sudo", "python3", f"{folder}/hold.py")
+    wait_until(lambda: "held" in on(session, 0, "ls /tmp"))
 
     content = kept.read_bytes()
     kept.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert "Hash Sum mismatch" in on(session, 0, f"{install} 2>&1; true")
     kept.write_bytes(content)
-
-    holder = session.start("exec", "big", "--", "sudo", "python3", f"{folder}/hold.py")
-    wait_until(lambda: "held" in on(session, 0, "ls /tmp"))
-    installer = session.start("exec", "big", "--", "sh", "-c", f"{install} > /tmp/install 2>&1")
-    wait_until(lambda: on(session, 0, "pgrep -ax sleep; true").endswith("sleep 5\n"))
-    on(session, 0, "touch /tmp/lists")
-    wait_until(lambda: "Waiting for cache lock" in on(session, 0, "cat /tmp/install"))
-    on(session, 0, "touch /tmp/packages")
-    assert session.finish(installer).returncode == session.finish(holder).returncode == 0
-    assert f"gcsfuse version {VERSION}" in on(session, 0, "cat /tmp/install")
-    on(session, 0, "test -e /var/lib/apt/lists/lock -a -e /var/lib/dpkg/lock-frontend")
+    assert f"gcsfuse version {VERSION}" in on(session, 0, f"{install} 2>&1")
+    assert on(session, 0, f"{install} 2>&1") == on(
+        session, 0, f"/opt/tpuctl-gcsfuse/{VERSION}/usr/bin/gcsfuse --version"
+    )
+    assert "9.9.9" in on(session, 0, "gcsfuse --version; ls /opt/tpuctl-gcsfuse /etc/apt/sources.list.d")
+    assert "tmp" not in on(session, 0, "ls /opt/tpuctl-gcsfuse")
+    holder.kill()
 
     session.type("mount", "add", "gs://sim-bucket:/mnt/apt")  # nothing is fetched: it has the pinned version
     said = on(session, 0, "ls -d .tpuctl/runs/provision-big/*/gcsfuse*; echo a > /mnt/apt/a; cat /mnt/apt/a")
     assert said == "a\n"
+    program = on(session, 0, "sudo readlink /proc/$(pgrep -f '[g]csfuse.*/mnt/apt$')/exe")
+    assert program.startswith(f"/opt/tpuctl-gcsfuse/{VERSION}/")
 
 
 def test_a_package_out_of_the_store_is_unpacked_and_mounts(session: Session, package: Path) -> None:

@@ -116,7 +116,7 @@ def test_kernel_and_gcsfuse_have_what_was_planned(session: Session) -> None:
         assert yaml.safe_load(found) == yaml.safe_load(shown["configuration"])
         assert yaml.safe_load(found)["metadata-cache"]["ttl-secs"] == ttl
         assert ("at once" if ttl == 0 else f"after {ttl} s") in shown["sees"]
-    assert {row["gcsfuse"] for row in rows(session)} == {"3.11.2"}
+    assert {row["gcsfuse"] for row in rows(session)} == {"3.11.3"}
     assert all({"rw", "allow_other"} <= set(row["options"]) for row in rows(session))
     assert on(session, 0, f"touch {CKPT}/mine; stat -c %U {CKPT}/mine; rm {CKPT}/mine") == "tpuctl\n"
     assert {row["path"] for row in session.json("mount", "ls")} == {CKPT, SLOW}
@@ -326,7 +326,7 @@ def test_a_run_says_what_was_mounted_and_does_not_keep_its_models_there(session:
     session.type(*words, "--", "sh", "-c", f"echo $TPUCTL_WORKER > {CKPT}/run; cat {CKPT}/run")
     [manifest] = session.json("manifest", "reads")["attempts"]
     assert {row["path"] for row in manifest["mounts"]} == {CKPT, SLOW}
-    assert all("gcsfuse 3.11.2" in host[f"mount {CKPT}"] for host in manifest["hosts"])
+    assert all("gcsfuse 3.11.3" in host[f"mount {CKPT}"] for host in manifest["hosts"])
     refused = session.type(*words[:-1], "other", "--var", f"HF_HOME={CKPT}/hf", "--", "true", status=2)
     assert "symbolic links" in " ".join(refused.stderr.split())
 

@@ -64,11 +64,11 @@ def test_a_package_is_unpacked_and_one_without_gcsfuse_refused(
     install = keeper["install_program"]
     monkeypatch.setitem(install.__globals__, "PROGRAMS", str(tmp_path / "programs"))
     (tmp_path / "program").write_text("#!/bin/sh\n")
-    package = build_package(tmp_path, str(tmp_path / "program"), "3.11.2")
+    package = build_package(tmp_path, str(tmp_path / "program"), "3.11.3")
     sha256 = hashlib.sha256(package.read_bytes()).hexdigest()
     path = install(str(package), sha256)
     assert path == str(tmp_path / "programs" / sha256[:16] / "usr/bin/gcsfuse")
-    assert "3.11.2" in subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    assert "3.11.3" in subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     assert install("not needed again", sha256) == path
 
     (tmp_path / "empty/DEBIAN").mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_a_package_is_unpacked_and_one_without_gcsfuse_refused(
 @pytest.mark.parametrize(
     ("said", "inside", "found"),
     [
-        ("gcsfuse version 3.11.2 (Go version go1.26)", "", "3.11.2"),
+        ("gcsfuse version 3.11.3 (Go version go1.26)", "", "3.11.3"),
         ("gcsfuse version v3.5.0", "", "3.5.0"),
         ("gcsfuse version unknown", "\tgithub.com/googlecloudplatform/gcsfuse/v3\tv3.5.0\th1:x", "3.5.0"),
         ("gcsfuse version unknown", "\tgithub.com/googlecloudplatform/gcsfuse/v3\t(devel)", "unknown"),
@@ -95,11 +95,11 @@ def test_a_gcsfuse_of_another_version_is_refused(
     program.write_text(f"#!/bin/sh\necho '{said}'\n#{inside}\n")
     program.chmod(0o755)
     if found == "3.5.0":
-        with pytest.raises(keeper["Refused"], match=r"is 3\.5\.0, not 3\.11\.2") as refused:
-            keeper["check_version"](str(program), "3.11.2")
+        with pytest.raises(keeper["Refused"], match=r"is 3\.5\.0, not 3\.11\.3") as refused:
+            keeper["check_version"](str(program), "3.11.3")
         assert refused.value.hint.startswith("TPUCTL_GCSFUSE=")
     else:
-        assert keeper["check_version"](str(program), "3.11.2") == found
+        assert keeper["check_version"](str(program), "3.11.3") == found
 
 
 def test_only_what_a_server_keeps_is_unmounted(keeper: dict[str, Any], tmp_path: Path) -> None:

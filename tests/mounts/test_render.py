@@ -70,13 +70,13 @@ def test_the_pinned_version_is_supported_and_has_no_known_defect() -> None:
         RULES.check_version(version)
 
 
-@pytest.mark.parametrize("version", ["3.0.0", "3.2.1", "3.4.0", "3.5.6", "1.4.0"])
+@pytest.mark.parametrize("version", ["3.0.0", "3.2.1", "3.4.0", "3.5.6", "3.11.2", "1.4.0"])
 def test_versions_with_known_defects_are_refused(version: str) -> None:
     with pytest.raises(UsageError, match=f"gcsfuse {version} is not used"):
         RULES.check_version(version)
 
 
-@pytest.mark.parametrize("version", ["3.3.0", "3.6.0", "2.12.2"])
+@pytest.mark.parametrize("version", ["3.11.3", "3.12.0", "2.12.2"])
 def test_others_are_not(version: str) -> None:
     RULES.check_version(version)
 
@@ -138,7 +138,7 @@ def test_the_hint_for_an_option_is_in_the_form_in_which_it_was_typed(
 
 def test_an_option_of_a_later_version_is_refused_in_an_earlier_one() -> None:
     mount = ref(options={"read.enable-buffered-read": "true"})
-    assert options_of(RULES, mount, "3.11.2")["read.enable-buffered-read"] is True
+    assert options_of(RULES, mount, "3.11.3")["read.enable-buffered-read"] is True
     with pytest.raises(UsageError, match=r"gcsfuse 2\.12\.2 has no option"):
         options_of(RULES, mount, "2.12.2")
     with pytest.raises(UsageError, match="not known here"):

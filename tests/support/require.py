@@ -23,9 +23,12 @@ def require_tool(name: str, path: str | None = None) -> str:
 
 
 def require_gcsfuse() -> str:
-    """The real gcsfuse: on PATH, or where .ci/run builds it."""
-    built = Path.home() / ".cache" / "tpuctl-tests" / "gobin"
-    return require_tool("gcsfuse", f"{os.environ.get('PATH', os.defpath)}:{built}")
+    """The real gcsfuse of the pinned version, where .ci/run builds it, or the one on PATH."""
+    from tpuctl.model.shipped_files import load_mount_table
+
+    pinned = load_mount_table()[0]["gcsfuse"]["pinned"]
+    built = Path.home() / ".cache" / "tpuctl-tests" / f"gcsfuse-{pinned}"
+    return require_tool("gcsfuse", f"{built}:{os.environ.get('PATH', os.defpath)}")
 
 
 def require_torch_xla() -> str:

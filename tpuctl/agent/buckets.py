@@ -134,7 +134,7 @@ def runs(process):
 
 
 def version_on_path():
-    """`gcsfuse version 3.11.2 (Go version …)`"""
+    """`gcsfuse version 3.11.3 (Go version …)`"""
     said = output_of(["gcsfuse", "--version"])
     if not said:
         return ""

@@ -1,6 +1,6 @@
 """What the operations of a mount cost: look-ups, reads and listings for a ttl, hosts and files. Pure.
 
-What gcsfuse asks the bucket for when a name is looked up is in internal/fs/inode/dir.go of v3.11.2
+What gcsfuse asks the bucket for when a name is looked up is in internal/fs/inode/dir.go of v3.11.3
 (lookUpUnknownType): the object, and with implicit directories a listing of what is below that name. Classes of
 operations: https://cloud.google.com/storage/pricing#operations-by-class.
 """

@@ -74,8 +74,8 @@ class Mounted(Struct, frozen=True):
         if gcsfuse is None or not gcsfuse.fuse:
             return NO_FUSE
         program = self.ref.program
-        known = program[:16] in gcsfuse.programs if program else gcsfuse.version == self.version
-        if known:
+        kept = (program[:16] or self.version) in gcsfuse.programs
+        if kept or (not program and gcsfuse.version == self.version):
             return [self._mount({})]
         if program:
             return [self._mount({"gcsfuse": Blob(program, self.ref.program_bytes)})]

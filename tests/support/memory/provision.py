@@ -61,7 +61,7 @@ def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
         "space": [{"path": host.home, "total_bytes": 100 << 30, "free_bytes": 80 << 30}],
         "disks": host.mounts,
         "points": [{"path": path} for path in request.get("points") or []],
-        "gcsfuse": {"version": "3.11.2"},
+        "gcsfuse": {"version": "3.11.3"},
         "chips": {"devices": ["/dev/accel0"], "holders": [], "unknown": False, "lockfile": None},
         "envs": [{"key": path.parent.name, "mark": json.loads(path.read_bytes())} for path in marks],
         "kernel": {
