@@ -3,10 +3,15 @@ its host goes. The whole matrix in `make soak`, a sample of it in CI."""
 
 from __future__ import annotations
 
+import os
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from tests.support.disk_judge import as_json
+from tests.support.disk_kills import COMMANDS, end, kill, open_scene
 from tests.support.disk_lab import open_lab
 from tests.support.disk_stories import KINDS, STORIES, tell
 from tests.support.soak import soak
@@ -18,7 +23,9 @@ SAMPLE: dict[tuple[str, bool], tuple[str, ...]] = {
 }
 """(story, whether its writers go on) → writers."""
 MOMENTS = 40
-"""How often commands are killed at random moments, in all."""
+"""How often commands are killed at random moments, in all; in shares of a lab each."""
+SHARE = 5
+SEED = int(os.environ.get("TPUCTL_KILL_SEED", "24"))
 
 
 def _matrix() -> list[Any]:
@@ -39,3 +46,36 @@ def test_nothing_of_seven_writers_is_lost(story: str, busy: bool) -> None:
 def test_nothing_of_some_writers_is_lost(story: str, busy: bool) -> None:
     with open_lab() as lab:
         tell(lab, story, SAMPLE[story, busy], busy=busy)
+
+
+def _shares() -> list[Any]:
+    """Every command as often as every other, in an order that follows from the seed."""
+    names = [name for _ in range(-(-MOMENTS // len(COMMANDS))) for name in COMMANDS][:MOMENTS]
+    random.Random(SEED).shuffle(names)
+    shares = [names[number : number + SHARE] for number in range(0, MOMENTS, SHARE)]
+    return [soak(share, f"{SEED}-{number}", id=f"share{number}") for number, share in enumerate(shares)]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("names", "seed"), _shares())
+def test_commands_killed_at_random_moments_come_to_their_end(names: list[str], seed: str) -> None:
+    _kill_each(names, seed)
+
+
+def test_a_command_killed_at_a_random_moment_comes_to_its_end() -> None:
+    """Another one at each moment of the day; which, says the output of a failed test."""
+    seed = os.environ.get("TPUCTL_KILL_SEED") or str(random.SystemRandom().randrange(1 << 30))
+    _kill_each(random.Random(seed).sample(["clone", "down", "snapshot"], 1), seed, ("append", "plain"))
+
+
+def _kill_each(names: Sequence[str], seed: str, kinds: Sequence[str] = KINDS) -> None:
+    """All moments follow from the seed, as far as processes take the same time."""
+    dice = random.Random(seed)
+    with open_lab() as lab:
+        scene = open_scene(lab, kinds)
+        for name in names:
+            print(f"{name}: killed, seed {seed}")
+            moment_s = kill(scene, name, dice)
+            print(f"{name}: killed after {moment_s:.2f} s")
+        end(scene)
+        print(as_json(lab.said))

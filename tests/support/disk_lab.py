@@ -17,16 +17,20 @@ import requests
 from tests.support import disk_writer
 from tests.support.disk_judge import Listener, Lost, Said, as_json, judge, judge_image
 from tests.support.require import require_isolated_hosts, require_tool
-from tests.support.session import Session, open_session
+from tests.support.session import Session, another_machine, open_session
 from tpuctl.sim.hosts.files import memory_of
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment
 from tpuctl.sim.server.info import SimInfo
+from tpuctl.state.sqlite import SqliteStore
 
 ZONE = "us-central2-b"
 DISK, MOUNTED = "data", "/mnt/data"
 PROGRAM = "/tmp/disk_writer.py"
+STORE = "gs://sim-bucket/lab"
 WITHIN_S = 180.0
+TYPED_WITHIN_S = 300.0
+"""Of a command that waits for hosts, on a machine that has much else to do."""
 NOBODY = 65534
 SLICE: Mapping[str, Any] = {"accelerator": "v4-8", "tier": "spot", "zone": ZONE, "pay": True}
 
@@ -41,11 +45,15 @@ class DiskLab:
         session.type("disk", "create", DISK, "--size", "10", "--zone", ZONE)
         self.apply(dev={**SLICE, "disk": [DISK]})
 
-    def apply(self, *options: str, later_s: float = 0.0, **slices: object) -> None:
+    def say(self, **slices: object) -> None:
         """What the fleet file says from now on."""
         fleet = {"fleet": {"name": "lab", "slices": slices}}
         (self.session.work / "tpuctl.yaml").write_text(json.dumps(fleet))
-        self.session.type("apply", "--yes", *options, later_s=later_s)
+
+    def apply(self, *options: str, **slices: object) -> None:
+        """The fleet file says so from now on, and it is."""
+        self.say(**slices)
+        self.session.type("apply", "--yes", *options, within_s=TYPED_WITHIN_S)
 
     def on(self, command: str, *, name: str = "dev", status: int | None = 0) -> str:
         """What the host prints."""
@@ -53,6 +61,21 @@ class DiskLab:
         found = json.loads(done.stdout)
         rows = found if isinstance(found, list) else found["workers"]
         return "".join(row["stdout"] for row in rows)
+
+    def size_gib(self) -> int:
+        """Of the file system, which is a little smaller than its disk."""
+        return round(int(self.on(f"df --output=size -k {MOUNTED} | tail -n 1")) / (1 << 20))
+
+    def join_machine(self) -> Session:
+        """Another machine of the same user. From now on both have their store in a bucket."""
+        self.type("config", "init", "--store", STORE)
+        other = another_machine(self.session)
+        other.type("config", "init", "--store", STORE, "--join")
+        other.type("watch", "once")
+        end = time.monotonic() + WITHIN_S
+        while other.type("exec", "dev", "--", "true", status=None).returncode:
+            assert time.monotonic() < end, "the hosts do not let the other machine in"
+        return other
 
     def make_xfs(self) -> None:
         """Gives the disk, on which nothing is, a file system that somebody made and mounted by hand."""
@@ -119,10 +142,17 @@ class DiskLab:
     def said(self) -> dict[str, Said]:
         return self.listener.all_said()
 
-    def check_image(self, *, orderly: bool, disk: str = DISK, said: Mapping[str, Said] | None = None) -> None:
-        """Nothing is lost on a disk that no host has."""
+    def check_image(
+        self,
+        *,
+        orderly: bool,
+        disk: str = DISK,
+        kind: str = "disks",
+        said: Mapping[str, Said] | None = None,
+    ) -> None:
+        """Nothing is lost on a disk that no host has, or in a snapshot."""
         told = self.said if said is None else said
-        _check(judge_image(self.image(disk), told, orderly=orderly), told)
+        _check(judge_image(self.image(disk, kind), told, orderly=orderly), told)
 
     def check_mounted(
         self, name: str, *, orderly: bool, path: str = MOUNTED, said: Mapping[str, Said] | None = None
@@ -152,9 +182,10 @@ class DiskLab:
         said = self.session.type("exec", name, "--", "findmnt", "-n", path, status=None)
         return said.returncode == 0 and path in said.stdout
 
-    def image(self, disk: str) -> Path:
-        """The file behind a simulated disk."""
-        key = self.call("GET", f"/compute/v1/projects/sim-project/zones/{ZONE}/disks/{disk}")["id"]
+    def image(self, disk: str, kind: str = "disks") -> Path:
+        """The file behind a simulated disk or snapshot."""
+        where = f"zones/{ZONE}" if kind == "disks" else "global"
+        key = self.call("GET", f"/compute/v1/projects/sim-project/{where}/{kind}/{disk}")["id"]
         for root in (self.session.root / "state" / "sim", memory_of(self.info.world_id)):
             for found in root.glob(f"**/.disks/{key}.img"):
                 return found
@@ -178,9 +209,10 @@ class DiskLab:
     def nodes(self) -> list[str]:
         return sorted(str(each["name"]).rpartition("/")[2] for each in control.state(self.info)["nodes"])
 
-    def watch_until(self, ready: Callable[[], bool], *, every_s: float = 0.0) -> None:
-        """Passes of the watchdog, one after the other; between them its clock moves on by `every_s`."""
-        end, later_s = time.monotonic() + WITHIN_S, 0.0
+    def watch_until(self, ready: Callable[[], bool], *, every_s: float = 0.0, later_s: float = 0.0) -> None:
+        """Passes of the watchdog, one after the other, the first one at `later_s`; between them its clock moves
+        on by `every_s`."""
+        end = time.monotonic() + WITHIN_S
         while True:
             self.session.type("watch", "once", later_s=later_s, status=None)
             if ready():
@@ -203,6 +235,16 @@ def open_lab() -> Iterator[DiskLab]:
             yield DiskLab(session, listener)
     finally:
         listener.close()
+
+
+def forget_slice(lab: DiskLab, name: str) -> None:
+    """The record of a slice is lost, and its TPU is not."""
+    [path] = lab.session.root.glob("state/sim/sim-project/store.sqlite")
+    store = SqliteStore(path)
+    document = store.get(f"slices/{name}")
+    assert document is not None
+    store.delete(document.key, if_generation=document.generation)
+    store.close()
 
 
 def check_lists(lab: DiskLab) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.errors import PartialError, TransientError
+from tpuctl.errors import ConflictError, PartialError, TransientError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.provision import (
     PATIENCE_ALONE_S,
@@ -18,9 +18,10 @@ from tpuctl.hosts.provision import (
     provision,
 )
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.records import SliceRecord
+from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import get_slice
 from tpuctl.transfer.prepare import deliver_files
 
 TRIES = 3
@@ -65,6 +66,7 @@ def bring_hosts(
             rows[0] = found.rows
             return Outcome(Done(), acted=False)
         if isinstance(found, Unanswered):
+            _check_wanted(services, record)
             raise TransientError(f"worker {found.replies[0].worker} did not answer: {found.replies[0].message}")
         if isinstance(found, Failures):
             return Outcome(_judge(record.name, found), acted=False)
@@ -73,6 +75,17 @@ def bring_hosts(
     limit = services.clock.now() + LIMIT_S if deadline is None else deadline
     converge(services, record.name, step, deadline=limit)
     return rows[0]
+
+
+def _check_wanted(services: Services, record: SliceRecord) -> None:
+    """Raises ConflictError where the slice was taken down, or has other hosts, since this began: the old ones
+    never answer again."""
+    now = get_slice(services, record.name).record
+    if now.desired is Desired.DOWN or now.last_incarnation != record.last_incarnation:
+        why = f"{record.name} was taken down" if now.desired is Desired.DOWN else f"{record.name} has new hosts"
+        raise ConflictError(
+            f"{why} meanwhile", hint=f"tpuctl status {record.name}, then the same command again"
+        )
 
 
 def _judge(name: str, found: Failures) -> Verdict:
