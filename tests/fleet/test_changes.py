@@ -141,7 +141,11 @@ def change_of_run(before: WantedRun, after: WantedRun, **how: Any) -> FleetChang
 
 def test_every_key_has_a_change_below():
     assert set(SLICE_KEYS) == set(registry(SliceRequest))
-    assert set(RUN_KEYS) == set(registry(RunRequest))
+    assert set(RUN_KEYS) | {"lint"} == set(registry(RunRequest))
+
+
+def test_how_code_is_looked_at_before_does_not_make_it_another_run():
+    assert change_of_run(wanted_run(), wanted_run(lint="strict")).change is Change.NONE
 
 
 @pytest.mark.parametrize("key", SLICE_KEYS)

@@ -31,6 +31,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.quota_report import check_side_quotas
+from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import find_data
 from tpuctl.runs.reconcile import find_end
 from tpuctl.runs.submit import (
@@ -196,6 +197,7 @@ def _resolve_run(
         raise UsageError.of("env", error.message, error.hint) from error
     if environment is not None and on in slices:
         check_environment(services, environment, slices[on].spec.accelerator_type)
+    check_code(services, request, directory, environment)
     data = find_data(services, config, request)
     spec = resolve_run(request, config, on, hosts, frozen.directory, environment, data)
     check_alone(spec)

@@ -10,6 +10,8 @@ from tpuctl.errors import NotFoundError, UsageError
 
 MAX_FILES = 20_000
 """More than the largest environment with its packages has; beyond it something else is meant."""
+MAX_REACH = 1_000
+"""Files that a launch looks at, which takes 10 s at most; `tpuctl lint` looks at all."""
 FILE_LIMIT = 2 << 20
 """Bytes of one file: what people write has a tenth of it at most, the rest is data."""
 _NOT_ENTERED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})

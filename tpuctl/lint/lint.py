@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from tpuctl.lib.input_files import read_file
-from tpuctl.lint.files import FILE_LIMIT, ModuleFinder
+from tpuctl.lint.files import FILE_LIMIT, MAX_REACH, ModuleFinder
 from tpuctl.lint.module import UnreadableError
 from tpuctl.lint.project import Finding, Target, find_all
 from tpuctl.lint.rules import Rule, Severity
@@ -48,12 +48,13 @@ def lint_files(paths: Sequence[Path], rules: Sequence[Rule], target: Target, top
 
 
 def lint_reach(script: Path, top: Path, rules: Sequence[Rule], target: Target) -> Report:
-    """Looks at a script and at what it imports of the files below `top`, again and again."""
-    reader = _Reader(rules)
+    """Looks at a script and at what it imports of the files below `top`, again and again. Paths are as seen
+    from there."""
+    reader = _Reader(rules, top)
     finder = ModuleFinder(_key(top), lambda key: Path(key).is_file())
     waiting = [script]
     with without_collector():
-        while waiting:
+        while waiting and len(reader.seen) < MAX_REACH:
             path = waiting.pop()
             if _key(path) in reader.seen:
                 continue
@@ -77,8 +78,9 @@ def _with_packages(name: str) -> Iterator[str]:
 class _Reader:
     """Summaries of the files read so far, by their absolute paths."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], shown_from: Path | None = None) -> None:
         self._rules = rules
+        self._shown_from = shown_from
         self.summaries: dict[str, Summary] = {}
         self.not_read: list[NotRead] = []
         self.seen: set[str] = set()
@@ -86,11 +88,12 @@ class _Reader:
     def read(self, path: Path) -> Summary | None:
         key = _key(path)
         self.seen.add(key)
+        shown = path if self._shown_from is None else path.absolute().relative_to(self._shown_from.absolute())
         try:
-            summary = summarize(str(path), read_file(path, FILE_LIMIT), self._rules)
+            summary = summarize(str(shown), read_file(path, FILE_LIMIT), self._rules)
         except (OSError, UnreadableError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            self.not_read.append(NotRead(str(path), why or str(error)))
+            self.not_read.append(NotRead(str(shown), why or str(error)))
             return None
         self.summaries[key] = summary
         return summary

@@ -195,6 +195,15 @@ class RunRequest(Struct, frozen=True):
             examples=("restart",),
         ),
     ] = "report"
+    lint: Annotated[
+        str,
+        Option(
+            "Errors that `tpuctl lint` finds in its code: warn, strict (do not start it) or off.",
+            group=PROGRAM,
+            metavar="WHAT",
+            examples=("strict",),
+        ),
+    ] = "warn"
     group: Annotated[
         str | None,
         Option("Group of runs that belong together.", group=LISTED, metavar="NAME", examples=("sweep-1",)),

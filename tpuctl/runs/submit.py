@@ -26,6 +26,7 @@ from tpuctl.model.run_spec import FrozenEnvironment, RunRequest, RunSpec, finger
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.provenance.manifest import Row, SettingSection
+from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run
@@ -120,6 +121,7 @@ def prepare_run(
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(services, config, request, directory, target)
     check_environment(services, environment, target.spec.accelerator_type)
+    check_code(services, request, directory, environment)
     data = find_data(services, config, request)
     spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment, data)
     spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
