@@ -209,8 +209,8 @@ def test_a_shape_outside_of_the_table_is_known_to_the_api_too(cloud: GoogleCloud
 @pytest.mark.parametrize("direct", [True, False])
 def test_network_account_tags_and_boot_disk_arrive(cloud: GoogleCloud, sim: RunningSim, direct: bool) -> None:
     request = a_request(
-        network="mine",
-        subnetwork="sub",
+        network="default",
+        subnetwork="default",
         external_ips=False,
         service_account="sa@sim-project.iam.gserviceaccount.com",
         tags=("training", "lab"),
@@ -222,8 +222,10 @@ def test_network_account_tags_and_boot_disk_arrive(cloud: GoogleCloud, sim: Runn
         cloud.create_queued(*request)
     assert sim.world.settle()
     shown = read(sim, "nodes/big-1")
-    assert shown["networkConfig"]["network"] == "projects/sim-project/global/networks/mine"
-    assert shown["networkConfig"]["subnetwork"] == "projects/sim-project/regions/us-central2/subnetworks/sub"
+    assert shown["networkConfig"]["network"] == "projects/sim-project/global/networks/default"
+    assert (
+        shown["networkConfig"]["subnetwork"] == "projects/sim-project/regions/us-central2/subnetworks/default"
+    )
     assert shown["networkEndpoints"][0]["accessConfig"] == {}
     assert shown["serviceAccount"]["email"] == "sa@sim-project.iam.gserviceaccount.com"
     assert shown["tags"] == ["training", "lab"]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
+from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
@@ -22,6 +23,10 @@ DISKS = f"/zones/{ZONE}/disks"
 FIREWALLS = "/global/firewalls"
 TCP = {"IPProtocol": "tcp", "ports": ["8080"]}
 BASE = "https://www.googleapis.com/compute/v1/projects/sim-project"
+
+
+def uuid_of(name: str) -> str:
+    return str(uuid5(NAMESPACE_URL, name))
 
 
 class Lab:
@@ -182,11 +187,11 @@ def test_planned_faults_keep_an_operation_pending_or_let_it_fail() -> None:
 
 def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
     body = {"name": "one", "sizeGb": "10"}
-    first = lab.call("POST", DISKS, body, requestId="a-1")
-    assert lab.call("POST", DISKS, body, requestId="a-1") == first
-    assert lab.call("POST", DISKS, body, requestId="a-2")[0] == 409
-    gone = lab.call("DELETE", f"{DISKS}/one", requestId="d-1")
-    assert lab.call("DELETE", f"{DISKS}/one", requestId="d-1") == gone
+    first = lab.call("POST", DISKS, body, requestId=uuid_of("a-1"))
+    assert lab.call("POST", DISKS, body, requestId=uuid_of("a-1")) == first
+    assert lab.call("POST", DISKS, body, requestId=uuid_of("a-2"))[0] == 409
+    gone = lab.call("DELETE", f"{DISKS}/one", requestId=uuid_of("d-1"))
+    assert lab.call("DELETE", f"{DISKS}/one", requestId=uuid_of("d-1")) == gone
 
 
 @pytest.mark.parametrize(
@@ -219,7 +224,15 @@ def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
         ),
         ("POST", DISKS, {}, {"name": "a", "sizeGb": "1"}, 400, "invalid", "'resource.sizeGb'"),
         ("POST", DISKS, {}, {"name": "a", "bogus": 1}, 400, "invalid", "Cannot find field."),
-        ("POST", DISKS, {}, {"name": "a", "type": "bogus"}, 400, "invalid", "disk type cannot be found"),
+        (
+            "POST",
+            DISKS,
+            {},
+            {"name": "a", "type": f"zones/{ZONE}/diskTypes/bogus"},
+            400,
+            "invalid",
+            "cannot be found",
+        ),
         ("POST", DISKS, {}, {"name": "a", "labels": "x"}, 400, "invalid", "Invalid value at 'resource.labels'"),
         (
             "POST",

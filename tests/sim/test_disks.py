@@ -32,6 +32,10 @@ def shown(lab: Lab, name: str) -> Any:
     return lab.get(f"{DISKS}/{name}")
 
 
+def type_of(kind: str, zone: str = ZONE) -> str:
+    return f"zones/{zone}/diskTypes/{kind}"
+
+
 def path_of(name: str, zone: str = ZONE) -> str:
     return f"projects/sim-project/zones/{zone}/disks/{name}"
 
@@ -125,20 +129,23 @@ def test_a_copy_that_cannot_be_taken_fails_its_operation_and_leaves_nothing(begi
         ({"sourceSnapshot": "global/snapshots/none"}, "The referenced snapshot resource cannot be found."),
         ({"sourceDisk": path_of("one"), "sizeGb": "10"}, "cannot be smaller than the disk size (20 GB)"),
         ({"sourceSnapshot": "global/snapshots/s", "sizeGb": "10"}, "cannot be smaller than the snapshot size"),
-        ({"sourceDisk": path_of("one"), "type": "pd-ssd"}, "type must be that of the source disk"),
+        ({"type": "pd-balanced"}, "The URL is malformed."),
+        ({"type": type_of("pd-balanced", OTHER_ZONE)}, "must be in the zone of the disk"),
+        ({"sourceDisk": path_of("one"), "sourceSnapshot": "global/snapshots/none"}, "a disk has one source"),
+        ({"sourceDisk": path_of("one"), "type": type_of("pd-ssd")}, "type must be that of the source disk"),
         ({"sourceDisk": path_of("far", OTHER_ZONE)}, "must be in the same zone"),
-        ({"accessMode": "READ_WRITE_SINGLE", "type": "pd-ssd"}, "only valid for Hyperdisk"),
+        ({"accessMode": "READ_WRITE_SINGLE", "type": type_of("pd-ssd")}, "only valid for Hyperdisk"),
         (
-            {"type": "hyperdisk-balanced", "accessMode": "READ_ONLY_MANY"},
+            {"type": type_of("hyperdisk-balanced"), "accessMode": "READ_ONLY_MANY"},
             "not supported for hyperdisk-balanced",
         ),
         (
-            {"type": "hyperdisk-ml", "sourceSnapshot": "global/snapshots/s"},
+            {"type": type_of("hyperdisk-ml"), "sourceSnapshot": "global/snapshots/s"},
             "must have the access mode READ_ONLY",
         ),
-        ({"type": "hyperdisk-ml", "provisionedThroughput": "300"}, "must be between 400"),
-        ({"type": "hyperdisk-ml", "provisionedIops": "300"}, "cannot be set"),
-        ({"type": "pd-balanced", "provisionedThroughput": "300"}, "not supported for pd-balanced"),
+        ({"type": type_of("hyperdisk-ml"), "provisionedThroughput": "300"}, "must be between 400"),
+        ({"type": type_of("hyperdisk-ml"), "provisionedIops": "300"}, "cannot be set"),
+        ({"type": type_of("pd-balanced"), "provisionedThroughput": "300"}, "not supported for pd-balanced"),
     ],
 )
 def test_disks_that_cannot_be_are_refused(lab: Lab, body: Any, text: str) -> None:
@@ -151,8 +158,8 @@ def test_disks_that_cannot_be_are_refused(lab: Lab, body: Any, text: str) -> Non
 
 
 def test_hyperdisk_ml_gets_the_throughput_that_costs_most_unless_it_is_told(lab: Lab) -> None:
-    lab.disk("dear", type="hyperdisk-ml", sizeGb="1024")
-    lab.disk("cheap", type="hyperdisk-ml", sizeGb="1024", provisionedThroughput="400")
+    lab.disk("dear", type=type_of("hyperdisk-ml"), sizeGb="1024")
+    lab.disk("cheap", type=type_of("hyperdisk-ml"), sizeGb="1024", provisionedThroughput="400")
     assert shown(lab, "dear")["provisionedThroughput"] == str(24 * 1024)
     assert shown(lab, "cheap")["provisionedThroughput"] == "400"
     assert shown(lab, "dear")["accessMode"] == "READ_WRITE_SINGLE"
@@ -195,7 +202,7 @@ def test_labels_are_changed_by_who_has_seen_them(lab: Lab, place: str) -> None:
 def test_access_modes_go_one_way_and_while_nobody_uses_the_disk(lab: Lab) -> None:
     zone = "us-east5-a"
     disks = f"/zones/{zone}/disks"
-    lab.call("POST", disks, {"name": "ml", "type": "hyperdisk-ml", "sizeGb": "10"})
+    lab.call("POST", disks, {"name": "ml", "type": type_of("hyperdisk-ml", zone), "sizeGb": "10"})
     disk = f"projects/sim-project/zones/{zone}/disks/ml"
     node(lab, "dev", "v6e-8", {"sourceDisk": disk, "mode": "READ_WRITE"}, zone=zone)
     change = ("PATCH", f"{disks}/ml", {"name": "ml", "accessMode": "READ_ONLY_MANY"})
@@ -245,8 +252,8 @@ def test_a_disk_that_nodes_have_shows_their_machines_and_cannot_be_deleted(lab: 
 )
 def test_lists_that_cannot_be_are_refused_and_change_nothing(lab: Lab, disks: Any, text: str) -> None:
     lab.disk("one")
-    lab.disk("dear", type="hyperdisk-balanced")
-    lab.disk("wrong", type="hyperdisk-ml")
+    lab.disk("dear", type=type_of("hyperdisk-balanced"))
+    lab.disk("wrong", type=type_of("hyperdisk-ml"))
     lab.call("POST", f"/zones/{OTHER_ZONE}/disks", {"name": "far"})
     node(lab, "big", "v4-16")
     before = lab.world.digest()

@@ -123,7 +123,9 @@ def test_generations_grow_even_if_the_clock_stands_still_and_the_server_restarts
         url = server.endpoint
         requests.post(f"{url}/storage/v1/b?project=p", json={"name": "bbb"}, timeout=5)
         for _ in range(3):
-            answer = requests.post(f"{url}/upload/storage/v1/b/bbb/o?name=a", data=b"x", timeout=5)
+            answer = requests.post(
+                f"{url}/upload/storage/v1/b/bbb/o?uploadType=media&name=a", data=b"x", timeout=5
+            )
             seen.append(int(answer.json()["generation"]))
             requests.delete(f"{url}/storage/v1/b/bbb/o/a", timeout=5)
         server.close()

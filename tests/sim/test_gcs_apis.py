@@ -41,7 +41,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 def upload(url: str, name: str, content: bytes = b"x", **query: str) -> requests.Response:
     where = f"{url}/upload/storage/v1/b/bbb/o"
-    return requests.post(where, params={"name": name, **query}, data=content, timeout=10)
+    return requests.post(where, params={"name": name, "uploadType": "media", **query}, data=content, timeout=10)
 
 
 def refusal(answer: requests.Response) -> tuple[int, str]:
@@ -74,7 +74,6 @@ def refusal(answer: requests.Response) -> tuple[int, str]:
         ("GET", "b/bbb/o?maxResults=x", None, "max_results"),
         ("GET", "b/bbb/o?versions=maybe", None, "versions"),
         ("GET", "b/bbb/o/a?generation=99999999999999999999", None, "generation"),
-        ("GET", "b/bbb/o?bogus=1", None, "Cannot bind query parameter"),
         ("GET", "b/bbb/o?pageToken=WyJhIl0=", None, "pageToken"),
     ],
 )

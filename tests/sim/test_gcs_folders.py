@@ -35,7 +35,9 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 def write(url: str, name: str, bucket: str = "tree") -> Any:
     where = url.replace("/storage/v1", "/upload/storage/v1")
-    answer = requests.post(f"{where}/{bucket}/o", params={"name": name}, data=b"x", timeout=5)
+    answer = requests.post(
+        f"{where}/{bucket}/o", params={"name": name, "uploadType": "media"}, data=b"x", timeout=5
+    )
     assert answer.status_code == 200, answer.text
     return answer.json()
 

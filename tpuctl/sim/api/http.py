@@ -38,6 +38,7 @@ STORAGE_PREFIXES = (
 _BUCKET_PATH = re.compile(r"/[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/|\Z)")
 _OTHER_APIS = ("/compute/", "/batch/", "/discovery/", "/storage/", "/upload/", "/download/", "/resumable/")
 """Whose first part is no bucket, though it could be one."""
+_OVERRIDE = "x-http-method-override"
 STORAGE_HOST = "storage.googleapis.com"
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MAX_BODY = 8 * 1024**3
@@ -101,6 +102,7 @@ class Router:
 
     def handle(self, request: Request) -> Response:
         """Refusals become answers in Google's form; DroppedConnectionError passes."""
+        request = _as_meant(request)
         try:
             admitted = self._admit(request) if request.path not in self._public else request
         except ApiError as error:
@@ -133,6 +135,14 @@ class Router:
             return False
         # object_store escapes the hyphens of a bucket, too.
         return bool(_BUCKET_PATH.match(unquote(path))) and not path.startswith(_OTHER_APIS)
+
+
+def _as_meant(request: Request) -> Request:
+    """A POST may stand for another verb (https://cloud.google.com/storage/docs/json_api/v1/parameters)."""
+    verb = request.headers.get(_OVERRIDE, "").upper()
+    if request.method != "POST" or verb not in ("GET", "PUT", "PATCH", "DELETE"):
+        return request
+    return replace(request, method=verb)
 
 
 def _size(text: str | bytes, base: int) -> int:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
+from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
 from tpuctl.sim.wire.status import ApiError, Code, Json, not_found, unknown_method
@@ -25,6 +26,18 @@ _PROJECT = r"/(?:v1|v3)/projects/(?P<project>[^/:]+)"
 _SERVICES = r"/v1/projects/(?P<project>[^/:]+)/services"
 _QUOTAS = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/services/(?P<service>[^/]+)/quotaInfos"
 _TEST = "projects.testIamPermissions"
+_PERMISSION = re.compile(
+    r"("
+    r"aiplatform|artifactregistry|bigquery|billing|certificatemanager|cloudasset|"
+    r"cloudbuild|cloudfunctions|cloudkms|cloudquotas|cloudsql|cloudtrace|composer|"
+    r"compute|container|dataflow|dataproc|datastore|dns|eventarc|file|firebase|iam|"
+    r"iap|logging|monitoring|networkmanagement|networksecurity|networkservices|notebooks|"
+    r"orgpolicy|osconfig|oslogin|privateca|pubsub|recommender|redis|resourcemanager|run|"
+    r"secretmanager|securitycenter|servicedirectory|servicemanagement|servicenetworking|"
+    r"serviceusage|source|spanner|storage|storagetransfer|tpu|vpcaccess|workflows"
+    r")(\.[a-zA-Z]+){2}"
+)
+"""Services with permissions on a project (https://cloud.google.com/iam/docs/permissions-reference)."""
 _TPU_SERVICE = "tpu.googleapis.com"
 
 Handler = Callable[..., Json]
@@ -63,7 +76,11 @@ class ProjectApi:
             access.check_service(api)
             parts = found.groupdict()
             self._check_project(parts.pop("project"))
-            return json_response(handler(request.path, self._read(method, request), **parts))
+            answer = handler(request.path, self._read(method, request), **parts)
+            try:
+                return json_response(shaped(request, answer))
+            except FieldsError as error:
+                raise ApiError(Code.INVALID_ARGUMENT, f"Invalid field selection {error}") from None
         raise unknown_method(f"{request.method} {path}")
 
     def _read(self, method: str, request: Request) -> Json:
@@ -91,6 +108,10 @@ class ProjectApi:
         return {"projectNumber": PROJECT_NUMBER, "projectId": id, "lifecycleState": "ACTIVE", "name": id}
 
     def _test_permissions(self, _path: str, asked: Json) -> Json:
+        wrong = [each for each in asked.get("permissions", []) if not _PERMISSION.fullmatch(each)]
+        if wrong:
+            text = f"Permission {wrong[0]} is not valid for this resource."
+            raise ApiError(Code.INVALID_ARGUMENT, text)
         granted = self._world.access.granted(asked.get("permissions", []))
         return {"permissions": granted} if granted else {}
 
@@ -133,7 +154,9 @@ class ProjectApi:
         self._world.access.check_permission("serviceusage.services.enable", self._name())
         for fault in self._world.faults.standing(FaultKind.SERVICE_OFF, service):
             self._world.faults.remove(fault.id)
-        return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": {}}
+        kind = "type.googleapis.com/google.api.serviceusage.v1.EnableServiceResponse"
+        response = {"@type": kind, "service": self._service(service)}
+        return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
 
     # Cloud Quotas.
 

@@ -125,7 +125,10 @@ def _to_message(data: Json, message: Any) -> Any:
     fields and numbers (google/cloud/common/operation_metadata.proto), which packs it.
     """
     json_format = importlib.import_module("google.protobuf.json_format")
+    importlib.import_module("google.cloud.tpu_v2")  # its OperationMetadata, for Any
     for operation in (data, *data.get("operations", ())):
+        if "tpu.v2alpha1." in str((operation.get("response") or {}).get("@type")):
+            importlib.import_module("google.cloud.tpu_v2alpha1")
         if (operation.get("metadata") or {}).get("@type") == METADATA_TYPE:
             operation["metadata"]["@type"] = _SAME_FIELDS
     json_format.ParseDict(data, message, ignore_unknown_fields=True)

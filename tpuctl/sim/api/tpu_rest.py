@@ -7,13 +7,14 @@ methods that only v2alpha1 and v1 have (their discovery documents, revision 2026
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from urllib.parse import unquote
 
+from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import ApiTypes, load_types, parse_body, read_message, read_query, snake
-from tpuctl.sim.wire.status import Json, unknown_method
+from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.world.world import World
 
 _LOCATION = "{PARAM=projects/*/locations/*}"
@@ -82,6 +83,13 @@ _NEWEST = (*COMMON_ROUTES, *ALPHA_ROUTES)
 ROUTES = {"v1": OLD_ROUTES, "v2": COMMON_ROUTES, "v2alpha1": _NEWEST, "v2alpha": _NEWEST}
 TYPES_OF = {"v1": "v1", "v2": "v2", "v2alpha1": "v2alpha1", "v2alpha": "v2alpha1"}
 """Ray's autoscaler calls v2alpha1 by a name that is in no directory of APIs."""
+_ANSWERS = {
+    "GetNode": ("Node", ""),
+    "ListNodes": ("Node", "nodes"),
+    "GetQueuedResource": ("QueuedResource", ""),
+    "ListQueuedResources": ("QueuedResource", "queuedResources"),
+}
+"""What an RPC answers, where the types have it: the message, and where it is in a list."""
 BODIES = {"node": "Node", "queuedResource": "QueuedResource"}
 
 
@@ -128,6 +136,27 @@ def build_request(types: ApiTypes, route: Route, value: str, request: Request) -
     return built
 
 
+def _shown(request: Request, types: ApiTypes, rpc: str, answer: Json) -> Response:
+    """An answer in the form that was asked for. Raises INVALID_ARGUMENT in the front end's words."""
+    message, rows = _ANSWERS.get(rpc, ("", ""))
+    if isinstance(answer.get("response"), dict):
+        kind = str(answer["response"].get("@type", "")).rpartition(".")[2]
+        shown = shaped(replace(request, query=_without_fields(request)), answer["response"], types, kind)
+        answer = {**answer, "response": shown}
+    try:
+        return json_response(shaped(request, answer, types, message, rows))
+    except FieldsError as error:
+        text = f"Error expanding 'fields' parameter. Cannot find matching fields for path '{error}'."
+        violation = {"field": str(error), "description": text}
+        detail = {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}
+        text = "Request contains an invalid argument."
+        raise ApiError(Code.INVALID_ARGUMENT, text, [detail]) from None
+
+
+def _without_fields(request: Request) -> dict[str, list[str]]:
+    return {key: values for key, values in request.query.items() if key not in ("fields", "$fields")}
+
+
 class TpuRestApi:
     """Answers every path below /v2 and /v2alpha1, and what /v1 has of TPUs; raises ApiError for refusals."""
 
@@ -145,6 +174,7 @@ class TpuRestApi:
             match = route.pattern.fullmatch(path)
             if match is not None and route.verb == request.method:
                 known = TYPES_OF[version]
-                built = build_request(load_types(f"tpu.{known}"), route, match.group(1), request)
-                return json_response(self._world.call(route.rpc, built, known))
+                types = load_types(f"tpu.{known}")
+                built = build_request(types, route, match.group(1), request)
+                return _shown(request, types, route.rpc, self._world.call(route.rpc, built, known))
         raise unknown_method(f"{request.method} {path}")

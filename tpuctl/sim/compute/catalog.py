@@ -16,7 +16,7 @@ from tpuctl.sim.wire.status import Json
 
 ROOT = "https://www.googleapis.com/compute/v1"
 GLOBAL = "global"
-_MADE = "2024-04-01T12:34:56.123456Z"
+_MADE = "2024-04-01T05:34:56.123-07:00"
 _MACHINES: tuple[tuple[str, str, int, int], ...] = (
     *(("", f"e2-standard-{n}", n, n * 4096) for n in (2, 4, 8, 16)),
     *(("", f"n1-standard-{n}", n, n * 3840) for n in (1, 2, 4, 8, 16, 32)),

@@ -7,6 +7,7 @@ is not, the sentence is ours.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ _STORED: Mapping[str, Json] = {
     },
 }
 """What an empty disk takes, as recorded in k8s-config-connector (basic/compute/v1beta1/computesnapshot)."""
+_TYPE = re.compile(r"(?:.*/)?zones/([^/]+)/diskTypes/[^/]+")
 THROUGHPUT_CHANGE_S = 6 * 3600.0
 BURST, WINDOW_S = 6, 3600.0
 """So many snapshots of a disk, restores of a snapshot, and images of a disk, in so long: gcpdiag, rule
@@ -61,8 +63,14 @@ class Source:
 
 def disk_details(base: str, scope: Scope, body: Json, source: Source | None) -> Json:
     """What a new disk shows besides its name; `base` is the project's URL."""
-    given = str(body.get("type") or (source and source.data.get("type")) or "pd-standard")
+    own = str(body.get("type") or "")
+    given = own or str((source and source.data.get("type")) or "pd-standard")
     kind = given.rsplit("/", 1)[-1]
+    named = _TYPE.fullmatch(own)
+    if own and named is None:
+        raise invalid("resource.type", own, "The URL is malformed.")
+    if named is not None and named[1] != scope.name:
+        raise invalid("resource.type", own, f"The disk type must be in the zone of the disk, {scope.name}.")
     if kind not in DISK_TYPES:
         raise invalid("resource.type", body.get("type"), "The referenced disk type cannot be found.")
     if source is not None and source.field == "sourceDisk":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Scope
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
-from tpuctl.sim.wire.timestamps import rfc3339
+from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.faults import RATE_EXCEEDED, Fault
 from tpuctl.sim.world.ids import Ids
 
@@ -71,7 +71,7 @@ class ComputeOperations:
             "targetLink": data["selfLink"],
             "targetId": data["id"],
             "user": "sim@tpuctl.invalid",
-            "insertTime": rfc3339(now),
+            "insertTime": pacific(now),
             "selfLink": f"{self._base}/{scope}/operations/{name}",
             **place(self._base, scope),
             "_scope": str(scope),
@@ -110,11 +110,11 @@ class ComputeOperations:
         shown = {key: value for key, value in operation.items() if not key.startswith("_")}
         if now < operation["_begins"]:
             return {**shown, "status": "PENDING", "progress": 0}
-        shown["startTime"] = rfc3339(operation["_begins"])
+        shown["startTime"] = pacific(operation["_begins"])
         if now < operation["_ends"]:
             share = (now - operation["_begins"]) / (operation["_ends"] - operation["_begins"])  # 0 while held
             return {**shown, "status": "RUNNING", "progress": int(100 * share)}
-        shown |= {"status": "DONE", "progress": 100, "endTime": rfc3339(operation["_ends"])}
+        shown |= {"status": "DONE", "progress": 100, "endTime": pacific(operation["_ends"])}
         return {**shown, **_failure(operation["_error"])}
 
     def rows(self) -> list[tuple[str, str, Json]]:

@@ -14,11 +14,12 @@ from tpuctl.sim.compute.catalog import GLOBAL, INTERNAL_RULE, KINDS, ROOT, Compu
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.state import ComputeState, target
 from tpuctl.sim.wire.batch import handle_batch
+from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, DroppedConnectionError, Json, unknown_method
 from tpuctl.sim.world.faults import Fault, FaultKind
-from tpuctl.sim.world.iam import COMPUTE
+from tpuctl.sim.world.iam import COMPUTE, PROJECT_NUMBER
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 from tpuctl.sim.world.listing import page_of
 from tpuctl.sim.world.paths import ResourcePath
@@ -33,11 +34,14 @@ CONDITION_NOT_MET = 412
 MAX_RESULTS = 500
 Route = tuple[str, re.Pattern[str], Callable[[Request, re.Match[str]], Json]]
 """A verb (empty for any), a path behind the version, and what answers it."""
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PROJECT = re.compile(r"projects/([^/]+)")
 _PLACE = re.compile(r"projects/([^/]+)/(zones|regions)(?:/([^/]+))?")
 _AGGREGATED = re.compile(r"projects/([^/]+)/aggregated/([a-zA-Z]+)")
 _USABLE = re.compile(r"projects/([^/]+)/aggregated/subnetworks/listUsable")
 _WAIT = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/operations/([^/]+)/wait")
+_LIKE = {"snapshots.aggregatedList": "disks.aggregatedList"}
+"""Methods that only the beta has, with the same parameters as another."""
 _VERB = re.compile(r"projects/([^/]+)/(?:(zones)/([^/]+)|global)/(disks|snapshots)/([^/]+)/([a-zA-Z]+)")
 _CHANGES: Mapping[str, str] = {
     "disks.createSnapshot": "Snapshot",
@@ -51,7 +55,7 @@ _CHANGES: Mapping[str, str] = {
 _UPDATED = ("accessMode", "provisionedThroughput")
 """What `disks.update` changes, one at a time."""
 _RESOURCE = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)(?:/([^/]+))?")
-_PUBLIC_IMAGES = re.compile(r"projects/[a-z0-9-]+-cloud/global/images")
+_PUBLIC_IMAGES = re.compile(r"projects/[a-z0-9-]+-(?:cloud|images)/global/images")
 """Google's own projects, which `gcloud compute images list` asks too: here they are empty."""
 _REASONS: Mapping[Code, str] = {
     Code.INVALID_ARGUMENT: "invalid",
@@ -139,9 +143,21 @@ class ComputeApi:
                 return handle_batch(request, self.handle)
             self._world.access.check_token()
             self._world.access.check_service(COMPUTE)
-            return json_response(self._answer(request))
+            return json_response(self._shown(request, self._answer(request)))
         except ApiError as error:
             return compute_error(error)
+
+    def _shown(self, request: Request, answer: Json) -> Json:
+        """In the form that was asked for."""
+        name = str(answer.get("kind", "")).removeprefix("compute#")
+        singular = name.removesuffix("List")
+        message = next((each.message for each in KINDS.values() if each.singular == singular), "")
+        types = self._types if message else None
+        try:
+            shown: Json = shaped(request, answer, types, message, "" if singular == name else "items")
+        except FieldsError as error:
+            raise ApiError(Code.INVALID_ARGUMENT, f"Invalid field selection {error}") from None
+        return shown
 
     def _answer(self, request: Request) -> Json:
         path = unquote(request.path).split("/", 3)[3]
@@ -168,11 +184,12 @@ class ComputeApi:
         return self._change(verb, KINDS[collection], scope, query, {**body, "resource": name})
 
     def _check_project(self, project: str) -> None:
-        if project != self._project_id:
+        if project not in (self._project_id, PROJECT_NUMBER):
             raise ApiError(Code.PERMISSION_DENIED, f"Required permission for 'projects/{project}'")
 
     def _query(self, method: str, request: Request) -> Json:
         """The query parameters of a method that the API has; `maxResults` as `pageSize`."""
+        method = _LIKE.get(method, method)
         if method not in self._types.queries:
             raise unknown_method(f"{request.method} {request.path}")
         query = read_query(self._types, method, request.query)
@@ -337,8 +354,11 @@ class ComputeApi:
                 return self._state.insert(kind, scope, body, slow, error)
             return self._state.delete(kind, scope, path.id, slow, error)
 
+        request_id = str(query.get("requestId") or "")
+        if request_id and (not _UUID.fullmatch(request_id) or not request_id.strip("0-")):
+            raise invalid("requestId", request_id, "It must be a valid UUID other than zero.")
         try:
-            answer = self._state.operations.once(method, str(query.get("requestId") or ""), act)
+            answer = self._state.operations.once(method, request_id, act)
         except ApiError as error:
             self._world.journal.record(method, path.name, error.code.name)
             raise

@@ -32,7 +32,7 @@ from tpuctl.sim.compute.disks import (
 from tpuctl.sim.compute.operations import ComputeOperations, place
 from tpuctl.sim.hosts.backend import HostBackend
 from tpuctl.sim.wire.status import ApiError, Code, Json
-from tpuctl.sim.wire.timestamps import rfc3339
+from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.faults import Fault
 from tpuctl.sim.world.ids import Ids
 from tpuctl.sim.world.paths import ResourcePath, check_labels
@@ -238,7 +238,7 @@ class ComputeState:
             data = {
                 "kind": f"compute#{kind.singular}",
                 "id": self._ids.node_id(),
-                "creationTimestamp": rfc3339(self._now()),
+                "creationTimestamp": pacific(self._now()),
                 "name": name,
                 "selfLink": f"{self._base}/{scope}/{kind.collection}/{name}",
                 **kept,
@@ -469,6 +469,10 @@ class ComputeState:
         fields = [each for each in _SOURCES if body.get(each)]
         if kind.collection not in _WITH_CONTENT or (kind.collection == "disks" and not fields):
             return None
+        if len(fields) > 1:
+            raise invalid(
+                f"resource.{fields[1]}", body[fields[1]], f"{fields[0]} is set, too: a disk has one source."
+            )
         field = fields[0] if kind.collection == "disks" else "sourceDisk"
         noun, collection, named = _SOURCES[field]
         match = named.fullmatch(str(body.get(field) or ""))

@@ -19,7 +19,16 @@ DAY_S = 86_400
 SOFT_DELETE_S = 7 * DAY_S
 """New buckets keep deleted objects so long (https://cloud.google.com/storage/docs/soft-delete)."""
 SOFT_DELETE_RANGE_S = (7 * DAY_S, 90 * DAY_S)
+_RESERVED_NAME = re.compile(r"goog.*|.*(google|g00gle).*|\d{1,3}(\.\d{1,3}){3}|.*(\.\.|\.-|-\.).*")
+"""https://cloud.google.com/storage/docs/buckets#naming"""
 MULTI_REGIONS = ("US", "EU", "ASIA")
+DUAL_REGIONS = ("ASIA1", "EUR4", "EUR5", "EUR7", "EUR8", "NAM4")
+_REGION = re.compile(
+    r"(AFRICA|ASIA|AUSTRALIA|EUROPE|ME|NORTHAMERICA|SOUTHAMERICA|US)-(NORTH|SOUTH)?(EAST|WEST|CENTRAL)?\d{1,2}"
+)
+"""https://cloud.google.com/storage/docs/locations"""
+MAX_LABELS = 64
+_LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][-_a-z0-9]{0,62}"), re.compile(r"[-_a-z0-9]{0,63}")
 STORAGE_CLASSES = (
     *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
     *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),
@@ -74,6 +83,8 @@ def new_bucket(asked: Mapping[str, Any], project: str | None, now: float) -> Dat
     name = asked.get("name")
     if not isinstance(name, str) or not BUCKET_NAME.fullmatch(name):
         raise invalid(f"Invalid bucket name: '{name or ''}'")
+    if _RESERVED_NAME.fullmatch(name):
+        raise invalid(f"Invalid bucket name: '{name}'")
     location = str(asked.get("location") or "US").upper()  # shown in capitals whatever was asked
     made = {
         "kind": "storage#bucket",
@@ -85,11 +96,30 @@ def new_bucket(asked: Mapping[str, Any], project: str | None, now: float) -> Dat
         "project": project,
         "projectNumber": PROJECT_NUMBER,
         "location": location,
-        "locationType": "multi-region" if location in MULTI_REGIONS else "region",
+        "locationType": _location_type(location),
         "generation": str(int(now * 1_000_000)),
     }
     made.setdefault("softDeletePolicy", {"retentionDurationSeconds": str(SOFT_DELETE_S)})
     return _settle(made, {}, 1, now) | {"timeCreated": timestamp(now)}
+
+
+def _location_type(location: str) -> str:
+    if location in MULTI_REGIONS:
+        return "multi-region"
+    if location in DUAL_REGIONS:
+        return "dual-region"
+    if not _REGION.fullmatch(location):
+        raise invalid("The specified location constraint is not valid.")
+    return "region"
+
+
+def _check_labels(labels: Mapping[str, str]) -> None:
+    """https://cloud.google.com/storage/docs/tags-and-labels#bucket-labels"""
+    if len(labels) > MAX_LABELS:
+        raise invalid(f"A bucket can have {MAX_LABELS} labels at most, not {len(labels)}.")
+    for key, value in labels.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(str(value)):
+            raise invalid(f"Invalid label: '{key}': '{value}'")
 
 
 def changed_bucket(old: Data, patch: Mapping[str, Any], now: float) -> Data:
@@ -136,6 +166,7 @@ def _settle(data: Data, old: Data, metageneration: int, now: float) -> Data:
     refuse_undone(data, UNDONE)
     check_storage_class(data.get("storageClass"))
     check_rules(data, STORAGE_CLASSES)
+    _check_labels(data.get("labels") or {})
     stamp = timestamp(now)
     access = data.setdefault("iamConfiguration", {})
     access.setdefault("publicAccessPrevention", "inherited")

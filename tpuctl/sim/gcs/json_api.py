@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
 from tpuctl.sim.gcs import buckets as gcs_buckets
-from tpuctl.sim.gcs.content import pieces_of
+from tpuctl.sim.gcs.content import pieces_of, unzipped
 from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.listing import PAGE_LIMIT, Listing, Page, list_page
 from tpuctl.sim.gcs.managed_folders import ManagedFolders
@@ -21,6 +23,7 @@ from tpuctl.sim.gcs.wire import (
     ObjectName,
     Preconditions,
     base_url,
+    check_etags,
     invalid,
     not_implemented,
     parse_range,
@@ -118,6 +121,7 @@ class JsonMethods:
             raise not_implemented("soft-deleted buckets")
         data = self._store.get_bucket(call.bucket)
         call.conditions().check(data, reading=True)
+        check_etags(call.request, data["etag"])
         return json_response(public_bucket(data, call.request))
 
     def _update_bucket(self, call: Call) -> Response:
@@ -261,11 +265,13 @@ class JsonMethods:
                 raise invalid("Soft-deleted objects cannot be read; restore the object.")
             return self.media(call.where, call.conditions(), call.request)
         found = self._store.get(call.where, call.conditions(), deleted=deleted)
+        check_etags(call.request, found["etag"])
         return json_response(show_object(self._store, found, call.request))
 
     def media(self, where: ObjectName, conditions: Preconditions, request: Request) -> Response:
         """The content or a range of it."""
         data, content = self._store.read(where, conditions)
+        check_etags(request, data["etag"])
         return media_response(data, content, request, media_headers(data))
 
     def _update_object(self, call: Call) -> Response:
@@ -348,6 +354,8 @@ def check_name(bucket: str, name: Any) -> ObjectName:
         raise GcsError(400, "Required object name is missing", reason="required")
     if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise invalid("The specified object name is longer than 1024 bytes")
+    if name.startswith(".well-known/acme-challenge/"):
+        raise invalid(f"Invalid object name '{name}': it cannot begin with .well-known/acme-challenge/")
     if name in (".", "..") or re.search("[\r\n\ud800-\udfff]", name):
         raise invalid(f"Disallowed unicode characters present in object name '{ascii(name)[1:-1]}'")
     return ObjectName(bucket, name)
@@ -431,6 +439,16 @@ def media_headers(data: Mapping[str, Any]) -> dict[str, str]:
 def media_response(
     data: Mapping[str, Any], content: memoryview, request: Request, headers: Mapping[str, str]
 ) -> Response:
+    """All of it or a range. What is stored compressed goes out so to who takes gzip, and otherwise as it was
+    before, whole whatever was asked (https://cloud.google.com/storage/docs/transcoding)."""
+    keeps = "gzip" in request.headers.get("accept-encoding", "") or "no-transform" in data.get(
+        "cacheControl", ""
+    )
+    if data.get("contentEncoding") == "gzip" and not keeps:
+        with suppress(ValueError, zlib.error):
+            plain = {key: value for key, value in headers.items() if key != "content-encoding"}
+            plain["warning"] = "214 UploadServer gunzipped"
+            return Response(200, unzipped(content), plain, hashes(data))
     wanted = parse_range(request.headers.get("range"), len(content))
     if wanted is None:
         return Response(200, content, headers, hashes(data))

@@ -31,9 +31,6 @@ UNDONE_PARAMETERS: Mapping[str, str] = {
 }
 """Parameters that would be accepted and dropped. The rest of what the API knows is done, or changes nothing
 where there is one caller: userProject, projection."""
-MEANINGLESS = frozenset({"tensorstore"})
-"""What the API does not know and production clients send nevertheless: tensorstore keeps proxies from answering
-(google/tensorstore, tensorstore/kvstore/gcs_http/gcs_key_value_store.cc)."""
 CLOSED_ACLS = ("projectPrivate", "private", "bucketOwnerRead", "bucketOwnerFullControl")
 """Predefined lists that let in nobody but the project, which has one caller here."""
 
@@ -98,9 +95,14 @@ def find_method(verb: str, path: str) -> tuple[Method, tuple[str, ...]]:
 
 
 def read_call(request: Request, method: Method, names: tuple[str, ...], *, with_body: bool = True) -> Call:
-    """Parameters and body checked. Raises ApiError and GcsError, 400 for what does not fit."""
-    given = {key: values for key, values in request.query.items() if key not in MEANINGLESS}
-    query = read_query(load_api()[1], method.id, given)
+    """Parameters and body checked. Raises ApiError and GcsError, 400 for what does not fit.
+
+    Other parameters are ignored, as Cloud Storage does: clients in production send some (Node's library those
+    of a list of what it deletes, tensorstore one of its own).
+    """
+    types = load_api()[1]
+    known = types.queries[method.id]
+    query = read_query(types, method.id, {key: each for key, each in request.query.items() if key in known})
     for name, what in UNDONE_PARAMETERS.items():
         if query.get(name) not in (None, False, "", *CLOSED_ACLS):
             raise not_implemented(f"{what} ({name})")

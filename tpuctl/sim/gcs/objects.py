@@ -22,7 +22,7 @@ from tpuctl.sim.gcs import buckets as gcs_buckets
 from tpuctl.sim.gcs import lifecycle as gcs_lifecycle
 from tpuctl.sim.gcs.content import Content, ContentFiles
 from tpuctl.sim.gcs.roles import changed_policy, default_policy
-from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, etag, seconds_of, timestamp
+from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, etag, invalid, seconds_of, timestamp
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY, data TEXT NOT NULL);
@@ -50,6 +50,7 @@ PURGED_AT_ONCE = 100
 LIFECYCLE_EVERY_S = 60.0
 """The real one looks about once a day."""
 BATCH = 500
+MAX_METADATA = 8192
 WRITABLE = ("contentType", "contentEncoding", "contentLanguage", "contentDisposition", "cacheControl",
             "metadata", "customTime", "storageClass", "temporaryHold", "eventBasedHold")  # fmt: skip
 POLICY = "iamPolicy"
@@ -318,6 +319,7 @@ class ObjectStore:
         with self.transaction() as db:
             self._fresh.append(content.file)
             check_digests(fields, content)
+            check_metadata(fields)
             gcs_buckets.refuse_undone(fields, UNDONE)
             gcs_buckets.check_storage_class(fields.get("storageClass"))
             bucket = self.get_bucket(where.bucket)
@@ -337,6 +339,7 @@ class ObjectStore:
     ) -> Data:
         """Changes metadata (merge patch, or with `whole` all of it): a new metageneration of the same
         generation."""
+        check_metadata(patch)
         gcs_buckets.refuse_undone(patch, UNDONE)
         gcs_buckets.check_storage_class(patch.get("storageClass"))
         wanted = {key: value for key, value in patch.items() if key in WRITABLE}
@@ -552,6 +555,14 @@ def above(name: str) -> list[str]:
     """The folders in which an object of that name is, from the top."""
     parts = name.split("/")[:-1]
     return ["/".join(parts[:count]) + "/" for count in range(1, len(parts) + 1)]
+
+
+def check_metadata(fields: Mapping[str, Any]) -> None:
+    """https://cloud.google.com/storage/quotas#objects"""
+    custom = fields.get("metadata") or {}
+    size = sum(len(key.encode()) + len(str(value or "").encode()) for key, value in custom.items())
+    if size > MAX_METADATA:
+        raise invalid(f"The metadata of an object can have {MAX_METADATA} bytes at most, not {size}.")
 
 
 def check_digests(fields: Mapping[str, Any], content: Content) -> None:

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tpuctl.sim.gcs.fields import parse_fields, select
 from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.iam import no_access, permissions_of, resource
 from tpuctl.sim.gcs.json_api import JsonMethods, storage_layout
-from tpuctl.sim.gcs.methods import find_method, read_call
+from tpuctl.sim.gcs.methods import find_method, load_api, read_call
 from tpuctl.sim.gcs.objects import ObjectStore
 from tpuctl.sim.gcs.roles import permits
 from tpuctl.sim.gcs.uploads import UPLOADS, Uploads, is_session
 from tpuctl.sim.gcs.wire import Data, GcsError, not_implemented
 from tpuctl.sim.gcs.xml_api import XmlApi
 from tpuctl.sim.wire.batch import handle_batch
+from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.status import ApiError
 from tpuctl.sim.world.iam import Access
@@ -29,6 +29,14 @@ from tpuctl.sim.world.paths import TOKEN_PREFIX
 JSON, BATCH = "/storage/v1/", "/batch/storage/v1"
 DOWNLOADS = "/download/storage/v1/"
 JSON_PATHS = (JSON, BATCH, *UPLOADS, DOWNLOADS)
+_SHOWN = {
+    "storage#bucket": ("Bucket", ""),
+    "storage#buckets": ("Bucket", "items"),
+    "storage#object": ("Object", ""),
+    "storage#objects": ("Object", "items"),
+}
+"""The type of what an answer of a kind is, and where in it that is a list."""
+_WRONG_URL = "Upload requests must include an uploadType URL parameter and a URL path beginning with /upload/"
 
 
 class GcsApi:
@@ -92,11 +100,13 @@ class GcsApi:
         if request.path == BATCH:
             return handle_batch(request, self._handle_part)
         prefix = next(each for each in JSON_PATHS if request.path.startswith(each))
-        below = request.path.removeprefix(prefix).rstrip("/")
+        below = request.path.removeprefix(prefix)
         if is_session(request):
             return self._selected(request, self._uploads.resume(request))
         method, names = find_method(request.method, below)
         if method.id == "objects.insert":
+            if prefix not in UPLOADS or not request.query.get("uploadType"):
+                raise GcsError(400, _WRONG_URL, reason="wrongUrlForUpload")
             call = read_call(request, method, names, with_body=False)
             return self._selected(request, self._uploads.handle(call))
         if prefix in UPLOADS or (prefix == DOWNLOADS and method.id != "objects.get"):
@@ -111,12 +121,18 @@ class GcsApi:
 
     @staticmethod
     def _selected(request: Request, answer: Response) -> Response:
-        """The parts of the answer that `fields` names."""
-        wanted = (request.query.get("fields") or [""])[-1]
-        if not wanted or answer.headers.get("content-type", "").partition(";")[0] != "application/json":
+        """The answer with the parts that `fields` names, and the ETag of what it is about."""
+        if answer.headers.get("content-type", "").partition(";")[0] != "application/json":
             return answer
-        data = select(json.loads(bytes(answer.body)), parse_fields(wanted))
-        return Response(answer.status, json.dumps(data).encode(), answer.headers)
+        data = json.loads(bytes(answer.body))
+        headers = {**answer.headers, **({"etag": data["etag"]} if "etag" in data else {})}
+        message, rows = _SHOWN.get(data.get("kind", ""), ("", ""))
+        try:
+            body = shaped(request, data, load_api()[1] if message else None, message, rows)
+        except FieldsError as error:
+            text = f"Invalid field selection {error}"
+            raise GcsError(400, text, reason="invalidParameter", place=("parameter", "fields")) from None
+        return Response(answer.status, json.dumps(body).encode(), headers)
 
     def get_layout(self, bucket: str) -> Data:
         """As `buckets.getStorageLayout`. Raises GcsError, 404."""

@@ -50,7 +50,7 @@ class Uploads:
 
     def handle(self, call: Call) -> Response:
         request = call.request
-        kind = (request.query.get("uploadType") or ["media"])[-1]
+        kind = request.query["uploadType"][-1]
         if kind == "resumable":
             return self._begin(call)
         content_type, content = request.headers.get("content-type"), request.content

@@ -208,6 +208,19 @@ class Preconditions:
             raise GcsError(304, "Not modified") if reading else failed
 
 
+def check_etags(request: Request, mine: str) -> None:
+    """`If-Match` and `If-None-Match` of a read (RFC 9110 §13). Raises GcsError, 412 or 304."""
+
+    def names(header: str) -> bool:
+        listed = [each.strip().strip('"') for each in request.headers[header].split(",")]
+        return "*" in listed or mine.strip('"') in listed
+
+    if "if-match" in request.headers and not names("if-match"):
+        raise GcsError(412, "At least one of the pre-conditions you specified did not hold.")
+    if "if-none-match" in request.headers and names("if-none-match"):
+        raise GcsError(304, "Not modified")
+
+
 @dataclass(frozen=True)
 class ByteRange:
     """Offsets within an object; `stop` is exclusive."""

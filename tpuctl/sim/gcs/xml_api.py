@@ -22,6 +22,7 @@ from tpuctl.sim.gcs.wire import (
     GcsError,
     ObjectName,
     Preconditions,
+    check_etags,
     decode,
     elements,
     etag_of,
@@ -267,11 +268,8 @@ def _modified(data: Mapping[str, str]) -> dict[str, str]:
 
 def _check_dates_and_etags(request: Request, data: Mapping[str, str]) -> None:
     """The conditions of RFC 9110 §13. 412 or 304."""
-    headers, mine = request.headers, etag_of(data)
-
-    def names(header: str) -> bool:
-        listed = [each.strip() for each in headers[header].split(",")]
-        return "*" in listed or mine in listed or mine.strip('"') in listed
+    headers = request.headers
+    check_etags(request, etag_of(data))
 
     def date(header: str) -> float | None:
         try:
@@ -281,15 +279,7 @@ def _check_dates_and_etags(request: Request, data: Mapping[str, str]) -> None:
 
     modified = int(seconds_of(data["updated"]))
     unmodified_since, modified_since = date("if-unmodified-since"), date("if-modified-since")
-    if "if-match" in headers:
-        failed = not names("if-match")
-    else:
-        failed = unmodified_since is not None and modified > unmodified_since
-    if failed:
+    if "if-match" not in headers and unmodified_since is not None and modified > unmodified_since:
         raise GcsError(412, "At least one of the pre-conditions you specified did not hold.")
-    if "if-none-match" in headers:
-        unchanged = names("if-none-match")
-    else:
-        unchanged = modified_since is not None and modified <= modified_since
-    if unchanged:
+    if "if-none-match" not in headers and modified_since is not None and modified <= modified_since:
         raise GcsError(304, "Not modified")

@@ -110,10 +110,15 @@ def _check_network(spec: Json) -> None:
 
 def _check_project(kernel: Kernel, path: ResourcePath, spec: Json) -> None:
     """The network that hosts are to be in, and the service account that the caller makes them act as."""
-    network = str((spec.get("networkConfig") or {}).get("network") or "default").rpartition("/")[2]
-    if kernel.faults.standing(FaultKind.NO_NETWORK, network):
-        text = f"The resource 'projects/{path.project}/global/networks/{network}' was not found"
-        raise bad_request(text, kernel.ids.eid())
+    for config in [spec.get("networkConfig") or {}, *(spec.get("networkConfigs") or ())]:
+        network = str(config.get("network") or "default").rpartition("/")[2]
+        if network != "default" or kernel.faults.standing(FaultKind.NO_NETWORK, network):
+            text = f"The resource 'projects/{path.project}/global/networks/{network}' was not found"
+            raise bad_request(text, kernel.ids.eid())
+        subnetwork = str(config.get("subnetwork") or "default").rpartition("/")[2]
+        if subnetwork != "default":
+            there = f"projects/{path.project}/regions/{region_of(path.zone)}/subnetworks/{subnetwork}"
+            raise bad_request(f"The resource '{there}' was not found", kernel.ids.eid())
     permission = "iam.serviceAccounts.actAs"
     if kernel.faults.standing(FaultKind.NO_PERMISSION, permission):
         account = (spec.get("serviceAccount") or {}).get("email") or f"{PROJECT_NUMBER}-{DEFAULT}"

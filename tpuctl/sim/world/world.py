@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ from tpuctl.sim.world.clock import Clock, RealClock, schedule_for
 from tpuctl.sim.world.data_disks import holders, instance
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
-from tpuctl.sim.world.iam import TPU, Access, permission_of
+from tpuctl.sim.world.iam import PROJECT_NUMBER, TPU, Access, permission_of
 from tpuctl.sim.world.ids import Ids
 from tpuctl.sim.world.locations import Inventory
 from tpuctl.sim.world.nodes import Nodes
@@ -73,6 +74,7 @@ class Resident:
     key: str = ""
 
 
+_BY_NUMBER = re.compile(rf"projects/{PROJECT_NUMBER}(?=/|\Z)")
 _DEDUPED = frozenset({"queuedResources.create", "queuedResources.delete", "nodes.create", "nodes.delete"})
 """Methods with a `requestId` (v2 has it on queued resources only, so others never send one)."""
 
@@ -171,6 +173,7 @@ class World:
     def call(self, method: str, request: Json, version: str = "v2") -> Json:
         """Answers one RPC. Raises ApiError, or DroppedConnectionError when a fault eats the answer."""
         rpc = self.rpcs[method]
+        request = self._by_id(request)
         path = target_of(rpc.name, request)
         try:
             answer = self._answer(rpc, path, request, version)
@@ -189,6 +192,16 @@ class World:
         if status == "DROPPED":
             raise DroppedConnectionError(rpc.name)
         return answer
+
+    def _by_id(self, request: Json) -> Json:
+        """The project's number, which some names in answers have, in names of a request as its id."""
+        node = request.get("node") or {}
+        found = {
+            key: _BY_NUMBER.sub(f"projects/{self.options.project}", request[key])
+            for key in ("name", "parent")
+            if request.get(key)
+        }
+        return {**request, **found, **({"node": self._by_id(node)} if "name" in node else {})}
 
     def _answer(self, rpc: Rpc, path: ResourcePath, request: Json, version: str) -> Json:
         self.access.check_token()
