@@ -167,3 +167,31 @@ def test_credentials_say_whose_they_are() -> None:
     assert "secret" not in given
     for wrong in ("", "x", given[:-1], account_token("other", "a@b.c"), "ÿ.x", "===."):
         assert caller_of("secret", wrong) is None, wrong
+
+
+def project_policy(sim: RunningSim, *bindings: tuple[str, str], **more: Any) -> requests.Response:
+    shown = [{"role": role, "members": [member]} for role, member in bindings]
+    path = "v1/projects/sim-project:setIamPolicy"
+    return call(sim, "POST", path, json={"policy": {"bindings": shown, **more}})
+
+
+def test_roles_in_the_project_are_read_and_given(sim: RunningSim) -> None:
+    read = "v1/projects/sim-project:getIamPolicy"
+    before = call(sim, "POST", read, json={"options": {"requestedPolicyVersion": 3}}).json()
+    assert before["bindings"][0]["role"] == "roles/owner"
+    given = project_policy(sim, ("roles/storage.objectViewer", HOST), etag=before["etag"])
+    assert call(sim, "POST", read, json={}).json() == given.json()
+    assert project_policy(sim, etag=before["etag"]).status_code == 409
+    put(sim)
+    give(sim, ("roles/storage.objectCreator", HOST))
+    assert call(sim, "GET", f"{BUCKET}/o/a", account=DEFAULT_ACCOUNT).status_code == 200
+    assert call(sim, "DELETE", f"{BUCKET}/o/a", account=DEFAULT_ACCOUNT).status_code == 403
+
+
+def test_a_role_that_the_user_gets_mends_a_permission_that_was_missing(sim: RunningSim) -> None:
+    nodes = "v2/projects/sim-project/locations/us-central2-b/nodes"
+    sim.world.faults.add({"kind": "no-permission", "name": "tpu.nodes.list"})
+    me = "user:sim@tpuctl.invalid"
+    for role, status in (("roles/owner", 403), ("roles/compute.admin", 403), ("roles/tpu.admin", 200)):
+        assert project_policy(sim, (role, me)).status_code == 200
+        assert call(sim, "GET", nodes).status_code == status, role

@@ -1,6 +1,6 @@
 """What the project says about itself: Service Usage v1, Resource Manager v1 and v3, Cloud Quotas v1 and v1beta.
 
-Reads, and the one call that mends an API that is off (`services.enable`).
+Reads, and the calls that mend what a person of the project has to: APIs are turned on, roles are given.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ _PROJECT = r"/(?:v1|v3)/projects/(?P<project>[^/:]+)"
 _SERVICES = r"/v1/projects/(?P<project>[^/:]+)/services"
 _QUOTAS = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/services/(?P<service>[^/]+)/quotaInfos"
 _TEST = "projects.testIamPermissions"
+_BODIES = {
+    "projects.getIamPolicy": "GetIamPolicyRequest",
+    "projects.setIamPolicy": "SetIamPolicyRequest",
+    "services.disable": "DisableServiceRequest",
+    _TEST: "TestIamPermissionsRequest",
+}
 _PERMISSION = re.compile(
     r"("
     r"aiplatform|artifactregistry|bigquery|billing|certificatemanager|cloudasset|"
@@ -54,10 +60,15 @@ class ProjectApi:
         rows: tuple[tuple[str, str, str, str, Handler], ...] = (
             ("projects.get", "GET", _PROJECT, manager, self._get_project),
             (_TEST, "POST", _PROJECT + ":testIamPermissions", manager, self._test_permissions),
+            ("projects.getIamPolicy", "POST", _PROJECT + ":getIamPolicy", manager, self._get_policy),
+            ("projects.setIamPolicy", "POST", _PROJECT + ":setIamPolicy", manager, self._set_policy),
+            ("projects.search", "GET", "/v3/projects:search", manager, self._list_projects),
+            ("projects.list", "GET", "/v1/projects", manager, self._list_projects),
             ("services.list", "GET", _SERVICES, usage, self._list_services),
             ("services.batchGet", "GET", _SERVICES + ":batchGet", usage, self._batch_get),
             ("services.get", "GET", one, usage, self._get_service),
             ("services.enable", "POST", one + ":enable", usage, self._enable),
+            ("services.disable", "POST", one + ":disable", usage, self._disable),
             ("quotaInfos.list", "GET", _QUOTAS, quotas, self._list_quotas),
             ("quotaInfos.get", "GET", _QUOTAS + r"/(?P<quota>[^/]+)", quotas, self._get_quota),
         )
@@ -75,7 +86,7 @@ class ProjectApi:
             access.check_token()
             access.check_service(api)
             parts = found.groupdict()
-            self._check_project(parts.pop("project"))
+            self._check_project(parts.pop("project", PROJECT_NUMBER))
             answer = handler(request.path, self._read(method, request), **parts)
             try:
                 return json_response(shaped(request, answer))
@@ -87,8 +98,7 @@ class ProjectApi:
         """Query parameters and body, in the types of the method. Raises ApiError, INVALID_ARGUMENT."""
         asked = read_query(self._types, method, request.query)
         if request.method == "POST":
-            message = "TestIamPermissionsRequest" if method == _TEST else "Empty"
-            asked |= read_message(self._types, message, parse_body(request))
+            asked |= read_message(self._types, _BODIES.get(method, "Empty"), parse_body(request))
         return asked
 
     def _check_project(self, project: str) -> None:
@@ -114,6 +124,24 @@ class ProjectApi:
             raise ApiError(Code.INVALID_ARGUMENT, text)
         granted = self._world.access.granted(asked.get("permissions", []))
         return {"permissions": granted} if granted else {}
+
+    def _list_projects(self, path: str, asked: Json) -> Json:
+        """The only one, if it is meant."""
+        shown = self._get_project(f"{path}/", {})
+        text = str(asked.pop("query", "") or asked.pop("filter", ""))
+        wanted = re.fullmatch(r"(?:(?:project)?[iI]d|name)[:=]\"?([^ \"*]+)\"?\*?", text)
+        if text and wanted is None and not text.lower().startswith(("state:active", "lifecyclestate:active")):
+            raise unknown_method(f"the filter {text} of projects")
+        found = [shown] if wanted is None or wanted[1] == shown["projectId"] else []
+        return page_of([(each["projectId"], each) for each in found], asked, "projects")
+
+    def _get_policy(self, _path: str, _asked: Json) -> Json:
+        self._world.access.check_permission("resourcemanager.projects.getIamPolicy", self._name())
+        return dict(self._world.access.policy)
+
+    def _set_policy(self, _path: str, asked: Json) -> Json:
+        self._world.access.check_permission("resourcemanager.projects.setIamPolicy", self._name())
+        return self._world.access.set_policy(asked.get("policy") or {})
 
     # Service Usage.
 
@@ -154,7 +182,18 @@ class ProjectApi:
         self._world.access.check_permission("serviceusage.services.enable", self._name())
         for fault in self._world.faults.standing(FaultKind.SERVICE_OFF, service):
             self._world.faults.remove(fault.id)
-        kind = "type.googleapis.com/google.api.serviceusage.v1.EnableServiceResponse"
+        return self._done("Enable", service)
+
+    def _disable(self, _path: str, _asked: Json, service: str) -> Json:
+        """The fault of that name, made by another way."""
+        self._service(service)
+        self._world.access.check_permission("serviceusage.services.disable", self._name())
+        if self._world.access.is_enabled(service):
+            self._world.faults.add({"kind": str(FaultKind.SERVICE_OFF.value), "name": service})
+        return self._done("Disable", service)
+
+    def _done(self, verb: str, service: str) -> Json:
+        kind = f"type.googleapis.com/google.api.serviceusage.v1.{verb}ServiceResponse"
         response = {"@type": kind, "service": self._service(service)}
         return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
 

@@ -1,4 +1,5 @@
-"""Secret Manager v1, as far as tpuctl and a person with curl use it: create, addVersion, access.
+"""Secret Manager v1, as far as tpuctl and a person with curl use it: making, reading and listing secrets and
+versions, and deleting secrets.
 
 Secrets live as long as the simulator runs, in its memory only.
 """
@@ -11,10 +12,14 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
+import google_crc32c
+
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import parse_body
 from tpuctl.sim.wire.status import ApiError, Code, Json, not_found, unknown_method
+from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.iam import PROJECT_NUMBER, SECRET_MANAGER
+from tpuctl.sim.world.listing import page_of
 from tpuctl.sim.world.world import World
 
 _SECRETS = r"/v1/projects/(?P<project>[^/:]+)/secrets"
@@ -27,15 +32,17 @@ class SecretsApi:
     def __init__(self, world: World) -> None:
         self._world = world
         self._secrets: dict[str, list[bytes]] = {}
+        self._shown: dict[str, Json] = {}
+        version = r"/versions/(?P<version>\d+|latest)"
         rows: tuple[tuple[str, str, str, Callable[..., Json]], ...] = (
             ("POST", _SECRETS, "secretmanager.secrets.create", self._create),
+            ("GET", _SECRETS, "secretmanager.secrets.list", self._list),
+            ("GET", _ONE, "secretmanager.secrets.get", self._get),
+            ("DELETE", _ONE, "secretmanager.secrets.delete", self._delete),
+            ("GET", _ONE + "/versions", "secretmanager.versions.list", self._list_versions),
+            ("GET", _ONE + version, "secretmanager.versions.get", self._get_version),
             ("POST", _ONE + ":addVersion", "secretmanager.versions.add", self._add),
-            (
-                "GET",
-                _ONE + r"/versions/(?P<version>\d+|latest):access",
-                "secretmanager.versions.access",
-                self._access,
-            ),
+            ("GET", _ONE + version + ":access", "secretmanager.versions.access", self._access),
         )
         self._routes = [(verb, re.compile(path), permission, handle) for verb, path, permission, handle in rows]
 
@@ -66,9 +73,40 @@ class SecretsApi:
             )
         if name in self._secrets:
             raise ApiError(Code.ALREADY_EXISTS, f"Secret [{self._name(name)}] already exists.")
-        parse_body(request)
+        asked = {key: value for key, value in parse_body(request).items() if value and key != "name"}
+        unknown = sorted(set(asked) - {"replication", "labels", "annotations"})
+        if unknown:
+            raise unknown_method(f"'{unknown[0]}' of secrets")
         self._secrets[name] = []
-        return {"name": self._name(name), "replication": {"automatic": {}}}
+        times = {"createTime": rfc3339(self._world.clock.now())}
+        self._shown[name] = {"name": self._name(name), "replication": {"automatic": {}}, **asked, **times}
+        return self._shown[name]
+
+    def _get(self, _request: Request, secret: str) -> Json:
+        self._versions(secret)
+        return self._shown[secret]
+
+    def _list(self, request: Request) -> Json:
+        if request.query.get("filter"):
+            raise unknown_method("filters of lists of secrets")
+        return _page(request, [(each["name"], each) for each in self._shown.values()], "secrets")
+
+    def _delete(self, _request: Request, secret: str) -> Json:
+        self._versions(secret)
+        del self._secrets[secret], self._shown[secret]
+        return {}
+
+    def _version(self, secret: str, number: int) -> Json:
+        return {"name": f"{self._name(secret)}/versions/{number}", "state": "ENABLED"}
+
+    def _list_versions(self, request: Request, secret: str) -> Json:
+        """The newest first."""
+        numbers = range(len(self._versions(secret)), 0, -1)
+        rows = [(f"{10**9 - number}", self._version(secret, number)) for number in numbers]
+        return _page(request, rows, "versions")
+
+    def _get_version(self, _request: Request, secret: str, version: str) -> Json:
+        return self._version(secret, self._number(secret, version))
 
     def _add(self, request: Request, secret: str) -> Json:
         versions = self._versions(secret)
@@ -77,16 +115,24 @@ class SecretsApi:
             versions.append(base64.b64decode(str((payload or {}).get("data", "")), validate=True))
         except (binascii.Error, AttributeError) as error:
             raise ApiError(Code.INVALID_ARGUMENT, "Invalid value at 'payload.data' (TYPE_BYTES)") from error
-        return {"name": f"{self._name(secret)}/versions/{len(versions)}", "state": "ENABLED"}
+        return self._version(secret, len(versions))
 
     def _access(self, _request: Request, secret: str, version: str) -> Json:
-        versions = self._versions(secret)
-        number = len(versions) if version == "latest" else int(version)
-        name = f"{self._name(secret)}/versions/{version}"
-        if not 1 <= number <= len(versions):
+        number = self._number(secret, version)
+        content = self._versions(secret)[number - 1]
+        payload = {
+            "data": base64.b64encode(content).decode(),
+            "dataCrc32c": str(google_crc32c.value(content)),
+        }
+        return {"name": f"{self._name(secret)}/versions/{number}", "payload": payload}
+
+    def _number(self, secret: str, version: str) -> int:
+        known = len(self._versions(secret))
+        number = known if version == "latest" else int(version)
+        if not 1 <= number <= known:
+            name = f"{self._name(secret)}/versions/{version}"
             raise ApiError(Code.NOT_FOUND, f"Secret Version [{name}] not found.")
-        data = base64.b64encode(versions[number - 1]).decode()
-        return {"name": f"{self._name(secret)}/versions/{number}", "payload": {"data": data}}
+        return number
 
     def _versions(self, secret: str) -> list[bytes]:
         if secret not in self._secrets:
@@ -96,3 +142,11 @@ class SecretsApi:
     @staticmethod
     def _name(secret: str) -> str:
         return f"projects/{PROJECT_NUMBER}/secrets/{secret}"
+
+
+def _page(request: Request, rows: list[tuple[str, Json]], key: str) -> Json:
+    asked: Json = {name: values[-1] for name, values in request.query.items()}
+    size = str(asked.pop("pageSize", "0"))
+    if not size.isdecimal() or len(size) > 9:
+        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid value at 'page_size' (TYPE_INT32), \"{size}\"")
+    return page_of(rows, {**asked, "pageSize": int(size)}, key)

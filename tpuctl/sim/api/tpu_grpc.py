@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tpuctl.sim.api.project_grpc import ProjectCalls
 from tpuctl.sim.gcs.grpc import SERVICE, ControlCalls, StorageControl
+from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.payload import camel
 from tpuctl.sim.wire.status import ApiError, Code, DroppedConnectionError, Json
 from tpuctl.sim.world.iam import caller_of
@@ -149,14 +151,17 @@ class TpuGrpcApi:
         port: int = 0,
         workers: int = 16,
         storage: StorageControl | None = None,
+        project: Callable[[Request], Response] | None = None,
     ) -> None:
-        """`storage`: for who asks Storage Control."""
+        """`storage`: for who asks Storage Control; `project` answers the APIs of the project by REST."""
         import grpc
 
         self._grpc = grpc
         self._world = world
         self._token = token
         self._control = ControlCalls(grpc, self._admit, storage) if storage is not None else None
+        refuse = self._refuse
+        self._calls = ProjectCalls(grpc, self._admit, refuse, project) if project is not None else None
         self._handlers: dict[str, Any] = {}
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-grpc")
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
@@ -191,6 +196,8 @@ class TpuGrpcApi:
                 self._handlers[path] = self._handler(service, method, *names)
             elif self._control is not None and path.startswith(SERVICE):
                 self._handlers[path] = self._control.find(path)
+            elif self._calls is not None:
+                self._handlers[path] = self._calls.find(path)
         return self._handlers.get(path)
 
     def _handler(self, service: str, method: str, request_name: str, response_name: str) -> Any:
@@ -206,8 +213,7 @@ class TpuGrpcApi:
                 request = to_request(json_format.MessageToDict(message), fields)
                 return _to_message(self._world.call(method, request, version), response_class())
             except ApiError as error:
-                context.set_trailing_metadata(((_DETAILS_KEY, _packed_status(error)),))
-                context.abort(self._grpc.StatusCode[error.code.name], error.message)
+                self._refuse(context, error)
             except DroppedConnectionError:
                 context.abort(self._grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
@@ -217,7 +223,14 @@ class TpuGrpcApi:
             response_serializer=response_class.SerializeToString,
         )
 
-    def _admit(self, context: Any) -> None:
+    def _refuse(self, context: Any, error: ApiError) -> None:
+        context.set_trailing_metadata(((_DETAILS_KEY, _packed_status(error)),))
+        context.abort(self._grpc.StatusCode[error.code.name], error.message)
+
+    def _admit(self, context: Any) -> str:
+        """Who calls."""
         given = str(dict(context.invocation_metadata()).get("authorization", ""))
-        if not given.startswith("Bearer ") or caller_of(self._token, given.removeprefix("Bearer ")) is None:
-            raise ApiError(Code.UNAUTHENTICATED, "Request had invalid authentication credentials.")
+        caller = caller_of(self._token, given.removeprefix("Bearer ")) if given.startswith("Bearer ") else None
+        if caller is not None:
+            return caller
+        raise ApiError(Code.UNAUTHENTICATED, "Request had invalid authentication credentials.")

@@ -95,7 +95,7 @@ def _classes() -> dict[str, Any]:
 class ControlCalls:
     """The handlers, by their paths. `admit` checks a call's credentials and raises ApiError."""
 
-    def __init__(self, grpc: Any, admit: Callable[[Any], None], storage: StorageControl) -> None:
+    def __init__(self, grpc: Any, admit: Callable[[Any], object], storage: StorageControl) -> None:
         self._grpc = grpc
         self._admit = admit
         self._storage = storage

@@ -102,6 +102,6 @@ def permits(policy: Mapping[str, Any], account: str, permission: str) -> bool:
     return any(
         fnmatchcase(permission, pattern)
         for binding in policy["bindings"]
-        if members & set(binding["members"])
-        for pattern in ROLES[binding["role"]]
+        if members & set(binding.get("members", ()))
+        for pattern in ROLES.get(binding["role"], ())
     )

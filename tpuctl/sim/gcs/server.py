@@ -79,9 +79,10 @@ class GcsApi:
                 raise no_access(request.caller, permission, 403)
 
     def _permits(self, caller: str, permission: str, bucket: str) -> bool:
-        """By the bucket's policy, which binds service accounts once somebody has set one."""
+        """By the bucket's policy, which binds service accounts once somebody has set one, or the project's."""
         policy = self._store.find_policy(bucket) if caller else None
-        return policy is None or permits(policy, caller, permission)
+        above = {"bindings": []} if self._access is None else self._access.policy
+        return policy is None or any(permits(each, caller, permission) for each in (policy, above))
 
     def _granted(self, caller: str, permissions: list[str], bucket: str) -> list[str]:
         """Those of some permissions that the caller has."""

@@ -75,10 +75,17 @@ class Simulator:
             token=token,
         )
         self.storage = Storage(buckets or root / "gcs", self.world)
-        self.grpc = TpuGrpcApi(self.world, token, port=options.grpc_port, storage=self.storage)
+        apis = self._handlers()
+        self.grpc = TpuGrpcApi(
+            self.world,
+            token,
+            port=options.grpc_port,
+            storage=self.storage,
+            project=lambda request: apis[f"/{request.path.split('/')[1]}/"](request),
+        )
         renewing = TokenApi(token, self.world.access.check_token).handle
         public = {**dict.fromkeys(oauth.PATHS, renewing), **dict.fromkeys(discovery.PATHS, answer_discovery)}
-        router = Router(token, self._handlers(), public, self.storage)
+        router = Router(token, apis, public, self.storage)
         skew = self.world.access.clock_skew
         self.http = HttpServer(router.handle, port=options.port, clock_skew=skew)
         self._host_address = self.hosts.publish_port(self.http.port)

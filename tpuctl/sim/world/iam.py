@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+import re
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.status import PROJECT_NUMBER as PROJECT_NUMBER
-from tpuctl.sim.wire.status import ApiError, Code, error_info
+from tpuctl.sim.wire.status import ApiError, Code, Json, error_info, unknown_method
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
+from tpuctl.sim.world.paths import ACCOUNT
 
 TPU = "tpu.googleapis.com"
 COMPUTE = "compute.googleapis.com"
@@ -59,6 +61,16 @@ def permission_of(rpc: str) -> str:
     return f"tpu.{'nodes' if collection == 'queuedResources' else collection.lower()}.{verb}"
 
 
+_ROLE = re.compile(r"(roles|(projects|organizations)/[^/]+/roles)/[A-Za-z0-9_.]+")
+
+
+def _holds(role: str, permission: str) -> bool:
+    """Whether a role is of the service that a permission belongs to. Basic roles, which the owner of a
+    simulated project has anyway, are of none."""
+    service = role.removeprefix("roles/").partition(".")
+    return bool(service[1]) and permission.startswith(f"{service[0]}.")
+
+
 def account_token(token: str, account: str) -> str:
     """What a service account's credentials are in a simulator whose user has `token`."""
     signed = hmac.new(token.encode(), account.encode(), hashlib.sha256).hexdigest()
@@ -78,11 +90,48 @@ def caller_of(token: str, given: str) -> str | None:
 
 
 class Access:
-    """Answers from the fault plan alone, so that clearing the faults mends everything."""
+    """Answers from the fault plan alone, so that clearing the faults mends everything.
+
+    The policy of the project is kept, and the roles in it that the user gets mend what faults have taken away.
+    What it gives to service accounts counts where something else binds these: the policy of a bucket.
+    """
 
     def __init__(self, faults: FaultPlan, project: str) -> None:
         self._faults = faults
         self._project = project
+        self._change = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """The policy with which the project begins."""
+        bindings: list[Json] = [{"role": "roles/owner", "members": [f"user:{ACCOUNT}"]}]
+        self.policy: Json = self._numbered(bindings)
+
+    def _numbered(self, bindings: list[Json]) -> Json:
+        self._change += 1
+        return {"version": 1, "etag": b64encode(self._change.to_bytes(8)).decode(), "bindings": bindings}
+
+    def set_policy(self, asked: Json) -> Json:
+        """Who may do what in the project, for who knows what was so before. Raises ApiError."""
+        if asked.get("etag") not in (None, "", self.policy["etag"]):
+            text = "There were concurrent policy changes. Please retry the whole read-modify-write with "
+            raise ApiError(Code.ABORTED, f"{text}exponential backoff.")
+        for binding in asked.get("bindings", []):
+            if binding.get("condition"):
+                raise unknown_method("conditions of roles (bindings.condition)")
+            if not _ROLE.fullmatch(binding.get("role", "")):
+                text = f"Role ({binding.get('role', '')}) does not exist in the resource's hierarchy."
+                raise ApiError(Code.INVALID_ARGUMENT, text)
+        self.policy = self._numbered(asked.get("bindings", []))
+        for fault in self._faults.list_active():
+            if fault.kind == FaultKind.NO_PERMISSION and any(
+                _holds(role, fault.name) for role in self._roles(f"user:{ACCOUNT}")
+            ):
+                self._faults.remove(fault.id)
+        return self.policy
+
+    def _roles(self, member: str) -> list[str]:
+        return [each["role"] for each in self.policy["bindings"] if member in each.get("members", ())]
 
     def is_enabled(self, service: str) -> bool:
         return not self._faults.standing(FaultKind.SERVICE_OFF, service)

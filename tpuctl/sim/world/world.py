@@ -446,6 +446,7 @@ class World:
         for node in nodes:
             self._machines.destroy(node)
         self.faults.clear()
+        self.access.reset()
         self.journal.clear()
 
     def close(self) -> None:
