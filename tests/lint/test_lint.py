@@ -244,3 +244,30 @@ def test_environments_hidden_folders_and_links_are_passed_over(tmp_path: Path) -
     (tmp_path / "link").symlink_to(tmp_path / "src")
     assert list_files([tmp_path], lambda _: False) == [tmp_path / "src" / "a.py"]
     assert top_of([tmp_path / "src", tmp_path / "venv"], tmp_path / "src") == tmp_path
+
+
+SYNTAX = """\
+import jax
+async def f(a, /, b: int = 1, *c, d=2.5, **e) -> None:
+    async with a as b, c: pass
+    async for x in y: await z
+    return (n := 3j), [*a], {**e}, {1, 2}, b"x", ..., not a, -1, a[1:2, ...], lambda *q, w=1: q
+match 1:
+    case True | None: pass
+    case {"a": [1, *_], **rest} if rest: pass
+    case A(b=2.0) as c: pass
+try: pass
+except* ValueError as error: raise error from None
+class B(jax.numpy.ndarray, metaclass=type): x: float; y: int = 1; x += 1
+global g; del g; assert f, f"{g!r:>{x}}"
+print([i async for i in x if i], (j for j in y), {k: v for k, v in z}, sep="")
+while True:
+    break
+else: jax.tree_map(abs, [1])
+"""
+
+
+def test_all_of_the_syntax_is_walked(tmp_path: Path) -> None:
+    report = look(write(tmp_path, {"a.py": SYNTAX}))
+    assert report.not_read == ()
+    assert found(report, tmp_path) == ["a.py:17 JAX703"]

@@ -108,7 +108,7 @@ def _shown(value: ast.expr) -> list[str]:
 
 def cuda(rule: Rule, module: Module) -> Iterator[Found]:
     """What only works with CUDA: names, `.cuda()`, and "cuda" as the device of a tensor or module."""
-    for site in (*module.calls, *module.names):
+    for site in module.calls:
         if site.name and matches(site.name, rule.names):
             yield site.node, site.context, site.name
     if "torch" not in module.frameworks():
@@ -168,7 +168,10 @@ def variables(rule: Rule, module: Module) -> Iterator[Found]:
 
 
 def _switched_off(value: ast.AST | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value in ("", "0", "false", "False", 0, None)
+    """Whether it is switched off, or by something that is not known here."""
+    if isinstance(value, ast.Constant):
+        return value.value in ("", "0", "false", "False", 0, None)
+    return not isinstance(value, ast.JoinedStr | ast.Call) or "environ" in ast.dump(value)
 
 
 def tpu_flags(rule: Rule, module: Module) -> Iterator[Found]:

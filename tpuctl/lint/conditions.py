@@ -21,6 +21,8 @@ class Under:
     """… with some versions only."""
     TRIED = 16
     """… and may fail."""
+    LATER = 32
+    """… when somebody calls it, if at all: a lambda, a default, what something is compared with."""
 
 
 LONG = 40
@@ -61,6 +63,15 @@ def of_test(test: ast.expr) -> int:
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             found |= Under.SOMETIMES
     return found
+
+
+def behind(test: ast.expr) -> int:
+    """What is known behind `if …: return`. Only such as `if not should_log: return` and `if step % 10 != 0:
+    continue` say that the rest is not done in every step."""
+    found = of_test(test) & ~Under.RANK
+    denies = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+    differs = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq)
+    return found if denies or differs else found & ~Under.SOMETIMES
 
 
 @cache

@@ -10,7 +10,7 @@ import ast
 import warnings
 from typing import Any
 
-from tpuctl.lint.conditions import Under, of_decorators, of_name, of_test, returns
+from tpuctl.lint.conditions import Under, behind, of_decorators, of_name, of_test, returns
 from tpuctl.lint.scopes import Context, Loop, Scope, Site, chain
 
 
@@ -18,7 +18,16 @@ class UnreadableError(Exception):
     """A file that is no Python that can be read here; its text says why."""
 
 
-_QUIET: tuple[type, ...] = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop, ast.alias)
+_EMPTY = frozenset(
+    {
+        *(ast.Load, ast.Store, ast.Del, ast.Constant, str, int, bool, type(None)),
+        *ast.operator.__subclasses__(),
+        *ast.boolop.__subclasses__(),
+        *ast.unaryop.__subclasses__(),
+        *ast.cmpop.__subclasses__(),
+    }
+)
+"""What has no names in it, of nodes and of their fields."""
 _LOGS = frozenset(
     {"print", "print0", "info", "warning", "debug", "log", "set_postfix", "set_description", "add_scalar"}
 )
@@ -80,7 +89,7 @@ class Module:
             visit = _VISITS.get(type(node))
             if visit is not None:
                 visit(self, node, context, stack)
-            elif not isinstance(node, _QUIET):
+            elif type(node) not in _EMPTY:
                 push_children(stack, node, context)
         self._resolve_all()
 
@@ -114,12 +123,13 @@ class Module:
     # What is done with each kind of node.
 
     def _push_block(self, stack: list[tuple[ast.AST, Context]], body: list[ast.stmt], context: Context) -> None:
-        """Statements in order; behind `if not on_gpu: return` the rest of a block is under that condition."""
+        """Statements in order; behind `if not on_gpu: return` or an assertion the rest of a block is under that
+        condition."""
         placed = []
         for node in body:
             placed.append((node, context))
-            if isinstance(node, ast.If) and returns(node.body):
-                context = _under(context, of_test(node.test) & ~Under.SOMETIMES)
+            if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and returns(node.body)):
+                context = _under(context, behind(node.test))
         stack.extend(reversed(placed))
 
     def _visit_import(self, node: ast.Import, context: Context, _stack: Any) -> None:
@@ -159,14 +169,16 @@ class Module:
         outside = context.under & ~Under.SOMETIMES & ~Under.RANK
         under = outside | of_decorators(node.decorator_list) | of_name(node.name)
         self._push_block(stack, node.body, Context(scope, under))
-        for part in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
-            stack.append((part, context))
+        later = _under(context, Under.LATER)  # a default counts where nobody gives another
+        stack.extend((part, later) for part in (*arguments.defaults, *filter(None, arguments.kw_defaults)))
+        stack.extend((part, context) for part in node.decorator_list)
 
     def _visit_class(self, node: ast.ClassDef, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
         context.scope.bound.add(node.name)
         inner = Scope(node.name, context.scope, node.name, node)
         self.bases[node.name] = [chain(base) for base in node.bases]
-        self._push_block(stack, node.body, Context(inner, context.under | of_name(node.name)))
+        under = context.under | of_name(node.name) | of_decorators(node.decorator_list)
+        self._push_block(stack, node.body, Context(inner, under))
         stack.extend((part, context) for part in (*node.decorator_list, *node.bases))
 
     def _visit_if(self, node: ast.If, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
@@ -190,6 +202,16 @@ class Module:
             self._push_block(stack, body, where)
         for handler in node.handlers:
             self._push_block(stack, handler.body, _under(context, Under.TRIED | Under.SOMETIMES))
+
+    def _visit_with(self, node: Any, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
+        inner = context
+        for item in node.items:
+            stack.append((item.context_expr, context))
+            if item.optional_vars is not None:
+                stack.append((item.optional_vars, context))
+            if "fake" in chain(getattr(item.context_expr, "func", item.context_expr)).lower():
+                inner = _under(context, Under.LATER)  # tensors without data: FakeTensorMode
+        self._push_block(stack, node.body, inner)
 
     def _visit_loop(self, node: Any, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
         loop = Loop(node, context.scope, context.loop)
@@ -228,7 +250,7 @@ class Module:
         if loop is not None and loop.scope is site.scope:
             loop.steps = True
         elif attr in ("backward", "optimizer_step") and site.scope is not self.root:
-            site.scope.steps = True
+            site.scope.may_step = True
 
     def _visit_attribute(
         self, node: ast.Attribute, context: Context, stack: list[tuple[ast.AST, Context]]
@@ -256,15 +278,24 @@ class Module:
             self.assigned.append(Site(node, context))
             stack.append((node.value, context))
 
+    def _visit_compare(self, node: ast.Compare, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
+        """What something is compared with is not used."""
+        push_children(stack, node, _under(context, Under.LATER))
+
+    def _visit_lambda(self, node: ast.Lambda, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
+        push_children(stack, node, _under(context, Under.LATER))
+
+    def _visit_assert(self, node: ast.Assert, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
+        stack.append((node.test, context))
+        if node.msg is not None:
+            stack.append((node.msg, _under(context, Under.SOMETIMES)))
+
     def _visit_raise(self, node: ast.Raise, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
         push_children(stack, node, _under(context, Under.SOMETIMES))
 
     def _visit_dict(self, node: ast.Dict, context: Context, stack: list[tuple[ast.AST, Context]]) -> None:
         self.dicts.append(Site(node, context))
         push_children(stack, node, context)
-
-    def _visit_nothing(self, node: ast.AST, context: Context, _stack: Any) -> None:
-        """A constant or such has nothing within."""
 
 
 def _is_optimizer(func: ast.AST) -> bool:
@@ -287,6 +318,8 @@ _VISITS: dict[type, Any] = {
     ast.For: Module._visit_loop,
     ast.AsyncFor: Module._visit_loop,
     ast.While: Module._visit_loop,
+    ast.With: Module._visit_with,
+    ast.AsyncWith: Module._visit_with,
     ast.Call: Module._visit_call,
     ast.Attribute: Module._visit_attribute,
     ast.Name: Module._visit_name,
@@ -295,9 +328,9 @@ _VISITS: dict[type, Any] = {
     ast.AugAssign: Module._visit_assign,
     ast.Dict: Module._visit_dict,
     ast.Raise: Module._visit_raise,
-    ast.Constant: Module._visit_nothing,
-    ast.Load: Module._visit_nothing,
-    ast.Store: Module._visit_nothing,
+    ast.Assert: Module._visit_assert,
+    ast.Lambda: Module._visit_lambda,
+    ast.Compare: Module._visit_compare,
 }
 
 
@@ -308,13 +341,13 @@ def _under(context: Context, more: int) -> Context:
 
 
 def push_children(stack: list[tuple[ast.AST, Context]], node: ast.AST, context: Context) -> None:
-    """All nodes right below this one."""
+    """All nodes right below this one, without those that hold nothing."""
     for name in node._fields:
         value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
-            stack.append((value, context))
-        elif isinstance(value, list):
-            stack.extend((each, context) for each in value if isinstance(each, ast.AST))
+        if isinstance(value, list):
+            stack.extend((each, context) for each in value if type(each) not in _EMPTY)
+        elif type(value) not in _EMPTY:
+            stack.append((value, context))  # type: ignore[arg-type] # all but these are nodes
 
 
 def parse_module(path: str, content: bytes) -> Module:

@@ -87,7 +87,12 @@ def hot_functions(
     """Functions that run in each step: those that make one, and what these and the step loops call."""
     waiting: list[tuple[str, str]] = []
     for key, summary in summaries.items():
-        waiting += [(key, name) for name, function in summary.functions.items() if function.steps]
+        for name, function in summary.functions.items():
+            if function.steps:
+                waiting.append((key, name))
+            for call in function.loop_calls:
+                places = _called(summaries, key, name, call, find_module)
+                waiting += [(at, each) for at, each in places if summaries[at].functions[each].may_step]
         for scope, calls in summary.step_calls.items():
             waiting += [each for call in calls for each in _called(summaries, key, scope, call, find_module)]
     hot: set[tuple[str, str]] = set()

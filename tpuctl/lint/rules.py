@@ -34,6 +34,7 @@ class Backend(StrEnum):
 GUARDS: Mapping[str, int] = {
     "device": Under.DEVICE,
     "sometimes": Under.SOMETIMES,
+    "later": Under.LATER,
     "tried": Under.TRIED,
     "version": Under.VERSION,
 }

@@ -21,6 +21,8 @@ class Scope:
     """Names that it binds to something else than an import."""
     steps: bool = False
     """It makes one step of the training, so whatever it holds is hot."""
+    may_step: bool = False
+    """It does, if a loop calls it."""
     calls: set[str] = field(default_factory=set)
     """What it calls each time that it runs, by resolved name."""
 
@@ -36,9 +38,9 @@ class Loop:
     calls: set[str] = field(default_factory=set)
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, eq=False)
 class Context:
-    """What is around a node. `under`: flags of `Under`."""
+    """What is around a node; never changed. `under`: flags of `Under`."""
 
     scope: Scope
     under: int = 0
@@ -47,7 +49,7 @@ class Context:
     """Among the arguments of a call that prints or logs."""
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, eq=False)
 class Site:
     """A node in its context. `name` is what it refers to, resolved through imports, or empty; `attr` the last
     part of the name as it is written."""

@@ -60,10 +60,13 @@ class Ignore(Struct, frozen=True):
 
 
 class Function(Struct, frozen=True):
-    """`steps`: it is one step of the training. `calls`: what it calls each time it runs."""
+    """`steps`: it is one step of the training; `may_step`: if a loop calls it. `calls`: what it calls each time
+    that it runs, `loop_calls` in loops."""
 
     steps: bool
+    may_step: bool
     calls: frozenset[str]
+    loop_calls: frozenset[str]
 
 
 class Summary(Struct, frozen=True):
@@ -84,6 +87,9 @@ class Summary(Struct, frozen=True):
 def summarize(path: str, content: bytes, rules: Sequence[Rule]) -> Summary:
     """Reads a file and applies the rules to it. Raises UnreadableError."""
     module = parse_module(path, content)
+    looped: dict[str, set[str]] = {}
+    for loop in module.loops:
+        looped.setdefault(loop.scope.name, set()).update(loop.calls)
     candidates = []
     lines = content.splitlines()
     for rule in could_hold(rules, module.frameworks()):
@@ -97,7 +103,12 @@ def summarize(path: str, content: bytes, rules: Sequence[Rule]) -> Summary:
         path,
         frozenset(module.frameworks()),
         tuple(dict.fromkeys(site.name for site in module.imports)),
-        {scope.name: Function(scope.steps, frozenset(scope.calls)) for scope in module.scopes},
+        {
+            each.name: Function(
+                each.steps, each.may_step, frozenset(each.calls), frozenset(looped.get(each.name, ()))
+            )
+            for each in module.scopes
+        },
         module.bases,
         _step_calls(module),
         module.aliases,

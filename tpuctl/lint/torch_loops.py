@@ -11,6 +11,7 @@ from tpuctl.lint.rules import Rule
 from tpuctl.lint.scopes import Context, Found, Loop, Site, chain, has_stars, keyword
 
 _LOADERS = re.compile(r"(^|\.)(DataLoader|StatefulDataLoader)$")
+_EVALUATES = re.compile(r"(^|[^a-z])(val|valid|validation|test|eval|dev)([^a-z]|$)")
 _DEVICE_LOADERS = ("MpDeviceLoader", "ParallelLoader")
 
 
@@ -50,7 +51,7 @@ def ragged_last_batch(_rule: Rule, module: Module) -> Iterator[Found]:
         whole = keyword(node, "batch_sampler") is not None or _is_none(keyword(node, "batch_size"))
         drops = keyword(node, "drop_last")
         keeps = drops is None or (isinstance(drops, ast.Constant) and drops.value is False)
-        if name in stepping and keeps and not whole and not has_stars(node):
+        if name in stepping and keeps and not whole and not _EVALUATES.search(name) and not has_stars(node):
             yield node, site.context, name
 
 
@@ -130,6 +131,8 @@ def same_data_everywhere(_rule: Rule, module: Module) -> Iterator[Found]:
     stepping = {_iterated(loop) for loop in module.loops if loop.steps}
     for name, site in _loaders(module).items():
         node = site.node
+        if _EVALUATES.search(name):
+            continue
         shared = any(keyword(node, each) is not None for each in ("sampler", "batch_sampler")) or has_stars(
             node
         )

@@ -17,3 +17,13 @@ def train(loader, model, optimizer):
 
 def evaluate(model, batch):
     return model(batch).item()
+
+
+def train_rarely(loader, model, optimizer, should_log):
+    for step, batch in enumerate(loader):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        if not should_log(step):
+            continue
+        print(loss.detach().item())

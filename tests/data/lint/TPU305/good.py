@@ -22,3 +22,17 @@ def fast(x: torch.Tensor) -> torch.Tensor:
 
 device = torch.device("cuda" if torch.cuda.is_available() else "xla")
 stream: "torch.cuda.Stream | None" = None
+
+
+def bench(run, wait=lambda: torch.cuda.synchronize()):
+    run()
+    wait()
+
+
+def read(device=torch.device("cuda")):
+    return device == torch.device("cuda:0")
+
+
+def shapes():
+    with FakeTensorMode():
+        return torch.empty(8, device="cuda").shape
