@@ -10,14 +10,14 @@ from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_record, list_records, new_record
 from tpuctl.disks.places import check_on_hosts
 from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone
-from tpuctl.disks.rules import DiskRules, refuse, warnings
+from tpuctl.disks.rules import DiskRules, Place, refuse, warnings
 from tpuctl.disks.slices import place_of, writer_of
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.mount_paths import check_place
 from tpuctl.lib.names import check_disk_name
 from tpuctl.lib.time import parse_timestamp
-from tpuctl.model.disks import MASTER_LABEL, SHARED, DiskInfo, DiskMode, DiskRecord, DiskRequest
+from tpuctl.model.disks import MASTER_LABEL, SHARED, DataDisk, DiskInfo, DiskMode, DiskRecord, DiskRequest
 from tpuctl.model.records import SliceRecord
 from tpuctl.state.repository import get_slice
 
@@ -115,7 +115,8 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     findings += rules.check_type(kind, goal.generation) if place is None else []
     born = DiskInfo(record.name, zone, "", kind, disk.size_gib, "READY", wanted.access_mode, throughput)
     if place is not None:
-        findings += rules.check_attach(born, DiskMode.READ_ONLY, place)
+        repaired = _after_repair(place, record) if request.crash_consistent else place
+        findings += rules.check_attach(born, DiskMode.READ_ONLY, repaired)
     refuse(findings)
     on = ""
     if request.crash_consistent and not request.rw:
@@ -192,6 +193,13 @@ def _check_together(request: CloneRequest) -> None:
         raise UsageError(f"with {flag} nothing is held still", hint=f"without --unmount, or without {flag}")
     if request.on is not None and (request.rw or not request.crash_consistent):
         raise UsageError("--on says where a clone is repaired, and this one is not", hint="--crash-consistent")
+
+
+def _after_repair(place: Place, record: DiskRecord) -> Place:
+    """Without the copy, where a repair that was interrupted has it attached to be written: it is repaired and
+    detached before it is attached again."""
+    own = DataDisk(record.request.zone, record.name, DiskMode.READ_WRITE)
+    return replace(place, disks=tuple(each for each in place.disks if record.token or each != own))
 
 
 def _repaired_on(

@@ -303,6 +303,7 @@ class MemoryHosts:
     """
 
     ssh_port = SSH_PORT
+    address_range = ""
 
     def __init__(self, clock: Clock, *, spare_addresses: int = 8) -> None:
         from tests.support.memory.shell import default_programs, run_command
@@ -337,6 +338,9 @@ class MemoryHosts:
         self._keys = itertools.count(1)
         self._by_address: dict[str, MemoryHost] = {}
         self._nodes: dict[str, dict[int, MemoryHost]] = {}
+
+    def set_firewall(self, rules: object) -> None:
+        """Nothing is filtered but what a test says."""
 
     def add(self, worker: int = 0, *, hostname: str = "", **more: str) -> MemoryHost:
         """A host that no simulated node stands for."""
