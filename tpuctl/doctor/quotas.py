@@ -17,15 +17,13 @@ from tpuctl.money.quotas import (
     ADDRESSES,
     HEALTH_CHECKS,
     Holding,
+    ask_for_tpus,
     find_shortages,
     find_tpu_quotas,
     quota_units,
-    request_command,
     room_of,
     units_used,
 )
-
-TPU_SERVICE = "tpu.googleapis.com"
 
 
 class Need(Struct, frozen=True):
@@ -64,7 +62,7 @@ def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
         return ok(f"{zone}: there is quota for {', '.join(some)}")
     if not there:
         return warning(f"{zone}: the API names no quota", "tpuctl quota")
-    return problem(f"{zone}: every quota is 0", _ask_for(facts, there[0], 8))
+    return problem(f"{zone}: every quota is 0", ask_for_tpus(facts.wanted.project, there[0], 8))
 
 
 def _judge(facts: Facts, need: Need, quotas: Sequence[TpuQuota]) -> Finding | None:
@@ -89,7 +87,7 @@ def _judge_size(facts: Facts, need: Need, quotas: Sequence[TpuQuota], smallest: 
     tightest = min(drawn, key=lambda each: each.limit)
     if tightest.limit < least:
         what = f"{subject}: quota {tightest.quota_id} is {tightest.limit}, {smallest.name} takes {least}"
-        return problem(what, _ask_for(facts, tightest, least))
+        return problem(what, ask_for_tpus(facts.wanted.project, tightest, least))
     return _judge_use(facts, subject, drawn, least)
 
 
@@ -122,12 +120,6 @@ def _sizes(catalog: Catalog, need: Need) -> list[AcceleratorType]:
     for each in sorted(there, key=lambda each: each.chips):
         groups.setdefault(quota_units(each) <= SMALL_UNITS.get(each.generation, 0), each)
     return list(groups.values())
-
-
-def _ask_for(facts: Facts, quota: TpuQuota, units: int) -> str:
-    dimension = "zone" if "PerZone" in quota.quota_id else "region"
-    where = f"{dimension}={quota.location}"
-    return request_command(facts.wanted.project, TPU_SERVICE, quota.quota_id, units, where)
 
 
 def side_findings(facts: Facts) -> list[Finding]:

@@ -26,6 +26,7 @@ from tpuctl.money.quotas import (
     Holding,
     Room,
     Shortage,
+    ask_for_tpus,
     collect_command,
     find_holdings,
     find_shortages,
@@ -53,7 +54,8 @@ def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]
     looks |= {TPU_QUOTAS: services.project_api.tpu_quotas}
     looks |= {NODES: services.cloud.list_nodes, QUEUED: services.cloud.list_queued}
     readings = read_all(looks, timeout_s=CHECK_TIMEOUT_S)
-    _check_tpu_quotas(name, places, *(readings.pop(what) for what in (TPU_QUOTAS, NODES, QUEUED)))
+    of_tpus = [readings.pop(what) for what in (TPU_QUOTAS, NODES, QUEUED)]
+    _check_tpu_quotas(services.project, name, places, *of_tpus)
     for what, reading in readings.items():
         if reading.error is not None:
             services.emit(Note(name, f"the {what} could not be read: {reading.why_not}"))
@@ -69,6 +71,7 @@ TPU_QUOTAS, NODES, QUEUED = "TPU quotas", "nodes", "queued resources"
 
 
 def _check_tpu_quotas(
+    project: str,
     name: str,
     places: Sequence[SliceSpec],
     quotas: Reading[Sequence[TpuQuota]],
@@ -83,18 +86,29 @@ def _check_tpu_quotas(
         return
     live = [each for each in holdings if not each.dead and each.slice_name != name]
     short = [_short_of_tpus(catalog, spec, quotas.value, live) for spec in places]
-    if all(short):
+    found = [each for each in short if each is not None]
+    if len(found) == len(short):
+        texts = list(dict.fromkeys(each.text for each in found))
+        more = ask_for_tpus(project, found[0].quota, found[0].wanted)
         raise QuotaError(
-            f"{name} needs more than the quota {'; and '.join(dict.fromkeys(short))}",
-            hint="tpuctl quota shows who holds what and how to ask for more",
-            details={"shortages": short},
+            f"{name} needs more than the quota {'; and '.join(texts)}",
+            hint=f"tpuctl quota shows who holds what; to ask for more: {more}",
+            details={"shortages": texts},
         )
+
+
+class _TpuShortage(Struct, frozen=True):
+    """A TPU quota that has no room for a slice, and what it would have to be."""
+
+    quota: TpuQuota
+    wanted: int
+    text: str
 
 
 def _short_of_tpus(
     catalog: Catalog, spec: SliceSpec, quotas: Sequence[TpuQuota], live: Sequence[Holding]
-) -> str:
-    """The TPU quota that has no room for a slice, in words; empty where none is known to be too small."""
+) -> _TpuShortage | None:
+    """The TPU quota that has no room for a slice; None where none is known to be too small."""
     offer = catalog.of(spec.accelerator_type, spec.topology)
     need = quota_units(offer) * spec.slices
     for quota in find_tpu_quotas(quotas, spec.zone, offer.generation, spec.tier, quota_units(offer)):
@@ -103,8 +117,8 @@ def _short_of_tpus(
             kind = f"{'preemptible ' * quota.preemptible}{'serving ' * quota.serving}"
             free = max(0, quota.limit - used)
             held = f"{need} {offer.quota_unit} needed, {free} free ({used} of {quota.limit} in use)"
-            return f"of {kind}{offer.generation} in {quota.location}: {held}"
-    return ""
+            return _TpuShortage(quota, used + need, f"of {kind}{offer.generation} in {quota.location}: {held}")
+    return None
 
 
 def _shortages_of(spec: SliceSpec, quotas: Iterable[ComputeQuota], project: str) -> tuple[Shortage, ...]:

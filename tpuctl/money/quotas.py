@@ -182,6 +182,15 @@ def request_command(project: str, service: str, quota_id: str, value: int, dimen
     )
 
 
+TPU_SERVICE = "tpu.googleapis.com"
+
+
+def ask_for_tpus(project: str, quota: TpuQuota, units: int) -> str:
+    """The command that asks Google for so much of a TPU quota."""
+    where = f"{'zone' if 'PerZone' in quota.quota_id else 'region'}={quota.location}"
+    return request_command(project, TPU_SERVICE, quota.quota_id, units, where)
+
+
 INTERNAL_IPS = (
     "or `--internal-ips`: the workers then need Cloud NAT to reach the Internet, and this machine must be in "
     "their network (--internal-ip) or go through iap, jump_host or proxy_command"

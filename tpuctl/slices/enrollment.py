@@ -256,6 +256,7 @@ def _why_ignored(services: Services, record: SliceRecord, parts: Sequence[NodeIn
     if all(part.metadata.get(OS_LOGIN, "").upper() == OS_LOGIN_OFF for part in parts):
         policy = "compute.requireOsLogin"
         why = f"a policy of the organisation ({policy}) may force OS Login, with which hosts take no such keys"
+        why = f"{why}; its administrator can exempt the project"
         return why, f"gcloud resource-manager org-policies disable-enforce {policy} {at}"
     why = "OS Login is not turned off for it, and the project may turn it on"
     if record.incarnation is not None and record.incarnation.by_hand:
