@@ -464,7 +464,14 @@ def worker_processes(place: MemoryPlace, run_id: str) -> list[str]:
 
 def test_an_attempt_that_outlived_two_others_is_ended_before_the_next(place, services):
     """A worker whose network comes and goes: attempt 1 lives on there while 2 cannot even be prepared."""
-    place.hosts.programs["main.py"] = scripted(24 * HOUR)
+    lost_peer = []
+
+    def train(process: Process) -> Steps:
+        while process.env["TPUCTL_RANK"] == "1" or not lost_peer:
+            yield 10.0
+        return 1
+
+    place.hosts.programs["main.py"] = train
     bring_up(services, "other")
     bring_up(services, "big")
     run = submit(services, "big", "as registered", policy=Policy(grace_s=1.0))
@@ -476,9 +483,11 @@ def test_an_attempt_that_outlived_two_others_is_ended_before_the_next(place, ser
         return (0, "") if found is None else (found.number, str(found.state))
 
     flaky.vanish()
+    lost_peer.append(flaky)
     while attempt() != (1, "ended"):
         pass_for(place, services, 60)
     assert worker_processes(place, run.id) == ["1"]
+    lost_peer.clear()
     flaky.recover()
     cut = place.machine("cut", reaches=lambda host: host is not flaky)
     while attempt()[0] == 1:

@@ -16,6 +16,7 @@ from tpuctl.slices.liveness import (
     classify_silence,
     count_read,
     due,
+    replacement_limit,
 )
 
 GAP, ENOUGH = timeouts.BEAT_READ_GAP_S, timeouts.BEAT_STILL_READS
@@ -126,3 +127,28 @@ def test_nothing_is_given_up_that_shows_life_or_against_which_nothing_speaks(sil
     else:
         late = silent_s >= timeouts.UNREACHABLE_MAX_S
         assert judged is (Silence.GIVE_UP if late else Silence.WAIT)
+
+
+@pytest.mark.parametrize(
+    ("usd_per_hour", "writes_disks", "asked_s", "limit_s"),
+    [
+        pytest.param(3.0, False, None, 900.0, id="cheap"),
+        pytest.param(60.0, False, None, 600.0, id="ten-dollars"),
+        pytest.param(120.0, False, None, 300.0, id="dear"),
+        pytest.param(4000.0, False, None, 300.0, id="never-less-than-a-reboot-takes"),
+        pytest.param(120.0, True, None, 900.0, id="what-it-wrote-may-be-lost"),
+        pytest.param(None, False, None, 900.0, id="no-price"),
+        pytest.param(3.0, False, 420.0, 420.0, id="as-somebody-said"),
+        pytest.param(120.0, False, 3600.0, 3600.0, id="longer-as-somebody-said"),
+        pytest.param(3.0, True, 420.0, 900.0, id="said-and-written"),
+    ],
+)
+def test_silence_is_waited_out_for_what_it_costs(usd_per_hour, writes_disks, asked_s, limit_s):
+    assert replacement_limit(usd_per_hour, writes_disks=writes_disks, asked_s=asked_s) == limit_s
+    judged = [
+        classify_silence(silent_s, reached_another=True, unhealthy=False, limit_s=limit_s)
+        for silent_s in (limit_s - 1, limit_s)
+    ]
+    assert judged == [Silence.WAIT, Silence.GIVE_UP]
+    cut_off = classify_silence(limit_s, reached_another=False, unhealthy=False, limit_s=limit_s)
+    assert cut_off is Silence.BLIND, "a limit proves nothing"

@@ -106,6 +106,7 @@ class SimServices:
         self.ssh_port = sim.ssh_port
         self.internal_ip = False
         self.trust_first_use = False
+        self.replace_after_s: float | None = None
         self.ssh_entries = SshConfigFiles(state_dir / "ssh_config", keys.private_path)
         self.agent_source = read_agent()
         self.environment_installer = read_template("env_install.py")

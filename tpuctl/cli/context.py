@@ -21,6 +21,7 @@ from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.lib.input_files import read_text
 from tpuctl.lib.names import SecretName, parse_secret_name
 from tpuctl.lib.shell import Secret
+from tpuctl.lib.time import parse_duration
 
 if TYPE_CHECKING:
     from tpuctl.cli.live import Renderer
@@ -311,6 +312,11 @@ class AppContext:
     @property
     def internal_ip(self) -> bool:
         return self.config.internal_ip
+
+    @property
+    def replace_after_s(self) -> float | None:
+        said = self.config.replace_after
+        return None if said is None else parse_duration(said, "replace_after")
 
     @property
     def trust_first_use(self) -> bool:

@@ -6,6 +6,8 @@ import os
 import re
 from typing import TextIO
 
+from tpuctl.lib.text import parse_number
+
 DEFAULT_WIDTH = 80
 MIN_WIDTH = 20
 MAX_WIDTH = 100
@@ -40,8 +42,9 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:s|min|h|[KMGT]i?B)\b)")
 def terminal_width(stream: TextIO) -> int:
     """Columns of the terminal that `stream` writes to (`COLUMNS` counts more), 80 where there is none."""
     said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said):
-        return max(MIN_WIDTH, int(said))
+    columns = parse_number(said)
+    if columns:
+        return max(MIN_WIDTH, columns)
     try:
         columns = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # no terminal, or no file at all

@@ -27,6 +27,7 @@ from tpuctl.config.settings import (
 )
 from tpuctl.errors import BadConfigError
 from tpuctl.lib import input_files
+from tpuctl.lib.codec import parse_json
 from tpuctl.lib.text import suggest
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ def machine_identity(state_base: Path) -> str:
     import secrets
 
     path = state_base / "machine"
+    if path.is_dir():
+        raise BadConfigError(f"{path} is a directory, not the id of this machine", hint=f"rmdir {path}")
     state_base.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = state_base / f".machine-{secrets.token_hex(8)}"
     if not path.exists():
@@ -277,7 +280,7 @@ def _profile_layers(profile: str, user: Mapping[str, Any], user_file: Path, stat
 def _profile_file(path: Path) -> Layer:
     """Settings that tpuctl itself wrote; keys that are no settings (such as the server's pid) are not ours."""
     try:
-        data = json.loads(input_files.read_text(path))
+        data = parse_json(input_files.read_text(path))
     except FileNotFoundError:
         return Layer(str(path), {})
     except (OSError, ValueError, RecursionError) as error:

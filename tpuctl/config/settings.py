@@ -14,9 +14,10 @@ from msgspec import Struct
 from tpuctl.config.proxy import check_jump_host, check_ping_url, check_proxy_command
 from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.lib.names import check_bucket_uri, check_project, check_zone_name
-from tpuctl.lib.text import suggest
+from tpuctl.lib.text import parse_number, suggest
+from tpuctl.lib.time import parse_duration
 from tpuctl.model.hosts import Tier
-from tpuctl.model.timeouts import PRUNE_AFTER_LEAST_S
+from tpuctl.model.timeouts import PRUNE_AFTER_LEAST_S, UNREACHABLE_LEAST_S
 
 DEFAULT_PROFILE = "default"
 SIM_PROFILE = "sim"
@@ -94,6 +95,7 @@ class Config(Struct, frozen=True):
     prune_after_days: int
     logs_limit_mib: int
     require_data: bool
+    replace_after: str | None
     state_base: Path
     origins: Mapping[str, str]
     simulator_runs: bool = False
@@ -170,6 +172,12 @@ def _check_prune_days(value: int) -> int:
     least = round(PRUNE_AFTER_LEAST_S / 86400)
     if value != 0 and value < least:
         raise UsageError(f"{value} is not safe", hint=f"{least} days or more, or 0 for never")
+    return value
+
+
+def _check_replace_after(value: str) -> str:
+    if not UNREACHABLE_LEAST_S <= parse_duration(value, "replace_after") <= 86400:
+        raise UsageError(f"{value} is no time to wait for hosts", hint="5m to 24h")
     return value
 
 
@@ -300,6 +308,14 @@ SETTINGS: tuple[Setting, ...] = (
         _check_logs_limit,
     ),
     Setting("require_data", "boolean", False, "refuse runs that say neither --data nor --synthetic"),
+    Setting(
+        "replace_after",
+        "string",
+        None,
+        "how long hosts of a live slice may be silent until it is made anew, as 10m; if not set 5 to 15 min "
+        "by what it costs; never below 15 with a disk that they write",
+        _check_replace_after,
+    ),
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 ENDPOINTS: tuple[str, ...] = tuple(name for name in BY_NAME if name.startswith("endpoint_"))
@@ -365,9 +381,10 @@ def _to_string(value: Any) -> str:
 
 def _to_integer(value: Any) -> int:
     text = str(value).strip()
-    if isinstance(value, bool) or not text.removeprefix("-").isdecimal():
-        raise UsageError(f"{value!r} is not a whole number")
-    return int(text)
+    number = parse_number(text.removeprefix("-"))
+    if isinstance(value, bool) or number is None:
+        raise UsageError(f"{value!r:.80} is not a whole number")
+    return -number if text.startswith("-") else number
 
 
 def _to_boolean(value: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tpuctl.lib.codec import from_data
+from tpuctl.lib.codec import from_data, parse_json
 from tpuctl.lib.text import sized
 
 FORMAT = "tpuctl-pack/1"
@@ -232,7 +232,7 @@ def render_manifest(manifest: Manifest) -> bytes:
 def parse_manifest(content: bytes) -> Manifest | None:
     """None for what is no manifest of a pack."""
     try:
-        data: Any = msgspec.json.decode(content)
+        data: Any = parse_json(content)
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             return None
         return from_data(Manifest, data)

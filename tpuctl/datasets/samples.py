@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import io
-import json
 import math
 import struct
 import tarfile
@@ -18,6 +17,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from tpuctl.datasets.plan import sample_key
+from tpuctl.lib.codec import parse_json
 
 HEAD = 1 << 20
 """Bytes that are read of one object."""
@@ -99,7 +99,7 @@ def _keys(shard: tarfile.TarFile, member: tarfile.TarInfo, extension: str) -> li
     if content is None:
         return []
     with suppress(ValueError, tarfile.TarError, OSError):
-        found = json.loads(content.read())
+        found = parse_json(content.read())
         return [f"json.{key}" for key in found] if isinstance(found, dict) else []
     return []
 

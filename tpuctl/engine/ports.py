@@ -6,13 +6,13 @@ All methods raise subclasses of `TpuctlError` and nothing else for what the outs
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypedDict, Unpack
 
 from msgspec import Struct
 
 from tpuctl.errors import DamagedRecordError
+from tpuctl.lib.codec import parse_json
 from tpuctl.lib.shell import Secret
 from tpuctl.model.hosts import HostTarget
 
@@ -290,7 +290,7 @@ class RecordData(dict[str, Any]):
 def parse_document(key: str, generation: int, text: str | bytes) -> Document:
     """A document from its JSON; one that holds no object has `DamagedData`."""
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         if isinstance(data, dict):
             return Document(key, generation, RecordData(key, data))
         return Document(key, generation, DamagedData(key, "it is no JSON object"))

@@ -70,6 +70,11 @@ class Services(Protocol):
         ...
 
     @property
+    def replace_after_s(self) -> float | None:
+        """How long hosts of a live slice may be silent, where somebody said that."""
+        ...
+
+    @property
     def emit(self) -> EventSink: ...
 
     @property

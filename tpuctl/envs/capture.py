@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from tpuctl.envs.spec import Backend, EnvironmentSpec, Unmanaged
 from tpuctl.errors import PartialError, UsageError
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.codec import parse_json
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import SliceRecord
 
@@ -81,7 +81,7 @@ def _ask(services: Services, record: SliceRecord, host: HostTarget, what: str, a
     if result.failure is not None:
         raise PartialError(f"{where}: {result.detail or result.failure}", hint=f"tpuctl status {record.name}")
     try:
-        return json.loads(said["stdout"])
+        return parse_json(bytes(said["stdout"]))
     except ValueError:
         why = said["stderr"].decode(errors="replace").strip().splitlines()[-1:] or [
             f"status {result.exit_status}"

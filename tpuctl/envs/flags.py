@@ -29,7 +29,7 @@ from tpuctl.envs.lock import Wheel, wheels_for
 from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.spec import run_variables
 from tpuctl.errors import BadManifestError, UnreachableError
-from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.codec import from_data, parse_json, to_data
 from tpuctl.lib.text import suggest
 
 LIBRARY = "libtpu/libtpu.so"
@@ -133,7 +133,7 @@ def _answer(
     asked = json.dumps([RULES, file.sha256, libtpu, xla])
     kept = services.wheel_cache / "flags" / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
     with suppress(OSError, ValueError):  # never asked, or by a command that was killed
-        return from_data(FlagCheck, json.loads(kept.read_text(encoding="utf-8")))
+        return from_data(FlagCheck, parse_json(kept.read_text(encoding="utf-8")))
     path = fetch(file)
     with tempfile.TemporaryDirectory(prefix=".libtpu-", dir=services.wheel_cache) as temporary:
         try:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.errors import BadManifestError
+from tpuctl.lib.codec import parse_toml
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _CUDA_NAMES = re.compile(r"(nvidia-|triton\Z|pytorch-triton|cuda-)")
@@ -59,8 +59,8 @@ def parse_lock(text: str, name: str) -> Lock:
     """The lock in `text`. Raises BadManifestError naming the package: no hash, no wheel, no version."""
     again = f"tpuctl env lock {name}"
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        data = parse_toml(text)
+    except ValueError as error:
         raise BadManifestError(f"{file_name(name)} is not valid TOML: {error}", hint=again) from error
     if not str(data.get("lock-version", "")).startswith("1."):
         raise BadManifestError(f"{file_name(name)} is not a lock file of PEP 751, version 1", hint=again)

@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 from tpuctl.envs.lock import Lock, Wheel, parse_lock, requirement_lines, wheels_for
 from tpuctl.envs.spec import EnvironmentSpec, InstallFrom, run_variables
 from tpuctl.errors import BadManifestError
-from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.codec import from_data, parse_json, to_data
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def render_frozen(pinned: PinnedEnvironment) -> bytes:
 def parse_frozen(content: bytes) -> PinnedEnvironment:
     """What `render_frozen` was given. Raises BadManifestError for anything else."""
     try:
-        return from_data(PinnedEnvironment, json.loads(content))
+        return from_data(PinnedEnvironment, parse_json(content))
     except ValueError as error:
         raise BadManifestError(f"the frozen environment of the run cannot be read: {error}") from error
 

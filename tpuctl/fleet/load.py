@@ -14,7 +14,7 @@ from tpuctl.config.file import file_error, joined
 from tpuctl.config.load import find_project_file, read_text
 from tpuctl.config.schema import Problem
 from tpuctl.config.settings import PROJECT_FILE, Config
-from tpuctl.config.yaml_positions import MarkedMapping, parse_marked
+from tpuctl.config.yaml_positions import Marked, MarkedMapping, parse_marked
 from tpuctl.engine.services import Services
 from tpuctl.errors import (
     BadConfigError,
@@ -47,6 +47,9 @@ from tpuctl.slices.environment import check_environment
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits
 from tpuctl.state.repository import list_runs, list_slices
 from tpuctl.transfer.bundle import CodeBundle
+
+FLEET_MAX = 2000
+"""Slices, and runs, of one file: each is checked by itself, and nobody has so many."""
 
 
 class LoadedFleet(Struct, frozen=True):
@@ -117,11 +120,22 @@ def _read_fleet(path: Path, *, alone: bool) -> FleetFile | None:
     marked = parse_marked(read_text(path) or "", str(path))
     if alone and not (isinstance(marked, MarkedMapping) and "fleet" in marked.entries):
         return None
+    _check_size(marked, path)
     found, problems = parse_fleet_file(marked, str(path))
     if found is not None and (alone or problems):
         _check_types(found, problems)
     _raise_problems(str(path), problems)
     return found
+
+
+def _check_size(marked: Marked | None, path: Path) -> None:
+    """Before each of thousands of entries is looked at."""
+    fleet = marked.entries.get("fleet") if isinstance(marked, MarkedMapping) else None
+    for key in ("slices", "runs"):
+        rows = fleet.entries.get(key) if isinstance(fleet, MarkedMapping) else None
+        if isinstance(rows, MarkedMapping) and len(rows.entries) > FLEET_MAX:
+            why = f"{path}: fleet.{key} has {len(rows.entries)} entries, more than {FLEET_MAX}"
+            raise BadConfigError(why, hint="several files, each with a fleet.name of its own")
 
 
 def _check_types(file: FleetFile, problems: list[Problem]) -> None:

@@ -5,7 +5,6 @@ Answers may hold fields that we do not know.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from tpuctl.lib.codec import from_data
+from tpuctl.lib.codec import from_data, parse_json
 from tpuctl.lib.time import render_moment
 from tpuctl.model.records import MountState
 
@@ -394,7 +393,7 @@ def parse_log_news(stdout: bytes) -> LogNews:
         raise MalformedReplyError("the host answered no logs")
     line = stdout[head : begin - 1]
     try:
-        announced = json.loads(line)
+        announced = parse_json(line)
         counts = [_count(announced["news"][stream]) for stream in LOG_STREAMS]
         timed = {stream: _count(count) for stream, count in (announced.get("times") or {}).items()}
         skipped = {stream: _count(count) for stream, count in (announced.get("skipped") or {}).items()}
@@ -434,7 +433,7 @@ def parse_reply(stdout: bytes) -> Mapping[str, Any]:
     if not lines:
         raise MalformedReplyError("the host answered nothing")
     try:
-        data = json.loads(lines[-1])
+        data = parse_json(lines[-1])
     except (ValueError, RecursionError) as error:
         raise MalformedReplyError(f"the host answered {lines[-1][:80]!r} instead of JSON") from error
     if not isinstance(data, dict):

@@ -12,6 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from tpuctl.lib.names import label_value, parse_cloud_name
+from tpuctl.lib.text import parse_number
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
     STORE_LABEL,
@@ -132,8 +133,7 @@ def _judge_unlabelled(found: CloudResource, records: Mapping[str, SliceRecord]) 
 
 
 def _number(found: CloudResource) -> int | None:
-    text = found.labels.get(INCARNATION_LABEL, "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return parse_number(found.labels.get(INCARNATION_LABEL, ""))
 
 
 def _wanted(found: CloudResource, record: SliceRecord | None) -> str:

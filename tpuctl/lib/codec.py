@@ -6,7 +6,9 @@ default. A value of another kind than the field's is refused: a record is either
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import tomllib
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,3 +27,21 @@ def from_data(cls: type[T], data: Mapping[str, Any]) -> T:
     Raises ValueError, which names the field that is missing, of another kind, or of an unknown enum value.
     """
     return msgspec.convert(data, cls)
+
+
+def parse_json(content: str | bytes) -> Any:
+    """What JSON from outside says: a file, a bucket, a host. Raises ValueError, for what is nested without end
+    as well."""
+    return _parse(json.loads, content)
+
+
+def parse_toml(content: str) -> Any:
+    """As `parse_json`."""
+    return _parse(tomllib.loads, content)
+
+
+def _parse(loads: Callable[[Any], Any], content: str | bytes) -> Any:
+    try:
+        return loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

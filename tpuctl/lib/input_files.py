@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-CONFIG_LIMIT = 1 << 20
-"""Bytes of a configuration or fleet file: the largest that people write have some thousand lines."""
+CONFIG_LIMIT = 256 << 10
+"""Bytes of a configuration or fleet file: the largest that people write have some thousand lines, and to read
+ten times as many takes most of a minute."""
 TEXT_LIMIT = 1 << 20
 """Bytes of a letter, a secret, a token or a startup script (of which the API takes 256 KiB)."""
 
@@ -30,13 +31,14 @@ def read_file(path: Path, limit_bytes: int = TEXT_LIMIT) -> bytes:
     except ValueError as error:  # a NUL in it
         raise OSError(errno.EINVAL, "not the name of a file", str(path)) from error
     with os.fdopen(handle, "rb") as file:
-        mode = os.fstat(handle).st_mode
+        status = os.fstat(handle)
+        mode = status.st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no regular file (a pipe or a device)", str(path))
-        content = file.read(limit_bytes + 1)
-    if len(content) > limit_bytes:
+        content = b"" if status.st_size > limit_bytes else file.read(limit_bytes + 1)
+    if max(status.st_size, len(content)) > limit_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {limit_bytes >> 10} KiB", str(path))
     return content
 

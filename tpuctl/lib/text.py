@@ -20,6 +20,16 @@ def suggest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     return next((words[near] for near in get_close_matches(word.lower(), words, n=1, cutoff=cutoff)), None)
 
 
+DIGITS_MAX = 18
+"""Of a number that somebody types: more say nothing, and Python refuses to convert 4,301 of them."""
+
+
+def parse_number(word: str) -> int | None:
+    """The whole number that `word` is, in the digits 0 to 9; None for all else."""
+    plain = word.isascii() and word.isdigit() and len(word) <= DIGITS_MAX
+    return int(word) if plain else None
+
+
 def sized(count: int) -> str:
     """A number of bytes with three digits or so: `0 B`, `512 B`, `1.5 KiB`, `80.0 MiB`."""
     if count < 1024:

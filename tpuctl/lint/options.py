@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from tpuctl.errors import BadConfigError, TpuctlError
+from tpuctl.lib.codec import parse_toml
 from tpuctl.lib.input_files import CONFIG_LIMIT, read_text
 from tpuctl.lib.text import suggest
 from tpuctl.lint.rules import Backend, check_code
@@ -62,8 +62,8 @@ def find_options(start: Path) -> tuple[LintOptions, Path]:
 
 def _table(path: Path) -> Any:
     try:
-        content = tomllib.loads(read_text(path, CONFIG_LIMIT))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        content = parse_toml(read_text(path, CONFIG_LIMIT))
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadConfigError(f"cannot read {path}: {why}") from error
     tool = content.get("tool")

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tpuctl.errors import UsageError
-from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.codec import from_data, parse_json, to_data
 
 SCHEMA = "tpuctl.data-receipt/1"
 
@@ -86,7 +86,7 @@ def parse_receipt(content: bytes, what: str) -> Receipt:
     newer schema."""
     again = "tpuctl data receipt URI --contract FILE --json > receipt.json"
     try:
-        data = msgspec.json.decode(content)
+        data = parse_json(content)
         if not isinstance(data, dict) or "schema" not in data:
             raise ValueError("it has no schema")
         if data["schema"] != SCHEMA:

@@ -36,6 +36,11 @@ BOOT_GRACE_S = 300.0
 UNREACHABLE_MAX_S = 900.0
 """After this long in doubt a READY node whose hosts do not answer is given up and asked for again, if this
 machine can prove that it is not itself the one that is cut off."""
+UNREACHABLE_LEAST_S = 300.0
+"""The least such time where waiting is dear: a host that only reboots is back within it."""
+UNREACHABLE_USD = 10.0
+"""Waiting is dear where it would cost more than that, by list prices: to make a large slice anew takes minutes
+as well, but silence in one of many hosts says as much after five minutes as after fifteen."""
 HOST_HEARTBEAT_S = 60.0
 """Between two heartbeats that a run's supervisor publishes in its host's guest attributes: far below the limits
 of Compute Engine ("Set and query guest attributes"), and often enough to tell within minutes."""

@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from tpuctl.lib.text import counted
+from tpuctl.errors import UsageError
+from tpuctl.lib.text import counted, parse_number
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.model.cloud import Tier
 
@@ -120,8 +121,11 @@ def _flat(text: str) -> str:
 
 
 def _line(match: re.Match[str], chips_each: int, generation: str, ends: str | None) -> GrantLine:
+    chips = parse_number(match["chips"].replace(",", ""))
+    if chips is None:
+        raise UsageError(f"{match['chips'][:20]}… is no number of chips", hint="the letter as it came")
     return GrantLine(
-        chips=int(match["chips"].replace(",", "")) * chips_each,
+        chips=chips * chips_each,
         tier=_tier(match["tier"]),
         generation=generation.lower(),
         zone=match["zone"].lower(),

@@ -9,8 +9,10 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TransientError
 from tpuctl.lib.names import node_names
 from tpuctl.model.cloud import NodeInfo, QueuedInfo
+from tpuctl.model.prices import price_per_hour
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.bill import BillLine, Payer, tpu_lines
 from tpuctl.money.coverage import list_grants
 
@@ -37,6 +39,14 @@ class Costs:
         known = [price for price in prices if price is not None]
         total = round(sum(known), 6) if len(known) == len(prices) else None
         return {"payer": str(first.payer), "usd_per_hour": total, "paid": first.note}
+
+
+def list_price(spec: SliceSpec) -> float | None:
+    """USD per hour of a slice by the list, whoever pays; None where the tables have none."""
+    catalog = load_accelerators()
+    found = catalog.find(spec.accelerator_type)
+    price = None if found is None else price_per_hour(catalog, found, spec.zone, spec.tier)
+    return None if price is None else price * spec.slices
 
 
 def names_shown(record: SliceRecord) -> list[str]:

@@ -11,6 +11,7 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.codec import parse_json
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import MountRef
@@ -62,7 +63,7 @@ def _pieces(size_mib: int) -> Iterator[bytes]:
 
 def _measured(result: RemoteResult) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(result.stdout)
+        found: dict[str, Any] = parse_json(result.stdout)
         return found
     except ValueError:
         why = result.detail or str(result.failure or "") or result.stderr.decode(errors="replace").strip()

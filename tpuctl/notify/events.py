@@ -18,6 +18,7 @@ from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
 from tpuctl.model.records import MOUNT_LOST, SLOW, STALLED, RunState
+from tpuctl.state.journal import decided_at
 from tpuctl.watch.heartbeat import PassResult, Trouble
 
 
@@ -96,8 +97,8 @@ def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
         elif action == EventKind.UNSAVED:
             kind = EventKind.UNSAVED
         if kind is not None:
-            position, why = document.key.rpartition("/")[2], f"{action}: {entry['reason']}"
-            told = HookEvent(kind, subject, position, float(entry["at"]), why)
+            position, why = document.key.rpartition("/")[2], f"{action}: {entry.get('reason', '')}"
+            told = HookEvent(kind, subject, position, decided_at(entry), why)
             found.setdefault((str(entry.get("incarnation", "")), kind), told)
     return list(found.values())
 

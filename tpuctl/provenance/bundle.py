@@ -17,6 +17,8 @@ from tpuctl.provenance.manifest import Row, parse_manifest
 from tpuctl.transfer.tree import list_blobs, parse_tree
 
 MANIFEST_NAME, BLOBS = "run.json", "blobs"
+_MAGIC_AT = 257
+"""Where a block of a tar says what it is."""
 
 
 def blobs_of(store: Store, manifest: Row) -> Iterator[str]:
@@ -52,8 +54,13 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a file may be a bundle, by its form."""
-    return path.is_file() and tarfile.is_tarfile(path)
+    """Whether a file may be a bundle, by its form: a tar that is not compressed (POSIX, ustar). Only its first
+    block is read."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(tarfile.BLOCKSIZE)
+    return begins_bundle(head) or head[_MAGIC_AT:].startswith(b"ustar")
 
 
 def read_bundle(path: Path) -> dict[str, Any] | None:
@@ -81,8 +88,10 @@ def store_bundle(store: Store, path: Path) -> int:
 
 def _members(path: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
     try:
-        with tarfile.open(path) as archive:
+        with tarfile.open(path, "r:") as archive:
             for row in archive:
+                if row.size > path.stat().st_size:  # what has holes would become larger than its file
+                    raise BadManifestError(f"{path}: {row.name} is larger than the file that it is in")
                 held = archive.extractfile(row) if row.isreg() and row.name.startswith(prefix) else None
                 if held is not None:
                     yield row.name, held.read()

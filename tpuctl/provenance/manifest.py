@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from tpuctl.errors import BadManifestError
-from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.codec import from_data, parse_json, to_data
 
 SCHEMA = "tpuctl.run/1"
 ATTEMPT_SCHEMA = "tpuctl.attempt/1"
@@ -310,7 +310,7 @@ def parse_manifest(content: bytes, what: str) -> dict[str, Any]:
     """
     again = "tpuctl manifest show RUN --json writes it again"
     try:
-        data = json.loads(content)
+        data = parse_json(content)
     except (ValueError, RecursionError) as error:
         cut = content.lstrip()[:1] in (b"{", b"") and not content.rstrip().endswith(b"}")
         why = f"is cut off after {len(content)} bytes" if cut else f"is not JSON: {error}"

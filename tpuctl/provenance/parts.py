@@ -16,9 +16,8 @@ from tpuctl.envs.spec import run_variables
 from tpuctl.errors import NotFoundError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.time import parse_timestamp
-from tpuctl.model.prices import price_per_hour
 from tpuctl.model.records import Attempt, RunRecord, RunTotals, SliceRecord
-from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.money.slice_costs import list_price
 from tpuctl.provenance.build import build_attempt, build_current, build_end, build_start, build_totals
 from tpuctl.provenance.bundle import read_bundle
 from tpuctl.provenance.manifest import Row, SettingSection, assemble, parse_manifest, render_part
@@ -141,7 +140,8 @@ def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None
     parts = load_parts(services, run.id)
     if parts.start is None:
         return None
-    price, chips = _usd_per_hour(slice_), slice_.spec.chips if slice_ is not None else None
+    chips = slice_.spec.chips if slice_ is not None else None
+    price = list_price(slice_.spec) if slice_ is not None else None
     if parts.end is None:
         content = build_end(run, parts.contents, chips=chips, usd_per_hour=price)
         save_once(services, f"manifests/{run.id}/{END}", render_part(parts.last_digest, content))
@@ -154,7 +154,7 @@ def current_totals(services: Services, run: RunRecord, slice_: SliceRecord | Non
     return build_totals(
         [*parts.contents, current_part(services, run, slice_, parts)],
         chips=slice_.spec.chips if slice_ is not None else None,
-        usd_per_hour=_usd_per_hour(slice_),
+        usd_per_hour=list_price(slice_.spec) if slice_ is not None else None,
     )
 
 
@@ -199,14 +199,3 @@ def _start(
         environment_variables=variables,
         checks=checks,
     )
-
-
-def _usd_per_hour(slice_: SliceRecord | None) -> float | None:
-    """The list price of a slice; None where the tables have none."""
-    if slice_ is None:
-        return None
-    catalog = load_accelerators()
-    spec = slice_.spec
-    found = catalog.find(spec.accelerator_type)
-    price = None if found is None else price_per_hour(catalog, found, spec.zone, spec.tier)
-    return None if price is None else price * spec.slices

@@ -15,6 +15,7 @@ from tpuctl.envs.compile_cache import describe_cache
 from tpuctl.errors import PartialError, StaleRecordError
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.text import counted
+from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
     FAST_AGAIN,
@@ -62,6 +63,7 @@ from tpuctl.slices.disks import disks_for_manifest
 from tpuctl.slices.enrollment import why_closed
 from tpuctl.slices.loss import give_up_incarnation
 from tpuctl.slices.mounts import mounts_for_manifest
+from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_slice, list_attempts, save, save_attempt_history
 
@@ -357,6 +359,10 @@ class RunEffects:
         return Outcome(Wait(f"finding out why: {plan.why}"), acted=False)
 
     def _tell_suspicion(self, why: str) -> None:
+        silent = any(worker.state is WorkerState.UNREACHABLE for worker in self._workers)
+        if silent and self._slice is not None:
+            limit_s = find_replacement_limit(self._services, self._slice)
+            why = f"{why}; hosts that stay silent are given up after {render_span(limit_s)}"
         self._journal("suspect", why)
         self._services.emit(Note(self.run.id, f"{why}; looking whether the slice is still there"))
 
@@ -607,7 +613,10 @@ class RunEffects:
             return
         if record.incarnation is None or record.incarnation.number != attempt.incarnation:
             return
-        doubted = replace(record.incarnation, doubt=Doubt(self._services.store.now(), attempt.suspect_why))
+        silent = any(worker.state is WorkerState.UNREACHABLE for worker in self._workers)
+        since = attempt.suspect_since if silent else None  # silence goes on: it does not begin anew
+        doubt = Doubt(since or self._services.store.now(), attempt.suspect_why)
+        doubted = replace(record.incarnation, doubt=doubt)
         record_decision(self._services, record.key, "doubt", attempt.suspect_why, fence=self._fence)
         save(self._services, stored, replace(record, state=SliceState.BOOTING, incarnation=doubted))
 

@@ -126,7 +126,7 @@ def check_progress(pattern: str) -> str:
     """The pattern, if it is a regular expression with a group. Raises ValueError."""
     try:
         groups = re.compile(pattern).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"is no regular expression: {error}") from error
     if groups < 1:
         raise ValueError("has no group for the step")

@@ -17,6 +17,7 @@ from msgspec import Struct
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError
 from tpuctl.hosts.protocol import LOG_STREAMS, times_of
+from tpuctl.lib.codec import parse_json
 from tpuctl.model.records import Attempt, RunRecord
 
 SEGMENT_BYTES = 16 << 20
@@ -48,7 +49,7 @@ def parse_segment(content: bytes) -> list[LogPart]:
     """See `render_segment`."""
     head, _, data = zlib.decompress(content).partition(b"\n")
     parts, begin = [], 0
-    for worker, name, offset, size in json.loads(head):
+    for worker, name, offset, size in parse_json(head):
         parts.append(LogPart(worker, name, offset, data[begin : begin + size]))
         begin += size
     return parts

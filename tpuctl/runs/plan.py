@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerStatus
 from tpuctl.lib.text import counted, fold_workers
+from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
     WITH_HOSTS,
@@ -92,8 +93,10 @@ def plan_run(
     workers: Sequence[WorkerStatus],
     now: float,
     lost_buckets: Collection[str] = (),
+    silence_limit_s: float = timeouts.UNREACHABLE_MAX_S,
 ) -> RunPlan:
-    """The next step of `run`. `observed` is this pass's look at the slice, `workers` one at the attempt."""
+    """The next step of `run`. `observed` is this pass's look at the slice, `workers` one at the attempt. Hosts
+    may be silent for `silence_limit_s`."""
     if run.state.final:
         return RunPlan(None, run.reason, Done(run.reason))
     attempt = run.attempt
@@ -114,7 +117,7 @@ def plan_run(
     if attempt.state is AttemptPhase.PREPARING:
         return _act(RunStep.PREPARE, "code and environment go to every worker first")
     if attempt.state is AttemptPhase.STARTING:
-        return _plan_starting(run, attempt, observed, workers, now)
+        return _plan_starting(run, attempt, observed, workers, now, silence_limit_s)
     mounts = mounts_now(attempt, slice_, workers, lost_buckets)
     news = mount_news(attempt.mounts, mounts)
     if news:
@@ -128,7 +131,7 @@ def plan_run(
     pace = judge_pace(attempt, workers)
     if bool(pace.usual) != bool(attempt.usual_rate):
         return RunPlan(RunStep.MARK_PACE, pace.said, Wait(pace.said), usual_rate=pace.usual)
-    plan = _plan_running(run, attempt, observed, workers, now)
+    plan = _plan_running(run, attempt, observed, workers, now, silence_limit_s)
     sick = sick_mounts(mounts)
     if plan.step is not None or not sick:
         return plan
@@ -186,6 +189,7 @@ def _plan_starting(
     observed: ObservedEvent | None,
     workers: Sequence[WorkerStatus],
     now: float,
+    silence_limit_s: float,
 ) -> RunPlan:
     waiting = [w.worker for w in workers if w.state is WorkerState.PREPARED]
     if waiting:
@@ -194,7 +198,8 @@ def _plan_starting(
     if workers and all(w.state in begun for w in workers):
         return _act(RunStep.MARK_RUNNING, "every worker runs")
     # Those that began may wait for one that was cut off before it said that it began, too.
-    return plan_stall(run, attempt, workers, now) or _plan_trouble(attempt, observed, workers, now)
+    stalled = plan_stall(run, attempt, workers, now)
+    return stalled or _plan_trouble(attempt, observed, workers, now, silence_limit_s)
 
 
 def _plan_running(
@@ -203,6 +208,7 @@ def _plan_running(
     observed: ObservedEvent | None,
     workers: Sequence[WorkerStatus],
     now: float,
+    silence_limit_s: float,
 ) -> RunPlan:
     if all(w.healthy or w.succeeded for w in workers):
         if attempt.suspect_since is not None:
@@ -211,11 +217,15 @@ def _plan_running(
         waits = f"the run, which stands still ({attempt.stalled})" if attempt.stalled else f"the run{slow}"
         wait = Wait(waits, coming=True, progress=describe_progress(run, workers))
         return RunPlan(None, "running", wait)
-    return _plan_trouble(attempt, observed, workers, now)
+    return _plan_trouble(attempt, observed, workers, now, silence_limit_s)
 
 
 def _plan_trouble(
-    attempt: Attempt, observed: ObservedEvent | None, workers: Sequence[WorkerStatus], now: float
+    attempt: Attempt,
+    observed: ObservedEvent | None,
+    workers: Sequence[WorkerStatus],
+    now: float,
+    silence_limit_s: float,
 ) -> RunPlan:
     """A worker failed, vanished or does not answer: read again, then decide whose fault it is."""
     what = describe_trouble(workers)
@@ -235,12 +245,13 @@ def _plan_trouble(
                 return _act(RunStep.SUSPECT, what)
             return RunPlan(None, what, wait_for(f"a second read: {what}", attempt.suspect_since + gap))
     # A worker that only does not answer may be training all the same: sshd dies alone, too.
-    limit = timeouts.VERDICT_MAX_S if failed else timeouts.UNREACHABLE_MAX_S
+    limit = timeouts.VERDICT_MAX_S if failed else silence_limit_s
     if waited >= limit and (failed or unreachable):
         cause = _cause_of_hosts(workers) or (Cause.HOST_LOST if unreachable else _cause_of(failed, workers))
         return _act(RunStep.DECIDE, what, cause)
     until = attempt.suspect_since + limit
-    return RunPlan(None, what, Wait(f"finding out why: {what}", until))
+    given = f"; given up after {render_span(limit)} of silence" if unreachable and not failed else ""
+    return RunPlan(None, what, Wait(f"finding out why: {what}{given}", until))
 
 
 def _cause_of_hosts(workers: Sequence[WorkerStatus]) -> Cause | None:

@@ -56,7 +56,7 @@ def parse_probe(output: str) -> ProbeReport | None:
         if line.startswith(MARK):
             try:
                 return msgspec.json.decode(line.removeprefix(MARK), type=ProbeReport)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 return None
     return None
 

@@ -30,6 +30,7 @@ from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.probing import PartitionCheck
+from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
@@ -193,7 +194,11 @@ def advance_run(
     runs = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
     lost = lost_buckets(services, slice_) if runs else ()
     decidable = unclear is None and bool(workers)
-    plan = plan or plan_run(run, slice_, observed, workers, services.store.now(), lost)
+    limit_s = timeouts.UNREACHABLE_MAX_S
+    if slice_ is not None and any(worker.state is WorkerState.UNREACHABLE for worker in workers):
+        node = observation.info.node if observation is not None else None
+        limit_s = find_replacement_limit(services, slice_, node)
+    plan = plan or plan_run(run, slice_, observed, workers, services.store.now(), lost, limit_s)
     if plan.step is None:
         return Outcome(plan.verdict, acted=False)
     with take_lease(services, run.slice_name) as lease:

@@ -66,7 +66,7 @@ def parse_report(output: str, said: str) -> SmokeReport | Unfinished:
         if line.startswith(MARK):
             try:
                 return msgspec.json.decode(line.removeprefix(MARK), type=SmokeReport)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 break
         found, _, took = line.removeprefix(STEP_MARK).partition(" ")
         if line.startswith(STEP_MARK) and found in STEPS:

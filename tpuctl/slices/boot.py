@@ -8,6 +8,7 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.hosts.deadline import HOST_TIME_S, WATCH_TIME_S
 from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
 from tpuctl.model.records import Doubt
 from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
@@ -18,6 +19,7 @@ from tpuctl.slices.initialize import hosts_answered
 from tpuctl.slices.liveness import Liveness, Silence, classify_silence
 from tpuctl.slices.loss import mark_lost
 from tpuctl.slices.probing import HostAnswers, find_workers, probe_workers
+from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.states import Effect, unhealthy
 
 
@@ -82,14 +84,18 @@ def _silent(context: ReconcileContext, answers: HostAnswers, until: float) -> Ou
     if not answers.answered:
         # Where other workers answer and this one does not, the slice is of no use even if it lives.
         liveness = check_liveness(context.services, context.record, answers.silent, others_answer=another)
-    judged = classify_silence(silent_s, reached_another=another, unhealthy=sick, liveness=liveness)
+    limit_s = find_replacement_limit(context.services, context.record, node)
+    judged = classify_silence(
+        silent_s, reached_another=another, unhealthy=sick, liveness=liveness, limit_s=limit_s
+    )
     if judged is Silence.BLIND:
         why = (
             describe_liveness(liveness) if liveness is Liveness.MOVING else _nobody_answers(context.record.name)
         )
         return Outcome(Blind(f"{trouble}; {why}"), acted=False)
     if judged is Silence.WAIT:
-        return Outcome(Wait(trouble, incarnation.doubt.since + timeouts.UNREACHABLE_MAX_S), acted=False)
+        said = f"{trouble}; given up after {render_span(limit_s)} of silence"
+        return Outcome(Wait(said, incarnation.doubt.since + limit_s), acted=False)
     why = f"{trouble} for {silent_s / 60:.0f} min while the node is READY"
     reasons = [
         *(["the API calls it unhealthy"] if sick else []),

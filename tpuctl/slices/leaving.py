@@ -75,15 +75,21 @@ def find_written(
 
 
 def judge_leaving(
-    found: HostsLeft, *, person: bool, may_lose: bool, since: float, now: float
+    found: HostsLeft,
+    *,
+    person: bool,
+    may_lose: bool,
+    since: float,
+    now: float,
+    patience_s: float = timeouts.UNREACHABLE_MAX_S,
 ) -> Go | Wait | Refuse:
     """What follows from what hosts said now, `since` they were asked first. `person`: somebody waits for the
     answer; `may_lose`: somebody said that it goes all the same. Else passes ask again and again, but no slice
-    costs for ever because its hosts are dead."""
+    costs for ever because its hosts are dead: silent ones have `patience_s`."""
     if found.left == Written():
         return Go()
     unsaved = f"what was not yet on {found.left.said}: {found.said}"
-    patience = since + timeouts.UNREACHABLE_MAX_S
+    patience = since + (patience_s if found.silent and not found.working else timeouts.UNREACHABLE_MAX_S)
     if found.working:
         if now < patience:
             return Wait(f"{found.left.said}: {found.said}")

@@ -102,10 +102,27 @@ class Silence(StrEnum):
     """They had their time, and something else than this machine's own view speaks against them."""
 
 
+def replacement_limit(usd_per_hour: float | None, *, writes_disks: bool, asked_s: float | None) -> float:
+    """How long hosts of a live slice may be silent until it is given up: by what waiting costs, unless a person
+    `asked` for another time. Where a host can write a disk it is never shortened: what it wrote may be lost."""
+    limit = timeouts.UNREACHABLE_MAX_S
+    if asked_s is not None:
+        limit = asked_s
+    elif usd_per_hour:
+        dear = 3600.0 * timeouts.UNREACHABLE_USD / usd_per_hour
+        limit = max(timeouts.UNREACHABLE_LEAST_S, min(limit, dear))
+    return max(limit, timeouts.UNREACHABLE_MAX_S) if writes_disks else limit
+
+
 def classify_silence(
-    silent_s: float, *, reached_another: bool, unhealthy: bool, liveness: Liveness = Liveness.UNKNOWN
+    silent_s: float,
+    *,
+    reached_another: bool,
+    unhealthy: bool,
+    liveness: Liveness = Liveness.UNKNOWN,
+    limit_s: float = timeouts.UNREACHABLE_MAX_S,
 ) -> Silence:
-    """What hosts amount to that have not answered for `silent_s` seconds.
+    """What hosts amount to that have not answered for `silent_s` seconds; they have `limit_s`.
 
     `reached_another`: in the same pass another host answered on the same port. `unhealthy`: the API itself says
     that the node is not well. `liveness`: what their own heartbeats say. Without any of these, being out of
@@ -119,4 +136,4 @@ def classify_silence(
         return Silence.WAIT
     if not proved:
         return Silence.BLIND
-    return Silence.GIVE_UP if silent_s >= timeouts.UNREACHABLE_MAX_S else Silence.WAIT
+    return Silence.GIVE_UP if silent_s >= limit_s else Silence.WAIT

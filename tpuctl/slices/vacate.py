@@ -24,6 +24,7 @@ from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.leaving import HostsLeft, Refuse, Written, find_written, judge_leaving
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.probing import probe_workers
+from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.transfer.prepare import deliver_files
 
 HELD_STILL_S = 300.0
@@ -59,7 +60,14 @@ def leave_hosts(context: ReconcileContext) -> Outcome | None:
     doubt = incarnation.doubt
     if incarnation.given_up and doubt is not None and found.silent and not found.working:
         since = min(since, doubt.since)  # they were waited for already
-    verdict = judge_leaving(found, person=context.person, may_lose=incarnation.may_lose, since=since, now=now)
+    verdict = judge_leaving(
+        found,
+        person=context.person,
+        may_lose=incarnation.may_lose,
+        since=since,
+        now=now,
+        patience_s=find_replacement_limit(services, context.record, context.observation.info.node),
+    )
     if isinstance(verdict, Wait):
         return Outcome(verdict, acted=False)
     if isinstance(verdict, Refuse):

@@ -31,6 +31,7 @@ from tpuctl.errors import (
     TpuctlError,
     TransientError,
 )
+from tpuctl.lib.codec import parse_json
 from tpuctl.state.blobs import BlobFiles
 from tpuctl.state.bucket_blobs import BucketBlobs
 from tpuctl.state.cache import ObjectCache
@@ -321,7 +322,7 @@ class BucketStore:
                 raise
 
         generation = self._patiently(once)
-        self._cache.keep(uri, generation, json.loads(content))
+        self._cache.keep(uri, generation, parse_json(content))
         return generation
 
     def _written_by_us(self, key: str, nonce: str) -> int | None:
@@ -363,7 +364,7 @@ def _parse_entry(uri: str, content: bytes) -> dict[str, Any]:
 
 def _parse_object(uri: str, content: bytes) -> dict[str, Any]:
     try:
-        found: Any = json.loads(content)
+        found: Any = parse_json(content)
     except (ValueError, RecursionError) as error:
         raise _not_ours(uri) from error
     if not isinstance(found, dict):
@@ -406,7 +407,7 @@ def read_identity(objects: Objects, uri: str, project: str | None = None) -> str
 def parse_identity(uri: str, content: bytes) -> tuple[int, str, str | None]:
     """Schema, identity and project. Raises BadConfigError for what is none of tpuctl's."""
     try:
-        data = json.loads(content)
+        data = parse_json(content)
         return int(data["schema"]), str(data["identity"]), data.get("project")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadConfigError(

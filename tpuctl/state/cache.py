@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tpuctl.lib.codec import parse_json
+
 KEPT_BYTES = 256 * 2**20
 """A store of years, at one or two kilobytes a document; beyond it what was not used for longest goes."""
 DAY_S = 86400
@@ -100,7 +102,7 @@ class ObjectCache:
             if generation != wanted[uri]:
                 continue
             try:
-                found[uri] = json.loads(content)
+                found[uri] = parse_json(content)
             except (ValueError, TypeError):
                 continue  # damaged: it is read again
             if used != today:

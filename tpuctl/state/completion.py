@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
 from urllib.parse import quote
+
+from tpuctl.lib.codec import parse_json
 
 TIMEOUT_S = 0.2
 """A person waits for the shell: a store that is busy for longer has no names now."""
@@ -23,6 +24,6 @@ def recorded_states(path: Path, kind: str) -> dict[str, str]:
             rows = found.execute(query, (f"{kind}/", f"{kind}0")).fetchall()  # "0" comes behind "/"
         finally:
             found.close()
-        return {key.partition("/")[2]: str(json.loads(data).get("state", "")) for key, data in rows}
+        return {key.partition("/")[2]: str(parse_json(data).get("state", "")) for key, data in rows}
     except (sqlite3.Error, ValueError, AttributeError):
         return {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tpuctl.errors import TpuctlError
+from tpuctl.lib.codec import parse_json
 
 CREATES_PER_MINUTE = 60
 BURST = 10
@@ -55,7 +56,7 @@ class FileRateLimiter:
 def _parse(text: str, burst: float, now: float) -> tuple[float, float]:
     """What was left and when; a file that a crash left empty or torn means a full allowance."""
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         return float(data["left"]), float(data["at"])
     except (ValueError, KeyError, TypeError):
         return burst, now

@@ -6,12 +6,12 @@ newer tpuctl, with fields that this one does not know, counts too.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.codec import parse_json
 from tpuctl.lib.time import parse_duration, render_duration
 from tpuctl.model import timeouts
 
@@ -59,7 +59,7 @@ def find_children(content: bytes) -> frozenset[str]:
     """The blobs that a blob refers to itself: a tree does, also one of a newer tpuctl, and so may whatever else
     is a JSON object."""
     try:
-        data = json.loads(content) if content.startswith(b"{") else None
+        data = parse_json(content) if content.startswith(b"{") else None
     except ValueError:
         return frozenset()
     return find_digests(data)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tpuctl.engine.services import Services
 
 
@@ -21,3 +24,9 @@ def record_decision(
             "machine": services.machine,
         },
     )
+
+
+def decided_at(entry: Mapping[str, Any]) -> float:
+    """When a decision was taken; 0 for an entry that does not tell: it says nothing of the others."""
+    at = entry.get("at")
+    return float(at) if isinstance(at, int | float) and at == at else 0.0

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from tpuctl.lib.codec import parse_json
 from tpuctl.model.hosts import Blob as Blob
 
 SCHEMA = 1
@@ -72,7 +73,7 @@ def _row(entry: Entry) -> list[Any]:
 def parse_tree(content: bytes) -> tuple[Entry, ...]:
     """ValueError for what `render_tree` did not make."""
     try:
-        data = json.loads(content)
+        data = parse_json(content)
         return tuple(_entry(row) for row in data["entries"])
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not a tree: {error}") from error

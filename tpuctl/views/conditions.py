@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tpuctl.lib.text import counted
-from tpuctl.lib.time import render_moment
+from tpuctl.lib.time import render_moment, render_span
 from tpuctl.model.records import WITH_HOSTS, Desired, SliceRecord, SliceState
 
 ABSENT = "absent"
@@ -33,13 +33,14 @@ def cloud_word(record: SliceRecord, shown: str, *, unread: bool) -> str:
     return ABSENT if record.incarnation and record.incarnation.create_called_at is not None else ""
 
 
-def remark(record: SliceRecord, cloud: str, *, why: bool = True) -> str:
+def remark(record: SliceRecord, cloud: str, *, why: bool = True, limit_s: float | None = None) -> str:
     """What a person should know about a slice that is not as it was wanted, or an empty string.
 
     `cloud` is a word of `cloud_word`, or empty when the cloud was not asked. `why`: with the reason of a
-    refusal, which `status` has told already.
+    refusal, which `status` has told already. `limit_s`: how long its hosts may be silent.
     """
-    return "; ".join(filter(None, (_of_state(record, cloud, why=why), _orphans(record))))
+    said = _of_state(record, cloud, why=why) or _silent(record, limit_s)
+    return "; ".join(filter(None, (said, _orphans(record))))
 
 
 def _orphans(record: SliceRecord) -> str:
@@ -70,17 +71,19 @@ def _of_state(record: SliceRecord, cloud: str, *, why: bool) -> str:
         return f"{name} is {state}, and nothing is left in the cloud; `tpuctl down {name}` or a pass ends it"
     if cloud == ABSENT and state is SliceState.LOST:
         return f"{name} was lost; `tpuctl up {name}` asks for it again, or a pass of the watchdog"
-    return _silent(record)
+    return ""
 
 
-def _silent(record: SliceRecord) -> str:
+def _silent(record: SliceRecord, limit_s: float | None) -> str:
     """Hosts that were well once and do not answer now: only a person may know that they are dead."""
     doubt = record.incarnation.doubt if record.incarnation else None
     if record.state is not SliceState.BOOTING or doubt is None or doubt.missing:
         return ""
+    after = f" after {render_span(limit_s)}," if limit_s is not None else ""
     return (
-        f"hosts of {record.name} have not answered since {render_moment(doubt.since)}; a pass gives it up once"
-        f" more than that speaks against them, or you do: `tpuctl down {record.name}`, then up again"
+        f"hosts of {record.name} have not answered since {render_moment(doubt.since)}; a pass gives it up"
+        f"{after} once more than that speaks against them, or you do: `tpuctl down {record.name}`, then up"
+        " again"
     )
 
 

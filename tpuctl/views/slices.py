@@ -20,7 +20,9 @@ from tpuctl.provenance.parts import current_totals
 from tpuctl.runs.active import active_run, never_began
 from tpuctl.runs.mounts import sick_mounts
 from tpuctl.slices.observe import Observation, observe_slice
+from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.ssh_entries import follow_slices
+from tpuctl.state.journal import decided_at
 from tpuctl.state.repository import find_slice, get_slice, newest_first, readable_runs, readable_slices
 from tpuctl.views.conditions import cloud_word, remark
 
@@ -257,7 +259,8 @@ def synthetic_runs(services: Services, name: str) -> list[str]:
 def _condition(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:
     """The condition of a slice, by itself, for want of its run, or for what its run was told of its mounts."""
     unused = never_began(services, record)
-    found = remark(record, cloud, why=why) or (f"{record.name} was {unused}" if unused else "")
+    limit_s = find_replacement_limit(services, record)
+    found = remark(record, cloud, why=why, limit_s=limit_s) or (f"{record.name} was {unused}" if unused else "")
     return found or _sick_mounts(services, record)
 
 
@@ -284,8 +287,8 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
     entries += _holds(services, name)
     if not entries and name != "fleet":
         get_slice(services, name)
-    entries.sort(key=lambda entry: float(entry["at"]))
-    return [{**entry, "at": render_time(float(entry["at"]))} for entry in entries]
+    entries.sort(key=decided_at)
+    return [{"action": "", "reason": "", **entry, "at": render_time(decided_at(entry))} for entry in entries]
 
 
 def _holds(services: Services, name: str) -> list[dict[str, Any]]:

@@ -135,6 +135,7 @@ class MemoryServices:
         self.ssh_port = place.hosts.ssh_port
         self.internal_ip = False
         self.trust_first_use = False
+        self.replace_after_s: float | None = None
         self.agent_source = AGENT
         self.environment_installer = b"the installer that shell.py plays"
         self.mount_files = (b"keeper", b"unit", b"installer")

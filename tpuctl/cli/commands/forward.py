@@ -10,15 +10,18 @@ import typer
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import open_context
 from tpuctl.errors import UsageError
+from tpuctl.lib.text import parse_number
+
+PORT_MAX = 65535
 
 
 def parse_ports(text: str) -> tuple[int, int]:
     """Local and remote port of `PORT` or `LOCAL:REMOTE`. Raises UsageError."""
     local, colon, remote = text.partition(":")
-    words = (local, remote if colon else local)
-    if not all(word.isdecimal() and int(word) < 65536 for word in words) or int(words[1]) == 0:
-        raise UsageError(f"{text!r} is not PORT or LOCAL:REMOTE", hint="tpuctl forward NAME 6006")
-    return int(words[0]), int(words[1])
+    here, there = parse_number(local), parse_number(remote if colon else local)
+    if here is None or here > PORT_MAX or not there or there > PORT_MAX:
+        raise UsageError(f"{text[:80]!r} is not PORT or LOCAL:REMOTE", hint="tpuctl forward NAME 6006")
+    return here, there
 
 
 def forward(

@@ -49,6 +49,7 @@ def load_catalog(path: str | None = None) -> SimCatalog:
         return SimCatalog(load_accelerators())
     try:
         return SimCatalog(parse_catalog(yaml.safe_load(Path(path).read_text(encoding="utf-8"))))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
         hint = "a file like manifests/tables/accelerators.yaml"
-        raise UsageError(f"{path} is no table of accelerators: {error!r}", hint=hint) from error
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else repr(error)
+        raise UsageError(f"{path} is no table of accelerators: {why}", hint=hint) from error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from tpuctl.lib.codec import parse_json
 from tpuctl.lib.input_files import read_text
 from tpuctl.watch.install.script import Credentials, Preflight
 from tpuctl.watch.install.systemd import lingers
@@ -54,7 +54,7 @@ def find_credentials(environ: Mapping[str, str], home: Path, token_file: str | N
     if not named and not path.exists():
         return Credentials("none")
     try:
-        return Credentials(str(json.loads(read_text(path))["type"]), str(path))
+        return Credentials(str(parse_json(read_text(path))["type"]), str(path))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return Credentials("unreadable", str(path))
 

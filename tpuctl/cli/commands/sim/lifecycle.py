@@ -15,6 +15,7 @@ from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import Json
 from tpuctl.cli.running_sim import facts_of, running_sim, show_facts, sim_state_dir
 from tpuctl.errors import UsageError
+from tpuctl.lib.text import parse_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -316,9 +317,10 @@ def _parse_quotas(words: list[str]) -> dict[str, int]:
     quotas = {}
     for word in words:
         key, _, limit = word.partition("=")
-        if not limit.isdecimal():
-            raise UsageError(f"{word!r} is not KEY=N", hint="IN_USE_ADDRESSES/us-central2=8")
-        quotas[key] = int(limit)
+        number = parse_number(limit)
+        if number is None:
+            raise UsageError(f"{word[:80]!r} is not KEY=N", hint="IN_USE_ADDRESSES/us-central2=8")
+        quotas[key] = number
     if quotas:
         check_keys(quotas, load_catalog())
     return quotas
