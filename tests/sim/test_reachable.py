@@ -527,6 +527,36 @@ def late_keys(lab: Lab, run: Callable[[], None]) -> None:
     assert log_in(lab)
 
 
+def login_ban(lab: Lab, run: Callable[[], None]) -> None:
+    run()
+    lab.node(**ssh_keys())
+    lab.later(DELAYS.node_create + 1)
+    where = lab.shown()["networkEndpoints"][0]["ipAddress"], lab.simulator.ssh_port
+    for _ in range(4):
+        socket.create_connection(where, 5).close()
+        assert not log_in(lab)
+    lab.later()
+    until_deaf(where, deaf=True)
+    lab.run("tpuctl sim fault --clear")
+    until_deaf(where, deaf=False)
+    assert log_in(lab)
+
+
+def until_deaf(where: tuple[str, int], *, deaf: bool) -> None:
+    """A refusal counts when its connection is over, and a ban ends soon after its fault."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            socket.create_connection(where, 0.5).close()
+        except TimeoutError:
+            if deaf:
+                return
+        else:
+            if not deaf:
+                return
+    raise AssertionError(f"the host is {'not ' * deaf}deaf")
+
+
 def os_login(lab: Lab, run: Callable[[], None]) -> None:
     run()
     lab.ready(**ssh_keys())
@@ -789,6 +819,7 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "Quota of snapshots": disk_operation_fails("/data/createSnapshot", {"name": "s"}, "QUOTA_EXCEEDED"),
     "No host key was published": absent_attributes,
     "Hosts know their users late": late_keys,
+    "Hosts ban who was refused four times (process hosts)": login_ban,
     "The organisation wants OS Login": os_login,
     "The network is not there": no_network,
     "Hosts reach Google's APIs alone (isolated hosts)": no_internet,

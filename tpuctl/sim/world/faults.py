@@ -54,6 +54,9 @@ class FaultKind(StrEnum):
     cleared."""
     LATE_KEYS = "late-keys"
     """A matching node's hosts know their keys only `seconds` after they answer; `method` plays no part."""
+    LOGIN_BAN = "login-ban"
+    """A matching node's hosts let `skip` refused log-ins in a row pass and are deaf for `seconds` after the
+    next; `method` plays no part. Stands until it is cleared. Process hosts only."""
     FLAP = "flap"
     """A queued resource falls back from PROVISIONING to WAITING_FOR_RESOURCES after `seconds`."""
     BILLING_OFF = "billing-off"
@@ -95,6 +98,7 @@ STANDING = frozenset(
         FaultKind.HARD_PREEMPT,
         FaultKind.UNMARKED_DISKS,
         FaultKind.DEVICE_ORDER,
+        FaultKind.LOGIN_BAN,
     }
 )
 """Kinds that are never used up."""
@@ -276,6 +280,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "no-actas": {"kind": "no-permission", "name": "iam.serviceAccounts.actAs"},
     "os-login-policy": {"kind": "os-login-policy"},
     "late-keys": {"kind": "late-keys", "seconds": 20.0},
+    # "Blocking X for >630secs: 40 danger in 4 attacks", hashicorp/terraform issue 16767
+    "login-ban": {"kind": "login-ban", "skip": 3, "seconds": 630.0},
     "guest-attributes-late": {"kind": "no-attributes", "method": ATTRIBUTES, "times": 5},
     "guest-attributes-absent": {
         "kind": "error",

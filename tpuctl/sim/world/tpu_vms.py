@@ -139,7 +139,13 @@ class Machines:
             environment=lambda: host_environment(self._kernel),
             metadata=lambda: self._metadata(node, worker),
             publish=lambda path, value: publish_attribute(self._kernel, node, worker, path, value),
+            bans=lambda: self._bans(node),
         )
+
+    def _bans(self, node: Node) -> tuple[int, float] | None:
+        """After how many refused log-ins hosts are deaf, and how long."""
+        found = self._kernel.faults.standing(FaultKind.LOGIN_BAN, node.path.id)
+        return (found[0].skip, found[0].seconds) if found else None
 
     def _metadata(self, node: Node, worker: int) -> Mapping[str, Value]:
         if self._kernel.faults.standing(FaultKind.NO_METADATA, node.path.id):

@@ -234,7 +234,8 @@ def fault(
     storage-unavailable, storage-lost-response, storage-slow-reads, storage-hang, bucket-deleted.
     Of disks: disk-in-use, disk-attach, snapshot-rate, disk-quota, unmarked-disks, device-order.
     Of projects: no-network, no-actas. Of hosts: no-internet, no-metadata, os-login-policy, late-keys,
-    hard-delete, hard-preempt, guest-attributes-late, guest-attributes-absent and guest-attributes-refused.
+    login-ban, hard-delete, hard-preempt, guest-attributes-late, guest-attributes-absent and
+    guest-attributes-refused.
     """
     from tpuctl.sim.server import control
 

@@ -21,6 +21,7 @@ from tpuctl.sim.hosts.backend import SHUTDOWN_SCRIPT, STARTUP_SCRIPT, HostAddres
 from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
 from tpuctl.sim.hosts.metadata import Values, serve_connection
 from tpuctl.sim.hosts.process.addresses import AddressPool, Place
+from tpuctl.sim.hosts.process.blocker import Blocker
 from tpuctl.sim.hosts.process.children import HostProcesses, Nursery
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
 from tpuctl.sim.hosts.process.session import SHELL, HomeSFTPServer, Session
@@ -61,6 +62,7 @@ class _Login(asyncssh.SSHServer):
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._connection: asyncssh.SSHServerConnection | None = None
+        self._refused = False
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
@@ -69,6 +71,12 @@ class _Login(asyncssh.SSHServer):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's signature
         if self._connection is not None:
             self._worker.connections.discard(self._connection)
+        if self._refused:
+            self._worker.blocker.refuse()
+
+    def auth_completed(self) -> None:
+        self._refused = False
+        self._worker.blocker.let_in()
 
     def begin_auth(self, username: str) -> bool:  # noqa: ARG002
         return True
@@ -77,7 +85,9 @@ class _Login(asyncssh.SSHServer):
         return True
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        return self._worker.accepted.accepts(username, key.public_data)
+        accepts = self._worker.accepted.accepts(username, key.public_data)
+        self._refused = not accepts
+        return accepts
 
     def connection_requested(
         self,
@@ -104,6 +114,7 @@ class Worker:
         self.place = place
         self.accepted = AcceptedKeys()
         self.connections: set[asyncssh.SSHServerConnection] = set()
+        self.blocker = Blocker(spec.bans)
         self._addresses = addresses
         self._nursery = nursery
         self._callbacks = callbacks
@@ -199,7 +210,9 @@ class Worker:
             self._metadata.close()
 
     async def _listen(self, sockets: Iterable[socket.socket]) -> None:
-        self._acceptors += [await self._accept_on(sock) for sock in sockets]
+        listening = list(sockets)
+        self.blocker.guard(listening)
+        self._acceptors += [await self._accept_on(sock) for sock in listening]
 
     async def _accept_on(self, sock: socket.socket) -> asyncssh.SSHAcceptor:
         return await asyncssh.listen(
