@@ -13,7 +13,26 @@ def _behind_https(script: str) -> Callable[[Mapping[str, str], Path], list[Check
     return lambda env, work: run_script(script, https_of(env), work)
 
 
+def _plain(script: str) -> Callable[[Mapping[str, str], Path], list[Check]]:
+    """For what is told where the simulator is, and heeds no proxy."""
+    return lambda env, work: run_script(script, env, work)
+
+
 CLIENTS = [
+    Client(
+        "Node's @google-cloud/compute",
+        ("npm:@google-cloud/compute@6.15.0", "bin:node"),
+        _plain("node_compute_checks.cjs"),
+    ),
+    Client("requests by hand", ("requests==2.34.2",), _plain("rest_checks.py")),
+    Client(
+        "Secret Manager, Resource Manager, Cloud Quotas, Service Usage",
+        (
+            *("google-cloud-secret-manager==2.32.0", "google-cloud-resource-manager==1.19.0"),
+            *("google-cloud-quotas==0.6.3", "google-cloud-service-usage==1.18.0"),
+        ),
+        _behind_https("google_project_checks.py"),
+    ),
     Client(
         "google-cloud-compute", ("google-cloud-compute==1.57.0",), _behind_https("google_compute_checks.py")
     ),

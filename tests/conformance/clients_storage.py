@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.conformance.client import Check, Client
-from tests.conformance.harness import SCRIPTS, by_both_ways
+from tests.conformance.harness import SCRIPTS, by_both_ways, https_of, run_script
 
 BIG = 200_000_000
 """Above it gcloud uploads in parts and composes them, unless it is told otherwise."""
@@ -94,6 +94,15 @@ def _script(name: str) -> Callable[[Mapping[str, str], Path], list[Check]]:
     return partial(by_both_ways, name)
 
 
+def _plain(name: str) -> Callable[[Mapping[str, str], Path], list[Check]]:
+    """For a client that is told where the simulator is, and heeds no proxy."""
+    return lambda env, work: run_script(name, env, work)
+
+
+def _behind_https(name: str) -> Callable[[Mapping[str, str], Path], list[Check]]:
+    return lambda env, work: run_script(name, https_of(env), work)
+
+
 CLIENTS: list[Client] = [
     Client("gcsfs and fsspec", ("gcsfs==2026.10.1",), _script("gcsfs_checks.py")),
     Client("obstore (object_store)", ("obstore==0.12.1",), _script("obstore_checks.py")),
@@ -103,6 +112,13 @@ CLIENTS: list[Client] = [
         "orbax-checkpoint",
         ("orbax-checkpoint==0.12.8", "gcsfs==2026.10.1", "jax==0.10.2"),
         _script("orbax_checks.py"),
+    ),
+    Client("pyarrow's GcsFileSystem", ("pyarrow==26.0.1",), _plain("pyarrow_checks.py")),
+    Client("zarr", ("zarr==3.1.6", "gcsfs==2026.10.1"), _script("zarr_checks.py")),
+    Client(
+        "Node's @google-cloud/storage",
+        ("npm:@google-cloud/storage@7.22.0", "bin:node"),
+        _behind_https("node_storage_checks.cjs"),
     ),
     Client("google-cloud-storage", ("google-cloud-storage==3.17.1",), _script("google_storage_checks.py")),
     Client("gcloud storage", ("bin:gcloud",), run_gcloud),

@@ -26,7 +26,7 @@ import tests.conformance
 from tests.conformance.client import Check, Client
 
 TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
-PROGRAM = "bin:"
+PROGRAM, NPM = "bin:", "npm:"
 INSTALL_TIMEOUT_S = 1200.0
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT_TIMEOUT_S = 600.0
@@ -98,7 +98,7 @@ def _variables(env: Mapping[str, str], *options: str) -> dict[str, str]:
 def run_script(script: str, env: Mapping[str, str], work: Path) -> list[Check]:
     """The checks of a script. Raises when it printed none."""
     done = subprocess.run(
-        ["python", str(SCRIPTS / script)],
+        ["node" if script.endswith(".cjs") else "python", str(SCRIPTS / script)],
         env={**env, "CONFORMANCE_WORK": str(work)},
         cwd=work,
         capture_output=True,
@@ -127,7 +127,7 @@ def version_here(client: Client) -> str | None:
     nothing; else None."""
     try:
         for text in client.requirements:
-            if text.startswith(PROGRAM):
+            if text.startswith((PROGRAM, NPM)):
                 return None
             wanted = Requirement(text)
             if wanted.extras or not wanted.specifier.contains(metadata.version(wanted.name), prereleases=True):
@@ -151,13 +151,17 @@ def run_apart(client: Client) -> Result:
         return Result(client, "", missing="needs root, for isolated hosts")
     with tempfile.TemporaryDirectory(prefix="tpuctl-conformance-") as folder:
         Path(folder).chmod(0o755)  # simulated hosts, which run as somebody else, may use it too
-        packages = [each for each in client.requirements if not each.startswith(PROGRAM)]
+        packages = [each for each in client.requirements if not each.startswith((PROGRAM, NPM))]
         venv = Path(folder) / "venv"
         # uv, as twenty environments with the same large packages cost pip most of an hour.
         uv = find_uv_bin()
         subprocess.run([uv, "venv", "--quiet", "--seed", "--python", sys.executable, str(venv)], check=True)
         if packages:
             install = [uv, "pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), *packages]
+            subprocess.run(install, check=True, timeout=INSTALL_TIMEOUT_S)
+        nodes = [each.removeprefix(NPM) for each in client.requirements if each.startswith(NPM)]
+        if nodes:
+            install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(venv), *nodes]
             subprocess.run(install, check=True, timeout=INSTALL_TIMEOUT_S)
         return _run(client, _version(client, venv), venv)
 
@@ -177,6 +181,9 @@ def _programs(client: Client) -> list[str]:
 
 def _version(client: Client, venv: Path) -> str:
     first = client.requirements[0]
+    if first.startswith(NPM):
+        package = venv / "node_modules" / first.removeprefix(NPM).rpartition("@")[0] / "package.json"
+        return str(json.loads(package.read_text())["version"])
     if first.startswith(PROGRAM):
         shown = subprocess.run([first.removeprefix(PROGRAM), "--version"], capture_output=True, text=True)
         return next(word for word in shown.stdout.split() if word[0].isdigit())
@@ -194,7 +201,9 @@ def _simulator(hosts: str, venv: Path) -> Iterator[tuple[dict[str, str], Path]]:
         work.mkdir()
         env = {name: os.environ[name] for name in KEPT if name in os.environ}
         env.update(HOME=str(work), TPUCTL_STATE_DIR=str(root / "state"))
-        env.update(VIRTUAL_ENV=str(venv), PATH=f"{venv / 'bin'}:{env['PATH']}")
+        env.update(
+            VIRTUAL_ENV=str(venv), NODE_PATH=str(venv / "node_modules"), PATH=f"{venv / 'bin'}:{env['PATH']}"
+        )
         subprocess.run(
             [TPUCTL, "sim", "up", "--instant", "--hosts", hosts], env=env, check=True, capture_output=True
         )

@@ -38,6 +38,12 @@ _ROWS: tuple[tuple[str, str, str, str, str], ...] = (
     (f"{_SECRETS}.ListSecretVersions", "GET", "/v1/{parent}/versions", "", "ListSecretVersionsResponse"),
     (f"{_SECRETS}.AccessSecretVersion", "GET", "/v1/{name}:access", "", "AccessSecretVersionResponse"),
     (f"{_PROJECTS}.GetProject", "GET", "/v3/{name}", "", "Project"),
+    (f"{_PROJECTS}.GetIamPolicy", "POST", "/v3/{resource}:getIamPolicy", "*", "Policy"),
+    (f"{_PROJECTS}.SetIamPolicy", "POST", "/v3/{resource}:setIamPolicy", "*", "Policy"),
+    (
+        f"{_PROJECTS}.TestIamPermissions",
+        *("POST", "/v3/{resource}:testIamPermissions", "*", "TestIamPermissionsResponse"),
+    ),
     (f"{_PROJECTS}.SearchProjects", "GET", "/v3/projects:search", "", "SearchProjectsResponse"),
     (f"{_QUOTAS}.ListQuotaInfos", "GET", "/v1/{parent}/quotaInfos", "", "ListQuotaInfosResponse"),
     (f"{_QUOTAS}.GetQuotaInfo", "GET", "/v1/{name}", "", "QuotaInfo"),

@@ -1,0 +1,77 @@
+// @google-cloud/compute for Node; it heeds no proxy, so it is told where the simulator is.
+const compute = require('@google-cloud/compute');
+const {OAuth2Client} = require('google-auth-library');
+const {check, assert, refused, main} = require('./checks.cjs');
+
+const project = process.env.GOOGLE_CLOUD_PROJECT;
+const zone = 'us-central2-b';
+const there = new URL(process.env.CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE);
+const authClient = new OAuth2Client();
+authClient.setCredentials({access_token: process.env.GOOGLE_BEARER_TOKEN});
+const options = {apiEndpoint: there.hostname, port: Number(there.port), protocol: 'http', fallback: 'rest', authClient};
+const disks = new compute.DisksClient(options);
+const snapshots = new compute.SnapshotsClient(options);
+const operations = new compute.ZoneOperationsClient(options);
+
+async function all(found) {
+  const rows = [];
+  for await (const row of found) rows.push(row);
+  return rows;
+}
+
+async function done(operation) {
+  const [ended] = await operations.wait({project, zone, operation: operation.latestResponse.name});
+  assert(ended.status === 'DONE' && !ended.error, ended);
+}
+
+const type = name => `projects/${project}/zones/${zone}/diskTypes/${name}`;
+
+check('the project', async () => {
+  const [found] = await new compute.ProjectsClient(options).get({project});
+  assert(found.name === project);
+});
+check('zones and regions', async () => {
+  assert((await all(new compute.ZonesClient(options).listAsync({project}))).some(each => each.name === zone));
+  assert((await all(new compute.RegionsClient(options).listAsync({project}))).some(each => each.name === 'us-central2'));
+});
+check('a disk is made and read', async () => {
+  const [made] = await disks.insert({project, zone, diskResource: {name: 'd', sizeGb: 10, type: type('pd-balanced')}});
+  await done(made);
+  const [disk] = await disks.get({project, zone, disk: 'd'});
+  assert(String(disk.sizeGb) === '10' && disk.status === 'READY', disk);
+});
+check('disks are listed, in a zone and everywhere', async () => {
+  assert((await all(disks.listAsync({project, zone, filter: 'name=d'}))).length === 1);
+  const places = await all(disks.aggregatedListAsync({project}));
+  assert(places.some(([name, list]) => name === `zones/${zone}` && list.disks.length === 1), places);
+});
+check('a disk grows', async () => {
+  const [changed] = await disks.resize({project, zone, disk: 'd', disksResizeRequestResource: {sizeGb: 20}});
+  await done(changed);
+  assert(String((await disks.get({project, zone, disk: 'd'}))[0].sizeGb) === '20');
+});
+check('labels are set by fingerprint', async () => {
+  const [disk] = await disks.get({project, zone, disk: 'd'});
+  const body = {labels: {a: 'b'}, labelFingerprint: disk.labelFingerprint};
+  await done((await disks.setLabels({project, zone, resource: 'd', zoneSetLabelsRequestResource: body}))[0]);
+  await refused(disks.setLabels({project, zone, resource: 'd', zoneSetLabelsRequestResource: body}), 'ingerprint');
+});
+check('a snapshot of a disk, and a disk of it', async () => {
+  await done((await disks.createSnapshot({project, zone, disk: 'd', snapshotResource: {name: 's'}}))[0]);
+  assert((await snapshots.get({project, snapshot: 's'}))[0].diskSizeGb.toString() === '20');
+  const diskResource = {name: 'e', sourceSnapshot: 'global/snapshots/s', type: type('pd-balanced')};
+  await done((await disks.insert({project, zone, diskResource}))[0]);
+});
+check('a disk type without a path is refused', async () => {
+  await refused(disks.insert({project, zone, diskResource: {name: 'f', type: 'pd-ssd'}}), 'The URL is malformed');
+});
+check('what is there is not made again, what is not there is not found', async () => {
+  await refused(disks.insert({project, zone, diskResource: {name: 'd', sizeGb: 10}}), 'already exists');
+  await refused(disks.get({project, zone, disk: 'none'}), 'was not found');
+});
+check('a disk is deleted', async () => {
+  await done((await disks.delete({project, zone, disk: 'e'}))[0]);
+  await refused(disks.get({project, zone, disk: 'e'}), 'was not found');
+});
+
+main();
