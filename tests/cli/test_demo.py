@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.support.require import require_isolated_hosts
+from tpuctl.cli.commands.demo import Stage
+from tpuctl.errors import TpuctlError
 
 
 def play(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -68,3 +71,28 @@ def test_the_demo_of_disks_on_other_hosts_is_refused_before_anything_starts(tmp_
     assert "disks are mounted on isolated hosts alone" in done.stderr
     assert "tpuctl demo disks --hosts isolated" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "then", "fails"),
+    [
+        (("--version",), ("--help",), ""),
+        (("--version",), ("sim", "preempt", "none"), "`tpuctl sim preempt none` ended with"),
+        (("sim", "preempt", "none"), ("--version",), "`tpuctl sim preempt none` ended with"),
+    ],
+)
+def test_what_is_typed_beside_a_command_is_waited_for_and_its_failure_is_the_demos(
+    tmp_path: Path, words: tuple[str, ...], then: tuple[str, ...], fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no simulator here, so nothing can be preempted."""
+    lost: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", lost.append)
+    stage = Stage(tmp_path)
+    if fails:
+        with pytest.raises(TpuctlError, match=fails):
+            stage.type_beside(words, "tpuctl 0", then)
+    else:
+        assert "tpuctl 0" in stage.type_beside(words, "tpuctl 0", then)
+    assert lost == []
+    assert [each.name for each in threading.enumerate() if "ThreadPool" in each.name] == []

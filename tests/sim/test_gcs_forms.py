@@ -162,6 +162,13 @@ def test_objects_that_cannot_be_are_refused(url: str) -> None:
     assert requests.get(f"{url}/storage/v1/b/bbb/o", timeout=5).json()["items"][0]["name"] == "a"
 
 
+def test_a_body_of_null_is_empty(url: str) -> None:
+    """Go's library sends it with a copy that changes nothing."""
+    upload(url, "a")
+    copy = f"{url}/storage/v1/b/bbb/o/a/rewriteTo/b/bbb/o/b"
+    assert requests.post(copy, data="null\n", timeout=5).json()["done"]
+
+
 def test_an_object_without_a_name_is_not_there(url: str) -> None:
     """pyarrow asks for it where it removes what a bucket holds."""
     upload(url, "a")

@@ -5,6 +5,7 @@ import os
 from base import need, suppress
 from processes import process_stat
 from rooted import output_of, run_root
+from survivors import is_ours
 
 SESSION_MIN_AGE_S = 60.0  # a watchdog's own connections are shorter
 CHIP_DEVICES = ("/dev/accel", "/dev/vfio/")
@@ -102,7 +103,7 @@ def chip_holders(prefixes=CHIP_DEVICES):
     if not have_devices(prefixes):
         return set(), False
     users, hidden = set(), False
-    for pid in processes():
+    for pid in filter(is_ours, processes()):
         links = open_files(pid)
         hidden = hidden or links is None
         if any(link.startswith(tuple(prefixes)) for link in links or ()):
@@ -113,7 +114,8 @@ def chip_holders(prefixes=CHIP_DEVICES):
     if lines is None:
         return set(), True
     found = [line.partition(" ") for line in lines]
-    return {int(where.split("/")[2]) for where, _, link in found if link.startswith(tuple(prefixes))}, False
+    pids = {int(where.split("/")[2]) for where, _, link in found if link.startswith(tuple(prefixes))}
+    return set(filter(is_ours, pids)), False
 
 
 def chip_users(prefixes=CHIP_DEVICES):

@@ -6,7 +6,7 @@ import os
 from rooted import as_root, how_root, output_of
 from survivors import describe, living
 
-PATH = "/tmp/libtpu_lockfile"
+PATH = os.environ.get("TPUCTL_CHIP_LOCK") or "/tmp/libtpu_lockfile"  # hosts that share a machine name their own
 
 
 def look(path=PATH):

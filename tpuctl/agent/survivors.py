@@ -11,6 +11,7 @@ from base import SCHEMA, read_json, write_json
 from processes import descendants, is_alive, process_stat, signal, signal_all
 
 MARK = "TPUCTL_SUPERVISOR"
+HOST_MARK = "TPUCTL_HOST_MARK"
 HOLDER = "tpuctl-hold"  # an argument of what holds a file system (see `freeze.py`)
 NAMED = 8
 
@@ -40,6 +41,13 @@ def environment(pid):
             return file.read().split(b"\0")
     except OSError:
         return []  # gone meanwhile, or another user's
+
+
+def is_ours(pid):
+    """Whether a process is of this host: hosts that share a machine tell theirs apart by a mark, which all have
+    that a login began."""
+    mark = os.environ.get(HOST_MARK)
+    return not mark or ("%s=%s" % (HOST_MARK, mark)).encode() in environment(pid)
 
 
 def living(pid):

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,14 +78,37 @@ class Stage:
         """Runs one command to its end and returns what it printed. Raises TpuctlError when it fails."""
         return self.watch(self.start(*words), words)
 
+    def type_beside(self, words: tuple[str, ...], on: str, then: tuple[str, ...]) -> str:
+        """Runs one command and, when it says `on`, another one beside it; what the first printed.
+
+        Waits for both, so that what they need is there until they end. Raises TpuctlError when one fails.
+        """
+        said, over = threading.Event(), threading.Event()
+
+        def answer() -> None:
+            said.wait()
+            if not over.is_set():
+                self.type(*then)
+
+        def hear(line: str) -> None:
+            if on in line:
+                said.set()
+
+        with ThreadPoolExecutor(1) as pool:
+            answered = pool.submit(answer)
+            try:
+                output = self.watch(self.start(*words), words, hear)
+            finally:
+                if not said.is_set():
+                    over.set()
+                    said.set()
+            answered.result()
+        return output
+
     def watch(
-        self,
-        process: subprocess.Popen[str],
-        words: tuple[str, ...],
-        on: str = "",
-        then: threading.Event | None = None,
+        self, process: subprocess.Popen[str], words: tuple[str, ...], hear: Callable[[str], object] = len
     ) -> str:
-        """Prints what a command says, sets `then` when a line holds `on`, and waits for its end."""
+        """Prints what a command says, tells it to `hear`, and waits for its end."""
         timer = threading.Timer(STEP_TIMEOUT_S, process.kill)
         timer.start()
         lines = []
@@ -91,8 +116,7 @@ class Stage:
             for line in process.stdout or ():
                 put(line.rstrip("\n"))
                 lines.append(line)
-                if then is not None and on in line:
-                    then.set()
+                hear(line)
             status = process.wait()
         finally:
             timer.cancel()
@@ -216,15 +240,7 @@ def _train_through_a_preemption(stage: Stage) -> str:
         *PACE,
         "train.py",
     )
-    reached = threading.Event()
-
-    def preempt() -> None:
-        if reached.wait(STEP_TIMEOUT_S):
-            stage.type("sim", "preempt", f"{SLICE}-1")
-
-    helper = threading.Thread(target=preempt, daemon=True)
-    helper.start()
-    output = stage.watch(stage.start(*words), words, on=PREEMPT_AFTER, then=reached)
+    output = stage.type_beside(words, PREEMPT_AFTER, ("sim", "preempt", f"{SLICE}-1"))
     if "resumed from step" not in output:
         raise TpuctlError(
             "the run was over before its preemption", hint="try again while this machine is quiet"

@@ -93,6 +93,8 @@ def parse_body(request: Request) -> Json:
         body = json.loads(request.body, parse_constant=_no_constant) if request.body else {}
     except (ValueError, RecursionError) as error:
         raise ApiError(Code.INVALID_ARGUMENT, f"Invalid JSON payload received. {error}") from error
+    if body is None:  # as Go's library sends what it leaves empty
+        return {}
     if not isinstance(body, dict):
         text = 'Invalid JSON payload received. Unknown name "": Root element must be a message.'
         raise ApiError(Code.INVALID_ARGUMENT, text)

@@ -276,6 +276,9 @@ class Worker:
             "TPUCTL_SIM_HOST": f"{self.spec.node_key}/{self.spec.worker}",
             # All hosts have the network of this machine: one port for each run's workers would be one for all.
             "TPUCTL_COORDINATOR_PORT": "0",
+            # This machine's programs, and its lock on chips, are none of the hosts'.
+            "TPUCTL_HOST_MARK": f"{self.place.world_id}/{self.spec.node_key}/{self.spec.worker}",
+            "TPUCTL_CHIP_LOCK": str(self.place.tmp / "libtpu_lockfile"),
             # The kernel's is this machine's, which does not boot with its hosts.
             "TPUCTL_BOOT_ID": self._boot_id,
             "GCE_METADATA_HOST": metadata,
