@@ -129,8 +129,28 @@ def test_a_command_that_fails_everywhere_says_so_once_and_names_every_worker(ses
 def test_a_command_that_has_to_know_which_slice_says_how_it_takes_the_name(session):
     run = session.type("run", "--no-checkpoint", "--", "true", status=2)
     assert "which slice? you have big, small" in run.stderr
-    assert "hint: --on big" in run.stderr
-    assert "give its name, as big" in session.type("exec", "--", "true", status=2).stderr
+    assert "hint: --on NAME with one of these names" in run.stderr
+    assert "add one of these names" in session.type("exec", "--", "true", status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("exec hostname", "hint: tpuctl exec -- hostname"),
+        ("exec --group hostname", "hint: tpuctl exec --group -- hostname"),
+        ("exec big", "hint: tpuctl exec big -- hostname"),
+        ("up v4-8 --name mine", "tpuctl up v4-8 NAME"),
+        ("up v6e-8 mine", "into tpuctl.yaml here"),
+        ("run ../elsewhere/train.py --on big --no-checkpoint", "start from a directory that holds both"),
+        ("run left_out.py --on big --no-checkpoint", ".tpuctlignore names stays here"),
+    ],
+)
+def test_what_is_typed_nearly_right_gets_a_hint_that_leads(session, typed, hint):
+    (session.root / "elsewhere").mkdir(exist_ok=True)
+    (session.root / "elsewhere/train.py").touch()
+    (session.work / "left_out.py").touch()
+    (session.work / ".tpuctlignore").write_text("left_out.py\n")
+    assert hint in session.type(*typed.split(), status=2).stderr
 
 
 def test_a_slice_in_the_place_of_a_script_is_told_from_a_file_that_is_not_there(session):

@@ -36,7 +36,7 @@ def test_an_empty_project_exits_0_and_a_receipt_proves_it(session):
     assert receipt["read_at"].endswith("Z")
     again = session.type("bill", "--receipt", "proof.yaml", status=2)
     assert "the file exists" in again.stderr
-    session.type("bill", "--receipt", "proof.txt", status=2)
+    session.type("bill", "-o", "proof.txt", status=2)
 
 
 def test_what_is_to_be_paid_exits_1_with_its_price(session, rest):

@@ -110,7 +110,8 @@ def test_following_one_worker_shows_that_worker_alone_and_keeps_all(session, lon
 
 
 def test_the_question_before_a_slice_goes_names_the_runs_that_go_with_it(session, long):
-    status, shown = at_a_terminal(session, "down", "big", until=lambda text: "[y/N]" in text, then=b"n\n")
+    status, shown = at_a_terminal(session, "down", "big", until=lambda text: "[y/N]" in text, then=b"q\nn\n")
+    assert "error: 'q' is no answer: type y or n (usage)" in shown
     assert status == 130
     assert "and stop run long?" in " ".join(shown.split())
     assert "stop run" not in session.type("down", "one", status=2).stderr

@@ -71,6 +71,18 @@ def test_prices_are_those_of_the_zone_that_was_named(session):
 
 def test_a_grant_that_takes_the_place_of_another_or_is_over_is_told(session):
     (session.work / "letter").write_text("64 spot Cloud TPU v6e chips in zone us-east1-d\n")
+    letter = (session.work / "letter").read_text()
+    (session.work / "letter").write_text(f"{letter}Free of charge for 30 days.\n")
+    done = session.type("grant", "import", "letter")
+    assert "counted from today" in done.stderr
+    assert "THEN keep: slices go on after the last day and cost money" in done.stderr
+    shown = {row["zone"]: row for row in session.json("grant", "show")}
+    assert shown["us-east1-d"]["ends"] is not None
+    refused = session.type("up", "v6e-8", "--spot", "--zone", "europe-west4-a", status=2).stderr
+    assert "hint: --zone us-east1-d, where a grant covers it; or add --pay" in refused
+    refused = session.type("up", "v6e-8", "--on-demand", "--zone", "europe-west4-a", status=2).stderr
+    assert "hint: --spot --zone us-east1-d, where a grant covers it" in refused
+    (session.work / "letter").write_text(letter)
     session.type("grant", "import", "letter", "--ends", "2999-01-01")
     done = session.type("grant", "import", "letter", "--ends", "2020-01-01")
     assert "replaces 64 spot v6e chips in us-east1-d, until 2999-01-01" in done.stderr

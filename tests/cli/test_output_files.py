@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 WRITERS = {
     "report": ("report", "one", "-o"),
-    "bundle": ("manifest", "export", "one", "--to"),
+    "bundle": ("manifest", "export", "one", "-o"),
     "slsa": ("manifest", "export", "one", "--as", "slsa", "--to"),
     "mlflow": ("manifest", "export", "one", "--as", "mlflow", "--to"),
     "rocrate": ("manifest", "export", "one", "--as", "rocrate", "--to"),

@@ -10,9 +10,11 @@ import pytest
 
 from tpuctl.cli.commands.bill import COLUMNS as BILL
 from tpuctl.cli.commands.capacity import CAPACITY
+from tpuctl.cli.commands.env import LISTED as ENVIRONMENTS
 from tpuctl.cli.commands.ls import FLEET
 from tpuctl.cli.commands.quota import HOLDERS
 from tpuctl.cli.commands.runs import RUNS
+from tpuctl.cli.commands.types import COLUMNS as TYPES
 from tpuctl.cli.console import Column, Console, cell, render_table, wants_colour
 from tpuctl.cli.live import LineFolder, Renderer, squeeze
 from tpuctl.cli.wrapping import hint_lines, wrap
@@ -79,7 +81,7 @@ WORDS = tuple(f"{word}{number}" for number in range(9) for word in ("us-central2
 
 
 @pytest.mark.parametrize("width", [40, 74, 80, 120])
-@pytest.mark.parametrize("columns", [FLEET, CAPACITY, RUNS[:-1], HOLDERS, BILL])
+@pytest.mark.parametrize("columns", [FLEET, CAPACITY, HOLDERS])
 def test_a_narrow_table_loses_nothing_and_is_never_wider_than_it_may_be(
     width: int, columns: tuple[Column, ...]
 ) -> None:
@@ -89,6 +91,44 @@ def test_a_narrow_table_loses_nothing_and_is_never_wider_than_it_may_be(
         assert max(map(len, lines)) <= width
     letters = sorted("".join(line.replace(" ", "") for line in lines))
     assert letters == sorted("".join([*row.values(), *(c.title for c in columns)]).replace(" ", ""))
+
+
+RUN_ROW = {
+    **{"id": "r261125-222221-u8w0", "slice": "big", "state": "succeeded", "attempts": "12, 11 lost"},
+    **{"goodput": "87%", "cost": "$1234.56", "created": "2026-11-25 22:22", "command": "python3 train.py " * 9},
+}
+BILL_ROW = {
+    **{"kind": "node", "name": "a-long-name-3", "location": "southamerica-west1-a", "user": "ada"},
+    **{"payer": "you", "hour": "123.6480", "month": "90263.04", "detail": "v5litepod-16 on-demand READY"},
+}
+TYPE_ROW = {"name": "v6e-256", "chips": 256, "hosts": 64, "topology": "16x16", "spot": "from 139.26"}
+ENV_ROW = {
+    **{"name": "jax-tpu-0-10", "backend": "torch_xla", "python": "3.11 3.12 3.13 3.14", "lock": "none"},
+    **{"packages": "jax==0.10.2 jaxlib==0.10.2 libtpu==0.0.42.1", "origin": "jax-tpu-0-10.yaml of tpuctl"},
+}
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "seen"),
+    [
+        (RUNS, RUN_ROW, ("r261125-222221-u8w0", "succeeded", "python3 train")),
+        (BILL, BILL_ROW, ("a-long-name-3", "southamerica-west1-a", "123.6480", "v5lite")),
+        (TYPES, {**TYPE_ROW, "zones": "us-central1-b us-east1-d " * 5}, ("from 139.26", "us-central1-b")),
+        (ENVIRONMENTS, ENV_ROW, ("jax-tpu-0-10", "torch_xla", "jax==0.10.2", "none")),
+    ],
+    ids=["runs", "bill", "types", "env"],
+)
+@pytest.mark.parametrize("label", ["", "[sim] "])
+def test_a_row_takes_one_line_of_80_characters(
+    columns: tuple[Column, ...], row: dict[str, object], seen: tuple[str, ...], label: str
+) -> None:
+    lines = render_table([row], columns, width=80 - len(label))
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 80 - len(label)
+    assert all(text in lines[1] for text in seen)
+    wide = render_table([row], columns, width=10_000)
+    assert len(wide) == 2
+    assert all(str(value).strip() in wide[1] for value in row.values())
 
 
 def test_what_may_be_very_long_is_cut_after_some_lines() -> None:

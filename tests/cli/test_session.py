@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 
@@ -95,6 +96,24 @@ def test_a_run_is_listed_logged_and_described(session: Session) -> None:
     manifest = json.loads(session.type("manifest", "hello", "--json").stdout)
     assert manifest["command"]["argv"] == ["echo", "hello"]
     assert [len(each["hosts"]) for each in manifest["attempts"]] == [2]
+    shown = session.type("status", "hello").stdout
+    assert shown.partition(" ago")[0] == session.type("runs", "hello").stdout.partition(" ago")[0]
+    assert "type next  `tpuctl logs hello`" in shown
+    assert re.search(r"^ +0-1 +exit 0 +hello$", shown, re.MULTILINE)
+    facts = session.json("status", "hello")
+    assert (facts["id"], facts["slice"], facts["slice_state"]) == ("hello", "big", "ready")
+    assert [row["last_line"] for row in facts["workers"]] == ["hello", "hello"]
+    assert facts.items() >= row.items()
+
+
+def test_status_of_a_name_that_is_slice_and_run_is_the_slice(session: Session) -> None:
+    session.type("run", "--no-checkpoint", "--name", "big", "--on", "big", "--", "true")
+    assert session.json("status", "big")["type"] == "v4-16"
+    assert session.json("runs", "big")["state"] == "succeeded"
+    done = session.type("status", "helo", status=5)
+    assert "no slice or run called helo" in done.stderr
+    done = session.type("runs", "big", "--csv", status=2)
+    assert "--csv is for the list" in done.stderr
 
 
 def test_a_failing_run_ends_with_its_workers_and_exit_one(session: Session) -> None:

@@ -213,6 +213,12 @@ def test_who_leaves_a_slice_to_nobody_is_told(session: Session, spool: Spool) ->
     session.type("resume")
     session.type("watch", "install", "--yes")
     session.type("watch", "uninstall")
+    session.type("watch", "install", "--yes")
+    told = session.type(*run, "watched-soon", "--", "true").stderr
+    assert "run watched-soon: the watchdog is installed" in told
+    assert "watch install" not in told
+    session.type("attach", "watched-soon")
+    session.type("watch", "uninstall")
     told = session.type(*run, "unwatched", "--", "true").stderr
     assert "run unwatched will not be restored after a preemption: no watchdog has made a pass yet" in told
     session.type("attach", "unwatched")

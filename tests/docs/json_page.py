@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "reference" / "json.md"
 COMMANDS = (
     ("ls", "slices and all other TPUs of the project"),
     ("status big", "one slice"),
+    ("status hello", "one run; `tpuctl runs RUN --json` is the same"),
     ("why big", "decisions, oldest first"),
     ("runs", "runs, newest first"),
     ("manifest show hello", "the manifest of a run"),

@@ -129,7 +129,7 @@ def test_hosts_that_are_gone_are_named_and_get_the_environment_again(session: Se
     (hint,) = drift(session, "answer", "worker 0 has ", "worker 1 has ")
     assert hint.startswith("tpuctl up big ")
     mend(session, [hint])
-    mend(session, drift(session, "environment, hugepages", "worker 0-1 has not installed"))
+    mend(session, drift(session, "environment, hugepages", "not installed on worker 0-1"))
     session.type(*VERIFY)
 
 

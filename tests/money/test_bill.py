@@ -113,6 +113,7 @@ def test_no_grant_covers_what_is_not_a_tpu(asset, per_hour):
     "asset",
     [
         CloudResource(ResourceKind.BUCKET, "b", "us", "STANDARD", "empty", size_gib=0.0),
+        CloudResource(ResourceKind.BUCKET, "store", "us", "STANDARD", size_gib=0.3),
         CloudResource(ResourceKind.ADDRESS, "a", "us-central2", "INTERNAL", "RESERVED"),
     ],
     ids=lambda asset: asset.kind,

@@ -58,6 +58,23 @@ def test_an_end_date_comes_from_a_sentence_about_an_end(sentence, ends):
     assert line.ends == ends
 
 
+@pytest.mark.parametrize(
+    ("sentence", "ends"),
+    [
+        ("You may use these for 30 days.", "2027-01-30"),
+        ("Free of charge for a period of 90 days.", "2027-03-31"),
+        ("for 30\n> days", "2027-01-30"),
+        ("Yours for 30 days, until February 2, 2027.", "2027-02-02"),
+        ("for 0 days", None),
+        ("Answer within 30 days.", None),
+    ],
+)
+def test_a_number_of_days_is_counted_from_the_import(sentence, ends):
+    text = f"64 spot Cloud TPU v6e chips in zone us-east1-d\n{sentence}"
+    (line,) = parse_trc_letter(text, today=date(2027, 1, 1))
+    assert line.ends == ends
+
+
 def coverage(name, zone, tier, used=0, now=NOON):
     return check_coverage(to_grants(parse_trc_letter(LETTER)), CATALOG.get(name), zone, tier, used, now)
 

@@ -38,7 +38,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("up", "Bring a slice up and wait until every host answers."),
         Entry("run", "Run a script, module or command on every worker."),
         Entry("ls", "List the slices and all other TPUs of the project."),
-        Entry("status", "Show one slice in full."),
+        Entry("status", "Show one slice or run in full."),
         Entry("logs", "Print the output of a run."),
         Entry("exec", "Run one command on the workers of a slice.", target="exec_"),
         Entry("ssh", "Open a shell on one worker."),
@@ -46,7 +46,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("down", "Delete slices, and wait until nothing is left in the cloud."),
     ),
     "Runs": (
-        Entry("runs", "List runs, newest first."),
+        Entry("runs", "List runs, newest first, or show one."),
         Entry("attach", "Follow a run that was started earlier."),
         Entry("stop", "Stop a run."),
         Entry("stacks", "Show what the processes of a run are doing."),
@@ -55,7 +55,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("report", "Write a page about a run: what happened, what it cost."),
         Entry("lint", "Find what a program does that TPUs punish."),
         Entry("rerun", "Do a run again, from its manifest."),
-        Entry("keep", "Keep the disks of a run."),
+        Entry("keep", "Keep the logs and disks of a run."),
     ),
     "Slices": (
         Entry("why", "Show the decisions about a slice or run, and their reasons."),

@@ -7,6 +7,12 @@ import typer
 from tpuctl.cli.context import AppContext
 from tpuctl.errors import InterruptedByUserError, UsageError
 
+_ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "": False}
+
+
+def _answer(question: str) -> str:
+    return str(typer.prompt(question, default="", show_default=False, err=True)).strip().lower()
+
 
 def confirm(context: AppContext, question: str, *, yes: bool) -> None:
     """Asks on a terminal; without one, refuses unless --yes was given."""
@@ -14,7 +20,9 @@ def confirm(context: AppContext, question: str, *, yes: bool) -> None:
         return
     if context.console.json_mode or not context.console.interactive:
         raise UsageError(f"no terminal to ask on: {question}", hint="add --yes")
-    if not typer.confirm(f"{context.console.mark}{question}", err=True):
+    while (said := _answer(f"{context.console.mark}{question} [y/N]")) not in _ANSWERS:
+        typer.echo(f"error: {said!r} is no answer: type y or n (usage)", err=True)
+    if not _ANSWERS[said]:
         raise InterruptedByUserError("declined; nothing was changed")
 
 

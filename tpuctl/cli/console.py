@@ -22,6 +22,8 @@ MIN_ROOM = 24
 """A last column with less room than this is written beneath its row where it does not fit."""
 BENEATH = 4
 MIN_COLUMN = 6
+LEAST_CUT = 16
+"""So much of a text that is cut to one line is worth more than a column that may be left out."""
 
 _COLOURS: Mapping[str, str] = {
     **dict.fromkeys(("ready", "READY", "ACTIVE", "succeeded", "done", "ok"), "32"),
@@ -39,7 +41,8 @@ class Column(Struct, frozen=True):
 
     The highest `give` is made narrow first; what does not fit goes on in the next line. `most`: cut after so
     many lines, for what may be very long. `whole`: for words, such as a zone, that are broken last; where the
-    table is too wide, such a column with a `give` goes beneath each row, behind its title.
+    table is too wide, such a column with a `give` goes beneath each row, behind its title. `drop`: where rows
+    would not fit on one line each, such columns are left out, the highest first: `--json` has them.
     """
 
     key: str
@@ -48,6 +51,7 @@ class Column(Struct, frozen=True):
     give: int = 0
     most: int | None = None
     whole: bool = False
+    drop: int = 0
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
@@ -96,6 +100,7 @@ def render_table(
         len(columns) > 1
         and columns[-1].give > 0
         and not columns[-1].whole
+        and columns[-1].most != 1
         and widths[-1] < min(longest, MIN_ROOM)
     )
     if beneath:
@@ -114,9 +119,18 @@ def render_table(
 
 
 def _kept(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
-    """Which columns stand side by side: whole ones leave, the highest `give` first, until the rest has room."""
+    """Which columns stand side by side: those that may be dropped leave until each row has room on one line,
+    then whole ones, the highest `give` first, until the rest has room."""
     kept = list(range(len(columns)))
-    movable = [i for i in kept if columns[i].whole and columns[i].give]
+
+    def one_line(index: int) -> int:
+        full = max(map(cell_len, stacks[index]))
+        return min(full, LEAST_CUT) if columns[index].most == 1 else full
+
+    for index in sorted((i for i in kept if columns[i].drop), key=lambda i: -columns[i].drop):
+        if _total([one_line(i) for i in kept]) > width:
+            kept.remove(index)
+    movable = [i for i in kept if columns[i].whole and columns[i].give and not columns[i].drop]
     leaving = sorted(movable, key=lambda i: columns[i].give)
 
     def least(index: int) -> int:
@@ -128,8 +142,9 @@ def _kept(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int
 
 
 def _note(texts: Sequence[str], columns: Sequence[Column], kept: Sequence[int]) -> str:
-    """The cells of a row that are not among the `kept` columns, with their titles."""
-    rest = [f"{columns[i].title} {text}" for i, text in enumerate(texts) if i not in kept and text != "-"]
+    """The cells of a row that are not among the `kept` columns and not dropped, with their titles."""
+    moved = (i for i, column in enumerate(columns) if i not in kept and not column.drop)
+    rest = [f"{columns[i].title} {texts[i]}" for i in moved if texts[i] != "-"]
     return GAP.join(rest)
 
 
@@ -148,6 +163,8 @@ def _row_lines(
 
 
 def _cell_lines(text: str, column: Column, width: int) -> list[str]:
+    if column.most == 1:
+        return [text if cell_len(text) <= width else cut(text, width - 1) + "…"]
     lines = wrap(text, width)
     if column.most is not None and len(lines) > column.most:
         lines = lines[: column.most]
@@ -159,6 +176,7 @@ def _fit(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int)
     """Columns are made narrower until the table fits: first to their longest word, then as far as it takes."""
     widths = [max(map(cell_len, stack)) for stack in stacks]
     words = [max(longest_word(text) for text in stack) for stack in stacks]
+    words = [min(word, LEAST_CUT) if columns[i].most == 1 else word for i, word in enumerate(words)]
     unbroken = [widths[i] if columns[i].whole else word for i, word in enumerate(words)]
     for floors in (unbroken, [MIN_COLUMN] * len(columns)):
         for index in sorted(range(len(stacks)), key=lambda i: -columns[i].give):

@@ -178,6 +178,7 @@ _PROGRAMS = {
 
 _NOT_NEEDED = {
     "tpuctl cp": (frozenset({"-r", "-R", "-a", "--recursive", "--archive"}), "directories are copied whole"),
+    "tpuctl up": (frozenset({"--name"}), "the name is the second word, as in `tpuctl up v4-8 NAME`"),
     "tpuctl logs": (frozenset({"-n", "--lines", "--tail"}), "`tpuctl logs RUN | tail` has the last lines"),
 }
 """Options of other tools that people type, and why there is none here."""

@@ -11,6 +11,9 @@ from tpuctl.cli.invocation import Invocation
 from tpuctl.errors import TpuctlError
 from tpuctl.model.records import RunRecord
 
+FIRST_PASS_S = 150.0
+"""After so long a watchdog that was installed has made its first pass, or something is in its way."""
+
 
 def follow_or_leave(
     context: AppContext, shared: Invocation, record: RunRecord, *, detach: bool, timeout: float | None
@@ -61,12 +64,29 @@ def goes_on(run_id: str) -> str:
 def warn_if_unwatched(context: AppContext, what: str, *, detached: bool) -> None:
     """Says aloud when `what` would not come back after a preemption."""
     from tpuctl.watch.cycle import why_unwatched
+    from tpuctl.watch.heartbeat import INSTALL_HINT
 
     unwatched = why_unwatched(context)
     if unwatched is not None:
         why, hint = unwatched
+        age = _installed_for(context) if hint == INSTALL_HINT else None
+        if age is not None and age < FIRST_PASS_S:
+            context.console.say(
+                f"{what}: the watchdog is installed; `tpuctl watch status` shows its first pass"
+            )
+            return
+        if age is not None:
+            hint = "tpuctl watch status"
         when = "after a preemption" if detached else "once this terminal is closed"
         context.console.alarm(f"{what} will not be restored {when}: {why}", hint)
+
+
+def _installed_for(context: AppContext) -> float | None:
+    """For how many seconds a watchdog has been installed on this machine; None where none is."""
+    from tpuctl.watch.install.installer import installed_at
+
+    at = installed_at(context.config)
+    return None if at is None else context.clock.now() - at
 
 
 def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:

@@ -53,7 +53,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "apply": ("tpuctl diff", "tpuctl apply", "tpuctl apply --file lab.yaml --prune"),
     "capacity": ("tpuctl capacity v4-32", "tpuctl capacity --plot capacity.svg"),
     "quota": ("tpuctl quota --zone us-central2-b",),
-    "bill": ("tpuctl bill", "tpuctl bill --receipt proof.yaml"),
+    "bill": ("tpuctl bill", "tpuctl bill -o proof.yaml"),
     "manifest show": (
         "tpuctl manifest show RUN",
         "tpuctl manifest show RUN --attempt 1",
@@ -61,7 +61,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "manifest diff": ("tpuctl manifest diff RUN OTHER",),
     "manifest verify": ("tpuctl manifest verify RUN",),
-    "manifest export": ("tpuctl manifest export RUN --to run.tar", "tpuctl manifest export RUN --as slsa"),
+    "manifest export": ("tpuctl manifest export RUN -o run.tar", "tpuctl manifest export RUN --as slsa"),
     "rerun": (
         "tpuctl rerun RUN --dry-run",
         "tpuctl rerun RUN --on v6e-16 --pay",

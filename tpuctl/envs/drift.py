@@ -20,6 +20,7 @@ DISK_MIN_BYTES = 1 << 30
 """Free for logs and what a run writes beside its checkpoints."""
 NONE = "none"
 INSTALLED = "as installed"
+NOT_INSTALLED = "not installed"
 ENVIRONMENT, FILES, VARIABLES, CHIPS, HOLDERS, DISK, CLOCK, HUGEPAGES = (
     "environment",
     "files",
@@ -60,10 +61,14 @@ class Difference:
     @property
     def said(self) -> str:
         """For a person, in one line."""
-        parts = [
-            f"worker {fold_workers(list(workers))} has {value}" for value, workers in sorted(self.found.items())
-        ]
-        return f"{self.column}: {'; '.join(parts)}, not {self.expected}"
+        parts = [_has(value, workers) for value, workers in sorted(self.found.items())]
+        wanted = "" if set(self.found) == {NOT_INSTALLED} else f", not {self.expected}"
+        return f"{self.column}: {'; '.join(parts)}{wanted}"
+
+
+def _has(value: str, workers: Sequence[int]) -> str:
+    where = f"worker {fold_workers(list(workers))}"
+    return f"{value} on {where}" if value == NOT_INSTALLED else f"{where} has {value}"
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def host_row(pinned: PinnedEnvironment, facts: Facts, skew_s: float, kind: Envir
     minor = kind.minor(facts)
     key = environment_key(pinned, minor) if minor is not None else ""
     found = find_environment(facts, key)
-    row[ENVIRONMENT] = "installed" if found is not None and found.mark is not None else "not installed"
+    row[ENVIRONMENT] = "installed" if found is not None and found.mark is not None else NOT_INSTALLED
     if found is not None and found.mark is not None:
         changed = list(found.changed)
         more = f" and {len(changed) - SHOWN_FILES} more" if len(changed) > SHOWN_FILES else ""

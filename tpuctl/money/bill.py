@@ -24,8 +24,11 @@ from tpuctl.model.cloud import (
     ResourceKind,
     Tier,
 )
-from tpuctl.model.prices import OtherPrices, price_per_hour
+from tpuctl.model.prices import HOURS_PER_MONTH, OtherPrices, price_per_hour
 from tpuctl.money.grants import Grant, check_coverage, same_pool
+
+CENT = 0.01
+"""A bucket that costs less per month than this, such as that of a small store, is no bill to be paid."""
 
 
 class Payer(StrEnum):
@@ -181,14 +184,17 @@ class _Meter:
 def _asset_cost(asset: CloudResource, prices: OtherPrices) -> tuple[Payer, float | None, str]:
     if asset.kind is ResourceKind.BUCKET and asset.state == "empty":
         return Payer.NOBODY, 0.0, "empty, old versions included"
+    price = prices.per_hour(asset)
+    if asset.kind is ResourceKind.BUCKET and price is not None and price * HOURS_PER_MONTH < CENT:
+        return Payer.NOBODY, price, "less than a cent per month"
     if asset.kind is ResourceKind.ADDRESS and asset.type == "INTERNAL":
         return Payer.NOBODY, 0.0, "internal addresses cost nothing"
     if asset.kind is ResourceKind.INSTANCE:
         return Payer.YOU, None, "billed while it runs; its disks and addresses always"
     if asset.kind is ResourceKind.DISK:
         use = f"used by {counted(len(asset.used_by), 'machine')}" if asset.used_by else "used by nobody"
-        return Payer.YOU, prices.per_hour(asset), f"billed by its size until it is deleted; {use}"
-    return Payer.YOU, prices.per_hour(asset), "billed until it is deleted"
+        return Payer.YOU, price, f"billed by its size until it is deleted; {use}"
+    return Payer.YOU, price, "billed until it is deleted"
 
 
 def _asset_detail(asset: CloudResource) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError, NotCoveredError, TransientError
@@ -28,13 +29,17 @@ class Quote(Struct, frozen=True):
     line: str
     coverage: Coverage
     cost: str
+    elsewhere: str = ""
+    """How the same would be covered by another grant, as flags."""
 
     def check(self, *, pay: bool) -> None:
         """Raises NotCoveredError unless a grant covers the slice or the user agreed to pay."""
         if not (self.coverage.covered or pay):
+            granted = f"{self.elsewhere}, where a grant covers it; or " if self.elsewhere else ""
+            other = "" if self.elsewhere else ", or tpuctl grant import LETTER"
             raise NotCoveredError(
                 f"{self.line}; not covered: {self.coverage.reason}",
-                hint="add --pay to pay for it, or tpuctl grant import LETTER",
+                hint=f"{granted}add --pay to pay for it{other}",
             )
 
 
@@ -79,7 +84,26 @@ def quote(
     kind = found.name if spec.slices == 1 else f"{spec.slices} x {found.name}"
     what = f"{name}:" if kind == name else f"{name}: {kind},"
     line = f"{what} {hosts}, {counted(found.chips, 'chip')}, {spec.zone}, {spec.tier}, {paid}"
-    return Quote(line, coverage, cost)
+    if coverage.covered:
+        return Quote(line, coverage, cost)
+
+    def covers(grant: Grant) -> bool:
+        there = replace(spec, zone=grant.zone, tier=grant.tier)
+        chips = chips_in_use(records, catalog, name, there, beside)
+        now = services.store.now()
+        return check_coverage(grants, found, there.zone, there.tier, chips, now).covered
+
+    return Quote(line, coverage, cost, _where_granted(filter(covers, grants), found.zones, spec))
+
+
+def _where_granted(covering: Iterable[Grant], zones: Sequence[str], spec: SliceSpec) -> str:
+    """The flags with which the first of the grants that cover a slice elsewhere does; of its tier if there is
+    one."""
+    there = [each for each in covering if each.zone in zones]
+    for grant in sorted(there, key=lambda each: not same_pool(each.tier, spec.tier)):
+        tier = "" if same_pool(grant.tier, spec.tier) else f"--{grant.tier} "
+        return f"{tier}--zone {grant.zone}"
+    return ""
 
 
 def chips_in_use(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from msgspec import Struct
@@ -40,6 +40,8 @@ _MONTHS: Mapping[str, int] = {
     )
 }
 _ENDING = re.compile(r"\b(?:until|through|ends?|ending|expires?|expiring|valid to|end date)\b", re.IGNORECASE)
+_FOR_DAYS = re.compile(r"\bfor\s+(?:a\s+period\s+of\s+)?([0-9]{1,4})[\s-]+days?\b", re.IGNORECASE)
+"""Letters that give no date: `free access ... for 30 days`."""
 _ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 _MONTH_FIRST = re.compile(r"\b([A-Z][a-z]{2,8})\.?\s+(\d{1,2})(?:st|nd|rd|th)?,?\s+(\d{4})\b")
 _DAY_FIRST = re.compile(r"\b(\d{1,2})(?:st|nd|rd|th)?\s+([A-Z][a-z]{2,8})\.?,?\s+(\d{4})\b")
@@ -93,13 +95,19 @@ class Coverage(Struct, frozen=True):
     reason: str
 
 
-def parse_trc_letter(text: str, types: Mapping[str, AcceleratorType] | None = None) -> tuple[GrantLine, ...]:
-    """Every grant line anywhere in a pasted letter, quoted and wrapped ones too, in order.
+def parse_trc_letter(
+    text: str, types: Mapping[str, AcceleratorType] | None = None, today: date | None = None
+) -> tuple[GrantLine, ...]:
+    """Every grant line anywhere in a pasted letter, quoted and wrapped ones too, in order. With `today` a
+    number of days is an end, too, counted from then.
 
     `types` say how many chips the devices of older letters have; without them such lines are left out.
     """
     flat = _flat(text)
     ends = _find_end(text)
+    days = days_granted(text)
+    if ends is None and days is not None and today is not None:
+        ends = today + timedelta(days=days - 1)
     last = ends.isoformat() if ends else None
     found = [(match.start(), _line(match, 1, match["generation"], last)) for match in _LINE.finditer(flat)]
     for match in _DEVICES.finditer(flat):
@@ -107,6 +115,12 @@ def parse_trc_letter(text: str, types: Mapping[str, AcceleratorType] | None = No
         if device is not None:
             found.append((match.start(), _line(match, device.chips, device.generation, last)))
     return tuple(dict.fromkeys(line for _, line in sorted(found, key=lambda each: each[0])))
+
+
+def days_granted(text: str) -> int | None:
+    """For how many days a letter grants, where it gives no last day."""
+    found = _FOR_DAYS.search(_flat(text))
+    return int(found[1]) if found and int(found[1]) and _find_end(text) is None else None
 
 
 def unread_lines(text: str, types: Mapping[str, AcceleratorType]) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def _code(manifest: RunManifest, there: Available) -> Iterable[Change]:
     if code.dirty:
         said += " with uncommitted changes"
     if there.code_problem:
-        hint = "use the store in which it ran, or a bundle: tpuctl manifest export RUN --as bundle --to FILE"
+        hint = "use the store in which it ran, or a bundle: tpuctl manifest export RUN --as bundle -o FILE"
         yield Change(Fate.MISSING, "code", there.code_problem, hint)
     else:
         yield Change(Fate.KEPT, "code", said)

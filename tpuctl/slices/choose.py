@@ -31,5 +31,7 @@ def _only_slice(services: Services, flag: str) -> SliceRecord:
     names = ", ".join(record.name for record in mine)
     raise UsageError(
         f"which slice? you have {names}" if mine else "you have no slice",
-        hint=f"{flag or 'give its name, as'} {mine[0].name}" if mine else "tpuctl up ACCELERATOR --spot",
+        hint=f"{f'{flag} NAME with' if flag else 'add'} one of these names"
+        if mine
+        else "tpuctl up ACCELERATOR --spot",
     )

@@ -65,7 +65,7 @@ def get_slice(services: Services, name: str) -> Versioned[SliceRecord]:
         records, _ = readable_slices(services)
         near = suggest(name, [record.name for record in records])
         hint = f"did you mean {near}? `tpuctl ls` lists them" if near else "tpuctl ls"
-        raise NotFoundError(f"no slice called {name} (known: {_known(records)})", hint=hint)
+        raise NotFoundError(f"no slice called {name} (known: {known_names(records)})", hint=hint)
     return stored
 
 
@@ -73,7 +73,7 @@ MAX_KNOWN = 8
 """So many names are said in an error."""
 
 
-def _known(records: Sequence[SliceRecord]) -> str:
+def known_names(records: Sequence[SliceRecord]) -> str:
     """The names of slices that are not gone; the first of them, if they are many."""
     names = [record.name for record in records if record.state is not SliceState.GONE]
     return ", ".join(names[:MAX_KNOWN] + ["…"] * (len(names) > MAX_KNOWN)) or "none"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
+import shlex
 import stat
 import subprocess
 from collections.abc import Iterable
@@ -186,9 +187,15 @@ def _ignores(pattern: str, name: str) -> bool:
 def _check_entry(base: Path, root: Path, entry: str, names: list[str]) -> None:
     path = Path(os.path.normpath(root / entry))
     if not path.is_relative_to(base) or path.relative_to(base).as_posix() not in names:
+        if not path.is_relative_to(base):
+            raise UsageError(
+                f"{entry!r} is outside of {base}, which is all that goes to the hosts",
+                hint="copy it here, or start from a directory that holds both",
+            )
+        by_git = f"git check-ignore -v {shlex.quote(entry)}"
         raise UsageError(
-            f"{entry!r} would not be part of the code bundle: it is ignored or outside of {base}",
-            hint=f"git check-ignore -v {entry}",
+            f"{entry!r} would not be part of the code bundle: it is ignored in {base}",
+            hint=by_git if _git_top(base) is not None else f"what {base / IGNORE_FILE} names stays here",
         )
 
 

@@ -307,7 +307,7 @@ def run_rows(services: Services, group: str | None = None, tags: Sequence[str] =
     of now while it goes on."""
     readable, damaged = readable_runs(services)
     runs = newest_first(readable, services.store.now())
-    rows = [_run_row(services, run) for run in runs if is_listed(run, group, tags)]
+    rows = [run_row(services, run) for run in runs if is_listed(run, group, tags)]
     return [*rows, *(_damaged_run(error) for error in damaged if group is None and not tags)]
 
 
@@ -327,7 +327,8 @@ def _damaged_run(error: DamagedRecordError) -> dict[str, Any]:
     }
 
 
-def _run_row(services: Services, run: RunRecord) -> dict[str, Any]:
+def run_row(services: Services, run: RunRecord) -> dict[str, Any]:
+    """How a run stands and what it came to, with the keys `RUN_KEYS`."""
     stored = None if run.state.final else find_slice(services, run.slice_name)
     spent = run.totals if run.state.final else current_totals(services, run, stored.record if stored else None)
     spent = spent or RunTotals()

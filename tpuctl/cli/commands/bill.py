@@ -23,11 +23,11 @@ COLUMNS = (
     Column("kind", "WHAT"),
     Column("name", "NAME", give=2),
     Column("location", "LOCATION", whole=True),
-    Column("user", "USER", give=3),
+    Column("user", "USER", give=3, drop=2),
     Column("payer", "PAYS"),
     Column("hour", "$/HOUR", right=True),
-    Column("month", "$/MONTH", right=True),
-    Column("detail", "DETAIL", give=4),
+    Column("month", "$/MONTH", right=True, drop=1),
+    Column("detail", "DETAIL", give=4, most=1),
 )
 
 
@@ -36,7 +36,11 @@ def bill(
     receipt: Annotated[
         str | None,
         typer.Option(
-            "--receipt", metavar="FILE", help="Also write what was read, when and by whom (.yaml or .json)."
+            "--output",
+            "-o",
+            "--receipt",
+            metavar="FILE",
+            help="Also write a receipt: what was read, when and by whom (.yaml or .json).",
         ),
     ] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
@@ -142,8 +146,8 @@ def _check_receipt(name: str) -> Path:
 
     path = Path(name)
     if path.suffix not in (".yaml", ".yml", ".json"):
-        raise UsageError(f"--receipt {name}: the name must end in .yaml or .json", hint="--receipt bill.yaml")
-    return check_output(path, "--receipt", kind="receipt", overwrite=None)
+        raise UsageError(f"-o {name}: the name must end in .yaml or .json", hint="-o bill.yaml")
+    return check_output(path, "-o", kind="receipt", overwrite=None)
 
 
 def _write_new(path: Path, data: dict[str, Any]) -> None:
@@ -157,4 +161,4 @@ def _write_new(path: Path, data: dict[str, Any]) -> None:
         import yaml
 
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    write_output_text(path, "--receipt", text, fresh=True)
+    write_output_text(path, "-o", text, fresh=True)

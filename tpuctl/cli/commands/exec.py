@@ -70,7 +70,7 @@ def exec_(
     shared = invocation(ctx)
     before, argv = split_words(shared, list(words or []))
     if not argv or len(before) > 1:
-        raise _no_command(shared.arguments, before)
+        raise _no_command(ctx, shared.arguments, before)
     name = before[0] if before else on
     with open_context(ctx) as context:
         record = resolve_slice(context, name)
@@ -87,14 +87,23 @@ def exec_(
         _end(record, results, quiet=context.console.json_mode)
 
 
-def _no_command(arguments: Sequence[str], before: Sequence[str]) -> UsageError:
+def _no_command(ctx: typer.Context, arguments: Sequence[str], before: Sequence[str]) -> UsageError:
     """What was typed again, options and all, with -- where the command begins."""
-    if "--" in arguments or len(before) < 2:
-        name = before[0] if before else "NAME"
+    name = before[0] if before else "NAME"
+    if "--" in arguments or not before or (len(before) == 1 and _is_slice(ctx, name)):
         return UsageError("which command?", hint=f"tpuctl exec {name} -- hostname")
-    begins = arguments.index(before[1], arguments.index(before[0]) + 1)
+    first = arguments.index(name)
+    begins = first if len(before) == 1 else arguments.index(before[1], first + 1)
     meant = shlex.join([*arguments[:begins], "--", *arguments[begins:]])
     return UsageError("put -- before the command", hint=f"tpuctl {meant}")
+
+
+def _is_slice(ctx: typer.Context, name: str) -> bool:
+    from tpuctl.lib.names import is_slice_name
+    from tpuctl.state.repository import find_slice
+
+    with open_context(ctx) as context:
+        return is_slice_name(name) and find_slice(context, name) is not None
 
 
 def _with_output(

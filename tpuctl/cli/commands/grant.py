@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,17 +67,20 @@ def import_(
 ) -> None:
     """Add the grants of a TPU Research Cloud letter.
 
-    Lines such as `64 spot Cloud TPU v6e chips in zone us-east1-d` are found anywhere in the text.
+    Lines such as `64 spot Cloud TPU v6e chips in zone us-east1-d` are found anywhere in the text. `for 30 days`
+    is counted from today.
     """
     from msgspec.structs import replace
 
     from tpuctl.lib.codec import to_data
     from tpuctl.model.shipped_files import load_accelerators
-    from tpuctl.money.grants import parse_trc_letter, to_grants, unread_lines
+    from tpuctl.money.grants import AtEnd as AtEndChoice
+    from tpuctl.money.grants import days_granted, parse_trc_letter, to_grants, unread_lines
 
     last_day = _check_day(ends)
     letter, types = _read(file), load_accelerators().types
-    grants = to_grants(parse_trc_letter(letter, types))
+    days = days_granted(letter) if last_day is None else None
+    grants = to_grants(parse_trc_letter(letter, types, datetime.now(UTC).date()))
     if not grants:
         raise UsageError(
             f"no grant found in {file}",
@@ -96,8 +99,16 @@ def import_(
         for line in unread_lines(letter, types):
             hint = "record it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
             context.console.caveat(f"not understood: {line!r}; {hint}")
+        if days is not None:
+            context.console.caveat(
+                f"the letter says for {days} days: counted from today; --ends YYYY-MM-DD gives another last day"
+            )
         if any(found.ends is None for found in wanted):
             context.console.say("the letter gives no last day; add --ends YYYY-MM-DD")
+        if any(found.at_end is AtEndChoice.KEEP for found in wanted):
+            context.console.say(
+                "THEN keep: slices go on after the last day and cost money; `--at-end down` takes them down"
+            )
 
 
 @app.command("add")

@@ -156,7 +156,8 @@ def export(
         ),
     ] = Form.BUNDLE,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="Where to; stdout if left out.")
+        str | None,
+        typer.Option("--output", "-o", "--to", metavar="FILE", help="Where to; stdout if left out."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -179,9 +180,9 @@ def export(
         if as_ is Form.BUNDLE:
             if to is None:
                 raise UsageError(
-                    "a bundle is written to a file, and none is named", hint=f"--to {found['run']['id']}.tar"
+                    "a bundle is written to a file, and none is named", hint=f"-o {found['run']['id']}.tar"
                 )
-            path = check_output(to, "--to", kind="bundle", ours=begins_bundle, overwrite=overwrite)
+            path = check_output(to, "-o", kind="bundle", ours=begins_bundle, overwrite=overwrite)
             count = write_bundle(context.store, found, path)
             context.console.say(f"wrote {to}: the manifest and {counted(count, 'content')}")
             return
@@ -190,8 +191,8 @@ def export(
             context.console.data(made)
             return
         ours = partial(begins_export, as_.value)
-        path = check_output(to, "--to", kind=f"export as {as_.value}", ours=ours, overwrite=overwrite)
-        write_output_text(path, "--to", render_json(made) + "\n")
+        path = check_output(to, "-o", kind=f"export as {as_.value}", ours=ours, overwrite=overwrite)
+        write_output_text(path, "-o", render_json(made) + "\n")
         context.console.say(f"wrote {to}")
 
 

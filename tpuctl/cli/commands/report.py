@@ -25,7 +25,7 @@ def report(
     ] = "last",
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to; RUN.html here if left out."),
+        typer.Option("--output", "-o", "--to", metavar="FILE", help="Where to; RUN.html here if left out."),
     ] = None,
     overwrite: Overwrite = False,
     json: Json = False,  # noqa: ARG001 - acts through its callback

@@ -10,9 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
 from tpuctl.cli.options import Json
+from tpuctl.cli.run_status import cost_text, show_run
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
 
@@ -20,18 +22,26 @@ RUNS = (
     Column("id", "RUN"),
     Column("slice", "SLICE", give=1),
     Column("state", "STATE", whole=True),
-    Column("attempts", "ATTEMPTS"),
-    Column("goodput", "GOODPUT", right=True),
-    Column("cost", "COST", right=True),
-    Column("created", "CREATED (UTC)", give=2, whole=True),
+    Column("attempts", "ATTEMPTS", drop=2),
+    Column("goodput", "GOODPUT", right=True, drop=3),
+    Column("cost", "COST", right=True, drop=1),
+    Column("created", "CREATED (UTC)", drop=4),
     Column("made_up", "DATA", whole=True),
-    Column("command", "COMMAND", give=4, most=2),
+    Column("command", "COMMAND", give=4, most=1),
 )
 NOT_IN_CSV = ("failure",)
 
 
 def runs(
     ctx: typer.Context,
+    run_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="Only this run, in full; `last` is the newest.",
+            autocompletion=run_ids,
+        ),
+    ] = None,
     group: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this group.")] = None,
     tag: Annotated[
         list[str] | None,
@@ -43,13 +53,19 @@ def runs(
     """List runs, newest first, with what they came to.
 
     GOODPUT is the share of the time since the run was asked for in which its program ran and its work was not
-    lost. COST is by list prices, whoever pays; it has two ends where nobody saw when a slice was taken away.
+    lost. COST is by list prices, whoever pays; it has two ends where nobody saw when a slice was taken away. A
+    narrow terminal shows fewer columns.
     """
+    from tpuctl.state.repository import get_run
     from tpuctl.views.slices import run_rows
 
     if as_csv and json:
         raise UsageError("--csv and --json exclude each other", hint="keep one of them")
     with open_context(ctx) as context:
+        if run_id is not None:
+            _check_alone({"--group": group, "--tag": tag, "--csv": as_csv}, run_id)
+            show_run(context, get_run(context, run_id).record)
+            return
         rows, console = run_rows(context, group, tag or ()), context.console
         if as_csv:
             console.line(_csv(rows))
@@ -66,6 +82,13 @@ def runs(
             console.say(f"{what} were removed from this machine: setting logs_limit_mib")
 
 
+def _check_alone(flags: Mapping[str, Any], run_id: str) -> None:
+    """Raises UsageError for what chooses among runs beside the one that is named."""
+    said = [flag for flag, value in flags.items() if value]
+    if said:
+        raise UsageError(f"{said[0]} is for the list, not for one run", hint=f"tpuctl runs {run_id}")
+
+
 def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
     """A run as a person reads it; its command can be pasted."""
     failure = row["failure"] if row["state"] in ("failed", "gave-up") else None
@@ -79,18 +102,10 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
         else row["state"],
         "attempts": f"{row['attempts']}{lost}",
         "goodput": None if row["goodput"] is None else f"{row['goodput']:.0%}",
-        "cost": _cost(row["usd"], row["unseen_usd"]),
+        "cost": cost_text(row["usd"], row["unseen_usd"]),
         "created": (row["created"] or "")[: len("2026-11-21T10:15")].replace("T", " "),
         "command": shlex.join(row["command"]),
     }
-
-
-def _cost(usd: float | None, unseen_usd: float | None) -> str | None:
-    """`$1.20`, or `$1.20–1.50` where nobody saw for how long a slice was there."""
-    if usd is None and not unseen_usd:
-        return None
-    most = f"–{(usd or 0.0) + unseen_usd:.2f}" if unseen_usd else ""
-    return f"${usd or 0.0:.2f}{most}"
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,8 +17,10 @@ COLUMNS = (
     Column("hosts", "HOSTS", right=True),
     Column("topology", "TOPOLOGY"),
     Column("spot", "SPOT $/H", right=True),
-    Column("zones", "ZONES", give=1),
+    Column("zones", "ZONES", give=1, most=1),
 )
+IN_A_ZONE = (*COLUMNS[:-1], Column("on_demand", "ON DEMAND $/H", right=True))
+BY_ZONE = (Column("name", "TYPE"), Column("zone", "ZONE"), *IN_A_ZONE[-2:])
 GENERATIONS = (
     Column("generation", "GENERATION"),
     Column("types", "TYPES"),
@@ -30,16 +32,20 @@ GENERATIONS = (
 def types(
     ctx: typer.Context,
     generation: Annotated[
-        str | None, typer.Argument(metavar="[GENERATION]", help="Only this generation, such as v4 or v5e.")
+        str | None,
+        typer.Argument(
+            metavar="[GENERATION]", help="Only this generation, such as v4 or v5e, or this type, such as v4-8."
+        ),
     ] = None,
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Only types offered in this zone.")] = None,
     json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List accelerator types: chips, hosts, zones, prices.
 
-    One line per generation; name a generation or a zone to see its types.
+    One line per generation; name a generation or a zone to see its types, or a type to see its price in each
+    zone.
 
-    Prices are by the list, in USD for the whole slice in the region of --zone, else in the
+    Prices are by the list, in USD for the whole slice in the region of the zone, else in the
     cheapest region that lists it.
     """
     from tpuctl.errors import UsageError
@@ -47,25 +53,42 @@ def types(
     from tpuctl.model.shipped_files import load_accelerators
 
     catalog = load_accelerators()
+    shared = invocation(ctx)
+    console = Console(json_mode=shared.json, quiet=shared.quiet)
     known = list(catalog.generations)
     wanted = next((n for n, g in catalog.generations.items() if generation in (n, *g.aliases)), None)
-    if generation is not None and wanted is None:
-        raise UsageError(f"no generation called {generation}", hint=f"one of: {', '.join(known)}")
     if zone is not None:
         check_zone_name(zone)
+    if generation is not None and wanted is None:
+        one = catalog.find(generation)
+        if one is None or not one.in_tpu_api:
+            raise UsageError(f"no generation or type called {generation}", hint=f"one of: {', '.join(known)}")
+        _show_zones(console, catalog, one, zone)
+        return
     rows = [
         _row(catalog, found, zone)
         for found in catalog.types.values()
         if found.in_tpu_api and wanted in (None, found.generation) and (zone is None or zone in found.zones)
     ]
-    shared = invocation(ctx)
-    console = Console(json_mode=shared.json, quiet=shared.quiet)
     if generation is None and zone is None and not console.json_mode:
         console.table([_summary(catalog, name, rows) for name in known if _of(name, rows)], GENERATIONS)
         console.say("`tpuctl types v4` lists the types of one generation, `tpuctl types --zone ZONE` of a zone")
         return
     shown = rows if console.json_mode else [_shown(catalog, row, zone) for row in rows]
-    console.table(shown, COLUMNS, empty=_none_there(catalog, wanted, zone))
+    columns = COLUMNS if zone is None else IN_A_ZONE
+    console.table(shown, columns, empty=_none_there(catalog, wanted, zone))
+    if zone is None and rows:
+        console.say(f"`tpuctl types {rows[0]['name']}` lists its zones with their prices")
+    if shown and not console.json_mode:
+        console.say(f"prices: {catalog.prices_note}")
+
+
+def _show_zones(console: Console, catalog: Any, found: Any, zone: str | None) -> None:
+    """One type: what it costs in each of its zones."""
+    zones = [each for each in found.zones if zone in (None, each)]
+    rows = [{**_row(catalog, found, each), "zone": each, "zones": [each]} for each in zones]
+    shown = rows if console.json_mode else [_shown(catalog, row, row["zone"]) for row in rows]
+    console.table(shown, BY_ZONE, empty=f"{found.name} is not offered in {zone}")
     if shown and not console.json_mode:
         console.say(f"prices: {catalog.prices_note}")
 
@@ -94,7 +117,7 @@ def _shown(catalog: Any, row: dict[str, Any], zone: str | None) -> dict[str, Any
     """A row for people: a price that is that of the cheapest of several regions says so."""
     every = _prices(catalog, row["generation"], row["zones"] if zone is None else [zone], "spot")
     least = "from " if len(set(every)) > 1 else ""
-    return {**row, "spot": f"{least}{_dollars(row['spot'])}"}
+    return {**row, "spot": f"{least}{_dollars(row['spot'])}", "on_demand": _dollars(row["on_demand"])}
 
 
 def _prices(catalog: Any, generation: str, zones: Sequence[str], tier: str) -> list[float]:

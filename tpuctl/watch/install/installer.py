@@ -199,6 +199,14 @@ def installed_watch(config: Config) -> WatchFacts:
     )
 
 
+def installed_at(config: Config) -> float | None:
+    """When the watchdog of this machine was installed (epoch seconds); None where none is."""
+    try:
+        return _script_path(config).stat().st_mtime
+    except OSError:
+        return None
+
+
 def _script_path(config: Config) -> Path:
     return config.state_dir / "watch" / "pass.sh"
 

@@ -23,9 +23,9 @@ LISTED = (
     Column("name", "NAME"),
     Column("backend", "BACKEND"),
     Column("python", "PYTHON"),
-    Column("packages", "PACKAGES", give=2),
+    Column("packages", "PACKAGES", give=2, most=1),
     Column("lock", "LOCK"),
-    Column("origin", "FILE", give=1),
+    Column("origin", "FILE", drop=1),
 )
 
 

@@ -73,7 +73,11 @@ def new(
 def _ask_backend(console: Console, known: list[str]) -> str:
     if not console.interactive:
         raise UsageError("neither --backend nor --like was given", hint="--backend jax, or --like NAME")
-    return str(typer.prompt(f"What computes ({', '.join(known)})", default=known[0], err=True))
+    while True:
+        said = str(typer.prompt(f"What computes ({', '.join(known)})", default=known[0], err=True)).strip()
+        if said in known:
+            return said
+        typer.echo(f"error: {said!r} is none of these (usage)", err=True)
 
 
 def _derived(

@@ -1,0 +1,135 @@
+"""One run on one screen, in words: `tpuctl status RUN` and `tpuctl runs RUN`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import AppContext
+from tpuctl.lib.text import fold_workers, group_equal
+from tpuctl.lib.time import render_seconds
+from tpuctl.model.records import RunRecord
+
+ROWS_MAX = 10
+"""Workers that differ are shown up to so many rows: what they have in common takes one."""
+WORKERS = (
+    Column("workers", "WORKER"),
+    Column("state", "STATE", give=1, most=2),
+    Column("last_line", "LAST LINE HERE", give=2, most=1),
+)
+
+
+def show_run(context: AppContext, run: RunRecord) -> None:
+    """Prints how a run stands."""
+    from tpuctl.views.run_status import run_status
+
+    console, facts = context.console, run_status(context, run)
+    if console.json_mode:
+        console.data(facts)
+        return
+    console.fields(run_lines(facts, context.clock.now()))
+    groups = group_equal(facts["workers"], lambda row: (row["state"], row["last_line"]))
+    rows = [
+        {"workers": fold_workers(row["worker"] for row in alike), "state": state, "last_line": line}
+        for (state, line), alike in groups
+    ]
+    if rows:
+        console.line()
+        console.table(rows[:ROWS_MAX], WORKERS)
+    if len(rows) > ROWS_MAX:
+        console.say(f"{len(rows) - ROWS_MAX} more rows: `tpuctl status {run.id} --json`")
+
+
+def run_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
+    """Names and values to show, in order; what does not apply is left out. `facts`: see `run_status`."""
+    failure = facts["failure"] or {}
+    lines = {
+        "run": facts["id"],
+        "state": facts["state"],
+        "because": _because(facts),
+        "what helps": str(failure.get("remedy", "")) if facts["state"] != "succeeded" else "",
+        "slice": _slice(facts),
+        "attempt": _attempt(facts, now),
+        "before": _before(facts),
+        "progress": _progress(facts),
+        "cost": _cost(facts),
+        "environment": facts["environment"] or "",
+        "checkpoints": facts["checkpoints"] or "",
+        "data": "synthetic" if facts["synthetic"] else "",
+        "command": shlex.join(facts["command"]),
+        "asked for": f"{_ago(facts['created'], now)}, by {facts['user']}",
+        "ended": _ago(facts["ended"], now),
+        "type next": ", ".join(f"`{command}`" for command in facts["next"]),
+    }
+    return {name: text for name, text in lines.items() if text}
+
+
+def _because(facts: Mapping[str, Any]) -> str:
+    """The last reason: why it ended or does not go on, and what its failure is called."""
+    reason, failure = facts["question"] or facts["reason"], facts["failure"]
+    name = failure["signature"] if failure and facts["state"] != "succeeded" else ""
+    return "; ".join(part for part in (reason, name) if part and part != facts["state"])
+
+
+def _slice(facts: Mapping[str, Any]) -> str:
+    state = facts["slice_state"]
+    return f"{facts['slice']} ({state})" if state else f"{facts['slice']} (not known here any more)"
+
+
+def _attempt(facts: Mapping[str, Any], now: float) -> str:
+    attempt = facts["attempt"]
+    if attempt is None:
+        return "none yet"
+    since = attempt["ended"] or attempt["started"] or attempt["created"]
+    word = "ended" if attempt["ended"] else "runs since" if attempt["started"] else "asked for"
+    joined = f"; {attempt['joined']}" if attempt["joined"] else ""
+    return f"{attempt['number']}, {word} {_ago(since, now)}{joined}"
+
+
+def _before(facts: Mapping[str, Any]) -> str:
+    """Why the attempts before ended: the last of them in full, the others as a number."""
+    earlier = facts["earlier"]
+    if not earlier:
+        return ""
+    last = earlier[-1]
+    why = f": {last['why']}" if last["why"] else ""
+    step = "" if last["step"] is None else f", at step {last['step']:g}"
+    return (
+        f"attempt {last['number']} {last['cause']}{why}{step}"
+        f" (preemptions {facts['preemptions']}, failures {facts['failures']})"
+    )
+
+
+def _progress(facts: Mapping[str, Any]) -> str:
+    if facts["step"] is None:
+        return ""
+    of = "" if facts["steps"] is None else f" of {facts['steps']:g}"
+    rate = "" if facts["steps_per_s"] is None else f", {facts['steps_per_s']:.3g} per second"
+    return f"step {facts['step']:g}{of}{rate}"
+
+
+def _cost(facts: Mapping[str, Any]) -> str:
+    usd, share, hours = cost_text(facts["usd"], facts["unseen_usd"]), facts["goodput"], facts["chip_hours"]
+    parts = [
+        "" if usd is None else f"{usd} by list prices",
+        "" if hours is None else f"{hours:g} chip hours",
+        "" if share is None else f"goodput {share:.0%}",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def cost_text(usd: float | None, unseen_usd: float | None) -> str | None:
+    """`$1.20`, or `$1.20–1.50` where nobody saw for how long a slice was there."""
+    if usd is None and not unseen_usd:
+        return None
+    most = f"–{(usd or 0.0) + unseen_usd:.2f}" if unseen_usd else ""
+    return f"${usd or 0.0:.2f}{most}"
+
+
+def _ago(moment: str | None, now: float) -> str:
+    if moment is None:
+        return ""
+    return f"{moment}, {render_seconds(now - datetime.fromisoformat(moment).timestamp())} ago"
