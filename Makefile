@@ -26,10 +26,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(DEMO_READY): $(BIN)/python pyproject.toml
+	@echo "installing tpuctl and what it needs into $(VENV): one to three minutes, in which pip says nothing"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(READY): $(BIN)/python pyproject.toml
+	@echo "installing tpuctl and what it needs into $(VENV): one to three minutes, in which pip says nothing"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(DEMO_READY)
 

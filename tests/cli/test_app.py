@@ -112,6 +112,7 @@ def test_version_is_printed() -> None:
         (["types", "--zon", "x"], ["no such option: --zon", "did you mean --zone?"]),
         (["types", "v99"], ["no generation or type called v99", "v4"]),
         (["down"], ["missing argument", "tpuctl down --help"]),
+        (["down", "--all", "big"], ["--all means all slices of yours"]),
         (["--project", "my-project", "status"], ["you have no slice", "tpuctl up ACCELERATOR --spot"]),
         (["grant", "add", "many", "spot", "v4", "us-central2-b"], ["'CHIPS'"]),
         (["run", "--worker", "0", "x.py"], ["--worker leaves out workers", "--alone"]),

@@ -163,6 +163,19 @@ def test_a_slice_in_the_place_of_a_script_is_told_from_a_file_that_is_not_there(
     (session.work / "big").unlink()
 
 
+def test_all_slices_are_those_of_the_user_by_name(session):
+    shown = session.type("down", "--all", "--dry-run").stdout.splitlines()
+    assert [line.split()[0] for line in shown[1:]] == ["big", "small"]
+    asked = session.type("down", "--all", status=2).stderr
+    assert "delete big, small and everything on their hosts" in asked
+    session.environ["TPUCTL_USER"] = "ada"
+    try:
+        assert "you have no slice" in session.type("down", "--all", "--yes").stderr
+    finally:
+        del session.environ["TPUCTL_USER"]
+    assert {row["state"] for row in session.json("ls")} == {"ready"}
+
+
 @pytest.mark.parametrize("flag", ["-r", "-a", "--recursive"])
 def test_flags_of_other_copying_tools_are_said_not_to_be_needed(session, flag):
     told = session.type("cp", flag, "data", "big:", status=2).stderr

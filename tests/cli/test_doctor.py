@@ -168,7 +168,7 @@ def test_quota_that_a_dead_request_holds(session: Session) -> None:
         session.type("sim", "quota", f"{ZONE}/v4=50000")
     assert "16 of 16 used" in what
     assert "8 of them by dead requests" in what
-    assert fix == "tpuctl quota"
+    assert fix == "tpuctl quota --zone us-central2-b"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.errors import BadConfigError, ConflictError
 from tpuctl.model.records import MOVED
 from tpuctl.state.bucket import BucketStore, read_identity
-from tpuctl.state.migrate import call_off_move, move_store
+from tpuctl.state.migrate import call_off_move, copy_store, move_store
 from tpuctl.state.sqlite import SqliteStore
 
 URI = "gs://sim-bucket/fleet"
@@ -292,3 +292,26 @@ def test_a_place_that_another_fleet_took_is_left_alone_by_a_call_off(
     move.expect_all_there()
     with closing(other.source()) as source:
         source.put("slices/works-again", {}, if_generation=0)
+
+
+def test_a_long_copy_says_how_far_it_is(tmp_path: Path) -> None:
+    said: list[str] = []
+    with (
+        closing(SqliteStore(tmp_path / "a.sqlite")) as source,
+        closing(SqliteStore(tmp_path / "b.sqlite")) as to,
+    ):
+        for number in range(60):
+            source.put(f"runs/r{number:02}", {"n": number}, if_generation=0)
+
+        class Target:
+            """A store that also takes documents of another, as one in a bucket does."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(to, name)
+
+            def take_document(self, key: str, data: dict[str, Any]) -> None:
+                to.put(key, data, if_generation=0)
+
+        assert copy_store(source, Target(), said.append) == 60  # type: ignore[arg-type]
+    assert said[0] == "copying 60 documents and 0 blobs"
+    assert said[1:] == [f"copied {6 * tenth} of 60 documents" for tenth in range(1, 10)] + ["comparing"]

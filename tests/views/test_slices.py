@@ -11,9 +11,12 @@ from tpuctl.cli.slice_status import status_lines
 from tpuctl.errors import NotFoundError
 from tpuctl.lib.time import render_time
 from tpuctl.model.disks import DiskMode
-from tpuctl.model.slice_spec import DiskRef
+from tpuctl.model.records import SliceState
+from tpuctl.model.slice_spec import DiskRef, MountRef
+from tpuctl.mounts.use import list_mounts
 from tpuctl.slices.desired import request_slice
 from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import get_slice, save
 from tpuctl.views.slices import decisions, options_shown
 
 NOW = 1_790_000_000.0
@@ -104,6 +107,19 @@ def test_why_a_program_waited_while_a_disk_of_its_slice_was_copied_is_shown(plac
     record_decision(services, "disks/data", "create", "10 GiB, on big")
     shown = [(row["subject"], row["reason"]) for row in decisions(services, "big") if row["subject"] == "data"]
     assert shown == [("data", "for data-g1, on big")]
+
+
+def test_a_mount_in_the_list_says_whether_it_is_there(place: MemoryPlace) -> None:
+    services = place.machine("laptop")
+    refs = [MountRef("b", "/mnt/a", "readers"), MountRef("b", "/mnt/b", "readers", leaving=True)]
+    spec = replace(a_spec(), mounts=tuple(refs))
+    request_slice(services, "big", spec, pay=True, admit=lambda: None)
+    there, cut_off = list_mounts(services)
+    assert there["state"] == "not mounted: the slice is requested"
+    assert cut_off["state"].startswith("a mount or unmount was cut off: tpuctl mount check --heal")
+    stored = get_slice(services, "big")
+    save(services, stored, replace(stored.record, state=SliceState.READY))
+    assert list_mounts(services)[0]["state"] == "mounted"
 
 
 def test_all_that_was_asked_for_is_shown() -> None:

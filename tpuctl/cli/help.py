@@ -25,7 +25,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl up v4-8 --spot --pay --stop-when-idle 30m",
         "tpuctl up big                      # a slice of that name, as before",
     ),
-    "down": ("tpuctl down big", "tpuctl down big small --yes"),
+    "down": ("tpuctl down big", "tpuctl down big small --yes", "tpuctl down --all --dry-run"),
     "run": (
         "tpuctl run train.py --on big --checkpoint-dir gs://BUCKET/run1 -- --lr 3e-4",
         "tpuctl run -m package.train --up v4-32 --spot --no-checkpoint",

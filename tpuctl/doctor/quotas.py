@@ -61,7 +61,7 @@ def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
     if some:
         return ok(f"{zone}: there is quota for {', '.join(some)}")
     if not there:
-        return warning(f"{zone}: the API names no quota", "tpuctl quota")
+        return warning(f"{zone}: the API names no quota", f"tpuctl quota --zone {zone}")
     return problem(f"{zone}: every quota is 0", ask_for_tpus(facts.wanted.project, there[0], 8))
 
 
@@ -83,15 +83,15 @@ def _judge_size(facts: Facts, need: Need, quotas: Sequence[TpuQuota], smallest: 
     # A project without a quota of this size has only the one for all.
     drawn = drawn or find_tpu_quotas(quotas, need.zone, need.generation, need.tier, sys.maxsize)
     if not drawn:
-        return warning(f"{subject}: the API names no quota", "tpuctl quota")
+        return warning(f"{subject}: the API names no quota", f"tpuctl quota --zone {need.zone}")
     tightest = min(drawn, key=lambda each: each.limit)
     if tightest.limit < least:
         what = f"{subject}: quota {tightest.quota_id} is {tightest.limit}, {smallest.name} takes {least}"
         return problem(what, ask_for_tpus(facts.wanted.project, tightest, least))
-    return _judge_use(facts, subject, drawn, least)
+    return _judge_use(facts, subject, need.zone, drawn, least)
 
 
-def _judge_use(facts: Facts, subject: str, drawn: Sequence[TpuQuota], least: int) -> Finding:
+def _judge_use(facts: Facts, subject: str, zone: str, drawn: Sequence[TpuQuota], least: int) -> Finding:
     holdings = facts.holdings.value
     if holdings is None:
         limit = min(each.limit for each in drawn)
@@ -102,8 +102,8 @@ def _judge_use(facts: Facts, subject: str, drawn: Sequence[TpuQuota], least: int
             dead = _dead_units(holdings, quota)
             what = f"{subject}: {used} of {quota.limit} used ({quota.quota_id})"
             if dead:
-                return problem(f"{what}, {dead} of them by dead requests", "tpuctl quota")
-            return warning(f"{what}; no room for another slice", "tpuctl quota")
+                return problem(f"{what}, {dead} of them by dead requests", f"tpuctl quota --zone {zone}")
+            return warning(f"{what}; no room for another slice", f"tpuctl quota --zone {zone}")
     quota, used = min(rooms, key=lambda row: row[0].limit - (row[1] or 0))
     return ok(f"{subject}: {'unknown' if used is None else used} of {quota.limit} used")
 

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tpuctl.envs.load import Environment, check_lock, digest_of, read_environment
 from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, parse_lock, wheel_rank
@@ -125,9 +126,13 @@ def _compile(spec: EnvironmentSpec, requirements: Sequence[str]) -> Sequence[Loc
 def _failure(spec: EnvironmentSpec, said: str) -> TpuctlError:
     text = "\n".join(line for line in said.strip().splitlines() if not line.startswith("warning:"))
     if any(word in text for word in ("error sending request", "Failed to fetch", "Could not connect")):
+        own = [url for url in (*spec.indexes, *spec.find_links) if (urlsplit(url).hostname or url) in text]
+        mirror = "a mirror: export UV_DEFAULT_INDEX=https://HOST/simple"
         return UnreachableError(
             f"environment {spec.name} cannot be resolved, an index does not answer:\n{text}",
-            hint="is this machine online? a mirror: export UV_DEFAULT_INDEX=https://HOST/simple",
+            hint=f"is {own[0]}, which it names, reachable from here?"
+            if own
+            else f"is this machine online? {mirror}",
         )
     return TpuctlError(f"environment {spec.name} does not resolve:\n{text}", hint="change its requirements")
 

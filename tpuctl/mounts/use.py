@@ -52,6 +52,7 @@ MANY_OBJECTS = 5_000
 """Looked at of a prefix, in five calls. So many small ones are slow to read and to list through a mount."""
 SMALL_BYTES = 1 << 20
 OLD_KEEPER = "mounted, by a keeper of another tpuctl: tpuctl mount check --heal replaces it"
+MOUNTED = "mounted"
 LEAVING = "a mount or unmount was cut off: tpuctl mount check --heal takes it away"
 HOST, GONE, DENIED, SILENT = "host", "bucket gone", "bucket denied", "bucket silent"
 """Where the trouble of a mount is, as rows of `mount check --json` have it."""
@@ -164,7 +165,20 @@ def end_mount(services: Services, record: SliceRecord, path: str) -> None:
 def list_mounts(services: Services) -> list[dict[str, Any]]:
     """The mounts of all slices."""
     live = [each for each in list_slices(services) if each.state is not SliceState.GONE]
-    return [{"slice": record.name, **describe(ref)} for record in live for ref in record.spec.mounts]
+    return [
+        {"slice": record.name, **describe(ref), "state": _state(record, ref)}
+        for record in live
+        for ref in record.spec.mounts
+    ]
+
+
+def _state(record: SliceRecord, ref: MountRef) -> str:
+    """How a mount is as far as the store tells; hosts are not asked."""
+    if ref.leaving:
+        return LEAVING
+    if record.state is not SliceState.READY:
+        return f"not mounted: the slice is {record.state}"
+    return MOUNTED
 
 
 def show_mount(record: SliceRecord, path: str) -> dict[str, Any]:

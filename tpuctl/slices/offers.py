@@ -75,7 +75,8 @@ def _look_up(
         ), f"no table has flex-start of {what} in {zone}; asking anyway"
     try:
         offers = {offer.name: offer for offer in services.cloud.list_offers(zone)}
-        listed = "; the API lists it" if what in offers else ", nor does the API list it; asking anyway"
+        known = f" (known: {', '.join(found.zones)})" if found and found.zones else ""
+        listed = "; the API lists it" if what in offers else f", nor does the API list it{known}; asking anyway"
     except TpuctlError as error:
         if _unknown_place(catalog, zone, error):
             # Any zone that has the type helps more than none.

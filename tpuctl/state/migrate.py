@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from tpuctl.engine.ports import Document, Store, StoredBlob
 from tpuctl.errors import BadConfigError, ConflictError, LeaseHeldError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
 from tpuctl.model.records import MOVED as MOVED
 from tpuctl.model.records import SliceState
+
+T = TypeVar("T")
+MANY = 50
+"""Copying so many things may take a while: how far it is is told."""
 
 
 class Target(Protocol):
@@ -172,15 +176,25 @@ def copy_store(source: Store, target: Target, report: Callable[[str], None]) -> 
     digests = [blob.sha256 for blob in source.list_blobs()]
     report(f"copying {counted(len(documents), 'document')} and {counted(len(digests), 'blob')}")
     there = {document.key for document in target.list("")}
-    for document in documents:
+    for document in _telling(documents, "document", report):
         if document.key not in there:
             target.take_document(document.key, dict(document.data))
     arrived = {blob.sha256 for blob in target.list_blobs()}
-    for digest in digests:
+    for digest in _telling(digests, "blob", report):
         if digest not in arrived:
             target.put_blob(source.get_blob(digest))
+    report("comparing")
     _compare(documents, target)
     return len(documents)
+
+
+def _telling(items: Sequence[T], noun: str, report: Callable[[str], None]) -> Iterator[T]:
+    """The items, with a word after each tenth of many."""
+    step = len(items) // 10 if len(items) >= MANY else 0
+    for done, item in enumerate(items, start=1):
+        yield item
+        if step and done % step == 0 and done < len(items):
+            report(f"copied {done} of {counted(len(items), noun)}")
 
 
 def _compare(documents: list[Document], target: Target) -> None:

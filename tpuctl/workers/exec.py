@@ -70,7 +70,7 @@ def execute(
         _check_unread(given, targets)
         results = agent.session(targets, list(argv), sink or emit, **limits)
     if any(result.failure is FailureKind.AUTH for result in results):
-        _knock(services, record)
+        knock(services, record)
     return results
 
 
@@ -129,7 +129,7 @@ class _Losses:
         return False
 
 
-def _knock(services: Services, record: SliceRecord) -> None:
+def knock(services: Services, record: SliceRecord) -> None:
     """Hosts refused this machine's key: sends it to them, and says what that means for the person who waits.
     Whatever goes wrong with that, what the other hosts answered stands."""
     try:

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 def down(
     ctx: typer.Context,
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Names of the slices.", autocompletion=slice_names)
-    ],
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Names of the slices.", autocompletion=slice_names),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All slices of yours, but for those that were adopted.")
+    ] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Request the deletion and return.")] = False,
     timeout: Timeout = None,
     all_users: AllUsers = False,
@@ -45,7 +49,12 @@ def down(
     from tpuctl.slices.reconcile import request_deletion, wait_until_gone
     from tpuctl.state.repository import get_slice
 
+    _check_chosen(names or [], every=every, all_users=all_users)
     with open_context(ctx) as context:
+        names = _all_of_ours(context) if every else list(names or [])
+        if not names:
+            context.console.answer([], "you have no slice")
+            return
         records = [get_slice(context, name).record for name in names]
         check_owner(context, records, all_users=all_users)
         if all_users and not dry_run:
@@ -83,6 +92,35 @@ def down(
             raise next(iter(refused.values()))
         if context.console.json_mode:
             context.console.data(results[0] if len(results) == 1 else results)
+
+
+def _check_chosen(names: Sequence[str], *, every: bool, all_users: bool) -> None:
+    """Raises UsageError for names beside --all, and for neither."""
+    from tpuctl.errors import UsageError
+
+    if every and (names or all_users):
+        other = "--all-users" if all_users else "names"
+        raise UsageError(f"--all means all slices of yours: {other} exclude it", hint="tpuctl down --all")
+    if not names and not every:
+        raise UsageError(
+            "missing argument: which slices?", hint="`tpuctl down --help`; --all means all of yours"
+        )
+
+
+def _all_of_ours(context: AppContext) -> list[str]:
+    """The slices of this user that tpuctl made; those that were adopted are named and stay."""
+    from tpuctl.model.records import SliceState
+    from tpuctl.state.repository import list_slices
+
+    live = [
+        record
+        for record in list_slices(context)
+        if record.owner == context.user and record.state is not SliceState.GONE
+    ]
+    by_hand = [record.name for record in live if record.by_hand]
+    if by_hand:
+        context.console.warn(f"{', '.join(by_hand)}: made by hand and adopted; `tpuctl down NAME` deletes it")
+    return [record.name for record in live if not record.by_hand]
 
 
 def _live_runs(context: AppContext, names: Sequence[str]) -> dict[str, list[str]]:

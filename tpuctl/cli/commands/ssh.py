@@ -43,7 +43,26 @@ def ssh(
         if dry_run:
             context.console.line(shlex.join(argv))
             return
+        _send_key_first(context, record)
     os.execvp(argv[0], argv)  # noqa: S606 - a list, no shell; our process becomes ssh
+
+
+def _send_key_first(context: AppContext, record: SliceRecord) -> None:
+    """From a machine that the hosts do not know yet ssh says `Permission denied (publickey)` and no more."""
+    from tpuctl.model.timeouts import KEY_SHOWS_S
+
+    if context.store.get(f"machines/{context.machine}") is None:
+        from tpuctl.workers.exec import knock
+
+        knock(context, record)
+        context.emit.close()
+        return
+    sent = record.incarnation.keys_sent_at if record.incarnation is not None else None
+    if sent is not None and context.store.now() < sent + KEY_SHOWS_S:
+        context.console.warn(
+            "keys of machines were sent to the hosts a moment ago: if ssh says `Permission denied (publickey)` "
+            "now, type this again in a minute"
+        )
 
 
 def _ssh_argv(context: AppContext, record: SliceRecord, worker: int, extra: list[str]) -> list[str]:

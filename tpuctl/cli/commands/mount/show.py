@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import Json
 
 LISTED = (
@@ -17,6 +18,7 @@ LISTED = (
     Column("source", "BUCKET", give=1),
     Column("profile", "PROFILE"),
     Column("ttl_s", "TTL", right=True),
+    Column("state", "STATE", give=2),
 )
 CHECKED = (
     Column("path", "PATH"),
@@ -28,16 +30,30 @@ CHECKED = (
 
 
 def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
-    """List the mounts of all slices."""
+    """List the mounts of all slices.
+
+    STATE is what the store tells of it; `tpuctl mount check` asks the hosts.
+    """
     from tpuctl.mounts.use import list_mounts
 
     with open_context(ctx) as context:
-        rows = list_mounts(context)
+        rows = [{**row, "state": _trouble(context, row) or row["state"]} for row in list_mounts(context)]
         shown = rows
         if not context.console.json_mode:
             shown = [{**row, "ttl_s": "forever" if row["ttl_s"] < 0 else row["ttl_s"]} for row in rows]
         empty = "no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
         context.console.table(shown, LISTED, empty=empty)
+
+
+def _trouble(context: AppContext, row: Mapping[str, Any]) -> str:
+    """What the run under way was told of a mount that should be there; empty where it is well."""
+    from tpuctl.mounts.use import MOUNTED
+    from tpuctl.runs.active import active_run
+    from tpuctl.runs.mounts import sick_mounts
+
+    run = active_run(context, row["slice"]) if row["state"] == MOUNTED else None
+    seen = run.attempt.mounts if run is not None and run.attempt is not None else ()
+    return sick_mounts(each for each in seen if each.path == row["path"])
 
 
 def show(
