@@ -111,7 +111,7 @@ def test_why_a_program_waited_while_a_disk_of_its_slice_was_copied_is_shown(plac
 
 def test_a_mount_in_the_list_says_whether_it_is_there(place: MemoryPlace) -> None:
     services = place.machine("laptop")
-    refs = [MountRef("b", "/mnt/a", "readers"), MountRef("b", "/mnt/b", "readers", leaving=True)]
+    refs = [MountRef("b", "/mnt/a", "checkpoint"), MountRef("b", "/mnt/b", "checkpoint", leaving=True)]
     spec = replace(a_spec(), mounts=tuple(refs))
     request_slice(services, "big", spec, pay=True, admit=lambda: None)
     there, cut_off = list_mounts(services)
