@@ -51,7 +51,10 @@ def test_a_zone_that_only_the_api_knows_is_told_and_used(session: Session) -> No
 def test_a_zone_that_no_list_has_for_the_type_is_tried_and_the_cloud_decides(session: Session) -> None:
     up = session.type("up", "v4-8", "odd", "--zone", "us-east1-d", "--spot", "--pay", status=2)
     told = plain(up.stderr)
-    assert "no table has v4-8 in us-east1-d, nor does the API list it (known: us-central2-b); asking anyway" in told
+    assert (
+        "no table has v4-8 in us-east1-d, nor does the API list it (known: us-central2-b); asking anyway"
+        in told
+    )
     assert "could not be found in the zonal accelerator configurations" in told
     session.type("down", "odd", "--yes")
 
