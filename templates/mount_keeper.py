@@ -194,6 +194,16 @@ def check_point(path):
         raise Refused("%s is not empty, and its files are not to be hidden" % path, LOOK % ("ls -lA", path))
 
 
+def close_point(path, closed=True):
+    """Whether the folder is immutable now (chattr(1)), or not any more. What is mounted there covers it;
+    without a mount a program would write to the boot disk, and what it wrote would hinder the next mount."""
+    words = ["chattr", "+i" if closed else "-i", path]
+    try:
+        return subprocess.run(words, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        return False
+
+
 def unmount(path, lazy=False):
     """What umount complains of; empty when nothing is mounted there any more. Only what a server keeps goes."""
     while mounted(path):
@@ -387,6 +397,7 @@ class Keeper:
             self.clear()
         clear_foreign(self.path)
         check_point(self.path)
+        self.status["open"] = not close_point(self.path)
         if os.path.exists(self.log) and os.stat(self.log).st_size > LOG_MAX:
             os.replace(self.log, self.log + ".1")
         begin = os.stat(self.log).st_size if os.path.exists(self.log) else 0
@@ -738,6 +749,7 @@ def remove(folder, path):
         subprocess.run(["systemctl", "disable", "-q", unit_of(folder)], check=True)
         os.unlink(os.path.join(UNITS, unit_of(folder)))
         subprocess.run(["systemctl", "daemon-reload"], check=True)
+    close_point(path, closed=False)
     shutil.rmtree(folder)
 
 

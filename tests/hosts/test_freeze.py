@@ -188,3 +188,40 @@ def test_who_wants_it_unmounted_gets_it_back_as_it_was(disk: Disk) -> None:
 
 def test_a_device_that_nobody_has_mounted_is_held_by_nobody(disk: Disk) -> None:
     assert disk.ask("hold", devices=["7:9999"]) == {"state": "nowhere"}
+
+
+def inside(disk: Disk, script: str, *words: str) -> None:
+    """A script in the mount namespace of the disk."""
+    enter = ["nsenter", "-t", str(disk.home.pid), "-m", "sh", "-ec", script, "sh", str(disk.path), *words]
+    subprocess.run(enter, check=True, capture_output=True)
+
+
+def test_what_lies_in_a_file_of_the_disk_stands_still_with_it_and_goes_on_with_it(disk: Disk) -> None:
+    inside(
+        disk,
+        """truncate -s 400M "$1/image" && mkfs.ext4 -q "$1/image"
+        mkdir -p "$1/../upper" && mount -o loop "$1/image" "$1/../upper" """,
+    )
+    above = Path(f"/proc/{disk.home.pid}/root{disk.path.parent}/upper")
+    try:
+        assert disk.ask("hold")["state"] == "held"
+        with subprocess.Popen(["touch", str(above / "new")]) as writer:
+            with pytest.raises(subprocess.TimeoutExpired):
+                writer.wait(0.5)
+            assert disk.ask("release") == {"stood": True}
+            assert writer.wait(LIMIT_S) == 0
+        disk.check_goes_on()
+    finally:
+        inside(disk, 'umount "$1/../upper"')
+
+
+@pytest.mark.parametrize("how", ["freeze", "unmount"])
+def test_what_cannot_be_reached_is_not_called_held(disk: Disk, how: str) -> None:
+    """Something else is mounted over it, and stays."""
+    inside(disk, 'mount -t tmpfs none "$1"')
+    try:
+        told = disk.ask("hold", how=how)
+    finally:
+        inside(disk, 'umount -t tmpfs "$1"')
+    assert (told["state"], told["why"]) == ("refused", f"something else is mounted over it at {disk.path}")
+    disk.check_goes_on()

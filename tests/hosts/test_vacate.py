@@ -53,7 +53,7 @@ ASSIGNED: dict[str, Any] = {
 @pytest.mark.parametrize("case", ASSIGNED)
 def test_a_device_is_a_disk_only_where_that_is_certain(case: str) -> None:
     listed, labels, at, wanted = ASSIGNED[case]
-    code = "import vacate; print(json.dumps(vacate.assign(*given)))"
+    code = "import disk_names; print(json.dumps(disk_names.assign(*given)))"
     assert in_agent(code, listed, labels, at) == wanted
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import os
 import random
+import re
+import shlex
+import subprocess
 import sys
 import urllib.parse
 from pathlib import Path
@@ -21,6 +25,7 @@ VALUES = [
     "abcdefghij",
     "q\"uo'te\\d line\nänd",
     "s3cr3t+/=&%20 token",
+    'it\'s <a/b>&"c"',
     "aaaaaaaaaa",
     "-" * 5 + "BEGIN\nKEY\n",
 ]
@@ -64,6 +69,16 @@ def written(value: str) -> list[bytes]:
         urllib.parse.urlencode({"k": value}).encode(),
         raw.hex().encode(),
         raw.hex().upper().encode(),
+        json.dumps({"message": json.dumps({"key": value})}).encode(),
+        json.dumps({"key": value}).replace("/", "\\/").encode(),
+        json.dumps({"key": value})
+        .replace("&", "\\u0026")
+        .replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .encode(),
+        html.escape(value).encode(),
+        re.sub("%..", lambda found: found.group().lower(), urllib.parse.quote(value, safe="")).encode(),
+        shlex.quote(value).encode(),
     ]
 
 
@@ -149,3 +164,46 @@ def test_by_hashes_the_same_is_masked_when_nothing_here_has_the_values(masks, tm
     other = tmp_path / "other"
     other.mkdir()
     assert masks.mask_by_hashes(["abcdefgh"], [Place(other)]) == ["abcdefgh"]
+
+
+def test_each_long_line_of_a_value_is_masked_where_something_is_written_before_it(masks):
+    lines = ["-----BEGIN PRIVATE KEY-----", "MIIEvQIBADANBgkqhkiG9w0BAQ", "short"]
+    patterns = masks.all_forms(["\n".join(lines)])
+    out = masks.masked("".join(f"[rank0]: {line}\n" for line in lines).encode(), patterns)
+    assert out.decode().splitlines() == [f"[rank0]: {'*' * 27}", f"[rank0]: {'*' * 26}", "[rank0]: short"]
+
+
+def test_a_log_that_its_program_empties_is_looked_through_again(masks, tmp_path):
+    """`echo $TOKEN > /dev/stdout` does that where standard output is a file."""
+    place = Place(tmp_path)
+    log = Path(place.path("stdout.log"))
+    supervisor = masks.LogMasks(place, ["abcdefgh"])
+    log.write_bytes(b"step 1\n" * 20)
+    supervisor.look()
+    assert masks.log_size(place, "stdout") == 140
+    log.write_bytes(b"it is abcdefgh\n")
+    supervisor.look()
+    assert log.read_bytes() == b"it is ********\n"
+    assert masks.log_size(place, "stdout") == 15
+
+
+def test_no_part_of_a_value_is_told_where_a_long_text_is_cut(masks, tmp_path, monkeypatch):
+    import diagnose
+    import facts_chips
+
+    place, value = Place(tmp_path), "abcdefghijklmnop"
+    monkeypatch.setattr(masks, "root", lambda *parts: str(tmp_path.joinpath(*parts)))
+    masks.note_hashes(place, [value], ["A"])
+    for module in (diagnose, facts_chips):
+        monkeypatch.setattr(module, "list_attempts", lambda: [place])
+    text = "x" * (diagnose.PART_MAX - 8) + value + "y" * diagnose.PART_MAX
+    monkeypatch.setattr(diagnose, "output_of", lambda *_, **__: text)
+    words = [sys.executable, "-c", "input()"]
+    words.append("x" * (facts_chips.COMMAND_MAX - 8 - len(" ".join([*words, ""]))) + value)
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as child:
+        command = facts_chips.describe(child.pid)["command"]
+        child.communicate(b"\n")
+    for said in (diagnose.diagnose({}, None)["text"], command):
+        assert "x" + "*" * 8 in said
+        assert value[:4] not in said
+        assert value[-4:] not in said

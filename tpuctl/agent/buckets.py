@@ -120,6 +120,7 @@ def judged(status, server, bucket, mount, probe_s):
         "state": status["state"],
         "alive": alive,
         "error": error,
+        "open": status.get("open", False),
         "restarts": status.get("restarts", 0),
         "version": status.get("version", ""),
         "program": status.get("program", ""),

@@ -10,6 +10,7 @@ from state import list_attempts
 
 DRIVER_LOGS = "/tmp/tpu_logs"  # where libtpu writes (cloud.google.com/tpu/docs/troubleshooting)
 PART_MAX = 16 << 10
+READ_MAX = 2 * PART_MAX  # so that no value is cut in two before it is masked
 LOGS_MAX = 4
 PROGRAMS = (
     ("memory", ["free", "-m"]),
@@ -20,16 +21,19 @@ PROGRAMS = (
 
 def diagnose(_request, _stdin):
     parts = [("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())), ("kernel", kernel_messages())]
-    parts += [(title, (output_of(argv) or "")[:PART_MAX]) for title, argv in PROGRAMS]
+    parts += [(title, (output_of(argv) or "")[:READ_MAX]) for title, argv in PROGRAMS]
     parts += [(path, tail(path)) for path in driver_logs()]
     told = mask_by_hashes([text for _, text in parts], list_attempts())
-    pairs = zip((title for title, _ in parts), told)
+    ends = {"kernel", *(path for path, _ in parts if path.startswith("/"))}
+    pairs = [
+        (title, text[-PART_MAX:] if title in ends else text[:PART_MAX]) for (title, _), text in zip(parts, told)
+    ]
     return {"text": "\n".join("== %s\n%s" % (title, text or "not known\n") for title, text in pairs)}
 
 
 def kernel_messages():
     argv = ["dmesg", "--ctime"]
-    return (output_of(as_root(argv) if how_root() else argv) or "")[-PART_MAX:]
+    return (output_of(as_root(argv) if how_root() else argv) or "")[-READ_MAX:]
 
 
 def driver_logs():
@@ -45,7 +49,7 @@ def driver_logs():
 def tail(path):
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - PART_MAX))
-            return file.read(PART_MAX).decode("utf-8", "replace")
+            file.seek(max(0, file.seek(0, os.SEEK_END) - READ_MAX))
+            return file.read(READ_MAX).decode("utf-8", "replace")
     except OSError as error:
         return "not readable: %s\n" % error.strerror

@@ -59,6 +59,11 @@ def with_loops(devices):
         found += [each for loop in more for each in stack(loop) if each not in found]
 
 
+def on_top(device):
+    """It and all on top of it, the lowest first. As root."""
+    return with_loops(stack(device))
+
+
 def loop_devices():
     """(`major:minor`, what it is made of: the file system of its file, and the device if that is one) of each
     loop device that is in use."""

@@ -56,7 +56,7 @@ def describe(pid):
     return {
         "pid": pid,
         "user": name,
-        "command": mask_by_hashes([command[:COMMAND_MAX]], list_attempts())[0],
+        "command": mask_by_hashes([command], list_attempts())[0][:COMMAND_MAX],
         "since": time.time() - age_s(pid),
         "left_by": left_by(pid),
     }

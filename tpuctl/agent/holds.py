@@ -1,12 +1,14 @@
 """Operations that hold the file system of a disk still while it is copied, renew that hold, and let go.
 
-Which device it is, is found here; what needs root is in `freeze.py`. A hold has an id of its own, which its
-copy has written down: nobody ends it by another.
+Which device it is, is found here by what the node lists; what needs root is in `freeze.py`. A hold has an id of
+its own, which its copy has written down: nobody ends it by another.
 """
 
 import os
 
-from disks import WORD, devices, mounts
+from disk_names import choose, writable
+from disk_roles import RO, with_roles
+from disks import WORD
 from operations import Failed
 from rooted import run_root
 
@@ -16,14 +18,14 @@ HINT = "the same with --unmount (nothing may be open there) or --crash-consisten
 
 
 def hold_disk(parameters, job):
-    """`hold` is the id of the hold, `word` what is written before it begins, `seconds` its lease; the disk has
-    the `label`, or is mounted at `path`. Where an earlier hold stands: `busy`, with its id and the `seconds` of
-    its lease that are left."""
+    """`hold` is the id of the hold, `word` what is written before it begins, `seconds` its lease; the disk is
+    `disk` of `disks`, which the node lists as writable, each with `name`, `label` and `path`. Where an earlier
+    hold stands: `busy`, with its id and the `seconds` of its lease that are left."""
     told = {"held": parameters["id"]}
-    device = device_of(parameters["label"], parameters["path"])
-    if device is None:
+    devices = devices_of(parameters)
+    if not devices:
         return dict(told, how=NOT_MOUNTED)
-    found = run_root(job, "freeze", request_of("hold", parameters, device), ROOT_S)
+    found = run_root(job, "freeze", request_of("hold", parameters, devices), ROOT_S)
     if found["state"] == "nowhere":
         return dict(told, how=NOT_MOUNTED)
     if found["state"] == "held":
@@ -34,14 +36,15 @@ def hold_disk(parameters, job):
     raise Failed("it cannot be held still: %s" % why, permanent=True, hint=HINT)
 
 
-def request_of(do, parameters, device):
+def request_of(do, parameters, devices):
     home = os.path.expanduser("~")
     return {
         "do": do,
         "id": parameters["hold"],
-        "devices": [device],
+        "devices": devices,
         "seconds": parameters["seconds"],
-        "word": [WORD, parameters["word"]],
+        # Of several disks only one is this one, and a copy of another has another word.
+        "word": [WORD, parameters["word"]] if len(devices) == 1 else None,
         "homes": [home, os.path.join(home, ".tpuctl")],
         "how": "unmount" if parameters["unmount"] else "freeze",
     }
@@ -60,15 +63,15 @@ def release_disk(parameters, job):
     return {"released": parameters["id"], "stood": found["stood"]}
 
 
-def device_of(label, path):
-    """The disk that can be written here and has this label, else the one that is mounted at `path`; None where
-    none is here. Raises Failed where it is not clear which it is."""
-    known = [each for each in devices() if not each["read_only"]]
-    found = [each["device"] for each in known if label and each["label"] == label]
-    there = [mount["device"] for mount in mounts() if mount["path"] == path]
-    at_path = [each["device"] for each in known if each["device"] in there]
-    if len(found) > 1:
-        found = [each for each in found if each in at_path]
-        if not found:
-            raise Failed("several disks that can be written have the label %s" % label, permanent=True)
-    return (found or at_path or [None])[0]
+def devices_of(parameters):
+    """The devices (`major:minor`) that are or may be the disk: all that cannot be told apart stand still.
+    Raises Failed where they are to be unmounted, which only the disk itself may be."""
+    known = [each for each in with_roles(writable()) if each["role"] != RO]
+    found = choose(known, parameters["disks"], [parameters["disk"]])
+    if len(found) > 1 and parameters["unmount"]:
+        why = "which of %s is disk %s cannot be told" % (
+            ", ".join(each["path"] for each in found),
+            parameters["disk"],
+        )
+        raise Failed(why, permanent=True, hint="the same without --unmount: all of them are held still")
+    return [each["device"] for each in found]

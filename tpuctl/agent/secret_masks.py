@@ -12,6 +12,7 @@ from base import file_size, read_json, root, suppress, write_json
 from log_times import STREAMS
 
 LEAST = 8  # characters; a shorter value is a word that programs write anyway
+LEAST_OF_LINE = 16
 LONGEST = 1 << 20
 PIECE = 8 << 20  # read at once
 WIDTH = 15
@@ -21,20 +22,42 @@ KEY_BYTES = 32
 
 
 def forms(value):
-    """The bytes as which programs write a value: as it is, as JSON and Python quote it, in URLs, as hexadecimal
-    digits, and as base64 within a longer text, where it may begin at each of three places."""
-    import json
-    import urllib.parse
-
+    """The bytes as which programs write a value: as it is, as JSON, Python, HTML and shells quote it, in URLs,
+    as hexadecimal digits, and as base64 within a longer text, where it may begin at each of three places. Of
+    several lines each long one also by itself, for whoever puts something before each line."""
     found = set()
     for text in {value, value.strip()} if len(value.strip()) >= LEAST else ():
         raw = os.fsencode(text)
-        quoted = [json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]]
-        quoted += [repr(text)[1:-1], repr(text)[1:-1].replace("'", "\\'"), repr(raw)[2:-1]]
-        quoted += [urllib.parse.quote(raw, safe=""), urllib.parse.quote(raw), urllib.parse.quote_plus(raw)]
-        quoted += [raw.hex(), raw.hex().upper()]
-        found.update([raw, *(os.fsencode(each) for each in quoted), *base64_forms(raw)])
+        found.update([raw, raw.hex().encode(), raw.hex().upper().encode()])
+        found.update(os.fsencode(each) for each in quoted_forms(text, raw))
+        found.update(base64_forms(raw))
+        lines = [line.strip() for line in text.splitlines()]
+        found.update(os.fsencode(line) for line in lines if len(line) >= LEAST_OF_LINE)
     return {each for each in found if LEAST <= len(each) <= LONGEST}
+
+
+def quoted_forms(text, raw):
+    import html
+    import json
+    import re
+    import urllib.parse
+
+    for ascii_only in (True, False):
+        once = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        yield once
+        yield once.replace("/", "\\/")
+        yield once.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")  # as Go does
+        yield json.dumps(once)[1:-1]  # JSON that is a text of JSON, as in structured logs
+    yield repr(text)[1:-1]
+    yield repr(text)[1:-1].replace("'", "\\'")
+    yield repr(raw)[2:-1]
+    yield html.escape(text)
+    yield html.escape(text, quote=False)
+    yield text.replace("'", "'\"'\"'")
+    yield text.replace("'", "'\\''")
+    for url in (urllib.parse.quote(raw, safe=""), urllib.parse.quote(raw), urllib.parse.quote_plus(raw)):
+        yield url
+        yield re.sub("%..", lambda found: found.group().lower(), url)
 
 
 def base64_forms(raw):
@@ -111,6 +134,9 @@ class MaskedLog:
 
     def look(self, patterns, last):
         size = file_size(self.path)
+        if size < self.done:  # somebody emptied it, as `> /dev/stdout` does: what is there now is new
+            self.done = self.seen = 0
+            self.write_done()
         if size <= self.seen and not (last and self.done < size):
             return
         with open(self.path, "r+b", buffering=0) as file:

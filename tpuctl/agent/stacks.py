@@ -13,7 +13,7 @@ from base import Attempt
 from join_hook import STACKS, STACKS_SIGNAL
 from processes import descendants, environment_of, process_stat
 from rooted import as_root, how_root, output_of
-from secret_masks import masked_text, patterns_of
+from secret_masks import mask_by_hashes, masked_text, patterns_of
 from state import look
 
 PROCESSES_MAX = 16
@@ -33,6 +33,8 @@ def stacks(request, _stdin):
     told = [describe(attempt, each) for each in pids[:PROCESSES_MAX]]
     for each in told:
         each.update((name, masked_text(each[name], patterns)) for name in ("command", "text"))
+        # A program may have written over its own variables: then the hashes know.
+        each["command"] = mask_by_hashes([each["command"]], [attempt])[0]
     return {"state": "running", "processes": told}
 
 

@@ -12,9 +12,9 @@ import select
 import time
 
 import quick_json as json
-from disk_stack import kind_of, name_of, open_device, stack, swaps, with_loops
+from disk_stack import kind_of, name_of, on_top, open_device, swaps
 from disk_users import ancestors, text_of, users_of
-from mount_spaces import O_PATH, inside, mount_of, mounts_of, read_mounts, table
+from mount_spaces import O_PATH, inside, mount_of, read_mounts, table
 from processes import process_stat, signal, signal_all
 
 LOCK = "/run/tpuctl-vacate"
@@ -101,7 +101,7 @@ def vacate_device(asked, request):
             asked["disk"],
             asked["path"],
         )
-        if holders or mounts_in(devices_of(device)):
+        if holders or mounts_in(on_top(device)):
             return dict(found, why=why, holders=holders)
     holders = end_users(device, float(request.get("grace_s") or 0.0)) if ends else in_use_for_long(device)
     if holders and not ends:
@@ -120,12 +120,10 @@ def hold_still(device):
     written; empty where that is so, else why not. It goes on by itself if the deletion comes to nothing."""
     import freeze
 
-    # What lies above first: its bytes are on their way through what is below.
-    devices = [each for each in reversed(devices_of(device)) if mounts_of(each)]
     held = {}
-    for _ in range(2 if devices else 0):
+    for _ in range(2):
         name = BEFORE_DELETION + os.urandom(8).hex()
-        held = freeze.main({"do": "hold", "id": name, "devices": devices, "seconds": FROZEN_S})
+        held = freeze.main({"do": "hold", "id": name, "devices": [device], "seconds": FROZEN_S})
         if not str(held.get("by") or "").startswith(BEFORE_DELETION):
             break
         freeze.main({"do": "release", "id": held["by"]})  # of a deletion that came to nothing
@@ -141,14 +139,9 @@ def hold_still(device):
     )
 
 
-def devices_of(device):
-    """It and all on top of it."""
-    return with_loops(stack(device))
-
-
 def in_use(device):
     """Everybody who has something open there, and what of the kernel's is on top."""
-    devices = devices_of(device)
+    devices = on_top(device)
     found = users_of(set(devices))
     found += [of_kernel("swap", path) for path in swaps(devices)]
     above = [each for each in devices if each != device and kind_of(each)]
@@ -172,7 +165,7 @@ def in_use_for_long(device):
 
 def submounts(device):
     """Other file systems that are mounted in those of this device, or made of its files."""
-    devices = devices_of(device)
+    devices = on_top(device)
     return [
         of_kernel("mount", each["path"])
         for _, mounts in mounts_in(devices)
@@ -262,7 +255,7 @@ def unmount_everywhere(device, ends):
     """Until nothing of it is mounted in any namespace, or no more can be: what is left, as holders."""
     left: list = []
     for _ in range(ROUNDS):
-        devices = devices_of(device)
+        devices = on_top(device)
         if ends:
             take_down(devices)
         spaces = mounts_in(devices)
@@ -291,7 +284,7 @@ def unmount(mounts):
     for mount in reversed(mounts):
         path = mount["path"]
         try:
-            if not on_top(mount):
+            if not is_top(mount):
                 left.append(path)
                 continue
         except FileNotFoundError:
@@ -304,7 +297,7 @@ def unmount(mounts):
     return [gone, left]
 
 
-def on_top(mount):
+def is_top(mount):
     """Whether its path leads to it, and not to what was mounted over it. FileNotFoundError where it is gone."""
     if mount["id"] not in {each["id"] for each in read_mounts()}:
         raise FileNotFoundError(mount["path"])

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tpuctl.disks.hosts import HOLD_S, LONGEST_S, Once
 from tpuctl.disks.make import get_record, list_records, save_record
 from tpuctl.disks.slices import holders, writer_of
-from tpuctl.disks.use import path_on
+from tpuctl.disks.vacate import known_disks, writable_disks
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
@@ -138,11 +138,21 @@ def _begin(
 ) -> Mapping[str, str]:
     """Waits for the end of a hold that stands for somebody else's copy: that is no business of ours."""
     told: list[Mapping[str, str]] = []
-    path = path_on(services, master, writer)
+    written = [name for names in writable_disks(services, writer).values() for name in names]
+    disks = tuple(known_disks(services, writer, written).values())
 
     def step() -> Outcome:
         this_time = services.ids.new_id()
-        once = Once("hold_disk", master.fs_label, word, this_time, hold=name, path=path, unmount=unmount)
+        once = Once(
+            "hold_disk",
+            master.fs_label,
+            word,
+            this_time,
+            hold=name,
+            disk=master.name,
+            disks=disks,
+            unmount=unmount,
+        )
         [row] = bring_hosts(services, writer, [once], workers=[0], deadline=deadline)
         if row.get("how") != "busy":
             told.append(row)

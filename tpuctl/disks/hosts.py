@@ -137,7 +137,8 @@ class Unmounted(Struct, frozen=True):
 class Once(Struct, frozen=True):
     """Something that is done once with the file system `label` for the copy `word`: what came of it is in the
     results of its job. `id` names this time, for hosts remember jobs of earlier commands. `of` disks with the
-    label can be written there. `hold` is the id of a hold, of the disk at `path` where none has the label."""
+    label can be written there. `hold` is the id of a hold, of `disk` among all the `disks` that are written
+    there."""
 
     verb: str
     label: str
@@ -145,7 +146,8 @@ class Once(Struct, frozen=True):
     id: str
     of: int = 1
     hold: str = ""
-    path: str = ""
+    disk: str = ""
+    disks: tuple[Mapping[str, str], ...] = ()
     unmount: bool = False
 
     @property
@@ -169,7 +171,8 @@ class Once(Struct, frozen=True):
             "id": self.id,
             "of": self.of,
             "hold": self.hold,
-            "path": self.path,
+            "disk": self.disk,
+            "disks": list(self.disks),
             "unmount": self.unmount,
             "seconds": HOLD_S,
         }

@@ -9,7 +9,7 @@ call hears what came of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -131,6 +131,16 @@ def writable_disks(services: Services, record: SliceRecord) -> dict[str, tuple[s
     return found
 
 
+def known_disks(services: Services, record: SliceRecord, names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """By name, what tells a host which of its devices is which of these disks: the label that tpuctl gave it,
+    and where the slice has it; empty where others made it."""
+    labels = {each.name: each.fs_label for each in list_records(services)}
+    return {
+        name: {"name": name, "label": labels.get(name, ""), "path": path_of(services, record, name)}
+        for name in names
+    }
+
+
 def vacate(
     services: Services,
     record: SliceRecord,
@@ -156,11 +166,7 @@ def vacate(
         return _silent(record, {0: tuple(name for names in asked.values() for name in names)})
     names = {each.worker: asked[nodes[each.worker]] for each in targets}
     agent = HostAgent(services.remote, services.agent_source)
-    labels = {each.name: each.fs_label for each in list_records(services)}
-    known = {
-        each: {"name": each, "label": labels.get(each, ""), "path": path_of(services, record, each)}
-        for each in dict.fromkeys(name for listed in written.values() for name in listed)
-    }
+    known = known_disks(services, record, [name for listed in written.values() for name in listed])
     while True:
         now = services.clock.now()
         request = {

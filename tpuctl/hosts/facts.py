@@ -122,7 +122,8 @@ class MountPoint(Fact, frozen=True):
 class MountedBucket(Fact, frozen=True):
     """A mount that tpuctl made, by the word of its keeper. `alive`: keeper and gcsfuse run, and a look at it
     came back in time; `error` is what that look said, or why it is not up. `options` are the kernel's,
-    `keeper` the sha256 of the program that keeps it, empty of one that does not say so yet."""
+    `keeper` the sha256 of the program that keeps it, empty of one that does not say so yet. `open`: without the
+    mount its folder can be written."""
 
     path: str
     bucket: str
@@ -134,6 +135,7 @@ class MountedBucket(Fact, frozen=True):
     version: str = ""
     program: str = ""
     keeper: str = ""
+    open: bool = False
     options: tuple[str, ...] = ()
 
 

@@ -21,6 +21,7 @@ NO_FUSE = Blocked(
     "tpuctl exec SLICE -- sudo modprobe fuse; on the simulator: tpuctl sim up --hosts isolated",
 )
 WELL = "mounted"
+OPEN = "can be written without its mount"
 
 
 class KeeperFiles(Struct, frozen=True):
@@ -120,7 +121,8 @@ class Mounted(Struct, frozen=True):
         if there is None:
             return {}
         options = ",".join(there.options)
-        return {self.column: f"{self.ref.source} gcsfuse {there.version} {there.digest} {options}"}
+        row = {self.column: f"{self.ref.source} gcsfuse {there.version} {there.digest} {options}"}
+        return {**row, f"{self.column} point": OPEN} if there.open else row
 
 
 class Unmounted(Struct, frozen=True):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tpuctl.engine.events import Note
+from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, PartialError, PendingError, TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
@@ -32,6 +32,7 @@ from tpuctl.mounts.follow import (
     with_program,
 )
 from tpuctl.mounts.hosts import (
+    OPEN,
     WELL,
     KeeperFiles,
     Mounted,
@@ -97,13 +98,16 @@ def add_mount(
     if before is None:
         begin_mount(services, record.name, ref)
     try:
-        bring_hosts(services, record, [kind])
+        rows = bring_hosts(services, record, [kind])
     except PendingError:  # hosts may come to it yet
         raise
     except TpuctlError:
         _undo(services, record, ref.path, before)
         raise
     remember(services, record.name, ref)
+    if any(f"{kind.column} point" in row for row in rows):
+        why = f"{ref.path} {OPEN}: where it is, no folder can be made immutable"
+        services.emit(Warn(record.name, why))
     hosts = counted(record.spec.hosts, "host")
     return {**told, "said": f"{ref.source} is mounted at {ref.path} on {hosts} of {record.name}"}
 
