@@ -120,10 +120,10 @@ def test_a_copy_that_began_after_its_hold_had_ended_is_made_again(session: Sessi
 def test_a_disk_that_somebody_mounted_by_hand_is_held_wherever_that_is(session: Session) -> None:
     """Others made its file system and gave it no label; it is at a path that nobody told."""
     session.type("disk", "create", "raw", "--size", "10", "--zone", ZONE)
-    before = set(on(session, "dev", "ls /dev/sd?"))
+    before = on(session, "dev", "ls /dev/sd?")[0].split()
     session.type("disk", "attach", "raw", "--to", "dev", "--no-mount")
-    [device] = set(on(session, "dev", "ls /dev/sd?")) - before
-    made = f"sudo mkfs.ext4 -q {device.strip()} && sudo mkdir /srv/own && sudo mount {device.strip()} /srv/own"
+    [device] = set(on(session, "dev", "ls /dev/sd?")[0].split()) - set(before)
+    made = f"sudo mkfs.ext4 -q {device} && sudo mkdir /srv/own && sudo mount {device} /srv/own"
     on(session, "dev", f"{made} && sudo chmod 777 /srv/own")
     assert "raw: held still on dev: frozen" in session.type("disk", "snapshot", "raw").stderr
     on(session, "dev", "touch /srv/own/goes-on && cat /srv/own/.tpuctl-disk")

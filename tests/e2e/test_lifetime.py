@@ -128,15 +128,21 @@ def test_a_process_with_a_chip_open_is_found_and_gone_when_it_closes(tmp_path):
 
 
 def test_a_file_open_for_writing_is_found_and_one_that_is_read_is_not():
-    program = "import open_for_writing; print(open_for_writing.writes({pid!r}, {{{device!r}}}, {{}}))"
+    program = (
+        "from mount_spaces import read_mounts; import open_for_writing; "
+        "mounts = {{each['id'] for each in read_mounts() if each['device'] == {device!r}}}; "
+        "print(open_for_writing.writes({pid}, mounts))"
+    )
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         number = os.fstat(file.fileno()).st_dev
         device = f"{os.major(number)}:{os.minor(number)}"
         with subprocess.Popen(["tail", "-f", file.name], stdout=subprocess.DEVNULL) as reader:
-            assert in_agent(program.format(pid=str(os.getpid()), device=device)) == "True"
-            assert in_agent(program.format(pid=str(os.getpid()), device="9:9")) == "False"
-            assert in_agent(program.format(pid=str(reader.pid), device=device)) == "False"
-            reader.kill()
+            try:
+                assert in_agent(program.format(pid=os.getpid(), device=device)) == "True"
+                assert in_agent(program.format(pid=os.getpid(), device="9:9")) == "False"
+                assert in_agent(program.format(pid=reader.pid, device=device)) == "False"
+            finally:
+                reader.kill()
 
 
 @pytest.mark.parametrize(

@@ -225,3 +225,21 @@ def test_what_cannot_be_reached_is_not_called_held(disk: Disk, how: str) -> None
         inside(disk, 'umount -t tmpfs "$1"')
     assert (told["state"], told["why"]) == ("refused", f"something else is mounted over it at {disk.path}")
     disk.check_goes_on()
+
+
+def test_what_the_kernel_holds_for_nobody_that_is_seen_is_not_called_unmounted(
+    disk: Disk, tmp_path: Path
+) -> None:
+    """A mount namespace that a file keeps, and no process: nobody's mounts show it."""
+    inside(disk, 'mkdir "$2" && mount --bind "$2" "$2" && mount --make-private "$2"', str(tmp_path / "kept"))
+    kept = tmp_path / "kept" / "space"
+    inside(
+        disk,
+        """touch "$2" && unshare --mount="$2" --propagation private true && umount "$1" """,
+        str(kept),
+    )
+    try:
+        told = disk.ask("hold")
+    finally:
+        inside(disk, 'umount "$2" && umount "${2%/*}"', str(kept))
+    assert (told["state"], told.get("why", "")[:19]) == ("refused", "the kernel holds it")

@@ -10,22 +10,29 @@ from msgspec.structs import replace
 
 from tests.support.jobs import SPEC, bring_up, limit
 from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.disks.clone import create_master
+from tpuctl.disks.hold import take_hold
+from tpuctl.disks.make import get_record
+from tpuctl.disks.rules import DiskRules
+from tpuctl.disks.use import use_disk
 from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
-from tpuctl.model.disks import DataDisk, DiskMode
+from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
 from tpuctl.model.records import Desired, SliceState
-from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
 from tpuctl.model.verdict import Blocked
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.take_down import end_slice, take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
+from tpuctl.slices.leaving import HostsLeft, Written
 from tpuctl.slices.orphans import collect_obsolete, find_obsolete
 from tpuctl.slices.reconcile import advance_slice
+from tpuctl.slices.vacate import ask_hosts
 from tpuctl.state.repository import Versioned, get_slice, load_slices, save
 from tpuctl.views.slices import decisions, describe_condition
 from tpuctl.watch.heartbeat import PassLine
@@ -366,3 +373,44 @@ def test_what_can_write_a_disk_and_is_silent_is_left_to_a_person_who_is_told_unt
     a_pass(place, services.cloud)
     assert get_slice(services, "big").record.orphans == ()
     assert describe_condition(services, "big") == ""
+
+
+class Hiding(Writable):
+    """And which does not find a node now and then, although it is there."""
+
+    hides = 0
+
+    def find_node(self, zone: str, name: str) -> Any:
+        if self.hides:
+            self.hides -= 1
+            return None
+        return super().find_node(zone, name)
+
+
+def test_a_node_that_is_not_found_once_is_no_proof_that_nothing_is_written(place, services):
+    record = bring_up(services, "big", queued=False)
+    services.cloud = Hiding(services.cloud)
+    services.cloud.hides = 1
+    left = ask_hosts(services, record, Written(("data",)), fence=0)
+    assert (left.left, left.working) == (Written(("data",)), True)
+    assert left.why == "node big-1 is not shown, and may be there"
+    assert ask_hosts(services, record, Written(("data",)), fence=0) == HostsLeft()
+
+
+def test_a_node_that_two_reads_call_gone_is_asked_for_nothing(place, services):
+    record = bring_up(services, "big", queued=False)
+    place.world.call("DeleteNode", {"name": f"projects/{services.project}/locations/{ZONE}/nodes/big-1"})
+    place.clock.advance(600.0)
+    assert ask_hosts(services, record, Written(("data",)), fence=0) == HostsLeft()
+
+
+def test_a_master_whose_writer_is_not_found_once_is_not_copied_without_a_hold(place, services):
+    rules = DiskRules(load_disk_rules())
+    create_master(services, rules, DiskRequest("data", ZONE, "pd-balanced", 10, {}), "data")
+    bring_up(services, "dev", queued=False, accelerator_type="v4-8", hosts=1, chips=4)
+    use_disk(services, rules, "data", to="dev", rw=True, path="", mounted=True, dry_run=False)
+    master = get_record(services, "data")
+    services.cloud = Hiding(services.cloud)
+    services.cloud.hides = 1
+    with pytest.raises(TpuctlError, match="disk data is used by dev-1"):
+        take_hold(services, master, master, unmount=False, deadline=None)

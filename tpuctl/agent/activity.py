@@ -127,14 +127,12 @@ def chip_users(prefixes=CHIP_DEVICES):
 def written_devices():
     """Of the data disks and buckets that are mounted here to be written."""
     from disks import is_disk
-    from facts_storage import parse_mount
+    from facts_storage import mounts
 
-    with open("/proc/self/mountinfo") as file:
-        found = [parse_mount(line) for line in file]
     return sorted(
         {
             each["device"]
-            for each in found
+            for each in mounts()
             if not each["read_only"]
             and (is_disk(os.path.basename(each["source"])) or each["fs"] == "fuse.gcsfuse")
         }

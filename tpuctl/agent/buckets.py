@@ -8,7 +8,7 @@ import sys
 
 import quick_json as json
 from base import suppress
-from facts_storage import parse_mount, probe_all
+from facts_storage import mounts, probe_all
 from metadata import value
 from operations import Failed
 from processes import process_stat
@@ -29,8 +29,7 @@ def gcsfuse_facts(request):
     probe_s = float(request.get("probe_s") or 5.0)
     alive = probe_all([each["path"] for each in found], probe_s, look_at_server)
     asked = probe_all([path for path in alive if not alive[path]["error"]], probe_s, look_for_nothing)
-    with open("/proc/self/mountinfo") as file:
-        kernel = {mount["path"]: mount for mount in map(parse_mount, file)}
+    kernel = {mount["path"]: mount for mount in mounts()}
     return {
         "version": version_on_path(),
         "programs": sorted(os.listdir(PROGRAMS)) if os.path.isdir(PROGRAMS) else [],

@@ -1,7 +1,8 @@
 """Which devices of this host are the disks that its node lists as writable, whoever made and mounted them."""
 
 from disk_stack import is_system, stack
-from disks import contents_of, mounts, whole_devices
+from disks import contents_of, whole_devices
+from facts_storage import mounts
 
 
 def writable():

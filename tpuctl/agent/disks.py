@@ -14,7 +14,7 @@ import sys
 
 from disk_roles import RO, RW, with_roles
 from disk_stack import partitions
-from facts_storage import parse_mount
+from facts_storage import mounts
 from operations import Failed
 from points import CLOSE, check_point, left_open, typed
 from rooted import as_root, output_of, run_root
@@ -106,11 +106,6 @@ def uuid_on(source, path):
     except OSError:  # an older kernel: ask the device, which takes root
         said = output_of(as_root(["blkid", "-p", "-s", "UUID", "-o", "value", source]), any_status=True)
         return (said or "").strip()
-
-
-def mounts():
-    with open("/proc/self/mountinfo") as file:
-        return [parse_mount(line) for line in file]
 
 
 def whole_devices():

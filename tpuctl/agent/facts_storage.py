@@ -73,6 +73,12 @@ def space_facts(request):
     return [dict(probed.get(path) or {"error": "no answer"}, path=path) for path in [*own, *asked]]
 
 
+def mounts():
+    """Of this mount namespace, in the order in which they were made: the last one at a path is what shows."""
+    with open("/proc/self/mountinfo") as file:
+        return [parse_mount(line) for line in file]
+
+
 def parse_mount(line):
     """proc(5): ID PARENT MAJOR:MINOR ROOT PATH OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS OF THE FILE SYSTEM."""
     before, _, after = line.rstrip("\n").partition(" - ")

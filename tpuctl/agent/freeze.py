@@ -10,13 +10,14 @@ Refused is what would stop those who let it go again: the file systems that the 
 program itself live on. What somebody else froze is refused before anything is written to it.
 """
 
+import errno
 import os
 import sys
 import time
 from contextlib import suppress
 
 import quick_json as json
-from disk_stack import number, on_top
+from disk_stack import folder_of, number, on_top, open_device
 from hold_ways import Frozen, Refusal, Unmounted, thaw
 from mount_spaces import mounts_of
 from processes import is_alive, process_stat, signal
@@ -53,7 +54,8 @@ def hold(request):
         devices, how = list(dict.fromkeys(devices)), request.get("how", "freeze")
         request = dict(request, devices=devices)
         if not mounts_of(devices):
-            return {"state": "nowhere"}
+            why = next(filter(None, map(held_by_kernel, request["devices"])), "")
+            return {"state": "refused", "why": why} if why else {"state": "nowhere"}
         stopped = needed(devices, request.get("homes") or ()) if how == "freeze" else ""
         if stopped:
             return {"state": "refused", "why": "%s is on it, and would stand still, too" % stopped}
@@ -97,6 +99,20 @@ def release(request):
             return {"stood": note["how"] == "frozen"}  # without a holder anybody may mount it again
         time.sleep(LOOK_S)
     return {"stood": False}
+
+
+def held_by_kernel(device):
+    """Who has a device although no process shows a mount of it: a mount namespace without processes, swap, or a
+    file system of several devices. Empty for nobody; what is made of it is looked at by itself."""
+    if not os.path.exists(folder_of(device)) or on_top(device) != [device]:
+        return ""
+    try:
+        os.close(open_device(device, os.O_RDONLY | os.O_EXCL))
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return "the kernel holds it for somebody whom the mounts of no process show"
+        raise
+    return ""
 
 
 def needed(devices, homes):

@@ -7,7 +7,7 @@ still is left alone: growing waits for the hold's end.
 import os
 
 import freeze
-from facts_storage import parse_mount
+from facts_storage import mounts
 from operations import Failed
 from rooted import run_program
 
@@ -60,8 +60,7 @@ def grow(words):
 
 def mount_at(path):
     """The topmost mount there; None where there is none, or it is on no device."""
-    with open("/proc/self/mountinfo") as file:
-        found = [each for each in map(parse_mount, file) if each["path"] == path]
+    found = [each for each in mounts() if each["path"] == path]
     return found[-1] if found and not found[-1]["device"].startswith("0:") else None
 
 

@@ -7,43 +7,30 @@ may hang, as on a bucket that does not answer.
 import os
 
 from base import suppress
+from disk_users import text_of
+from mount_spaces import processes, table
 
 OURS = ("gcsfuse",)  # its cache may lie on a disk
 
 
 def main(request):
     """`devices`: `MAJOR:MINOR` of the file systems."""
-    wanted, found = set(request["devices"]), []
-    spaces: dict = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # it has ended meanwhile
-            if writes(pid, wanted, spaces):
-                found.append(int(pid))
-    return {"writers": len(found)}
+    wanted = set(request["devices"])
+    mounts = {each["id"] for space in table() for each in space["mounts"] or () if each["device"] in wanted}
+    return {"writers": sum(writes(pid, mounts) for pid in processes())}
 
 
-def writes(pid, wanted, spaces):
-    folder = "/proc/%s/" % pid
-    if read(folder + "comm").strip() in OURS:
+def writes(pid, mounts):
+    if text_of(pid, "comm").strip() in OURS:
         return False
-    mounts = {mount_of(read(folder + "fdinfo/" + each)) for each in os.listdir(folder + "fdinfo")}
-    mounts.discard("")
-    if not mounts:
-        return False
-    space = os.readlink(folder + "ns/mnt")
-    if space not in spaces:
-        rows = [line.split(" ", 3) for line in read(folder + "mountinfo").splitlines()]
-        spaces[space] = {words[0]: words[2] for words in rows}
-    return any(spaces[space].get(each) in wanted for each in mounts)
+    names = []
+    with suppress(OSError):  # it has ended meanwhile
+        names = os.listdir("/proc/%d/fdinfo" % pid)
+    return any(mount_of(text_of(pid, "fdinfo/" + each)) in mounts for each in names)
 
 
 def mount_of(text):
-    """The number of the mount of a file that is open for writing; empty for another (proc(5), fdinfo)."""
+    """The number of the mount of a file that is open for writing; -1 for another (proc(5), fdinfo)."""
     rows = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
     written = int(rows.get("flags", "0"), 8) & os.O_ACCMODE
-    return rows.get("mnt_id", "") if written else ""
-
-
-def read(path):
-    with open(path) as file:
-        return file.read()
+    return int(rows.get("mnt_id", "-1")) if written else -1

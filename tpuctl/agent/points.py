@@ -6,7 +6,7 @@ the next mount. So the folder itself is immutable (chattr(1)), which a mount cov
 
 import os
 
-from facts_storage import parse_mount
+from facts_storage import mounts
 from operations import Failed
 
 LOOK = "another path, or move what is there: tpuctl exec SLICE -- "
@@ -39,7 +39,8 @@ def trouble(path):
     real = os.path.realpath(path)
     if real != path:
         return "%s is %s by a symbolic link" % (path, real), "readlink -f"
-    below = [each for each in mount_paths() if each.startswith(path.rstrip("/") + "/") and each != path]
+    paths = [each["path"] for each in mounts()]
+    below = [each for each in paths if each.startswith(path.rstrip("/") + "/") and each != path]
     if below:
         return "%s is mounted below %s" % (below[0], path), "findmnt -R"
     if os.path.ismount(path):
@@ -51,11 +52,6 @@ def trouble(path):
             full = []  # root's alone: its mount shows
         return ("%s is not empty" % path, "ls -lA") if full else ("", "")
     return ("%s is not a directory" % path, "ls -ld") if os.path.lexists(path) else ("", "")
-
-
-def mount_paths():
-    with open("/proc/self/mountinfo") as file:
-        return [parse_mount(line)["path"] for line in file]
 
 
 def left_open(said):

@@ -10,7 +10,7 @@ def check_promised(promised):
     if not promised:
         return
     from base import Refused
-    from disks import mounts
+    from facts_storage import mounts
 
     there = {mount["path"]: mount for mount in mounts()}  # the last one at a path is what programs see
     for one in promised:

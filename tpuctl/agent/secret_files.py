@@ -55,10 +55,9 @@ def read(mark):
 
 
 def is_in_memory(place):
-    from facts_storage import parse_mount
+    from facts_storage import mounts
 
-    with open("/proc/self/mountinfo") as file:
-        kinds = {each["path"]: each["fs"] for each in map(parse_mount, file)}
+    kinds = {each["path"]: each["fs"] for each in mounts()}
     place = os.path.realpath(place)
     while place not in kinds and place != "/":
         place = os.path.dirname(place)

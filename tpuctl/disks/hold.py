@@ -20,7 +20,7 @@ from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
-from tpuctl.model.disks import DiskRecord
+from tpuctl.model.disks import DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision
@@ -100,10 +100,11 @@ def take_hold(
 ) -> Hold | None:
     """Holds the file system of a master for a copy, whose record says so before; None where nobody writes it:
     then nothing has to stand still, and the copy holds no word."""
-    writer = writer_of(services, master)
+    having = holders(services, master.request.zone, master.name)  # read once: what follows agrees with it
+    writer = next((each for each, entry in having if entry.mode is DiskMode.READ_WRITE), None)
     if writer is None:
         disk = services.disks.find_disk(master.request.zone, master.name)
-        if disk is not None and disk.users and not holders(services, master.request.zone, master.name):
+        if disk is not None and disk.users and not having:
             raise TpuctlError(
                 f"disk {master.name} is used by {disk.users[0]}, which is no host of a slice of ours",
                 hint="unmount it there and detach it, then clone",

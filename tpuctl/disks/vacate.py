@@ -21,11 +21,12 @@ from tpuctl.disks.slices import nodes_of
 from tpuctl.engine.services import Services
 from tpuctl.hosts.agent import HostAgent, RawReply
 from tpuctl.hosts.targets import host_targets
+from tpuctl.inventory.resources import written_disks
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.names import node_names
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
-from tpuctl.model.disks import DiskMode
+from tpuctl.model.cloud import NodeInfo
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import SliceRecord
 
@@ -97,13 +98,15 @@ ENDS = {
 
 class Vacancy(Struct, frozen=True):
     """What hosts proved. `proved` are names of disks; `silent` workers did not answer; `holders` keep a disk
-    in use; `lost` says what may be lost now, empty where nothing is, or the hosts are still at work."""
+    in use; `lost` says what may be lost now, empty where nothing is, or the hosts are still at work. `unseen`
+    nodes were not shown, so that nobody knows what they can write."""
 
     proved: tuple[str, ...] = ()
     silent: tuple[int, ...] = ()
     holders: tuple[Holder, ...] = ()
     lost: str = ""
     working: bool = False
+    unseen: tuple[str, ...] = ()
 
 
 class _Device(Struct, frozen=True):
@@ -122,13 +125,22 @@ class _Answer(Struct, frozen=True):
 
 def writable_disks(services: Services, record: SliceRecord) -> dict[str, tuple[str, ...]]:
     """Node → the disks that it lists as READ_WRITE; nodes without any are left out."""
-    found = {}
-    for name, node in nodes_of(services, record).items():
-        disks = node.data_disks if node is not None else ()
-        written = tuple(each.name for each in disks if each.mode is DiskMode.READ_WRITE)
-        if written:
-            found[name] = written
-    return found
+    return _writable(nodes_of(services, record))
+
+
+def _unseen(services: Services, record: SliceRecord, missing: Sequence[str]) -> tuple[str, ...]:
+    """Those of some nodes that were not found which a second, different read does not call gone."""
+    if not missing:
+        return ()
+    listed = services.cloud.list_nodes(record.spec.zone)
+    names = {node.name for node in listed.items}
+    dark = record.spec.zone in listed.unreachable
+    return tuple(name for name in missing if dark or name in names)
+
+
+def _writable(nodes: Mapping[str, NodeInfo | None]) -> dict[str, tuple[str, ...]]:
+    written = {name: written_disks(node) for name, node in nodes.items() if node is not None}
+    return {name: disks for name, disks in written.items() if disks}
 
 
 def known_disks(services: Services, record: SliceRecord, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -153,7 +165,11 @@ def vacate(
     """Proves that `disks` (all that can be written, if None) are used by nothing on the hosts of a slice.
     Takes no lease, and raises for no host that is silent or refuses: that is in the answer."""
     limit = services.clock.now() + LIMIT_S if deadline is None else deadline
-    written = writable_disks(services, record)
+    nodes_now = nodes_of(services, record)
+    unseen = _unseen(services, record, [name for name, node in nodes_now.items() if node is None])
+    if unseen:
+        return Vacancy(lost=f"node {', '.join(unseen)} is not shown, and may be there", unseen=unseen)
+    written = _writable(nodes_now)
     asked = {
         node: tuple(each for each in names if disks is None or each in disks) for node, names in written.items()
     }

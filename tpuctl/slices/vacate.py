@@ -183,4 +183,4 @@ def _leave_disks(services: Services, record: SliceRecord, written: Written, unti
     if left == Written():
         return HostsLeft()
     why = "; ".join(each.said for each in found.holders) or found.lost
-    return HostsLeft(left, why, found.silent, working=found.working)
+    return HostsLeft(left, why, found.silent, working=found.working or bool(found.unseen))
