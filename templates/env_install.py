@@ -51,7 +51,7 @@ LINK = "link:"  # in place of a digest
 CONFIG = "pyvenv.cfg"
 ENVIRONMENT, PYTHON, ARCHIVE = "env", "python", "rest.tar"
 LARGE_BYTES = 1 << 17  # 180 of 3300 files of JAX have nine tenths; what the archive has is written twice
-TOKEN_URL = "http://%s/computeMetadata/v1/instance/service-accounts/default/token"
+ACCOUNT_URL = "http://%s/computeMetadata/v1/instance/service-accounts/default/%s"
 # Read after the imports: frameworks change some of them.
 EFFECTIVE = ["LIBTPU_INIT_ARGS", "XLA_FLAGS", "JAX_PLATFORMS", "PJRT_DEVICE", "TPU_LIBRARY_PATH"]
 GOOGLE_STORAGE = "https://storage.googleapis.com"
@@ -298,7 +298,8 @@ def download(uri, file, tries=3):
             return
         except urllib.error.HTTPError as error:
             if error.code in (401, 403, 404) or attempt + 1 == tries:
-                raise Failed("%s: Cloud Storage answered %d" % (uri, error.code)) from error
+                role = role_to_give(bucket) if error.code == 403 else ""
+                raise Failed("%s: Cloud Storage answered %d%s" % (uri, error.code, role)) from error
         except OSError as error:
             if attempt + 1 == tries:
                 raise Failed("%s cannot be read: %s" % (uri, error)) from error
@@ -306,15 +307,30 @@ def download(uri, file, tries=3):
 
 
 def authorization():
+    try:
+        return {"Authorization": "Bearer " + json.loads(account("token"))["access_token"]}
+    except (OSError, ValueError, KeyError):
+        return {}  # the bucket says what it thinks of that
+
+
+def account(what):
+    """What the metadata server says of this host's service account. Raises OSError."""
     import urllib.request
 
     where = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
-    request = urllib.request.Request(TOKEN_URL % where, headers={"Metadata-Flavor": "Google"})
+    request = urllib.request.Request(ACCOUNT_URL % (where, what), headers={"Metadata-Flavor": "Google"})
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return answer.read().decode()
+
+
+def role_to_give(bucket):
+    """What to type for a bucket that the hosts' account may not read."""
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return {"Authorization": "Bearer " + json.load(answer)["access_token"]}
-    except (OSError, ValueError, KeyError):
-        return {}  # the bucket says what it thinks of that
+        member = "--member=serviceAccount:%s" % account("email")
+    except OSError:
+        return ""
+    give = "gcloud storage buckets add-iam-policy-binding gs://%s" % bucket
+    return "; type: %s %s --role=roles/storage.objectViewer" % (give, member)
 
 
 def check_space(spec):

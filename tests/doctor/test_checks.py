@@ -386,6 +386,11 @@ def test_rules_for_some_hosts_and_rules_that_cannot_be_read_are_no_problem():
     )
     assert worst(firewall=some) == []
     assert worst(firewall=UNREAD) == [("vpc", "warning")]
+    of_another = [
+        each for each in examine(facts(firewall=Reading(error=DeniedError("no")))) if each.check == "vpc"
+    ]
+    assert [str(each.level) for each in of_another] == ["ok"]
+    assert "not known if hosts reach each other" in of_another[0].what
 
 
 def test_a_fleet_with_disks_and_secrets_needs_their_roles():

@@ -147,6 +147,7 @@ def chapter_two(session: Session, train: tuple[str, ...]) -> None:
     manifest = session.json("manifest", "two")
     assert [len(each["hosts"]) for each in manifest["attempts"]] == [2, 2]
     session.type("down", "big", "--yes")
+    session.type("bill")  # with 0: nothing is left that costs money
 
 
 def until(session: Session, following: subprocess.Popen[str], word: str) -> None:

@@ -83,6 +83,13 @@ def test_a_port_of_the_programs_own_is_named_with_where_to_look(session: Session
     assert "gcloud compute firewall-rules create default-allow-internal" in doctor
 
 
+def test_slices_do_not_meet_where_only_their_own_hosts_do(session: Session) -> None:
+    session.type("up", "v4-8", "pair", "--slices", "2", "--spot", "--pay")
+    told = session.type("run", "--on", "pair", *RUN[3:], "--name", "apart", "meets.py", status=1).stderr
+    assert re.search(r"worker 1 cannot reach worker 0 at [0-9.]+:8476 ", told)
+    session.type("down", "pair", "--yes")
+
+
 def test_a_closed_port_ends_the_run_in_seconds_and_what_it_says_opens_it(session: Session) -> None:
     holder = session.start("exec", "--worker", "0", "big", "--", "python3", "-c", TAKES)
     try:

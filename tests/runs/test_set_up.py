@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import module_from_spec, spec_from_file_location
+from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,6 +23,7 @@ from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.memory.verbs import FREE_PORT
+from tests.support.session import ROOT
 from tpuctl.errors import DeniedError
 from tpuctl.hosts.protocol import AccessReply, BucketAccess
 from tpuctl.model import timeouts
@@ -311,3 +314,21 @@ def test_a_bucket_that_is_not_there_is_told_and_silence_is_not(agent: str) -> No
         hosts["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:{free_port()}"
         assert ask_agent("bucket_access", request, agent, **hosts)["buckets"] == []
     assert ask_agent("bucket_access", request, agent, GCE_METADATA_HOST=where) == {}
+
+
+def test_packages_that_a_bucket_refuses_name_account_and_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_from_file_location("env_install", ROOT / "templates" / "env_install.py")
+    assert spec is not None
+    assert spec.loader is not None
+    installer: Any = module_from_spec(spec)
+    spec.loader.exec_module(installer)
+    with serving(set(), set()) as (where, _):
+        monkeypatch.setenv("GCE_METADATA_HOST", where)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{where}")
+        with pytest.raises(installer.Failed) as raised:
+            installer.download("gs://wheels/a/b.whl", BytesIO())
+    role = f"--member=serviceAccount:{ACCOUNT} --role=roles/storage.objectViewer"
+    assert str(raised.value) == (
+        "gs://wheels/a/b.whl: Cloud Storage answered 403; type: "
+        f"gcloud storage buckets add-iam-policy-binding gs://wheels {role}"
+    )

@@ -16,7 +16,7 @@ from tpuctl.doctor.facts import Facts
 from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
 from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.doctor.store import judge_shared, shared_findings
-from tpuctl.errors import BILLING_DISABLED, TpuctlError, TransientError
+from tpuctl.errors import BILLING_DISABLED, DeniedError, NotFoundError, TpuctlError, TransientError
 from tpuctl.inventory.reap import Survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.names import region_of
@@ -220,9 +220,13 @@ def check_network(facts: Facts) -> list[Finding]:
 def _judge_firewall(facts: Facts) -> list[Finding]:
     """Hosts of one slice reach each other. Between them are routes of their subnetwork, which nobody can take
     away, so that only rules decide; policies of a folder or organisation are not read."""
-    found = facts.firewall.value
+    found, error = facts.firewall.value, facts.firewall.error
+    if error is not None and isinstance(error, (DeniedError, NotFoundError)):
+        # Such as those of another project, whose network this one shares.
+        unknown = f"network {facts.wanted.network}; its firewall rules cannot be read: not known if hosts reach"
+        return [ok(f"{unknown} each other, which runs ask their hosts")]
     if found is None:
-        return [not_checked(facts.firewall.error)]
+        return [not_checked(error)]
     regions = set(map(region_of, facts.wanted.zones)) & found.ranges.keys() or found.ranges.keys()
     ranges = [each for region in sorted(regions) for each in found.ranges[region]]
     reach = {each: judge_reach(each, found.rules) for each in ranges}
