@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import Session
+from tests.support.wheels import Project
 
 BAD = "import torch\nimport torch_xla\ntorch.cuda.set_device(0)\n"
 WARNED = "import os\nimport torch_xla\nos.environ['XLA_IR_DEBUG'] = '1'\n"
@@ -82,3 +83,13 @@ def test_a_rule_is_explained(session: Session) -> None:
     said = session.type("lint", "--explain", "TPU409").stdout
     assert said.startswith("TPU409 number-of-processes (error; torch_xla)\n")
     assert "rewrite: leave `nprocs` out." in said
+
+
+def test_packages_that_are_imported_are_read_from_the_environment(session: Session) -> None:
+    """One line for each rule and package, as a warning; a package that nothing imports is not looked at."""
+    code = {"lab/__init__.py": "import torch\n", "lab/place.py": "import torch\nx = torch.ones(1).cuda()\n"}
+    Project(session.work).add("own", {"lab": "1.0", "unused": "1.0"}, files=code)
+    (session.work / "use.py").write_text("import lab\nimport torch_xla\n")
+    done = session.type("lint", "use.py", "--env", "own", "--deps")
+    expected = "lab 1.0/lab/place.py:2:5: warning TPU305 .cuda() fails on a TPU: it has no CUDA\n"
+    assert done.stdout == expected

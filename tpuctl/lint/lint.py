@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.lib.input_files import read_file
 from tpuctl.lint.files import FILE_LIMIT, MAX_REACH, ModuleFinder
 from tpuctl.lint.module import UnreadableError
-from tpuctl.lint.project import Finding, Target, find_all
+from tpuctl.lint.project import Finding, Target, find_all, guess_backends
 from tpuctl.lint.rules import Rule, Severity
 from tpuctl.lint.summary import Summary, summarize
 
@@ -32,6 +33,8 @@ class Report(Struct, frozen=True):
     not_read: tuple[NotRead, ...] = ()
     imports: frozenset[str] = frozenset()
     """First parts of the names that these files import."""
+    target: Target = Target()
+    """For what the files are: with the backend that they have all been guessed to be for, if there is one."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -102,7 +105,10 @@ class _Reader:
         finder = ModuleFinder(_key(top), self.summaries.__contains__)
         found = find_all(self.summaries, self._rules, target, finder)
         imports = frozenset[str]().union(*(each.frameworks for each in self.summaries.values())) - {""}
-        return Report(len(self.seen), tuple(found), tuple(self.not_read), imports)
+        backends = guess_backends(self.summaries.values(), target)
+        if len(backends) == 1:
+            target = replace(target, given=next(iter(backends)))
+        return Report(len(self.seen), tuple(found), tuple(self.not_read), imports, target)
 
 
 def _key(path: Path) -> str:

@@ -52,6 +52,6 @@ def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:
         by_code.setdefault(each.code, []).append(each)
     found = []
     for same in by_code.values():
-        rest = f"; in {len(same) - 1} more places of this package" if len(same) > 1 else ""
+        rest = f"; {len(same) - 1} more in this package" if len(same) > 1 else ""
         found.append(replace(same[0], severity=Severity.WARNING, message=f"{same[0].message}{rest}"))
     return found

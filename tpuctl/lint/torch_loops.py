@@ -8,24 +8,38 @@ from collections.abc import Iterator
 
 from tpuctl.lint.module import Module
 from tpuctl.lint.rules import Rule
-from tpuctl.lint.scopes import Context, Found, Loop, Site, chain, has_stars, keyword
+from tpuctl.lint.scopes import Context, Found, Loop, Scope, Site, around, chain, has_stars, keyword
 
 _LOADERS = re.compile(r"(^|\.)(DataLoader|StatefulDataLoader)$")
 _EVALUATES = re.compile(r"(^|[^a-z])(val|valid|validation|test|eval|dev)([^a-z]|$)")
 _DEVICE_LOADERS = ("MpDeviceLoader", "ParallelLoader")
 
 
-def _loaders(module: Module) -> dict[str, Site]:
-    """`DataLoader(...)` by the name that it is assigned to."""
+Loaders = dict[tuple[object, str], Site]
+"""Calls of `DataLoader` by the name that they are assigned to, and the function, or for `self.…` the class."""
+
+
+def _loaders(module: Module) -> Loaders:
     calls = {id(site.node): site for site in module.calls if _LOADERS.search(site.name)}
-    found = {}
+    found: Loaders = {}
     for site in module.assigned:
         if isinstance(site.node, ast.Assign) and id(site.node.value) in calls:
             for target in site.node.targets:
                 written = chain(target)
                 if written:
-                    found[written] = calls[id(site.node.value)]
+                    found[_owner(site.scope, written), written] = calls[id(site.node.value)]
     return found
+
+
+def _owner(scope: Scope, written: str) -> object:
+    return scope.owner if written.startswith("self.") else scope
+
+
+def _loader_of(loop: Loop, loaders: Loaders) -> Site | None:
+    """The loader that a loop goes over."""
+    name = _iterated(loop)
+    places = (loaders.get((_owner(scope, name), name)) for scope in around(loop.scope))
+    return next((site for site in places if site is not None), None) if name else None
 
 
 def _iterated(loop: Loop) -> str:
@@ -45,13 +59,13 @@ def _iterated(loop: Loop) -> str:
 def ragged_last_batch(_rule: Rule, module: Module) -> Iterator[Found]:
     """A loader without `drop_last`, which a loop goes over that makes steps."""
     loaders = _loaders(module)
-    stepping = {_iterated(loop) for loop in module.loops if loop.steps}
-    for name, site in loaders.items():
+    stepping = [_loader_of(loop, loaders) for loop in module.loops if loop.steps]
+    for (_, name), site in loaders.items():
         node = site.node
         whole = keyword(node, "batch_sampler") is not None or _is_none(keyword(node, "batch_size"))
         drops = keyword(node, "drop_last")
         keeps = drops is None or (isinstance(drops, ast.Constant) and drops.value is False)
-        if name in stepping and keeps and not whole and not _EVALUATES.search(name) and not has_stars(node):
+        if site in stepping and keeps and not whole and not _EVALUATES.search(name) and not has_stars(node):
             yield node, site.context, name
 
 
@@ -70,7 +84,11 @@ def no_device_loader(_rule: Rule, module: Module) -> Iterator[Found]:
     loaders = _loaders(module)
     moved = [site for site in module.calls if site.attr == "to" and site.context.loop is not None]
     for loop in module.loops:
-        if loop.steps and _iterated(loop) in loaders and any(site.context.loop is loop for site in moved):
+        if (
+            loop.steps
+            and _loader_of(loop, loaders) is not None
+            and any(site.context.loop is loop for site in moved)
+        ):
             yield loop.node, Context(loop.scope), ""
 
 
@@ -85,7 +103,7 @@ def no_end_of_step(_rule: Rule, module: Module) -> Iterator[Found]:
     loaders = _loaders(module)
     for loop in module.loops:
         within_loop = [site for site in module.calls if _inside(site, loop)]
-        plain = _iterated(loop) in loaders or isinstance(getattr(loop.node, "iter", None), ast.Call)
+        plain = _loader_of(loop, loaders) is not None or isinstance(getattr(loop.node, "iter", None), ast.Call)
         own = any(site.attr == "backward" and site.context.loop is loop for site in within_loop)
         ends = any(_ends(site) for site in within_loop) or _calls_own(module, within_loop)
         if plain and own and not ends:
@@ -128,15 +146,16 @@ def same_data_everywhere(_rule: Rule, module: Module) -> Iterator[Found]:
     ):
         return
     workers = {chain(site.node.args[0]) for site in launched if site.node.args}
-    stepping = {_iterated(loop) for loop in module.loops if loop.steps}
-    for name, site in _loaders(module).items():
+    loaders = _loaders(module)
+    stepping = [_loader_of(loop, loaders) for loop in module.loops if loop.steps]
+    for (_, name), site in loaders.items():
         node = site.node
         if _EVALUATES.search(name):
             continue
         shared = any(keyword(node, each) is not None for each in ("sampler", "batch_sampler")) or has_stars(
             node
         )
-        wrapped = name in stepping or _is_argument(module, name)
+        wrapped = site in stepping or _is_argument(module, name)
         if not shared and wrapped and site.scope.name in workers and "Iterable" not in ast.dump(node):
             yield node, site.context, name
 

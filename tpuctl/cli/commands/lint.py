@@ -14,7 +14,6 @@ from tpuctl.cli.options import Json
 
 if TYPE_CHECKING:
     from tpuctl.lint.lint import Report
-    from tpuctl.lint.project import Target
     from tpuctl.lint.report import Format
     from tpuctl.lint.rules import Backend, Rule
 
@@ -109,7 +108,7 @@ def lint(
     found = list_files(given, lambda path: is_excluded(path, top, options.exclude))
     report = lint_files(found, rules, target, top_of(given, top))
     if deps and env is not None:
-        report = _with_packages(ctx, report, env, rules, target)
+        report = _with_packages(ctx, report, env, rules)
     _print(console, report, shape)
     if report.errors:
         raise typer.Exit(TpuctlError.exit_code)
@@ -143,13 +142,7 @@ def _of_environment(name: str) -> tuple[str | None, Mapping[str, str]]:
     return None if backend is Backend.CPU else str(backend), known_versions(found)
 
 
-def _with_packages(
-    ctx: typer.Context,
-    report: Report,
-    env: str,
-    rules: Sequence[Rule],
-    target: Target,
-) -> Report:
+def _with_packages(ctx: typer.Context, report: Report, env: str, rules: Sequence[Rule]) -> Report:
     """The report with what is in packages of the environment that the code imports."""
     from msgspec.structs import replace
 
@@ -162,7 +155,7 @@ def _with_packages(
     with open_context(ctx) as context:
         pinned = pin(read_environment(env, folder))
         wheels = imported_wheels(context, pinned, report.imports - FRAMEWORKS, folder)
-    found = [each for label, wheel in wheels.items() for each in lint_wheel(label, wheel, rules, target)]
+    found = [each for label, wheel in wheels.items() for each in lint_wheel(label, wheel, rules, report.target)]
     return replace(report, findings=(*report.findings, *found))
 
 
