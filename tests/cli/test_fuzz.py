@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.fuzz import Call, calls
+from tests.support.fuzz import Call, calls, make_files
 from tests.support.session import TPUCTL, Session, open_session
 from tpuctl.errors import EXIT_MEANINGS, BugError
 
@@ -27,6 +29,7 @@ def session() -> Iterator[Session]:
     with open_session() as session:
         (session.work / "a").write_text("print('ok')\n")
         os.mkfifo(session.root / "pipe")
+        make_files(session.work)
         session.type("up", "v4-8", "big", "--spot", "--pay")
         yield session
 
@@ -42,12 +45,23 @@ SHELL = {
     "closed stdin": 'exec "$@" <&-',
     "closed stdout": 'exec "$@" >&-',
     "closed stderr": 'exec "$@" 2>&-',
+    "home is a file": 'HOME=$PWD/a exec "$@"',
+    "odd variables": 'COLUMNS=٣ TPUCTL_SSH_PORT=22 LANG=xx TZ=Nowhere/None exec "$@"',
 }
+CPU_S = 30
+"""A command line may not work for longer, whatever it is given."""
 
 
 def run(session: Session, call: Call) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        ["/bin/sh", "-c", f"ulimit -v 4000000; {SHELL[call.streams]}", "sh", TPUCTL, *call.words],
+        [
+            "/bin/sh",
+            "-c",
+            f"ulimit -v 4000000; ulimit -t {CPU_S}; {SHELL[call.streams]}",
+            "sh",
+            TPUCTL,
+            *call.words,
+        ],
         cwd=session.work,
         env=session.environ,
         stdin=subprocess.DEVNULL,
@@ -79,6 +93,14 @@ def judge(call: Call, done: subprocess.CompletedProcess[bytes]) -> None:
         ("run", "a", "--on", "big", "--no-checkpoint", "--secret", "X=file:/dev/zero"),
         ("grant", "show", "--json", b"\xff"),
         ("up", "v4-8", "c", "--spot", "--startup-script", "/dev/zero", "--dry-run"),
+        ("run", "a", "--on", "big", "--no-checkpoint", "--progress", r"(\d{1,99999999999})"),
+        ("run", "a", "--on", "big", "--no-checkpoint", "--data", "./deep.json"),
+        ("forward", "big", "9" * 5000),
+        ("forward", "big", "٣:٣"),
+        ("sim", "quota", f"us-central2-b/v4={'9' * 5000}"),
+        ("pause", "--until", "9999999d"),
+        ("manifest", "show", "run.tar"),
+        ("manifest", "show", "./deep.json"),
     ],
     ids=str,
 )
@@ -101,3 +123,4 @@ def test_random_command_lines_end_as_the_table_says_and_refusals_change_nothing(
         if done.returncode == REFUSED:
             assert after == before, f"{call} was refused and changed something"
         before = after
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode), "a device of the machine is one no more"

@@ -111,7 +111,7 @@ def test_a_fleet_file_that_names_a_device_or_is_huge_is_refused(session):
         done = type_bytes(session, "diff")
         assert (done.returncode, b"no regular file" in done.stderr) == (2, True), done.stderr
         path.write_text("# comment\n" * 500_000)
-        assert "larger than 1024 KiB" in session.type("ls", status=2).stderr
+        assert "larger than 256 KiB" in session.type("ls", status=2).stderr
         path.write_bytes(b"settings: {zone: \xfb}\n")
         assert "not UTF-8" in session.type("ls", status=2).stderr
     finally:

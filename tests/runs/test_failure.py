@@ -160,6 +160,12 @@ def test_what_kept_workers_from_starting_is_searched_where_none_ran() -> None:
     assert named(why="worker 0: OSError: No space left on device").signature == "disk-full"
 
 
+def test_a_disk_that_is_full_is_not_filled_again() -> None:
+    failure = named(exited(1), w1="OSError: [Errno 28] No space left on device")
+    run = charge(a_run(policy=Policy(max_failures=9)), ended(failure), NOW)
+    assert (run.state, run.failures) == (RunState.FAILED, 1)
+
+
 def ended(failure: Failure, cause: Cause = Cause.FAILED) -> Any:
     return an_attempt(cause=cause, suspect_why="worker 1 exited with 1", failure=failure)
 

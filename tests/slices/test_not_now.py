@@ -248,7 +248,7 @@ def test_ready_again_counts_from_the_doubt_and_not_from_the_first_request(place,
         place.hosts.stop(key)
     with pytest.raises(PendingError) as late:
         wait_for_slice(services, "big", deadline=services.clock.now() + 20.0)
-    assert late.value.hint == "it stays wanted; the same command goes on with it"
+    assert late.value.hint == "what was asked for goes on with the same command, or with a pass of the watchdog"
     for key in {each.key for each in place.world.census() if each.kind == "node"}:
         place.hosts.start(key)
     wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)

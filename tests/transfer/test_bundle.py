@@ -123,6 +123,7 @@ def test_names_that_are_not_utf8_survive(tmp_path):
 
 def test_links_inside_are_kept_and_links_outside_refused(repo):
     (repo / "link.py").symlink_to("train.py")
+    (repo / "loop").symlink_to("loop")
     assert contents(freeze(repo, limit_bytes=LIMIT).content)["link.py"] == "-> train.py"
     for target in ("../elsewhere", "/etc/passwd", str(repo / "train.py")):
         (repo / "out").symlink_to(target)

@@ -127,7 +127,10 @@ def _change_of(services: Services, zone: str, node: str, change: Change, what: s
 
 def _refused(node: str, message: str) -> TpuctlError:
     rule = load_error_table().match(message)
-    return TpuctlError(f"{node}: {message}", hint=rule.hint if rule is not None else None)
+    hint = (
+        rule.hint if rule is not None else "the same command asks again; `tpuctl doctor` looks at the project"
+    )
+    return TpuctlError(f"{node}: {message}", hint=hint)
 
 
 def _node(services: Services, zone: str, name: str) -> NodeInfo:

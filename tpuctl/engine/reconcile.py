@@ -82,6 +82,6 @@ def _check_deadline(
     if deadline is not None and now >= deadline:
         raise PendingError(
             f"{subject}: out of time while {render_wait(wait.why, coming=wait.coming)}",
-            hint="it stays wanted; the same command goes on with it",
+            hint="what was asked for goes on with the same command, or with a pass of the watchdog",
             details=error.details if error is not None else None,
         )

@@ -35,11 +35,22 @@ def probe_hosts(context: ReconcileContext) -> Outcome:
     node = context.observation.info.node
     if answers.refused and node is not None:
         return Outcome(judge_refusal(context.services, context.record, node, answers.trouble), acted=False)
+    if answers.unfit and _booted(context):
+        context.partition.saw(context.record.name)
+        worker, name = answers.silent[0], context.record.name
+        look = f"tpuctl ssh --worker {worker} {name} -- 'df -h ~; ls -ld ~ ~/.tpuctl; touch ~/.tpuctl/x'"
+        return Outcome(Blocked(answers.trouble, look), acted=False)
     if answers.closed:
         return Outcome(why_closed(context.services, context.record, answers.trouble), acted=False)
     if not answers.all_well:
         return _silent(context, answers, began + HOST_TIME_S)
     return hosts_answered(context)
+
+
+def _booted(context: ReconcileContext) -> bool:
+    """Whether its hosts had their time: a home may be made late."""
+    since = context.incarnation.cloud_ready_at
+    return since is not None and context.services.store.now() >= since + timeouts.BOOT_GRACE_S
 
 
 def _pin_workers(context: ReconcileContext) -> Outcome | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +12,7 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
-from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted
@@ -37,6 +39,8 @@ class HostAnswers(Struct, frozen=True):
     """Of those, some refused this machine's key."""
     silent: tuple[int, ...] = ()
     """Those others."""
+    unfit: bool = False
+    """They answer over SSH, and the agent cannot work there."""
 
     @property
     def all_well(self) -> bool:
@@ -48,17 +52,25 @@ def probe_workers(services: Services, record: SliceRecord, until: float | None =
     by then is silent; an agent that was put on a host meanwhile stays."""
     remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
     agent = HostAgent(remote, services.agent_source)
-    replies = agent.call(host_targets(services, record), "hello", {})
+    return judge_answers(agent.call(host_targets(services, record), "hello", {}))
+
+
+def judge_answers(replies: Sequence[Reply[Any]]) -> HostAnswers:
+    """What the answers of all workers to the readiness probe amount to."""
     silent = [reply for reply in replies if reply.value is None]
     if not silent:
         return HostAnswers(len(replies), len(replies), "")
     first = silent[0]
     why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
-    trouble = f"no SSH to {len(silent)} of {counted(len(replies), 'worker')} (worker {first.worker}: {why})"
+    where = f"{len(silent)} of {counted(len(replies), 'worker')} (worker {first.worker}: {why})"
+    # Whoever refuses to begin the agent is no host that is silent: its disk is full, or its home is not ours.
+    unfit = [reply for reply in silent if reply.result.failure is None]
+    trouble = f"no agent on {where}" if len(unfit) == len(silent) else f"no SSH to {where}"
     closed = any(reply.result.failure in CLOSED_TO_US for reply in silent)
     refused = any(reply.result.failure is FailureKind.AUTH for reply in silent)
     workers = tuple(reply.worker for reply in silent)
-    return HostAnswers(len(replies) - len(silent), len(replies), trouble, closed, refused, workers)
+    answered = len(replies) - len(silent)
+    return HostAnswers(answered, len(replies), trouble, closed, refused, workers, len(unfit) == len(silent))
 
 
 class PartitionCheck:

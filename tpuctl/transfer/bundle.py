@@ -75,7 +75,7 @@ def freeze(
         raise UsageError(f"there is no file {entry!r} in {root}", hint=f"ls {root}")
     _check_not_home(base)
     names = _without_ignored(base, _git_files(base) if top else _walk(base))
-    named = without.resolve() if without else None
+    named = Path(os.path.realpath(without)) if without else None
     code = {name for name in names if Path(name).name != PROJECT_FILE and base / name != named}
     names = sorted(name for name in code if os.path.lexists(base / name))
     if entry is not None:
@@ -244,7 +244,8 @@ def _check_links(base: Path, names: Iterable[str]) -> None:
 
 def _stays_inside(base: Path, link: Path, target: Path) -> bool:
     by_name = Path(os.path.normpath(link.parent / target))
-    return by_name.is_relative_to(base) and link.resolve().is_relative_to(base)
+    real = Path(os.path.realpath(link))  # of a link to itself, too, with which `Path.resolve` fails
+    return by_name.is_relative_to(base) and real.is_relative_to(base)
 
 
 def _check_size(base: Path, names: list[str], limit_bytes: int) -> int:
