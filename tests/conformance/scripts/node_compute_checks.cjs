@@ -1,6 +1,9 @@
 // @google-cloud/compute for Node; it heeds no proxy, so it is told where the simulator is.
 const compute = require('@google-cloud/compute');
-const {OAuth2Client} = require('google-auth-library');
+// Of the version that the library itself has.
+const beside = (name, where) => require.resolve(name, {paths: [where]});
+const gax = beside('google-gax', require.resolve('@google-cloud/compute'));
+const {OAuth2Client} = require(beside('google-auth-library', gax));
 const {check, assert, refused, main} = require('./checks.cjs');
 
 const project = process.env.GOOGLE_CLOUD_PROJECT;

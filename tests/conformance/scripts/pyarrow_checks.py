@@ -56,16 +56,20 @@ def metadata():
     with gcs.open_output_stream(f"{ROOT}/m", metadata={"Content-Type": "text/x-test"}) as stream:
         stream.write(b"x")
     with gcs.open_input_stream(f"{ROOT}/m") as stream:
-        assert stream.metadata()[b"Content-Type"] == b"text/x-test", stream.metadata()
+        assert stream.metadata()["Content-Type"] == b"text/x-test"
 
 
 @check
 def listing():
     """a directory is listed, and below it"""
+    gcs.create_dir(f"{ROOT}/d/e")
     write("d/one", b"1")
     write("d/e/two", b"22")
     shallow = gcs.get_file_info(fs.FileSelector(f"{ROOT}/d"))
-    assert {each.base_name for each in shallow} == {"one", "e"}
+    assert {(each.base_name, each.type) for each in shallow} == {
+        ("one", fs.FileType.File),
+        ("e", fs.FileType.Directory),
+    }
     deep = gcs.get_file_info(fs.FileSelector(f"{ROOT}/d", recursive=True))
     assert f"{ROOT}/d/e/two" in {each.path for each in deep}
 
