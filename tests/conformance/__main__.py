@@ -24,7 +24,8 @@ cloud. A check is one thing that a client did, errors included, compared with wh
 in-toto, MLflow and ro-crate-py read what `tpuctl manifest export` writes. Each client has a virtual
 environment and a simulator of its own; a sample of them runs in `make test`. The checks are in
 `tests/conformance`. Those of storage clients run twice: with the variables of `tpuctl sim env`, and as
-`--https:` through the proxy of `tpuctl sim env --https`, where clients are not told any address.
+`--https:` through the proxy of `tpuctl sim env --https`, where clients are not told any address. Some
+checks want a client to be refused [what is not simulated](simulator.md#what-it-refuses), in words that say so.
 
 | client | version | run on | checks | as the real API | not |
 |---|---|---|---|---|---|

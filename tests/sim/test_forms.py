@@ -152,3 +152,9 @@ def test_the_lists_that_gcloud_asks_for_are_there(sim: RunningSim) -> None:
     snapshots = call(sim, "GET", "compute/beta/projects/sim-project/aggregated/snapshots?includeAllScopes=True")
     assert snapshots.json()["items"]["global"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
     assert call(sim, "GET", "compute/v1/projects/ubuntu-os-accelerator-images/global/images").ok
+
+
+def test_apis_that_are_not_simulated_are_refused_as_such(sim: RunningSim) -> None:
+    """And not as objects of a bucket."""
+    path = "v1beta1/projects/sim-project/services/tpu.googleapis.com/consumerQuotaMetrics?alt=json"
+    assert "does not implement" in refused(call(sim, "GET", path))["message"]

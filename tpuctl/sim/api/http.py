@@ -38,6 +38,8 @@ STORAGE_PREFIXES = (
 _BUCKET_PATH = re.compile(r"/[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/|\Z)")
 _OTHER_APIS = ("/compute/", "/batch/", "/discovery/", "/storage/", "/upload/", "/download/", "/resumable/")
 """Whose first part is no bucket, though it could be one."""
+_VERSION = re.compile(r"/v\d+((alpha|beta)\d*)?/")
+"""Of an API that is not simulated: no bucket either."""
 _OVERRIDE = "x-http-method-override"
 STORAGE_HOST = "storage.googleapis.com"
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -134,7 +136,8 @@ class Router:
         if any(path.startswith(prefix) for prefix, _ in self._apis):
             return False
         # object_store escapes the hyphens of a bucket, too.
-        return bool(_BUCKET_PATH.match(unquote(path))) and not path.startswith(_OTHER_APIS)
+        others = path.startswith(_OTHER_APIS) or _VERSION.match(path)
+        return bool(_BUCKET_PATH.match(unquote(path))) and not others
 
 
 def _as_meant(request: Request) -> Request:

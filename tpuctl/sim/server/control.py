@@ -22,7 +22,7 @@ from tpuctl.sim.server.processes import alive
 from tpuctl.sim.server.state_dir import LOG_FILE, failure, guardian_lock, sweep
 from tpuctl.sim.server.state_dir import status as status
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 """Imports take about a second on a busy machine; more than this means that the server does not come."""
 STOP_TIMEOUT_S = 30.0
 
