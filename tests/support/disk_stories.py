@@ -313,7 +313,7 @@ def tell(lab: DiskLab, story: str, kinds: Sequence[str], *, busy: bool, count: i
     lab.type("sim", "fault", "hard-delete")
     if story == "resize":
         lab.make_xfs()
-    tags = lab.start(*kinds, options="--hold") if busy else lab.write(*kinds, count=count)
+    tags = lab.start(*kinds, options="--hold --pause 0.02") if busy else lab.write(*kinds, count=count)
     if busy:
         for tag in tags:
             lab.listener.wait_for(tag, 20)

@@ -103,6 +103,7 @@ def vacate_device(asked, request):
         )
         if holders or mounts_in(on_top(device)):
             return dict(found, why=why, holders=holders)
+    wait_for_copies(device)
     holders = end_users(device, float(request.get("grace_s") or 0.0)) if ends else in_use_for_long(device)
     if holders and not ends:
         return dict(found, holders=holders)
@@ -113,6 +114,18 @@ def vacate_device(asked, request):
     holders = in_use(device) or left
     stopped = hold_still(device) if ends else why
     return dict(found, proved=not stopped, why=stopped and why, holders=holders)
+
+
+def wait_for_copies(device):
+    """Until no copy holds its file system still: programs that wait there cannot be ended, nor can it be
+    unmounted. A hold ends by itself."""
+    import freeze
+
+    while os.path.isdir(freeze.FOLDER):
+        held = freeze.holder_of(on_top(device))
+        if held is None or held["id"].startswith(BEFORE_DELETION):
+            return
+        time.sleep(LOOK_S)
 
 
 def hold_still(device):
