@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import uv
 
 from tests.support.require import require_index
@@ -43,3 +44,19 @@ def jax_python() -> Iterator[Path]:
         yield python
     finally:
         shutil.rmtree(folder)
+
+
+def tpu_jax() -> Path:
+    """An interpreter with the packages of `jax-tpu-0-10`, libtpu among them: 1.6 GB in the cache, installed
+    once. Skips without an index or without the environment's version of Python."""
+    from tpuctl.envs.load import pin, read_environment
+    from tpuctl.preflight.local_env import ensure_interpreter
+
+    pinned = pin(read_environment("jax-tpu-0-10", Path("/nowhere")))
+    minor = pinned.spec.python[0]
+    words = (uv.find_uv_bin(), "-q", "python", "find", "--no-python-downloads", minor)
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip(f"needs Python {minor}")
+    require_index()
+    folder = Path.home() / ".cache" / "tpuctl-tests" / "preflight"
+    return ensure_interpreter(pinned, folder, lambda _text: None).python

@@ -53,9 +53,13 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
         Entry("report", "Write a page about a run: what happened, what it cost."),
-        Entry("lint", "Find what a program does that TPUs punish."),
         Entry("rerun", "Do a run again, from its manifest."),
         Entry("keep", "Keep the logs and disks of a run."),
+    ),
+    "Before a run": (
+        Entry("lint", "Find what a program does that TPUs punish."),
+        Entry("fits", "Compile a training step for slices, and say which it fits."),
+        Entry("check", "Check the weights of a model or checkpoint.", target="app"),
     ),
     "Slices": (
         Entry("why", "Show the decisions about a slice or run, and their reasons."),

@@ -31,6 +31,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl run -m package.train --up v4-32 --spot --no-checkpoint",
         "tpuctl run --detach --no-checkpoint -- sh -c 'echo $TPUCTL_RANK'",
     ),
+    "fits": (
+        "tpuctl fits --new step.py",
+        "tpuctl fits step.py --for v5e-8,v6e-8",
+        "tpuctl fits model.py:fsdp --for v6e-16 --mesh data=*,model=4",
+    ),
+    "check weights": ("tpuctl check weights model.py:init", "tpuctl check weights DIR --strict"),
     "lint": (
         "tpuctl lint                            # all below this folder",
         "tpuctl lint train.py --env torch-xla --deps",

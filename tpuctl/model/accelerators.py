@@ -56,6 +56,16 @@ class AcceleratorType(Struct, frozen=True):
         return self.runtime_versions[0]
 
 
+class Aot(Struct, frozen=True):
+    """How libtpu compiles for a generation ahead of time, where no chip is: the name of its topologies, the
+    configuration of its chips, and the GiB of HBM that a program may have on one device."""
+
+    platform: str
+    devices_per_chip: int
+    hbm_gib: float
+    config: str = ""
+
+
 class Generation(Struct, frozen=True):
     """What all sizes of one generation share. Prices are USD per chip and hour, by region and tier."""
 
@@ -69,6 +79,9 @@ class Generation(Struct, frozen=True):
     """Topologies beside the table's: ascending dimensions, all multiples of this; None: there are none."""
     custom_chips: int = 0
     """Chips of the largest such topology."""
+    tflops: float | None = None
+    """Peak of one chip in bfloat16, 10^12 a second."""
+    aot: Aot | None = None
 
 
 class Catalog(Struct, frozen=True):
@@ -244,6 +257,8 @@ def _generation(name: str, raw: Mapping[str, Any]) -> Generation:
         prices=raw["price_usd_per_chip_hour"],
         custom_multiple=raw.get("custom_topology", {}).get("multiple"),
         custom_chips=raw.get("custom_topology", {}).get("max_chips", 0),
+        tflops=raw.get("tflops_bf16"),
+        aot=Aot(**raw["aot"]) if "aot" in raw else None,
     )
 
 

@@ -1,0 +1,82 @@
+"""`tpuctl check weights`: whether parameters are what an initialiser makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tpuctl.cli.app import new_group
+from tpuctl.cli.console import Column
+from tpuctl.cli.context import open_context
+from tpuctl.cli.options import Json, Quiet, Timeout
+
+app = new_group("Check the weights of a model or checkpoint.")
+
+COLUMNS = (Column("level", "LEVEL"), Column("leaf", "LEAF", give=2), Column("what", "WHAT", give=1))
+
+
+@app.callback()
+def check() -> None:
+    """Check the weights of a model or checkpoint."""
+
+
+@app.command("weights")
+def weights(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="FILE:FUNCTION|CHECKPOINT", help="What makes parameters, or where they are."),
+    ],
+    init: Annotated[
+        str | None,
+        typer.Option("--init", metavar="NAME", help="What every matrix was drawn by: lecun, he, glorot, 0.02."),
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="NAME", help="The environment; else that of the settings.")
+    ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option("--python", metavar="FILE", help="An interpreter in place of the environment."),
+    ] = None,
+    variables: Annotated[
+        list[str] | None, typer.Option("--var", metavar="K=V", help="A variable of the program; repeatable.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
+    timeout: Timeout = None,
+    json: Json = False,  # noqa: ARG001 - acts through its callback
+    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
+) -> None:
+    """Check parameters for NaN, dead and doubled layers, and wrong scales.
+
+    A function returns parameters as it initialises them: a small configuration will do. A checkpoint is a file
+    or folder of safetensors, a file of PyTorch, or a folder of Orbax, read by its own library in the
+    environment. Fresh parameters are judged by what initialisers give, those of a checkpoint by its other
+    layers.
+
+    Status 1 where there are errors.
+    """
+    from tpuctl.cli.preflight import find_interpreter, parse_variables
+    from tpuctl.lib.codec import to_data
+    from tpuctl.preflight.check_weights import READ_S, parse_target, read_leaves
+    from tpuctl.preflight.weights import Level, judge_weights, parse_initialiser
+
+    with open_context(ctx) as context:
+        path, function = parse_target(target)
+        expected = parse_initialiser(init) if init is not None else None
+        given = parse_variables(variables or [])
+        interpreter = find_interpreter(context, env, python)
+        leaves = read_leaves(path, function, interpreter, given, timeout or READ_S)
+        found = judge_weights(leaves, fresh=bool(function) or expected is not None, init=expected)
+        if context.console.json_mode:
+            context.console.data({"leaves": to_data(leaves), "findings": to_data(found)})
+        else:
+            sizes = sum(leaf.size for leaf in leaves)
+            context.console.table(
+                [to_data(each) for each in found],
+                COLUMNS,
+                empty=f"{len(leaves)} leaves with {sizes:,} parameters: nothing found",
+            )
+        if any(strict or each.level is Level.ERROR for each in found):
+            raise typer.Exit(1)
