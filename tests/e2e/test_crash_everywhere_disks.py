@@ -1,5 +1,5 @@
 """Killed at any changing call of what is done with disks, left without an answer, or met by a rival: the same
-command or a watchdog brings it to its end, and nothing is made twice or left attached."""
+command or a watchdog brings it to its end, and nothing is made twice, left attached, held or lost."""
 
 from __future__ import annotations
 
@@ -7,54 +7,59 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.jobs import SPEC
+from tests.support.disk_cases import (
+    DISK,
+    ONE_HOST,
+    PATH,
+    RULES,
+    attach,
+    check_recorded,
+    content,
+    disks,
+    is_written,
+    listed,
+    make_disk,
+    make_written,
+    mounted,
+)
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Watched, make_ready, nodes, state_of
 from tests.support.surviving import Repair, Story, cases, survive_all
-from tpuctl.disks.clone import create_master
-from tpuctl.disks.rules import DiskRules
-from tpuctl.disks.use import leave_disk, use_disk
-from tpuctl.model.disks import DiskMode, DiskRequest
+from tpuctl.disks.make import find_record
+from tpuctl.disks.remove import remove_disk
+from tpuctl.disks.resize import resize_disk
+from tpuctl.disks.throughput import set_throughput
+from tpuctl.disks.use import leave_disk, mount_disk
+from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import SliceState
-from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.repository import get_slice
 
-DISK, PATH = "data", "/mnt/data"
-ONE_HOST = {"accelerator_type": "v4-8", "hosts": 1, "chips": 4}
-RULES = DiskRules(load_disk_rules())
+
+def wanted(place: MemoryPlace) -> tuple[DiskRef, ...]:
+    return get_slice(place.machine("server"), "dev").record.spec.disks
 
 
-def make_disk(services: MemoryServices) -> None:
-    create_master(services, RULES, DiskRequest(DISK, SPEC.zone, "pd-balanced", 10, {}), DISK)
-
-
-def attach(services: MemoryServices) -> None:
-    use_disk(services, RULES, DISK, to="dev", rw=True, path="", mounted=True, dry_run=False)
-
-
-def listed(place: MemoryPlace) -> list[str]:
-    """Disks in the lists of all nodes."""
-    services = place.machine("server")
-    return [disk.name for node in services.cloud.list_nodes().items for disk in node.data_disks]
-
-
-def mounted(place: MemoryPlace) -> list[str]:
-    return [str(row["path"]) for host in place.hosts.all() for row in host.mounts]
-
-
-def check_one(place: MemoryPlace) -> None:
-    """There is the one disk, and a record of it."""
-    services = place.machine("server")
-    assert [each.name for each in services.disks.list_disks().items] == [DISK]
-
-
-class Attach:
-    """A disk that is there is attached and mounted."""
+class Create:
+    """A disk is made."""
 
     watched = False
     lasting = True
+
+    def prepare(self, place: MemoryPlace) -> None:
+        """Nothing is there."""
+
+    def command(self, services: MemoryServices) -> None:
+        make_disk(services)
+
+    def check(self, place: MemoryPlace) -> None:
+        check_recorded(place)
+        assert disks(place) == [DISK]
+
+
+class Attach(Create):
+    """A disk that is there is attached and mounted."""
 
     def prepare(self, place: MemoryPlace) -> None:
         services = place.machine()
@@ -65,44 +70,111 @@ class Attach:
         attach(services)
 
     def check(self, place: MemoryPlace) -> None:
-        check_one(place)
-        assert listed(place) == [DISK]
-        assert mounted(place) == [PATH]
-        assert get_slice(place.machine("server"), "dev").record.spec.disks == (
-            DiskRef(DISK, PATH, DiskMode.READ_WRITE),
-        )
+        super().check(place)
+        assert (listed(place), mounted(place)) == ([DISK], [PATH])
+        assert is_written(place)
+        assert wanted(place) == (DiskRef(DISK, PATH, DiskMode.READ_WRITE),)
 
 
-class Detach(Attach):
+class Detach(Create):
     """It is taken from its host."""
 
-    lasting = False
-
     def prepare(self, place: MemoryPlace) -> None:
-        super().prepare(place)
-        attach(place.machine())
+        make_written(place.machine())
 
     def command(self, services: MemoryServices) -> None:
         leave_disk(services, DISK, to="dev", detached=True)
 
     def check(self, place: MemoryPlace) -> None:
-        check_one(place)
-        assert listed(place) == []
-        assert mounted(place) == []
-        assert get_slice(place.machine("server"), "dev").record.spec.disks == ()
+        super().check(place)
+        assert (listed(place), mounted(place)) == ([], [])
+        assert wanted(place) == ()
+
+
+class Umount(Detach):
+    """It is unmounted, and stays attached."""
+
+    def command(self, services: MemoryServices) -> None:
+        leave_disk(services, DISK, to="dev", detached=False)
+
+    def check(self, place: MemoryPlace) -> None:
+        Create.check(self, place)
+        assert (listed(place), mounted(place)) == ([DISK], [])
+        assert wanted(place) == ()
+
+
+class Mount(Attach):
+    """It was unmounted, and is mounted again."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        make_written(place.machine())
+        leave_disk(place.machine(), DISK, to="dev", detached=False)
+
+    def command(self, services: MemoryServices) -> None:
+        mount_disk(services, DISK, to="dev", path="")
+
+
+class Resize(Attach):
+    """It becomes larger with its file system, while it is mounted."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        make_written(place.machine())
+
+    def command(self, services: MemoryServices) -> None:
+        resize_disk(services, DISK, 20, dry_run=False)
+
+    def check(self, place: MemoryPlace) -> None:
+        super().check(place)
+        found = content(place, DISK)
+        assert (found.size_gib, found.fs_gib) == (20, 20)
+        [record, _] = find_record(place.machine("server"), DISK) or ()
+        assert record.request.size_gib == 20
+
+
+class Throughput(Create):
+    """It gives its readers more, which can be changed once in six hours."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        make_disk(place.machine(), kind="hyperdisk-ml", throughput_mib_s=400)
+        place.clock.advance(7 * HOUR)
+
+    def command(self, services: MemoryServices) -> None:
+        set_throughput(services, RULES, DISK, 600, dry_run=False)
+
+    def check(self, place: MemoryPlace) -> None:
+        super().check(place)
+        [disk] = place.machine("server").disks.list_disks().items
+        [record, _] = find_record(place.machine("server"), DISK) or ()
+        assert (disk.throughput_mib_s, record.request.throughput_mib_s) == (600, 600)
+        assert record.throughput_at > 0.0
+
+
+class Remove(Create):
+    """It is deleted."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        make_disk(place.machine())
+
+    def command(self, services: MemoryServices) -> None:
+        if find_record(services, DISK) is not None:
+            remove_disk(services, DISK)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert disks(place) == []
+        assert find_record(place.machine("server"), DISK) is None
 
 
 class Down(Detach):
     """Its slice goes, and it stays."""
 
     watched = True
-    lasting = True
 
     def command(self, services: MemoryServices) -> None:
         take_down(services, "dev", deadline=services.clock.now() + HOUR)
 
     def check(self, place: MemoryPlace) -> None:
-        check_one(place)
+        Create.check(self, place)
+        assert (listed(place), mounted(place)) == ([], [])
         assert state_of(place, "dev") is SliceState.GONE
         assert nodes(place) == []
 
@@ -113,21 +185,25 @@ class Recovery(Watched):
     minutes = 15
 
     def begin(self, place: MemoryPlace) -> None:
-        services = place.machine()
-        make_disk(services)
-        make_ready(services, "dev", **ONE_HOST)
-        attach(services)
+        make_written(place.machine())
         place.world.preempt("dev-1")
 
     def check(self, place: MemoryPlace) -> None:
-        check_one(place)
+        check_recorded(place)
         assert state_of(place, "dev") is SliceState.READY
         assert nodes(place) == ["dev-2"]
         assert (listed(place), mounted(place)) == ([DISK], [PATH])
 
 
 STORIES: dict[str, Callable[[], Story]] = {
+    "create": Create,
     "attach": Attach,
+    "detach": Detach,
+    "umount": Umount,
+    "mount": Mount,
+    "resize": Resize,
+    "throughput": Throughput,
+    "rm": Remove,
     "down": Down,
     "pass: recovery": Recovery,
 }

@@ -3,24 +3,17 @@ mount that nobody can name, and the same command, its opposite or `mount check -
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.jobs import bring_up
-from tests.support.memory import provision
-from tests.support.memory.process import Process, Steps
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tests.support.services import CountingIds
 from tpuctl.errors import NotFoundError, PartialError
-from tpuctl.model.facts import BucketPlace
 from tpuctl.model.slice_spec import MountRef
-from tpuctl.mounts.follow import load_rules
 from tpuctl.mounts.spec import options_said
 from tpuctl.mounts.use import add_mount, check_mounts, heal_mounts, remove_mount
 from tpuctl.state.repository import get_slice
@@ -30,50 +23,21 @@ FULL = "/mnt/full"
 """Has files on one host."""
 
 
-class ProjectApi:
-    """Every bucket is near."""
-
-    def bucket_place(self, _bucket: str) -> BucketPlace:
-        return BucketPlace("US-CENTRAL2", "region")
-
-
 class Lab:
     """A slice of two hosts, one process after the other on one machine, and what agents do about buckets."""
 
     def __init__(self) -> None:
         self.place = MemoryPlace()
         self._processes = itertools.count(1)
-        self._ids = CountingIds()
         bring_up(self.process(), "big")
+        self.place.hosts.all()[1].full.add(FULL)
 
     def process(self) -> MemoryServices:
-        services = self.place.machine(process=next(self._processes))
-        services.ids, services.project_api = self._ids, ProjectApi()  # hosts remember each id
-        return services
-
-    def mount(self, process: Process, parameters: Any, _folder: str) -> Steps:
-        yield 0.1
-        if parameters["path"] == FULL and process.host is self.place.hosts.all()[1]:
-            raise provision.OperationFailed(f"{FULL} is not empty", permanent=True)
-        same = {key: parameters[key] for key in ("path", "bucket", "digest", "version")}
-        keeper = hashlib.sha256(parameters["keeper"].encode()).hexdigest()
-        mount = {**same, "state": "up", "alive": True, "keeper": keeper}
-        others = [each for each in self.mounts(process.host) if each["path"] != parameters["path"]]
-        self._tell(process.host, [*others, mount])
-
-    def unmount(self, process: Process, parameters: Any, _folder: str) -> Steps:
-        yield 0.1
-        left = [each for each in self.mounts(process.host) if each["path"] != parameters["path"]]
-        self._tell(process.host, left)
-
-    def mounts(self, host: Any) -> list[Any]:
-        return list(host.told.get("gcsfuse", {"mounts": []})["mounts"])
-
-    def _tell(self, host: Any, mounts: list[Any]) -> None:
-        host.told["gcsfuse"] = {"version": load_rules().pinned, "mounts": mounts}
+        return self.place.machine(process=next(self._processes))
 
     def on_hosts(self) -> list[set[tuple[str, str]]]:
-        return [{(each["path"], each["digest"]) for each in self.mounts(h)} for h in self.place.hosts.all()]
+        hosts = self.place.hosts.all()
+        return [{(path, str(each["digest"])) for path, each in host.buckets.items()} for host in hosts]
 
     def known(self) -> tuple[MountRef, ...]:
         return get_slice(self.process(), "big").record.spec.mounts
@@ -89,13 +53,10 @@ class Lab:
 @contextmanager
 def opened() -> Iterator[Lab]:
     lab = Lab()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(provision.OPERATIONS, "mount_bucket", lab.mount)
-        patch.setitem(provision.OPERATIONS, "unmount_bucket", lab.unmount)
-        try:
-            yield lab
-        finally:
-            lab.place.close()
+    try:
+        yield lab
+    finally:
+        lab.place.close()
 
 
 Command = Callable[[MemoryServices], object]
@@ -188,7 +149,7 @@ def test_hosts_that_have_it_otherwise_or_not_at_all_get_it_and_others_are_left_a
         asked, [first, second] = lab.on_hosts()[0], lab.place.hosts.all()
         assert otherwise != asked
         for has, missing in ((first, second), (second, first)):
-            missing.told.clear()
+            missing.buckets.clear()
             jobs = len(has.commands_seen)
             add(PATH, ttl="7")(lab.process())
             assert lab.on_hosts() == [asked, asked]

@@ -70,18 +70,24 @@ class LostAnswer:
 
 
 class Sleep:
-    """Counts changing calls; before number `at` (from 1) the process sleeps while `meanwhile` happens."""
+    """Counts changing calls; before or after number `at` (from 1) the process sleeps while `meanwhile`
+    happens."""
 
-    def __init__(self, at: int, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, at: int, meanwhile: Callable[[], None], *, after: bool = False) -> None:
         self.at = at
+        self.after = after
         self.count = 0
         self._meanwhile = meanwhile
 
     def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.count += 1
-        if self.count == self.at:
+        due = self.count == self.at
+        if due and not self.after:
             self._meanwhile()
-        return call(*args, **kwargs)
+        found = call(*args, **kwargs)
+        if due and self.after:
+            self._meanwhile()
+        return found
 
 
 class Crashing:

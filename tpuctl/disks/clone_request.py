@@ -292,7 +292,7 @@ def _new(services: Services, master: DiskRecord, request: CloneRequest, zone: st
     generation = max(known, default=0) + 1
     name = request.name or f"{master.name}-g{generation}"
     found = find_record(services, name)
-    if found is not None and found[0].wanted:
+    if found is not None and (found[0].wanted or found[0].is_snapshot):
         raise _taken(name)
     record = new_record(
         services,

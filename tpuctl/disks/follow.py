@@ -25,7 +25,7 @@ from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
 from tpuctl.model.slice_spec import DiskRef, MountRef, SliceSpec
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find_slice, get_slice, list_slices
+from tpuctl.state.repository import Versioned, find_slice, get_slice, list_slices
 from tpuctl.state.spec_changes import change_spec
 
 Refs = tuple[DiskRef, ...]
@@ -268,10 +268,14 @@ def remember(services: Services, name: str, ref: DiskRef) -> None:
     change_spec(services, name, "disks", with_it, f"{ref.name} at {ref.path}")
 
 
-def forget(services: Services, name: str, disk: str) -> None:
-    """The slice has this disk no more."""
+def forget(services: Services, name: str, disk: str, *, seen: Versioned[SliceRecord] | None = None) -> None:
+    """The slice has this disk no more. With `seen`, raises StaleRecordError where anybody has written its
+    record since, such as a pass that had its hosts mount it again."""
 
-    change_spec(services, name, "disks", lambda known: _without(services, name, known, disk), f"without {disk}")
+    def without(known: Refs) -> Refs:
+        return _without(services, name, known, disk)
+
+    change_spec(services, name, "disks", without, f"without {disk}", seen=seen)
 
 
 def _without(services: Services, name: str, known: Refs, disk: str) -> Refs:
@@ -301,3 +305,13 @@ def _refs_of(services: Services, record: SliceRecord) -> Refs:
 def path_of(services: Services, record: SliceRecord, disk: str) -> str:
     """Where a slice has the disk; empty for one that it has not."""
     return next((each.path for each in _refs_of(services, record) if each.name == disk), "")
+
+
+def default_path(record: DiskRecord) -> str:
+    """Where a disk is mounted unless somebody says otherwise: a copy where its master is."""
+    return f"/mnt/{record.master}"
+
+
+def path_on(services: Services, record: DiskRecord, target: SliceRecord) -> str:
+    """Where a slice has the disk, or had it last."""
+    return path_of(services, target, record.name) or record.path or default_path(record)

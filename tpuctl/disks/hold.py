@@ -111,7 +111,7 @@ def take_hold(
             )
         _note(services, record, hold="", token="")
         return None
-    end_holds(services, master, deadline)
+    end_holds(services, master)
     name = services.ids.new_id()
     word = f"{record.name}-{name}"
     _note(services, record, hold=name, token=word)
@@ -166,14 +166,14 @@ def _begin(
     return told[-1]
 
 
-def end_holds(services: Services, master: DiskRecord, deadline: float | None = None) -> None:
-    """Ends what commands that died hold of a master, each hold by its own id. For who has the master's lease:
-    none of those commands is at work any more."""
+def end_holds(services: Services, master: DiskRecord) -> None:
+    """Ends what commands that died hold of a master, each hold by its own id; where the host does not answer,
+    its timer does it. For who has the master's lease: none of those commands is at work any more."""
     writer = writer_of(services, master)
     for each in list_records(services):
         is_held = each.hold and not each.hold.startswith(OVER)
         if master.name in (each.master, each.parent) and is_held and writer is not None:
-            Hold(services, master, writer, each.hold, deadline).release()
+            Hold(services, master, writer, each.hold, None).try_release()
             note_over(services, each)
 
 

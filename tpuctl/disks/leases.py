@@ -1,7 +1,9 @@
 """One lease per master: whoever copies, attaches, detaches, resizes, repairs or removes a disk, or a copy of
 it, is alone with it.
 
-A lease lasts for one step, and these commands take many. So it is renewed whenever the command waits.
+A lease lasts for one step, and these commands take many. So it is renewed whenever the command waits, and
+before it reads or changes anything else: one that was stopped for longer, as on a laptop that slept, finds out
+that another one took over before it unmounts, thaws or deletes what is that one's by now.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from typing import Any, TypeVar, cast
 from tpuctl.disks.make import find_record
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
+from tpuctl.errors import LeaseHeldError, TpuctlError
 from tpuctl.model.timeouts import LEASE_TTL_S
 from tpuctl.model.verdict import Done
 from tpuctl.state.leases import Lease, acquire, release, renew
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+PORTS = frozenset({"cloud", "disks", "remote", "store"})
 AT_ONCE_S = 0.5
 """A lease that took longer was somebody else's: what was planned before it is planned again."""
 WAIT_S = 1800.0
@@ -40,25 +44,52 @@ class _Clock:
         self._leased.renew()
 
 
+class _Guarded:
+    """A port of a command that has a lease: renewed before each call, if it is time."""
+
+    def __init__(self, inner: Any, renew: Callable[[], None]) -> None:
+        self._inner = inner
+        self._renew = renew
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*words: Any, **more: Any) -> Any:
+            self._renew()
+            return found(*words, **more)
+
+        return call
+
+
 class _Leased:
     """Services of a command that has the lease of a master."""
 
-    def __init__(self, inner: Services, master: str, lease: Lease, waited: bool) -> None:
+    def __init__(self, inner: Services, master: str, lease: Lease, taken_at: float, waited: bool) -> None:
         self.inner = inner
         self.master = master
         self.lease = lease
         self.waited = waited
         self.clock = _Clock(self)
-        self._renewed = inner.store.now()
+        self._renewed = taken_at
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        found = getattr(self.inner, name)
+        return _Guarded(found, self.renew) if name in PORTS else found
 
     def renew(self) -> None:
+        """Raises TpuctlError where another command had it meanwhile: nothing is as it was seen."""
         now = self.inner.store.now()
-        if now - self._renewed > LEASE_TTL_S / 3:
+        if now - self._renewed <= LEASE_TTL_S / 3:
+            return
+        try:
             self.lease = renew(self.inner, self.lease)
-            self._renewed = now
+        except LeaseHeldError as error:
+            slept = f"this command did nothing for {now - self._renewed:.0f} s, as on a laptop that slept"
+            why = f"{slept}, and another tpuctl has worked on disk {self.master} meanwhile: it ends here"
+            raise TpuctlError(why, hint="tpuctl disk ls shows what there is; then type it again") from error
+        self._renewed = now
 
 
 @contextmanager
@@ -70,11 +101,12 @@ def lease_master(
     if isinstance(services, _Leased) and services.master == master:
         yield cast("Services", services)
         return
-    taken: list[Lease] = []
+    taken: list[tuple[Lease, float]] = []
     began = services.clock.now()
 
     def step() -> Outcome:
-        taken.append(acquire(services, f"disks/{master}"))
+        before = services.store.now()
+        taken.append((acquire(services, f"disks/{master}"), before))
         return Outcome(Done(), acted=False)
 
     if waits:
@@ -82,7 +114,7 @@ def lease_master(
         converge(services, f"disk {master}", step, deadline=limit)
     else:
         step()
-    leased = _Leased(services, master, taken[-1], waited=services.clock.now() > began + AT_ONCE_S)
+    leased = _Leased(services, master, *taken[-1], waited=services.clock.now() > began + AT_ONCE_S)
     try:
         yield cast("Services", leased)
     finally:

@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tpuctl.disks.follow import path_on
 from tpuctl.disks.hosts import Grown
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import get_disk, get_record, perform, save_record
 from tpuctl.disks.slices import writer_of
-from tpuctl.disks.use import path_on
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError, PendingError, TpuctlError, UsageError
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord

@@ -8,16 +8,18 @@ from msgspec.structs import replace
 
 from tpuctl.disks.costs import monthly_cost
 from tpuctl.disks.follow import readers_besides
+from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import get_disk, get_record, perform, save_record
 from tpuctl.disks.rules import DiskRules, Place, refuse
 from tpuctl.engine.services import Services
-from tpuctl.errors import UsageError
+from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.time import render_time
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord
 from tpuctl.model.verdict import Done, Verdict
 from tpuctl.state.journal import record_decision
 
 
+@alone_with_disk
 def set_throughput(
     services: Services, rules: DiskRules, name: str, mib_s: int, *, dry_run: bool
 ) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def set_throughput(
     told = {"name": name, "throughput_mib_s": mib_s, "was": disk.throughput_mib_s, "usd_per_month": price}
     if disk.throughput_mib_s == mib_s:
         return {**told, "next_at": _next_at(record, rules), "said": f"{name} has {mib_s} MiB/s already"}
-    _check(services, rules, record, replace(disk, throughput_mib_s=mib_s))
+    _check(services, rules, record, disk, mib_s)
     change = f"{mib_s} MiB/s{_in_words(price)}, from {disk.throughput_mib_s}"
     change += _in_words(_price(disk))
     if dry_run:
@@ -42,14 +44,20 @@ def set_throughput(
         record_decision(services, record.key, "throughput", f"from {disk.throughput_mib_s} to {mib_s} MiB/s")
         return services.disks.set_throughput(record.request.zone, name, mib_s)
 
-    perform(services, f"disk {name}", observe, call)
     request = replace(record.request, throughput_mib_s=mib_s)
-    kept = replace(get_record(services, name), request=request, throughput_at=services.store.now())
-    next_at = _next_at(save_record(services, kept), rules)
+    asked = save_record(services, replace(record, request=request, throughput_at=services.store.now()))
+    try:
+        perform(services, f"disk {name}", observe, call)
+    except TpuctlError:
+        if get_disk(services, record).throughput_mib_s != mib_s:
+            save_record(services, record)
+        raise
+    next_at = _next_at(asked, rules)
     return {**told, "next_at": next_at, "said": f"{name} has {change}; it can be changed again at {next_at}"}
 
 
-def _check(services: Services, rules: DiskRules, record: DiskRecord, wanted: DiskInfo) -> None:
+def _check(services: Services, rules: DiskRules, record: DiskRecord, disk: DiskInfo, mib_s: int) -> None:
+    wanted = replace(disk, throughput_mib_s=mib_s)
     if not rules.has_throughput(wanted.type):
         raise UsageError(
             f"{record.name} is a {wanted.type} disk, and its throughput cannot be set", hint="tpuctl disk ls"
@@ -57,6 +65,8 @@ def _check(services: Services, rules: DiskRules, record: DiskRecord, wanted: Dis
     refuse(rules.check_new(wanted.type, wanted.size_gib, wanted.throughput_mib_s))
     others = readers_besides(services, record.name, "")
     refuse(rules.check_readers(wanted, Place(record.name, wanted.zone, "", 0, others=others)))
+    if record.request.throughput_mib_s != disk.throughput_mib_s:
+        return  # what was written down last never happened: its command was killed before, or it was refused
     next_at = _next_at(record, rules)
     if next_at is not None and record.throughput_at + rules.throughput_change_s > services.store.now():
         hours = rules.throughput_change_s / 3600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,13 +11,16 @@ from msgspec.structs import replace
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.follow import (
     check_free,
+    default_path,
     followed_by,
     forget,
     note_mounted,
     path_of,
+    path_on,
     readers_besides,
     remember,
 )
+from tpuctl.disks.hold import end_holds
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
@@ -39,22 +43,12 @@ from tpuctl.model.slice_spec import DiskRef
 from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import get_slice
+from tpuctl.state.repository import Versioned, get_slice
 from tpuctl.transfer.bring_hosts import bring_hosts
 
 UNDER_LEASE_S = 40.0
 """How long the lease of a slice is held for the proof of one disk; what takes longer goes on under another."""
 WITH_LOSS = "again with --force, if that may be lost"
-
-
-def default_path(record: DiskRecord) -> str:
-    """Where a disk is mounted unless somebody says otherwise: a copy where its master is."""
-    return f"/mnt/{record.master}"
-
-
-def path_on(services: Services, record: DiskRecord, target: SliceRecord) -> str:
-    """Where a slice has the disk, or had it last."""
-    return path_of(services, target, record.name) or record.path or default_path(record)
 
 
 @alone_with_disk
@@ -221,14 +215,27 @@ def leave_disk(
         return told
     place = place_of(services, target) if detached else None
     if entry.mode is DiskMode.READ_WRITE:
-        leave_unused(services, target, name, force=force, then=lambda: forget(services, target.name, name))
+        end_holds(services, record)
+        forgotten = partial(forget, services, target.name, name)
+        leave_unused(services, target, name, force=force, then=lambda seen: forgotten(seen=seen))
     else:
-        path = path_on(services, record, target)
-        bring_hosts(services, target, [Unmounted(path, True, record.token, services.ids.new_id())])
-        forget(services, target.name, name)
+        _unmount_copy(services, record, target)
     if place is not None:
         detach(services, place.zone, place.nodes, name)
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
+
+
+def _unmount_copy(services: Services, record: DiskRecord, target: SliceRecord) -> None:
+    """On all hosts. It is forgotten first, or a pass would mount it again before it is detached."""
+    wanted = path_of(services, target, record.name)
+    kind = Unmounted(path_on(services, record, target), True, record.token, services.ids.new_id())
+    forget(services, target.name, record.name)
+    try:
+        bring_hosts(services, target, [kind])
+    except PartialError:  # somebody uses it there: it stays
+        if wanted:
+            remember(services, target.name, DiskRef(record.name, wanted, DiskMode.READ_ONLY))
+        raise
 
 
 def check_nodes(services: Services, record: SliceRecord) -> None:
@@ -257,23 +264,25 @@ def leave_unused(
     name: str,
     *,
     force: bool = False,
-    then: Callable[[], None] = lambda: None,
+    then: Callable[[Versioned[SliceRecord]], None] = lambda _: None,
 ) -> None:
     """Until a disk that a slice can write is proved to be unmounted and used by nothing on its host; `then`
-    is done under the same lease of the slice, so that no pass mounts it again before. Raises PartialError,
-    which names who uses it, and UnreachableError for a silent host, without `force`."""
+    is done under the same lease of the slice, and gets the record from before the proof: where that was written
+    since, a pass may have mounted it again, and all is done again. Raises PartialError, which names who uses
+    it, and UnreachableError for a silent host, without `force`."""
     until = services.clock.now() + timeouts.VERDICT_MAX_S
 
     def step() -> Outcome:
         with take_lease(services, target.name):
+            seen = get_slice(services, target.name)
             soon = services.clock.now() + UNDER_LEASE_S
-            found = vacate(services, target, [name], purpose=Purpose.LEAVE, deadline=soon)
+            found = vacate(services, seen.record, [name], purpose=Purpose.LEAVE, deadline=soon)
             if found.working:
                 why = f"{target.name} writes to disk {name} what its memory held"
                 return Outcome(Wait(why), acted=False)
             if not found.silent or force:
                 _check_unused(services, target, name, found)
-                then()
+                then(seen)
                 return Outcome(Done(), acted=False)
         check_nodes(services, target)
         if services.clock.now() >= until:

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
+from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef, MountRef
 from tpuctl.model.verdict import Done
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import get_slice, save
+from tpuctl.state.repository import Versioned, get_slice, save
 
 Ref = TypeVar("Ref", DiskRef, MountRef)
 
@@ -23,11 +24,14 @@ def change_spec(
     field: Literal["disks", "mounts"],
     change: Callable[[tuple[Ref, ...]], tuple[Ref, ...]],
     why: str,
+    *,
+    seen: Versioned[SliceRecord] | None = None,
 ) -> None:
-    """The slice has what `change` makes of its disks or mounts from now on. Raises as `converge` does."""
+    """The slice has what `change` makes of its disks or mounts from now on. Raises as `converge` does; with
+    `seen`, StaleRecordError where anybody has written its record since."""
 
     def step() -> Outcome:
-        stored = get_slice(services, name)
+        stored = seen or get_slice(services, name)
         spec = stored.record.spec
         wanted = change(getattr(spec, field))
         if wanted != getattr(spec, field):
@@ -35,4 +39,7 @@ def change_spec(
             save(services, stored, replace(stored.record, spec=replace(spec, **{field: wanted})))
         return Outcome(Done(), acted=False)
 
-    converge(services, name, step)
+    if seen is not None:
+        step()
+    else:
+        converge(services, name, step)

@@ -24,6 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tests.support.memory.agent import agent, on
+from tests.support.memory.disks import HeldDisk, MemoryDisks
 from tests.support.memory.process import NEVER, Process, Program, Steps
 from tests.support.memory.provision import Job
 from tpuctl.engine.ports import Clock
@@ -132,7 +133,13 @@ class MemoryHost:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.devices: Sequence[HostDisk] = ()
         self.mounts: list[dict[str, object]] = []
-        """Disks of its node, and where they are mounted, as the facts have them."""
+        """Disks of its node, and where they are mounted."""
+        self.holds: dict[str, HeldDisk] = {}
+        """By their ids."""
+        self.buckets: dict[str, dict[str, object]] = {}
+        """What is mounted by gcsfuse, by its path."""
+        self.full: set[str] = set()
+        """Folders in which there are files."""
         self.told: dict[str, object] = {}
         """Sections of `facts` that are not as on any other host."""
         self.agents: set[str] = set()
@@ -263,6 +270,8 @@ class MemoryHost:
         self.off = False
         self.boots += 1
         self.mounts.clear()
+        self.holds.clear()
+        self.buckets.clear()
         self.condition = Condition.UP
         self.quiet_since = NEVER
 
@@ -332,6 +341,7 @@ class MemoryHosts:
         # Not when it is collected: that may be on a thread of process hosts which acts as another user.
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.made = itertools.count()
+        self.disks = MemoryDisks(self.all, clock.now)
         self._spare = spare_addresses
         self._free: deque[int] = deque()
         self._numbers = itertools.count(1)
@@ -415,13 +425,13 @@ class MemoryHosts:
 
     def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:
         for worker, host in self._nodes.get(node_key, {}).items():
-            host.devices = tuple(disks.get(worker, ()))
+            self.disks.pull(host, disks.get(worker, ()))
 
     def write_disk(self, key: str, size_gb: int, source: str = "") -> None:
-        """Disks have no content."""
+        self.disks.write(key, size_gb, source)
 
     def drop_disk(self, key: str) -> None:
-        """Disks have no content."""
+        self.disks.drop(key)
 
     def kill(self, node_key: str) -> None:
         with self.changed:
@@ -460,6 +470,8 @@ class MemoryHosts:
                 host.reboot()
 
     def destroy(self, node_key: str) -> None:
+        for host in self.hosts_of(node_key):
+            self.disks.pull(host, deleted=True)
         self.kill(node_key)
         for host in self._nodes.pop(node_key, {}).values():
             self.retire(host)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support.memory import disks
+from tests.support.memory import buckets, disks
 from tests.support.memory.agent import Json, Refused, need
+from tests.support.memory.disks import OperationFailed
 from tests.support.memory.process import Process, Program, Steps, Wait
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 PROVISION = "provision-"
 MARKER = "tpuctl-env.json"
+Operation = Callable[["Process", Json, str], Steps]
 
 
 @dataclass
@@ -35,14 +37,6 @@ class Job:
         return {**told, "of": len(self.operations)}
 
 
-class OperationFailed(Exception):
-    """An operation did not succeed."""
-
-    def __init__(self, message: str, *, permanent: bool = False, hint: str = "") -> None:
-        super().__init__(message)
-        self.permanent, self.hint = permanent, hint
-
-
 def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
     """What a TPU VM would say; `host.told` replaces sections."""
     marks = sorted(Path(host.home, ".tpuctl", "envs").glob(f"*/{MARKER}"))
@@ -59,9 +53,9 @@ def facts_of(host: MemoryHost, request: Json, jobs: list[Json]) -> Json:
         },
         "pythons": [{"path": "/usr/bin/python3", "version": "3.10.12"}],
         "space": [{"path": host.home, "total_bytes": 100 << 30, "free_bytes": 80 << 30}],
-        "disks": host.mounts,
+        "disks": disks.rows_of(host),
         "points": [{"path": path} for path in request.get("points") or []],
-        "gcsfuse": {"version": "3.11.3"},
+        "gcsfuse": {"version": buckets.VERSION, "mounts": list(host.buckets.values())},
         "chips": {"devices": ["/dev/accel0"], "holders": [], "unknown": False, "lockfile": None},
         "envs": [{"key": path.parent.name, "mark": json.loads(path.read_bytes())} for path in marks],
         "kernel": {
@@ -133,24 +127,28 @@ def run(process: Process, parameters: Json, folder: str) -> Steps:
     return json.loads(line) if line else None
 
 
-def mount_disk(process: Process, parameters: Json, folder: str) -> Steps:
-    del folder
-    yield from ()
-    if not disks.mount(process.host, parameters):
-        raise OperationFailed("no disk has this label yet")
-    return {"mounted": parameters["path"]}
+def at_once(body: Callable[[MemoryHost, Json], Any], takes_s: float = 0.0) -> Operation:
+    """An operation that takes effect at one moment, `takes_s` after it began."""
+
+    def operation(process: Process, parameters: Json, folder: str) -> Steps:
+        del folder
+        if takes_s:
+            yield takes_s
+        return body(process.host, parameters)
+
+    return operation
 
 
-def unmount_disk(process: Process, parameters: Json, folder: str) -> Steps:
-    del folder
-    yield from ()
-    disks.unmount(process.host, lambda each: bool(each["path"] == parameters["path"]))
-    return {"unmounted": parameters["path"]}
-
-
-OPERATIONS: dict[str, Callable[[Process, Json, str], Steps]] = {
+OPERATIONS: dict[str, Operation] = {
     "run": run,
-    "mount_disk": mount_disk,
-    "unmount_disk": unmount_disk,
+    "mount_disk": at_once(disks.mount_disk),
+    "unmount_disk": at_once(disks.unmount_disk),
+    "hold_disk": at_once(disks.hold_disk),
+    "renew_hold": at_once(disks.renew_hold),
+    "release_disk": at_once(disks.release_disk),
+    "repair_disk": at_once(disks.repair_disk),
+    "grow_disk": at_once(disks.grow_disk),
+    "mount_bucket": at_once(buckets.mount_bucket, 0.1),
+    "unmount_bucket": at_once(buckets.unmount_bucket, 0.1),
 }
 """How operations of each kind are performed; tests may add some."""

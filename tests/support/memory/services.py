@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.clocks import FakeClock, WatchedClock
+from tests.support.memory.buckets import NearBuckets
 from tests.support.memory.cloud import ParsedLists, WorldCloud
 from tests.support.memory.disks import WorldDisks
 from tests.support.memory.host import MemoryHost, MemoryHosts, make_host_key
@@ -118,11 +119,11 @@ class MemoryServices:
         self.objects: Any = place.objects
         self.project = place.world.options.project
         self.disks: Any = WorldDisks(self.project, lambda: place.compute)
-        self.project_api: Any = None  # quotas and permissions have tests of their own
+        self.project_api: Any = NearBuckets()  # quotas and permissions have tests of their own
         self.store: Any = MemoryStore(place.server)
         direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches, bytes_per_s=bytes_per_s)
         self.remote: Any = RepinningRemote(direct, lambda target: renewed_pin(self, target))
-        self.ids: Any = CountingIds()
+        self.ids: Any = place.ids
         self.rate_limiter: Any = NoRateLimit()
         self.secrets: Any = EnvSecrets()
         self.logs: Any = place.logs.setdefault(machine, MemoryLogs())
@@ -173,6 +174,7 @@ class MemoryPlace:
         self.server = MemoryServer(true_time, entries_kept=entries_kept)
         self.lists = ParsedLists(self._changes)
         self.objects = MemoryObjects(true_time)
+        self.ids = CountingIds()
         self.logs: dict[str, MemoryLogs] = {}
         """By machine."""
 

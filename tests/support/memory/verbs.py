@@ -89,10 +89,8 @@ def hello(host: MemoryHost, request: Json) -> Json:
 
 
 def vacate(host: MemoryHost, request: Json) -> Json:
-    """Nobody has anything open on a disk of a host in memory: those that can be written are unmounted."""
     need(request, "only", list)
-    disks.unmount(host, lambda each: not each["read_only"])
-    return {"state": "done", "disks": []}
+    return disks.vacate(host, request)
 
 
 # Attempts.
