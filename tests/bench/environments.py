@@ -35,6 +35,8 @@ PIP = "venv and pip on each host"
 APPLY = "tpuctl env apply"
 LEAST = "uv once, cp and imports"
 """Without hosts, transport and checks: nothing that brings these files to each host can need less."""
+NOT_COMPILED = "env verify, data only"
+"""What a verification costs that asks for nothing compiled."""
 KEPT = Path.home() / ".cache/tpuctl-bench/wheels"
 
 
@@ -181,14 +183,18 @@ def _verifying(plan: Plan) -> Report:
         project = Project(session.work, whole_installer=True)
         files = {f"tiny/f{each}.py": "" for each in range(FILES)}
         project.add("tiny", {"tiny": "1.0"}, "imports: [tiny]", files={"tiny/__init__.py": "", **files})
+        data = {f"plain/f{each}.txt": "" for each in range(FILES)}
+        project.add("plain", {"plain": "1.0"}, "imports: [plain]", files={"plain/__init__.py": "", **data})
         (session.work / "tpuctl.yaml").write_text("")
         (session.work / "code").mkdir()
         session.type("up", ACCELERATORS[hosts], "big", "--spot", "--pay", within_s=300)
-        session.type("env", "apply", "tiny", "--on", "big", within_s=300)
+        for name in ("plain", "tiny"):
+            session.type("env", "apply", name, "--on", "big", within_s=300)
         run = f"cd code && {TPUCTL} run --on big --no-checkpoint"
         contenders = [
             _shell("exec -- true", session, f"{TPUCTL} exec big -- true"),
             _shell("env verify", session, f"{TPUCTL} env verify tiny --on big"),
+            _shell(NOT_COMPILED, session, f"{TPUCTL} env verify plain --on big"),
             _shell("run -- true", session, f"{run} -- true"),
             _shell("run --env -- true", session, f"{run} --env tiny -- true"),
         ]
@@ -199,14 +205,19 @@ def _verifying(plan: Plan) -> Report:
                 if number:  # agents and caches are there for all
                     samples[each.name].append(sample)
     rows = {name: _line(name, found) for name, found in samples.items()}
-    execs, verifies, bare, within = rows.values()
+    execs, verifies, plain, bare, within = rows.values()
     return Report(
         title=f"A verified environment on {hosts} hosts",
-        setting=f"{FILES} files; hosts are processes of this machine; runs end when their program does",
+        setting=f"{FILES} modules and what is compiled of each, or as many files of data; hosts are processes "
+        "of this machine; runs end when their program does",
         baseline=contenders[0].name,
         lines=tuple(rows.values()),
         budgets=(
             Budget("wall time of env verify, of exec -- true", verifies.wall_s / execs.wall_s, 1.5),
+            Budget(
+                "wall time of env verify, of one without compiled files", verifies.wall_s / plain.wall_s, 1.2
+            ),
+            Budget("CPU of env verify, of one without compiled files", verifies.cpu_s / plain.cpu_s, 1.2),
             Budget("a run in it ends later by", within.wall_s - bare.wall_s, 1.0, unit="s"),
         ),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.crashing import Crash, Crashing, CrashPoint
@@ -9,6 +11,13 @@ from tests.support.disk_cases import DISK, check_copy, copy, disks, listed, make
 from tests.support.memory.services import MemoryPlace
 from tpuctl.disks.use import leave_disk
 from tpuctl.errors import UsageError
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace(shared_ids=True)
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("detached", [True, False])

@@ -5,6 +5,8 @@ All that was written is there afterwards, although who wrote it brought nothing 
 from __future__ import annotations
 
 import hashlib
+import sqlite3
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tests.support.hosts import wait_until
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
+from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
 UP = ("up", "v4-8", "--spot", "--pay", "--zone", ZONE)
@@ -83,14 +86,82 @@ FLEET = """
 fleet:
   name: fleet
   slices:
-    box: {accelerator: v4-8, zone: ZONE, tier: spot, pay: true, disk: ["data:rw"]}
-"""
+    box: {accelerator: v4-8, zone: ZONE, tier: TIER, pay: true, disk: ["data:rw"]}
+""".replace("ZONE", ZONE)
 
 
 def test_apply_prune(session: Session) -> None:
     file = session.work / "fleet.yaml"
-    file.write_text(FLEET.replace("ZONE", ZONE))
+    file.write_text(FLEET.replace("TIER", "spot"))
     session.type("apply", "--file", str(file), "--yes")
     write(session, "box")
     file.write_text("fleet: {name: fleet, slices: {}}\n")
     session.type("apply", "--file", str(file), "--prune", "--yes")
+
+
+@pytest.mark.long
+def test_apply_replace(session: Session) -> None:
+    """What comes in its place has it, with all that was written."""
+    file = session.work / "fleet.yaml"
+    file.write_text(FLEET.replace("TIER", "spot"))
+    session.type("apply", "--file", str(file), "--yes")
+    write(session, "box")
+    file.write_text(FLEET.replace("TIER", "on-demand"))
+    session.type("apply", "--file", str(file), "--yes", "--replace")
+    assert nodes(session) == ["box-2"]
+    assert SUM in session.type("exec", "box", "--", "sh", "-c", "sha256sum < /mnt/data/set").stdout
+    session.type("down", "box", "--yes")
+
+
+def nodes(session: Session) -> list[str]:
+    """TPUs that there are."""
+    info = control.status(session.root / "state" / "sim")
+    assert info is not None
+    return sorted(str(each["name"]).rpartition("/")[2] for each in control.state(info)["nodes"])
+
+
+def pass_until_gone(session: Session, name: str, *, every_s: float) -> None:
+    """Passes of a watchdog whose clock moves on in between."""
+    end, later_s = time.monotonic() + 120.0, 0.0
+    while name in {row["name"] for row in session.json("ls")}:
+        assert time.monotonic() < end, session.type("why", name).stdout
+        session.type("watch", "once", later_s=later_s)
+        later_s += every_s
+
+
+@pytest.mark.long
+def test_the_end_of_its_time(session: Session) -> None:
+    session.type(*UP, "old", "--disk", "data:rw", "--ttl", "1h")
+    write(session, "old")
+    pass_until_gone(session, "old", every_s=1200.0)
+
+
+@pytest.mark.long
+def test_nobody_at_work(session: Session) -> None:
+    """Whoever has a file open for writing is at work, so it is closed, and only the host's memory has it."""
+    session.type(*UP, "idle", "--disk", "data:rw", "--stop-when-idle", "30m")
+    quiet = "echo '0.00 0.00 0.00 1/9 9' > /tmp/quiet && sudo mount --bind /tmp/quiet /proc/loadavg"
+    session.type("exec", "idle", "--", "sh", "-c", quiet)
+    session.type("exec", "idle", "--", "python3", "-c", WRITER.replace("time.sleep(3600)", ""))
+    pass_until_gone(session, "idle", every_s=300.0)
+
+
+def forget(session: Session, name: str) -> None:
+    """The store has no word of a slice any more, as after it was lost and made anew."""
+    [path] = (session.root / "state").glob("**/store.sqlite")
+    with sqlite3.connect(path) as store:
+        store.execute("delete from documents where key = ?", (f"slices/{name}",))
+
+
+@pytest.mark.long
+def test_reap_is_refused_and_says_what_may_be_lost(session: Session) -> None:
+    """It knows no hosts to ask, so it deletes for who says that it may be lost: what was synced is there."""
+    session.type(*UP, "lost", "--disk", "data:rw")
+    write(session, "lost")
+    session.type("exec", "lost", "--", "sync", "/mnt/data/set")
+    forget(session, "lost")
+    refused = session.type("reap", "--yes", status=3)
+    assert "only with --force, for its hosts can write data" in " ".join(refused.stdout.split())
+    assert nodes(session) == ["lost-1"]
+    session.type("reap", "--yes", "--force")
+    assert nodes(session) == []

@@ -27,7 +27,7 @@ class Lab:
     """A slice of two hosts, one process after the other on one machine, and what agents do about buckets."""
 
     def __init__(self) -> None:
-        self.place = MemoryPlace()
+        self.place = MemoryPlace(shared_ids=True)
         self._processes = itertools.count(1)
         bring_up(self.process(), "big")
         self.place.hosts.all()[1].full.add(FULL)

@@ -112,7 +112,7 @@ def accidents(make: Callable[[], Story], sample_of: Repair | None = None) -> Ite
 def _count(make: Callable[[], Story]) -> tuple[int, int]:
     """How many changing calls a story has, and how many of them to the cloud; lived through once for both."""
     changes, answers = CrashPoint(), LostAnswer()
-    place = MemoryPlace()
+    place = MemoryPlace(shared_ids=True)
     try:
         enroll_machine(place.machine("server"))
         story = make()
@@ -158,7 +158,7 @@ def survive_all(make: Callable[[], Story], repair: Repair, *, sample: bool = Fal
 
 def survive(story: Story, where: Place, repair: Repair) -> None:
     """Lives through a story with one accident, repairs it, and checks what came of it."""
-    place = MemoryPlace()
+    place = MemoryPlace(shared_ids=True)
     try:
         enroll_machine(place.machine("server"))
         story.prepare(place)

@@ -102,16 +102,21 @@ def open_device(device, flags=os.O_RDONLY):
 
 
 def name_of(device):
-    """`/dev/dm-0`, as the kernel calls it."""
+    """`/dev/md0`; of a mapper the name by which dmsetup(8) knows it, which is not that of the kernel."""
     folder = folder_of(device)
-    return "/dev/" + os.path.basename(os.path.realpath(folder)) if os.path.isdir(folder) else device
+    if not os.path.isdir(folder):
+        return device
+    mapped = os.path.join(folder, "dm", "name")
+    if os.path.exists(mapped):
+        return "/dev/mapper/" + read(mapped)
+    return "/dev/" + os.path.basename(os.path.realpath(folder))
 
 
 def kind_of(device):
     """What is made of other devices; empty for a disk, and for a partition."""
     if os.path.exists(os.path.join(folder_of(device), "partition")):
         return ""
-    name = os.path.basename(name_of(device))
+    name = os.path.basename(os.path.realpath(folder_of(device)))
     kinds = (("dm-", "mapper"), ("md", "array"), ("loop", "loop"))
     return next((kind for begin, kind in kinds if name.startswith(begin)), "")
 

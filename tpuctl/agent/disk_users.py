@@ -38,6 +38,12 @@ def uses(pid, devices, paths, mounted):
     """What one process has there, each thing once."""
     found: dict = {}
     try:
+        os.readlink("/proc/%d/exe" % pid)
+    except FileNotFoundError:
+        return []  # a thread of the kernel, of which there are thousands, or one that has ended
+    except OSError:
+        pass  # nobody may look at its program, but at its files perhaps
+    try:
         links = ["fd/" + name for name in os.listdir("/proc/%d/fd" % pid)]
     except OSError:
         links = []

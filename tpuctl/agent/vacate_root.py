@@ -331,11 +331,12 @@ def take_down(devices):
     for each in reversed(devices[1:]):
         words = {
             "loop": ["losetup", "-d"],
-            "mapper": ["dmsetup", "remove"],
+            "mapper": ["dmsetup", "remove", "--"],
             "array": ["mdadm", "--stop"],
         }.get(kind_of(each))
         if words and not mounts_in([each]):
-            output_of([*words, name_of(each)], seconds=60)
+            name = name_of(each)
+            output_of([*words, os.path.basename(name) if words[0] == "dmsetup" else name], seconds=60)
 
 
 def prove(device, path):

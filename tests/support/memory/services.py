@@ -123,7 +123,7 @@ class MemoryServices:
         self.store: Any = MemoryStore(place.server)
         direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches, bytes_per_s=bytes_per_s)
         self.remote: Any = RepinningRemote(direct, lambda target: renewed_pin(self, target))
-        self.ids: Any = place.ids
+        self.ids: Any = place.ids or CountingIds()
         self.rate_limiter: Any = NoRateLimit()
         self.secrets: Any = EnvSecrets()
         self.logs: Any = place.logs.setdefault(machine, MemoryLogs())
@@ -165,6 +165,7 @@ class MemoryPlace:
         delays: Delays | None = None,
         quotas: Mapping[str, int] | None = None,
         entries_kept: int | None = None,
+        shared_ids: bool = False,
     ) -> None:
         self.clock = WatchedClock()
         true_time = FakeClock(self.clock)
@@ -174,7 +175,8 @@ class MemoryPlace:
         self.server = MemoryServer(true_time, entries_kept=entries_kept)
         self.lists = ParsedLists(self._changes)
         self.objects = MemoryObjects(true_time)
-        self.ids = CountingIds()
+        self.ids = CountingIds() if shared_ids else None
+        """Hosts remember what was done for each id, so no two processes that work on them may have the same."""
         self.logs: dict[str, MemoryLogs] = {}
         """By machine."""
 
