@@ -186,7 +186,7 @@ def _version(client: Client, venv: Path) -> str:
         return str(json.loads(package.read_text())["version"])
     if first.startswith(PROGRAM):
         shown = subprocess.run([first.removeprefix(PROGRAM), "--version"], capture_output=True, text=True)
-        return next(word for word in shown.stdout.split() if word[0].isdigit())
+        return next(found[1] for word in shown.stdout.split() if (found := re.fullmatch(r"v?(\d\S*)", word)))
     ask = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
     command = [str(venv / "bin" / "python"), "-c", ask, Requirement(first).name]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
