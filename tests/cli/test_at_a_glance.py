@@ -7,10 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.builders import a_slice
 from tests.support.session import Session, open_session
 from tpuctl.cli.commands.ls import FLEET
 from tpuctl.cli.console import render_table
 from tpuctl.cli.slice_status import fleet_cells
+from tpuctl.cli.workers import raise_for_failed
+from tpuctl.errors import PartialError, UnreachableError
+from tpuctl.model.cloud import FailureKind, RemoteResult
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +128,17 @@ def test_a_command_that_fails_everywhere_says_so_once_and_names_every_worker(ses
     assert "4 of 4 workers failed: lost[0-3]: refused the connection" in told
     assert told.count("lost[") == 1
     session.type("down", "lost", "--yes")
+
+
+def test_a_host_that_is_silent_among_others_has_a_hint_that_settles_it():
+    well = RemoteResult(0, 0)
+    silent = RemoteResult(1, None, failure=FailureKind.CONNECT, detail="big-1 did not answer in 5 s")
+    with pytest.raises(PartialError) as told:
+        raise_for_failed(a_slice(name="big"), [well, silent])
+    assert "`tpuctl up big` waits for hosts that are silent" in str(told.value.hint)
+    with pytest.raises(UnreachableError) as told_all:
+        raise_for_failed(a_slice(name="big"), [silent])
+    assert told_all.value.hint == "tpuctl status big"
 
 
 def test_a_command_that_has_to_know_which_slice_says_how_it_takes_the_name(session):

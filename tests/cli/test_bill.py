@@ -41,7 +41,12 @@ def test_an_empty_project_exits_0_and_a_receipt_proves_it(session):
 
 def test_what_is_to_be_paid_exits_1_with_its_price(session, rest):
     zone = "/compute/v1/projects/sim-project/zones/us-central2-b/disks"
-    rest.change("POST", zone, "make a disk", {"name": "data", "sizeGb": "730", "type": "x/pd-standard"})
+    rest.change(
+        "POST",
+        zone,
+        "make a disk",
+        {"name": "data", "sizeGb": "730", "type": "zones/us-central2-b/diskTypes/pd-standard"},
+    )
     session.type("up", "v4-8", "mine", "--spot", "--pay")
     shown = session.type("bill", status=1)
     assert "covered" not in shown.stderr

@@ -41,10 +41,12 @@ def raise_for_failed(
     more = f"; and {counted(len(groups) - 4, 'other reason')}" if len(groups) > 4 else ""
     kind: type[TpuctlError] = PartialError if len(failed) < len(results) or partly else TpuctlError
     if all(result.failure == "connect" for result in results):
-        kind = UnreachableError
+        kind, hint = UnreachableError, f"tpuctl status {record.name}"
+    elif hint is None and any(result.failure == "connect" for result in failed):
+        hint = f"`tpuctl up {record.name}` waits for hosts that are silent, and replaces them if they stay so"
     raise kind(
         f"{len(failed)} of {counted(len(results), 'worker')} failed: {said}{more}",
-        hint=f"tpuctl status {record.name}" if kind is UnreachableError else hint,
+        hint=hint,
         details={"workers": [result.worker for result in failed]},
     )
 
