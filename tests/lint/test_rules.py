@@ -48,3 +48,17 @@ def test_the_table_is_complete() -> None:
         assert set(rule.guards) <= set(GUARDS)
         assert rule.message.format(what="x")
         assert all((rule.happens, rule.rewrite, rule.source))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "templates/demo_train.py",
+        "templates/smoke.py",
+        "manifests/examples/train_jax.py",
+        "manifests/examples/train_torch.py",
+    ],
+)
+def test_programs_that_tpuctl_ships_have_no_finding(name: str) -> None:
+    report = lint_files([ROOT / name], load_rules(), Target(porting=True), ROOT)
+    assert (report.findings, report.not_read) == ((), ())
