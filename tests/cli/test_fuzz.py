@@ -99,6 +99,7 @@ def judge(call: Call, done: subprocess.CompletedProcess[bytes]) -> None:
         ("forward", "big", "٣:٣"),
         ("sim", "quota", f"us-central2-b/v4={'9' * 5000}"),
         ("pause", "--until", "9999999d"),
+        ("disk", "attach", "gs://"),
         ("manifest", "show", "run.tar"),
         ("manifest", "show", "./deep.json"),
     ],

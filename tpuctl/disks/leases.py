@@ -17,6 +17,7 @@ from tpuctl.disks.make import find_record
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, TpuctlError
+from tpuctl.lib.names import check_disk_name
 from tpuctl.model.timeouts import LEASE_TTL_S
 from tpuctl.model.verdict import Done
 from tpuctl.state.leases import Lease, acquire, release, renew
@@ -148,7 +149,9 @@ def alone_with_disk(command: Command) -> Command:
     def alone(services: Services, *words: Any, **more: Any) -> Any:
         if more.get("dry_run"):
             return command(services, *words, **more)
-        master = master_of(services, next(each for each in words if isinstance(each, str)))
+        name = next(each for each in words if isinstance(each, str))
+        # What no disk can be called is refused before the lease, which would be a change.
+        master = master_of(services, check_disk_name(name, made=True))
         with lease_master(services, master, deadline=more.get("deadline")) as held:
             return command(held, *words, **more)
 

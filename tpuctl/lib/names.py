@@ -124,9 +124,10 @@ def check_project(project: str) -> str:
     return project
 
 
-def check_disk_name(name: str) -> str:
-    """A name that Compute Engine takes for a disk or snapshot, with room for `-g12-s`. Raises UsageError."""
-    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,54}[a-z0-9])?", name):
+def check_disk_name(name: str, *, made: bool = False) -> str:
+    """A name that Compute Engine takes for a disk or snapshot, with room for `-g12-s` unless that is `made`.
+    Raises UsageError."""
+    if not re.fullmatch(rf"[a-z]([-a-z0-9]{{0,{61 if made else 54}}}[a-z0-9])?", name):
         raise UsageError(
             f"{name!r} is no name for a disk", hint="lower case letters, digits and hyphens, a letter first"
         )
