@@ -162,6 +162,16 @@ def test_objects_that_cannot_be_are_refused(url: str) -> None:
     assert requests.get(f"{url}/storage/v1/b/bbb/o", timeout=5).json()["items"][0]["name"] == "a"
 
 
+def test_content_that_is_json_is_no_answer_of_the_api(url: str) -> None:
+    where = f"{url}/upload/storage/v1/b/bbb/o?uploadType=media&name=j"
+    made = requests.post(
+        where, data=b'{"etag": "x",  "a": 1}', headers={"content-type": "application/json"}, timeout=5
+    )
+    assert made.json()["contentType"] == "application/json"
+    for path in ("storage/v1/b/bbb/o/j", "download/storage/v1/b/bbb/o/j"):
+        assert requests.get(f"{url}/{path}?alt=media", timeout=5).content == b'{"etag": "x",  "a": 1}'
+
+
 def test_a_body_of_null_is_empty(url: str) -> None:
     """Go's library sends it with a copy that changes nothing."""
     upload(url, "a")

@@ -123,7 +123,8 @@ class GcsApi:
     @staticmethod
     def _selected(request: Request, answer: Response) -> Response:
         """The answer with the parts that `fields` names, and the ETag of what it is about."""
-        if answer.headers.get("content-type", "").partition(";")[0] != "application/json":
+        media = request.query.get("alt") == ["media"]
+        if media or answer.headers.get("content-type", "").partition(";")[0] != "application/json":
             return answer
         data = json.loads(bytes(answer.body))
         headers = {**answer.headers, **({"etag": data["etag"]} if "etag" in data else {})}
