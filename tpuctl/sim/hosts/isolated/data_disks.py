@@ -25,7 +25,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.hosts.file_flags import set_immutable
 from tpuctl.sim.hosts.files import SYSTEM_PATH
-from tpuctl.sim.hosts.isolated.loop_devices import attach_loop, clear_loop, grow_loop, is_bound
+from tpuctl.sim.hosts.isolated.loop_devices import attach_loop, clear_loop, grow_loop, is_bound, stop_discards
 
 SETTLE_TIMEOUT_S = 30.0
 """A copy is good when nothing was written to its source meanwhile. With its writers stopped, the kernel still
@@ -177,8 +177,9 @@ class HostDisks:
 
     def _stop_writing(self, loops: Mapping[HostDisk, Path], roots: Iterable[Path]) -> bool:
         """Whether one of them was mounted."""
-        for disk in loops:
+        for disk, loop in loops.items():
             if not disk.read_only:
+                stop_discards(loop)
                 self._files.seal(disk.key)
         found = [
             (point, loop.stat().st_rdev)

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tpuctl.errors import TpuctlError
@@ -52,6 +52,7 @@ def attach_loop(file: Path, *, read_only: bool) -> Path:
         said = done.stderr.strip() or "it cannot be written"
         device = Path(done.stdout.strip())
         if done.returncode == 0 and (read_only or _is_writable(device)):
+            _set_discards(device, on=True)
             return device
         if done.returncode == 0:
             clear_loop(device)
@@ -61,6 +62,19 @@ def attach_loop(file: Path, *, read_only: bool) -> Path:
 
 def _is_writable(device: Path) -> bool:
     return (BLOCK_DEVICES / device.name / "ro").read_text().strip() == "0"
+
+
+def stop_discards(device: Path) -> None:
+    """No block is discarded any more. The driver punches holes into its file without a look at the flags of
+    that: the kernel discards what a transaction freed also where that never reached the disk."""
+    _set_discards(device, on=False)
+
+
+def _set_discards(device: Path, *, on: bool) -> None:
+    queue = BLOCK_DEVICES / device.name / "queue"
+    most, grain = (int((queue / name).read_text()) for name in ("discard_max_hw_bytes", "discard_granularity"))
+    with suppress(OSError):  # in a container /sys may be read-only
+        (queue / "discard_max_bytes").write_text(str(most - most % grain if on and grain else 0))
 
 
 def grow_loop(device: Path) -> None:
