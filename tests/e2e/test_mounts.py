@@ -236,8 +236,8 @@ def test_a_run_does_not_start_on_a_bucket_that_is_gone(session: Session) -> None
         refused = session.type(
             "run", "--on", "big", "--no-checkpoint", "--name", "early", "--", "true", status=1
         )
-        assert "the bucket gs://sim-bucket is gone" in " ".join(refused.stderr.split())
-        assert f"tpuctl mount rm {CKPT} --on big" in refused.stderr
+        assert "there is no bucket gs://sim-bucket" in " ".join(refused.stderr.split())
+        assert "gcloud storage buckets create gs://sim-bucket" in refused.stderr
         assert (
             f"{CKPT} on workers 0-1: the bucket gs://sim-bucket is gone" in session.type("status", "big").stdout
         )
