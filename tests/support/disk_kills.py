@@ -24,6 +24,7 @@ AGAIN_WITHIN_S = 600.0
 FIRST_GUESS_S = 10.0
 TRIES = 6
 """A command that came to its end before its moment is tried again, with a moment within the time it took."""
+NOT_FOUND = 5
 OPTIONS = "--hold --pause 0.05"
 
 
@@ -92,6 +93,8 @@ class Killed:
     after: Callable[[Scene], None] = _nothing
     status: int | None = 0
     """Of the command that was not killed; None where the host cannot do it, which `check` then says."""
+    done: int = 0
+    """What the command says if it was killed after all it had to do."""
 
 
 def _check_copy(scene: Scene, *, orderly: bool) -> None:
@@ -237,7 +240,9 @@ COMMANDS: dict[str, Killed] = {
         before=_two_copies,
         after=_remove,
     ),
-    "rm": Killed(("disk", "rm", "newer", "--yes"), _check_removed, before=_two_copies, after=_remove),
+    "rm": Killed(
+        ("disk", "rm", "newer", "--yes"), _check_removed, before=_two_copies, after=_remove, done=NOT_FOUND
+    ),
     "pass": Killed(("watch", "once"), _check_back, before=_preempt, after=Scene.write),
 }
 
@@ -262,7 +267,8 @@ def kill(scene: Scene, name: str, dice: random.Random) -> float:
         moment_s = dice.uniform(0.0, longest)
         took_s = _cut(scene.lab, words, moment_s, command.status)
         if took_s is None:
-            scene.lab.type(*words, status=command.status, within_s=AGAIN_WITHIN_S)
+            again = scene.lab.type(*words, status=None, within_s=AGAIN_WITHIN_S)
+            assert command.status is None or again.returncode in (0, command.done), (words, again.stderr)
         else:
             longest = took_s
         command.check(scene)

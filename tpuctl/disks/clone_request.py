@@ -119,11 +119,10 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
         findings += rules.check_attach(born, DiskMode.READ_ONLY, repaired)
     refuse(findings)
     on = ""
-    if request.crash_consistent and not request.rw:
+    exists = services.disks.find_disk(zone, record.name) is not None
+    if request.crash_consistent and not request.rw and not (exists and record.token):
         on = _repaired_on(services, rules, master, born, request)
-    if services.disks.find_disk(zone, record.name) is None and (
-        request.from_snapshot or request.crash_consistent
-    ):
+    if not exists and (request.from_snapshot or request.crash_consistent):
         word = _word_of(services, master, disk, request.from_snapshot) if request.from_snapshot else ""
         record = replace(record, token="" if request.crash_consistent else word)
     check_rate(services, rules, disk, snapshot if not request.from_snapshot else "")
