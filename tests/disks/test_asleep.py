@@ -26,10 +26,12 @@ from tests.support.disk_cases import (
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.soak import soak
 from tests.support.stories import make_ready
+from tpuctl.disks.leases import lease_master
 from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.errors import TpuctlError
 from tpuctl.model.timeouts import LEASE_TTL_S
 from tpuctl.slices.enrollment import enroll_machine
+from tpuctl.state.leases import acquire, take_lease
 
 Command = Callable[[MemoryServices], None]
 LATE = "another tpuctl has worked on disk data meanwhile"
@@ -154,3 +156,23 @@ def test_a_late_clone_attaches_nothing_that_another_machine_has_taken_out(every:
 
     ends = each_sleep(clone, take_out, check, every=every)
     assert any(LATE in each for each in ends)
+
+
+def fall_asleep(place: MemoryPlace, services: MemoryServices) -> None:
+    with lease_master(services, DISK) as held, take_lease(held, "dev"):
+        place.clock.advance(LEASE_TTL_S + 1.0)
+        acquire(place.machine("server"), f"disks/{DISK}")
+        with pytest.raises(TpuctlError, match=LATE):
+            held.store.get("slices/dev")
+        raise TpuctlError("what failed first")
+
+
+def test_who_was_late_lets_its_slice_go_and_says_what_failed_first() -> None:
+    place = MemoryPlace()
+    try:
+        services = place.machine()
+        with pytest.raises(TpuctlError, match="what failed first"):
+            fall_asleep(place, services)
+        assert services.store.get("leases/dev").data["owner"] == ""
+    finally:
+        place.close()

@@ -107,27 +107,41 @@ class Mounted(Struct, frozen=True):
 
 
 class Unmounted(Struct, frozen=True):
-    """That disk not at `path`; another one that is mounted there stays. `asked_by` as of Mounted."""
+    """That disk not at `path`; another one that is mounted there stays. Without a `path` it is nowhere, by its
+    `word`, else by the `uuid` of its file system; at the paths of `others` it never is. `asked_by` as of
+    Mounted."""
 
     path: str
     read_only: bool
     word: str = ""
     asked_by: str = ""
+    uuid: str = ""
+    others: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{self.path} unmounted"
+        return f"{self.path or 'disk'} unmounted"
 
     @property
     def sections(self) -> frozenset[Section]:
         return frozenset({Section.HOST, Section.DISKS})
 
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
-        there = _at(facts, self.path)
-        if there is None or there.read_only != self.read_only or (self.word and there.word != self.word):
+        paths = [each.path for each in facts.disks or () if self._is_it(each)]
+        if not paths:
             return ()
-        parameters = {"path": self.path, "asked_by": self.asked_by}
-        return _without_root(facts) or [Operation("unmount_disk", f"unmounting {self.path}", parameters)]
+        return _without_root(facts) or [
+            Operation("unmount_disk", f"unmounting {path}", {"path": path, "asked_by": self.asked_by})
+            for path in paths
+        ]
+
+    def _is_it(self, there: MountedDisk) -> bool:
+        if there.read_only != self.read_only or (self.word and there.word != self.word):
+            return False
+        if self.path:
+            return there.path == self.path
+        known = self.word or (self.uuid and there.uuid == self.uuid)
+        return bool(known) and there.path not in self.others
 
     def row(self, facts: Facts) -> Mapping[str, str]:
         del facts

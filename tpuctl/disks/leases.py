@@ -58,7 +58,9 @@ class _Guarded:
             return found
 
         def call(*words: Any, **more: Any) -> Any:
-            self._renew()
+            # Who has lost its lease still lets go of what else it has; nothing is done under that before this.
+            if not (words and str(words[0]).startswith("leases/")):
+                self._renew()
             return found(*words, **more)
 
         return call

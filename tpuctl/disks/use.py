@@ -226,13 +226,18 @@ def leave_disk(
 
 
 def _unmount_copy(services: Services, record: DiskRecord, target: SliceRecord) -> None:
-    """On all hosts. It is forgotten first, or a pass would mount it again before it is detached."""
+    """On all hosts. It is forgotten first, or a pass would mount it again before it is detached; whatever ends
+    this before they have unmounted it, the slice has it still. One that was forgotten by a command that was
+    killed is unmounted wherever they have it."""
     wanted = path_of(services, target, record.name)
-    kind = Unmounted(path_on(services, record, target), True, record.token, services.ids.new_id())
+    path = wanted if wanted or record.token or record.fs_uuid else path_on(services, record, target)
+    others = tuple(each.path for each in target.spec.disks)
+    asked_by = services.ids.new_id()
+    kind = Unmounted(path, True, record.token, asked_by, record.fs_uuid, others)
     forget(services, target.name, record.name)
     try:
         bring_hosts(services, target, [kind])
-    except PartialError:  # somebody uses it there: it stays
+    except BaseException:
         if wanted:
             remember(services, target.name, DiskRef(record.name, wanted, DiskMode.READ_ONLY))
         raise
