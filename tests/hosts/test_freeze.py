@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
+import struct
 import subprocess
 import sys
 import time
@@ -211,6 +213,29 @@ def test_what_lies_in_a_file_of_the_disk_stands_still_with_it_and_goes_on_with_i
             assert disk.ask("release") == {"stood": True}
             assert writer.wait(LIMIT_S) == 0
         disk.check_goes_on()
+    finally:
+        inside(disk, 'umount "$1/../upper"')
+
+
+def erofs() -> bytes:
+    """An empty file system of a kind that can only be read, and that the kernel cannot freeze."""
+    size, inode = 4096, 36  # a number of 32 bytes each, behind the superblock
+    names = struct.pack("<QHBBQHBB", inode, 24, 2, 0, inode, 25, 2, 0) + b"..."
+    root = struct.pack("<4H4I2HI", 0, 0, stat.S_IFDIR | 0o755, 2, len(names), 0, 1, 1, 0, 0, 0)
+    head = struct.pack("<3I2BHQQ4I", 0xE0F5E1E2, 0, 0, 12, 0, inode, 1, 0, 0, 2, 0, 0).ljust(128, b"\0")
+    return (bytes(1024) + head + root).ljust(size, b"\0") + names.ljust(size, b"\0")
+
+
+def test_what_can_only_be_read_stands_still_without_being_frozen(disk: Disk) -> None:
+    (disk.seen / "image").write_bytes(erofs())
+    inside(disk, 'mkdir -p "$1/../upper" && mount -t erofs -o loop "$1/image" "$1/../upper"')
+    try:
+        told = disk.ask("hold", word=[".word", "of this copy"])
+        assert (told["state"], told["word"], len(told["files"])) == ("held", True, 2)
+        disk.check_still()
+        assert disk.ask("release") == {"stood": True}
+        disk.check_goes_on()
+        wait_until(lambda: not Path(f"/proc/{told['pid']}").exists(), "its handles are open")
     finally:
         inside(disk, 'umount "$1/../upper"')
 

@@ -15,6 +15,11 @@ class Refusal(Exception):
     """It cannot be held; nothing was changed."""
 
 
+def is_written(mount):
+    """Whether programs can write by this mount."""
+    return not mount["read_only"] and not mount["fixed"]
+
+
 class Frozen:
     """File systems whose writers wait."""
 
@@ -26,9 +31,10 @@ class Frozen:
         self.tops: dict = {}
         self.frozen: list = []
         self.mounts = mounts_of(request["devices"])
+        self.written = {mount["device"] for mount in self.mounts if not mount["fixed"]}
         for device in request["devices"]:
             for mount in self.mounts:
-                whole = mount["root"] == "/" and not mount["read_only"]
+                whole = mount["root"] == "/" and is_written(mount)
                 wanted = device not in self.handles or (whole and device not in self.tops)
                 handle = open_mount(mount) if mount["device"] == device and wanted else None
                 if handle is not None:
@@ -45,17 +51,19 @@ class Frozen:
         self.end()
 
     def write_word(self):
-        """Whether each file system has the word now."""
-        if not self.word or set(self.tops) != set(self.handles):
+        """Whether each file system that can be written has the word now."""
+        if not self.word or not self.tops or self.written - set(self.tops):
             return False
         name, text = self.word
         return all(put_word(top, name, text) for top in self.tops.values())
 
     def begin(self):
-        for handle in self.handles.values():
+        for device, handle in self.handles.items():
             try:
                 fcntl.ioctl(handle, FREEZE, 0)
             except OSError as error:
+                if error.errno == errno.EOPNOTSUPP and device not in self.written:
+                    continue  # such as squashfs: it stands still anyway
                 self.end()
                 if error.errno == errno.EBUSY:
                     raise Refusal("somebody else has frozen its file system") from error
@@ -130,7 +138,7 @@ class Unmounted:
             os.close(handle)
 
     def write_word(self):
-        tops = [each["path"] for each in self.mounts if not each["read_only"]]
+        tops = [each["path"] for each in self.mounts if is_written(each)]
         if not self.word or not tops:
             return False
         top = os.open(tops[0], os.O_RDONLY | os.O_DIRECTORY)

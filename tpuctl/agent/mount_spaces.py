@@ -85,10 +85,12 @@ def mount_of(handle):
 
 
 def parse(line):
-    """As `facts_storage.parse_mount`, with what one mount is told from another by."""
+    """As `facts_storage.parse_mount`, with what one mount is told from another by. `fixed`: nobody can write to
+    its file system, by whatever mount."""
     words = line.split(" - ")[0].split(" ")
     own = {"id": int(words[0]), "parent": int(words[1]), "root": unescape(words[3])}
-    return dict(parse_mount(line), shared=any(each.startswith("shared:") for each in words[6:]), **own)
+    own["shared"] = any(each.startswith("shared:") for each in words[6:])
+    return dict(parse_mount(line), fixed="ro" in line.rstrip("\n").rpartition(" ")[2].split(","), **own)
 
 
 def mounts_of(devices):
