@@ -166,6 +166,25 @@ def test_by_hashes_the_same_is_masked_when_nothing_here_has_the_values(masks, tm
     assert masks.mask_by_hashes(["abcdefgh"], [Place(other)]) == ["abcdefgh"]
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_by_hashes_long_values_are_found_by_their_first_characters(masks, tmp_path, monkeypatch, earlier):
+    """Also by notes of earlier versions, which do not have those, and beside such."""
+    monkeypatch.setattr(masks, "root", lambda *parts: str(tmp_path.joinpath(*parts)))
+    values = ["-----BEGIN KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQ" * 4, "t0ken-" * 8]
+    places = []
+    for value in values:
+        places.append(Place(tmp_path / str(len(value))))
+        places[-1].folder.mkdir()
+        masks.note_hashes(places[-1], [value], ["A"])
+    path = Path(places[0].path(masks.HASHES))
+    note = json.loads(path.read_bytes())
+    assert note.pop("heads")
+    if earlier:
+        path.write_text(json.dumps(note))
+    text = "".join(f"x{value}y{value.encode().hex()}{value[:20]} " for value in values)
+    assert masks.mask_by_hashes([text], places) == [masks.masked_text(text, masks.all_forms(values))]
+
+
 def test_each_long_line_of_a_value_is_masked_where_something_is_written_before_it(masks):
     lines = ["-----BEGIN PRIVATE KEY-----", "MIIEvQIBADANBgkqhkiG9w0BAQ", "short"]
     patterns = masks.all_forms(["\n".join(lines)])
@@ -198,9 +217,10 @@ def test_no_part_of_a_value_is_told_where_a_long_text_is_cut(masks, tmp_path, mo
         monkeypatch.setattr(module, "list_attempts", lambda: [place])
     text = "x" * (diagnose.PART_MAX - 8) + value + "y" * diagnose.PART_MAX
     monkeypatch.setattr(diagnose, "output_of", lambda *_, **__: text)
-    words = [sys.executable, "-c", "input()"]
+    words = [sys.executable, "-c", "print(flush=True); input()"]
     words.append("x" * (facts_chips.COMMAND_MAX - 8 - len(" ".join([*words, ""]))) + value)
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as child:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"\n"  # while it is being started it has no command line
         command = facts_chips.describe(child.pid)["command"]
         child.communicate(b"\n")
     for said in (diagnose.diagnose({}, None)["text"], command):

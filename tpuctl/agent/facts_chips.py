@@ -11,7 +11,7 @@ from secret_masks import mask_by_hashes
 from state import list_attempts
 from survivors import MARK, environment, living
 
-COMMAND_MAX = 200
+COMMAND_MAX, READ_MAX = 200, 64 << 10
 GRACE_S = 2.0  # from TERM to KILL: nobody looks after these any more
 
 
@@ -46,7 +46,7 @@ def describe(pid):
     try:
         user = os.stat("/proc/%d" % pid).st_uid
         with open("/proc/%d/cmdline" % pid, "rb") as file:
-            command = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            command = file.read(READ_MAX).replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         return None  # gone while we looked
     try:

@@ -16,6 +16,7 @@ LEAST_OF_LINE = 16
 LONGEST = 1 << 20
 PIECE = 8 << 20  # read at once
 WIDTH = 15
+LEAST_WITH_HEAD = 32  # by the hash of its first characters a shorter value could be guessed in two parts
 HASHES = "masks.json"
 KEY = "mask.key"
 KEY_BYTES = 32
@@ -189,12 +190,14 @@ def finish(attempt, values):
 
 
 def note_hashes(attempt, values, names):
-    """Writes down by what the values are known later, when nothing here has them any more."""
-    key = host_key()
-    rows = {}  # type: dict[str, list[str]]
+    """Writes down by what the values are known later, when nothing here has them any more: the hash of each, by
+    its length, and of the long ones the hashes of their first characters, too."""
+    key, rows, heads = host_key(), {}, set()  # type: bytes, dict[str, list[str]], set[str]
     for pattern in all_forms(values):
         rows.setdefault(str(len(pattern)), []).append(hash_of(key, pattern).hex())
-    write_json(attempt.path(HASHES), {"names": sorted(names), "hashes": rows})
+        if len(pattern) >= LEAST_WITH_HEAD:
+            heads.add(hash_of(key, pattern[:LEAST]).hex())
+    write_json(attempt.path(HASHES), {"names": sorted(names), "hashes": rows, "heads": sorted(heads)})
 
 
 def host_key():
@@ -223,21 +226,29 @@ def hash_of(key, data):
 
 def mask_by_hashes(texts, attempts):
     """The texts with a mask over each value of a secret of these attempts. Slow: for what is short."""
-    known = {}  # type: dict[int, set[bytes]]
+    known, heads = {}, set()  # type: dict[int, set[bytes]], set[bytes]
+    everywhere = set()  # type: set[int]
     for attempt in attempts:
-        for length, rows in ((read_json(attempt.path(HASHES)) or {}).get("hashes") or {}).items():
+        note = read_json(attempt.path(HASHES)) or {}
+        for length, rows in (note.get("hashes") or {}).items():
             known.setdefault(int(length), set()).update(bytes.fromhex(row) for row in rows)
+            if int(length) < LEAST_WITH_HEAD or "heads" not in note:  # an earlier version wrote none
+                everywhere.add(int(length))
+        heads.update(bytes.fromhex(row) for row in note.get("heads") or ())
     if not known:
         return texts
     key = host_key()
-    return [mask_hashed(text, known, key) for text in texts]
+    return [mask_hashed(text, known, heads, everywhere, key) for text in texts]
 
 
-def mask_hashed(text, known, key):
+def mask_hashed(text, known, heads, everywhere, key):
+    """Values of a length in `everywhere` may begin at any place, the others where one of the `heads` is."""
     data = text.encode("utf-8", "surrogateescape")
     out = bytearray(data)
+    places = range(len(data) - LEAST + 1)
+    begins = [at for at in places if hash_of(key, data[at : at + LEAST]) in heads] if heads else []
     for length, hashes in known.items():
-        for at in range(len(data) - length + 1):
+        for at in range(len(data) - length + 1) if length in everywhere else begins:
             if hash_of(key, data[at : at + length]) in hashes:
                 out[at : at + length] = b"*" * length
     return out.decode("utf-8", "surrogateescape")
