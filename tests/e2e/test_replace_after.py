@@ -10,7 +10,7 @@ from tests.support.memory.process import scripted
 from tpuctl.errors import TpuctlError
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import RunState
-from tpuctl.model.slice_spec import DiskRef
+from tpuctl.model.slice_spec import DiskRef, MountRef
 from tpuctl.runs.follow import start_run
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.slices.replacement import find_replacement_limit
@@ -54,13 +54,16 @@ def test_a_slice_in_doubt_says_when_it_is_given_up(place):
     assert "after 7 min" in slice_status(services, "big")["remark"]
 
 
-def test_a_disk_that_hosts_write_is_never_given_up_sooner(place):
+def test_what_hosts_write_is_never_given_up_sooner(place):
     services = place.machine()
     services.replace_after_s = 300.0
     record = bring_up(services, "big")
     assert find_replacement_limit(services, record) == 300.0
     written = replace(record.spec, disks=(DiskRef("data", "/mnt/data", DiskMode.READ_WRITE),))
     assert find_replacement_limit(services, replace(record, spec=written)) == 900.0
+    for read_only, limit_s in ((True, 300.0), (False, 900.0)):
+        mounted = replace(record.spec, mounts=(MountRef("b", "/mnt/b", "p", read_only=read_only),))
+        assert find_replacement_limit(services, replace(record, spec=mounted)) == limit_s
 
 
 def running(services, run_id: str) -> bool:

@@ -369,6 +369,21 @@ def test_a_slice_whose_hosts_have_gone_silent_is_looked_at_in_bounded_steps(plac
     assert isinstance(outcome.verdict, Blind)
 
 
+@pytest.mark.parametrize("hosts", [(1,), (0, 1)], ids=["one host", "all hosts"])
+def test_a_home_that_fills_up_after_its_slice_was_ready_has_it_made_anew(place, services, hosts):
+    bring_up(services, "big")
+    for worker in hosts:
+        place.hosts.all()[worker].unfit = "cannot install the agent: No space left on device"
+    stored = get_slice(services, "big")
+    doubted = replace(stored.record.incarnation, doubt=Doubt(services.store.now(), "a run lost its hosts"))
+    save(services, stored, replace(stored.record, state=SliceState.BOOTING, incarnation=doubted))
+    pass_for(place, services, UNREACHABLE_MAX_S - 120)
+    assert get_slice(services, "big").record.incarnation.cloud_name == "big-1"
+    pass_for(place, services, 900)
+    record = get_slice(services, "big").record
+    assert (record.state, record.incarnation.cloud_name) == (SliceState.READY, "big-2")
+
+
 def test_a_worker_that_says_nothing_leaves_time_to_stop_the_others(place, services):
     place.hosts.programs["main.py"] = scripted(HOUR)
     bring_up(services, "big")

@@ -30,13 +30,12 @@ def probe_hosts(context: ReconcileContext) -> Outcome:
         return pinned
     began = context.services.clock.now()
     answers = probe_workers(context.services, context.record, began + WATCH_TIME_S)
-    if answers.answered:
+    if answers.answered or answers.unfit:
         context.partition.saw(context.record.name)
     node = context.observation.info.node
     if answers.refused and node is not None:
         return Outcome(judge_refusal(context.services, context.record, node, answers.trouble), acted=False)
-    if answers.unfit and _booted(context):
-        context.partition.saw(context.record.name)
+    if answers.unfit and context.incarnation.ready_at is None and _booted(context):
         worker, name = answers.silent[0], context.record.name
         look = f"tpuctl ssh --worker {worker} {name} -- 'df -h ~; ls -ld ~ ~/.tpuctl; touch ~/.tpuctl/x'"
         return Outcome(Blocked(answers.trouble, look), acted=False)
@@ -90,7 +89,12 @@ def _silent(context: ReconcileContext, answers: HostAnswers, until: float) -> Ou
     sick = node is not None and unhealthy(node)
     late = silent_s >= timeouts.BOOT_GRACE_S
     left_s = max(1.0, until - context.services.clock.now())
-    another = answers.answered > 0 or (late and context.partition.another(context.record.name, left_s))
+    # A host that has no room for the agent any more was reached all the same: its home filled up since.
+    another = (
+        answers.answered > 0
+        or answers.unfit
+        or (late and context.partition.another(context.record.name, left_s))
+    )
     liveness = Liveness.UNKNOWN
     if not answers.answered:
         # Where other workers answer and this one does not, the slice is of no use even if it lives.
@@ -110,7 +114,8 @@ def _silent(context: ReconcileContext, answers: HostAnswers, until: float) -> Ou
     why = f"{trouble} for {silent_s / 60:.0f} min while the node is READY"
     reasons = [
         *(["the API calls it unhealthy"] if sick else []),
-        *(["other hosts answer this machine"] if another else []),
+        *(["they take SSH but not the agent"] if answers.unfit else []),
+        *(["other hosts answer this machine"] if another and not answers.unfit else []),
         *([describe_liveness(liveness)] if liveness is Liveness.STILL else []),
     ]
     mark_lost(context, "unreachable", f"{why}; {', '.join(reasons)}", failed=True, give_up=True)

@@ -12,8 +12,10 @@ from tpuctl.slices.liveness import replacement_limit
 
 
 def find_replacement_limit(services: Services, record: SliceRecord, node: NodeInfo | None = None) -> float:
-    """`replacement_limit` of a slice, by its list price, the setting `replace_after`, and the disks that its
-    specification or its `node` lists."""
-    asked = any(disk.mode is DiskMode.READ_WRITE for disk in record.spec.disks)
+    """`replacement_limit` of a slice, by its list price, the setting `replace_after`, and what its
+    hosts write: disks that its specification or its `node` lists, and mounts."""
+    asked = any(disk.mode is DiskMode.READ_WRITE for disk in record.spec.disks) or any(
+        not mount.read_only for mount in record.spec.mounts
+    )
     writes = asked or (node is not None and bool(written_disks(node)))
     return replacement_limit(list_price(record.spec), writes_disks=writes, asked_s=services.replace_after_s)

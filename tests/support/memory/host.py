@@ -103,6 +103,8 @@ class MemoryHost:
         self.external_ip = external_ip
         self.host_key = host_key
         self.environment = environment
+        self.unfit = ""
+        """Why the agent cannot begin there."""
         self.accepted: set[tuple[str, str]] = set()
         """(user, base64 of the key)."""
         self.condition = Condition.UP
@@ -329,8 +331,10 @@ class MemoryHosts:
         self.serving: dict[tuple[str, int], Process] = {}
         self.asked_at: dict[tuple[str, int], float] = {}
         """Until when somebody fetches from a host that serves."""
-        self.filtered: set[int] = set()
-        """Ports to which nothing gets from another host."""
+        self.filtered: set[int | tuple[int, str]] = set()
+        """Ports to which nothing gets from another host, or (port, name of a host) for one of these."""
+        self.taken_port: int | None = None
+        """Which another program has where the first worker is to serve the others."""
         self.copy_bytes_per_s = math.inf
         """How fast a host gives contents to another."""
         place = RAM if RAM.is_dir() else Path(tempfile.gettempdir())

@@ -71,6 +71,8 @@ def warn(_host: MemoryHost, request: Json) -> Json:
 
 
 def hello(host: MemoryHost, request: Json) -> Json:
+    if host.unfit:
+        raise Refused("failed", host.unfit)
     return {
         "schema": 1,
         "time": host.time,
@@ -190,11 +192,12 @@ def prepare(host: MemoryHost, request: Json) -> Json:
     answer: dict[str, Any] = {"prepared": True}
     if request.get("want_port"):
         answer["free_port"] = FREE_PORT
+        answer["taken_port"] = host.network.taken_port
     return answer
 
 
 def reach(host: MemoryHost, request: Json) -> Json:
-    if request["port"] in host.network.filtered:
+    if host.network.filtered & {request["port"], (request["port"], host.hostname)}:
         return {"reached": False, "why": f"no answer in {request['seconds']} s"}
     return {"reached": True}
 
