@@ -24,6 +24,7 @@ def test_a_checkpoint_is_complete_with_its_last_object_and_folder_markers_do_not
             written("runs/r1/step_100/b", 7),
             written("runs/r1/step_200/a", 38),
             written("runs/r1/step_300/", 59),
+            written("runs/r1/.tpuctl-access", 59),
             ObjectInfo("runs/r1/step_400/a", 1, 1),
         ],
         "runs/r1",

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
@@ -28,11 +28,13 @@ from tpuctl.errors import DeniedError
 from tpuctl.hosts.protocol import AccessReply, BucketAccess
 from tpuctl.model import timeouts
 from tpuctl.model.firewall import Firewall, internal_rule, parse_rules
-from tpuctl.model.records import Cause, RunState
+from tpuctl.model.records import AttemptPhase, Cause, RunState
+from tpuctl.model.run_spec import Policy
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.model.slice_spec import MountRef
+from tpuctl.runs.reconcile import advance_run
 from tpuctl.runs.set_up import BucketUse, blame_access, used_buckets
-from tpuctl.state.repository import get_run
+from tpuctl.state.repository import get_run, save
 from tpuctl.watch.reconciler import run_pass
 
 HOUR = 3600.0
@@ -43,16 +45,19 @@ RULE = (
     "create default-allow-internal --network=default --allow=tcp,udp,icmp --source-ranges=10.128.0.0/9 "
     "--project="
 )
+UNKNOWN = "; why is not known; mend it: look what `tpuctl doctor` says of network default"
 ACCOUNT = "1-compute@developer.gserviceaccount.com"
 
 
 class Rules:
-    """What can be read of a project."""
+    """What can be read of a project; `then` happens while it is."""
 
-    def __init__(self, found: Firewall | None) -> None:
+    def __init__(self, found: Firewall | None, then: Callable[[], object] = lambda: None) -> None:
         self._found = found
+        self._then = then
 
     def firewall(self, _name: str) -> Firewall:
+        self._then()
         if self._found is None:
             raise DeniedError("the rules of another project cannot be read")
         return self._found
@@ -62,10 +67,12 @@ class Rules:
     ("firewall", "told"),
     [
         (Firewall(RANGES, ()), RULE),
-        (None, RULE),
+        (None, UNKNOWN),
+        (Firewall({}, ()), UNKNOWN),
+        (Firewall(RANGES, parse_rules([{**OPEN, "targetTags": ["some"]}])), UNKNOWN),
         (Firewall(RANGES, parse_rules([OPEN])), "allow it; mend it: ask who manages the firewall policies"),
     ],
-    ids=["no rule", "unread rules", "policy"],
+    ids=["no rule", "unread rules", "no ranges", "for some", "policy"],
 )
 def test_hosts_that_do_not_reach_each_other_end_a_run_in_seconds(
     place: MemoryPlace, services: MemoryServices, firewall: Firewall | None, told: str
@@ -108,7 +115,86 @@ def test_hosts_of_a_run_that_has_trained_get_time_to_reach_each_other(
     assert (ended.state, ended.attempt.cause, ended.attempt.number) == (RunState.FAILED, Cause.NOT_SET_UP, 2)
     assert ended.attempt.suspect_since is not None
     assert ended.attempt.ending_since is not None
-    assert ended.attempt.ending_since - ended.attempt.suspect_since >= timeouts.ACKNOWLEDGE_MAX_S
+    assert ended.attempt.ending_since - ended.attempt.suspect_since >= timeouts.VERDICT_MAX_S
+
+
+def test_a_connection_that_fails_once_ends_no_run(place: MemoryPlace, services: MemoryServices) -> None:
+    place.hosts.programs["main.py"] = scripted(60.0)
+    place.hosts.filtered.add(FREE_PORT)
+    services.project_api = Rules(Firewall(RANGES, ()), then=place.hosts.filtered.clear)
+    bring_up(services, "big")
+    run = run_to_end(services, "big", "meets in the end")
+    assert run.attempt is not None
+    assert (run.state, run.attempt.number, run.attempt.mend) == (RunState.SUCCEEDED, 1, "")
+
+
+def test_a_first_worker_that_is_preempted_before_others_reach_it_is_a_preemption(
+    place: MemoryPlace, services: MemoryServices
+) -> None:
+    def preempt() -> None:
+        place.hosts.filtered.clear()
+        place.world.preempt("big-1")
+
+    place.hosts.programs["main.py"] = scripted(60.0)
+    place.hosts.filtered.add(FREE_PORT)
+    services.project_api = Rules(Firewall(RANGES, ()), then=preempt)
+    bring_up(services, "big")
+    run = run_to_end(services, "big", "goes on elsewhere", policy=Policy(max_failures=0))
+    assert run.attempt is not None
+    assert (run.state, run.attempt.number, run.preemptions) == (RunState.SUCCEEDED, 2, 1)
+
+
+def test_a_rule_is_not_blamed_where_some_hosts_get_through(
+    place: MemoryPlace, services: MemoryServices
+) -> None:
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    services.project_api = Rules(Firewall(RANGES, ()))
+    bring_up(services, "big", accelerator_type="v4-32", hosts=4, chips=16)
+    place.hosts.filtered.add((FREE_PORT, place.hosts.all()[2].hostname))
+    began = services.clock.now()
+    run = run_to_end(services, "big", "three of four")
+    assert services.clock.now() - began >= timeouts.VERDICT_MAX_S
+    assert run.attempt is not None
+    assert run.attempt.cause is Cause.NOT_SET_UP
+    assert run.reason.startswith("worker 2 cannot reach worker 0 at ")
+    assert run.reason.endswith(UNKNOWN)
+
+
+def test_a_suspicion_of_something_else_does_not_count(place: MemoryPlace, services: MemoryServices) -> None:
+    place.hosts.programs["main.py"] = scripted(60.0)
+    services.project_api = Rules(Firewall(RANGES, ()), then=place.hosts.filtered.clear)
+    bring_up(services, "big")
+    run = submit(services, "big", "was silent before")
+    place.clock.advance(1.0)
+    advance_run(services, run.id)
+    stored = get_run(services, run.id)
+    assert stored.record.attempt is not None
+    old = replace(
+        stored.record.attempt,
+        state=AttemptPhase.PREPARING,
+        started_at=None,
+        suspect_since=services.store.now() - HOUR,
+        suspect_why="workers 0-1 do not answer",
+    )
+    save(services, stored, replace(stored.record, state=RunState.PREPARING, attempt=old))
+    place.hosts.filtered.add(FREE_PORT)
+    advance_run(services, run.id)
+    again = get_run(services, run.id).record.attempt
+    assert again is not None
+    assert (again.state, again.suspect_since) == (AttemptPhase.PREPARING, services.store.now())
+    assert again.mend.startswith("gcloud compute firewall-rules create")
+
+
+def test_a_port_that_was_taken_is_named_where_another_is_closed(
+    place: MemoryPlace, services: MemoryServices
+) -> None:
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    place.hosts.filtered.add(FREE_PORT)
+    place.hosts.taken_port = 8476
+    services.project_api = Rules(Firewall(RANGES, ()))
+    bring_up(services, "big")
+    run = run_to_end(services, "big", "meets elsewhere")
+    assert f"; port 8476 of worker 0 is taken: workers meet at {FREE_PORT}): no firewall rule" in run.reason
 
 
 @pytest.mark.parametrize(
@@ -212,12 +298,15 @@ def test_the_port_that_is_wanted_is_given_where_nobody_listens(agent: str, tmp_p
 
 
 class Bucket(BaseHTTPRequestHandler):
-    """A metadata server and Cloud Storage in one, for who may do what `allowed` says, below `folder` at least.
-    What `seen` lists was tried with an object."""
+    """A metadata server and Cloud Storage in one, for who may do what `allowed` says, `below` a folder at
+    least. What `seen` lists was tried with an object; `silent` of it was not answered. `there`: an object that
+    may not be replaced."""
 
     allowed: frozenset[str] = frozenset()
     below: frozenset[str] = frozenset()
     seen: list[str]
+    silent: str
+    there: bool
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -246,6 +335,12 @@ class Bucket(BaseHTTPRequestHandler):
 
     def _try(self, verb: str) -> None:
         self.seen.append(verb)
+        if verb == self.silent:
+            self.close_connection = True
+            return
+        if verb == "create" and self.there:
+            self._answer(403, b"x does not have storage.objects.delete access to the object")
+            return
         may = f"storage.objects.{verb}" in self.allowed | self.below
         self._answer(200 if may else 403, b"{}")
 
@@ -254,9 +349,12 @@ class Bucket(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(allowed: set[str], below: set[str]) -> Iterator[tuple[str, list[str]]]:
+def serving(
+    allowed: set[str], below: set[str], *, silent: str = "", there: bool = False
+) -> Iterator[tuple[str, list[str]]]:
     seen: list[str] = []
-    kind = type("Kind", (Bucket,), {"allowed": frozenset(allowed), "below": frozenset(below), "seen": seen})
+    said = {"allowed": frozenset(allowed), "below": frozenset(below), "silent": silent, "there": there}
+    kind = type("Kind", (Bucket,), {**said, "seen": seen})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -270,6 +368,7 @@ def serving(allowed: set[str], below: set[str]) -> Iterator[tuple[str, list[str]
 
 ALL = {f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list")}
 READ = {"storage.objects.get", "storage.objects.list"}
+CREATE = {"storage.objects.create"}
 
 
 @pytest.mark.parametrize(
@@ -277,21 +376,29 @@ READ = {"storage.objects.get", "storage.objects.list"}
     [
         (True, ALL, set(), set(), []),
         (True, set(), ALL, set(), ["create", "get", "list", "delete"]),
-        (True, set(), set(), ALL, ["create"]),
-        (True, READ, set(), ALL - READ, ["create"]),
-        (True, ALL - {"storage.objects.delete"}, set(), {"storage.objects.delete"}, []),
-        (
-            True,
-            READ,
-            {"storage.objects.create"},
-            {"storage.objects.delete"},
-            ["create", "get", "list", "delete"],
-        ),
+        (True, set(), set(), CREATE | READ, ["create", "delete"]),
+        (True, READ, set(), CREATE, ["create", "delete"]),
+        (True, CREATE | READ, set(), set(), []),
+        (True, READ, CREATE, set(), ["create", "delete"]),
+        (True, CREATE, ALL, set(), ["create", "get", "list", "delete"]),
+        (True, CREATE, set(), READ, ["create", "get", "list", "delete"]),
         (False, READ, set(), set(), []),
         (False, set(), READ, set(), ["list"]),
         (False, set(), set(), READ, ["list"]),
     ],
-    ids=["all", "in its folder", "nothing", "reads", "no deletions", "adds", "read", "read there", "not read"],
+    ids=[
+        "all",
+        "in its folder",
+        "nothing",
+        "reads",
+        "no deletions",
+        "adds there",
+        "adds, and all there",
+        "adds only",
+        "read",
+        "read there",
+        "not read",
+    ],
 )
 def test_what_a_bucket_does_not_grant_as_a_whole_is_tried(
     agent: str, write: bool, allowed: set[str], below: set[str], lacks: set[str], tried: list[str]
@@ -302,6 +409,21 @@ def test_what_a_bucket_does_not_grant_as_a_whole_is_tried(
         answer = ask_agent("bucket_access", request, agent, **hosts)
     [found] = answer["buckets"]
     assert (answer["account"], set(found["lacks"]), seen) == (ACCOUNT, lacks, tried)
+
+
+def test_what_was_written_to_try_goes_also_where_reading_it_has_no_answer(agent: str) -> None:
+    with serving(set(), ALL, silent="get") as (where, seen):
+        request = {"buckets": [{"bucket": "b", "prefix": "run1/", "write": True}], "seconds": 20}
+        hosts = {"GCE_METADATA_HOST": where, "STORAGE_EMULATOR_HOST": f"http://{where}"}
+        assert ask_agent("bucket_access", request, agent, **hosts)["buckets"] == []
+    assert (seen[0], seen[-1]) == ("create", "delete")
+
+
+def test_an_object_of_an_earlier_try_that_cannot_be_replaced_is_no_refusal(agent: str) -> None:
+    with serving(set(), CREATE | READ, there=True) as (where, _):
+        request = {"buckets": [{"bucket": "b", "prefix": "run1/", "write": True}], "seconds": 20}
+        hosts = {"GCE_METADATA_HOST": where, "STORAGE_EMULATOR_HOST": f"http://{where}"}
+        assert ask_agent("bucket_access", request, agent, **hosts)["buckets"] == [{"bucket": "b", "lacks": []}]
 
 
 def test_a_bucket_that_is_not_there_is_told_and_silence_is_not(agent: str) -> None:

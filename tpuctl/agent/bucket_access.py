@@ -14,8 +14,12 @@ from metadata import value
 
 GOOGLE_STORAGE = "https://storage.googleapis.com"
 CREATE, DELETE = "storage.objects.create", "storage.objects.delete"
+"""Nobody needs the second one: buckets that keep all that is written are for checkpoints, too."""
 READ = ("storage.objects.get", "storage.objects.list")
+PROBE = ".tpuctl-access"
+"""The name of what is written to try, always the same: what could not be deleted is one object."""
 ANSWER_S = 5.0
+DELETE_S = 2.0
 
 
 def bucket_access(request, _stdin):
@@ -43,12 +47,12 @@ class Caller:
         self.base = (os.environ.get("STORAGE_EMULATOR_HOST") or GOOGLE_STORAGE).rstrip("/")
         self.deadline = deadline
 
-    def ask(self, method, path, body=None):
-        """(status, answer). Raises Unclear."""
+    def ask(self, method, path, body=None, least_s=0.0):
+        """(status, answer). Raises Unclear. It has `least_s` also where the time is up."""
         import urllib.error
         import urllib.request  # takes a tenth of a second, and only one host needs it
 
-        left = self.deadline - time.monotonic()
+        left = max(least_s, self.deadline - time.monotonic())
         if left <= 0:
             raise Unclear
         call = urllib.request.Request(self.base + path, data=body, headers=self.headers, method=method)
@@ -57,7 +61,7 @@ class Caller:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             if error.code in (403, 404, 412):
-                return error.code, ""
+                return error.code, error.read().decode(errors="replace")
             raise Unclear from error
         except (OSError, ValueError) as error:
             raise Unclear from error
@@ -66,45 +70,42 @@ class Caller:
 def judge(caller, wanted):
     """`wanted` has `bucket`, the `prefix` of what is written or read, and whether that is to `write`."""
     bucket, prefix = quoted(wanted["bucket"]), wanted["prefix"]
-    asked = (CREATE, DELETE, *READ) if wanted["write"] else READ
+    asked = (CREATE, *READ) if wanted["write"] else READ
     query = "&".join("permissions=" + each for each in asked)
     status, answer = caller.ask("GET", "/storage/v1/b/%s/iam/testPermissions?%s" % (bucket, query))
     if status == 404:
         return {"bucket": wanted["bucket"], "absent": True}
     granted = json.loads(answer).get("permissions", []) if status == 200 else []
     lacking = [each for each in asked if each not in granted]
-    if CREATE in lacking:
+    if lacking and wanted["write"]:
         lacking = writing_lacks(caller, bucket, prefix, lacking)
-    elif lacking and not wanted["write"]:
+    elif lacking:
         lacking = lacking if refused(caller, "GET", listing(bucket, prefix)) else []
     return {"bucket": wanted["bucket"], "lacks": lacking}
 
 
 def writing_lacks(caller, bucket, prefix, lacking):
-    """Those that a probe object is refused for; it is removed again."""
-    name = prefix + ".tpuctl-access-%d" % time.time_ns()
-    upload = "/upload/storage/v1/b/%s/o?uploadType=media&ifGenerationMatch=0&name=%s" % (bucket, quoted(name))
-    if refused(caller, "POST", upload, b""):
-        return lacking
-    probe = "/storage/v1/b/%s/o/%s" % (bucket, quoted(name))
-    tries = (
-        ("storage.objects.get", "GET", probe),
-        ("storage.objects.list", "GET", listing(bucket, prefix)),
-        (DELETE, "DELETE", probe),
-    )
-    return [
-        permission
-        for permission, method, path in tries
-        if refused(caller, method, path) and permission in lacking
-    ]
+    """Those that a probe object is refused for; it is removed again, also where there was no answer."""
+    name = quoted(prefix + PROBE)
+    upload = "/upload/storage/v1/b/%s/o?uploadType=media&ifGenerationMatch=0&name=%s" % (bucket, name)
+    probe = "/storage/v1/b/%s/o/%s" % (bucket, name)
+    try:
+        status, said = caller.ask("POST", upload, b"")
+        if status == 403 and DELETE not in said:  # else it is there, and what is there must not be replaced
+            return list(dict.fromkeys([CREATE, *lacking]))
+        tries = ((READ[0], probe), (READ[1], listing(bucket, prefix)))
+        return [each for each, path in tries if each in lacking and refused(caller, "GET", path)]
+    finally:
+        with suppress(Unclear):
+            caller.ask("DELETE", probe, least_s=DELETE_S)
 
 
 def listing(bucket, prefix):
     return "/storage/v1/b/%s/o?maxResults=1&prefix=%s" % (bucket, quoted(prefix))
 
 
-def refused(caller, method, path, body=None):
-    return caller.ask(method, path, body)[0] == 403
+def refused(caller, method, path):
+    return caller.ask(method, path)[0] == 403
 
 
 def quoted(text):

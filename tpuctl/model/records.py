@@ -388,7 +388,7 @@ class Attempt(Struct, frozen=True):
     suspect_why: str = ""
     cause: Cause | None = None
     mend: str = ""
-    """The command that mends what the project lacks for it."""
+    """The command that mends what the project lacks for it; while it is prepared: what its suspicion is of."""
     ending_since: float | None = None
     ends: tuple[WorkerEnd, ...] = ()
     failure: Failure | None = None

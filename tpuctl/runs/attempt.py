@@ -202,7 +202,8 @@ class AttemptHosts:
         if len(self.targets) > 1:
             if self.late() and not self._attempt.hosts:
                 return Answered(tuple(rows))
-            closed = check_reach(self._services, self._agent, self.targets, self._slice, coordinator)
+            note = self._port_note(prepared[0])
+            closed = check_reach(self._services, self._agent, self.targets, self._slice, coordinator, note)
             if closed is not None:
                 return closed
             self._passed("network", f"every worker reaches {coordinator}")

@@ -14,6 +14,9 @@ from tpuctl.model.records import Attempt
 FRUITLESS_MAX = 5
 """Attempts in a row that the cloud ended before a newer checkpoint was written, until a person is asked."""
 
+_NO_CHECKPOINT = ".tpuctl-access"
+"""What hosts write to try whether they may (`PROBE` of `tpuctl/agent/bucket_access.py`)."""
+
 
 def checkpoint_times(objects: Iterable[ObjectInfo], prefix: str) -> list[float]:
     """When each checkpoint was completed, oldest first (epoch seconds).
@@ -24,7 +27,7 @@ def checkpoint_times(objects: Iterable[ObjectInfo], prefix: str) -> list[float]:
     newest: dict[str, float] = {}
     for item in objects:
         rest = item.name.removeprefix(prefix).lstrip("/")
-        if not rest or item.name.endswith("/") or not item.updated:
+        if not rest or rest.startswith(_NO_CHECKPOINT) or item.name.endswith("/") or not item.updated:
             continue
         at = datetime.fromisoformat(item.updated).timestamp()
         step = rest.split("/", 1)[0]

@@ -207,7 +207,16 @@ class RunEffects:
         if isinstance(prepared, str):
             return Outcome(wait_for(prepared), acted=False)
         if isinstance(prepared, Answered):
-            self._save_attempt(replace(self._attempt, hosts=prepared.hosts, checks=tuple(hosts.checks)))
+            self._save_attempt(
+                replace(
+                    self._attempt,
+                    hosts=prepared.hosts,
+                    checks=tuple(hosts.checks),
+                    suspect_since=None,
+                    suspect_why="",
+                    mend="",
+                )
+            )
             return Outcome(wait_for("slow workers"), acted=True)
         attempt = replace(
             self._attempt,
@@ -217,6 +226,7 @@ class RunEffects:
             checks=tuple(hosts.checks),
             suspect_since=None,
             suspect_why="",
+            mend="",
             timeline=(
                 *self._attempt.timeline,
                 self._entry("prepared", "; ".join(filter(None, ["every worker acknowledged", prepared.note]))),
@@ -251,13 +261,15 @@ class RunEffects:
         return Outcome(Blocked(found.why, found.hint), acted=False)
 
     def _not_set_up(self, found: NotSetUp) -> Outcome:
-        """Over at once, before it has cost anything; what ran before is tried for a while, as a network may
-        come up after its hosts."""
+        """Over once it is found again, after another look at the slice, and before it has cost anything; what
+        ran before, and what may pass, is tried for a while, as a network may come up after its hosts. A
+        suspicion of something else does not count."""
         attempt, now = self._attempt, self._services.store.now()
-        since = attempt.suspect_since
-        if attempt.number > 1 and (since is None or now < since + timeouts.ACKNOWLEDGE_MAX_S):
-            if since is None:
-                self._save_attempt(replace(attempt, suspect_since=now, suspect_why=found.told))
+        since = attempt.suspect_since if attempt.mend == found.hint else None
+        if since is None:
+            self._save_attempt(replace(attempt, suspect_since=now, suspect_why=found.told, mend=found.hint))
+        patient = attempt.number > 1 or found.may_pass
+        if since is None or now < since + (timeouts.VERDICT_MAX_S if patient else timeouts.POLL_FIRST_S):
             return Outcome(Wait(found.told), acted=False)
         return self._set_cause(Cause.NOT_SET_UP, found.told, found.hint)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
@@ -32,6 +33,8 @@ class NotSetUp(Struct, frozen=True):
 
     why: str
     hint: str
+    may_pass: bool = False
+    """Some get through, so that it is no matter of what the project lacks."""
 
     @property
     def told(self) -> str:
@@ -47,9 +50,15 @@ class BucketUse(Struct, frozen=True):
 
 
 def check_reach(
-    services: Services, agent: HostAgent, targets: Sequence[HostTarget], slice_: SliceRecord, coordinator: str
+    services: Services,
+    agent: HostAgent,
+    targets: Sequence[HostTarget],
+    slice_: SliceRecord,
+    coordinator: str,
+    note: str = "",
 ) -> NotSetUp | None:
-    """Whether every worker gets to the port on the first one at which they are to meet."""
+    """Whether every worker gets to the port on the first one at which they are to meet. `note` is why that is
+    no port that Google opens."""
     address, _, port = coordinator.rpartition(":")
     request = {"address": address, "port": int(port), "seconds": timeouts.REACH_S}
     replies = agent.reach(targets[1:], request, timeout_s=timeouts.REACH_S + CALL_S)
@@ -57,7 +66,12 @@ def check_reach(
     if not closed:
         return None
     workers, first = fold_workers(sorted(closed)), targets[0].worker
-    why = f"worker {workers} cannot reach worker {first} at {coordinator} ({closed[min(closed)]})"
+    said = "; ".join(filter(None, [closed[min(closed)], note]))
+    why = f"worker {workers} cannot reach worker {first} at {coordinator} ({said})"
+    through = any(reply.value.reached for reply in replies if reply.value)
+    if through and slice_.spec.slices == 1:
+        # Rules do not tell the hosts of one slice apart.
+        return replace(_unexplained(why, slice_), may_pass=True)
     return blame_network(why, slice_, services.project, int(port), _read_firewall(services, slice_))
 
 
@@ -74,13 +88,22 @@ def blame_network(
 ) -> NotSetUp:
     """What to type where hosts do not reach each other: another rule helps only where rules are the reason."""
     network = slice_.spec.network or DEFAULT_NETWORK
+    name = network.rpartition("/")[2]
     ranges = firewall.ranges.get(region_of(slice_.spec.zone), ()) if firewall is not None else ()
     rules = firewall.rules if firewall is not None else ()
-    if ranges and all(judge_reach(each, rules, port) is Reach.YES for each in ranges):
-        why = f"{why}, although the rules of network {network.rpartition('/')[2]} allow it"
+    judged = {judge_reach(each, rules, port) for each in ranges}
+    if Reach.NO in judged:
+        why = f"{why}: no firewall rule of network {name} lets hosts reach each other"
+        return NotSetUp(why, internal_rule(network, ranges, project))
+    if judged == {Reach.YES}:
+        why = f"{why}, although the rules of network {name} allow it"
         return NotSetUp(why, "ask who manages the firewall policies of its folder or organisation")
-    why = f"{why}: no firewall rule of network {network.rpartition('/')[2]} lets hosts reach each other"
-    return NotSetUp(why, internal_rule(network, ranges, project))
+    return _unexplained(why, slice_)
+
+
+def _unexplained(why: str, slice_: SliceRecord) -> NotSetUp:
+    name = (slice_.spec.network or DEFAULT_NETWORK).rpartition("/")[2]
+    return NotSetUp(f"{why}; why is not known", f"look what `tpuctl doctor` says of network {name}")
 
 
 def used_buckets(run: RunRecord, slice_: SliceRecord, wheelhouse: str) -> tuple[BucketUse, ...]:
