@@ -327,9 +327,9 @@ def test_what_can_write_a_disk_is_reaped_with_force_only(place, services, queued
     assert [row["action"] for row in decisions(services, "big")][-2:] == ["unsaved", "reap"]
 
 
-def left_behind(place: MemoryPlace, services: MemoryServices) -> None:
+def left_behind(place: MemoryPlace, services: MemoryServices, queued: bool = False) -> None:
     """The first life of `big` is there although its record is at the second; its host can write a disk."""
-    bring_up(services, "big", queued=False)
+    bring_up(services, "big", queued=queued)
     stored = get_slice(services, "big")
     life = replace(stored.record.incarnation, number=2, cloud_name="big-2")
     gone = replace(stored.record, incarnation=life, last_incarnation=2, state=SliceState.GONE)

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from tests.support.jobs import SPEC, bring_up
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import TransientError
-from tpuctl.model.records import SliceState
-from tpuctl.state.repository import get_slice
+from tpuctl.model.records import Orphan, SliceState
+from tpuctl.slices.observe import list_inventory
+from tpuctl.state.repository import get_slice, save
 from tpuctl.watch.reconciler import run_pass
 
 OTHER = {"zone": "us-central1-a", "accelerator_type": "v5p-16", "runtime_version": "v2-alpha-tpuv5"}
@@ -91,3 +92,23 @@ def test_a_pass_that_can_read_nothing_says_so(place):
         assert "Internal error" in lines["fleet"].why
     place.world.faults.clear()
     assert "fleet" not in {line.subject for line in run_pass(place.machine())}
+
+
+@pytest.mark.parametrize(("deaf", "kept"), [({"europe-west4-a"}, ["big-0"]), (set(), [])])
+def test_an_earlier_life_is_forgotten_only_where_its_own_zone_was_read(place, deaf, kept):
+    services = place.machine()
+    stored = get_slice(services, "big")
+    save(services, stored, replace(stored.record, orphans=(Orphan("europe-west4-a", "big-0", 0.0, "silent"),)))
+    services.cloud = Half(services.cloud, None, deaf=deaf)
+    run_pass(services)
+    assert [each.name for each in get_slice(services, "big").record.orphans] == kept
+
+
+def test_nothing_is_gone_from_a_zone_that_nobody_asked(place):
+    services = place.machine()
+    services.cloud = Half(services.cloud, None)
+    seen = list_inventory(services, {SPEC.zone})
+    assert not seen.absent("europe-west4-a", "big-0")
+    assert seen.absent(SPEC.zone, "big-0")
+    whole = list_inventory(place.machine(), {SPEC.zone})
+    assert whole.absent("europe-west4-a", "big-0")

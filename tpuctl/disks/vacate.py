@@ -21,7 +21,7 @@ from tpuctl.disks.slices import nodes_of
 from tpuctl.engine.services import Services
 from tpuctl.hosts.agent import HostAgent, RawReply
 from tpuctl.hosts.targets import host_targets
-from tpuctl.inventory.resources import written_disks
+from tpuctl.inventory.resources import unseen_nodes, written_disks
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.names import node_names
 from tpuctl.lib.shell import quote
@@ -129,13 +129,8 @@ def writable_disks(services: Services, record: SliceRecord) -> dict[str, tuple[s
 
 
 def _unseen(services: Services, record: SliceRecord, missing: Sequence[str]) -> tuple[str, ...]:
-    """Those of some nodes that were not found which a second, different read does not call gone."""
-    if not missing:
-        return ()
-    listed = services.cloud.list_nodes(record.spec.zone)
-    names = {node.name for node in listed.items}
-    dark = record.spec.zone in listed.unreachable
-    return tuple(name for name in missing if dark or name in names)
+    zone = record.spec.zone
+    return unseen_nodes(missing, services.cloud.list_nodes(zone), zone) if missing else ()
 
 
 def _writable(nodes: Mapping[str, NodeInfo | None]) -> dict[str, tuple[str, ...]]:

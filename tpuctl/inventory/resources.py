@@ -17,6 +17,7 @@ from tpuctl.model.cloud import (
     INCARNATION_LABEL,
     STORE_LABEL,
     CloudResource,
+    Listing,
     NodeInfo,
     NodeState,
     QueuedInfo,
@@ -87,6 +88,11 @@ def listed_nodes(found: CloudResource, nodes: Iterable[NodeInfo]) -> list[NodeIn
     queued = found.kind is ResourceKind.QUEUED
     of_zone = (node for node in nodes if node.zone == found.location)
     return [node for node in of_zone if found.name == (node.queued_resource if queued else node.name)]
+
+
+def unseen_nodes(missing: Iterable[str], listed: Listing[NodeInfo], zone: str) -> tuple[str, ...]:
+    """Those of some nodes that were not found which a second, different read does not call gone."""
+    return tuple(name for name in missing if not listed.absent(zone, name))
 
 
 def gather(nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]) -> list[CloudResource]:

@@ -19,6 +19,9 @@ from tpuctl.state.repository import Versioned, get_slice
 
 I = TypeVar("I", NodeInfo, QueuedInfo)  # noqa: E741
 
+_WILDCARD = "-"
+"""All zones in one list; among those that could not be read, it stands for all that were not asked alone."""
+
 _NEEDS_OPERATION = {
     SliceState.REQUESTED,
     SliceState.PROVISIONING,
@@ -131,11 +134,13 @@ class CloudInventory:
         queued: Mapping[tuple[str, str], QueuedInfo],
         unreachable: frozenset[str],
         unread: str = "",
+        asked: Collection[str] = (),
     ) -> None:
         self.nodes = nodes
         self.queued = queued
         self.unreachable = unreachable
         self.unread = unread
+        self._asked = asked
 
     def observe(self, stored: Versioned[SliceRecord], store_id: str) -> Observation:
         """What the lists amount to for one record."""
@@ -145,6 +150,8 @@ class CloudInventory:
     def absent(self, zone: str, name: str) -> bool:
         """Whether neither a node nor a request has this name, by lists that were read."""
         unread = bool(self.unread) or zone in self.unreachable
+        if _WILDCARD in self.unreachable and zone not in self._asked:
+            return False  # nobody has read it
         return not unread and (zone, name) not in self.nodes and (zone, name) not in self.queued
 
     def _find_info(self, record: SliceRecord) -> SliceInfo:
@@ -178,10 +185,8 @@ def list_inventory(services: Services, zones: Collection[str] = ()) -> CloudInve
         {(item.zone, item.name): item for item in nodes.items},
         {(item.zone, item.name): item for item in queued.items},
         nodes.unreachable | queued.unreachable,
+        asked=zones,
     )
-
-
-_WILDCARD = "-"
 
 
 def _list_zones(
@@ -192,7 +197,7 @@ def _list_zones(
     try:
         whole = read(_WILDCARD)
     except TransientError as error:
-        trouble, whole = error, Listing((), frozenset(zones))
+        trouble, whole = error, Listing((), frozenset({_WILDCARD, *zones}))
     items, dark = list(whole.items), set(whole.unreachable)
     for zone in sorted(dark & set(zones)):
         if late():

@@ -18,14 +18,25 @@ from tpuctl.inventory.delete import delete_tpu, find_nodes
 from tpuctl.inventory.ownership import Claim, Refusal
 from tpuctl.inventory.resources import Caller, Fate, gather, judge, listed_nodes, written_disks
 from tpuctl.lib.names import label_value
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, CloudResource, NodeInfo, QueuedInfo
+from tpuctl.lib.time import parse_timestamp
+from tpuctl.model import timeouts
+from tpuctl.model.cloud import (
+    INCARNATION_LABEL,
+    OWNER_LABEL,
+    STORE_LABEL,
+    CloudResource,
+    NodeInfo,
+    NodeState,
+    QueuedInfo,
+)
 from tpuctl.model.records import Incarnation, Orphan, SliceRecord, SliceState
+from tpuctl.model.verdict import Wait
 from tpuctl.slices.leaving import HostsLeft, Written
 from tpuctl.slices.observe import CloudInventory
 from tpuctl.slices.probing import find_workers
 from tpuctl.slices.vacate import ask_hosts
 from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import Lease, take_lease
+from tpuctl.state.leases import Lease, acquire, release, renew
 from tpuctl.state.repository import Versioned, get_slice, list_slices, save
 
 NO_FENCE = 0
@@ -33,11 +44,12 @@ NO_FENCE = 0
 
 
 class Collected(Struct, frozen=True):
-    """What became of one: whether its deletion was asked for, and why or why not."""
+    """What became of one: whether its deletion was asked for, and why or why not. `waits`: not yet."""
 
     name: str
     deleted: bool
     why: str
+    waits: bool = False
 
 
 class Obsolete(Struct, frozen=True):
@@ -119,41 +131,75 @@ def _claim(found: CloudResource, record: SliceRecord, store_id: str) -> Claim:
 
 def _collect(services: Services, found: CloudResource, record: SliceRecord) -> Collected | None:
     """Asks for the deletion of one of them; trouble with it does not stop the pass."""
-    store_id = services.store.identity()
-    left = HostsLeft()
     try:
-        with take_lease(services, record.name) as lease:
-
-            def decide(again: CloudResource) -> Refusal | None:
-                nonlocal left
-                records = {each.name: each for each in list_slices(services)}
-                why = _left_behind(again, records, store_id)
-                if not why:
-                    return Refusal(f"{record.name} wants it after all", "tpuctl ls")
-                left = _ask(services, record, again)
-                if left.left != Written():
-                    return Refusal(_said(left), "tpuctl reap --force")
-                text = f"{found.name} in {found.location}: {why}; listed and read"
-                record_decision(
-                    services, record.key, "collect", text, incarnation=found.name, fence=lease.fence
-                )
-                return None
-
-            refused = delete_tpu(services, found, _claim(found, record, store_id), decide)
-            if left.left != Written() and not left.working:
-                _note(services, found, record.name, _said(left), lease)
+        return _Collecting(services, found, record).work()
     except (LeaseHeldError, StaleRecordError, TransientError):
         return None  # the next pass finds it again
     except TpuctlError as error:
         return Collected(found.name, deleted=False, why=f"could not be deleted: {error.message}")
-    if refused is not None:
-        return Collected(found.name, deleted=False, why=f"not deleted: {refused.why}; {refused.hint}")
-    return Collected(found.name, deleted=True, why="deleted: nothing wants it any more")
 
 
-def _ask(services: Services, record: SliceRecord, found: CloudResource) -> HostsLeft:
-    """What may be lost with a TPU of an earlier life of a slice, after its hosts were asked."""
-    for node in find_nodes(services, found):
+class _Collecting:
+    """The deletion of one TPU, under the lease of its slice."""
+
+    def __init__(self, services: Services, found: CloudResource, record: SliceRecord) -> None:
+        self._services = services
+        self._found = found
+        self._record = record
+        self._store_id = services.store.identity()
+        self._left: HostsLeft | Wait = HostsLeft()
+
+    def work(self) -> Collected:
+        services, found = self._services, self._found
+        self._lease = acquire(services, self._record.name)
+        try:
+            refused = delete_tpu(services, found, _claim(found, self._record, self._store_id), self._decide)
+            left = self._left
+            if isinstance(left, HostsLeft) and left.left != Written() and not left.working:
+                _note(services, found, self._record.name, _said(left), self._lease)
+        finally:
+            release(services, self._lease)
+        if isinstance(left, Wait):
+            return Collected(found.name, deleted=False, why=f"not deleted yet: {left.why}", waits=True)
+        if refused is not None:
+            return Collected(found.name, deleted=False, why=f"not deleted: {refused.why}; {refused.hint}")
+        return Collected(found.name, deleted=True, why="deleted: nothing wants it any more")
+
+    def _decide(self, again: CloudResource) -> Refusal | None:
+        if not self._unwanted(again):
+            return self._wanted()
+        self._left = left = _ask(self._services, self._record, again)
+        if isinstance(left, Wait):
+            return Refusal(left.why, "tpuctl ls")
+        if left.left != Written():
+            return Refusal(_said(left), "tpuctl reap --force")
+        # Hosts may have taken longer than the lease lasts, and others may have adopted it meanwhile.
+        self._lease = renew(self._services, self._lease)
+        why = self._unwanted(again)
+        if not why:
+            return self._wanted()
+        text = f"{again.name} in {again.location}: {why}; listed and read"
+        record_decision(
+            self._services, self._record.key, "collect", text, incarnation=again.name, fence=self._lease.fence
+        )
+        return None
+
+    def _unwanted(self, again: CloudResource) -> str:
+        """Why it is not wanted, by the records as they are now."""
+        records = {each.name: each for each in list_slices(self._services)}
+        return _left_behind(again, records, self._store_id)
+
+    def _wanted(self) -> Refusal:
+        return Refusal(f"{self._record.name} wants it after all", "tpuctl ls")
+
+
+def _ask(services: Services, record: SliceRecord, found: CloudResource) -> HostsLeft | Wait:
+    """What may be lost with a TPU of an earlier life of a slice, after its hosts were asked. Wait where that
+    cannot be known yet."""
+    nodes = find_nodes(services, found)
+    if nodes.unseen:
+        return Wait(f"node {', '.join(nodes.unseen)} is not shown, and may be there")
+    for node in nodes.shown:
         written = Written(written_disks(node))
         if written == Written():
             continue
@@ -162,12 +208,21 @@ def _ask(services: Services, record: SliceRecord, found: CloudResource) -> Hosts
         earlier = replace(record, spec=spec, incarnation=life)
         workers = find_workers(services, earlier, node)
         if isinstance(workers, str):
+            if _is_new(node, services.store.now()):
+                return Wait(f"node {node.name} is {node.state}: its hosts cannot be asked yet")
             return HostsLeft(written, f"they cannot be asked for want of {workers}")
         earlier = replace(earlier, incarnation=replace(life, workers=workers))
         left = ask_hosts(services, earlier, written, NO_FENCE)
         if left.left != Written():
             return left
     return HostsLeft()
+
+
+def _is_new(node: NodeInfo, now: float) -> bool:
+    """Whether it is still being made; not for ever, for it costs."""
+    made_at = parse_timestamp(node.create_time)
+    made_now = made_at is not None and now < made_at + timeouts.UNCLEAR_MAX_S
+    return node.state is NodeState.CREATING and made_now
 
 
 def _said(left: HostsLeft) -> str:
@@ -180,7 +235,8 @@ def _note(services: Services, found: CloudResource, name: str, why: str, lease: 
     known = {(each.zone, each.name) for each in stored.record.orphans}
     if (found.location, found.name) in known:
         return
-    text = f"{found.name} in {found.location} stays and costs: {why}; tpuctl reap --force deletes it"
-    record_decision(services, stored.record.key, "orphan", text, incarnation=found.name, fence=lease.fence)
     orphan = Orphan(found.location, found.name, services.store.now(), why)
     save(services, stored, replace(stored.record, orphans=(*stored.record.orphans, orphan)))
+    # After the record, which may have changed meanwhile: the next pass would say it again.
+    text = f"{found.name} in {found.location} stays and costs: {why}; tpuctl reap --force deletes it"
+    record_decision(services, stored.record.key, "orphan", text, incarnation=found.name, fence=lease.fence)

@@ -75,7 +75,7 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
         return unread
     keep_enrolled(services)
     try:
-        inventory = list_inventory(services, {stored.record.spec.zone for stored in slices})
+        inventory = list_inventory(services, {zone for stored in slices for zone in _zones(stored.record)})
     except TpuctlError as error:
         return [*unread, PassLine(FLEET, PassResult.FAILED, error.message, acted=False)]
     if inventory.unread:
@@ -112,6 +112,11 @@ def _of_interest(record: SliceRecord, now: float) -> bool:
         return True
     called_at = record.incarnation.create_called_at if record.incarnation else None
     return called_at is not None and now < called_at + timeouts.LATE_EFFECT_S
+
+
+def _zones(record: SliceRecord) -> set[str]:
+    """Where the cloud may show something of a slice."""
+    return {record.spec.zone, *(each.zone for each in record.orphans)}
 
 
 def _readable(
@@ -226,9 +231,10 @@ class _Pass:
         forget_orphans(self._services, self._slices, self._inventory)
         later = [each for each in obsolete if each.hosts and each.key not in self._admitted]
         lines = [PassLine(each.found.name, PassResult.LATER, LATER, acted=False) for each in later]
-        results = {True: PassResult.DONE, False: PassResult.BLOCKED}
         for each in collect_obsolete(self._services, [each for each in obsolete if each not in later]):
-            lines.append(PassLine(each.name, results[each.deleted], each.why, acted=each.deleted))
+            stays = PassResult.WAITING if each.waits else PassResult.BLOCKED
+            result = PassResult.DONE if each.deleted else stays
+            lines.append(PassLine(each.name, result, each.why, acted=each.deleted))
         return lines
 
     def _grant_news(self) -> list[PassLine]:
