@@ -96,7 +96,6 @@ def test_version_is_printed() -> None:
         (["get", "pods"], ["did you mean `tpuctl ls`?"]),
         (["cancel", "r1"], ["did you mean `tpuctl stop`?"]),
         (["queue"], ["did you mean `tpuctl runs`?"]),
-        (["check"], ["did you mean `tpuctl doctor`?"]),
         (["start"], ["did you mean `tpuctl up`?"]),
         (["resize", "big"], ["did you mean `tpuctl up`?"]),
         (["grant", "list"], ["no such command: tpuctl grant list", "did you mean `tpuctl grant show`?"]),

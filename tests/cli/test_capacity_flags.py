@@ -47,7 +47,12 @@ def test_everything_that_was_said_arrives_at_the_hosts(session: Session) -> None
             "--metadata",
             "note=hello there",
         ),
-        *("--network", "mine", "--service-account", "sa@sim-project.iam.gserviceaccount.com"),
+        *(
+            "--network",
+            "projects/shared/global/networks/mine",
+            "--service-account",
+            "sa@sim-project.iam.gserviceaccount.com",
+        ),
         *("--startup-script", "boot.sh", "--description", "Ablation of the tokenizer"),
     )
     assert "Cloud NAT" in done.stderr
@@ -59,7 +64,7 @@ def test_everything_that_was_said_arrives_at_the_hosts(session: Session) -> None
     assert node["description"] == "Ablation of the tokenizer"
     assert "Ablation of the tokenizer" in session.type("status", "made").stdout
     assert node["bootDiskConfig"]["diskSizeGb"] == "200"
-    assert node["networkConfig"]["network"] == "projects/sim-project/global/networks/mine"
+    assert node["networkConfig"]["network"] == "projects/shared/global/networks/mine"
     assert all(each["accessConfig"] == {} for each in node["networkEndpoints"])
     assert len(list(marks.glob("booted-*"))) == 2
     again = session.type("sim", "preempt", "made-1")

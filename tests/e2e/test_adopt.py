@@ -152,8 +152,8 @@ def test_after_the_loss_of_the_store_numbers_go_on_and_recovery_too(sim, service
 
 
 OPTIONS: dict[str, Any] = {
-    "network": "other",
-    "subnetwork": "inner",
+    "network": "projects/shared/global/networks/other",
+    "subnetwork": "projects/shared/regions/us-central2/subnetworks/inner",
     "service_account": "trainer@sim-project.iam.gserviceaccount.com",
     "metadata": {"mine": "kept"},
     "description": "Ablation",

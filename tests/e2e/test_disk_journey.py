@@ -146,7 +146,7 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
     session.type("disk", "detach", "data-g3", "--to", "big")
     asked = session.type("disk", "repair", "data-g3", status=2)
     assert "which slice? you have big, dev" in asked.stderr
-    assert "--on big" in asked.stderr
+    assert "--on NAME with one of these names" in asked.stderr
     killed = session.type_killed(5, "after", "disk", "repair", "data-g3", "--on", "dev")
     assert killed.returncode != 0
     session.type("disk", "repair", "data-g3", "--on", "dev")

@@ -84,8 +84,8 @@ def test_a_bundle_brings_all_that_a_run_needs_to_another_store(tmp_path):
         path.write_bytes(changed[: len(changed) // 2])
         with pytest.raises(BadManifestError, match="cut off"):
             store_bundle(there, path)
-        with tarfile.open(path, "w"):
-            pass
+        with tarfile.open(path, "w") as archive:
+            archive.addfile(tarfile.TarInfo("notes.txt"))
         with pytest.raises(BadManifestError, match=r"has no run\.json"):
             read_bundle(path)
     finally:

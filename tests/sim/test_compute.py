@@ -255,7 +255,6 @@ def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
         ),
         ("POST", f"/zones/{ZONE}/instances", {}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
         ("POST", "/global/networks", {}, {"name": "a"}, 400, "conditionNotMet", "does not implement"),
-        ("POST", FIREWALLS, {}, {"name": "a", "denied": [TCP]}, 400, "conditionNotMet", "does not implement"),
         ("POST", FIREWALLS, {}, {"name": "a"}, 400, "invalid", "'resource.allowed'"),
         ("POST", FIREWALLS, {}, {"name": "a", "allowed": [{"x": 1}]}, 400, "invalid", "Cannot find field."),
         ("POST", FIREWALLS, {}, {"name": "a", "allowed": [TCP], "network": "n"}, 404, "notFound", "networks/n"),

@@ -126,12 +126,19 @@ def test_an_api_that_was_enabled_is_shown_in_the_answer(sim: RunningSim) -> None
 
 
 @pytest.mark.parametrize(
-    "config", [{"network": "nonet"}, {"subnetwork": "nonet"}, {"network": "projects/p/global/networks/nonet"}]
+    "config",
+    [{"network": "nonet"}, {"subnetwork": "nonet"}, {"network": "projects/sim-project/global/networks/nonet"}],
 )
 def test_nodes_are_in_networks_that_there_are(sim: RunningSim, config: dict[str, str]) -> None:
     node = {**NODE, "networkConfig": config}
     error = refused(call(sim, "POST", f"v2/{PARENT}/nodes?nodeId=n", json=node))
     assert "networks/nonet' was not found" in error["message"]
+
+
+def test_a_network_that_another_project_shares_is_taken(sim: RunningSim) -> None:
+    node = {**NODE, "networkConfig": {"network": "projects/host-project/global/networks/shared"}}
+    made = call(sim, "POST", f"v2/{PARENT}/nodes?nodeId=lent", json=node)
+    assert made.status_code == 200, made.text
 
 
 def test_compute_engine_tells_times_as_it_does(sim: RunningSim) -> None:

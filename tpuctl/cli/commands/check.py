@@ -48,7 +48,7 @@ def weights(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Check parameters for NaN, dead and doubled layers, and wrong scales.
+    """Check weights for NaN, dead or doubled layers, wrong scales.
 
     A function returns parameters as it initialises them: a small configuration will do. A checkpoint is a file
     or folder of safetensors, a file of PyTorch, or a folder of Orbax, read by its own library in the

@@ -59,7 +59,7 @@ def fits(
     json: Json = False,  # noqa: ARG001 - acts through its callback
     quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
-    """Compile a training step for slices, and say which of them it fits.
+    """Compile a training step for slices, and say which it fits.
 
     The function returns three things: the step, its arguments as shapes, and how they are sharded. The real
     compiler of the environment's libtpu compiles it for each type, on this machine, and no TPU is asked for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from tpuctl.lib.names import region_of
 from tpuctl.model.accelerators import AcceleratorType
@@ -111,12 +112,12 @@ def _check_network(spec: Json) -> None:
 def _check_project(kernel: Kernel, path: ResourcePath, spec: Json) -> None:
     """The network that hosts are to be in, and the service account that the caller makes them act as."""
     for config in [spec.get("networkConfig") or {}, *(spec.get("networkConfigs") or ())]:
-        network = str(config.get("network") or "default").rpartition("/")[2]
-        if network != "default" or kernel.faults.standing(FaultKind.NO_NETWORK, network):
+        network = _own_name(config.get("network"), path)
+        if network not in ("default", "") or kernel.faults.standing(FaultKind.NO_NETWORK, network):
             text = f"The resource 'projects/{path.project}/global/networks/{network}' was not found"
             raise bad_request(text, kernel.ids.eid())
-        subnetwork = str(config.get("subnetwork") or "default").rpartition("/")[2]
-        if subnetwork != "default":
+        subnetwork = _own_name(config.get("subnetwork"), path)
+        if subnetwork not in ("default", ""):
             there = f"projects/{path.project}/regions/{region_of(path.zone)}/subnetworks/{subnetwork}"
             raise bad_request(f"The resource '{there}' was not found", kernel.ids.eid())
     permission = "iam.serviceAccounts.actAs"
@@ -124,6 +125,13 @@ def _check_project(kernel: Kernel, path: ResourcePath, spec: Json) -> None:
         account = (spec.get("serviceAccount") or {}).get("email") or f"{PROJECT_NUMBER}-{DEFAULT}"
         text = f"Permission '{permission}' denied on service account {account} (or it may not exist)."
         raise ApiError(Code.PERMISSION_DENIED, text)
+
+
+def _own_name(value: Any, path: ResourcePath) -> str:
+    """What a network is called in this project; empty for one that another project shares with it."""
+    words = str(value or "default").split("projects/")[-1].split("/")
+    lent = len(words) > 2 and words[0] not in (path.project, PROJECT_NUMBER)
+    return "" if lent else words[-1]
 
 
 DEFAULT = "compute@developer.gserviceaccount.com"
