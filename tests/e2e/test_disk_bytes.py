@@ -1,5 +1,5 @@
 """No byte is lost on a disk: programs that check themselves write to it while it is copied, leaves its host, or
-its host goes. The whole matrix in `make soak`, a sample of it in CI."""
+its host goes. The whole matrix in `make soak`, a sample of it in CI, and one story in `make test`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support.disk_judge import as_json
 from tests.support.disk_kills import COMMANDS, end, kill, open_scene
 from tests.support.disk_lab import open_lab
 from tests.support.disk_stories import KINDS, STORIES, tell
-from tests.support.soak import soak
+from tests.support.soak import long, soak
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SAMPLE: dict[tuple[str, bool], tuple[str, ...]] = {
     ("detach", True): ("append", "sqlite"),
     ("down", False): ("plain", "files", "user"),
@@ -42,7 +42,7 @@ def test_nothing_of_seven_writers_is_lost(story: str, busy: bool) -> None:
         tell(lab, story, KINDS, busy=busy)
 
 
-@pytest.mark.parametrize(("story", "busy"), list(SAMPLE))
+@pytest.mark.parametrize(("story", "busy"), [("down", False), long("detach", True)])
 def test_nothing_of_some_writers_is_lost(story: str, busy: bool) -> None:
     with open_lab() as lab:
         tell(lab, story, SAMPLE[story, busy], busy=busy)
@@ -62,6 +62,7 @@ def test_commands_killed_at_random_moments_come_to_their_end(names: list[str], s
     _kill_each(names, seed)
 
 
+@pytest.mark.long
 def test_a_command_killed_at_a_random_moment_comes_to_its_end() -> None:
     [name] = random.Random(SEED).sample(sorted(COMMANDS), 1)
     _kill_each([name], str(SEED), ("append", "plain"))
