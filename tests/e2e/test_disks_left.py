@@ -76,8 +76,9 @@ def test_down(session: Session) -> None:
 def test_down_of_a_node_with_a_disk_that_its_slice_was_never_asked_to_have(session: Session) -> None:
     session.type(*UP, "own")
     session.type("disk", "attach", "data", "--to", "own", "--no-mount")
+    there = "while ! ls /dev/sd?; do sleep 0.1; done"
     mount = "sudo mkdir -p /mnt/data && sudo mount $(ls /dev/sd? | tail -1) /mnt/data"
-    session.type("exec", "own", "--", "sh", "-c", f"{mount}; sudo chmod 777 /mnt/data")
+    session.type("exec", "own", "--", "sh", "-c", f"{there}; {mount} && sudo chmod 777 /mnt/data")
     write(session, "own")
     session.type("down", "own", "--yes")
 
