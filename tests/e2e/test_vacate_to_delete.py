@@ -112,21 +112,6 @@ def test_programs_are_ended_and_the_disk_is_unmounted_everywhere(written: tuple[
     assert lab.pulled() == before
 
 
-def test_what_cannot_be_unmounted_is_frozen_with_all_that_was_written(written: tuple[Lab, str]) -> None:
-    """A program by which people log in is not ended."""
-    lab, before = written
-    lab.on("one", "cp /bin/sleep /tmp/sshd")
-    keeps = "sh -c 'exec 3>/mnt/data/open; exec /tmp/sshd 3600'"
-    lab.on("one", f"sudo setsid -f {keeps} </dev/null >/dev/null 2>&1")
-    lab.on("one", "until pgrep -f '^/tmp/sshd'; do sleep 0.1; done")
-    found, _ = lab.vacate()
-    assert found.proved == ("data",)
-    touch = "touch /mnt/data/more >/dev/null 2>&1 & sleep 1; jobs -r | grep -c touch"
-    assert lab.on("one", touch).strip() == "1"
-    assert lab.pulled() == before
-    lab.on("one", "sudo pkill -f '^/tmp/sshd'")
-
-
 def test_what_a_copy_holds_still_is_left_once_it_is_let_go(written: tuple[Lab, str]) -> None:
     """Nobody who writes there is ended before, and nothing is refused."""
     lab, before = written
@@ -150,3 +135,18 @@ def test_what_a_copy_holds_still_is_left_once_it_is_let_go(written: tuple[Lab, s
     found, _ = lab.vacate()
     assert found == Vacancy(proved=("data",))
     assert lab.pulled() == before
+
+
+def test_what_cannot_be_unmounted_is_frozen_with_all_that_was_written(written: tuple[Lab, str]) -> None:
+    """A program by which people log in is not ended."""
+    lab, before = written
+    lab.on("one", "cp /bin/sleep /tmp/sshd")
+    keeps = "sh -c 'exec 3>/mnt/data/open; exec /tmp/sshd 3600'"
+    lab.on("one", f"sudo setsid -f {keeps} </dev/null >/dev/null 2>&1")
+    lab.on("one", "until pgrep -f '^/tmp/sshd'; do sleep 0.1; done")
+    found, _ = lab.vacate()
+    assert found.proved == ("data",)
+    touch = "touch /mnt/data/more >/dev/null 2>&1 & sleep 1; jobs -r | grep -c touch"
+    assert lab.on("one", touch).strip() == "1"
+    assert lab.pulled() == before
+    lab.on("one", "sudo pkill -f '^/tmp/sshd'")

@@ -12,7 +12,7 @@ from tests.support.own_kernel import run_in_own_kernel
 
 HERE = Path(__file__).parent
 AGENT = HERE.parents[1] / "tpuctl" / "agent"
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 STACKS = {
     "of_mappers": [
         ["loop", "/dev/loop0"],

@@ -14,7 +14,7 @@ from tpuctl.preflight.fits import Fit, Step, compile_for
 from tpuctl.preflight.local_env import Interpreter
 from tpuctl.preflight.topologies import find_topology, mesh_for, parse_mesh
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 PROGRAM = ROOT / "tests" / "data" / "preflight" / "decoder.py"
 CATALOG = load_accelerators()
 
