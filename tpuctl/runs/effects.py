@@ -40,7 +40,7 @@ from tpuctl.model.records import (
 from tpuctl.model.shipped_files import load_failure_table, load_secret_patterns
 from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.provenance.parts import add_attempt, seal_manifest
-from tpuctl.runs.attempt import Answered, AttemptHosts, Stuck, attempt_hosts
+from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.runs.failure import (
     Signature,
     WorkerLog,
@@ -54,6 +54,7 @@ from tpuctl.runs.last_sign import find_alive_until
 from tpuctl.runs.log_archive import archive_logs
 from tpuctl.runs.mounts import mount_news, mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, RunStep, charge, refused_until, worker_ends
+from tpuctl.runs.prepare import Answered, Stuck, mend_mounts, prepare
 from tpuctl.runs.probe_run import BadData
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.runs.set_up import NotSetUp
@@ -195,7 +196,7 @@ class RunEffects:
         if hosts is None:
             return Outcome(wait_for("its slice"), acted=False)
         try:
-            prepared = hosts.prepare()
+            prepared = prepare(hosts)
         except PartialError as error:
             return self._not_acknowledged(error)
         if isinstance(prepared, Stuck):
@@ -433,7 +434,7 @@ class RunEffects:
     def _mend_mounts(self, plan: RunPlan) -> Outcome:
         """Mounts what nothing on its host keeps any more. The program goes on, if it can."""
         hosts = self._hosts()
-        why = hosts.mend_mounts() if hosts is not None else ""
+        why = mend_mounts(hosts) if hosts is not None else ""
         return Outcome(Wait(f"the run; {why or plan.why}"), acted=False)
 
     def _decide(self, plan: RunPlan) -> Outcome:
