@@ -9,7 +9,8 @@ through the environment who it is:
     TPUCTL_CHECKPOINT_DIR            gs://bucket/prefix, the same for every attempt of the run
     TPUCTL_RUN_ID, TPUCTL_ATTEMPT    for messages
 
-Set with `tpuctl run --var`: STEPS, CHECKPOINT_EVERY, STEP_SECONDS (least time per step), SEED.
+Set with `tpuctl run --var`: STEPS, CHECKPOINT_EVERY, STEP_SECONDS (least time per step), SEED, and HOLD_AT, the
+step after which the first attempt waits for whatever ends it.
 
 What makes a run that was preempted end like one that was not:
   - everything that changes is in the checkpoint: parameters, optimizer state, step;
@@ -55,6 +56,7 @@ class Config:
     checkpoint_every: int
     step_seconds: float
     seed: int
+    hold_at: int
 
 
 def read_config(env):
@@ -69,6 +71,7 @@ def read_config(env):
         checkpoint_every=int(env.get("CHECKPOINT_EVERY", "20")),
         step_seconds=float(env.get("STEP_SECONDS", "0.1")),
         seed=int(env.get("SEED", "0")),
+        hold_at=int(env.get("HOLD_AT", "0")),
     )
 
 
@@ -206,7 +209,7 @@ class Checkpoints:
 
 
 def join_the_others(config):
-    """After this, `jax.devices()` are the devices of all hosts. A lost host ends all within about 10 s."""
+    """After this, `jax.devices()` are the devices of all hosts. A lost host ends all within half a minute."""
     # JAX would catch SIGTERM and only take note of it. Here `tpuctl stop` just ends the process, at any moment:
     # a checkpoint object is either complete or absent.
     jax.config.update("jax_enable_preemption_service", False)
@@ -215,8 +218,8 @@ def join_the_others(config):
             coordinator_address=config.coordinator,
             num_processes=config.world_size,
             process_id=config.rank,
-            initialization_timeout=60,
-            heartbeat_timeout_seconds=10,
+            initialization_timeout=300,
+            heartbeat_timeout_seconds=30,
         )
 
 
@@ -261,6 +264,8 @@ def train(config):
             checkpoints.save(done, config.seed, {name: np.asarray(value) for name, value in state.items()})
         if done % PRINT_EVERY == 0 or done == config.steps:
             say(f"step {done}/{config.steps} loss {float(loss):.4f}")
+        while done == config.hold_at and config.attempt == 1:
+            time.sleep(1)
         time.sleep(max(0.0, config.step_seconds - (time.monotonic() - began)))
 
     if config.rank == 0:

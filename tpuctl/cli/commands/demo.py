@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shlex
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,11 +32,12 @@ ZONE = "us-central2-b"
 SLICE = "v4-16"
 STEPS = 120
 PREEMPT_AFTER = "saved step 60"
-STEP_TIMEOUT_S = 900.0
+HOLD = ("--var", "HOLD_AT=70")
+"""Where the first attempt waits, so that the preemption comes before the end on the busiest machine, too."""
+SILENT_S = 900.0
+"""A command that says nothing for so long hangs: at a load of 20 the longest silence is a minute."""
 BUCKET = "gs://sim-bucket/demo"
 SETTINGS = ("--env", "demo-cpu", "--var", f"STEPS={STEPS}")
-PACE = ("--var", "STEP_SECONDS=0.15")
-"""So that a preemption arrives before the end, also on a busy machine."""
 
 
 class Stage:
@@ -43,8 +46,9 @@ class Stage:
     Whoever types what is shown, the exports first, reaches the same simulator, which ends with this process.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, silent_s: float = SILENT_S) -> None:
         self.work, self.state = root / "work", root / "state"
+        self._silent_s = silent_s
         self.work.mkdir()
         hidden = ("TPUCTL_", "CLOUDSDK_", "STORAGE_EMULATOR_")
         own = {"TPUCTL_STATE_DIR": str(self.state), "TPUCTL_PROFILE": SIM_PROFILE}
@@ -61,7 +65,14 @@ class Stage:
         info = control.up(self.state / SIM_PROFILE, options, bound=True)
         show_facts(Console(json_mode=False, quiet=False, label=SIM_PROFILE), info)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def end(self) -> None:
+        """Ends a simulator that still runs; without a word, for something else was wrong before."""
+        from tpuctl.sim.server import control
+
+        with suppress(TpuctlError):
+            control.down(self.state / SIM_PROFILE)
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Shows and starts one command; its output is merged."""
         put(f"$ tpuctl {shlex.join(words)}")
         return subprocess.Popen(
@@ -71,7 +82,6 @@ class Stage:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            text=True,
         )
 
     def type(self, *words: str) -> str:
@@ -106,23 +116,44 @@ class Stage:
         return output
 
     def watch(
-        self, process: subprocess.Popen[str], words: tuple[str, ...], hear: Callable[[str], object] = len
+        self, process: subprocess.Popen[bytes], words: tuple[str, ...], hear: Callable[[str], object] = len
     ) -> str:
         """Prints what a command says, tells it to `hear`, and waits for its end."""
-        timer = threading.Timer(STEP_TIMEOUT_S, process.kill)
-        timer.start()
         lines = []
         try:
-            for line in process.stdout or ():
-                put(line.rstrip("\n"))
+            for line in self._lines_of(process):
+                put(line)
                 lines.append(line)
                 hear(line)
-            status = process.wait()
-        finally:
-            timer.cancel()
+        except TimeoutError:
+            process.kill()
+            process.wait()
+            told = f"`tpuctl {shlex.join(words)}` said nothing for {self._silent_s:g} s"
+            raise TpuctlError(f"{told}, and was ended", hint=_busy()) from None
+        status = process.wait()
         if status != 0:
-            raise TpuctlError(f"`tpuctl {shlex.join(words)}` ended with {status}")
-        return "".join(lines)
+            raise TpuctlError(
+                f"`tpuctl {shlex.join(words)}` ended with {status}",
+                hint="tpuctl demo --keep leaves all files and the simulator's log behind",
+            )
+        return "\n".join(lines)
+
+    def _lines_of(self, process: subprocess.Popen[bytes]) -> Iterator[str]:
+        """Raises TimeoutError when nothing comes for too long."""
+        source, rest = process.stdout, b""
+        while source is not None:
+            if not select.select([source], [], [], self._silent_s)[0]:
+                raise TimeoutError
+            chunk = os.read(source.fileno(), 1 << 16)
+            *whole, rest = (rest + (chunk or b"\n" * bool(rest))).split(b"\n")
+            yield from (line.decode(errors="replace") for line in whole)
+            if not chunk:
+                return
+
+
+def _busy() -> str:
+    load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    return f"the load of this machine is {load:.0f}, it has {processors} processors: try again when it is quiet"
 
 
 class Story(StrEnum):
@@ -157,8 +188,9 @@ def demo(
             _play_disks(stage)
         else:
             _play(stage)
-    finally:
         stage.type("sim", "down")
+    finally:
+        stage.end()
         if keep:
             put(f"kept: {root}")
         else:
@@ -237,14 +269,12 @@ def _train_through_a_preemption(stage: Stage) -> str:
         "--checkpoint-dir",
         f"{BUCKET}/preempted",
         *SETTINGS,
-        *PACE,
+        *HOLD,
         "train.py",
     )
     output = stage.type_beside(words, PREEMPT_AFTER, ("sim", "preempt", f"{SLICE}-1"))
     if "resumed from step" not in output:
-        raise TpuctlError(
-            "the run was over before its preemption", hint="try again while this machine is quiet"
-        )
+        raise TpuctlError("the preempted run did not go on from its checkpoint")
     return output
 
 
