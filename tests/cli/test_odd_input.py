@@ -129,6 +129,13 @@ def test_a_name_that_is_no_text_goes_with_the_code(session):
     assert session.json("manifest", "odd")
 
 
+def test_a_file_that_its_disk_does_not_give_is_named(session):
+    """What this file has at its beginning cannot be read: EIO."""
+    for words in (("rerun",), ("manifest", "show")):
+        done = session.type(*words, "/proc/self/mem", status=1)
+        assert done.stderr.startswith("error: /proc/self/mem: input/output error")
+
+
 def test_json_where_it_means_nothing_is_refused(session):
     before = everything(session)
     for words in (

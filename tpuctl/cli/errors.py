@@ -234,14 +234,15 @@ def _plain(message: str) -> str:
 
 
 _NOT_ALLOWED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_NOT_READABLE = frozenset({errno.EIO, errno.ESTALE})
 
 
 def _refused_here(shared: Invocation, error: OSError) -> typer.Exit:
-    """This machine would not have it: a full disk, a directory that cannot be written. Else it is a bug."""
+    """This machine would not have it: a full disk, a broken one, a read-only directory. Else it is a bug."""
     if error.errno == errno.ENAMETOOLONG:
         told = f"the name of a file is too long: {error.filename or error}"
         return _report(shared, UsageError(told, hint="no file has a name of more than 255 bytes"))
-    if error.errno not in FULL_DISK | _NOT_ALLOWED:
+    if error.errno not in FULL_DISK | _NOT_ALLOWED | _NOT_READABLE:
         return _report(shared, _unexpected(shared, error))
     if not error.filename:  # stdout: it leads nowhere from now on, so that the exit status stays ours
         _silence_stdout()

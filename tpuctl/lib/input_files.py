@@ -37,7 +37,8 @@ def read_file(path: Path, limit_bytes: int = TEXT_LIMIT) -> bytes:
             raise IsADirectoryError(errno.EISDIR, "it is a directory", str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no regular file (a pipe or a device)", str(path))
-        content = b"" if status.st_size > limit_bytes else file.read(limit_bytes + 1)
+        with naming(path):
+            content = b"" if status.st_size > limit_bytes else file.read(limit_bytes + 1)
     if max(status.st_size, len(content)) > limit_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {limit_bytes >> 10} KiB", str(path))
     return content
@@ -53,7 +54,7 @@ def read_text(path: Path, limit_bytes: int = TEXT_LIMIT) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Writes to `path`: an OSError of theirs that names no file (a full disk) names it."""
+    """Reads or writes `path`: an OSError of theirs that names no file (a full disk, a broken one) names it."""
     try:
         yield
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tpuctl.engine.ports import Store
 from tpuctl.errors import BadManifestError, NotFoundError
+from tpuctl.lib.input_files import naming
 from tpuctl.lib.output_files import write_output
 from tpuctl.provenance.manifest import Row, parse_manifest
 from tpuctl.transfer.tree import list_blobs, parse_tree
@@ -58,7 +59,7 @@ def is_bundle(path: Path) -> bool:
     block is read."""
     if not path.is_file():
         return False
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         head = file.read(tarfile.BLOCKSIZE)
     return begins_bundle(head) or head[_MAGIC_AT:].startswith(b"ustar")
 
