@@ -84,7 +84,10 @@ def test_ctrl_c_in_a_viewer_leaves_without_a_question(session, long, words):
 def test_following_one_worker_shows_that_worker_alone_and_keeps_all(session, long):
     folder = session.root / "state" / "sim" / "sim-project" / "runs" / "long" / "1"
     kept = [folder / f"worker-{worker}.stdout-times.log" for worker in (0, 1)]
-    both = lambda text: "tick 1" in text and all(each.exists() for each in kept)  # noqa: E731
+
+    def both(text: str) -> bool:
+        return "tick 1" in text and all(each.exists() for each in kept)
+
     _, shown = at_a_terminal(session, "logs", "-f", "--worker", "1", "long", until=both, then=b"\x03")
     assert "tick 0" not in shown
     assert "tick 0" in session.type("logs", "long").stdout

@@ -44,15 +44,18 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_up_says_what_is_still_wanted_and_down_what_goes_on(session: Session) -> None:
-    asked = lambda: calls(session, "nodes.create", "big-1") > 0  # noqa: E731
-    line = last_line(interrupt(session, asked, "up", "v4-8", "big", "--spot", "--pay", "--direct"))
+    def called(method: str) -> Callable[[], bool]:
+        return lambda: calls(session, method, "big-1") > 0
+
+    line = last_line(
+        interrupt(session, called("nodes.create"), "up", "v4-8", "big", "--spot", "--pay", "--direct")
+    )
     assert line == (
         "interrupted; slice big is still wanted and may cost money: `tpuctl up big` waits on, "
         "`tpuctl down big` gives it up"
     )
     session.type("up", "big", "--pay")
-    deleted = lambda: calls(session, "nodes.delete", "big-1") > 0  # noqa: E731
-    line = last_line(interrupt(session, deleted, "down", "big", "--yes"))
+    line = last_line(interrupt(session, called("nodes.delete"), "down", "big", "--yes"))
     assert line == (
         "interrupted; what is being deleted goes on: `tpuctl down big --yes` waits for it and does the rest"
     )

@@ -7,8 +7,9 @@ is used. Nothing here decides anything about slices or runs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -21,11 +22,13 @@ from tpuctl.cli.typer_lazy import spare, spared
 
 class Entry(NamedTuple):
     """One command: `cli/commands/NAME.py` has a function of its name, or what `target` says, function or Typer;
-    `summary` is its line in the root help."""
+    `summary` is its line in the root help, and it has the options --json and --quiet where that is said."""
 
     name: str
     summary: str
     target: str = ""
+    json: bool = False
+    quiet: bool = False
 
     @property
     def module(self) -> str:
@@ -35,59 +38,59 @@ class Entry(NamedTuple):
 DAILY = "Every day"
 GROUPS: Mapping[str, tuple[Entry, ...]] = {
     DAILY: (
-        Entry("up", "Bring a slice up and wait until every host answers."),
-        Entry("run", "Run a script, module or command on every worker."),
-        Entry("ls", "List the slices and all other TPUs of the project."),
-        Entry("status", "Show one slice or run in full."),
-        Entry("logs", "Print the output of a run."),
-        Entry("exec", "Run one command on the workers of a slice.", target="exec_"),
+        Entry("up", "Bring a slice up and wait until every host answers.", json=True, quiet=True),
+        Entry("run", "Run a script, module or command on every worker.", json=True, quiet=True),
+        Entry("ls", "List the slices and all other TPUs of the project.", json=True),
+        Entry("status", "Show one slice or run in full.", json=True),
+        Entry("logs", "Print the output of a run.", json=True),
+        Entry("exec", "Run one command on the workers of a slice.", target="exec_", json=True),
         Entry("ssh", "Open a shell on one worker."),
         Entry("cp", "Copy files to and from the workers of a slice."),
-        Entry("down", "Delete slices, and wait until nothing is left in the cloud."),
+        Entry("down", "Delete slices, and wait until nothing is left in the cloud.", json=True, quiet=True),
     ),
     "Runs": (
-        Entry("runs", "List runs, newest first, or show one."),
-        Entry("attach", "Follow a run that was started earlier."),
-        Entry("stop", "Stop a run."),
-        Entry("stacks", "Show what the processes of a run are doing."),
+        Entry("runs", "List runs, newest first, or show one.", json=True),
+        Entry("attach", "Follow a run that was started earlier.", json=True, quiet=True),
+        Entry("stop", "Stop a run.", json=True, quiet=True),
+        Entry("stacks", "Show what the processes of a run are doing.", json=True),
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
-        Entry("report", "Write a page about a run: what happened, what it cost."),
-        Entry("rerun", "Do a run again, from its manifest."),
+        Entry("report", "Write a page about a run: what happened, what it cost.", json=True),
+        Entry("rerun", "Do a run again, from its manifest.", json=True, quiet=True),
         Entry("keep", "Keep the logs and disks of a run."),
     ),
     "Before a run": (
-        Entry("lint", "Find what a program does that TPUs punish."),
-        Entry("fits", "Compile a training step for slices, and say which it fits."),
+        Entry("lint", "Find what a program does that TPUs punish.", json=True),
+        Entry("fits", "Compile a training step for slices, and say which it fits.", json=True, quiet=True),
         Entry("check", "Check the weights of a model or checkpoint.", target="app"),
     ),
     "Slices": (
-        Entry("why", "Show the decisions about a slice or run, and their reasons."),
-        Entry("smoke", "Test every chip of a slice."),
+        Entry("why", "Show the decisions about a slice or run, and their reasons.", json=True),
+        Entry("smoke", "Test every chip of a slice.", json=True, quiet=True),
         Entry("disk", "Develop on a disk, clone it, train on all hosts.", target="app"),
         Entry("mount", "Mount buckets as folders on every worker.", target="app"),
         Entry("data", "Pack files into shards, and write receipts of data.", target="app"),
         Entry("forward", "Forward a local port to a worker."),
         Entry("ssh-config", "Print ssh config entries for the workers of a slice."),
-        Entry("adopt", "Take over a TPU that was created without tpuctl."),
-        Entry("reap", "Delete TPUs of yours that no slice uses any more."),
+        Entry("adopt", "Take over a TPU that was created without tpuctl.", json=True, quiet=True),
+        Entry("reap", "Delete TPUs of yours that no slice uses any more.", json=True, quiet=True),
     ),
     "Keep it up": (
         Entry("watch", "Let a watchdog restore slices and runs.", target="app"),
         Entry("pause", "Pause all watchdogs of this fleet."),
         Entry("resume", "End a pause of the watchdogs."),
-        Entry("apply", "Create and change what the fleet file describes."),
-        Entry("diff", "Show what `apply` would change, and why."),
+        Entry("apply", "Create and change what the fleet file describes.", json=True, quiet=True),
+        Entry("diff", "Show what `apply` would change, and why.", json=True),
     ),
     "Capacity and money": (
-        Entry("types", "List accelerator types: chips, hosts, zones, prices."),
-        Entry("capacity", "Show where there was capacity, how soon and for how long."),
-        Entry("quota", "Show quotas, who uses them, grants, and the cost per hour."),
+        Entry("types", "List accelerator types: chips, hosts, zones, prices.", json=True),
+        Entry("capacity", "Show where there was capacity, how soon and for how long.", json=True),
+        Entry("quota", "Show quotas, who uses them, grants, and the cost per hour.", json=True, quiet=True),
         Entry("grant", "Record what you may use without --pay.", target="app"),
-        Entry("bill", "List everything in the project that can cost money."),
+        Entry("bill", "List everything in the project that can cost money.", json=True),
     ),
     "Set up and try": (
-        Entry("doctor", "Check the set-up, and print the fix of each problem."),
+        Entry("doctor", "Check the set-up, and print the fix of each problem.", json=True),
         Entry("config", "Show settings and where each came from; share the store.", target="app"),
         Entry("store", "Clean up the store, and manage its machines.", target="app"),
         Entry("sim", "Start and control the simulated cloud.", target="app"),
@@ -178,11 +181,16 @@ class ShowGroup(SubGroup):
         return super().parse_args(ctx, args if named else ["show", *args])
 
 
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
 class Noun(typer.Typer):
     """A group whose verbs have the same help as other commands."""
 
-    def command(self, name: str | None = None, **values: Any) -> Any:
-        return super().command(name, **{"cls": HelpfulCommand, **values})
+    def command(  # type: ignore[override]
+        self, name: str, *, json: bool = False, quiet: bool = False
+    ) -> Callable[[Verb], Verb]:
+        return super().command(name, cls=command_class(json=json, quiet=quiet))
 
 
 def _first_help() -> str:
@@ -202,9 +210,9 @@ on every worker.
 MORE_HELP = "`tpuctl --help` shows all commands, `tpuctl up --help` one of them."
 
 
-def new_group(help_text: str, cls: type[SubGroup] = SubGroup) -> typer.Typer:
+def new_group(help_text: str, cls: type[SubGroup] = SubGroup) -> Noun:
     """A noun for other modules to hang their verbs on."""
-    return Noun(
+    noun = Noun(
         cls=cls,
         help=help_text,
         rich_markup_mode=None,
@@ -212,6 +220,32 @@ def new_group(help_text: str, cls: type[SubGroup] = SubGroup) -> typer.Typer:
         add_completion=False,
         no_args_is_help=cls is SubGroup,
     )
+    noun.callback()(lambda: None)  # else a noun with one verb would be a command
+    return noun
+
+
+@cache
+def command_class(*, json: bool, quiet: bool) -> type[HelpfulCommand]:
+    """The class of commands that have these of the options that go to no function."""
+    names = [name for name, chosen in (("json", json), ("quiet", quiet)) if chosen]
+
+    class Command(HelpfulCommand):
+        def __init__(self, *, params: list[Any], **values: Any) -> None:
+            super().__init__(params=[*params, *(_printing_options()[name] for name in names)], **values)
+
+    return Command
+
+
+@cache
+def _printing_options() -> Mapping[str, Any]:
+    from tpuctl.cli.options import json_and_quiet
+
+    made = typer.Typer(add_completion=False)
+    made.command()(json_and_quiet)
+    params = {param.name: param for param in typer.main.get_command(made).params}
+    for param in params.values():
+        param.expose_value = False
+    return params
 
 
 def load_command(entry: Entry) -> Any:
@@ -221,7 +255,7 @@ def load_command(entry: Entry) -> Any:
     if isinstance(target, typer.Typer):
         return spare(typer.main.get_command(target))
     single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    single.command(entry.name, cls=HelpfulCommand)(target)
+    single.command(entry.name, cls=command_class(json=entry.json, quiet=entry.quiet))(target)
     return spare(typer.main.get_command(single))
 
 
@@ -255,11 +289,12 @@ def root(
     ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print results and errors as JSON.")] = False,
-    version: Annotated[  # noqa: ARG001 - acts through its callback
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Bring Cloud TPU slices up, keep them up through preemptions, and run training on every worker."""
+    del version  # it acts through its callback
     shared = invocation(ctx)
     shared.profile, shared.project, shared.internal_ip = profile, project, internal_ip
     shared.verbosity, shared.quiet = verbose, quiet

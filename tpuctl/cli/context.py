@@ -183,6 +183,10 @@ class AppContext:
         self.config.require_project()
         return load_credentials(self.config.token_file)
 
+    def require_credentials(self) -> None:
+        """Before anything is shown or changed that would need them later. Raises DeniedError."""
+        _ = self.credentials
+
     @cached_property
     def cloud(self) -> Cloud:
         from tpuctl.cloud.tpu import GoogleCloud
@@ -287,6 +291,10 @@ class AppContext:
 
         self.config.state_base.mkdir(parents=True, exist_ok=True, mode=0o700)
         return ensure_keypair(self.config.state_base)
+
+    def make_key_pair(self) -> None:
+        """Where this is the first command that needs it."""
+        _ = self.key_pair
 
     @property
     def public_key(self) -> str:

@@ -23,14 +23,24 @@ def _set_quiet(ctx: typer.Context, value: bool) -> bool:
     return value
 
 
-Json = Annotated[
-    bool,
-    typer.Option("--json", callback=_set_json, is_eager=True, help="Print the result, or the error, as JSON."),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", callback=_set_quiet, is_eager=True, help="Print results and errors only."),
-]
+def json_and_quiet(
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", callback=_set_json, is_eager=True, help="Print the result, or the error, as JSON."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", callback=_set_quiet, is_eager=True, help="Print results and errors only."
+        ),
+    ] = False,
+) -> None:
+    """Options that say how a command prints. The registry says which command has them; they go to its
+    `Invocation` and to no function."""
+
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and why; change nothing.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there, whatever it is.")]
 Force = Annotated[

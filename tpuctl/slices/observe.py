@@ -17,7 +17,7 @@ from tpuctl.slices.multislice import combine_nodes
 from tpuctl.slices.states import ObservedEvent, SliceEvent, SliceInfo, classify_slice
 from tpuctl.state.repository import Versioned, get_slice
 
-I = TypeVar("I", NodeInfo, QueuedInfo)  # noqa: E741
+Info = TypeVar("Info", NodeInfo, QueuedInfo)
 
 _WILDCARD = "-"
 """All zones in one list; among those that could not be read, it stands for all that were not asked alone."""
@@ -190,8 +190,8 @@ def list_inventory(services: Services, zones: Collection[str] = ()) -> CloudInve
 
 
 def _list_zones(
-    read: Callable[[str], Listing[I]], zones: Collection[str], late: Callable[[], bool]
-) -> Listing[I]:
+    read: Callable[[str], Listing[Info]], zones: Collection[str], late: Callable[[], bool]
+) -> Listing[Info]:
     """All that `read` lists until it is `late`. Raises TransientError when it lists nothing at all."""
     trouble: TransientError | None = None
     try:

@@ -36,7 +36,7 @@ READ_TRIES = 4
 READ_PAUSE_S = 0.5
 
 T = TypeVar("T")
-I = TypeVar("I", NodeInfo, QueuedInfo)  # noqa: E741
+Info = TypeVar("Info", NodeInfo, QueuedInfo)
 
 
 class _Body:
@@ -202,8 +202,8 @@ class WorldCloud:
     def _name(self, zone: str, collection: str, name: str) -> str:
         return f"{self._parent(zone)}/{collection}/{name}"
 
-    def _list(self, key: str, method: str, zone: str, parse: Callable[[Json], I]) -> Listing[I]:
-        def read() -> Listing[I]:
+    def _list(self, key: str, method: str, zone: str, parse: Callable[[Json], Info]) -> Listing[Info]:
+        def read() -> Listing[Info]:
             rows: list[Json] = []
             unreachable: set[str] = set()
             request: Json = {"parent": self._parent(zone)}

@@ -9,7 +9,7 @@ import typer
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import DryRun, Json, Quiet, Timeout, Yes
+from tpuctl.cli.options import DryRun, Timeout, Yes
 
 
 def adopt(
@@ -31,8 +31,6 @@ def adopt(
     timeout: Timeout = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Take over a TPU that was created without tpuctl.
 

@@ -9,7 +9,7 @@ import typer
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.fleet_changes import File, change_row, read_file, show_changes, with_file
-from tpuctl.cli.options import DryRun, Force, Json, Quiet, Timeout, Yes
+from tpuctl.cli.options import DryRun, Force, Timeout, Yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +39,6 @@ def apply(
     dry_run: DryRun = False,
     force: Force = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Create and change what the fleet file describes.
 
@@ -78,7 +76,7 @@ def _carry_out(
 
     refuse_conflicts(changes)
     check_new(context, loaded, changes)
-    _ = context.credentials
+    context.require_credentials()
     for change in changes:
         if change.change is not Change.NONE or change.hint:
             context.console.say(f"{change.subject}: {change.change} ({change.why})")

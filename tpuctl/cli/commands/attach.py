@@ -9,7 +9,7 @@ import typer
 from tpuctl.cli.context import open_context
 from tpuctl.cli.following import follow_or_leave
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import Json, Quiet, RunId, Timeout
+from tpuctl.cli.options import RunId, Timeout
 
 
 def attach(
@@ -19,8 +19,6 @@ def attach(
         bool, typer.Option("--go-on", help="Restart it although attempts ended without a newer checkpoint.")
     ] = False,
     timeout: Timeout = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Follow a run that was started earlier.
 

@@ -9,7 +9,6 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import Json
 from tpuctl.errors import TpuctlError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ def bill(
             help="Also write a receipt: what was read, when and by whom (.yaml or .json).",
         ),
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List everything in the project that can cost money.
 

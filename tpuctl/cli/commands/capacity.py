@@ -10,7 +10,7 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, Overwrite
+from tpuctl.cli.options import Overwrite
 from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def capacity(
         typer.Option(metavar="FILE", help="Also draw it, hour by hour, as an SVG picture for your browser."),
     ] = None,
     overwrite: Overwrite = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show where there was capacity, how soon and for how long."""
     from tpuctl.lib.codec import to_data

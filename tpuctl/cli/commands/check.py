@@ -10,19 +10,14 @@ import typer
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, Quiet, Timeout
+from tpuctl.cli.options import Timeout
 
 app = new_group("Check the weights of a model or checkpoint.")
 
 COLUMNS = (Column("level", "LEVEL"), Column("leaf", "LEAF", give=2), Column("what", "WHAT", give=1))
 
 
-@app.callback()
-def check() -> None:
-    """Check the weights of a model or checkpoint."""
-
-
-@app.command("weights")
+@app.command("weights", json=True, quiet=True)
 def weights(
     ctx: typer.Context,
     target: Annotated[
@@ -45,8 +40,6 @@ def weights(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
     timeout: Timeout = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Check weights for NaN, dead or doubled layers, wrong scales.
 

@@ -10,20 +10,15 @@ import typer
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import DryRun, Json
+from tpuctl.cli.options import DryRun
 from tpuctl.errors import ConflictError, NotFoundError, UsageError
 from tpuctl.lib.text import counted
 
 app = new_group("Show settings and where each came from; share the store.")
 
 
-@app.callback()
-def config() -> None:
-    """Show settings and where each came from; share the store."""
-
-
-@app.command("show")
-def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+@app.command("show", json=True)
+def show(ctx: typer.Context) -> None:
     """Show every setting with its value and where it came from."""
     from tpuctl.config.settings import BY_NAME
     from tpuctl.config.settings import show as settings_of

@@ -10,7 +10,7 @@ import typer
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet
+from tpuctl.cli.options import DryRun
 
 __all__ = ["app"]
 
@@ -39,12 +39,7 @@ CHECKS = (
 )
 
 
-@app.callback()
-def data() -> None:
-    """Pack files into shards, and write receipts of data."""
-
-
-@app.command("pack")
+@app.command("pack", json=True, quiet=True)
 def pack(
     ctx: typer.Context,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder with the files.")],
@@ -56,8 +51,6 @@ def pack(
         int | None, typer.Option("--shard-size", metavar="MB", min=1, help="Size of a shard; 150.")
     ] = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Pack the files of a folder into tar shards in a bucket.
 
@@ -74,15 +67,13 @@ def pack(
         context.console.answer(found, found["said"])
 
 
-@app.command("verify")
+@app.command("verify", json=True, quiet=True)
 def verify(
     ctx: typer.Context,
     uri: Uri,
     quick: Annotated[
         bool, typer.Option("--quick", help="By the checksums that the bucket has, without reading the shards.")
     ] = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Compare the shards of a pack with its manifest."""
     from tpuctl.datasets.verify import check_rows
@@ -101,7 +92,7 @@ def verify(
         context.console.say(f"{counted(len(rows), 'shard')} of {uri} as the manifest says")
 
 
-@app.command("receipt")
+@app.command("receipt", json=True, quiet=True)
 def receipt(
     ctx: typer.Context,
     uri: Annotated[
@@ -111,8 +102,6 @@ def receipt(
         Path | None,
         typer.Option("--contract", metavar="FILE", help="What a program expects of it (YAML)."),
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Write a receipt of data: its digest, and its contract.
 
@@ -143,13 +132,12 @@ def receipt(
         console.sentence(f"{found.uri}: {what}, {found.digest.of} sha256 {found.digest.value}")
 
 
-@app.command("ls")
+@app.command("ls", json=True)
 def ls(
     ctx: typer.Context,
     uri: Annotated[
         str, typer.Argument(metavar="gs://BUCKET[/PREFIX]", help="A pack, or what packs are below of.")
     ],
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List the shards of a pack, or the packs below a prefix."""
     from tpuctl.datasets.verify import list_packs

@@ -6,13 +6,11 @@ import typer
 
 from tpuctl.cli.context import open_context
 from tpuctl.cli.fleet_changes import File, read_file, show_changes, with_file
-from tpuctl.cli.options import Json
 
 
 def diff(
     ctx: typer.Context,
     file: File = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show what `apply` would change, and why.
 

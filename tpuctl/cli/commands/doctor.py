@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from tpuctl.cli.console import Console, paint, wants_colour
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import Json
 from tpuctl.cli.wrapping import with_first, wrap
 from tpuctl.errors import BadConfigError, TpuctlError
 from tpuctl.lib.text import counted
@@ -77,7 +76,7 @@ class ThisMachine:
         return replace(installed_watch(self._context.config), broken_hooks=tuple(hook_problems(self._context)))
 
 
-def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def doctor(ctx: typer.Context) -> None:
     """Check the set-up, and print the fix of each problem.
 
     Credentials, clock, APIs, permissions, TPU and side quotas, SSH key, OS Login, buckets, store,
@@ -85,7 +84,7 @@ def doctor(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
     """
     with open_context(ctx) as context:
         try:
-            _ = context.config.require_project()
+            context.config.require_project()
         except BadConfigError as error:
             shared = invocation(ctx)
             findings = _without_project(context, error)

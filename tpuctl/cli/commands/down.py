@@ -10,7 +10,7 @@ from tpuctl.cli.completion import slice_names
 from tpuctl.cli.confirm import confirm, confirm_all_users
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Json, Quiet, Timeout, Yes
+from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Timeout, Yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,6 @@ def down(
     dry_run: DryRun = False,
     force: Force = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Delete slices, and wait until nothing is left in the cloud.
 

@@ -13,7 +13,7 @@ from tpuctl.cli.arguments import split_words
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import AllWorkers, Json, OnSlice, Timeout, Workers
+from tpuctl.cli.options import AllWorkers, OnSlice, Timeout, Workers
 from tpuctl.cli.workers import choose, raise_for_failed
 from tpuctl.errors import PartialError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
@@ -51,7 +51,6 @@ def exec_(
             "--no-stdin", "-n", help="Do not read standard input, for example in a loop that reads it."
         ),
     ] = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Run one command on the workers of a slice.
 

@@ -9,7 +9,7 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import Json, Quiet, Timeout
+from tpuctl.cli.options import Timeout
 
 if TYPE_CHECKING:
     from tpuctl.preflight.fits import Cost, Fit
@@ -56,8 +56,6 @@ def fits(
         Path | None, typer.Option("--new", metavar="FILE", help="Write a file to start from, and end.")
     ] = None,
     timeout: Timeout = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Compile a training step for slices, and say which it fits.
 

@@ -12,7 +12,7 @@ import typer
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import DryRun, Json
+from tpuctl.cli.options import DryRun
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.input_files import TEXT_LIMIT, read_file
 from tpuctl.lib.text import counted
@@ -40,13 +40,8 @@ AtEnd = Annotated[
 Ends = Annotated[str | None, typer.Option("--ends", metavar="DATE", help="Last day of the grant, YYYY-MM-DD.")]
 
 
-@app.callback()
-def grant() -> None:
-    """Record what you may use without --pay."""
-
-
-@app.command("show")
-def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+@app.command("show", json=True)
+def show(ctx: typer.Context) -> None:
     """List the grants."""
     from tpuctl.lib.codec import to_data
     from tpuctl.money.coverage import list_grants
@@ -56,14 +51,13 @@ def show(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts
         context.console.table(rows, COLUMNS, empty="no grants: creates need --pay")
 
 
-@app.command("import")
+@app.command("import", json=True)
 def import_(
     ctx: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The letter as text; - reads stdin.")],
     ends: Ends = None,
     at_end: AtEnd = "keep",
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Add the grants of a TPU Research Cloud letter.
 

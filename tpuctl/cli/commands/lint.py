@@ -10,7 +10,6 @@ import typer
 
 from tpuctl.cli.console import Console
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import Json
 
 if TYPE_CHECKING:
     from tpuctl.lint.lint import Report
@@ -71,7 +70,6 @@ def lint(
         str | None,
         typer.Option(metavar="CODE", help="Print what rules are about, and end.", rich_help_panel=OUTPUT),
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Find what a program does that TPUs punish.
 

@@ -13,7 +13,7 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import follow as follow_to_end
 from tpuctl.cli.following import goes_on
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import Json, RunId, Workers
+from tpuctl.cli.options import RunId, Workers
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_instant, render_moment
@@ -40,7 +40,6 @@ def logs(
     timestamps: Annotated[
         bool, typer.Option("--timestamps", "-t", help="The time (UTC) before each line.")
     ] = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Print the output of a run.
 

@@ -8,7 +8,6 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json
 from tpuctl.cli.slice_status import fleet_cells
 
 FLEET = (
@@ -31,7 +30,6 @@ MADE_UP = Column("made_up", "DATA", whole=True)
 def ls(
     ctx: typer.Context,
     mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List the slices and all other TPUs of the project.
 

@@ -12,7 +12,7 @@ from tpuctl.cli.app import ShowGroup, new_group
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, Overwrite
+from tpuctl.cli.options import Overwrite
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
 
@@ -48,17 +48,11 @@ DIFFERENCES = (
 )
 
 
-@app.callback()
-def manifest() -> None:
-    """Show, compare and verify the records of what ran."""
-
-
-@app.command("show")
+@app.command("show", json=True)
 def show(
     ctx: typer.Context,
     source: Source = "last",
     attempt: Annotated[int | None, typer.Option(metavar="N", help="With this attempt alone.")] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show what ran, where, with which versions, and how it ended.
 
@@ -85,12 +79,11 @@ def show(
         context.console.line(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True).rstrip())
 
 
-@app.command("diff")
+@app.command("diff", json=True)
 def diff(
     ctx: typer.Context,
     left: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a file.", autocompletion=run_ids)],
     right: Annotated[str, typer.Argument(metavar="OTHER", help="Another.", autocompletion=run_ids)],
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show in what two runs differ, by section.
 
@@ -117,8 +110,8 @@ def diff(
         context.console.table(shown, columns, empty=f"{titles[0]} and {titles[1]} ran the same")
 
 
-@app.command("verify")
-def verify(ctx: typer.Context, source: Source = "last", json: Json = False) -> None:  # noqa: ARG001
+@app.command("verify", json=True)
+def verify(ctx: typer.Context, source: Source = "last") -> None:
     """Check that a manifest is as it was written.
 
     Compares the digest of each part, and reads the code and the environment that it names, which must be in the

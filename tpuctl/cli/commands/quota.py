@@ -8,7 +8,6 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import Json, Quiet
 from tpuctl.cli.wrapping import wrap
 
 if TYPE_CHECKING:
@@ -65,8 +64,6 @@ def quota(
         list[str] | None,
         typer.Option("--zone", metavar="ZONE", help="Also this zone; repeatable."),
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show quotas, who uses them, grants, and the cost per hour.
 
@@ -85,7 +82,7 @@ def quota(
 
     with open_context(ctx) as context:
         zones = [check_zone_name(name) for name in zone or context.config.zone]
-        _ = context.credentials
+        context.require_credentials()
         report = quota_report(context, load_accelerators(), zones)
         rates, unread = copy_rates(context, DiskRules(load_disk_rules()))
         report = replace(report, unread=(*report.unread, *unread))

@@ -10,7 +10,7 @@ from tpuctl.cli.confirm import confirm, confirm_all_users
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Json, Quiet, Yes
+from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Yes
 from tpuctl.errors import PartialError, TpuctlError
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ def reap(
     dry_run: DryRun = False,
     force: Force = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Delete TPUs of yours that no slice uses any more.
 

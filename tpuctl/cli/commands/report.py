@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, Overwrite
+from tpuctl.cli.options import Overwrite
 
 OURS = b'<meta name="generator" content="tpuctl '
 
@@ -28,7 +28,6 @@ def report(
         typer.Option("--output", "-o", "--to", metavar="FILE", help="Where to; RUN.html here if left out."),
     ] = None,
     overwrite: Overwrite = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Write a page about a run: what happened, what it cost.
 

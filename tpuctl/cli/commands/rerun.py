@@ -12,7 +12,7 @@ from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import follow_or_leave
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
+from tpuctl.cli.options import DryRun, Timeout
 from tpuctl.errors import DeniedError, UsageError
 
 if TYPE_CHECKING:
@@ -60,8 +60,6 @@ def rerun(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Do a run again, with the same code, command and environment.
 
@@ -97,7 +95,7 @@ def rerun(
         if dry_run:
             return
         if found.submission.wanted is not None:
-            _ = context.credentials
+            context.require_credentials()
         made = submit_run(context, found.submission, run_id, named=name is not None)
         context.console.say(f"run {made.id} on {made.slice_name}, a rerun of {manifest['run']['id']}")
         try:

@@ -14,7 +14,7 @@ from tpuctl.cli.arguments import split_words
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import follow_or_leave
 from tpuctl.cli.invocation import Invocation, invocation
-from tpuctl.cli.options import AllWorkers, DryRun, Json, Quiet, Timeout, Workers
+from tpuctl.cli.options import AllWorkers, DryRun, Timeout, Workers
 from tpuctl.cli.request_options import with_requests
 from tpuctl.errors import DeniedError, UsageError
 from tpuctl.model.run_spec import PLACE, PolicyRequest, RunRequest
@@ -62,8 +62,6 @@ def run(
     slice_request: SliceRequest = SliceRequest(),
     timeout: Timeout = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Run a script, module or command on every worker.
 
@@ -106,7 +104,7 @@ def run(
             target = resolve_wanted(context, config, own, own_slice_name(context, own, request.on), here)
         submission = prepare_run(context, config, request, code, here, target, keep_slice=keep)
         if submission.wanted is not None:
-            _ = context.credentials
+            context.require_credentials()
         if dry_run and submission.wanted is not None:
             print_preview(context, submission.wanted, preview_slice(context, submission.wanted))
             return

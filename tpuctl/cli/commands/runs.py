@@ -13,7 +13,7 @@ import typer
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json
+from tpuctl.cli.invocation import invocation
 from tpuctl.cli.run_status import cost_text, show_run
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
@@ -48,7 +48,6 @@ def runs(
         typer.Option(metavar="KEY[=VALUE]", help="Only runs with this tag; repeatable."),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, all columns.")] = False,
-    json: Json = False,
 ) -> None:
     """List runs, newest first, with what they came to.
 
@@ -59,7 +58,7 @@ def runs(
     from tpuctl.state.repository import get_run
     from tpuctl.views.slices import run_rows
 
-    if as_csv and json:
+    if as_csv and invocation(ctx).json:
         raise UsageError("--csv and --json exclude each other", hint="keep one of them")
     with open_context(ctx) as context:
         if run_id is not None:

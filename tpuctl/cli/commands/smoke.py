@@ -10,7 +10,7 @@ import typer
 from tpuctl.cli.context import open_context
 from tpuctl.cli.following import goes_on
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import DryRun, Json, Quiet
+from tpuctl.cli.options import DryRun
 from tpuctl.model.timeouts import SMOKE_S
 
 
@@ -26,8 +26,6 @@ def smoke(
         float, typer.Option("--limit", metavar="SECONDS", min=1, help="Stop what takes longer.")
     ] = SMOKE_S,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Test every chip of a slice.
 

@@ -40,7 +40,7 @@ def ssh_config(
         else:
             records = [record for record in list_slices(context) if record.state in HOSTS_ANSWER]
         if records:
-            context.key_pair  # noqa: B018 - made, if this is the first command that needs it
+            context.make_key_pair()
         for record in records:
             targets = host_targets(context, record)
             if write:

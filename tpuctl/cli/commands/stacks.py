@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, RunId, Workers
+from tpuctl.cli.options import RunId, Workers
 from tpuctl.errors import PartialError, UsageError
 
 
@@ -13,7 +13,6 @@ def stacks(
     ctx: typer.Context,
     run_id: RunId = "last",
     worker: Workers = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show what the processes of a run are doing.
 

@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import Json, SliceOrRun
+from tpuctl.cli.options import SliceOrRun
 from tpuctl.cli.run_status import show_run
 from tpuctl.cli.slice_status import status_lines
 from tpuctl.errors import NotFoundError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
 
 
-def status(ctx: typer.Context, name: SliceOrRun = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def status(ctx: typer.Context, name: SliceOrRun = None) -> None:
     """Show one slice or run in full.
 
     Of a run, and of `last`, the newest one: its state with the reason, the attempts, how each worker is, the

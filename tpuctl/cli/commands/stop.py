@@ -10,7 +10,7 @@ from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import print_run
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import DryRun, Json, Quiet, RunId, Timeout, Yes
+from tpuctl.cli.options import DryRun, RunId, Timeout, Yes
 from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ def stop(
     timeout: Timeout = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Stop a run.
 

@@ -10,7 +10,7 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import DryRun, Json, Yes
+from tpuctl.cli.options import DryRun, Yes
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -29,12 +29,7 @@ COLUMNS = (
 )
 
 
-@app.callback()
-def store() -> None:
-    """Clean up the store, and manage its machines."""
-
-
-@app.command("prune")
+@app.command("prune", json=True)
 def prune(
     ctx: typer.Context,
     older_than: Annotated[
@@ -53,7 +48,6 @@ def prune(
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Remove content and records that nothing refers to any more.
 
@@ -165,7 +159,7 @@ MACHINES = (
 )
 
 
-@app.command("machines")
+@app.command("machines", json=True)
 def machines(
     ctx: typer.Context,
     remove: Annotated[
@@ -174,7 +168,6 @@ def machines(
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List the machines whose keys hosts accept, or shut one out.
 

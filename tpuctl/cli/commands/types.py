@@ -9,7 +9,6 @@ import typer
 
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import Json
 
 COLUMNS = (
     Column("name", "TYPE"),
@@ -38,7 +37,6 @@ def types(
         ),
     ] = None,
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Only types offered in this zone.")] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List accelerator types: chips, hosts, zones, prices.
 

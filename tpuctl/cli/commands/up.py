@@ -10,7 +10,7 @@ import typer
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
+from tpuctl.cli.options import DryRun, Timeout
 from tpuctl.cli.request_options import with_requests
 from tpuctl.errors import UsageError
 from tpuctl.model.slice_spec import SliceRequest
@@ -32,8 +32,6 @@ def up(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Request it and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Bring a slice up and wait until every host answers.
 
@@ -50,7 +48,7 @@ def up(
         since = context.store.now()
         request = request.of(accelerator)
         wanted = resolve_wanted(context, context.config, request, name, Path.cwd())
-        _ = context.credentials
+        context.require_credentials()
         if dry_run:
             print_preview(context, wanted, preview_slice(context, wanted))
             return

@@ -9,10 +9,10 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, SliceOrRun
+from tpuctl.cli.options import SliceOrRun
 
 
-def why(ctx: typer.Context, name: SliceOrRun = None, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def why(ctx: typer.Context, name: SliceOrRun = None) -> None:
     """Show the decisions about a slice or run, and their reasons.
 
     The oldest comes first. With them come holds of the slice's disks for a copy. `tpuctl why fleet` shows

@@ -20,11 +20,6 @@ __all__ = ["app"]
 app = new_group("Develop on a disk, clone it, train on all hosts.")
 
 
-@app.callback()
-def disk() -> None:
-    """Develop on a disk, clone it, train on all hosts."""
-
-
 for _verb in (
     create,
     ls,
@@ -41,4 +36,4 @@ for _verb in (
     gc,
     rm,
 ):
-    app.command(_verb.__name__)(_verb)
+    app.command(_verb.__name__, json=True, quiet=_verb.__name__ not in {"ls", "show", "resize"})(_verb)

@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.commands.disk.shared import Allow, DiskName, Path, To, rules_of
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet
+from tpuctl.cli.options import DryRun
 
 
 def attach(
@@ -20,8 +20,6 @@ def attach(
     no_mount: Annotated[bool, typer.Option("--no-mount", help="Attach it and do not mount it.")] = False,
     allow: Allow = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Attach a disk to a slice and mount it on its hosts.
 
@@ -47,8 +45,6 @@ def detach(
         typer.Option("--force", help="Also from a host that does not answer: what it has not written is lost."),
     ] = False,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Unmount a disk on the hosts of a slice and detach it.
 

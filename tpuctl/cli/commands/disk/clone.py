@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.commands.disk.shared import Allow, DiskName, For, Path, To, Unmount, rules_of
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet, Timeout
+from tpuctl.cli.options import DryRun, Timeout
 
 if TYPE_CHECKING:
     from tpuctl.cli.console import Console
@@ -58,8 +58,6 @@ def clone(
     allow: Allow = None,
     timeout: Timeout = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Clone a disk, and mount the clone read-only on a whole slice.
 

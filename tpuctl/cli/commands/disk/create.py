@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.commands.disk.shared import Allow, DiskName, For, rules_of
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet
+from tpuctl.cli.options import DryRun
 
 
 def create(
@@ -25,8 +25,6 @@ def create(
     ] = None,
     allow: Allow = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Create an empty disk. The first mount formats it."""
     from tpuctl.disks.clone import create_master

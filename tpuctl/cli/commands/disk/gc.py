@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet, Yes
+from tpuctl.cli.options import DryRun, Yes
 
 
 def gc(
@@ -18,8 +18,6 @@ def gc(
     ] = 2,
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Delete old clones that no host uses, and their snapshots.
 

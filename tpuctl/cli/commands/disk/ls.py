@@ -9,7 +9,6 @@ import typer
 from tpuctl.cli.commands.disk.shared import DiskName
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +27,6 @@ COLUMNS = (
 def ls(
     ctx: typer.Context,
     tree: Annotated[bool, typer.Option("--tree", help="Show clones below their masters.")] = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List the disks and snapshots of this fleet."""
     from tpuctl.disks.listing import list_rows
@@ -50,7 +48,7 @@ def ls(
         context.console.table(shown, COLUMNS, empty="no disks: tpuctl disk create NAME --zone ZONE")
 
 
-def show(ctx: typer.Context, name: DiskName, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def show(ctx: typer.Context, name: DiskName) -> None:
     """Show one disk with its clones and snapshots."""
     from tpuctl.disks.listing import describe
 

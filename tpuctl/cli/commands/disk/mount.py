@@ -6,7 +6,6 @@ import typer
 
 from tpuctl.cli.commands.disk.shared import DiskName, Path, To
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, Quiet
 
 
 def mount(
@@ -14,8 +13,6 @@ def mount(
     name: DiskName,
     to: To = None,
     path: Path = "",
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Mount an attached disk on every host of its slice."""
     from tpuctl.disks.use import mount_disk
@@ -29,8 +26,6 @@ def umount(
     ctx: typer.Context,
     name: DiskName,
     to: To = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Unmount a disk on every host of its slice; it stays attached."""
     from tpuctl.disks.use import leave_disk

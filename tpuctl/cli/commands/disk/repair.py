@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.commands.disk.shared import Allow, DiskName, rules_of
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet
+from tpuctl.cli.options import DryRun
 
 
 def repair(
@@ -20,8 +20,6 @@ def repair(
     ] = None,
     allow: Allow = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Repair a clone that was made while programs wrote.
 

@@ -9,7 +9,7 @@ import typer
 from tpuctl.cli.commands.disk.shared import DiskName
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Yes
+from tpuctl.cli.options import DryRun, Yes
 
 
 def resize(
@@ -18,7 +18,6 @@ def resize(
     size: Annotated[int, typer.Option("--size", metavar="GIB", min=1, help="The new size.")],
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Make a disk larger; it never becomes smaller again.
 

@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet, Yes
+from tpuctl.cli.options import DryRun, Yes
 
 
 def rm(
@@ -16,8 +16,6 @@ def rm(
     names: Annotated[list[str], typer.Argument(metavar="DISK...", help="Names of the disks.")],
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Delete disks, with all that is on them.
 

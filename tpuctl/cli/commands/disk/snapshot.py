@@ -6,7 +6,7 @@ import typer
 
 from tpuctl.cli.commands.disk.shared import DiskName, Unmount, rules_of
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import Json, Quiet, Timeout
+from tpuctl.cli.options import Timeout
 
 
 def snapshot(
@@ -14,8 +14,6 @@ def snapshot(
     name: DiskName,
     unmount: Unmount = False,
     timeout: Timeout = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Make a snapshot of a disk as it is now."""
     from tpuctl.disks.clone import clone as make_clone

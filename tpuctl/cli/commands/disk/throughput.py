@@ -9,7 +9,7 @@ import typer
 from tpuctl.cli.commands.disk.shared import DiskName, rules_of
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet, Yes
+from tpuctl.cli.options import DryRun, Yes
 
 
 def throughput(
@@ -18,8 +18,6 @@ def throughput(
     mib_s: Annotated[int, typer.Argument(metavar="MIBS", min=1, help="The new throughput, in MiB/s.")],
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Change the throughput of a hyperdisk-ml.
 

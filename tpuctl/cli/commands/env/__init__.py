@@ -13,7 +13,6 @@ from tpuctl.cli.completion import slice_names
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import Json
 from tpuctl.envs.load import environment_folder
 from tpuctl.errors import TpuctlError, UsageError
 
@@ -29,23 +28,12 @@ LISTED = (
 )
 
 
-@app.callback()
-def env() -> None:
-    """Pin the packages of runs, the same on every host."""
+for _verb in (new, lock, derive, capture, plan, apply, verify, gc):
+    app.command(_verb.__name__, json=_verb in {plan, apply, verify})(_verb)
 
 
-app.command("new")(new)
-app.command("lock")(lock)
-app.command("derive")(derive)
-app.command("capture")(capture)
-app.command("plan")(plan)
-app.command("apply")(apply)
-app.command("verify")(verify)
-app.command("gc")(gc)
-
-
-@app.command("ls")
-def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+@app.command("ls", json=True)
+def ls(ctx: typer.Context) -> None:
     """List environments: those of the project and the presets."""
     from tpuctl.envs.load import environment_names, read_environment
 
@@ -78,7 +66,7 @@ def _row(found: Any) -> dict[str, Any]:
     }
 
 
-@app.command("diff")
+@app.command("diff", json=True)
 def diff(
     ctx: typer.Context,
     names: Annotated[
@@ -93,7 +81,6 @@ def diff(
             autocompletion=slice_names,
         ),
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show how two environments differ.
 

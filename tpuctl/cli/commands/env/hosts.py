@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import DryRun, Json, OnSlice, Timeout
+from tpuctl.cli.options import DryRun, OnSlice, Timeout
 
 if TYPE_CHECKING:
     from tpuctl.envs.load import Environment
@@ -38,7 +38,6 @@ def apply(
     name: Name,
     on: OnSlice = None,
     timeout: Timeout = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Install an environment on all hosts of a slice, and verify it.
 
@@ -61,7 +60,7 @@ def apply(
             context.console.data([dict(row) for row in applied.rows])
 
 
-def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
+def plan(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
     """Show what `apply` would do on each host, and why."""
     from tpuctl.envs.install import plan_environment
     from tpuctl.envs.wheelhouse import check_flags_of
@@ -77,7 +76,7 @@ def plan(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False)
         context.console.table(rows, columns)
 
 
-def verify(ctx: typer.Context, name: Name, on: OnSlice = None, json: Json = False) -> None:  # noqa: ARG001
+def verify(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
     """Show how hosts differ from the environment.
 
     Also compares the hosts with each other, with one request per host. Each difference comes with the command

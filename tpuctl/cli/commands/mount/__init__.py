@@ -12,10 +12,5 @@ __all__ = ["app"]
 app = new_group("Mount buckets as folders on every worker.")
 
 
-@app.callback()
-def mount() -> None:
-    """Mount buckets as folders on every worker."""
-
-
 for _verb in (add, ls, show, check, bench, cost, rm):
-    app.command(_verb.__name__)(_verb)
+    app.command(_verb.__name__, json=True, quiet=_verb in {add, bench, rm})(_verb)

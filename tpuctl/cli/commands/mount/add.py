@@ -8,7 +8,7 @@ import typer
 
 from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.context import open_context
-from tpuctl.cli.options import DryRun, Json, Quiet
+from tpuctl.cli.options import DryRun
 from tpuctl.cli.request_options import with_requests
 from tpuctl.mounts.spec import MountOptions, parse_options
 
@@ -34,8 +34,6 @@ def add(
         typer.Option("--flat", help="With --create: without the hierarchical namespace of profile checkpoint."),
     ] = False,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Mount a bucket on every host, or mount it otherwise.
 
@@ -72,8 +70,6 @@ def rm(
     path: At,
     on: On = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Unmount a bucket on every host of its slice; its files stay."""
     from tpuctl.mounts.use import remove_mount

@@ -10,7 +10,6 @@ from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import Json, Quiet
 
 MEASURED = (
     Column("worker", "WORKER", right=True),
@@ -37,8 +36,6 @@ def bench(
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="For writing, and for reading.")
     ] = 600.0,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Measure how fast all hosts write and read at once.
 
@@ -99,7 +96,6 @@ def cost(
     place: Annotated[
         str, typer.Option("--place", metavar="KIND", help="region, dual-region or multi-region.")
     ] = "region",
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Estimate what the operations of a mount cost at most.
 

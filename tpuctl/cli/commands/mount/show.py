@@ -10,7 +10,6 @@ import typer
 from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import Json
 
 LISTED = (
     Column("slice", "SLICE"),
@@ -29,7 +28,7 @@ CHECKED = (
 )
 
 
-def ls(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+def ls(ctx: typer.Context) -> None:
     """List the mounts of all slices.
 
     STATE is what the store tells of it; `tpuctl mount check` asks the hosts.
@@ -60,7 +59,6 @@ def show(
     ctx: typer.Context,
     path: At,
     on: On = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Show how a mount is configured, and what other hosts see when."""
     from tpuctl.mounts.use import show_mount
@@ -89,7 +87,6 @@ def check(
             help="Mount again what is not well, and replace keepers of another tpuctl; open files stay open.",
         ),
     ] = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Ask every host how its mounts are."""
     from tpuctl.errors import PartialError

@@ -8,7 +8,6 @@ import typer
 
 from tpuctl.cli.commands.sim.lifecycle import Node, NodeZone, OnlyWorkers, app, console_of
 from tpuctl.cli.console import Column
-from tpuctl.cli.options import Json
 from tpuctl.cli.running_sim import running_sim
 from tpuctl.errors import UsageError
 
@@ -35,13 +34,12 @@ def set_fields(
         console_of(ctx).say(f"set {each}")
 
 
-@app.command("capacity")
+@app.command("capacity", json=True)
 def capacity(
     ctx: typer.Context,
     limits: Annotated[
         list[str] | None, typer.Argument(metavar="[ZONE=CHIPS]...", help="Chips that there are, or `plenty`.")
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Limit the capacity of a zone; without arguments, list limits.
 
@@ -57,14 +55,13 @@ def capacity(
     console_of(ctx).table(rows, columns, empty="plenty everywhere")
 
 
-@app.command("reservation")
+@app.command("reservation", json=True)
 def reservation(
     ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Its name.")] = None,
     zone: Annotated[str, typer.Option(metavar="ZONE", help="Where its chips are.")] = "",
     generation: Annotated[str, typer.Option(metavar="GENERATION", help="Of which kind, such as v4.")] = "",
     chips: Annotated[int, typer.Option(metavar="N", help="How many; 0 removes it.")] = 0,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Set a reservation; without arguments, list them.
 
@@ -100,13 +97,12 @@ def crash(
         console_of(ctx).say(f"crashed hosts of {name}")
 
 
-@app.command("delay")
+@app.command("delay", json=True)
 def delay(
     ctx: typer.Context,
     delays: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=SECONDS]...", help="Which step takes how long.")
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Set delays; without arguments, list them.
 

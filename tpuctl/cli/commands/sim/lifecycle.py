@@ -12,7 +12,6 @@ import typer
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import Json
 from tpuctl.cli.running_sim import facts_of, running_sim, show_facts, sim_state_dir
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import parse_number
@@ -29,20 +28,12 @@ OnlyWorkers = Annotated[
 app = new_group("Start and control the simulated cloud.")
 
 
-@app.callback()
-def sim() -> None:
-    """Start and control the simulated cloud.
-
-    Its hosts are processes of yours on this machine, isolated ones too: it is no security boundary.
-    """
-
-
 def console_of(ctx: typer.Context) -> Console:
     shared = invocation(ctx)
     return Console(json_mode=shared.json, quiet=shared.quiet, label="sim")
 
 
-@app.command("up")
+@app.command("up", json=True)
 def up(
     ctx: typer.Context,
     foreground: Annotated[
@@ -73,7 +64,6 @@ def up(
         Path | None,
         typer.Option(metavar="FILE", help="Accelerator types and zones, in the form of tpuctl's own table."),
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Start the simulator, unless it runs already.
 
@@ -132,8 +122,8 @@ def down(ctx: typer.Context) -> None:
     console_of(ctx).say("stopped" if was_running else "was not running")
 
 
-@app.command("status")
-def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+@app.command("status", json=True)
+def status(ctx: typer.Context) -> None:
     """Show the addresses of the simulator and what is in it."""
     from tpuctl.sim.server import control
 
@@ -151,14 +141,13 @@ def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - ac
     console.table(nodes, (Column("name", "NODE"), Column("state", "STATE")), empty="no nodes")
 
 
-@app.command("env")
+@app.command("env", json=True)
 def env(
     ctx: typer.Context,
     https: Annotated[
         bool,
         typer.Option("--https", help="For programs that know no address but Google's own: a proxy for those."),
     ] = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Print variables for gcloud and other clients.
 
@@ -213,7 +202,7 @@ def reboot(
         console_of(ctx).say(f"rebooting {name}")
 
 
-@app.command("fault")
+@app.command("fault", json=True)
 def fault(
     ctx: typer.Context,
     preset: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="One of those above.")] = None,
@@ -223,7 +212,6 @@ def fault(
     clear: Annotated[
         bool, typer.Option("--clear", help="Remove the faults that have not occurred yet.")
     ] = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Add a fault; without arguments, list those that are set.
 
@@ -291,11 +279,10 @@ def _parse_field(word: str) -> tuple[str, Any]:
         return name, value
 
 
-@app.command("quota")
+@app.command("quota", json=True)
 def quota(
     ctx: typer.Context,
     limits: Annotated[list[str] | None, typer.Argument(metavar="[KEY=N]...", help="What to limit.")] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Set quotas; without arguments, list those that are set.
 

@@ -16,7 +16,6 @@ from tpuctl.cli.commands.watch.install import install, say_what_is_installed, un
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.hooks import hook_problems
-from tpuctl.cli.options import Json, Quiet
 from tpuctl.errors import PartialError, TpuctlError
 from tpuctl.lib.text import counted
 
@@ -40,17 +39,11 @@ WATCHDOGS = (
 )
 
 
-@app.callback()
-def watch() -> None:
-    """Let a watchdog restore slices and runs, and look after it."""
+for _verb in (install, uninstall, hooks):
+    app.command(_verb.__name__, json=True)(_verb)
 
 
-app.command("install")(install)
-app.command("uninstall")(uninstall)
-app.command("hooks")(hooks)
-
-
-@app.command("once")
+@app.command("once", json=True, quiet=True)
 def once(
     ctx: typer.Context,
     every: Annotated[
@@ -60,8 +53,6 @@ def once(
     ping: Annotated[
         str | None, typer.Option(metavar="URL", help="Call this after a good pass, as a dead man's switch.")
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
-    quiet: Quiet = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Check every slice and run once, and do what is due.
 
@@ -220,8 +211,8 @@ def _trouble_line(trouble: Trouble) -> str:
     return f"{subject} {verb}{trouble.result}: {trouble.why}"
 
 
-@app.command("status")
-def status(ctx: typer.Context, json: Json = False) -> None:  # noqa: ARG001 - acts through its callback
+@app.command("status", json=True)
+def status(ctx: typer.Context) -> None:
     """Show which machines make passes, and what needs a person.
 
     Ends with 1 when no pass came within three intervals.

@@ -11,7 +11,6 @@ import typer
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.hooks import load_user_hooks
-from tpuctl.cli.options import Json
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ def hooks(
         str | None,
         typer.Option("--test", metavar="NAME", help="Send this hook an event of the kind test, now."),
     ] = None,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """List the hooks of your configuration file, or try one."""
     from tpuctl.notify.deliver import hook_cursor, sample_event

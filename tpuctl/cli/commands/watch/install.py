@@ -12,7 +12,7 @@ import typer
 from tpuctl.cli.commands.watch.remote import install_on, uninstall_on
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.options import DryRun, Json, Yes
+from tpuctl.cli.options import DryRun, Yes
 from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def install(
     on: On = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Install the watchdog: cron starts a pass once a minute.
 
@@ -76,7 +75,6 @@ def uninstall(
     ctx: typer.Context,
     on: On = None,
     dry_run: DryRun = False,
-    json: Json = False,  # noqa: ARG001 - acts through its callback
 ) -> None:
     """Remove what `watch install` wrote, and nothing else.
 
