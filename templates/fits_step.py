@@ -36,10 +36,7 @@ def train_step(params, batch):
 def step():
     """(the step, its arguments, their shardings by the axes of --mesh).
 
-    Arguments of a Flax NNX model:  jax.eval_shape(lambda: nnx.split(Model(rngs=nnx.Rngs(0)))[1])
-    of an Optax optimizer:          jax.eval_shape(optimizer.init, params)
-    of a train state as MaxText's:  jax.eval_shape(init_state, jax.random.key(0)), and the shardings that its
-                                    logical axis rules give (nn.get_partition_spec of the abstract state)
+    `tpuctl fits --new FILE --library optax`, `nnx` or `maxtext` shows the same with their states.
     """
     params = jax.eval_shape(init, jax.random.key(0))
     batch = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.bfloat16)

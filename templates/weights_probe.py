@@ -1,13 +1,13 @@
-"""Statistics of each leaf of a model's parameters; `tpuctl check weights` runs it in the pinned environment.
+"""Reads the parameters of a model for `tpuctl check weights`, in the pinned environment.
 
     python weights_probe.py REQUEST RESULT
 
 REQUEST names a function that makes parameters, or a checkpoint: safetensors, PyTorch or Orbax, each read by
-its own library. RESULT is JSON with a row for each leaf.
+its own library. RESULT is JSON: a row for each leaf, and what is wrong. `tpuctl_weights`, which lies beside
+this file, is `weights.py` of the agent, under a name that no user's module has.
 """
 
 import ctypes
-import hashlib
 import importlib.util
 import json
 import os
@@ -16,9 +16,7 @@ import sys
 import traceback
 from pathlib import Path
 
-SLICES = 512
-"""A leaf of three dimensions or more is a stack of layers if its first has at most so many."""
-CHUNK = 1 << 22
+import tpuctl_weights as weights
 
 
 class Told(Exception):
@@ -32,9 +30,10 @@ def main(request_path, result_path):
     sys.stdout = sys.stderr
     result = {"rows": []}
     try:
-        for name, leaf in leaves(request):
-            result["rows"].append({"name": name, **measure(leaf)})
-        result["done"] = True
+        result["rows"], _ = weights.measure_all(leaves(request))
+        # Who names a function says that these are fresh; a checkpoint says it itself.
+        fresh = True if request["function"] else None
+        result["findings"] = weights.judge(result["rows"], fresh, request["init"])
     except Told as error:
         result["error"] = str(error)
     except ImportError as error:
@@ -83,28 +82,7 @@ def made_by(path, name):
     elif "flax.nnx" in sys.modules and not isinstance(found, dict):
         nnx = sys.modules["flax.nnx"]
         found = nnx.to_pure_dict(nnx.state(found)) if isinstance(found, nnx.Module) else found
-    return flattened(found, "")
-
-
-def flattened(tree, prefix):
-    """Leaves by their path; dicts, lists and tuples are branches, and whatever JAX knows as a tree."""
-    if isinstance(tree, dict):
-        items = tree.items()
-    elif isinstance(tree, (list, tuple)):
-        items = enumerate(tree)
-    elif hasattr(tree, "shape"):
-        yield prefix, tree
-        return
-    elif "jax" in sys.modules:
-        jax = sys.modules["jax"]
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-            if hasattr(leaf, "shape"):
-                yield f"{prefix}{jax.tree_util.keystr(path)}", leaf
-        return
-    else:
-        return
-    for key, value in items:
-        yield from flattened(value, f"{prefix}/{key}".lstrip("/"))
+    return weights.flattened(found)
 
 
 def safetensors_of(path):
@@ -123,7 +101,7 @@ def torch_of(path):
         found = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise Told(f"{path.name} is no checkpoint that torch.load reads with weights_only: {error}") from error
-    yield from flattened(found, "")
+    yield from weights.flattened(found)
 
 
 def orbax_of(path):
@@ -140,62 +118,7 @@ def orbax_of(path):
     import jax
 
     arguments = jax.tree.map(lambda _: orbax.RestoreArgs(restore_type=numpy.ndarray), tree)
-    yield from flattened(reader.restore(str(kept.resolve()), restore_args=arguments), "")
-
-
-def measure(leaf):
-    import numpy
-
-    array = plain(leaf)
-    row = {
-        "shape": list(array.shape),
-        "dtype": str(leaf.dtype).removeprefix("torch."),
-        **statistics(numpy, array),
-    }
-    if array.ndim >= 3 and 1 < array.shape[0] <= SLICES:
-        row["slices"] = [statistics(numpy, part) for part in array]
-    return row
-
-
-def plain(leaf):
-    """As NumPy's array; PyTorch's bfloat16 has none, and goes through float32."""
-    import numpy
-
-    if type(leaf).__module__.partition(".")[0] == "torch":
-        leaf = leaf.detach()
-        return (leaf.float() if str(leaf.dtype) == "torch.bfloat16" else leaf).numpy()
-    if "jax" in sys.modules:
-        jax = sys.modules["jax"]
-        if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-    return numpy.asarray(leaf)
-
-
-def statistics(numpy, array):
-    """In float64, by pieces; of whole numbers only the digest."""
-    flat = numpy.ascontiguousarray(array).reshape(-1)
-    found = {"size": int(flat.size), "digest": hashlib.sha256(flat.tobytes()).hexdigest()[:32]}
-    number = flat.dtype.kind == "f" or "float" in str(flat.dtype)
-    if not number or not flat.size:
-        return found
-    nan = infinite = zeros = count = 0
-    total = squares = 0.0
-    least, most = float("inf"), float("-inf")
-    for at in range(0, flat.size, CHUNK):
-        part = flat[at : at + CHUNK].astype(numpy.float64)
-        finite = part[numpy.isfinite(part)]
-        nan += int(numpy.isnan(part).sum())
-        infinite += int(numpy.isinf(part).sum())
-        zeros += int((part == 0).sum())
-        count += finite.size
-        total += float(finite.sum())
-        squares += float((finite**2).sum())
-        if finite.size:
-            least, most = min(least, float(finite.min())), max(most, float(finite.max()))
-    mean = total / count if count else 0.0
-    std = max(0.0, squares / count - mean**2) ** 0.5 if count else 0.0
-    equal = bool(count) and least == most
-    return {**found, "nan": nan, "inf": infinite, "zeros": zeros, "mean": mean, "std": std, "equal": equal}
+    yield from weights.flattened(reader.restore(str(kept.resolve()), restore_args=arguments))
 
 
 def end_with_parent():

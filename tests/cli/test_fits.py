@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.jax_python import jax_python
 from tests.support.session import ROOT, Session
+from tpuctl.cli.commands.fits import LIBRARIES
 
 pytestmark = [pytest.mark.slow]
 HERE = ("--python", sys.executable)
@@ -30,12 +31,20 @@ def test_a_file_to_start_from_is_written_once(typed):
     assert "the file exists" in again.stderr
 
 
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_one_for_a_library_is_too(typed, name):
+    typed.type("fits", "--new", f"{name}.py", "--library", name)
+    assert (typed.work / f"{name}.py").read_bytes() == (ROOT / "templates" / f"fits_{name}.py").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ((), "name the function and the types"),
         (("step.py",), "name the function and the types"),
         (("nowhere.py", "--for", "v6e-8"), "there is no such file"),
+        (("--new", "other.py", "--library", "haiku"), "there is no file for it"),
+        (("own.py", "--for", "v6e-8", "--library", "nnx"), "--library goes with --new"),
         (("own.py:st ep", "--for", "v6e-8"), "no name of a function"),
         (("own.py", "--for", "v9-8"), "no accelerator type"),
         (("own.py", "--for", "v2-8"), "nothing can be compiled for v2"),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jax_python import tpu_jax
+from tests.support.jax_python import flax_packages, tpu_jax
 from tests.support.session import ROOT
 from tests.support.soak import soak
+from tpuctl.cli.commands.fits import LIBRARIES
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.preflight.fits import Fit, Step, compile_for
 from tpuctl.preflight.local_env import Interpreter
@@ -102,7 +103,17 @@ def test_state_that_is_not_donated_is_a_warning(interpreter):
     assert any("nothing is donated" in warning for warning in found.warnings)
 
 
-@pytest.mark.soak
-def test_the_file_that_is_written_to_start_from_fits(interpreter):
-    found = fit(interpreter, "step", "v6e-8", file=ROOT / "templates" / "fits_step.py")
+WHOLE = {"step": 272_629_760, "optax": 809_549_828, "nnx": 6_447_628_296, "maxtext": 12_889_096_200}
+"""Bytes of the arguments of each file, by the sizes that it begins with."""
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"), [("step", ""), *((each, "") for each in LIBRARIES[:2]), ("maxtext", "fsdp=*,tensor=2")]
+)
+def test_the_files_that_are_written_to_start_from_fit(interpreter, name, mesh):
+    packages = {"PYTHONPATH": str(flax_packages())} if name != "step" else {}
+    with_them = Interpreter(interpreter.python, packages)
+    found = fit(with_them, "step", "v6e-8", mesh, file=ROOT / "templates" / f"fits_{name}.py")
     assert found.fits, found.problem
+    assert not found.warnings
+    assert found.argument_bytes < WHOLE[name] / 8 * 1.01, "not all is spread over the devices"

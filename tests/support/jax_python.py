@@ -46,6 +46,23 @@ def jax_python() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
+FLAX = ("flax==0.12.8", "optax==0.2.8", "jax==0.10.2")
+
+
+def flax_packages() -> Path:
+    """A folder for PYTHONPATH with Flax and Optax, installed once into the cache. Skips without an index."""
+    folder = Path.home() / ".cache" / "tpuctl-tests" / f"{'-'.join(FLAX)}-{sys.implementation.cache_tag}"
+    if not folder.exists():
+        require_index()
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+            words = (uv.find_uv_bin(), "-q", "pip", "install", "--python", sys.executable, "--target", made)
+            environ = {"UV_SYSTEM_CERTS": "1", **os.environ}
+            subprocess.run((*words, *FLAX), env=environ, check=True, timeout=400)
+            shutil.move(made, folder)
+            Path(made).mkdir()
+    return folder
+
+
 def tpu_jax() -> Path:
     """An interpreter with the packages of `jax-tpu-0-10`, libtpu among them: 1.6 GB in the cache, installed
     once. Skips without an index or without the environment's version of Python."""

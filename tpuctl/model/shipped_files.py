@@ -46,6 +46,11 @@ def read_agent() -> bytes:
     return archive.getvalue()
 
 
+def read_agent_module(name: str) -> bytes:
+    """The content of `tpuctl/agent/NAME`, for a program that runs it elsewhere."""
+    return _read("tpuctl", f"agent/{name}")
+
+
 def find_manifest(name: str) -> bytes | None:
     """The content of `manifests/NAME`, or None where tpuctl ships none of that name."""
     path = resources.files("tpuctl.manifests").joinpath(*name.split("/"))

@@ -1,22 +1,54 @@
-"""Reads the statistics of a model's parameters in a process of the pinned environment."""
+"""Has a model's parameters looked at in a process of the pinned environment; `agent/weights.py` says what is
+wrong with them, there and in runs."""
 
 from __future__ import annotations
 
 import json
+import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.codec import from_data
-from tpuctl.model.shipped_files import read_template
+from tpuctl.model.shipped_files import read_agent_module, read_template
 from tpuctl.preflight.bounded import last_words, run_bounded
 from tpuctl.preflight.fits import environment
 from tpuctl.preflight.local_env import Interpreter
-from tpuctl.preflight.weights import Leaf
 
 READ_S = 900.0
 """For a checkpoint of a few billion parameters from a disk."""
+INITIALISERS = ("lecun", "he", "glorot", "torch")
+
+
+class Finding(Struct, frozen=True):
+    """What is wrong with a leaf: `error` is certain, the other level is `warning`."""
+
+    level: str
+    leaf: str
+    what: str
+
+
+class Weights(Struct, frozen=True):
+    """The statistics of each leaf, and what is wrong, errors first."""
+
+    rows: Sequence[Mapping[str, Any]]
+    findings: Sequence[Finding]
+
+
+def check_initialiser(words: str) -> str:
+    """`lecun`, `he`, `glorot`, `torch` or a deviation. Raises UsageError."""
+    try:
+        number = math.inf if words in INITIALISERS else float(words)
+    except ValueError:
+        number = 0.0
+    if words not in INITIALISERS and not 0 < number < math.inf:
+        named = ", ".join(INITIALISERS)
+        raise UsageError(f"--init {words}: no such initialiser", hint=f"--init {named}, or a number as 0.02")
+    return words
 
 
 def parse_target(words: str) -> tuple[Path, str]:
@@ -34,15 +66,22 @@ def parse_target(words: str) -> tuple[Path, str]:
     return target, ""
 
 
-def read_leaves(
-    path: Path, function: str, interpreter: Interpreter, variables: Mapping[str, str], timeout_s: float = READ_S
-) -> list[Leaf]:
-    """The statistics of each leaf. Raises TpuctlError with the reason where they cannot be had."""
+def check_weights(
+    path: Path,
+    function: str,
+    init: str | None,
+    interpreter: Interpreter,
+    variables: Mapping[str, str],
+    timeout_s: float = READ_S,
+) -> Weights:
+    """Raises TpuctlError with the reason where the parameters cannot be had."""
     with tempfile.TemporaryDirectory(prefix="tpuctl-weights-") as name:
         folder = Path(name)
         program, asked, answer = folder / "weights_probe.py", folder / "request.json", folder / "result.json"
         program.write_bytes(read_template("weights_probe.py"))
-        asked.write_text(json.dumps({"path": str(path), "function": function}), encoding="utf-8")
+        (folder / "tpuctl_weights.py").write_bytes(read_agent_module("weights.py"))
+        request = {"path": str(path), "function": function, "init": init}
+        asked.write_text(json.dumps(request), encoding="utf-8")
         words = [str(interpreter.python), str(program), str(asked), str(answer)]
         status = run_bounded(words, environment(interpreter, variables), folder / "log", timeout_s)
         if status is None:
@@ -56,4 +95,4 @@ def read_leaves(
         result = json.loads(answer.read_bytes())
     if "error" in result:
         raise TpuctlError(f"{path.name}: {result['error']}", hint="--env or --python names another environment")
-    return [from_data(Leaf, row) for row in result["rows"]]
+    return Weights(result["rows"], [from_data(Finding, row) for row in result["findings"]])

@@ -26,7 +26,7 @@ def weights(
     ],
     init: Annotated[
         str | None,
-        typer.Option("--init", metavar="NAME", help="What every matrix was drawn by: lecun, he, glorot, 0.02."),
+        typer.Option("--init", metavar="NAME", help="What drew every matrix: lecun, he, glorot, torch, 0.02."),
     ] = None,
     env: Annotated[
         str | None, typer.Option("--env", metavar="NAME", help="The environment; else that of the settings.")
@@ -45,31 +45,29 @@ def weights(
 
     A function returns parameters as it initialises them: a small configuration will do. A checkpoint is a file
     or folder of safetensors, a file of PyTorch, or a folder of Orbax, read by its own library in the
-    environment. Fresh parameters are judged by what initialisers give, those of a checkpoint by its other
-    layers.
+    environment. Fresh parameters are judged by what initialisers give, trained ones by the other layers; a
+    checkpoint is fresh where most of its matrices look so.
 
     Status 1 where there are errors.
     """
     from tpuctl.cli.preflight import find_interpreter, parse_variables
     from tpuctl.lib.codec import to_data
-    from tpuctl.preflight.check_weights import READ_S, parse_target, read_leaves
-    from tpuctl.preflight.weights import Level, judge_weights, parse_initialiser
+    from tpuctl.preflight.check_weights import READ_S, check_initialiser, check_weights, parse_target
 
     with open_context(ctx) as context:
         path, function = parse_target(target)
-        expected = parse_initialiser(init) if init is not None else None
+        expected = check_initialiser(init) if init is not None else None
         given = parse_variables(variables or [])
         interpreter = find_interpreter(context, env, python)
-        leaves = read_leaves(path, function, interpreter, given, timeout or READ_S)
-        found = judge_weights(leaves, fresh=bool(function) or expected is not None, init=expected)
+        found = check_weights(path, function, expected, interpreter, given, timeout or READ_S)
         if context.console.json_mode:
-            context.console.data({"leaves": to_data(leaves), "findings": to_data(found)})
+            context.console.data({"leaves": found.rows, "findings": to_data(found.findings)})
         else:
-            sizes = sum(leaf.size for leaf in leaves)
+            sizes = sum(row["size"] for row in found.rows)
             context.console.table(
-                [to_data(each) for each in found],
+                [to_data(each) for each in found.findings],
                 COLUMNS,
-                empty=f"{len(leaves)} leaves with {sizes:,} parameters: nothing found",
+                empty=f"{len(found.rows)} leaves with {sizes:,} parameters: nothing found",
             )
-        if any(strict or each.level is Level.ERROR for each in found):
+        if any(strict or each.level == "error" for each in found.findings):
             raise typer.Exit(1)

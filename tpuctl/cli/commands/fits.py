@@ -25,6 +25,8 @@ COLUMNS = (
     Column("problem", "PROBLEM", give=1),
 )
 SHOWN_BUFFERS = 4
+LIBRARIES = ("optax", "nnx", "maxtext")
+"""Of which a template shows how their state is given as shapes with shardings."""
 
 
 def fits(
@@ -55,6 +57,9 @@ def fits(
     new: Annotated[
         Path | None, typer.Option("--new", metavar="FILE", help="Write a file to start from, and end.")
     ] = None,
+    library: Annotated[
+        str | None, typer.Option("--library", metavar="NAME", help="With --new: optax, nnx or maxtext.")
+    ] = None,
     timeout: Timeout = None,
 ) -> None:
     """Compile a training step for slices, and say which it fits.
@@ -74,8 +79,10 @@ def fits(
 
     with open_context(ctx) as context:
         if new is not None:
-            _write_new(context, new)
+            _write_new(context, new, library)
             return
+        if library is not None:
+            raise UsageError("--library goes with --new", hint="tpuctl fits --new step.py --library nnx")
         if step is None or types is None:
             raise UsageError(
                 "name the function and the types", hint="tpuctl fits FILE:FUNCTION --for v5e-8,v6e-8"
@@ -100,12 +107,16 @@ def fits(
             raise typer.Exit(1)
 
 
-def _write_new(context: AppContext, path: Path) -> None:
+def _write_new(context: AppContext, path: Path, library: str | None) -> None:
+    from tpuctl.errors import UsageError
     from tpuctl.lib.output_files import check_output, write_output_text
     from tpuctl.model.shipped_files import read_template
 
+    if library not in (None, *LIBRARIES):
+        raise UsageError(f"--library {library}: there is no file for it", hint=", ".join(LIBRARIES))
     target = check_output(path, "--new", kind="step", overwrite=None)
-    write_output_text(target, "--new", read_template("fits_step.py").decode(), fresh=True)
+    text = read_template(f"fits_{library or 'step'}.py").decode()
+    write_output_text(target, "--new", text, fresh=True)
     context.console.say(f"wrote {target}; `tpuctl fits {target} --for v6e-8` compiles it")
 
 
