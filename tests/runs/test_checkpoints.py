@@ -9,7 +9,7 @@ from tpuctl.model.cloud import ObjectInfo
 from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.checkpoints import checkpoint_times, describe_fruitless
-from tpuctl.runs.plan import plan_run
+from tpuctl.runs.plan import RunObservation, plan_run
 
 
 def written(name: str, minute: int) -> ObjectInfo:
@@ -43,6 +43,6 @@ def test_the_question_says_how_long_attempts_live_and_how_long_a_checkpoint_take
 def test_a_run_with_a_question_waits_for_an_answer():
     ended = an_attempt(state=AttemptPhase.ENDED, cause=Cause.PREEMPTED)
     run = a_run(state=RunState.WAITING, attempt=ended, question="no newer checkpoint")
-    plan = plan_run(run, a_slice(), None, [], 5000.0)
-    assert plan.step is None
+    plan = plan_run(RunObservation(run, a_slice(), None, [], 5000.0))
+    assert plan.effect is None
     assert plan.verdict == Blocked("no newer checkpoint", "tpuctl attach r1 --go-on")

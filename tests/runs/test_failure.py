@@ -13,6 +13,7 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.model.records import Cause, Failure, Fault, RunState
 from tpuctl.model.run_spec import Policy
 from tpuctl.model.shipped_files import load_failure_table
+from tpuctl.runs.charge import charge
 from tpuctl.runs.failure import (
     Place,
     Signature,
@@ -23,7 +24,6 @@ from tpuctl.runs.failure import (
     name_failure,
     parse_signatures,
 )
-from tpuctl.runs.plan import charge
 
 TABLE = parse_signatures(load_failure_table())
 ROWS = [pytest.param(row, id=row.id) for row in TABLE]

@@ -10,8 +10,10 @@ from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus, parse_worker_status
 from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.notify.events import run_events
+from tpuctl.runs.charge import charge
 from tpuctl.runs.hang import Pace, check_progress, describe_progress, judge_pace, judge_stall, step_rate
-from tpuctl.runs.plan import RunStep, charge, plan_run
+from tpuctl.runs.plan import RunObservation, plan_run
+from tpuctl.runs.states import RunEvent
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 
 NOW = 50_000.0
@@ -66,10 +68,10 @@ def test_a_worker_that_does_not_answer_is_named_where_the_others_wait_for_it() -
     assert (found.why, found.workers) == (f"worker 1: no answer; worker 0: no output since {SINCE}", (1,))
     assert judge_stall(a_run(), [worker(0, **WROTE), gone]).why == ""
     young, old = NOW - 899.0, NOW - 900.0
-    for since, step, cause in ((young, RunStep.MARK_STALLED, None), (old, RunStep.DECIDE, Cause.HOST_LOST)):
+    for since, event, cause in ((young, RunEvent.STALLED, None), (old, RunEvent.HOST_LOST, Cause.HOST_LOST)):
         wanted = running(on_stall="restart", attempt={"suspect_since": since})
         told = plan(wanted, worker(0, **QUIET), gone)
-        assert (told.step, told.cause) == (step, cause)
+        assert (told.event, told.cause) == (event, cause)
 
 
 def test_a_worker_that_ended_is_no_stall() -> None:
@@ -79,7 +81,7 @@ def test_a_worker_that_ended_is_no_stall() -> None:
 
 
 def plan(run: Any, *workers: WorkerStatus) -> Any:
-    return plan_run(run, a_slice(), ALIVE, workers, NOW)
+    return plan_run(RunObservation(run, a_slice(), ALIVE, workers, NOW))
 
 
 def running(**changes: Any) -> Any:
@@ -91,16 +93,16 @@ def test_a_stall_is_said_once_and_so_is_its_end() -> None:
     quiet, wrote = [worker(0, **QUIET), worker(1, **QUIET)], [worker(0, **WROTE), worker(1, **WROTE)]
     why = f"worker 0-1: no output since {SINCE}"
     found = plan(running(), *quiet)
-    assert (found.step, found.why) == (RunStep.MARK_STALLED, why)
+    assert (found.event, found.changes) == (RunEvent.STALLED, {"stalled": why})
     known = running(attempt={"stalled": why})
-    assert plan(known, *quiet).step is None
+    assert plan(known, *quiet).effect is None
     assert why in plan(known, *quiet).verdict.why
-    assert (plan(known, *wrote).step, plan(known, *wrote).why) == (RunStep.MARK_STALLED, "")
+    assert (plan(known, *wrote).event, plan(known, *wrote).changes) == (RunEvent.GOES_ON, {"stalled": ""})
 
 
 def test_a_stall_restarts_a_run_that_wants_that_and_is_charged_as_a_failure() -> None:
     found = plan(running(on_stall="restart"), worker(0, **QUIET), worker(1, **QUIET))
-    assert (found.step, found.cause) == (RunStep.DECIDE, Cause.STALLED)
+    assert (found.event, found.cause) == (RunEvent.STALLED_FOR_GOOD, Cause.STALLED)
     ended = an_attempt(state=AttemptPhase.ENDED, cause=Cause.STALLED)
     assert charge(a_run(), ended, NOW).failures == 1
 
@@ -143,17 +145,14 @@ def test_a_fall_of_the_rate_is_said_once_and_so_is_its_end() -> None:
     well = {**STEPS, "recent_rate": 2.0, "usual_rate": 2.0}
     slow = [worker(0, **{**well, "recent_rate": 0.9})]
     found = plan(running(progress="x"), *slow)
-    assert (found.step, found.usual_rate) == (RunStep.MARK_PACE, 2.0)
+    assert (found.event, found.changes) == (RunEvent.PACE_CHANGED, {"usual_rate": 2.0})
     assert found.why == "0.9 steps/s in the last 5 min, 2 before"
     known = running(progress="x", attempt={"usual_rate": 2.0})
-    assert plan(known, *slow).step is None
+    assert plan(known, *slow).effect is None
     assert "become slow" in plan(known, *slow).verdict.why
     again = plan(known, worker(0, **well))
-    assert (again.step, again.usual_rate, again.why) == (
-        RunStep.MARK_PACE,
-        0.0,
-        "2 steps/s in the last 5 min again",
-    )
+    assert (again.event, again.changes) == (RunEvent.PACE_CHANGED, {"usual_rate": 0.0})
+    assert again.why == "2 steps/s in the last 5 min again"
 
 
 def test_how_far_it_is_and_how_long_it_takes() -> None:

@@ -17,7 +17,9 @@ from tpuctl.lib.codec import from_data
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Cause, RunState, WorkerEnd
 from tpuctl.model.run_spec import Policy
-from tpuctl.runs.plan import charge, plan_run, refused_until, worker_ends
+from tpuctl.runs.charge import charge, worker_ends
+from tpuctl.runs.plan import RunObservation, plan_run
+from tpuctl.runs.refusal import refused_until
 from tpuctl.slices.states import ObservedEvent
 
 NOW = 3000.0
@@ -29,7 +31,7 @@ def test_what_is_done_next(case: dict[str, Any]) -> None:
     run, slice_ = changed(a_run(), case.get("run", {})), changed(a_slice(), case.get("slice", {}))
     workers = [from_data(WorkerStatus, {"worker": n, **each}) for n, each in enumerate(case.get("workers", ()))]
     seen = from_data(ObservedEvent, case.get("seen", ALIVE))
-    check(plan_run(run, slice_, seen, workers, case.get("now", NOW)), case["plan"])
+    check(plan_run(RunObservation(run, slice_, seen, workers, case.get("now", NOW))), case["plan"])
 
 
 def test_what_outlived_a_worker_is_noted():

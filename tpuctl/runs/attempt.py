@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.events import WorkerOutput
 from tpuctl.engine.services import Services
 from tpuctl.envs.compile_cache import CompileCache
 from tpuctl.envs.install import host_environment
+from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
 from tpuctl.hosts.protocol import (
@@ -28,9 +30,13 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_secret_patterns
+from tpuctl.model.verdict import wait_for
 from tpuctl.runs.effective import EFFECTIVE, effective_rows
 from tpuctl.runs.probe import is_probe_of
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
+from tpuctl.runs.refusal import judge_refusal
+from tpuctl.runs.states import RunEvent, RunFinding
+from tpuctl.slices.enrollment import why_closed
 from tpuctl.slices.revisit import desired_on_hosts
 from tpuctl.transfer.host_copies import is_copy_of
 from tpuctl.transfer.prepare import require_values, status_of
@@ -82,8 +88,6 @@ class AttemptHosts:
         self.kept = desired_on_hosts(services, slice_, self.owner)
         self._positions: dict[tuple[int, str], int] = {}
         """Of each log that is being fetched: where what comes next belongs."""
-        self.variables: tuple[Mapping[str, str], ...] = attempt.variables
-        """Those that programs were started with."""
         self.checks: list[Mapping[str, str]] = list(attempt.checks)
         """What was checked before the start, and found well: also before this step."""
 
@@ -114,9 +118,9 @@ class AttemptHosts:
         """Where the first worker serves the others."""
         return f"{self._coordinator_ip}:{first.free_port}"
 
-    def start(self) -> bool:
-        """Phase two, on every worker at once; whether all say that it began. A worker that runs the attempt
-        already is left alone. Raises PartialError when a worker cannot start it."""
+    def start(self) -> RunFinding:
+        """Phase two, on every worker at once. A worker that runs the attempt already is left alone; all tell
+        with which variables."""
         begin = self.start_request(self.attempt, self.run.spec.argv)
         more = {
             "beat_s": timeouts.HOST_HEARTBEAT_S,
@@ -130,11 +134,16 @@ class AttemptHosts:
         def request(target: HostTarget) -> Mapping[str, Any]:
             return {**begin(target), **more, "promised": promised.get(target.worker, [])}
 
-        answers = self.agent.start(self.targets, request)
-        replies = require_values(answers, "start")
+        try:
+            replies = require_values(self.agent.start(self.targets, request), "start")
+        except PartialError as error:
+            return explain_refusal(self, error)
         seen = {t.worker: reply.variables for t, reply in zip(self.targets, replies, strict=True)}
-        self.variables = effective_rows(seen, load_secret_patterns())
-        return all(reply.state in _BEGUN for reply in replies)
+        changes = {"variables": effective_rows(seen, load_secret_patterns())}
+        if all(reply.state in _BEGUN for reply in replies):
+            return RunFinding(RunEvent.ALL_STARTED, "every worker runs", changes=changes)
+        waits = "every worker to run"
+        return RunFinding(RunEvent.START_SENT, waits, wait_for(waits))
 
     def start_request(self, attempt: Attempt, argv: Sequence[str]) -> Callable[[HostTarget], Mapping[str, Any]]:
         """What starts a program with the variables, secrets and environment of the run."""
@@ -322,6 +331,14 @@ class AttemptHosts:
 def kill_hint(slice_name: str, worker: int, pids: Sequence[int]) -> str:
     """What ends processes that a stop could not."""
     return f"tpuctl exec --worker {worker} {slice_name} -- sudo kill -9 {' '.join(map(str, pids))}"
+
+
+def explain_refusal(hosts: AttemptHosts, error: PartialError) -> RunFinding:
+    """What it means for the run that some hosts could not be prepared or started."""
+    found = judge_refusal(hosts.run, hosts.attempt, error, hosts.services.store.now())
+    if found.event is not RunEvent.CLOSED:
+        return found
+    return replace(found, verdict=why_closed(hosts.services, hosts.slice, error.message))
 
 
 def attempt_hosts(

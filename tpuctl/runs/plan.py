@@ -1,288 +1,170 @@
-"""One run: from its record, its slice and one look at the workers to the next step.
+"""One run: from its record, its slice and one look at the workers to an event, and by the table to an effect.
 
-Two budgets are kept apart: failures (the user's bug: few) and preemptions (the cloud's: many). A preemption
-often shows first as a failing worker, so a failing attempt is *suspect* until the cloud was read twice and the
-hosts were probed; only then is one of the budgets charged.
+A preemption often shows first as a failing worker, so a failing attempt is in doubt until the cloud was read
+twice and the hosts were probed; only then is one of the budgets charged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerStatus
-from tpuctl.lib.text import counted, fold_workers
 from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
+    FAST_AGAIN,
+    GOES_ON,
+    MOUNT_BACK,
+    MOUNT_LOST,
+    SLOW,
+    STALLED,
     WITH_HOSTS,
     Attempt,
-    AttemptPhase,
     Cause,
     Desired,
-    Fault,
     MountState,
     RunRecord,
-    RunState,
     SliceRecord,
     SliceState,
-    WorkerEnd,
 )
-from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
-from tpuctl.runs.failure import describe_failure
+from tpuctl.model.verdict import Blind, Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.runs.hang import describe_progress, judge_pace, judge_stall
-from tpuctl.runs.join import JoinVerdict, judge_join
+from tpuctl.runs.join import judge_join
 from tpuctl.runs.mounts import mount_news, mounts_now, sick_mounts
+from tpuctl.runs.states import TRANSITIONS, News, RunEffect, RunEvent, RunFinding, RunPhase, To, phase_of
+from tpuctl.runs.trouble import cause_of, cause_of_hosts, describe_trouble
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 
 READS_THAT_MUST_AGREE = 2
 """One read of the API proves nothing: the preemption may not be visible yet."""
-
-
 GOING_DOWN = frozenset({HostEvent.SHUT_DOWN, HostEvent.MAINTENANCE, HostEvent.PREEMPTED})
 """Events of a host that is still going down: the cloud may soon say more."""
+_SILENT = frozenset({WorkerState.UNREACHABLE, WorkerState.CLOSED})
+_BEGUN = frozenset({WorkerState.RUNNING, WorkerState.EXITED, WorkerState.STARTING})
+_E = RunEvent
 
 
-class RunStep(StrEnum):
-    """What the workflow is asked to do for a run."""
+class RunObservation(Struct, frozen=True):
+    """What one pass has seen of a run: `observed` of its slice in the cloud, `workers` of its attempt."""
 
-    NEW_ATTEMPT = "new-attempt"
-    PREPARE = "prepare"
-    START = "start"
-    MARK_RUNNING = "mark-running"
-    SUSPECT = "suspect"
-    CLEAR = "clear"
-    MARK_JOINED = "mark-joined"
-    MARK_MOUNTS = "mark-mounts"
-    MEND_MOUNTS = "mend-mounts"
-    MARK_STALLED = "mark-stalled"
-    MARK_PACE = "mark-pace"
-    DECIDE = "decide"
-    STOP_WORKERS = "stop-workers"
-    END_ATTEMPT = "end-attempt"
-    FINISH = "finish"
+    run: RunRecord
+    slice: SliceRecord | None
+    observed: ObservedEvent | None
+    workers: Sequence[WorkerStatus]
+    now: float
+    lost_buckets: Collection[str] = ()
+    silence_limit_s: float = timeouts.UNREACHABLE_MAX_S
+    """So long hosts may be silent."""
+    unclear: Blind | Blocked | None = None
+    """Why what is seen of the workers proves nothing; None where it does."""
+
+    @property
+    def attempt(self) -> Attempt:
+        """Of a run that has one."""
+        if self.run.attempt is None:
+            raise AssertionError(f"run {self.run.id} has no attempt")
+        return self.run.attempt
+
+    @property
+    def mounts(self) -> tuple[MountState, ...]:
+        """Those that are not well, or were not since the attempt began."""
+        return mounts_now(self.attempt, self.slice, self.workers, self.lost_buckets)
 
 
 class RunPlan(Struct, frozen=True):
-    """The next step and why; `cause` goes with DECIDE, `state` with FINISH, `mounts` with MARK_MOUNTS,
-    `usual_rate` with MARK_PACE.
+    """The event, and where the table leads from it."""
 
-    `verdict` counts only if `step` is None.
-    """
+    found: RunFinding
+    to: To
 
-    step: RunStep | None
-    why: str
-    verdict: Verdict
-    cause: Cause | None = None
-    state: RunState | None = None
-    mounts: tuple[MountState, ...] = ()
-    usual_rate: float = 0.0
+    @property
+    def effect(self) -> RunEffect | None:
+        return self.to.effect
+
+    @property
+    def cause(self) -> Cause | None:
+        return self.to.cause
+
+    @property
+    def event(self) -> RunEvent:
+        return self.found.event
+
+    @property
+    def why(self) -> str:
+        return self.found.why
+
+    @property
+    def changes(self) -> Mapping[str, object]:
+        return self.found.changes
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.found.verdict or Wait(self.found.why)
 
 
-def _act(step: RunStep, why: str, cause: Cause | None = None, state: RunState | None = None) -> RunPlan:
-    return RunPlan(step, why, Wait(why), cause, state)
+def plan_run(seen: RunObservation) -> RunPlan:
+    """What is done next for a run."""
+    return plan_event(seen.run, classify_run(seen))
 
 
-def plan_run(
-    run: RunRecord,
-    slice_: SliceRecord | None,
-    observed: ObservedEvent | None,
-    workers: Sequence[WorkerStatus],
-    now: float,
-    lost_buckets: Collection[str] = (),
-    silence_limit_s: float = timeouts.UNREACHABLE_MAX_S,
-) -> RunPlan:
-    """The next step of `run`. `observed` is this pass's look at the slice, `workers` one at the attempt. Hosts
-    may be silent for `silence_limit_s`."""
-    if run.state.final:
-        return RunPlan(None, run.reason, Done(run.reason))
-    attempt = run.attempt
-    if attempt is None or attempt.state is AttemptPhase.ENDED:
-        return _plan_next_attempt(run, slice_)
-    if attempt.state is AttemptPhase.ENDING:
-        return _plan_ending(run, attempt, slice_, workers, now)
-    if run.stop_asked:
-        return _act(RunStep.DECIDE, "a stop was asked for", Cause.STOPPED)
-    join = judge_join(run, slice_, workers) if attempt.state is AttemptPhase.RUNNING else JoinVerdict()
-    if join.trouble:
-        return _act(RunStep.DECIDE, join.trouble, Cause.NOT_JOINED)
-    if attempt.state is AttemptPhase.RUNNING and workers and all(w.succeeded for w in workers):
-        return _act(RunStep.DECIDE, "every worker exited with 0", Cause.SUCCEEDED)
-    gone = _incarnation_gone(attempt, slice_, observed)
-    if gone:
-        return _act(RunStep.DECIDE, gone, Cause.PREEMPTED)
-    if attempt.state is AttemptPhase.PREPARING:
-        return _act(RunStep.PREPARE, "code and environment go to every worker first")
-    if attempt.state is AttemptPhase.STARTING:
-        return _plan_starting(run, attempt, observed, workers, now, silence_limit_s)
-    mounts = mounts_now(attempt, slice_, workers, lost_buckets)
-    news = mount_news(attempt.mounts, mounts)
-    if news:
-        why = "; ".join(each.text for each in news)
-        return RunPlan(RunStep.MARK_MOUNTS, why, Wait(why), mounts=mounts)
-    if join.joined:
-        return _act(RunStep.MARK_JOINED, join.joined)
-    stalled = plan_stall(run, attempt, workers, now)
-    if stalled is not None:
+def plan_event(run: RunRecord, found: RunFinding) -> RunPlan:
+    """What an event leads to that was seen, or that the hosts of the run's attempt reported."""
+    return RunPlan(found, TRANSITIONS[phase_of(run), found.event])
+
+
+def classify_run(seen: RunObservation) -> RunFinding:
+    """The event that counts: the first one that is seen of those that the table has for the phase."""
+    phase = phase_of(seen.run)
+    for events, find in SEEN:
+        if any((phase, event) in TRANSITIONS for event in events):
+            found = find(seen)
+            if found is not None and (phase, found.event) in TRANSITIONS:
+                return found
+    raise AssertionError(f"nothing is seen of a run that is {phase}")
+
+
+def _find_over(seen: RunObservation) -> RunFinding | None:
+    return RunFinding(_E.OVER, seen.run.reason, Done(seen.run.reason))
+
+
+def _find_stop(seen: RunObservation) -> RunFinding | None:
+    if not seen.run.stop_asked:
+        return None
+    waits = phase_of(seen.run) is RunPhase.WAITING
+    return RunFinding(_E.STOP_REQUESTED, "stopped before the next attempt" if waits else "a stop was asked for")
+
+
+def _find_blind(seen: RunObservation) -> RunFinding | None:
+    """A host that does not answer may live; but workers that do answer and stand still show that it takes no
+    part any more."""
+    if seen.unclear is None:
+        return None
+    stalled = None
+    if isinstance(seen.unclear, Blind) and phase_of(seen.run) is not RunPhase.ENDING:
+        stalled = _find_stall(seen)
+    if stalled is not None and stalled.event is not _E.GOES_ON:
         return stalled
-    pace = judge_pace(attempt, workers)
-    if bool(pace.usual) != bool(attempt.usual_rate):
-        return RunPlan(RunStep.MARK_PACE, pace.said, Wait(pace.said), usual_rate=pace.usual)
-    plan = _plan_running(run, attempt, observed, workers, now, silence_limit_s)
-    sick = sick_mounts(mounts)
-    if plan.step is not None or not sick:
-        return plan
-    if any(not (each.well or each.kept) for each in mounts):
-        return _act(RunStep.MEND_MOUNTS, sick)
-    return RunPlan(None, sick, Wait(f"the run; {sick}"))
+    return RunFinding(_E.BLIND, seen.unclear.why, seen.unclear)
 
 
-def _plan_next_attempt(run: RunRecord, slice_: SliceRecord | None) -> RunPlan:
-    if run.stop_asked:
-        return _act(RunStep.FINISH, "stopped before the next attempt", state=RunState.STOPPED)
+def _find_slice(seen: RunObservation) -> RunFinding | None:
+    run, slice_ = seen.run, seen.slice
     if slice_ is None or slice_.desired is Desired.DOWN:
-        why = f"its slice {run.slice_name} was taken down"
-        return _act(RunStep.FINISH, why, state=RunState.STOPPED)
+        return RunFinding(_E.SLICE_DOWN, f"its slice {run.slice_name} was taken down")
+    why = f"slice {slice_.name} is {slice_.state}"
     if run.question:
-        return RunPlan(None, run.question, Blocked(run.question, f"tpuctl attach {run.id} --go-on"))
+        return RunFinding(_E.QUESTION, run.question, Blocked(run.question, f"tpuctl attach {run.id} --go-on"))
     if slice_.state in {SliceState.REMOVED, SliceState.REFUSED}:
-        why = f"slice {slice_.name} is {slice_.state}"
-        return RunPlan(None, why, Blocked(why, f"tpuctl up {slice_.name}"))
+        return RunFinding(_E.SLICE_UNAVAILABLE, why, Blocked(why, f"tpuctl up {slice_.name}"))
     if slice_.state is not SliceState.READY:
-        return RunPlan(None, f"slice {slice_.name} is {slice_.state}", wait_for(f"slice {slice_.name}"))
-    return _act(RunStep.NEW_ATTEMPT, f"slice {slice_.name} is ready")
+        return RunFinding(_E.SLICE_COMING, why, wait_for(f"slice {slice_.name}"))
+    return RunFinding(_E.SLICE_READY, why)
 
 
-def _incarnation_gone(attempt: Attempt, slice_: SliceRecord | None, observed: ObservedEvent | None) -> str:
-    """Why the attempt's incarnation no longer exists, or an empty string."""
-    current = slice_.incarnation if slice_ else None
-    if slice_ is None or current is None:
-        return "its slice is gone"
-    if current.number != attempt.incarnation:
-        return f"the slice went on as {current.cloud_name}"
-    if slice_.state in {SliceState.LOST, SliceState.REMOVED, SliceState.GONE, SliceState.DELETING}:
-        lost = slice_.state is SliceState.LOST and slice_.loss is not None
-        return slice_.loss.detail if lost and slice_.loss else f"slice {slice_.name} is {slice_.state}"
-    if observed is not None and observed.event in {SliceEvent.PREEMPTED, SliceEvent.SUSPENDED_BY_USER}:
-        return observed.why
-    return ""
-
-
-def plan_stall(run: RunRecord, attempt: Attempt, workers: Sequence[WorkerStatus], now: float) -> RunPlan | None:
-    """What a stall, or its end, asks for; None where nothing is new of it."""
-    stall = judge_stall(run, workers)
-    if stall.why and run.spec.on_stall == "restart":
-        since = attempt.suspect_since
-        if not stall.unanswered:
-            return _act(RunStep.DECIDE, stall.why, Cause.STALLED)
-        if since is not None and now - since >= run.spec.stall_s:
-            return _act(RunStep.DECIDE, stall.why, Cause.HOST_LOST)
-    return _act(RunStep.MARK_STALLED, stall.why) if stall.why != attempt.stalled else None
-
-
-def _plan_starting(
-    run: RunRecord,
-    attempt: Attempt,
-    observed: ObservedEvent | None,
-    workers: Sequence[WorkerStatus],
-    now: float,
-    silence_limit_s: float,
-) -> RunPlan:
-    waiting = [w.worker for w in workers if w.state is WorkerState.PREPARED]
-    if waiting:
-        return _act(RunStep.START, "every worker acknowledged the code")
-    begun = {WorkerState.RUNNING, WorkerState.EXITED, WorkerState.STARTING}
-    if workers and all(w.state in begun for w in workers):
-        return _act(RunStep.MARK_RUNNING, "every worker runs")
-    # Those that began may wait for one that was cut off before it said that it began, too.
-    stalled = plan_stall(run, attempt, workers, now)
-    return stalled or _plan_trouble(attempt, observed, workers, now, silence_limit_s)
-
-
-def _plan_running(
-    run: RunRecord,
-    attempt: Attempt,
-    observed: ObservedEvent | None,
-    workers: Sequence[WorkerStatus],
-    now: float,
-    silence_limit_s: float,
-) -> RunPlan:
-    if all(w.healthy or w.succeeded for w in workers):
-        if attempt.suspect_since is not None:
-            return _act(RunStep.CLEAR, "all workers answer again")
-        slow = ", which has become slow" if attempt.usual_rate else ""
-        waits = f"the run, which stands still ({attempt.stalled})" if attempt.stalled else f"the run{slow}"
-        wait = Wait(waits, coming=True, progress=describe_progress(run, workers))
-        return RunPlan(None, "running", wait)
-    return _plan_trouble(attempt, observed, workers, now, silence_limit_s)
-
-
-def _plan_trouble(
-    attempt: Attempt,
-    observed: ObservedEvent | None,
-    workers: Sequence[WorkerStatus],
-    now: float,
-    silence_limit_s: float,
-) -> RunPlan:
-    """A worker failed, vanished or does not answer: read again, then decide whose fault it is."""
-    what = describe_trouble(workers)
-    if attempt.suspect_since is None:
-        return _act(RunStep.SUSPECT, what)
-    failed = [w for w in workers if w.over and not w.succeeded]
-    unreachable = [w for w in workers if w.state in {WorkerState.UNREACHABLE, WorkerState.CLOSED}]
-    waited = now - attempt.suspect_since
-    alive = observed is not None and observed.event is SliceEvent.NODE_READY
-    going_down = any(w.event in GOING_DOWN for w in workers)
-    if alive and not unreachable and (failed or going_down):
-        if attempt.suspect_reads >= READS_THAT_MUST_AGREE and failed and not going_down:
-            return _act(RunStep.DECIDE, what, _cause_of(failed, workers))
-        gap = timeouts.VERDICT_READ_GAP_S * attempt.suspect_reads
-        if attempt.suspect_reads < READS_THAT_MUST_AGREE:
-            if waited >= gap:
-                return _act(RunStep.SUSPECT, what)
-            return RunPlan(None, what, wait_for(f"a second read: {what}", attempt.suspect_since + gap))
-    # A worker that only does not answer may be training all the same: sshd dies alone, too.
-    limit = timeouts.VERDICT_MAX_S if failed else silence_limit_s
-    if waited >= limit and (failed or unreachable):
-        cause = _cause_of_hosts(workers) or (Cause.HOST_LOST if unreachable else _cause_of(failed, workers))
-        return _act(RunStep.DECIDE, what, cause)
-    until = attempt.suspect_since + limit
-    given = f"; given up after {render_span(limit)} of silence" if unreachable and not failed else ""
-    return RunPlan(None, what, Wait(f"finding out why: {what}{given}", until))
-
-
-def _cause_of_hosts(workers: Sequence[WorkerStatus]) -> Cause | None:
-    """The cloud's doing, where a host says so: it beats the exit statuses of those whose peer went away."""
-    events = {w.event for w in workers} - {HostEvent.NONE}
-    if HostEvent.PREEMPTED in events:
-        return Cause.PREEMPTED
-    return Cause.HOST_LOST if events else None
-
-
-def _cause_of(failed: Sequence[WorkerStatus], workers: Sequence[WorkerStatus]) -> Cause:
-    """Whose fault it was, the node being alive: what happened to hosts beats exit statuses, these beat losses,
-    and 75 asks for a restart."""
-    of_hosts = _cause_of_hosts(workers)
-    if of_hosts is not None:
-        return of_hosts
-    own = [w for w in failed if w.state is WorkerState.EXITED]
-    if not own:
-        return Cause.HOST_LOST
-    if all(w.exit_status == timeouts.EXIT_RESTART for w in own):
-        return Cause.RESTART_ASKED
-    return Cause.FAILED
-
-
-def _plan_ending(
-    run: RunRecord,
-    attempt: Attempt,
-    slice_: SliceRecord | None,
-    workers: Sequence[WorkerStatus],
-    now: float,
-) -> RunPlan:
+def _find_end(seen: RunObservation) -> RunFinding | None:
+    attempt, slice_, workers = seen.attempt, seen.slice, seen.workers
     same = (
         slice_ is not None
         and slice_.incarnation is not None
@@ -290,170 +172,199 @@ def _plan_ending(
         and slice_.state in WITH_HOSTS
     )
     if not same:
-        return _act(RunStep.END_ATTEMPT, "its hosts are gone")
+        return RunFinding(_E.HOSTS_GONE, "its hosts are gone")
     # One that does not answer may still run, if it was not preempted: two attempts must not write the same
     # checkpoints.
     unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
     if attempt.cause is not Cause.PREEMPTED:
-        unfinished |= {WorkerState.UNREACHABLE, WorkerState.CLOSED}
-    limit_s = run.spec.policy.grace_s + timeouts.STOP_MAX_S
-    if attempt.ending_since is not None and now - attempt.ending_since > limit_s:
-        return _act(RunStep.END_ATTEMPT, "some workers did not end in time")
+        unfinished |= _SILENT
+    limit_s = seen.run.spec.policy.grace_s + timeouts.STOP_MAX_S
+    if attempt.ending_since is not None and seen.now - attempt.ending_since > limit_s:
+        return RunFinding(_E.END_OVERDUE, "some workers did not end in time")
     # What outlived a supervisor that could not end it, such as root's, does not end for being told again.
     unwatched = [w for w in workers if w.state is WorkerState.LOST and w.survivors]
     if unwatched or any(w.state in unfinished for w in workers):
-        return _act(RunStep.STOP_WORKERS, "the other workers are stopped, not left hanging")
-    return _act(RunStep.END_ATTEMPT, "every worker has ended")
+        return RunFinding(_E.STILL_RUNS, "the other workers are stopped, not left hanging")
+    return RunFinding(_E.ALL_ENDED, "every worker has ended")
 
 
-def refused_until(run: RunRecord, attempt: Attempt, cause: Cause, now: float, *, lasts: bool) -> float:
-    """Until when an attempt whose workers refuse to prepare or start is tried, before it ends with `cause`.
-
-    `lasts`: trying again is in vain. Hosts that came up during the run get time all the same where they differ:
-    their clock may not be set yet, nor a startup script be through.
-    """
-    since = attempt.suspect_since if attempt.suspect_since is not None else now
-    fresh = attempt.ready_at is not None and attempt.ready_at > run.created_at
-    if lasts and not (fresh and cause is Cause.DRIFTED):
-        return since
-    return since + (timeouts.VERDICT_MAX_S if cause is Cause.HOST_LOST else timeouts.ACKNOWLEDGE_MAX_S)
+def _find_not_joined(seen: RunObservation) -> RunFinding | None:
+    trouble = judge_join(seen.run, seen.slice, seen.workers).trouble
+    return RunFinding(_E.NOT_JOINED, trouble) if trouble else None
 
 
-def describe_trouble(workers: Sequence[WorkerStatus]) -> str:
-    """The workers that are not well, in words; those with the same trouble are named together."""
-    groups: dict[str, list[int]] = {}
-    for worker in workers:
-        if not (worker.healthy or worker.succeeded):
-            groups.setdefault(_trouble(worker), []).append(worker.worker)
-    ordered = sorted(groups.items(), key=lambda group: group[0] not in _EVENTS.values())
-    words = [
-        f"worker{'' if len(members) == 1 else 's'} {fold_workers(members)} {_many(what, members)}"
-        for what, members in ordered
-    ]
-    more = f" and {len(words) - 3} more" if len(words) > 3 else ""
-    return ", ".join(words[:3]) + more
+def _find_success(seen: RunObservation) -> RunFinding | None:
+    well = bool(seen.workers) and all(w.succeeded for w in seen.workers)
+    return RunFinding(_E.SUCCEEDED, "every worker exited with 0") if well else None
 
 
-_EVENTS = {
-    HostEvent.SHUT_DOWN: "was shut down with its host",
-    HostEvent.REBOOTED: "lost its host to a reboot",
-    HostEvent.MAINTENANCE: "lost its host to maintenance",
-    HostEvent.PREEMPTED: "was told that its host is preempted",
-}
+def _find_loss(seen: RunObservation) -> RunFinding | None:
+    """Whether the incarnation of the attempt no longer exists."""
+    slice_, observed = seen.slice, seen.observed
+    current = slice_.incarnation if slice_ else None
+    if slice_ is None or current is None:
+        return RunFinding(_E.PREEMPTED, "its slice is gone")
+    if current.number != seen.attempt.incarnation:
+        return RunFinding(_E.PREEMPTED, f"the slice went on as {current.cloud_name}")
+    if slice_.state in {SliceState.LOST, SliceState.REMOVED, SliceState.GONE, SliceState.DELETING}:
+        lost = slice_.loss if slice_.state is SliceState.LOST else None
+        return RunFinding(_E.PREEMPTED, lost.detail if lost else f"slice {slice_.name} is {slice_.state}")
+    if observed is not None and observed.event in {SliceEvent.PREEMPTED, SliceEvent.SUSPENDED_BY_USER}:
+        return RunFinding(_E.PREEMPTED, observed.why)
+    return None
 
 
-_PLURAL = {"was": "were", "does": "do", "is": "are", "its": "their"}
+def _find_unprepared(_: RunObservation) -> RunFinding | None:
+    return RunFinding(_E.NOT_PREPARED, "code and environment go to every worker first")
 
 
-def _many(what: str, members: Sequence[int]) -> str:
-    """`what` a worker does, for as many as do it."""
-    return what if len(members) == 1 else " ".join(_PLURAL.get(word, word) for word in what.split(" "))
+def _find_start(seen: RunObservation) -> RunFinding | None:
+    if any(w.state is WorkerState.PREPARED for w in seen.workers):
+        return RunFinding(_E.NOT_STARTED, "every worker acknowledged the code")
+    begun = bool(seen.workers) and all(w.state in _BEGUN for w in seen.workers)
+    return RunFinding(_E.ALL_STARTED, "every worker runs") if begun else None
 
 
-def _trouble(worker: WorkerStatus) -> str:
-    if worker.event is not HostEvent.NONE:
-        return _EVENTS[worker.event]
-    if worker.state is WorkerState.EXITED:
-        if worker.signal is not None:
-            return f"was killed by signal {worker.signal}{_aside(worker)}"
-        return f"exited with {worker.exit_status}{_aside(worker)}"
-    if worker.state is WorkerState.UNREACHABLE:
-        return "does not answer"
-    if worker.state is WorkerState.CLOSED:
-        return f"is closed to this machine ({worker.detail})" if worker.detail else "is closed to this machine"
-    if worker.state is WorkerState.PREPARED:
-        return "is prepared but not started"
-    return "lost its supervisor" if worker.state is WorkerState.LOST else "does not know the attempt"
-
-
-def _aside(worker: WorkerStatus) -> str:
-    return f" ({worker.why})" if worker.why else ""
-
-
-def worker_ends(workers: Sequence[WorkerStatus]) -> tuple[WorkerEnd, ...]:
-    """How each worker ended, for the record."""
-    return tuple(WorkerEnd(w.worker, w.exit_status, w.signal, _note(w), w.ran_s, w.survivors) for w in workers)
-
-
-STOPPED_NOTE = "stopped"
-"""It did not end by itself: we stopped it, because another worker failed or somebody asked."""
-
-
-def _note(worker: WorkerStatus) -> str:
-    """What is to be known of an end beside its exit status."""
-    if worker.event is not HostEvent.NONE:
-        return f"host {worker.event}"
-    words = ["" if worker.state is WorkerState.EXITED else str(worker.state)]
-    words += [STOPPED_NOTE] if worker.stop_asked and worker.state is WorkerState.EXITED else []
-    words += [worker.why] if worker.why and worker.state is WorkerState.EXITED else []
-    words += [f"outlived by {worker.survivors_said}"] if worker.survivors else []
-    return "; ".join(word for word in words if word)
-
-
-def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
-    """The run after `attempt` ended: one budget charged, and either final or waiting for the next attempt."""
-    ended = replace(run, attempt=attempt)
-    cause = attempt.cause
-    policy = run.spec.policy
-    if cause is Cause.SUCCEEDED:
-        return _final(ended, RunState.SUCCEEDED, "every worker exited with 0", now)
-    if cause is Cause.STOPPED:
-        return _final(ended, RunState.STOPPED, "stopped", now)
-    if cause in {Cause.DRIFTED, Cause.NOT_SET_UP}:
-        return _final(ended, RunState.FAILED, attempt.suspect_why, now)
-    failure = attempt.failure
-    how = _quick_failure(attempt) if cause is Cause.FAILED else ""
-    if cause is Cause.NOT_JOINED:
-        how, cause = str(cause), Cause.FAILED
-    if cause in {Cause.STALLED, Cause.BAD_DATA}:
-        cause = Cause.FAILED
-    if cause is Cause.FAILED and failure is not None and failure.whose is Fault.CLOUD:
-        how, cause = "", Cause.HOST_LOST
-    ended = replace(ended, quick_failure=how)
-    if failure is not None and not failure.retry:
-        ended = replace(ended, failures=run.failures + 1)
-        return _final(ended, RunState.FAILED, f"{_why(attempt)}; it would come again", now)
-    if cause is Cause.FAILED:
-        ended = replace(ended, failures=run.failures + 1)
-        if ended.failures > policy.max_failures:
-            return _final(ended, RunState.FAILED, _why(attempt), now)
-        if how and how == run.quick_failure:
-            soon = f" within {timeouts.QUICK_FAILURE_S:.0f} s of its start" if how != Cause.NOT_JOINED else ""
-            why = f"{_why(attempt)}, for the second time{soon}"
-            return _final(ended, RunState.FAILED, why, now)
-    elif cause is Cause.RESTART_ASKED:
-        ended = replace(ended, restarts=run.restarts + 1)
-        if ended.restarts > policy.max_restarts:
-            return _final(
-                ended, RunState.GAVE_UP, f"asked for a restart {counted(ended.restarts, 'time')}", now
-            )
-    else:
-        ended = replace(ended, preemptions=run.preemptions + 1)
-        if ended.preemptions > policy.max_preemptions:
-            return _final(ended, RunState.GAVE_UP, f"lost its hosts {counted(ended.preemptions, 'time')}", now)
-    if run.stop_asked:
-        return _final(ended, RunState.STOPPED, "stopped", now)
-    why = f": {describe_failure(failure)}" if failure is not None else ""
-    return replace(
-        ended,
-        state=RunState.WAITING,
-        reason=f"attempt {attempt.number}: {attempt.cause}{why}; it is tried again",
+def _find_mount_news(seen: RunObservation) -> RunFinding | None:
+    news = mount_news(seen.attempt.mounts, seen.mounts)
+    if not news:
+        return None
+    return RunFinding(
+        _E.MOUNTS_CHANGED,
+        "; ".join(each.text for each in news),
+        wait_for("the run"),
+        changes={"mounts": seen.mounts},
+        journal="mounts",
+        news=tuple(
+            News(MOUNT_BACK if each.well else MOUNT_LOST, each.text, f"mount {each.text}", not each.well)
+            for each in news
+        ),
     )
 
 
-def _why(attempt: Attempt) -> str:
-    """Why an attempt failed: what the workers did, and what that means."""
-    failure = attempt.failure
-    return f"{attempt.suspect_why}; {describe_failure(failure)}" if failure is not None else attempt.suspect_why
+def _find_joined(seen: RunObservation) -> RunFinding | None:
+    joined = judge_join(seen.run, seen.slice, seen.workers).joined
+    changes, news = {"joined": joined}, (News("joined", joined),)
+    return RunFinding(_E.JOINED, joined, wait_for("the run"), changes, news=news) if joined else None
 
 
-def _quick_failure(attempt: Attempt) -> str:
-    """With which statuses and signals workers failed, if each that did failed soon after its start."""
-    failed = [end for end in attempt.ends if end.exit_status != 0 and STOPPED_NOTE not in end.note.split("; ")]
-    if not failed or any(end.ran_s is None or end.ran_s > timeouts.QUICK_FAILURE_S for end in failed):
-        return ""
-    return " ".join(sorted({f"{end.exit_status}/{end.signal}" for end in failed}))
+def _find_stall(seen: RunObservation) -> RunFinding | None:
+    """A stall, or its end, where it is new. Workers that were started may also wait for one that was cut off
+    before it said that it began."""
+    run, attempt = seen.run, seen.attempt
+    stall = judge_stall(run, seen.workers)
+    if stall.why and run.spec.on_stall == "restart":
+        since = attempt.suspect_since
+        if not stall.unanswered:
+            return RunFinding(_E.STALLED_FOR_GOOD, stall.why)
+        if since is not None and seen.now - since >= run.spec.stall_s:
+            return RunFinding(_E.HOST_LOST, stall.why)
+    if stall.why == attempt.stalled:
+        return None
+    if stall.why:
+        event, why = _E.STALLED, f"stands still: {stall.why}"
+        new = News(STALLED, why, f"{why}; `tpuctl stacks {run.id}` shows where", warns=True)
+    else:
+        event, why = _E.GOES_ON, f"no longer: {attempt.stalled}"
+        new = News(GOES_ON, why)
+    changes = {"stalled": stall.why}
+    return RunFinding(event, why, wait_for("the run"), changes, journal=new.event, news=(new,))
 
 
-def _final(run: RunRecord, state: RunState, reason: str, now: float) -> RunRecord:
-    return replace(run, state=state, reason=reason, ended_at=now)
+def _find_pace(seen: RunObservation) -> RunFinding | None:
+    """Steps that have become slow, or are not any more."""
+    pace = judge_pace(seen.attempt, seen.workers)
+    if bool(pace.usual) == bool(seen.attempt.usual_rate):
+        return None
+    event = SLOW if pace.usual else FAST_AGAIN
+    said = f"{event}: {pace.said}".replace("-", " ")
+    new = News(event, pace.said, said, warns=bool(pace.usual))
+    changes = {"usual_rate": pace.usual}
+    return RunFinding(_E.PACE_CHANGED, pace.said, wait_for("the run"), changes, journal=event, news=(new,))
+
+
+def _find_trouble(seen: RunObservation) -> RunFinding | None:
+    found = _judge_workers(seen)
+    return found if found.event not in {_E.UNDECIDED, _E.RUNS} else None
+
+
+def _find_sick_mounts(seen: RunObservation) -> RunFinding | None:
+    sick = sick_mounts(seen.mounts)
+    dead = any(not (each.well or each.kept) for each in seen.mounts)
+    wait = Wait(f"the run; {sick}")
+    return RunFinding(_E.MOUNT_DEAD if dead else _E.MOUNT_SICK, sick, wait) if sick else None
+
+
+def _judge_workers(seen: RunObservation) -> RunFinding:
+    run, attempt, workers = seen.run, seen.attempt, seen.workers
+    well = all(w.healthy or w.succeeded for w in workers)
+    if not well or phase_of(run) is RunPhase.STARTING:
+        return _judge_trouble(seen)
+    if attempt.suspect_since is not None:
+        changes = {"suspect_since": None, "suspect_reads": 0, "suspect_why": ""}
+        why = "all workers answer again"
+        return RunFinding(_E.RECOVERED, why, wait_for("the run"), changes, journal="cleared")
+    slow = ", which has become slow" if attempt.usual_rate else ""
+    waits = f"the run, which stands still ({attempt.stalled})" if attempt.stalled else f"the run{slow}"
+    wait = Wait(waits, coming=True, progress=describe_progress(run, workers))
+    return RunFinding(_E.RUNS, "running", wait)
+
+
+def _judge_trouble(seen: RunObservation) -> RunFinding:
+    """A worker failed, vanished or does not answer: read again, then decide whose fault it is."""
+    attempt, workers, observed = seen.attempt, seen.workers, seen.observed
+    what, since, reads = describe_trouble(workers), attempt.suspect_since, attempt.suspect_reads
+    trouble = RunFinding(
+        _E.TROUBLE,
+        what,
+        Wait(f"finding out why: {what}"),
+        changes={
+            "suspect_since": seen.now if since is None else since,
+            "suspect_reads": reads + 1,
+            "suspect_why": what,
+        },
+        is_suspicion=since is None,
+    )
+    if since is None:
+        return trouble
+    failed = [w for w in workers if w.over and not w.succeeded]
+    unreachable = [w for w in workers if w.state in _SILENT]
+    waited = seen.now - since
+    alive = observed is not None and observed.event is SliceEvent.NODE_READY
+    going_down = any(w.event in GOING_DOWN for w in workers)
+    if alive and not unreachable and (failed or going_down):
+        if reads >= READS_THAT_MUST_AGREE and failed and not going_down:
+            return RunFinding(_E(cause_of(failed, workers)), what)
+        gap = timeouts.VERDICT_READ_GAP_S * reads
+        if reads < READS_THAT_MUST_AGREE:
+            wait = wait_for(f"a second read: {what}", since + gap)
+            return trouble if waited >= gap else RunFinding(_E.UNDECIDED, what, wait)
+    # A worker that only does not answer may be training all the same: sshd dies alone, too.
+    limit = timeouts.VERDICT_MAX_S if failed else seen.silence_limit_s
+    if waited >= limit and (failed or unreachable):
+        cause = cause_of_hosts(workers) or (Cause.HOST_LOST if unreachable else cause_of(failed, workers))
+        return RunFinding(_E(cause), what)
+    given = f"; given up after {render_span(limit)} of silence" if unreachable and not failed else ""
+    return RunFinding(_E.UNDECIDED, what, Wait(f"finding out why: {what}{given}", since + limit))
+
+
+SEEN: Sequence[tuple[Sequence[RunEvent], Callable[[RunObservation], RunFinding | None]]] = (
+    ((_E.OVER,), _find_over),
+    ((_E.STOP_REQUESTED,), _find_stop),
+    ((_E.BLIND,), _find_blind),
+    ((_E.SLICE_DOWN,), _find_slice),
+    ((_E.ALL_ENDED,), _find_end),
+    ((_E.NOT_JOINED,), _find_not_joined),
+    ((_E.SUCCEEDED,), _find_success),
+    ((_E.PREEMPTED,), _find_loss),
+    ((_E.NOT_PREPARED,), _find_unprepared),
+    ((_E.NOT_STARTED, _E.ALL_STARTED), _find_start),
+    ((_E.MOUNTS_CHANGED,), _find_mount_news),
+    ((_E.JOINED,), _find_joined),
+    ((_E.STALLED, _E.GOES_ON), _find_stall),
+    ((_E.PACE_CHANGED,), _find_pace),
+    ((_E.TROUBLE, _E.RECOVERED), _find_trouble),
+    ((_E.MOUNT_DEAD, _E.MOUNT_SICK), _find_sick_mounts),
+    ((_E.UNDECIDED, _E.RUNS), _judge_workers),
+)
+"""What is looked for, in this order: where the table has one of these events for the phase of a run."""

@@ -13,90 +13,23 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.engine.events import Note
 from tpuctl.envs.install import Told
 from tpuctl.errors import PartialError
-from tpuctl.hosts.agent import Reply
-from tpuctl.hosts.protocol import ChipLock, HostFacts, PrepareReply, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import HostFacts, PrepareReply
 from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, Verdict, provision
-from tpuctl.lib.shell import quote
-from tpuctl.lib.text import fold_workers
-from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.verdict import Blocked, Wait
-from tpuctl.runs.attempt import AttemptHosts, is_own_probe, kill_hint
+from tpuctl.runs.attempt import AttemptHosts, explain_refusal
 from tpuctl.runs.data import why_changed
+from tpuctl.runs.leftovers import free_chips, stop_leftovers
+from tpuctl.runs.preparation import Preparation, busy
 from tpuctl.runs.probe import probe_check, probed
-from tpuctl.runs.probe_run import BadData, DataProbe, Passed, probed_before
-from tpuctl.runs.set_up import NotSetUp, check_buckets, check_reach, used_buckets
+from tpuctl.runs.probe_run import DataProbe, probed_before
+from tpuctl.runs.set_up import check_buckets, check_reach, used_buckets
+from tpuctl.runs.states import News, RunEvent, RunFinding
 from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.revisit import sick_on_hosts
-from tpuctl.state.repository import find_run
-from tpuctl.transfer.host_copies import is_copy, is_copy_of
 from tpuctl.transfer.prepare import deliver_files, prepare_on, require_all, require_values
-
-
-class Prepared(Struct, frozen=True):
-    """Every worker acknowledged. `hosts` is one row per worker, for the manifest."""
-
-    coordinator: str
-    hosts: tuple[Mapping[str, str], ...]
-    note: str = ""
-    """What of it is not as one would expect."""
-
-
-class Answered(Struct, frozen=True):
-    """Something is done, and that took so long, or the rest will, that it is for further passes. `hosts` is
-    what of `Prepared.hosts` is known."""
-
-    hosts: tuple[Mapping[str, str], ...]
-
-
-class Stuck(Struct, frozen=True):
-    """A worker has something in the way that only a person can remove."""
-
-    why: str
-    hint: str
-
-
-Found = Answered | Stuck | BadData | NotSetUp | str
-"""Why a preparation does not go on in this pass; text is what is waited for."""
-
-
-class Preparation:
-    """What the steps of one pass share."""
-
-    def __init__(self, hosts: AttemptHosts) -> None:
-        self.hosts = hosts
-        self.rows = [dict(row) for row in hosts.attempt.hosts]
-        """What is known of each host, for the manifest."""
-        self.facts: Sequence[HostFacts] = ()
-        self.running: Sequence[Reply[tuple[WorkerStatus, ...]]] = ()
-        """Of each host all attempts that it knows."""
-        self.told: Told | None = None
-        """What hosts said of the things that the environment asks for."""
-        self.acknowledged: Sequence[PrepareReply] = ()
-
-    @property
-    def checked(self) -> set[str]:
-        """The names of what was checked and found well, in this pass or before."""
-        return {row["check"] for row in self.hosts.checks}
-
-    @property
-    def begins(self) -> bool:
-        """Whether no pass has got so far that the record says so."""
-        return not self.hosts.attempt.hosts
-
-    def passed(self, check: str, detail: str) -> None:
-        """Writes down that something is well."""
-        at = render_time(self.hosts.services.store.now()) or ""
-        self.hosts.checks.append({"check": check, "detail": detail, "at": at})
-
-    def postpone(self) -> Answered | None:
-        """Where little of the time of this pass is left, and it found what the next one need not find again."""
-        attempt, checks = self.hosts.attempt, tuple(self.hosts.checks)
-        news = self.rows and (tuple(self.rows) != attempt.hosts or checks != attempt.checks)
-        return Answered(tuple(self.rows)) if news and self.hosts.late() else None
 
 
 class Step(Struct, frozen=True):
@@ -106,22 +39,34 @@ class Step(Struct, frozen=True):
 
     name: str
     is_due: Callable[[Preparation], bool]
-    do: Callable[[Preparation], Found | None]
+    do: Callable[[Preparation], RunFinding | None]
     with_previous: bool = False
     """It looks at what the previous step was told, which no record has: there is no pause between them."""
 
 
-def prepare(hosts: AttemptHosts) -> Prepared | Found:
-    """One pass over all steps. Raises PartialError when a worker cannot be prepared, such as for an environment
-    that it cannot have."""
+def prepare(hosts: AttemptHosts) -> RunFinding:
+    """One pass over all steps, until one does not go on."""
     preparation = Preparation(hosts)
-    for step in STEPS:
-        if step.is_due(preparation):
-            found = (None if step.with_previous else preparation.postpone()) or step.do(preparation)
-            if found is not None:
-                return found
+    try:
+        for step in STEPS:
+            if step.is_due(preparation):
+                if not step.with_previous and preparation.is_late():
+                    return preparation.postpone()
+                found = step.do(preparation)
+                if found is not None:
+                    return found
+    except PartialError as error:
+        return explain_refusal(hosts, error)
     first = preparation.acknowledged[0]
-    return Prepared(hosts.address(first), tuple(preparation.rows), _port_note(hosts, first))
+    done, note = "every worker acknowledged", _port_note(hosts, first)
+    return RunFinding(
+        RunEvent.PREPARED,
+        done,
+        changes={**preparation.changes(), "coordinator": hosts.address(first)},
+        journal="coordinator" if note else "",
+        reason=note,
+        news=(News("prepared", f"{done}; {note}" if note else done, said=note),),
+    )
 
 
 def _say_hello(p: Preparation) -> None:
@@ -141,92 +86,7 @@ def _say_hello(p: Preparation) -> None:
     p.rows = [_host_row(target, fact) for target, fact in zip(hosts.targets, p.facts, strict=True)]
 
 
-def _stop_leftovers(p: Preparation) -> Stuck | str | None:
-    """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach or the
-    program of a supervisor that died may have survived: two attempts must not hold the chips or write the
-    same checkpoints."""
-    hosts = p.hosts
-    known = require_values(p.running, "say what runs there")
-    for target, attempts in zip(hosts.targets, known, strict=True):
-        for each in attempts:
-            if each.state is WorkerState.EXITED and each.survivors:
-                why = f"what outlived attempt {each.attempt} of {each.run}: {each.survivors_said}"
-                hint = kill_hint(hosts.run.slice_name, target.worker, each.survivors)
-                return Stuck(f"worker {target.worker} has {why}", hint)
-    found = hosts.stop_alive(p.running, partial(_is_left_over, hosts))
-    names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found if not is_copy(run))
-    said = "; ".join(each.survivors_said for attempts in known for each in attempts if each.survivors)
-    return f"what is left of {names} to end{f' ({said})' if said else ''}" if names else None
-
-
-def _is_left_over(hosts: AttemptHosts, run: str, attempt: str) -> bool:
-    """Environments that are being installed, and runs of other stores, are no business of this run; copies
-    are for one attempt at a time."""
-    if is_copy(run):
-        return not is_copy_of(hosts.owner, run, attempt)
-    if run == hosts.run.id:
-        return attempt != hosts.attempt.attempt_id and not is_own_probe(hosts, run, attempt)
-    return _is_over(hosts, run)
-
-
-def _is_over(hosts: AttemptHosts, run: str) -> bool:
-    other = find_run(hosts.services, run)
-    return other is not None and other.record.state.final
-
-
-def _free_chips(p: Preparation) -> Stuck | str | None:
-    """Nobody else may hold the chips. What dead runs of ours left there goes."""
-    hosts = p.hosts
-    left: dict[int, list[int]] = {}
-    locks: dict[int, ChipLock] = {}
-    for target, fact in zip(hosts.targets, p.facts, strict=True):
-        if fact.chips is None:
-            continue
-        taken, lock = fact.chips.taken_by, fact.chips.lockfile
-        others = [holder for holder in taken if not _is_left_behind(hosts, holder.left_by)]
-        if others:
-            why = f"worker {target.worker}: {', '.join(holder.said for holder in others)} has the chips"
-            return Stuck(why, kill_hint(hosts.run.slice_name, target.worker, [each.pid for each in others]))
-        if taken:
-            left[target.worker] = [holder.pid for holder in taken]
-        if lock is not None and lock.foreign:
-            locks[target.worker] = lock
-    found = _end_holders(hosts, left, locks)
-    if found is None and hosts.is_for_chips():
-        p.passed("chips", "nobody else has them")
-    return found
-
-
-def _is_left_behind(hosts: AttemptHosts, run: str) -> bool:
-    """Whether a process whose supervisor is gone, and which is of `run`, is ours to end."""
-    return bool(run) and (run == hosts.run.id or _is_over(hosts, run))
-
-
-def _end_holders(
-    hosts: AttemptHosts, left: Mapping[int, list[int]], locks: Mapping[int, ChipLock]
-) -> Stuck | str | None:
-    """Ends processes by worker, and removes files of locks that nobody holds and our user cannot open."""
-    chosen = [target for target in hosts.targets if target.worker in left or target.worker in locks]
-    answers = hosts.agent.free_chips(
-        chosen, lambda it: {"pids": left.get(it.worker, []), "lock": it.worker in locks}
-    )
-    stay: dict[int, str] = {}
-    for target, reply in zip(chosen, require_values(answers, "free their chips"), strict=True):
-        if target.worker in locks and not reply.removed:
-            stay[target.worker] = reply.why
-        if reply.ended:
-            ended = ", ".join(map(str, reply.ended))
-            said = f"worker {target.worker}: ended {ended}, left on the chips by a run that is over"
-            hosts.services.emit(Note(hosts.run.id, said))
-    if stay:
-        lock, workers = locks[min(stay)], fold_workers(sorted(stay))
-        why = f"worker {workers}: {lock.path} is {lock.owner}'s, and libtpu of another user cannot open it"
-        hint = f"tpuctl exec --worker {workers} {hosts.run.slice_name} -- sudo rm {quote(lock.path)}"
-        return Stuck(f"{why}; {stay[min(stay)]}", hint)
-    return "chips that were left behind" if left else None
-
-
-def _check_buckets(p: Preparation) -> NotSetUp | None:
+def _check_buckets(p: Preparation) -> RunFinding | None:
     """Asked once in a run: roles do not come and go with attempts."""
     hosts = p.hosts
     wheelhouse = hosts.environment.wheelhouse if hosts.environment is not None else ""
@@ -236,22 +96,22 @@ def _check_buckets(p: Preparation) -> NotSetUp | None:
     denied = check_buckets(hosts.agent, hosts.targets[0], uses, hosts.slice.spec.zone)
     if denied is None:
         p.passed("buckets", f"the hosts' account was not refused at {', '.join(u.bucket for u in uses)}")
-    return denied
+    return p.lack(denied) if denied is not None else None
 
 
-def _ensure_mounts(p: Preparation) -> Stuck | str | None:
+def _ensure_mounts(p: Preparation) -> RunFinding | None:
     """No program starts where a disk or mount is not as asked."""
     hosts, spec = p.hosts, p.hosts.slice.spec
     gone = lost_buckets(hosts.services, hosts.slice)
     if gone:
         path = next(each.path for each in spec.mounts if each.bucket == gone[0])
         why = f"the bucket gs://{gone[0]} is gone, and {path} shows no files"
-        return Stuck(why, f"make it again, or tpuctl mount rm {path} --on {hosts.run.slice_name}")
+        return p.in_the_way(why, f"make it again, or tpuctl mount rm {path} --on {hosts.run.slice_name}")
     verdict = _provision_mounts(hosts)
     if isinstance(verdict, Wait):
-        return verdict.why
+        return busy(verdict.why)
     if isinstance(verdict, Blocked):
-        return Stuck(verdict.why, verdict.hint or "")
+        return p.in_the_way(verdict.why, verdict.hint or "")
     if isinstance(verdict, Unanswered):
         require_all(verdict.replies, "say how their mounts are")
     if isinstance(verdict, Failures):
@@ -261,7 +121,7 @@ def _ensure_mounts(p: Preparation) -> Stuck | str | None:
     assert isinstance(verdict, Provisioned)
     sick = sick_on_hosts(hosts.services, hosts.agent, hosts.targets, hosts.slice)
     if sick:
-        return f"its mounts: {sick}"
+        return busy(f"its mounts: {sick}")
     for row, found in zip(p.rows, verdict.rows, strict=True):
         row.update(found)
     for check, refs in (("disks", spec.disks), ("mounts", spec.mounts)):
@@ -287,7 +147,7 @@ def mend_mounts(hosts: AttemptHosts) -> str:
     return verdict.why if isinstance(verdict, Blocked | Failures) else ""
 
 
-def _check_data(p: Preparation) -> Stuck | None:
+def _check_data(p: Preparation) -> RunFinding | None:
     """No attempt starts on data that is not as its receipt says; each is asked once in an attempt."""
     hosts, checked = p.hosts, p.checked
     for receipt in hosts.run.spec.data:
@@ -298,7 +158,9 @@ def _check_data(p: Preparation) -> Stuck | None:
             # The receipt of a run is fixed: a newer one is for another run.
             name, uri = hosts.run.id, receipt.uri
             newer = f"tpuctl data receipt {uri} --contract FILE, tpuctl rerun {name} --data {uri}"
-            return Stuck(why, f"restore it, or do the run again with a newer one: tpuctl stop {name}, {newer}")
+            return p.in_the_way(
+                why, f"restore it, or do the run again with a newer one: tpuctl stop {name}, {newer}"
+            )
         p.passed(f"data {receipt.uri}", f"{receipt.digest.of} {receipt.digest.value[:12]}")
     return None
 
@@ -307,7 +169,7 @@ def _needs_environment(p: Preparation) -> bool:
     return p.hosts.environment is not None and not all(row.get("environment_key") for row in p.rows)
 
 
-def _ensure_environment(p: Preparation) -> str | None:
+def _ensure_environment(p: Preparation) -> RunFinding | None:
     """No program starts where its environment is not there, or where hosts differ from it."""
     hosts = p.hosts
     assert hosts.environment is not None
@@ -317,7 +179,7 @@ def _ensure_environment(p: Preparation) -> str | None:
         why = f"{waiting.why}; mend it: {waiting.hint}" if waiting.hint else waiting.why
         raise PartialError(why, hint=waiting.hint, details={"differences": [waiting.why]})
     if waiting:
-        return waiting
+        return busy(waiting)
     allowed = ", ".join(hosts.run.spec.allow_drift)
     name = hosts.run.spec.environment.name if hosts.run.spec.environment is not None else ""
     p.passed("environment", f"{name}{f', but for {allowed}' if allowed else ''}")
@@ -328,12 +190,12 @@ def _needs_probe(p: Preparation) -> bool:
     return not {probe_check(receipt) for receipt in probed(p.hosts.run.spec.data)} <= p.checked
 
 
-def _probe_data(p: Preparation) -> BadData | Answered | str | None:
+def _probe_data(p: Preparation) -> RunFinding | None:
     """No program starts on data of which a probe says that it is random or repeated. Hosts that were probed
     for an earlier attempt are not again."""
     hosts, checked = p.hosts, p.checked
     if p.begins:
-        return Answered(tuple(p.rows))  # while a probe goes on, nothing of what was done is done again
+        return p.postpone()  # while a probe goes on, nothing of what was done is done again
     before = probed_before(hosts.services, hosts.run, hosts.attempt)
     for number, receipt in enumerate(probed(hosts.run.spec.data), start=1):
         probe = DataProbe(hosts.services, hosts.agent, hosts.targets, hosts.run, hosts.attempt, receipt, number)
@@ -343,8 +205,10 @@ def _probe_data(p: Preparation) -> BadData | Answered | str | None:
             hosts.checks.append(before[probe.check])
             continue
         found = probe.step(partial(_make_directory, p, probe.name), partial(_probe_request, hosts, probe))
-        if not isinstance(found, Passed):
+        if isinstance(found, RunFinding):
             return found
+        if isinstance(found, str):
+            return busy(found)
         p.passed(probe.check, found.detail)
     return None
 
@@ -358,10 +222,10 @@ def _probe_request(
     return lambda target: {**request(target), "attempt": probe.name}
 
 
-def _deliver_code(p: Preparation) -> str | None:
+def _deliver_code(p: Preparation) -> RunFinding | None:
     found = _make_directory(p, p.hosts.attempt.attempt_id)
     if isinstance(found, str):
-        return found
+        return busy(found)
     p.acknowledged = found
     return None
 
@@ -384,7 +248,7 @@ def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str
     )
 
 
-def _check_network(p: Preparation) -> NotSetUp | None:
+def _check_network(p: Preparation) -> RunFinding | None:
     """Workers of a slice meet at a port of the first one."""
     hosts, first = p.hosts, p.acknowledged[0]
     coordinator = hosts.address(first)
@@ -392,7 +256,7 @@ def _check_network(p: Preparation) -> NotSetUp | None:
     closed = check_reach(hosts.services, hosts.agent, hosts.targets, hosts.slice, coordinator, note)
     if closed is None:
         p.passed("network", f"every worker reaches {coordinator}")
-    return closed
+    return p.lack(closed) if closed is not None else None
 
 
 def _port_note(hosts: AttemptHosts, first: PrepareReply) -> str:
@@ -408,8 +272,8 @@ def _begins(p: Preparation) -> bool:
 
 STEPS = (
     Step("hello", _begins, _say_hello),
-    Step("leftovers", _begins, _stop_leftovers, with_previous=True),
-    Step("chips", _begins, _free_chips, with_previous=True),
+    Step("leftovers", _begins, stop_leftovers, with_previous=True),
+    Step("chips", _begins, free_chips, with_previous=True),
     Step("buckets", _begins, _check_buckets, with_previous=True),
     Step("mounts", lambda p: not all(k.column in row for k in p.hosts.kept for row in p.rows), _ensure_mounts),
     Step("data", lambda p: not {f"data {r.uri}" for r in p.hosts.run.spec.data} <= p.checked, _check_data),

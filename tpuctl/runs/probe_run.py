@@ -31,6 +31,7 @@ from tpuctl.runs.probe import (
     probe_check,
     probe_name,
 )
+from tpuctl.runs.states import RunEvent, RunFinding
 from tpuctl.state.repository import list_attempts
 from tpuctl.transfer.prepare import require_values
 
@@ -38,12 +39,6 @@ TOLD_BYTES = 64 << 10
 """Of what a probe wrote, from its end: its report, or why there is none."""
 _AT_WORK = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
 _NOT_BEGUN = frozenset({WorkerState.ABSENT, WorkerState.PREPARED})
-
-
-class BadData(Struct, frozen=True):
-    """What a probe found: first batches that are not as the contract says."""
-
-    why: str
 
 
 class Passed(Struct, frozen=True):
@@ -91,7 +86,7 @@ class DataProbe:
         self,
         prepare: Callable[[], Sequence[PrepareReply] | str],
         request: Callable[[Sequence[PrepareReply]], Callable[[HostTarget], Mapping[str, Any]]],
-    ) -> Passed | BadData | str:
+    ) -> Passed | RunFinding | str:
         """Begins it, or looks how it stands; what is waited for. Raises PartialError where a worker does not
         answer."""
         status = self._agent.status(self._targets, self._run.id, self.name)
@@ -113,10 +108,10 @@ class DataProbe:
             return f"{self._title} on worker {fold_workers([worker.worker for worker in at_work])}"
         return self._judge(self._reports(workers))
 
-    def _judge(self, reports: Mapping[int, ProbeReport | str]) -> Passed | BadData:
+    def _judge(self, reports: Mapping[int, ProbeReport | str]) -> Passed | RunFinding:
         found = judge_probe(reports, self._contract.distinct)
         if found:
-            return BadData(f"{self._title}: {describe_findings(found)}")
+            return RunFinding(RunEvent.BAD_DATA, f"{self._title}: {describe_findings(found)}")
         return Passed(describe_probe(reports))
 
     def _reports(self, workers: Sequence[WorkerStatus]) -> dict[int, ProbeReport | str]:

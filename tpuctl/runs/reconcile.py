@@ -16,14 +16,17 @@ from tpuctl.lib.codec import to_data
 from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, RunRecord, RunState, SliceRecord, SliceState
-from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
+from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.provenance.parts import begin_manifest
 from tpuctl.runs.active import active_run
 from tpuctl.runs.attempt import attempt_hosts
-from tpuctl.runs.effects import RunEffects
+from tpuctl.runs.context import RunContext
+from tpuctl.runs.effects import apply_plan
 from tpuctl.runs.last_sign import note_sign
-from tpuctl.runs.plan import RunPlan, RunStep, describe_trouble, plan_run, plan_stall
+from tpuctl.runs.plan import RunObservation, plan_run
+from tpuctl.runs.states import RunEffect, RunPhase, phase_of
+from tpuctl.runs.trouble import describe_trouble
 from tpuctl.slices.enrollment import send_own_key, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
 from tpuctl.slices.liveness import Liveness
@@ -170,61 +173,61 @@ def advance_run(
     partition: PartitionCheck | None = None,
 ) -> Outcome:
     """One step of one run. `observation` is of its slice; `partition` says whether this machine is cut off."""
+    began = services.clock.now()
+    until = began + HOST_TIME_S
     stored = get_run(services, run_id)
     run = stored.record
     if run.state.final:
-        return Outcome(plan_run(run, None, None, [], services.store.now()).verdict, acted=False)
+        return Outcome(Done(run.reason), acted=False)
     if observation is None and find_slice(services, run.slice_name) is not None:
         observation = observe_slice(services, run.slice_name)
     fresh = find_slice(services, run.slice_name)
     slice_ = fresh.record if fresh else None
-    began = services.clock.now()
     workers = _observe_workers(services, run, slice_, began)
-    observed = observation.observed if observation else None
     note_sign(services, run, observation, workers)
     closed = any(worker.state is WorkerState.CLOSED for worker in workers)
     key_sent = send_own_key(services, run.slice_name) if closed and slice_ is not None else ""
     if key_sent:
         return Outcome(Wait(key_sent), acted=False)
-    partition, until = partition or PartitionCheck(services), began + HOST_TIME_S
-    unclear = None if run.stop_asked else _unclear(services, workers, slice_, observed, partition, until)
-    plan = None if unclear is None else _plan_blind(run, unclear, workers, services.store.now())
-    if unclear is not None and plan is None:
-        return Outcome(unclear, acted=False)
-    runs = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
-    lost = lost_buckets(services, slice_) if runs else ()
-    decidable = unclear is None and bool(workers)
-    limit_s = timeouts.UNREACHABLE_MAX_S
-    if slice_ is not None and any(worker.state is WorkerState.UNREACHABLE for worker in workers):
-        node = observation.info.node if observation is not None else None
-        limit_s = find_replacement_limit(services, slice_, node)
-    plan = plan or plan_run(run, slice_, observed, workers, services.store.now(), lost, limit_s)
-    if plan.step is None:
+    seen = _judge_sight(services, run, slice_, observation, workers, partition, until)
+    plan = plan_run(seen)
+    if plan.effect is None:
         return Outcome(plan.verdict, acted=False)
     with take_lease(services, run.slice_name) as lease:
         if _moved(find_slice(services, run.slice_name), fresh) or _moved(get_run(services, run_id), stored):
             # Somebody acted between our observation and our lease: what was planned may no longer be right.
             return Outcome(wait_for("another read"), acted=True)
-        effects = RunEffects(services, stored, slice_, workers, lease.fence, until)
-        outcome = effects.apply(plan)
-        if outcome.acted and (plan.step is RunStep.NEW_ATTEMPT or (plan.step is RunStep.DECIDE and decidable)):
+        context = RunContext(services, stored, slice_, workers, lease.fence, until)
+        outcome = apply_plan(context, plan)
+        decided = plan.effect is RunEffect.BEGIN_END and seen.unclear is None and workers
+        if outcome.acted and (plan.effect is RunEffect.NEW_ATTEMPT or decided):
             # At once: hosts and cloud, asked again, would only repeat what was observed a moment ago.
-            following = plan_run(effects.run, slice_, observed, workers, services.store.now(), lost)
-            outcome = replace(effects.apply(following), changed=True)
+            following = plan_run(replace(seen, run=context.run, now=services.store.now()))
+            outcome = replace(apply_plan(context, following), changed=True)
     key_sent = send_own_key(services, run.slice_name) if isinstance(outcome.verdict, Blind) else ""
     return Outcome(Wait(key_sent), acted=False) if key_sent else outcome
 
 
-def _plan_blind(
-    run: RunRecord, unclear: Blind | Blocked, workers: Sequence[WorkerStatus], now: float
-) -> RunPlan | None:
-    """What is done although a host that does not answer may live: workers that do answer and stand still show
-    that it takes no part any more."""
-    attempt = run.attempt
-    if attempt is None or attempt.state is AttemptPhase.ENDING or isinstance(unclear, Blocked):
-        return None
-    plan = plan_stall(run, attempt, workers, now)
-    return plan if plan is not None and plan.why else None
+def _judge_sight(
+    services: Services,
+    run: RunRecord,
+    slice_: SliceRecord | None,
+    observation: Observation | None,
+    workers: Sequence[WorkerStatus],
+    partition: PartitionCheck | None,
+    until: float,
+) -> RunObservation:
+    """What was seen of a run, with what that is worth: whether this machine is cut off, and how long hosts may
+    be silent."""
+    observed = observation.observed if observation else None
+    partition = partition or PartitionCheck(services)
+    unclear = None if run.stop_asked else _unclear(services, workers, slice_, observed, partition, until)
+    running = phase_of(run) is RunPhase.RUNNING
+    limit_s = timeouts.UNREACHABLE_MAX_S
+    if slice_ is not None and any(worker.state is WorkerState.UNREACHABLE for worker in workers):
+        limit_s = find_replacement_limit(services, slice_, observation.info.node if observation else None)
+    lost = lost_buckets(services, slice_) if running else ()
+    return RunObservation(run, slice_, observed, workers, services.store.now(), lost, limit_s, unclear)
 
 
 def _moved(now: Versioned[Any] | None, before: Versioned[Any] | None) -> bool:

@@ -13,7 +13,7 @@ from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord, RunState, WorkerEnd
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts, kill_hint
-from tpuctl.runs.plan import worker_ends
+from tpuctl.runs.charge import worker_ends
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_slice, get_run, save
 

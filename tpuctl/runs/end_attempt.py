@@ -1,0 +1,253 @@
+"""The end of an attempt: what is collected of it, what it means, and what becomes of its run and its slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from msgspec.structs import replace
+
+from tpuctl.engine.events import Note
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.envs.compile_cache import describe_cache
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.model import timeouts
+from tpuctl.model.records import (
+    Attempt,
+    AttemptPhase,
+    Cause,
+    Desired,
+    Doubt,
+    Failure,
+    Fault,
+    RunRecord,
+    SliceState,
+)
+from tpuctl.model.shipped_files import load_failure_table, load_secret_patterns
+from tpuctl.model.verdict import wait_for
+from tpuctl.provenance.parts import add_attempt, seal_manifest
+from tpuctl.runs.attempt import AttemptHosts
+from tpuctl.runs.charge import charge, worker_ends
+from tpuctl.runs.context import RunContext
+from tpuctl.runs.failure import (
+    Signature,
+    WorkerLog,
+    describe_failure,
+    failed_workers,
+    name_failure,
+    parse_signatures,
+)
+from tpuctl.runs.hang import furthest, step_rate
+from tpuctl.runs.last_sign import find_alive_until
+from tpuctl.runs.log_archive import archive_logs
+from tpuctl.runs.plan import RunPlan
+from tpuctl.runs.progress import weigh_progress
+from tpuctl.slices.desired import goes_after_run, request_down
+from tpuctl.slices.disks import disks_for_manifest
+from tpuctl.slices.loss import give_up_incarnation
+from tpuctl.slices.mounts import mounts_for_manifest
+from tpuctl.state.journal import record_decision
+from tpuctl.state.repository import find_slice, list_attempts, save, save_attempt_history
+
+TAIL_BYTES = 64 << 10
+"""Of each log of a worker that failed, to find out why."""
+
+
+@cache
+def _signatures() -> tuple[Signature, ...]:
+    return parse_signatures(load_failure_table())
+
+
+def _is_hardware(failure: Failure) -> bool:
+    return any(row.hardware for row in _signatures() if row.id == failure.signature)
+
+
+def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
+    hosts = context.hosts()
+    if hosts is not None and context.attempt.started_at is None:
+        hosts.stop_preparations()
+    if hosts is not None and not _collect(context, hosts):
+        return Outcome(wait_for("the rest of the logs"), acted=True)
+    archive_logs(context.services, context.run, context.attempt)
+    failure = _name_failure(context)
+    cause = context.attempt.cause
+    if cause is Cause.HOST_LOST and failure is not None and not failure.retry:
+        cause = Cause.FAILED  # a bug is no preemption, whatever happened to other hosts
+    ahead, ended_at, alive_at = furthest(context.workers), context.services.store.now(), None
+    if hosts is None and context.attempt.cause is Cause.PREEMPTED:
+        # It was over when its slice was seen gone, and that had been so since the last sign of it.
+        ended_at = context.attempt.ending_since or ended_at
+        alive_at = find_alive_until(context.services, context.run, context.attempt, ended_at)
+    attempt = replace(
+        context.attempt,
+        state=AttemptPhase.ENDED,
+        cause=cause,
+        failure=failure,
+        step=ahead.step if ahead is not None else None,
+        steps=ahead.steps if ahead is not None else None,
+        steps_per_s=step_rate(ahead) if ahead is not None else None,
+        ended_at=ended_at,
+        alive_at=alive_at,
+        hosts=_with_cache(context.attempt.hosts, context.workers),
+        ends=worker_ends(context.workers) or worker_ends(_unseen(context.attempt)),
+        timeline=(*context.attempt.timeline, context.entry("ended", plan.why)),
+    )
+    run = charge(context.run, attempt, context.services.store.now())
+    _emit_end(context, run, attempt, _keep_diagnosis(context, hosts, failure))
+    run = weigh_progress(context.services, run, attempt)
+    _write_manifest(context, run, attempt)
+    save_attempt_history(context.services, run, attempt)
+    said = f" ({describe_failure(failure)})" if failure is not None else ""
+    context.journal("ended", f"attempt {attempt.number}: {attempt.cause}{said}; run is {run.state}")
+    if context.attempt.cause in {Cause.HOST_LOST, Cause.PREEMPTED}:
+        _doubt_slice(context, attempt)
+    _replace_hardware(context, run, attempt)
+    if run.state.final:
+        # Before the run is final: a crash in between must not leave a slice that nobody releases.
+        run = replace(run, totals=seal_manifest(context.services, run, context.slice))
+        release_slice(context, run)
+    context.save(run)
+    return Outcome(wait_for("the next attempt"), acted=True)
+
+
+def _name_failure(context: RunContext) -> Failure | None:
+    """What the failure of the attempt means, by what its workers wrote last."""
+    run, number = context.run, context.attempt.number
+    logs = {}
+    for worker in failed_workers(context.workers):
+        out, err = (
+            context.services.logs.tail(run.id, number, worker.worker, stream, TAIL_BYTES).decode(
+                errors="replace"
+            )
+            for stream in ("stdout", "stderr")
+        )
+        logs[worker.worker] = WorkerLog(out, err)
+    failure = name_failure(_signatures(), run, context.attempt, context.workers, logs)
+    if failure is None:
+        return None
+    redact = load_secret_patterns().redact  # a record may be shared, as a log is not
+    evidence = redact(failure.evidence)
+    return replace(failure, evidence=evidence, meaning=redact(failure.meaning), remedy=redact(failure.remedy))
+
+
+def _keep_diagnosis(context: RunContext, hosts: AttemptHosts | None, failure: Failure | None) -> str:
+    """Has the host of the worker with the cause say how it stands; where on this machine that is."""
+    if hosts is None or failure is None or failure.worker is None:
+        return ""
+    if failure.whose is Fault.CODE and not failure.retry:
+        return ""  # its host has no part in it
+    hosts.keep_diagnosis({failure.worker})
+    path = context.services.logs.path(context.run.id, context.attempt.number, failure.worker, "host")
+    return f"; how its host stood: {path}"
+
+
+def _emit_end(context: RunContext, run: RunRecord, attempt: Attempt, diagnosis: str) -> None:
+    """Says how the attempt ended: below what its workers wrote, such as a traceback."""
+    if attempt.cause in {Cause.SUCCEEDED, Cause.STOPPED}:
+        return
+    said = f"attempt {attempt.number} ended ({attempt.cause})"
+    if attempt.cause in {Cause.DRIFTED, Cause.NOT_SET_UP}:
+        context.services.emit(Note(run.id, said))  # why is what the run ends with
+        return
+    said = f"{said}: {attempt.suspect_why}"
+    failure = attempt.failure
+    if failure is not None:
+        again = "not tried again" if run.state.final else "tried again"
+        said = f"{said}; {describe_failure(failure)}; {again}{diagnosis}"
+    context.services.emit(Note(run.id, said))
+
+
+def _replace_hardware(context: RunContext, run: RunRecord, attempt: Attempt) -> None:
+    """Asks for another slice after the second failure of the hardware of one worker of this one."""
+    now, slice_ = attempt.failure, context.slice
+    if now is None or slice_ is None or run.state.final or not _is_hardware(now):
+        return
+    before = [
+        each.failure
+        for each in list_attempts(context.services, run.id)
+        if each.number < attempt.number and each.incarnation == attempt.incarnation
+    ]
+    if any(each is not None and each.worker == now.worker and _is_hardware(each) for each in before):
+        why = f"worker {now.worker} failed twice: {now.meaning} ({now.signature})"
+        give_up_incarnation(context.services, run.slice_name, attempt.incarnation, why, fence=context.fence)
+
+
+def _collect(context: RunContext, hosts: AttemptHosts) -> bool:
+    """What the workers wrote and nobody followed. False when there is more than one step may fetch: also
+    where the time was up before a worker answered that says that it lives, for a while."""
+    while True:
+        fetched = hosts.fetch_logs(emit=True)
+        if not fetched.more:
+            return not (_patience(context) and _answering(context).intersection(fetched.unread))
+        if context.services.clock.now() >= context.until:
+            return False
+
+
+def _patience(context: RunContext) -> bool:
+    """Whether logs are still waited for that do not come in time."""
+    since = context.attempt.ending_since
+    return since is not None and context.services.store.now() < since + timeouts.VERDICT_MAX_S
+
+
+def _answering(context: RunContext) -> set[int]:
+    """Workers that said how the attempt stands when they were looked at."""
+    silent = {WorkerState.UNREACHABLE, WorkerState.CLOSED}
+    return {info.worker for info in context.workers if info.state not in silent}
+
+
+def _write_manifest(context: RunContext, run: RunRecord, attempt: Attempt) -> None:
+    add_attempt(
+        context.services,
+        run,
+        context.slice,
+        attempt,
+        disks=disks_for_manifest(context.services, context.slice, attempt.hosts),
+        mounts=mounts_for_manifest(context.slice),
+    )
+
+
+def _doubt_slice(context: RunContext, attempt: Attempt) -> None:
+    """Hosts were lost while the cloud showed the node alive: the slice is ready again when all answer."""
+    stored = find_slice(context.services, context.run.slice_name)
+    record = stored.record if stored else None
+    if stored is None or record is None or record.state is not SliceState.READY:
+        return
+    if record.incarnation is None or record.incarnation.number != attempt.incarnation:
+        return
+    silent = any(worker.state is WorkerState.UNREACHABLE for worker in context.workers)
+    since = attempt.suspect_since if silent else None  # silence goes on: it does not begin anew
+    doubt = Doubt(since or context.services.store.now(), attempt.suspect_why)
+    doubted = replace(record.incarnation, doubt=doubt)
+    record_decision(context.services, record.key, "doubt", attempt.suspect_why, fence=context.fence)
+    save(context.services, stored, replace(record, state=SliceState.BOOTING, incarnation=doubted))
+
+
+def release_slice(context: RunContext, run: RunRecord) -> None:
+    """A slice made for this run goes with it, and one that is to go waited for its end."""
+    stored = find_slice(context.services, run.slice_name)
+    if stored is not None and goes_after_run(stored.record):
+        request_down(context.services, run.slice_name)
+        return
+    if not run.spec.owns_slice or run.spec.keep_slice or context.slice is None:
+        return
+    if context.slice.desired is Desired.UP and context.slice.run_id == run.id:
+        request_down(context.services, run.slice_name, why=f"run {run.id}, for which it was made, is over")
+
+
+def _with_cache(
+    rows: Sequence[Mapping[str, str]], workers: Sequence[WorkerStatus]
+) -> tuple[Mapping[str, str], ...]:
+    """The rows of hosts, with what their programs loaded of the compile cache where they said."""
+    said = {
+        str(worker.worker): describe_cache(
+            sum(r.loaded for r in worker.join), sum(r.asked for r in worker.join)
+        )
+        for worker in workers
+    }
+    return tuple(
+        {**row, "compile_cache": said[row["worker"]]} if said.get(row["worker"]) else row for row in rows
+    )
+
+
+def _unseen(attempt: Attempt) -> list[WorkerStatus]:
+    return [WorkerStatus(worker, WorkerState.UNREACHABLE) for worker in attempt.workers]

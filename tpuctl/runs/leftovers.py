@@ -1,0 +1,105 @@
+"""What may be left on hosts of earlier attempts and of others: programs, and their hold on the chips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from tpuctl.engine.events import Note
+from tpuctl.hosts.protocol import ChipLock, WorkerState
+from tpuctl.lib.shell import quote
+from tpuctl.lib.text import fold_workers
+from tpuctl.runs.attempt import AttemptHosts, is_own_probe, kill_hint
+from tpuctl.runs.preparation import Preparation, busy
+from tpuctl.runs.states import RunFinding
+from tpuctl.state.repository import find_run
+from tpuctl.transfer.host_copies import is_copy, is_copy_of
+from tpuctl.transfer.prepare import require_values
+
+
+def stop_leftovers(p: Preparation) -> RunFinding | None:
+    """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach or the
+    program of a supervisor that died may have survived: two attempts must not hold the chips or write the
+    same checkpoints."""
+    hosts = p.hosts
+    known = require_values(p.running, "say what runs there")
+    for target, attempts in zip(hosts.targets, known, strict=True):
+        for each in attempts:
+            if each.state is WorkerState.EXITED and each.survivors:
+                why = f"what outlived attempt {each.attempt} of {each.run}: {each.survivors_said}"
+                hint = kill_hint(hosts.run.slice_name, target.worker, each.survivors)
+                return p.in_the_way(f"worker {target.worker} has {why}", hint)
+    found = hosts.stop_alive(p.running, partial(_is_left_over, hosts))
+    names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found if not is_copy(run))
+    said = "; ".join(each.survivors_said for attempts in known for each in attempts if each.survivors)
+    return busy(f"what is left of {names} to end{f' ({said})' if said else ''}") if names else None
+
+
+def _is_left_over(hosts: AttemptHosts, run: str, attempt: str) -> bool:
+    """Environments that are being installed, and runs of other stores, are no business of this run; copies
+    are for one attempt at a time."""
+    if is_copy(run):
+        return not is_copy_of(hosts.owner, run, attempt)
+    if run == hosts.run.id:
+        return attempt != hosts.attempt.attempt_id and not is_own_probe(hosts, run, attempt)
+    return _is_over(hosts, run)
+
+
+def _is_over(hosts: AttemptHosts, run: str) -> bool:
+    other = find_run(hosts.services, run)
+    return other is not None and other.record.state.final
+
+
+def free_chips(p: Preparation) -> RunFinding | None:
+    """Nobody else may hold the chips. What dead runs of ours left there goes."""
+    hosts = p.hosts
+    left: dict[int, list[int]] = {}
+    locks: dict[int, ChipLock] = {}
+    for target, fact in zip(hosts.targets, p.facts, strict=True):
+        if fact.chips is None:
+            continue
+        taken, lock = fact.chips.taken_by, fact.chips.lockfile
+        others = [holder for holder in taken if not _is_left_behind(hosts, holder.left_by)]
+        if others:
+            why = f"worker {target.worker}: {', '.join(holder.said for holder in others)} has the chips"
+            return p.in_the_way(
+                why, kill_hint(hosts.run.slice_name, target.worker, [each.pid for each in others])
+            )
+        if taken:
+            left[target.worker] = [holder.pid for holder in taken]
+        if lock is not None and lock.foreign:
+            locks[target.worker] = lock
+    found = _end_holders(p, left, locks)
+    if found is None and hosts.is_for_chips():
+        p.passed("chips", "nobody else has them")
+    return found
+
+
+def _is_left_behind(hosts: AttemptHosts, run: str) -> bool:
+    """Whether a process whose supervisor is gone, and which is of `run`, is ours to end."""
+    return bool(run) and (run == hosts.run.id or _is_over(hosts, run))
+
+
+def _end_holders(
+    p: Preparation, left: Mapping[int, list[int]], locks: Mapping[int, ChipLock]
+) -> RunFinding | None:
+    """Ends processes by worker, and removes files of locks that nobody holds and our user cannot open."""
+    hosts = p.hosts
+    chosen = [target for target in hosts.targets if target.worker in left or target.worker in locks]
+    answers = hosts.agent.free_chips(
+        chosen, lambda it: {"pids": left.get(it.worker, []), "lock": it.worker in locks}
+    )
+    stay: dict[int, str] = {}
+    for target, reply in zip(chosen, require_values(answers, "free their chips"), strict=True):
+        if target.worker in locks and not reply.removed:
+            stay[target.worker] = reply.why
+        if reply.ended:
+            ended = ", ".join(map(str, reply.ended))
+            said = f"worker {target.worker}: ended {ended}, left on the chips by a run that is over"
+            hosts.services.emit(Note(hosts.run.id, said))
+    if stay:
+        lock, workers = locks[min(stay)], fold_workers(sorted(stay))
+        why = f"worker {workers}: {lock.path} is {lock.owner}'s, and libtpu of another user cannot open it"
+        hint = f"tpuctl exec --worker {workers} {hosts.run.slice_name} -- sudo rm {quote(lock.path)}"
+        return p.in_the_way(f"{why}; {stay[min(stay)]}", hint)
+    return busy("chips that were left behind") if left else None
