@@ -55,6 +55,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/capacity-flags.md": reference.render_capacity_flags,
     "docs/reference/fleet-file.md": reference.render_fleet_file,
     "docs/reference/states.md": reference.render_states,
+    "docs/develop/state-tables.md": reference.render_state_tables,
     "docs/reference/lint.md": reference.render_lint,
     "docs/reference/failures.md": reference.render_failures,
     "docs/reference/errors.md": reference.render_errors,

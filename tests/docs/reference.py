@@ -16,6 +16,7 @@ from tpuctl.config.file import LOCAL_ONLY
 from tpuctl.config.hooks import EVENT_NOTES
 from tpuctl.config.schema import render_example
 from tpuctl.config.settings import SETTINGS
+from tpuctl.disks.plan import STEPS
 from tpuctl.envs.schema import environment_schema
 from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive, Unmanaged
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
@@ -30,7 +31,9 @@ from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators, load_failure_table
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.provenance.manifest import json_schema as run_schema
+from tpuctl.runs import states as run_states
 from tpuctl.runs.failure import parse_signatures
+from tpuctl.slices import states as slices_states
 from tpuctl.slices.rules import EXCLUDES, NEEDS
 from tpuctl.slices.states import FINAL_STATES, STATE_NOTES
 
@@ -169,6 +172,51 @@ def render_states() -> str:
         "(../concepts/evidence-and-preemption.md).",
         _table(("cause", "budget", "meaning"), causes),
     )
+
+
+def render_state_tables() -> str:
+    """What follows what, as the code has it: of slices, disks and runs."""
+    slices = {
+        (str(state), str(event)): _step(to.effect, to.state, state)
+        for (state, event), to in slices_states.TRANSITIONS.items()
+    }
+    disks = {
+        ("wanted" if wanted else "not wanted", str(seen)): f"`{step}`" for (wanted, seen), step in STEPS.items()
+    }
+    runs = {
+        (str(phase), str(event)): _step(to.cause or to.effect, to.phase, phase)
+        for (phase, event), to in run_states.TRANSITIONS.items()
+    }
+    return _page(
+        "State tables",
+        "A row for each event, a column for each state: what is done, and the state that follows where\n"
+        "it is another one. `wait` means that nothing is done. An empty cell is a pair that is ignored on\n"
+        "purpose, or that cannot be; tests walk all pairs.",
+        "## Slices",
+        "`TRANSITIONS` and `IGNORED` of `tpuctl/slices/states.py`; events are what the cloud shows.\n"
+        "`down` leads to `deleting` from everywhere.",
+        _matrix(slices),
+        "## Disks",
+        "`STEPS` of `tpuctl/disks/plan.py`; events are what Compute Engine shows.",
+        _matrix(disks),
+        "## Runs",
+        "`TRANSITIONS` and `IGNORED` of `tpuctl/runs/states.py`. Hosts on which an attempt is prepared or\n"
+        "started report `prepared` to `drifted` and `start-sent`; the other events are what a pass sees.\n"
+        "Where an attempt ends the cell has the cause; then the run waits for the next one, or is over.",
+        _matrix(runs),
+    )
+
+
+def _step(effect: str | None, to: str, state: str) -> str:
+    done = f"`{effect}`" if effect is not None else "" if to != state else "wait"
+    return done if to == state else f"{done} → {to}".strip()
+
+
+def _matrix(cells: Mapping[tuple[str, str], str]) -> str:
+    """A row for each event, a column for each state, both in the order in which `cells` names them first."""
+    states, events = (list(dict.fromkeys(pair[place] for pair in cells)) for place in (0, 1))
+    rows = [(f"`{event}`", *(cells.get((state, event), "") for state in states)) for event in events]
+    return _table(("event", *states), rows)
 
 
 def render_failures() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import tomllib
@@ -180,12 +179,3 @@ def test_every_fault_that_the_documents_plan_is_a_preset(tasks: str) -> None:
     planned = set(re.findall(r"tpuctl sim fault ([a-z][a-z-]+)", tasks))
     assert len(planned) > 20
     assert planned <= set(PRESETS)
-
-
-def test_every_hop_of_the_walk_is_a_function_of_its_file() -> None:
-    walk = read("docs/develop/architecture.md").partition("## The walk of")[2].partition("\n## ")[0]
-    hops = re.findall(r"^\d+\. `(\S+\.py)`: `(\w+)`", walk, flags=re.MULTILINE)
-    assert len(hops) == len(re.findall(r"^\d+\. ", walk, flags=re.MULTILINE)) <= 12
-    for file, name in hops:
-        functions = {node.name for node in ast.parse(read(file)).body if isinstance(node, ast.FunctionDef)}
-        assert name in functions, f"{file} has no function {name}"
