@@ -6,16 +6,17 @@ it says in `unreachables` or as a warning of the scope; absence there proves not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from google.auth.credentials import Credentials
 from msgspec.structs import replace
 
-from tpuctl.cloud.rest import RestClient, last_part
+from tpuctl.cloud.disks import parse_disk
+from tpuctl.cloud.rest import EVERYWHERE, RestClient, last_part
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
-from tpuctl.model.cloud import CloudResource, Listing, ResourceKind
+from tpuctl.model.cloud import CloudResource, Listing, ResourceKind, disk_resource
 
 GIB = 1 << 30
 Data = Mapping[str, Any]
@@ -33,23 +34,15 @@ class GoogleInventory:
 
     def list_assets(self, kind: ResourceKind) -> Listing[CloudResource]:
         if kind is ResourceKind.BUCKET:
-            return Listing(tuple(self._buckets()))
-        collection, parse, aggregated = _COLLECTIONS[kind]
-        project = f"/compute/v1/projects/{self._project}"
-        if aggregated:
-            found = self._compute.aggregated(
-                f"{project}/aggregated/{collection}", collection, f"list {collection} ({kind})"
+            project = {"project": self._project}
+            found = self._storage.listing("/storage/v1/b", "items", "list buckets", _parse_bucket, project)
+            return replace(
+                found, items=tuple(replace(each, **self._content(each.name)) for each in found.items)
             )
-            return Listing(tuple(parse(item) for item in found.items), found.unreachable)
-        pages = self._compute.pages(f"{project}/global/{collection}", f"list {collection}")
-        return Listing(tuple(parse(item) for page in pages for item in page.get("items", ())))
-
-    def _buckets(self) -> Iterator[CloudResource]:
-        pages = self._storage.pages("/storage/v1/b", "list buckets", {"project": self._project})
-        for page in pages:
-            for item in page.get("items", ()):
-                bucket = _parse_bucket(item)
-                yield replace(bucket, **self._content(bucket.name))
+        collection, parse, place = _COLLECTIONS[kind]
+        path = f"/compute/v1/projects/{self._project}/{place}/{collection}"
+        params = EVERYWHERE if place == "aggregated" else None
+        return self._compute.listing(path, collection, f"list {collection}", parse, params)
 
     def _content(self, bucket: str) -> dict[str, Any]:
         """What one page of objects tells: whether a bucket is empty, and how large a small one is.
@@ -84,17 +77,6 @@ def _common(kind: ResourceKind, item: Data) -> dict[str, Any]:
 
 def _number(value: Any) -> int | None:
     return None if value in (None, "") else int(value)
-
-
-def _parse_disk(item: Data) -> CloudResource:
-    return CloudResource(
-        **_common(ResourceKind.DISK, item),
-        type=last_part(str(item.get("type", ""))),
-        size_gib=float(item["sizeGb"]) if "sizeGb" in item else None,
-        used_by=tuple(last_part(str(user)) for user in item.get("users", ())),
-        throughput_mib_s=_number(item.get("provisionedThroughput")),
-        iops=_number(item.get("provisionedIops")),
-    )
 
 
 def _parse_copy(kind: ResourceKind, bytes_key: str) -> Callable[[Data], CloudResource]:
@@ -136,11 +118,11 @@ def _parse_instance(item: Data) -> CloudResource:
     )
 
 
-_COLLECTIONS: Mapping[ResourceKind, tuple[str, Callable[[Data], CloudResource], bool]] = {
-    ResourceKind.DISK: ("disks", _parse_disk, True),
-    ResourceKind.SNAPSHOT: ("snapshots", _parse_copy(ResourceKind.SNAPSHOT, "storageBytes"), False),
-    ResourceKind.IMAGE: ("images", _parse_copy(ResourceKind.IMAGE, "archiveSizeBytes"), False),
-    ResourceKind.ADDRESS: ("addresses", _parse_address, True),
-    ResourceKind.INSTANCE: ("instances", _parse_instance, True),
+_COLLECTIONS: Mapping[ResourceKind, tuple[str, Callable[[Data], CloudResource], str]] = {
+    ResourceKind.DISK: ("disks", lambda item: disk_resource(parse_disk(item)), "aggregated"),
+    ResourceKind.SNAPSHOT: ("snapshots", _parse_copy(ResourceKind.SNAPSHOT, "storageBytes"), "global"),
+    ResourceKind.IMAGE: ("images", _parse_copy(ResourceKind.IMAGE, "archiveSizeBytes"), "global"),
+    ResourceKind.ADDRESS: ("addresses", _parse_address, "aggregated"),
+    ResourceKind.INSTANCE: ("instances", _parse_instance, "aggregated"),
 }
-"""Kind → collection, parser, and whether there is a list over all locations; the others are global."""
+"""Kind → collection, parser, and the list of all locations; some are in none."""

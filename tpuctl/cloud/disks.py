@@ -13,7 +13,7 @@ from urllib.parse import quote
 from google.auth.credentials import Credentials
 
 from tpuctl.cloud import wire
-from tpuctl.cloud.rest import RestClient, last_part
+from tpuctl.cloud.rest import EVERYWHERE, RestClient, last_part
 from tpuctl.errors import NotFoundError
 from tpuctl.model.cloud import Listing
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRequest, SnapshotInfo
@@ -37,19 +37,17 @@ class GoogleDisks:
 
     def list_disks(self) -> Listing[DiskInfo]:
         path = f"/compute/v1/projects/{self._project}/aggregated/disks"
-        found = self._rest.aggregated(path, "disks", "list disks")
-        return Listing(tuple(_disk(each) for each in found.items), found.unreachable)
+        return self._rest.listing(path, "disks", "list disks", parse_disk, EVERYWHERE)
 
     def find_disk(self, zone: str, name: str) -> DiskInfo | None:
-        return self._find(self._path(zone, name), f"read disk {name} in {zone}", _disk)
+        return self._find(self._path(zone, name), f"read disk {name} in {zone}", parse_disk)
 
     def find_snapshot(self, name: str) -> SnapshotInfo | None:
         return self._find(self._snapshot_path(name), f"read snapshot {name}", _snapshot)
 
     def list_snapshots(self) -> tuple[SnapshotInfo, ...]:
         path = f"/compute/v1/projects/{self._project}/global/snapshots"
-        pages = self._rest.pages(path, "list snapshots")
-        return tuple(_snapshot(each) for page in pages for each in wire.messages(page.get("items")))
+        return self._rest.listing(path, "items", "list snapshots", _snapshot).items
 
     def create_disk(self, request: DiskRequest, key: str) -> ComputeOperation:
         base = f"projects/{self._project}/zones/{request.zone}"
@@ -120,10 +118,11 @@ def _optional(value: Any) -> int | None:
     return None if value in (None, "") else wire.integer(value, 0)
 
 
-def _disk(found: wire.Json) -> DiskInfo:
+def parse_disk(found: wire.Json) -> DiskInfo:
+    """A disk; one of a region has that for its zone."""
     return DiskInfo(
         name=wire.text(found.get("name")),
-        zone=last_part(wire.text(found.get("zone"))),
+        zone=last_part(wire.text(found.get("zone") or found.get("region"))),
         uid=wire.text(found.get("id")),
         type=last_part(wire.text(found.get("type"))),
         size_gib=wire.integer(found.get("sizeGb"), 0),

@@ -65,15 +65,10 @@ class GoogleProject:
         return RestClient(endpoint, credentials)
 
     def list_services(self) -> frozenset[str]:
-        pages = self._client(self._service_usage, charged=True).pages(
-            f"/v1/projects/{self._project}/services",
-            "list the enabled APIs",
-            {"filter": "state:ENABLED", "pageSize": _PAGE},
-        )
+        path, enabled = f"/v1/projects/{self._project}/services", {"filter": "state:ENABLED", "pageSize": _PAGE}
+        client = self._client(self._service_usage, charged=True)
         return frozenset(
-            str((service.get("config") or {}).get("name") or service["name"].rpartition("/")[2])
-            for page in pages
-            for service in page.get("services", ())
+            client.listing(path, "services", "list the enabled APIs", _service_name, enabled).items
         )
 
     def granted_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
@@ -101,20 +96,18 @@ class GoogleProject:
         full = self._network_path(name)
         place = f"/compute/v1/{full.partition('/global/')[0]}"
         client = self._client(self._compute)
-        rules = client.pages(f"{place}/global/firewalls", f"list the firewall rules of the network {name}", {})
-        subnets = client.pages(f"{place}/aggregated/subnetworks", f"list the subnetworks of {name}", {})
+        what = f"list the firewall rules of the network {name}"
+        rules = client.listing(f"{place}/global/firewalls", "items", what, dict).items
+        what = f"list the subnetworks of {name}"
+        subnets = client.listing(f"{place}/aggregated/subnetworks", "subnetworks", what, dict)
+        if subnets.unreachable:
+            raise TransientError(f"could not {what}: not read: {', '.join(sorted(subnets.unreachable))}")
         ranges: dict[str, tuple[str, ...]] = {}
-        for scope in (each for page in subnets for each in (page.get("items") or {}).values()):
-            for found in scope.get("subnetworks", ()):
-                if str(found.get("network", "")).endswith(f"/{full}") and found.get("ipCidrRange"):
-                    region = str(found["region"]).rpartition("/")[2]
-                    ranges[region] = (*ranges.get(region, ()), str(found["ipCidrRange"]))
-        in_it = [
-            each
-            for page in rules
-            for each in page.get("items", ())
-            if str(each.get("network", "")).endswith(f"/{full}")
-        ]
+        for found in subnets.items:
+            if str(found.get("network", "")).endswith(f"/{full}") and found.get("ipCidrRange"):
+                region = str(found["region"]).rpartition("/")[2]
+                ranges[region] = (*ranges.get(region, ()), str(found["ipCidrRange"]))
+        in_it = [each for each in rules if str(each.get("network", "")).endswith(f"/{full}")]
         return Firewall(ranges, parse_rules(in_it))
 
     def _network_path(self, name: str) -> str:
@@ -127,13 +120,10 @@ class GoogleProject:
         return _compute_quotas(found, region)
 
     def tpu_quotas(self) -> tuple[TpuQuota, ...]:
-        pages = self._client(self._quotas, charged=True).pages(
-            f"/v1/projects/{self._project}/locations/global/services/{_TPU}/quotaInfos",
-            "list the TPU quotas",
-            {"pageSize": _PAGE},
-        )
-        infos = (info for page in pages for info in page.get("quotaInfos", ()))
-        return tuple(quota for info in infos for quota in _tpu_quotas(info))
+        path = f"/v1/projects/{self._project}/locations/global/services/{_TPU}/quotaInfos"
+        client = self._client(self._quotas, charged=True)
+        found = client.listing(path, "quotaInfos", "list the TPU quotas", _tpu_quotas, {"pageSize": _PAGE})
+        return tuple(quota for quotas in found.items for quota in quotas)
 
     def bucket_settings(self, bucket: str) -> BucketSettings:
         return parse_bucket_settings(self._bucket(bucket))
@@ -174,6 +164,10 @@ class GoogleProject:
         except (KeyError, ValueError) as error:
             raise TransientError(f"could not {what}: the answer has no Date") from error
         return date + 0.5 - (before + after) / 2
+
+
+def _service_name(found: Mapping[str, Any]) -> str:
+    return str((found.get("config") or {}).get("name") or found["name"].rpartition("/")[2])
 
 
 def parse_bucket_settings(found: Mapping[str, Any]) -> BucketSettings:

@@ -7,7 +7,7 @@ are sent once. Importing `google.cloud.compute_v1` instead would cost every such
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.auth.credentials import Credentials
 from google.auth.transport.requests import AuthorizedSession
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from google.api_core import exceptions as api
 
 CALL_TIMEOUT_S = 20.0
+EVERYWHERE = {"returnPartialSuccess": "true", "includeAllScopes": "true"}
+"""Asks a list over all locations of Compute Engine for what it can read, rather than for nothing, when one of
+them is down."""
 _QUIET_WARNINGS = frozenset({"NO_RESULTS_ON_PAGE"})
 
 Data = Mapping[str, Any]
+T = TypeVar("T")
 Translate = Callable[[Exception, str], TpuctlError]
 
 
@@ -60,20 +64,32 @@ class RestClient:
                 raise TransientError(f"could not {what}: the list does not end (page {token} again)")
             asked["pageToken"] = token
 
-    def aggregated(self, path: str, collection: str, what: str) -> Listing[wire.Json]:
-        """A list of Compute Engine over all locations. What could not be read it names in `unreachables`, or in
-        a warning of the scope; a partial answer is asked for instead of none when one zone is down."""
-        found: list[wire.Json] = []
+    def listing(
+        self,
+        path: str,
+        collection: str,
+        what: str,
+        parse: Callable[[wire.Json], T],
+        params: Data | None = None,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Listing[T]:
+        """Everything in a list, and the locations that the answers say were not read: each API has its own way
+        to name them, and a list over all locations of Compute Engine also warns in the part of a location."""
+        items: list[T] = []
         unread: set[str] = set()
-        params = {"returnPartialSuccess": "true", "includeAllScopes": "true"}
-        for page in self.pages(path, what, params):
-            unread.update(last_part(each) for each in wire.texts(page.get("unreachables")))
-            for scope, part in wire.message(page.get("items")).items():
-                found.extend(wire.messages(wire.message(part).get(collection)))
+        for page in self.pages(path, what, params, timeout_s=timeout_s):
+            for each in (*wire.texts(page.get("unreachable")), *wire.texts(page.get("unreachables"))):
+                unread.add(last_part(each))
+            found = page.get(collection, page.get("items"))
+            for scope, part in wire.message(found).items():
                 code = wire.message(wire.message(part).get("warning")).get("code")
                 if code and code not in _QUIET_WARNINGS:
                     unread.add(last_part(scope))
-        return Listing(tuple(found), frozenset(unread))
+            parts = (wire.message(part).get(collection) for part in wire.message(found).values())
+            for part in parts if isinstance(found, Mapping) else (found,):
+                items.extend(parse(each) for each in wire.messages(part))
+        return Listing(tuple(items), frozenset(unread))
 
     def change(
         self, method: str, path: str, what: str, body: Data | None = None, *, translate: Translate = translate

@@ -137,13 +137,8 @@ class GoogleCloud:
         return read(doing, lambda: self._rest.change("POST", path, doing, body))
 
     def _list(self, what: str, zone: str, kind: str, parse: Callable[[wire.Json], T]) -> Listing[T]:
-        """All items of a paged list and every location named unreachable on any page."""
-        items: list[T] = []
-        unreachable: set[str] = set()
-        for page in self._rest.pages(f"/v2/{self._parent(zone)}/{kind}", what, timeout_s=LIST_TIMEOUT_S):
-            items.extend(parse(each) for each in wire.messages(page.get(kind)))
-            unreachable.update(each.rsplit("/", 1)[-1] for each in wire.texts(page.get("unreachable")))
-        return Listing(tuple(items), frozenset(unreachable))
+        path = f"/v2/{self._parent(zone)}/{kind}"
+        return self._rest.listing(path, kind, what, parse, timeout_s=LIST_TIMEOUT_S)
 
     def _find(self, full: str, what: str, parse: Callable[[wire.Json], T]) -> T | None:
         try:

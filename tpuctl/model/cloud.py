@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
-from tpuctl.model.disks import DataDisk
+from tpuctl.model.disks import DataDisk, DiskInfo
 from tpuctl.model.hosts import Endpoint as Endpoint
 from tpuctl.model.hosts import FailureKind as FailureKind
 from tpuctl.model.hosts import HostTarget as HostTarget
@@ -195,6 +195,24 @@ def _tpu(kind: ResourceKind, info: NodeInfo | QueuedInfo, uid: str) -> CloudReso
         info.tier,
         info.labels,
         info.create_time,
+    )
+
+
+def disk_resource(disk: DiskInfo) -> CloudResource:
+    """A disk as one of all things."""
+    return CloudResource(
+        ResourceKind.DISK,
+        disk.name,
+        disk.zone,
+        disk.type,
+        disk.status,
+        disk.uid,
+        labels=disk.labels,
+        created=disk.create_time,
+        size_gib=float(disk.size_gib) or None,
+        used_by=disk.users,
+        throughput_mib_s=disk.throughput_mib_s,
+        iops=disk.iops,
     )
 
 
