@@ -33,6 +33,7 @@ from tests.bench.report import PAGE, render_page, render_text
 MEASUREMENTS: Mapping[str, Measurement] = {
     "interpreter": startup.measure_interpreter,
     "startup": startup.measure,
+    "disk": startup.measure_disk,
     "cold": cold.measure,
     "sshd": cold.measure_sshd,
     "gcloud": gcloud.measure,

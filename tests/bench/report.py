@@ -17,7 +17,7 @@ from tests.bench.peers import find_tool, peers_folder
 WIDTH = 80
 NAME_WIDTH = 33
 PAGE = Path(__file__).parents[2] / "docs" / "develop" / "benchmarks.md"
-PACKAGES = ("typer", "google-cloud-tpu", "paramiko", "cryptography", "asyncssh")
+PACKAGES = ("typer", "google-cloud-tpu", "google-cloud-compute", "paramiko", "cryptography", "asyncssh")
 
 INTRODUCTION = """\
 # Benchmarks

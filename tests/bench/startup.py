@@ -7,6 +7,8 @@ import os
 import shutil
 import sys
 import urllib.request
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tests.bench.harness import Budget, Contender, Plan, Report, compare, lines, scratch, unmeasured
@@ -57,39 +59,53 @@ def _help(plan: Plan) -> Report:
 
 
 def _list(plan: Plan) -> Report:
+    gcloud = Contender(
+        "gcloud … tpu-vm list",
+        ["gcloud", "compute", "tpus", "tpu-vm", "list", "--zone=-"],
+        check=lambda out: out.read().count(b"READY") == NODES,
+    )
+    ours = Contender(
+        "tpuctl ls --json", [TPUCTL, "ls", "--json"], check=lambda out: len(json.load(out)) == NODES
+    )
+    setting = f"all zones of one simulator with {NODES} nodes"
+    return _beside_gcloud(plan, "List", setting, gcloud, ours, 0.8, _create_nodes)
+
+
+def measure_disk(plan: Plan) -> list[Report]:
+    """A command that changes Compute Engine, and imports google-cloud-compute for that."""
+    words = "disks create d-$$ --size=10 --type=pd-balanced --zone=us-central2-b"
+    gcloud = Contender("gcloud compute disks create", ["sh", "-c", f"exec gcloud compute {words}"])
+    words = "disk create d-$$ --size 10 --type pd-balanced --zone us-central2-b"
+    ours = Contender("tpuctl disk create", ["sh", "-c", f"exec {TPUCTL} {words}"])
+    setting = "an empty disk, in a simulator that makes it at once"
+    return [_beside_gcloud(plan, "A disk made", setting, gcloud, ours, 2.0)]
+
+
+def _beside_gcloud(
+    plan: Plan,
+    title: str,
+    setting: str,
+    gcloud: Contender,
+    ours: Contender,
+    limit: float,
+    prepare: Callable[[SimInfo], None] = lambda _: None,
+) -> Report:
+    """Both against a simulator of their own."""
     if shutil.which("gcloud") is None:
-        return unmeasured("List", "the real gcloud is needed on PATH", "gcloud is not installed", plan)
+        return unmeasured(title, "the real gcloud is needed on PATH", "gcloud is not installed", plan)
     with scratch() as folder:
         info = control.up(folder / "sim", SimOptions(delays="instant"))
         try:
-            _create_nodes(info)
-            env = {**environment(info), "TPUCTL_STATE_DIR": str(folder), "TPUCTL_PROFILE": "sim"}
-            contenders = [
-                Contender(
-                    "gcloud … tpu-vm list",
-                    ["gcloud", "compute", "tpus", "tpu-vm", "list", "--zone=-"],
-                    {**env, "CLOUDSDK_CONFIG": str(folder / "gcloud"), "HOME": str(folder)},
-                    check=lambda out: out.read().count(b"READY") == NODES,
-                ),
-                Contender(
-                    "tpuctl ls --json",
-                    [TPUCTL, "ls", "--json"],
-                    {key: env[key] for key in ("TPUCTL_STATE_DIR", "TPUCTL_PROFILE")},
-                    check=lambda out: len(json.load(out)) == NODES,
-                ),
-            ]
+            prepare(info)
+            env = {**environment(info), "CLOUDSDK_CONFIG": str(folder / "gcloud"), "HOME": str(folder)}
+            contenders = [replace(gcloud, env=env), replace(ours, env=sim_environment(folder))]
             compare(contenders, 1)  # both write caches the first time
             found = compare(contenders, 3 * plan.rounds)
         finally:
             control.down(folder / "sim")
-    ratio = found["tpuctl ls --json"].cpu_s / found[contenders[0].name].cpu_s
-    return Report(
-        title="List",
-        setting=f"all zones of one simulator with {NODES} nodes",
-        baseline=contenders[0].name,
-        lines=lines(contenders, found),
-        budgets=(Budget("CPU of ls --json, of gcloud's list", ratio, 0.8),),
-    )
+    ratio = found[ours.name].cpu_s / found[gcloud.name].cpu_s
+    budget = Budget(f"CPU of {ours.name}, of {gcloud.name}", ratio, limit)
+    return Report(title, setting, gcloud.name, lines(contenders, found), (budget,))
 
 
 def _create_nodes(info: SimInfo) -> None:

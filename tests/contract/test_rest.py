@@ -10,15 +10,19 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.json_api import JsonApi, json_api
 from tests.support.sim import running_sim
+from tpuctl.cloud.compute_clients import ComputeClients
+from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import (
     DeniedError,
     InvalidRequestError,
+    NoAnswerError,
     NotFoundError,
     RateLimitedError,
     TpuctlError,
     TransientError,
 )
+from tpuctl.model.disks import DiskRequest
 
 
 @pytest.fixture
@@ -78,6 +82,56 @@ def test_refusals_become_our_errors_with_googles_words(api, status, error, expec
     assert error["message"] in caught.value.message
     assert caught.value.hint == hint
     assert len(told.asked) == 1
+
+
+ODD = [(status, {"error": error}) for status, error, *_ in REFUSALS]
+ODD += [(503, b"busy"), (502, b"<html>"), (500, {}), (200, b"<html>")]
+
+
+@pytest.mark.parametrize(("status", "body"), ODD)
+def test_typed_clients_fail_as_calls_by_rest_do_and_send_once(api, status, body):
+    told, client = api
+    told.answer = lambda _query: (status, body)
+    path, what = "/compute/v1/projects/p/zones/z/disks/d", "delete disk d in z"
+    with pytest.raises(TpuctlError) as by_rest:
+        client.change("DELETE", path, what)
+    clients = ComputeClients(told.endpoint, Credentials(token="t"))
+    request = clients.v1.DeleteDiskRequest(project="p", zone="z", disk="d")
+    with pytest.raises(TpuctlError) as typed:
+        clients.change(clients.v1.DisksClient, "delete_unary", request, what)
+    assert type(typed.value) is type(by_rest.value)
+    for name in ("message", "hint", "details"):
+        assert getattr(typed.value, name) == getattr(by_rest.value, name)
+    assert [asked[:2] for asked in told.asked] == [("DELETE", path)] * 2
+
+
+def test_a_proxy_with_errors_of_its_own_is_no_crash(api):
+    told, _ = api
+    told.answer = lambda _query: (403, {"error": "denied"})
+    with pytest.raises(TransientError, match="could not delete snapshot s: the answer is not a JSON object"):
+        GoogleDisks("p", told.endpoint, Credentials(token="t")).delete_snapshot("s")
+
+
+def test_a_silent_server_is_named_by_both():
+    silent = "http://127.0.0.1:9"
+    with pytest.raises(NoAnswerError, match=r"could not list disks: 127.0.0.1:9 does not answer"):
+        RestClient(silent, Credentials(token="t")).change("POST", "/", "list disks")
+    with pytest.raises(NoAnswerError, match=r"could not delete snapshot s: 127.0.0.1:9 does not answer"):
+        GoogleDisks("p", silent, Credentials(token="t")).delete_snapshot("s")
+
+
+def test_a_disk_is_asked_for_by_the_same_id_again(api):
+    told, _ = api
+    disks = GoogleDisks("p", told.endpoint + "/", Credentials(token="t"))
+    wanted = DiskRequest("d", "z", "pd-ssd", 10, {"a": "b"}, throughput_mib_s=5, source_snapshot="s")
+    for key in ("one", "one", "two"):
+        disks.create_disk(wanted, key)
+    ids = [query["requestId"] for _, _, query, _ in told.asked]
+    assert ids[0] == ids[1] != ids[2]
+    assert json.loads(told.asked[0][3]) == {
+        **{"name": "d", "type": "projects/p/zones/z/diskTypes/pd-ssd", "sizeGb": "10", "labels": {"a": "b"}},
+        **{"provisionedThroughput": "5", "sourceSnapshot": "projects/p/global/snapshots/s"},
+    }
 
 
 def test_a_read_is_asked_again_after_passing_trouble(api):

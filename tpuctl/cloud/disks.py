@@ -1,13 +1,15 @@
-"""Disks and snapshots of one project, through Compute Engine v1 (REST).
+"""Disks and snapshots of one project: read by REST, changed by google-cloud-compute's typed clients.
 
-Changes are sent once, with a request id that makes a repetition of the same request harmless.
+Changes are sent once; creates have a request id, which makes a repetition of the same request harmless.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from google.auth.credentials import Credentials
@@ -18,7 +20,9 @@ from tpuctl.errors import NotFoundError
 from tpuctl.model.cloud import Listing
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRequest, SnapshotInfo
 
-Data = Mapping[str, Any]
+if TYPE_CHECKING:
+    from tpuctl.cloud.compute_clients import ComputeClients
+
 T = TypeVar("T")
 
 
@@ -27,7 +31,15 @@ class GoogleDisks:
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
         self._project = project
+        self._endpoint = endpoint
+        self._credentials = credentials
         self._rest = RestClient(endpoint, credentials)
+
+    @cached_property
+    def _clients(self) -> ComputeClients:
+        from tpuctl.cloud.compute_clients import ComputeClients
+
+        return ComputeClients(self._endpoint, self._credentials)
 
     def _path(self, zone: str, name: str) -> str:
         return f"/compute/v1/projects/{self._project}/zones/{quote(zone)}/disks/{quote(name)}"
@@ -50,45 +62,55 @@ class GoogleDisks:
         return self._rest.listing(path, "items", "list snapshots", _snapshot).items
 
     def create_disk(self, request: DiskRequest, key: str) -> ComputeOperation:
-        base = f"projects/{self._project}/zones/{request.zone}"
-        body: dict[str, Any] = {
-            "name": request.name,
-            "type": f"{base}/diskTypes/{request.type}",
-            "sizeGb": str(request.size_gib),
-            "labels": dict(request.labels),
-        }
-        if request.throughput_mib_s is not None:
-            body["provisionedThroughput"] = str(request.throughput_mib_s)
-        if request.access_mode:
-            body["accessMode"] = request.access_mode
+        v1, base = self._clients.v1, f"projects/{self._project}"
+        disk = v1.Disk(
+            name=request.name,
+            type_=f"{base}/zones/{request.zone}/diskTypes/{request.type}",
+            size_gb=request.size_gib,
+            labels=dict(request.labels),
+            provisioned_throughput=request.throughput_mib_s,
+            access_mode=request.access_mode or None,
+        )
         if request.source_disk:
-            body["sourceDisk"] = f"{base}/disks/{request.source_disk}"
+            disk.source_disk = f"{base}/zones/{request.zone}/disks/{request.source_disk}"
         if request.source_snapshot:
-            body["sourceSnapshot"] = f"projects/{self._project}/global/snapshots/{request.source_snapshot}"
-        path = f"/compute/v1/{base}/disks?requestId={_request_id(key)}"
-        return self._change("POST", path, f"create disk {request.name} in {request.zone}", body)
+            disk.source_snapshot = f"{base}/global/snapshots/{request.source_snapshot}"
+        asked = v1.InsertDiskRequest(zone=request.zone, disk_resource=disk, request_id=_request_id(key))
+        return self._change("insert", asked, f"create disk {request.name} in {request.zone}")
 
     def create_snapshot(
         self, zone: str, disk: str, name: str, labels: Mapping[str, str], key: str
     ) -> ComputeOperation:
-        path = f"{self._path(zone, disk)}/createSnapshot?requestId={_request_id(key)}"
-        body = {"name": name, "labels": dict(labels)}
-        return self._change("POST", path, f"make snapshot {name} of disk {disk}", body)
+        v1 = self._clients.v1
+        made = v1.Snapshot(name=name, labels=dict(labels))
+        asked = v1.CreateSnapshotDiskRequest(
+            zone=zone, disk=disk, snapshot_resource=made, request_id=_request_id(key)
+        )
+        return self._change("create_snapshot", asked, f"make snapshot {name} of disk {disk}")
 
     def resize_disk(self, zone: str, name: str, size_gib: int) -> ComputeOperation:
-        path = f"{self._path(zone, name)}/resize"
-        return self._change("POST", path, f"resize disk {name} in {zone}", {"sizeGb": str(size_gib)})
+        v1 = self._clients.v1
+        size = v1.DisksResizeRequest(size_gb=size_gib)
+        asked = v1.ResizeDiskRequest(zone=zone, disk=name, disks_resize_request_resource=size)
+        return self._change("resize", asked, f"resize disk {name} in {zone}")
 
     def set_throughput(self, zone: str, name: str, mib_s: int) -> ComputeOperation:
-        path = f"{self._path(zone, name)}?paths=provisionedThroughput"
-        body = {"name": name, "provisionedThroughput": str(mib_s)}
-        return self._change("PATCH", path, f"change the throughput of disk {name} in {zone}", body)
+        v1 = self._clients.v1
+        disk = v1.Disk(name=name, provisioned_throughput=mib_s)
+        asked = v1.UpdateDiskRequest(zone=zone, disk=name, disk_resource=disk, paths="provisionedThroughput")
+        return self._change("update", asked, f"change the throughput of disk {name} in {zone}")
 
     def delete_disk(self, zone: str, name: str) -> ComputeOperation | None:
-        return self._delete(self._path(zone, name), f"delete disk {name} in {zone}")
+        asked = self._clients.v1.DeleteDiskRequest(zone=zone, disk=name)
+        with suppress(NotFoundError):
+            return self._change("delete", asked, f"delete disk {name} in {zone}")
+        return None
 
     def delete_snapshot(self, name: str) -> ComputeOperation | None:
-        return self._delete(self._snapshot_path(name), f"delete snapshot {name}")
+        asked = self._clients.v1.DeleteSnapshotRequest(snapshot=name)
+        with suppress(NotFoundError):
+            return self._change("delete", asked, f"delete snapshot {name}")
+        return None
 
     def find_operation(self, operation: ComputeOperation) -> ComputeOperation | None:
         return self._find(operation.path, "read an operation of Compute Engine", _operation)
@@ -99,14 +121,11 @@ class GoogleDisks:
         except NotFoundError:
             return None
 
-    def _change(self, method: str, path: str, what: str, body: Data | None = None) -> ComputeOperation:
-        return _operation(self._rest.change(method, path, what, body))
-
-    def _delete(self, path: str, what: str) -> ComputeOperation | None:
-        try:
-            return self._change("DELETE", path, what)
-        except NotFoundError:
-            return None
+    def _change(self, method: str, asked: Any, what: str) -> ComputeOperation:
+        v1 = self._clients.v1
+        asked.project = self._project
+        service = v1.SnapshotsClient if isinstance(asked, v1.DeleteSnapshotRequest) else v1.DisksClient
+        return _operation(self._clients.change(service, f"{method}_unary", asked, what))
 
 
 def _request_id(key: str) -> str:

@@ -1,7 +1,7 @@
 """Google's JSON APIs for which no client library is loaded: Compute Engine, quotas, service usage.
 
 One object speaks to one endpoint. Reads are retried for passing trouble and paged; calls that change something
-are sent once. Importing `google.cloud.compute_v1` instead would cost every such command over a second.
+are sent once. What changes Compute Engine goes through `compute_clients.py`, whose import costs over a second.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class RestClient:
             method, f"{self._endpoint}{path}", params=params, json=body, timeout=timeout_s
         )
         if answer.status_code >= 400:
-            raise _refusal(answer)
+            raise refusal(answer)
         data = _parse(answer)
         if not isinstance(data, dict):
-            raise _error(500, "the answer is not a JSON object", response=answer)
+            raise api_error(500, "the answer is not a JSON object", response=answer)
         return data
 
 
@@ -133,7 +133,8 @@ def _parse(answer: Any) -> Any:
         return None
 
 
-def _error(status: int, message: str, **about: Any) -> api.GoogleAPICallError:
+def api_error(status: int, message: str, **about: Any) -> api.GoogleAPICallError:
+    """The library's exception for a status."""
     from google.api_core import exceptions as api
 
     found: api.GoogleAPICallError = api.from_http_status(  # type: ignore[no-untyped-call]
@@ -142,11 +143,11 @@ def _error(status: int, message: str, **about: Any) -> api.GoogleAPICallError:
     return found
 
 
-def _refusal(answer: Any) -> api.GoogleAPICallError:
+def refusal(answer: Any) -> api.GoogleAPICallError:
     """The library's exception for an answer, with Google's own message and details where the body has them."""
     data = _parse(answer)
     found = wire.message(wire.message(data).get("error"))
-    return _error(
+    return api_error(
         answer.status_code,
         str(found.get("message") or answer.reason or "no reason given"),
         errors=wire.messages(found.get("errors")),

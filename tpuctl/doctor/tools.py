@@ -12,7 +12,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.lib.programs import call
 from tpuctl.model.facts import KeyFacts, ToolFacts
 
-LIBRARIES = ("google-cloud-tpu", "google-cloud-storage", "google-auth", "paramiko")
+LIBRARIES = ("google-cloud-tpu", "google-cloud-compute", "google-cloud-storage", "google-auth", "paramiko")
 
 
 def list_tools(*, needs_ssh: bool, needs_gcloud: bool = False) -> tuple[ToolFacts, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -21,6 +22,7 @@ from tpuctl.sim.wire.status import DroppedConnectionError
 
 if TYPE_CHECKING:
     from tests.support.memory.host import MemoryHost
+    from tpuctl.cloud.compute_clients import ComputeClients
 
 ENDPOINT = "http://compute.memory"
 Json = Mapping[str, Any]
@@ -32,13 +34,29 @@ class WorldDisks:
     def __init__(self, project: str, api: Callable[[], ComputeApi]) -> None:
         self._project = project
         self._api = api
-        self._disks: GoogleDisks | None = None
+
+    @cached_property
+    def _disks(self) -> GoogleDisks:
+        return _DisksInMemory(self._project, _InMemory(self._api()))
 
     def __getattr__(self, name: str) -> Any:
-        if self._disks is None:
-            self._disks = GoogleDisks(self._project, ENDPOINT, AnonymousCredentials())
-            self._disks._rest._session.mount(ENDPOINT, _InMemory(self._api()))
         return getattr(self._disks, name)
+
+
+class _DisksInMemory(GoogleDisks):
+    """The real adapter, with both of its ways through `adapter`."""
+
+    def __init__(self, project: str, adapter: BaseAdapter) -> None:
+        super().__init__(project, ENDPOINT, AnonymousCredentials())
+        self._adapter = adapter
+        self._rest._session.mount(ENDPOINT, adapter)
+
+    @cached_property
+    def _clients(self) -> ComputeClients:
+        clients = super()._clients
+        for service in (clients.v1.DisksClient, clients.v1.SnapshotsClient):
+            clients.client(service).transport._session.mount(ENDPOINT, self._adapter)
+        return clients
 
 
 class _InMemory(BaseAdapter):
