@@ -19,7 +19,7 @@ from tpuctl.model.records import AttemptPhase, Cause, RunState, WorkerEnd
 from tpuctl.model.run_spec import Policy
 from tpuctl.runs.charge import charge, worker_ends
 from tpuctl.runs.plan import RunObservation, plan_run
-from tpuctl.runs.refusal import refused_until
+from tpuctl.runs.trouble import refused_until
 from tpuctl.slices.states import ObservedEvent
 
 NOW = 3000.0

@@ -44,6 +44,10 @@ class WorkerState(StrEnum):
         return self in {WorkerState.EXITED, WorkerState.LOST}
 
 
+ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
+SILENT = frozenset({WorkerState.UNREACHABLE, WorkerState.CLOSED})
+"""Nothing is known of what runs there."""
+
 _MAX_NUMBER = float(1 << 63)
 """No size, time or id of a host is greater."""
 NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)

@@ -16,6 +16,7 @@ from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
 from tpuctl.hosts.protocol import (
+    ALIVE,
     LOG_STREAMS,
     LogNews,
     PrepareReply,
@@ -30,14 +31,15 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_secret_patterns
-from tpuctl.model.verdict import wait_for
+from tpuctl.model.verdict import Blocked, wait_for
 from tpuctl.runs.effective import EFFECTIVE, effective_rows
 from tpuctl.runs.probe import is_probe_of
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
-from tpuctl.runs.refusal import judge_refusal
 from tpuctl.runs.states import RunEvent, RunFinding
+from tpuctl.runs.trouble import judge_refusal
 from tpuctl.slices.enrollment import why_closed
 from tpuctl.slices.revisit import desired_on_hosts
+from tpuctl.state.repository import find_slice
 from tpuctl.transfer.host_copies import is_copy_of
 from tpuctl.transfer.prepare import require_values, status_of
 
@@ -49,7 +51,6 @@ each worker, they have left the processor's cache when they are written: that co
 Attempts = Sequence[Reply[tuple[WorkerStatus, ...]]]
 """Of each worker all attempts that it knows."""
 _BEGUN = frozenset({WorkerState.STARTING, WorkerState.RUNNING, WorkerState.EXITED})
-_ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
 
 
 class Fetched(Struct, frozen=True):
@@ -222,7 +223,7 @@ class AttemptHosts:
         found: dict[tuple[str, str], list[HostTarget]] = {}
         for target, answer in zip(self.targets, answers, strict=True):
             for each in answer.value or ():
-                if (each.state in _ALIVE or each.survivors) and chosen(each.run, each.attempt):
+                if (each.state in ALIVE or each.survivors) and chosen(each.run, each.attempt):
                     found.setdefault((each.run, each.attempt), []).append(target)
         for (run, attempt), targets in found.items():
             self.agent.stop(targets, run, attempt, self.run.spec.policy.grace_s)
@@ -357,3 +358,23 @@ def attempt_hosts(
 def is_own_probe(hosts: AttemptHosts, run: str, attempt: str) -> bool:
     """Whether it is a probe before the attempt of these hosts."""
     return run == hosts.run.id and is_probe_of(hosts.attempt.attempt_id, attempt)
+
+
+def find_hosts(services: Services, run: RunRecord, until: float | None = None) -> AttemptHosts | None:
+    """The same, of the slice as its record is now."""
+    stored = find_slice(services, run.slice_name)
+    return attempt_hosts(services, run, stored.record if stored else None, until)
+
+
+def busy(what: str) -> RunFinding:
+    """The hosts are at work; what is waited for."""
+    return RunFinding(RunEvent.BUSY, what, wait_for(what))
+
+
+def in_the_way(hosts: AttemptHosts, why: str, hint: str) -> RunFinding:
+    """Written down once, and told by `status` and `runs` until it is gone: its slice costs money."""
+    verdict, reason = Blocked(why, hint), f"{why}: {hint}" if hint else why
+    if hosts.attempt.suspect_why == why:
+        return RunFinding(RunEvent.IN_THE_WAY, why, verdict)
+    changes = {"suspect_why": why}
+    return RunFinding(RunEvent.IN_THE_WAY, why, verdict, changes, journal="blocked", reason=reason)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Note
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.envs.compile_cache import describe_cache
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import SILENT, WorkerState, WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
     Attempt,
@@ -191,8 +191,7 @@ def _patience(context: RunContext) -> bool:
 
 def _answering(context: RunContext) -> set[int]:
     """Workers that said how the attempt stands when they were looked at."""
-    silent = {WorkerState.UNREACHABLE, WorkerState.CLOSED}
-    return {info.worker for info in context.workers if info.state not in silent}
+    return {info.worker for info in context.workers if info.state not in SILENT}
 
 
 def _write_manifest(context: RunContext, run: RunRecord, attempt: Attempt) -> None:

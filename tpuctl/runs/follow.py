@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.hosts.protocol import WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
-from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
-from tpuctl.runs.hang import judge_pace, judge_stall
-from tpuctl.runs.join import JoinVerdict, judge_join
+from tpuctl.runs.attempt import AttemptHosts, find_hosts
 from tpuctl.runs.last_sign import note_sign
 from tpuctl.runs.log_archive import restore_logs
-from tpuctl.runs.mounts import mount_news, mounts_now
+from tpuctl.runs.plan import RunObservation, plan_run
 from tpuctl.runs.reconcile import advance_run, request_stop
+from tpuctl.runs.states import RunEvent
 from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.plan import plan_slice
@@ -154,9 +150,7 @@ def _stream_if_running(services: Services, run_id: str, deadline: float | None) 
     """Streams the workers' output until something needs a decision or the time is up. False: there is nothing
     to stream."""
     run = get_run(services, run_id).record
-    stored = find_slice(services, run.slice_name)
-    hosts = attempt_hosts(services, run, stored.record if stored else None)
-    attempt = run.attempt
+    hosts, attempt = find_hosts(services, run), run.attempt
     if hosts is None or attempt is None or attempt.state is not AttemptPhase.RUNNING:
         return False
     if attempt.suspect_since is not None or run.stop_asked:
@@ -175,6 +169,11 @@ def _stream_if_running(services: Services, run_id: str, deadline: float | None) 
     return True
 
 
+STREAMS_ON = frozenset({RunEvent.RUNS, RunEvent.SUCCEEDED, RunEvent.MOUNT_DEAD, RunEvent.MOUNT_SICK})
+"""Events at which output is followed further: nothing is to be decided, or the end of the output comes by
+itself."""
+
+
 class _Watch:
     """Whether the loop is needed while output streams: a worker ended badly or took its devices, a stop was
     asked for, the slice changed, or the time is up."""
@@ -187,9 +186,8 @@ class _Watch:
         now = services.clock.now()
         self._next_status = now + timeouts.FOLLOW_STATUS_S
         self._next_cloud = now + timeouts.FOLLOW_CLOUD_S
-        self._next_buckets = now + timeouts.FOLLOW_BUCKETS_S
-        self._next_times = now
-        self._lost: tuple[str, ...] | None = None
+        self._next_buckets = self._next_times = now
+        self._lost: tuple[str, ...] = ()
         self.behind = False
 
     def needs_decision(self) -> bool:
@@ -228,26 +226,19 @@ class _Watch:
         if self._services.clock.now() >= self._next_times:
             self._next_times = self._services.clock.now() + timeouts.FOLLOW_TIMES_S
             self._hosts.fetch_times()
-        if any(not (worker.healthy or worker.succeeded) for worker in workers):
-            return True
-        attempt = run.attempt
-        if attempt is not None and judge_stall(run, workers).why != attempt.stalled:
-            return True
-        if attempt is not None and bool(judge_pace(attempt, workers).usual) != bool(attempt.usual_rate):
-            return True
         stored = find_slice(self._services, run.slice_name)
-        if stored is not None and self._mounts_changed(run, stored.record, workers):
-            return True
-        if not any(worker.join for worker in workers):
-            return False
-        return judge_join(run, stored.record if stored else None, workers) != JoinVerdict()
+        record = stored.record if stored else None
+        seen = RunObservation(
+            run, record, None, workers, self._services.store.now(), self._lost_buckets(record)
+        )
+        return plan_run(seen).event not in STREAMS_ON
 
-    def _mounts_changed(self, run: RunRecord, record: SliceRecord, workers: Sequence[WorkerStatus]) -> bool:
+    def _lost_buckets(self, record: SliceRecord | None) -> tuple[str, ...]:
         """Buckets are asked for now and then: each question costs an operation."""
-        if not record.spec.mounts or run.attempt is None:
-            return False
+        if record is None or not record.spec.mounts:
+            return ()
         now = self._services.clock.now()
-        if self._lost is None or now >= self._next_buckets:
+        if now >= self._next_buckets:
             self._next_buckets = now + timeouts.FOLLOW_BUCKETS_S
             self._lost = lost_buckets(self._services, record)
-        return bool(mount_news(run.attempt.mounts, mounts_now(run.attempt, record, workers, self._lost)))
+        return self._lost

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from tpuctl.engine.events import Note
-from tpuctl.hosts.protocol import ChipLock, WorkerState
+from tpuctl.hosts.agent import Reply
+from tpuctl.hosts.protocol import ChipLock, HostFacts, WorkerState, WorkerStatus
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
-from tpuctl.runs.attempt import AttemptHosts, is_own_probe, kill_hint
-from tpuctl.runs.preparation import Preparation, busy
+from tpuctl.runs.attempt import AttemptHosts, busy, in_the_way, is_own_probe, kill_hint
 from tpuctl.runs.states import RunFinding
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
 from tpuctl.transfer.prepare import require_values
 
 
-def stop_leftovers(p: Preparation) -> RunFinding | None:
+def stop_leftovers(
+    hosts: AttemptHosts, running: Sequence[Reply[tuple[WorkerStatus, ...]]]
+) -> RunFinding | None:
     """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach or the
     program of a supervisor that died may have survived: two attempts must not hold the chips or write the
     same checkpoints."""
-    hosts = p.hosts
-    known = require_values(p.running, "say what runs there")
+    known = require_values(running, "say what runs there")
     for target, attempts in zip(hosts.targets, known, strict=True):
         for each in attempts:
             if each.state is WorkerState.EXITED and each.survivors:
                 why = f"what outlived attempt {each.attempt} of {each.run}: {each.survivors_said}"
                 hint = kill_hint(hosts.run.slice_name, target.worker, each.survivors)
-                return p.in_the_way(f"worker {target.worker} has {why}", hint)
-    found = hosts.stop_alive(p.running, partial(_is_left_over, hosts))
+                return in_the_way(hosts, f"worker {target.worker} has {why}", hint)
+    found = hosts.stop_alive(running, partial(_is_left_over, hosts))
     names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found if not is_copy(run))
     said = "; ".join(each.survivors_said for attempts in known for each in attempts if each.survivors)
     return busy(f"what is left of {names} to end{f' ({said})' if said else ''}") if names else None
@@ -50,29 +51,25 @@ def _is_over(hosts: AttemptHosts, run: str) -> bool:
     return other is not None and other.record.state.final
 
 
-def free_chips(p: Preparation) -> RunFinding | None:
-    """Nobody else may hold the chips. What dead runs of ours left there goes."""
-    hosts = p.hosts
+def free_chips(hosts: AttemptHosts, facts: Sequence[HostFacts]) -> RunFinding | None:
+    """Who holds the chips and is in the way. What dead runs of ours left there goes."""
     left: dict[int, list[int]] = {}
     locks: dict[int, ChipLock] = {}
-    for target, fact in zip(hosts.targets, p.facts, strict=True):
+    for target, fact in zip(hosts.targets, facts, strict=True):
         if fact.chips is None:
             continue
         taken, lock = fact.chips.taken_by, fact.chips.lockfile
         others = [holder for holder in taken if not _is_left_behind(hosts, holder.left_by)]
         if others:
             why = f"worker {target.worker}: {', '.join(holder.said for holder in others)} has the chips"
-            return p.in_the_way(
-                why, kill_hint(hosts.run.slice_name, target.worker, [each.pid for each in others])
+            return in_the_way(
+                hosts, why, kill_hint(hosts.run.slice_name, target.worker, [each.pid for each in others])
             )
         if taken:
             left[target.worker] = [holder.pid for holder in taken]
         if lock is not None and lock.foreign:
             locks[target.worker] = lock
-    found = _end_holders(p, left, locks)
-    if found is None and hosts.is_for_chips():
-        p.passed("chips", "nobody else has them")
-    return found
+    return _end_holders(hosts, left, locks)
 
 
 def _is_left_behind(hosts: AttemptHosts, run: str) -> bool:
@@ -81,10 +78,9 @@ def _is_left_behind(hosts: AttemptHosts, run: str) -> bool:
 
 
 def _end_holders(
-    p: Preparation, left: Mapping[int, list[int]], locks: Mapping[int, ChipLock]
+    hosts: AttemptHosts, left: Mapping[int, list[int]], locks: Mapping[int, ChipLock]
 ) -> RunFinding | None:
     """Ends processes by worker, and removes files of locks that nobody holds and our user cannot open."""
-    hosts = p.hosts
     chosen = [target for target in hosts.targets if target.worker in left or target.worker in locks]
     answers = hosts.agent.free_chips(
         chosen, lambda it: {"pids": left.get(it.worker, []), "lock": it.worker in locks}
@@ -101,5 +97,5 @@ def _end_holders(
         lock, workers = locks[min(stay)], fold_workers(sorted(stay))
         why = f"worker {workers}: {lock.path} is {lock.owner}'s, and libtpu of another user cannot open it"
         hint = f"tpuctl exec --worker {workers} {hosts.run.slice_name} -- sudo rm {quote(lock.path)}"
-        return p.in_the_way(f"{why}; {stay[min(stay)]}", hint)
+        return in_the_way(hosts, f"{why}; {stay[min(stay)]}", hint)
     return busy("chips that were left behind") if left else None

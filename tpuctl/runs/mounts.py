@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import SILENT, WorkerStatus
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.records import Attempt, MountState, SliceRecord
-
-_SILENT = frozenset({WorkerState.UNREACHABLE, WorkerState.CLOSED})
 
 
 class MountNews(Struct, frozen=True):
@@ -35,7 +33,7 @@ def mounts_now(
     while it is silent; what it speaks of no more is well again. `lost`: buckets that are gone, which hosts see
     as empty ones."""
     refs = slice_.spec.mounts if slice_ is not None else ()
-    silent = {each.worker for each in workers if each.state in _SILENT}
+    silent = {each.worker for each in workers if each.state in SILENT}
     said = [each if each.worker in silent else replace(each, well=True, kept=True) for each in attempt.mounts]
     said += [state for each in workers for state in each.mounts]
     found = {(each.worker, each.path): each for each in said if each.path in {ref.path for ref in refs}}

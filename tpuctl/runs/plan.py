@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
-from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import SILENT, HostEvent, WorkerState, WorkerStatus
 from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
 from tpuctl.model.records import (
@@ -41,7 +41,6 @@ READS_THAT_MUST_AGREE = 2
 """One read of the API proves nothing: the preemption may not be visible yet."""
 GOING_DOWN = frozenset({HostEvent.SHUT_DOWN, HostEvent.MAINTENANCE, HostEvent.PREEMPTED})
 """Events of a host that is still going down: the cloud may soon say more."""
-_SILENT = frozenset({WorkerState.UNREACHABLE, WorkerState.CLOSED})
 _BEGUN = frozenset({WorkerState.RUNNING, WorkerState.EXITED, WorkerState.STARTING})
 _E = RunEvent
 
@@ -177,7 +176,7 @@ def _find_end(seen: RunObservation) -> RunFinding | None:
     # checkpoints.
     unfinished = {WorkerState.RUNNING, WorkerState.STARTING}
     if attempt.cause is not Cause.PREEMPTED:
-        unfinished |= _SILENT
+        unfinished |= SILENT
     limit_s = seen.run.spec.policy.grace_s + timeouts.STOP_MAX_S
     if attempt.ending_since is not None and seen.now - attempt.ending_since > limit_s:
         return RunFinding(_E.END_OVERDUE, "some workers did not end in time")
@@ -328,7 +327,7 @@ def _judge_trouble(seen: RunObservation) -> RunFinding:
     if since is None:
         return trouble
     failed = [w for w in workers if w.over and not w.succeeded]
-    unreachable = [w for w in workers if w.state in _SILENT]
+    unreachable = [w for w in workers if w.state in SILENT]
     waited = seen.now - since
     alive = observed is not None and observed.event is SliceEvent.NODE_READY
     going_down = any(w.event in GOING_DOWN for w in workers)

@@ -15,21 +15,74 @@ from msgspec.structs import replace
 
 from tpuctl.envs.install import Told
 from tpuctl.errors import PartialError
-from tpuctl.hosts.protocol import HostFacts, PrepareReply
+from tpuctl.hosts.agent import Reply
+from tpuctl.hosts.protocol import HostFacts, PrepareReply, WorkerStatus
 from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, Verdict, provision
+from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.verdict import Blocked, Wait
-from tpuctl.runs.attempt import AttemptHosts, explain_refusal
+from tpuctl.model.verdict import Blocked, Wait, wait_for
+from tpuctl.runs.attempt import AttemptHosts, busy, explain_refusal, in_the_way
 from tpuctl.runs.data import why_changed
 from tpuctl.runs.leftovers import free_chips, stop_leftovers
-from tpuctl.runs.preparation import Preparation, busy
 from tpuctl.runs.probe import probe_check, probed
 from tpuctl.runs.probe_run import DataProbe, probed_before
-from tpuctl.runs.set_up import check_buckets, check_reach, used_buckets
+from tpuctl.runs.set_up import NotSetUp, check_buckets, check_reach, used_buckets
 from tpuctl.runs.states import News, RunEvent, RunFinding
+from tpuctl.runs.trouble import judge_lack
 from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.revisit import sick_on_hosts
 from tpuctl.transfer.prepare import deliver_files, prepare_on, require_all, require_values
+
+
+class Preparation:
+    """What the steps of one pass share."""
+
+    def __init__(self, hosts: AttemptHosts) -> None:
+        self.hosts = hosts
+        self.rows = [dict(row) for row in hosts.attempt.hosts]
+        """What is known of each host, for the manifest."""
+        self.facts: Sequence[HostFacts] = ()
+        self.running: Sequence[Reply[tuple[WorkerStatus, ...]]] = ()
+        """Of each host all attempts that it knows."""
+        self.told: Told | None = None
+        """What hosts said of the things that the environment asks for."""
+        self.acknowledged: Sequence[PrepareReply] = ()
+
+    @property
+    def checked(self) -> set[str]:
+        """The names of what was checked and found well, in this pass or before."""
+        return {row["check"] for row in self.hosts.checks}
+
+    @property
+    def begins(self) -> bool:
+        """Whether no pass has got so far that the record says so."""
+        return not self.hosts.attempt.hosts
+
+    def passed(self, check: str, detail: str) -> None:
+        """Writes down that something is well."""
+        at = render_time(self.hosts.services.store.now()) or ""
+        self.hosts.checks.append({"check": check, "detail": detail, "at": at})
+
+    def changes(self) -> dict[str, Any]:
+        """What the record of the attempt then says; there is no trouble."""
+        known = {"hosts": tuple(self.rows), "checks": tuple(self.hosts.checks)}
+        return {**known, "suspect_since": None, "suspect_why": "", "mend": ""}
+
+    def postpone(self) -> RunFinding:
+        """The rest is for the next pass, which need not find again what this one found."""
+        slow = "slow workers"
+        return RunFinding(RunEvent.POSTPONED, slow, wait_for(slow), self.changes())
+
+    def is_late(self) -> bool:
+        """Whether little of the time of this pass is left, and it found what is worth being written down."""
+        attempt, checks = self.hosts.attempt, tuple(self.hosts.checks)
+        news = self.rows and (tuple(self.rows) != attempt.hosts or checks != attempt.checks)
+        return bool(news) and self.hosts.late()
+
+    def lack(self, found: NotSetUp) -> RunFinding:
+        """The project is not set up for the run."""
+        now = self.hosts.services.store.now()
+        return judge_lack(self.hosts.attempt, found.told, found.hint, now, may_pass=found.may_pass)
 
 
 class Step(Struct, frozen=True):
@@ -86,6 +139,14 @@ def _say_hello(p: Preparation) -> None:
     p.rows = [_host_row(target, fact) for target, fact in zip(hosts.targets, p.facts, strict=True)]
 
 
+def _free_chips(p: Preparation) -> RunFinding | None:
+    """Nobody else may hold the chips."""
+    found = free_chips(p.hosts, p.facts)
+    if found is None and p.hosts.is_for_chips():
+        p.passed("chips", "nobody else has them")
+    return found
+
+
 def _check_buckets(p: Preparation) -> RunFinding | None:
     """Asked once in a run: roles do not come and go with attempts."""
     hosts = p.hosts
@@ -106,12 +167,12 @@ def _ensure_mounts(p: Preparation) -> RunFinding | None:
     if gone:
         path = next(each.path for each in spec.mounts if each.bucket == gone[0])
         why = f"the bucket gs://{gone[0]} is gone, and {path} shows no files"
-        return p.in_the_way(why, f"make it again, or tpuctl mount rm {path} --on {hosts.run.slice_name}")
+        return in_the_way(hosts, why, f"make it again, or tpuctl mount rm {path} --on {hosts.run.slice_name}")
     verdict = _provision_mounts(hosts)
     if isinstance(verdict, Wait):
         return busy(verdict.why)
     if isinstance(verdict, Blocked):
-        return p.in_the_way(verdict.why, verdict.hint or "")
+        return in_the_way(hosts, verdict.why, verdict.hint or "")
     if isinstance(verdict, Unanswered):
         require_all(verdict.replies, "say how their mounts are")
     if isinstance(verdict, Failures):
@@ -158,8 +219,8 @@ def _check_data(p: Preparation) -> RunFinding | None:
             # The receipt of a run is fixed: a newer one is for another run.
             name, uri = hosts.run.id, receipt.uri
             newer = f"tpuctl data receipt {uri} --contract FILE, tpuctl rerun {name} --data {uri}"
-            return p.in_the_way(
-                why, f"restore it, or do the run again with a newer one: tpuctl stop {name}, {newer}"
+            return in_the_way(
+                hosts, why, f"restore it, or do the run again with a newer one: tpuctl stop {name}, {newer}"
             )
         p.passed(f"data {receipt.uri}", f"{receipt.digest.of} {receipt.digest.value[:12]}")
     return None
@@ -196,9 +257,9 @@ def _probe_data(p: Preparation) -> RunFinding | None:
     hosts, checked = p.hosts, p.checked
     if p.begins:
         return p.postpone()  # while a probe goes on, nothing of what was done is done again
-    before = probed_before(hosts.services, hosts.run, hosts.attempt)
+    before = probed_before(hosts)
     for number, receipt in enumerate(probed(hosts.run.spec.data), start=1):
-        probe = DataProbe(hosts.services, hosts.agent, hosts.targets, hosts.run, hosts.attempt, receipt, number)
+        probe = DataProbe(hosts, receipt, number)
         if probe.check in checked:
             continue
         if probe.check in before:
@@ -272,8 +333,8 @@ def _begins(p: Preparation) -> bool:
 
 STEPS = (
     Step("hello", _begins, _say_hello),
-    Step("leftovers", _begins, stop_leftovers, with_previous=True),
-    Step("chips", _begins, free_chips, with_previous=True),
+    Step("leftovers", _begins, lambda p: stop_leftovers(p.hosts, p.running), with_previous=True),
+    Step("chips", _begins, _free_chips, with_previous=True),
     Step("buckets", _begins, _check_buckets, with_previous=True),
     Step("mounts", lambda p: not all(k.column in row for k in p.hosts.kept for row in p.rows), _ensure_mounts),
     Step("data", lambda p: not {f"data {r.uri}" for r in p.hosts.run.spec.data} <= p.checked, _check_data),

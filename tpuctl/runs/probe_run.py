@@ -11,17 +11,15 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.datasets.contract import Contract
-from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
-from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.protocol import LogNews, PrepareReply, WorkerState, WorkerStatus
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.receipt import Receipt
-from tpuctl.model.records import Attempt, RunRecord
 from tpuctl.model.shipped_files import read_template
 from tpuctl.model.timeouts import PROBE_S
+from tpuctl.runs.attempt import AttemptHosts
 from tpuctl.runs.probe import (
     ProbeReport,
     describe_findings,
@@ -47,33 +45,21 @@ class Passed(Struct, frozen=True):
     detail: str
 
 
-def probed_before(services: Services, run: RunRecord, attempt: Attempt) -> dict[str, Mapping[str, str]]:
+def probed_before(hosts: AttemptHosts) -> dict[str, Mapping[str, str]]:
     """Checks of earlier attempts on the same hosts, by name."""
-    earlier = [each for each in list_attempts(services, run.id) if each.incarnation == attempt.incarnation]
+    before = list_attempts(hosts.services, hosts.run.id)
+    earlier = [each for each in before if each.incarnation == hosts.attempt.incarnation]
     return {row["check"]: row for each in earlier for row in each.checks}
 
 
 class DataProbe:
     """The probe of one receipt, the `number`-th of the run, on the workers of one attempt."""
 
-    def __init__(
-        self,
-        services: Services,
-        agent: HostAgent,
-        targets: Sequence[HostTarget],
-        run: RunRecord,
-        attempt: Attempt,
-        receipt: Receipt,
-        number: int,
-    ) -> None:
-        self._services = services
-        self._agent = agent
-        self._targets = targets
-        self._run = run
-        self._attempt = attempt
+    def __init__(self, hosts: AttemptHosts, receipt: Receipt, number: int) -> None:
+        self._hosts = hosts
         self._number = number
         self._contract = from_data(Contract, receipt.contract)
-        self.name = probe_name(attempt.attempt_id, number)
+        self.name = probe_name(hosts.attempt.attempt_id, number)
         self.check = probe_check(receipt)
         self._title = f"the probe of {receipt.uri}"
 
@@ -89,13 +75,13 @@ class DataProbe:
     ) -> Passed | RunFinding | str:
         """Begins it, or looks how it stands; what is waited for. Raises PartialError where a worker does not
         answer."""
-        status = self._agent.status(self._targets, self._run.id, self.name)
+        status = self._hosts.agent.status(self._hosts.targets, self._hosts.run.id, self.name)
         workers = require_values(status, "say how the probe stands")
         if any(worker.state in _NOT_BEGUN for worker in workers):
             prepared = prepare()
             if isinstance(prepared, str):
                 return prepared
-            require_values(self._agent.start(self._targets, request(prepared)), "start the probe")
+            require_values(self._hosts.agent.start(self._hosts.targets, request(prepared)), "start the probe")
             return self._title
         lost = [worker.worker for worker in workers if worker.state is WorkerState.LOST]
         if lost:
@@ -103,7 +89,7 @@ class DataProbe:
             raise PartialError(said, details={"workers": lost, "unreached": lost})
         at_work = [worker for worker in workers if worker.state in _AT_WORK]
         if any(worker.time - (worker.started_at or worker.time) >= PROBE_S for worker in at_work):
-            self._agent.stop(self._targets, self._run.id, self.name, 0.0)
+            self._hosts.agent.stop(self._hosts.targets, self._hosts.run.id, self.name, 0.0)
         elif at_work:
             return f"{self._title} on worker {fold_workers([worker.worker for worker in at_work])}"
         return self._judge(self._reports(workers))
@@ -122,22 +108,26 @@ class DataProbe:
         def request(target: HostTarget) -> Mapping[str, Any]:
             ends = status[target.worker]
             return {
-                "run": self._run.id,
+                "run": self._hosts.run.id,
                 "attempt": self.name,
                 "stdout_offset": max(0, ends.stdout_bytes - TOLD_BYTES),
                 "stderr_offset": max(0, ends.stderr_bytes - TOLD_BYTES),
             }
 
-        answers = list(self._agent.read_news(self._targets, request, limit=2 * TOLD_BYTES))
+        answers = list(self._hosts.agent.read_news(self._hosts.targets, request, limit=2 * TOLD_BYTES))
         return {
             target.worker: self._report(target.worker, news)
-            for target, news in zip(self._targets, require_values(answers, "say what it probed"), strict=True)
+            for target, news in zip(
+                self._hosts.targets, require_values(answers, "say what it probed"), strict=True
+            )
         }
 
     def _report(self, worker: int, news: LogNews) -> ProbeReport | str:
         stream = f"probe-{self._number}"
         wrote = news.stderr + news.stdout
-        self._services.logs.write(self._run.id, self._attempt.number, worker, stream, 0, wrote)
+        self._hosts.services.logs.write(
+            self._hosts.run.id, self._hosts.attempt.number, worker, stream, 0, wrote
+        )
         report = parse_probe(news.stdout.decode(errors="replace"))
         if report is not None:
             return report

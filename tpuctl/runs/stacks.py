@@ -8,8 +8,8 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError
 from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.hosts.protocol import ProcessStack, WorkerStacks
-from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
-from tpuctl.state.repository import find_slice, get_run
+from tpuctl.runs.attempt import AttemptHosts, find_hosts
+from tpuctl.state.repository import get_run
 
 
 def dump_stacks(services: Services, run_id: str, workers: Collection[int] | None = None) -> list[WorkerStacks]:
@@ -18,9 +18,7 @@ def dump_stacks(services: Services, run_id: str, workers: Collection[int] | None
     Raises NotFoundError where nothing of it runs.
     """
     run = get_run(services, run_id).record
-    stored = find_slice(services, run.slice_name)
-    until = services.clock.now() + HOST_TIME_S
-    hosts = attempt_hosts(services, run, stored.record if stored else None, until)
+    hosts = find_hosts(services, run, services.clock.now() + HOST_TIME_S)
     if hosts is None or run.state.final:
         raise NotFoundError(f"run {run.id} runs nowhere: it is {run.state}", hint=f"tpuctl logs {run.id}")
     return keep_stacks(hosts, workers)

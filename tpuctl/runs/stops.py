@@ -7,18 +7,15 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
 from tpuctl.hosts.deadline import HOST_TIME_S
-from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.protocol import ALIVE, SILENT
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord, RunState, WorkerEnd
-from tpuctl.runs.attempt import AttemptHosts, attempt_hosts, kill_hint
+from tpuctl.runs.attempt import AttemptHosts, find_hosts, kill_hint
 from tpuctl.runs.charge import worker_ends
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find_slice, get_run, save
-
-_ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
-_SILENT = frozenset({WorkerState.UNREACHABLE, WorkerState.CLOSED})
+from tpuctl.state.repository import get_run, save
 
 
 def stop_error(services: Services, run: RunRecord) -> PartialError | None:
@@ -29,7 +26,7 @@ def stop_error(services: Services, run: RunRecord) -> PartialError | None:
         return None
     first, workers = ends[0], [end.worker for end in ends]
     details = {"workers": workers, "exits": to_data(ends)}
-    if all(end.note in _SILENT for end in ends):
+    if all(end.note in SILENT for end in ends):
         return PartialError(
             f"run {run.id} is {run.state}, but worker {fold_workers(workers)} of {run.slice_name} did not "
             "answer: what it ran there may live on",
@@ -51,7 +48,7 @@ def confirm_stop(services: Services, run_id: str) -> RunRecord:
     give_up_at = services.clock.now() + run.spec.policy.grace_s + timeouts.STOP_MAX_S
     while True:
         run = confirm_stop_once(services, run)
-        alive = any(end.note in _ALIVE for end in _unproven(run))
+        alive = any(end.note in ALIVE for end in _unproven(run))
         if not alive or services.clock.now() >= give_up_at:
             return run
         services.clock.sleep(timeouts.POLL_FIRST_S)
@@ -87,10 +84,9 @@ def _unproven(run: RunRecord) -> list[WorkerEnd]:
     """Workers on which something of a stopped run lives, or may."""
     if run.state is not RunState.STOPPED or run.attempt is None:
         return []
-    return [end for end in run.attempt.ends if end.survivors or end.note in _ALIVE | _SILENT]
+    return [end for end in run.attempt.ends if end.survivors or end.note in ALIVE | SILENT]
 
 
 def _hosts(services: Services, run: RunRecord) -> AttemptHosts | None:
     """None when they are gone, and with them all that ran there."""
-    stored = find_slice(services, run.slice_name)
-    return attempt_hosts(services, run, stored.record if stored else None, services.clock.now() + HOST_TIME_S)
+    return find_hosts(services, run, services.clock.now() + HOST_TIME_S)

@@ -15,7 +15,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.active import never_began
-from tpuctl.runs.attempt import attempt_hosts
+from tpuctl.runs.attempt import find_hosts
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.log_archive import archive_logs, restore_logs
 from tpuctl.runs.reconcile import silence_is_proved
@@ -32,7 +32,7 @@ from tpuctl.slices.revisit import is_revisited, revisit
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
 from tpuctl.slices.vacate import hosts_to_ask
-from tpuctl.state.repository import R, Versioned, find_slice, get_run, get_slice, load_run, load_slice
+from tpuctl.state.repository import R, Versioned, get_run, get_slice, load_run, load_slice
 from tpuctl.watch.fair_share import Demand, share_hosts
 from tpuctl.watch.grant_expiry import announce_grant_ends
 from tpuctl.watch.heartbeat import FLEET, Heartbeat, PassLine, PassResult
@@ -382,9 +382,8 @@ def _keep_logs(services: Services, run_id: str, line: PassLine) -> PassLine:
     run = get_run(services, run_id).record
     if run.state.final or line.result is PassResult.BLIND:
         return line
-    stored = find_slice(services, run.slice_name)
     until = services.clock.now() + HOST_TIME_S
-    hosts = attempt_hosts(services, run, stored.record if stored else None, until)
+    hosts = find_hosts(services, run, until)
     if hosts is not None and run.attempt is not None and run.attempt.started_at is not None:
         if not services.logs.has(run_id, run.attempt.number):
             restore_logs(services, run_id, run.attempt.number)
