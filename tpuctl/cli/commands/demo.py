@@ -208,9 +208,11 @@ def _simulator(story: Story, hosts: str) -> SimOptions:
     if story is Story.DISKS and hosts != "isolated":
         raise UsageError("disks are mounted on isolated hosts alone", hint=hint)
     try:
-        return SimOptions(speed=60.0, hosts=hosts)
+        options = SimOptions(speed=60.0, hosts=hosts)
+        options.check()
     except UsageError as error:
         raise UsageError(error.message, hint=hint if story is Story.DISKS else error.hint) from error
+    return options
 
 
 def _play_disks(stage: Stage) -> None:

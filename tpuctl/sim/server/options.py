@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.names import check_project
 from tpuctl.sim.world.delays import Delays
 
 PROCESS, ISOLATED = "process", "isolated"
@@ -37,6 +39,7 @@ class SimOptions:
 
     def check(self) -> None:
         """Raises UsageError before anything is started."""
+        check_project(self.project)
         Delays.parse(self.delays)
         if self.catalog is not None:
             from tpuctl.sim.world.catalog import load_catalog
@@ -57,8 +60,8 @@ class SimOptions:
             check_possible()
             if self.firewall == STRICT:
                 check_firewall()
-        if self.speed <= 0:
-            raise UsageError(f"speed must be more than 0, not {self.speed}", hint="--speed 20")
+        if not 0 < self.speed < math.inf:
+            raise UsageError(f"speed must be more than 0, not {self.speed}", hint="--speed 20, or --instant")
 
     def to_json(self) -> dict[str, Any]:
         return {**self.__dict__, "quotas": dict(self.quotas)}

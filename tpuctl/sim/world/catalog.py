@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.input_files import read_text
 from tpuctl.model.accelerators import AcceleratorType, Catalog, parse_catalog
 from tpuctl.model.shipped_files import load_accelerators
 
@@ -48,7 +49,7 @@ def load_catalog(path: str | None = None) -> SimCatalog:
     if path is None:
         return SimCatalog(load_accelerators())
     try:
-        return SimCatalog(parse_catalog(yaml.safe_load(Path(path).read_text(encoding="utf-8"))))
+        return SimCatalog(parse_catalog(yaml.safe_load(read_text(Path(path)))))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
         hint = "a file like manifests/tables/accelerators.yaml"
         why = "it is nested too deeply" if isinstance(error, RecursionError) else repr(error)
