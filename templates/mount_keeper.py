@@ -43,15 +43,17 @@ PATIENCE_S = 300.0
 LOG_MAX = 1 << 20
 MODULE = rb"\tgithub\.com/googlecloudplatform/gcsfuse/v\d\tv(\d+\.\d+\.\d+)"
 DENIED = ("code = PermissionDenied", "Error 403")
-LOOK = "another path, or move what is there: tpuctl exec SLICE -- %s %s"
+LOOK = "another path, or move what is there"
 
 
 class Refused(Exception):
-    """What only a person can change, and what they type for that: `tpuctl exec SLICE --` is this host."""
+    """What only a person can change, and what they type for that, or what for: then `on_host` is a command for
+    this host."""
 
-    def __init__(self, why, hint=""):
+    def __init__(self, why, hint="", on_host=""):
         super().__init__(why)
         self.hint = hint
+        self.on_host = on_host
 
 
 def folder_of(path):
@@ -188,10 +190,10 @@ class BucketProbe:
 def check_point(path):
     """Raises Refused unless the folder is there and empty; makes it where nothing is."""
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise Refused("%s is not a directory" % path, LOOK % ("ls -ld", path))
+        raise Refused("%s is not a directory" % path, LOOK, "ls -ld " + path)
     os.makedirs(path, exist_ok=True)
     if os.listdir(path):
-        raise Refused("%s is not empty, and its files are not to be hidden" % path, LOOK % ("ls -lA", path))
+        raise Refused("%s is not empty, and its files are not to be hidden" % path, LOOK, "ls -lA " + path)
 
 
 def close_point(path, closed=True):
@@ -347,7 +349,7 @@ class Keeper:
             try:
                 why = self.mount()
             except Refused as error:
-                self.status["hint"] = error.hint
+                self.status.update(hint=error.hint, on_host=error.on_host)
                 self.note("refused", str(error))
                 self.sleep(PROBE_EVERY_S)
                 continue
@@ -672,7 +674,7 @@ def clear_foreign(path):
         unmount(path, lazy=True)
         return
     why = "%s of %s is mounted on %s, and not by tpuctl" % (*there, path)
-    raise Refused(why, "tpuctl exec SLICE -- sudo umount %s" % path)
+    raise Refused(why, on_host="sudo umount %s" % path)
 
 
 def release(folder, path):
@@ -696,7 +698,7 @@ def release(folder, path):
             began = time.time()
             start(folder, plan["unit"])
             wait(folder, plan, began)
-        raise Refused(busy, "end what has it open: tpuctl exec SLICE -- sudo fuser -vm %s" % path)
+        raise Refused(busy, "end what has it open", "sudo fuser -vm %s" % path)
     while alive(status.get("gcsfuse")):
         if time.monotonic() > began + UPLOAD_S:
             raise RuntimeError("gcsfuse of %s is still uploading after %d s" % (path, UPLOAD_S))
@@ -715,7 +717,7 @@ def wait(folder, plan, began):
             if status["state"] == "up":
                 return
             if status["state"] == "refused":
-                raise Refused(status["detail"], status.get("hint", ""))
+                raise Refused(status["detail"], status.get("hint", ""), status.get("on_host", ""))
             if status["state"] in ("restarting", "failed"):
                 if any(text in status["detail"] for text in DENIED):
                     raise Refused(status["detail"], plan["denied"])
@@ -758,7 +760,8 @@ def main(arguments):
     try:
         {"up": up, "down": down, "leave": leave, "keep": keep}[arguments[0]](arguments[1])
     except Refused as error:
-        sys.stderr.write(json.dumps({"refused": str(error), "hint": error.hint}) + "\n")
+        told = {"refused": str(error), "hint": error.hint, "on_host": error.on_host}
+        sys.stderr.write(json.dumps(told) + "\n")
         return 3
     except BlockingIOError:
         sys.stderr.write("another command is at work on this mount\n")

@@ -20,8 +20,8 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.envs.load import load_environment
-from tpuctl.envs.pinned import environment_files, parse_frozen
+from tpuctl.envs.load import pin, read_environment
+from tpuctl.envs.pinned import environment_files
 from tpuctl.sim.world.paths import storage_endpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(600)]
@@ -36,7 +36,7 @@ BUCKET = "demo-train"
 def jax_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The interpreter of the pinned `demo-cpu` environment, installed as a host would."""
     home = tmp_path_factory.mktemp("home")
-    pinned = parse_frozen(load_environment("demo-cpu", home))
+    pinned = pin(read_environment("demo-cpu", home))
     installer = (ROOT / "templates" / "env_install.py").read_bytes()
     for name, content in environment_files(pinned, MINOR, installer).items():
         (home / name).write_bytes(content)

@@ -18,6 +18,7 @@ from tests.support.require import require_isolated_hosts
 from tests.support.services import CountingIds, SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
+from tests.support.things import with_disks
 from tpuctl.disks import hosts
 from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.clone_request import CloneRequest
@@ -25,6 +26,7 @@ from tpuctl.disks.collect import unused_copies
 from tpuctl.disks.make import list_records
 from tpuctl.disks.remove import check_removable, remove_disk
 from tpuctl.disks.rules import DiskRules
+from tpuctl.disks.thing import DISKS
 from tpuctl.disks.use import leave_disk, mount_disk, use_disk
 from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
@@ -36,7 +38,6 @@ from tpuctl.model.slice_spec import DiskRef
 from tpuctl.provenance.keep import keep_run, release_run
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.take_down import take_down
-from tpuctl.slices.disks import disks_for_manifest, with_disks
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass
 
@@ -111,7 +112,7 @@ class Lab:
             shown = self.on(services, "big", "sudo blkid -p -s UUID -o value $(findmnt -no SOURCE /mnt/data)")
             assert {each.strip() for each in shown} == {copy.fs_uuid} != {""}
             seen = [{"disk /mnt/data": "data-g1", "disk /mnt/data uuid": copy.fs_uuid}] * 2
-            [row] = disks_for_manifest(services, get_slice(services, "big").record, seen)
+            [row] = DISKS.manifest(services, get_slice(services, "big").record, seen)
             assert row == {
                 "name": "data-g1",
                 "path": "/mnt/data",

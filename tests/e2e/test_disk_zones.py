@@ -18,12 +18,14 @@ from tests.support.require import require_isolated_hosts
 from tests.support.services import CountingIds, SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
+from tests.support.things import with_disks
 from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.collect import unused_copies
 from tpuctl.disks.make import get_record, list_records, save_record
 from tpuctl.disks.remove import check_removable, remove_disk
 from tpuctl.disks.rules import DiskRules
+from tpuctl.disks.thing import DISKS
 from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.hosts.targets import host_targets
@@ -33,7 +35,6 @@ from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
-from tpuctl.slices.disks import disks_for_manifest, with_disks
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass
@@ -215,7 +216,7 @@ def test_the_same_clone_is_there_in_the_zone_where_the_slice_comes_back(lab: Lab
         assert (restored.snapshot, restored.complete) == ("data-g1-s", True)
         told = [str(each) for each in services.events if "is restored in" in str(each)]
         assert any("about 2 min, about $1.00 a month more" in each for each in told), told
-        [row] = disks_for_manifest(services, record)
+        [row] = DISKS.manifest(services, record, ())
         assert (row["name"], row["generation"], row["snapshot"]) == (name, 1, "data-g1-s")
         assert unused_copies(services, 0).records == ()
         for each in ("data-g1", name):

@@ -12,9 +12,9 @@ from msgspec import structs
 from tests.support.environments import make_pinned
 from tpuctl.envs.drift import Seen, compare_hosts, skew_of
 from tpuctl.envs.facts import find_sealed
+from tpuctl.envs.hosts import EnvironmentKind
 from tpuctl.envs.install import Told, when_asked
 from tpuctl.envs.pinned import environment_key
-from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.envs.spec import Backend, Kernel
 from tpuctl.hosts.facts import parse_facts
 from tpuctl.model.hosts import Blob

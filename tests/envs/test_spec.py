@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from msgspec import structs
 
 from tests.support.environments import make_pinned
 from tpuctl.config.yaml_positions import parse_marked
-from tpuctl.envs.load import environment_names, load_environment, read_environment, require_lock
+from tpuctl.envs.load import environment_names, pin, read_environment, require_lock
 from tpuctl.envs.lock import (
     cuda_builds,
     parse_lock,
@@ -22,7 +23,7 @@ from tpuctl.envs.lock import (
     wheel_rank,
     wheels_for,
 )
-from tpuctl.envs.pinned import environment_files, environment_key, parse_frozen, render_frozen
+from tpuctl.envs.pinned import environment_files, environment_key, parse_frozen
 from tpuctl.envs.spec import EnvironmentSpec, parse_environment, run_variables
 from tpuctl.envs.write import derive, new_environment
 from tpuctl.errors import BadConfigError, BadManifestError, NotFoundError, TpuctlError
@@ -325,8 +326,11 @@ def test_flags_become_the_variables_that_libtpu_and_xla_read():
 
 def test_a_frozen_environment_reads_back_the_same():
     pinned = make_pinned({"six": ("1.17.0", A)}, imports=("six",))
-    assert parse_frozen(render_frozen(pinned)) == pinned
-    shipped = parse_frozen(load_environment("demo-cpu", Path("/nowhere")))
+    found = parse_frozen(pinned.content)
+    assert (found, found.ref) == (pinned, pinned.ref)
+    older = pinned.content.replace(b'"probe"', b'"no_more": 1, "probe"')
+    assert parse_frozen(older).ref.spec == hashlib.sha256(older).hexdigest()
+    shipped = pin(read_environment("demo-cpu", Path("/nowhere")))
     assert {environment_key(shipped, minor) for minor in shipped.spec.python}.__len__() == 4
 
 

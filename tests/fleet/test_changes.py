@@ -10,13 +10,15 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice
 from tpuctl.config.settings import Layer, resolve
+from tpuctl.envs.pinned import PinnedEnvironment
+from tpuctl.envs.spec import EnvironmentSpec
 from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, plan_fleet
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.receipt import DataDigest, Receipt
 from tpuctl.model.records import CodeState, RunRecord, SliceRecord
-from tpuctl.model.run_spec import FrozenEnvironment, PolicyRequest, RunRequest
+from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import DiskRef, MountRef, SliceRequest
 from tpuctl.runs.submit import resolve_run
@@ -92,12 +94,15 @@ def wanted_slice(name: str = "big", **keys: Any) -> WantedSlice:
     request = SliceRequest(**keys)
     script = b"#!/bin/sh\n" if request.startup_script else None
     config = resolve([Layer("test", {})], Path("/nowhere"))
-    frozen = FrozenEnvironment(request.env, b"frozen", "") if request.env else None
+    frozen = PinnedEnvironment(EnvironmentSpec(request.env, ("3.11",))) if request.env else None
     catalog = load_accelerators()
-    specs = resolve_request(request, config, catalog, (), now=NOW, script=script, environment=frozen)
+    specs = resolve_request(request, config, catalog, (), now=NOW, script=script)
     disks = tuple(DiskRef("data-g1", "/mnt/data", DiskMode.READ_ONLY) for _ in request.disk)
     mounts = tuple(MountRef("lab-data", "/mnt/data", "train") for _ in request.mount)
-    specs = tuple(replace(each, disks=disks, mounts=mounts) for each in specs)  # which the store alone can tell
+    env = frozen.ref if frozen is not None else None
+    specs = tuple(
+        replace(each, disks=disks, mounts=mounts, env=env) for each in specs
+    )  # which the store alone can tell
     return WantedSlice(name, specs, request.pay, script, resolve_limits(request))
 
 
@@ -108,10 +113,12 @@ def recorded(item: WantedSlice) -> SliceRecord:
     return a_slice(name=item.name, spec=item.spec, zones=zones, pay=item.pay, lifetime=lifetime, fleet="lab")
 
 
-def wanted_run(bundle: str = "0" * 64, pinned: bytes = b"pinned", **changes: Any) -> WantedRun:
+def wanted_run(bundle: str = "0" * 64, probe: str = "", **changes: Any) -> WantedRun:
     request = RunRequest(**{**BASE_RUN, **changes})
     config = resolve([Layer("test", {})], Path("/nowhere"))
-    environment = FrozenEnvironment(request.env, pinned, "/envs") if request.env else None
+    environment = (
+        PinnedEnvironment(EnvironmentSpec(request.env, ("3.11",)), probe=probe) if request.env else None
+    )
     data = tuple(Receipt(uri, "gcs", DataDigest("0" * 64, "listing"), 1, 1) for uri in request.data)
     spec = resolve_run(request, config, request.on or "", 4, ".", environment, data)
     return WantedRun("train", spec, bundle)
@@ -186,8 +193,8 @@ def test_what_differs_of_a_run_is_named():
     there = {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"}
     elsewhere = {"no_checkpoint": False, "checkpoint_dir": "gs://b/y"}
     assert change_of_run(wanted_run(**there), wanted_run(**elsewhere)).differs == ("place of checkpoints",)
-    pinned = wanted_run(env="demo-cpu", pinned=b"old")
-    assert change_of_run(pinned, wanted_run(env="demo-cpu", pinned=b"new")).differs == (
+    pinned = wanted_run(env="demo-cpu", probe="old")
+    assert change_of_run(pinned, wanted_run(env="demo-cpu", probe="another")).differs == (
         "content of the environment",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.support.cases import changed, check, load_cases
 from tpuctl.fleet.plan import How, WantedFleet, WantedRun, plan_fleet, run_id_of
 from tpuctl.lib.codec import from_data
 from tpuctl.model.records import Limits, RunRecord
-from tpuctl.model.run_spec import EnvironmentRef, FrozenEnvironment, Policy, RunSpec, fingerprint
+from tpuctl.model.run_spec import EnvironmentRef, Policy, RunSpec, fingerprint
 from tpuctl.slices.resolve import WantedSlice
 
 BUNDLE = "0" * 64
@@ -73,7 +74,7 @@ def test_a_field_at_its_default_is_no_part_of_a_fingerprint():
 
 
 def test_fingerprints_are_those_of_the_versions_before():
-    pinned = FrozenEnvironment("jax", b"x", "/envs").ref
+    pinned = EnvironmentRef("jax", hashlib.sha256(b"x").hexdigest())
     with_more = replace(REQUEST, environment=pinned, workers=(0, 1))
     assert fingerprint(REQUEST, BUNDLE).startswith("f6c0ef8b9bacaeb6")
     assert fingerprint(with_more, BUNDLE).startswith("71d793c2bcc69642")

@@ -95,13 +95,13 @@ def test_a_failure_is_tried_again_later_and_later(tries: int, since_s: float, ag
 
 
 def test_what_a_person_has_to_change_is_told_first_with_the_hint_of_its_host() -> None:
-    refusal = FailedOperation("touching", "x is full", permanent=True, hint="tpuctl exec SLICE -- ls x, or y")
+    refusal = FailedOperation("touching", "x is full", permanent=True, hint="make room", on_host="ls x")
     plan = plan_host(1, host(job(exit_status=1, failed=refusal), time=990.0), [Asked([TOUCH])], RUN)
     assert plan.failure is not None
     slow = Failure(0, "touching", "no answer", 2, False, ".tpuctl/log")
     both = Failures((slow, plan.failure))
     assert both.why == "touching failed on 2 workers: x is full"
-    assert both.hint("st") == "tpuctl exec --worker 1 st -- ls x, or y"
+    assert both.hint("st") == "make room: tpuctl exec --worker 1 st -- ls x"
     assert Failures((slow,)).hint("st") == "tpuctl exec --worker 0 st -- tail -n 50 .tpuctl/log"
 
 

@@ -35,7 +35,7 @@ def test_nothing_is_mounted_over_files_and_none_is_removed(keeper: dict[str, Any
     ):
         with pytest.raises(keeper["Refused"], match=said) as refused:
             keeper["check_point"](str(path))
-        assert refused.value.hint.endswith(f"tpuctl exec SLICE -- {look} {path}")
+        assert refused.value.on_host == f"{look} {path}"
     assert (there / "file").read_text() == "kept"
     keeper["check_point"](str(tmp_path / "new" / "place"))
     assert list((tmp_path / "new" / "place").iterdir()) == []

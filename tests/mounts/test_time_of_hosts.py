@@ -12,7 +12,7 @@ from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import Operation, job_id
-from tpuctl.transfer.bring_hosts import bring_hosts
+from tpuctl.things.driver import bring_hosts
 
 SIZES: Mapping[int, Mapping[str, Any]] = {2: {}, 32: {"accelerator_type": "v4-256", "hosts": 32, "chips": 128}}
 

@@ -14,7 +14,6 @@ from tests.support.memory.process import Killed, Process, Steps, Terminated, Wai
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.receivers import Kept
 from tpuctl.engine.events import Transfer, Warn
-from tpuctl.envs.pinned import render_frozen
 from tpuctl.errors import ConflictError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
@@ -286,7 +285,7 @@ def test_no_step_outlasts_its_limit_with_an_environment_on_slow_hosts(place, ser
     bring_up(services, "big")
     run = submit(services, "big", "in its environment")
     stored = find_run(services, run.id)
-    blob = services.store.put_blob(render_frozen(spec))
+    blob = services.store.put_blob(spec.content)
     pinned = replace(stored.record.spec, environment=EnvironmentRef("small", blob))
     save(services, stored, replace(stored.record, spec=pinned))
     place.hosts.answer_s = answer_s
@@ -307,7 +306,7 @@ def test_an_environment_that_cannot_be_had_ends_the_run_and_hosts_that_are_silen
     bring_up(services, "big")
     run = submit(services, "big", "in its environment")
     stored = find_run(services, run.id)
-    blob = services.store.put_blob(render_frozen(spec))
+    blob = services.store.put_blob(spec.content)
     pinned = replace(stored.record.spec, environment=EnvironmentRef("small", blob))
     save(services, stored, replace(stored.record, spec=pinned))
     place.hosts.answer_s = 6.0
@@ -447,7 +446,7 @@ def test_an_environment_is_installed_on_all_workers_before_the_run(place, servic
     bring_up(services, "big")
     run = submit(services, "big", "in its environment")
     stored = find_run(services, run.id)
-    blob = services.store.put_blob(render_frozen(spec))
+    blob = services.store.put_blob(spec.content)
     pinned = replace(stored.record.spec, environment=EnvironmentRef("small", blob))
     save(services, stored, replace(stored.record, spec=pinned))
     ended = follow_run(services, run.id, deadline=services.clock.now() + HOUR)

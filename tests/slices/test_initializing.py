@@ -13,7 +13,7 @@ from tests.support.jobs import SPEC, bring_up
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.reconcile import Outcome
-from tpuctl.envs.pinned import PinnedEnvironment, environment_key, render_frozen
+from tpuctl.envs.pinned import PinnedEnvironment, environment_key
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import Operation, job_id
@@ -142,7 +142,7 @@ OTHER = make_pinned({"jax": ("0.6.1", "b" * 64)}, minor="3.10")
 
 def stored(services: MemoryServices, pinned: PinnedEnvironment = PINNED) -> EnvironmentRef:
     """What `up --env test` puts into the store and the specification."""
-    return EnvironmentRef("test", services.store.put_blob(render_frozen(pinned)))
+    return EnvironmentRef("test", services.store.put_blob(pinned.content))
 
 
 def installed(place: MemoryPlace) -> list[set[str]]:

@@ -200,4 +200,4 @@ def as_keeper(job, content, *words):
         if not str(error).startswith('{"refused"'):
             raise
         said = json.loads(str(error))
-        raise Failed(said["refused"], permanent=True, hint=said["hint"]) from error
+        raise Failed(said["refused"], True, said["hint"], said.get("on_host") or "") from error

@@ -22,7 +22,7 @@ from rooted import as_root, output_of, run_root
 WORD = ".tpuctl-disk"  # at the top of a file system: the copy that it was last made ready for
 SECTOR = 512
 GROW_S, BLANK_S = 300, 120
-LOOK = "what has it, or what is on it: tpuctl exec SLICE -- "
+LOOK = "what has it, or what is on it"
 MKFS = ["mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,discard"]
 UNSAFE = ("noload", "norecovery")
 CONTENTS = """for each; do
@@ -30,7 +30,7 @@ CONTENTS = """for each; do
     case $? in 0 | 2) ;; 8) printf 'DEVNAME=%s\\nTYPE=ambivalent\\n' "$each" ;; *) exit 1 ;; esac
 done
 """  # blkid(8): 2 is nothing, 8 several things at once
-IN_USE = "end what has it open: tpuctl exec SLICE -- "
+IN_USE = "end what has it open"
 DIRTY = "needs_recovery"  # a feature of the file system, ext4(5)
 MOUNT_COPY = (
     CLOSE
@@ -207,7 +207,8 @@ def find_own(parameters, job):
         raise Failed("nobody tells whether %s is a disk to write" % device)
     why = run_root(job, "blank", {"device": device}, BLANK_S)["why"]
     if why:
-        raise Failed("not formatted: %s" % why, permanent=True, hint=LOOK + typed("sudo blkid -p", device))
+        look = typed("sudo blkid -p", device)
+        raise Failed("not formatted: %s" % why, permanent=True, hint=LOOK, on_host=look)
     owner = "root_owner=%d:%d" % (os.getuid(), os.getgid())
     job.run([*MKFS[:-1], MKFS[-1] + "," + owner, "-L", parameters["label"], device], root=True)
     return device
@@ -268,8 +269,10 @@ def unmount_disk(parameters, job):
         except Failed as error:
             # Programs that use it do not go away by waiting: a person ends them.
             busy = "busy" in str(error)
-            hint = IN_USE + typed("sudo fuser -vm", path) if busy else ""
-            raise Failed(str(error), permanent=busy, hint=hint) from error
+            if not busy:
+                raise Failed(str(error)) from error
+            users = typed("sudo fuser -vm", path)
+            raise Failed(str(error), permanent=True, hint=IN_USE, on_host=users) from error
     return {"unmounted": parameters["path"]}
 
 

@@ -14,12 +14,21 @@ KEPT = "kept.json"  # in the folder of the attempt: what lives on when its job h
 
 class Failed(Exception):
     """An operation did not succeed. `permanent`: trying again without a change is in vain. `hint`: what to type
-    next, where `tpuctl exec SLICE --` begins a command for this host."""
+    next, or what for: then `on_host` is a command for this host."""
 
-    def __init__(self, message, permanent=False, hint=""):
+    def __init__(self, message, permanent=False, hint="", on_host=""):
         super().__init__(message)
         self.permanent = permanent
         self.hint = hint
+        self.on_host = on_host
+
+    def told(self):
+        return {
+            "message": str(self),
+            "permanent": self.permanent,
+            "hint": self.hint,
+            "on_host": self.on_host,
+        }
 
 
 class Job:

@@ -9,7 +9,7 @@ import os
 from facts_storage import mounts
 from operations import Failed
 
-LOOK = "another path, or move what is there: tpuctl exec SLICE -- "
+LOOK = "another path, or move what is there"
 CLOSE = """close_point() {
     mkdir -p "$1" || return
     chattr +i "$1" 2>/dev/null || echo "open $1"
@@ -27,11 +27,11 @@ def points_facts(request):
 def check_point(path):
     """Raises Failed where nothing can be mounted at `path`."""
     if os.path.ismount(path):
-        hint = LOOK + typed("findmnt", path)
-        raise Failed("something else is mounted on %s" % path, permanent=True, hint=hint)
+        mounted = "something else is mounted on %s" % path
+        raise Failed(mounted, permanent=True, hint=LOOK, on_host=typed("findmnt", path))
     why, look = trouble(path)
     if why:
-        raise Failed(why, permanent=True, hint=LOOK + typed(look, path))
+        raise Failed(why, permanent=True, hint=LOOK, on_host=typed(look, path))
 
 
 def trouble(path):

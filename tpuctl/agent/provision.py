@@ -113,8 +113,7 @@ def work(attempt):
             job = Job(attempt.path("work"), attempt.path("stderr.log"), teller(note, title))
             result = perform(operation.get("parameters") or {}, job)
         except Failed as error:
-            said = {"message": str(error), "permanent": error.permanent, "hint": error.hint}
-            note(failed=dict(said, title=title))
+            note(failed=dict(error.told(), title=title))
             return 1
         except Exception as error:
             # Whatever the operating system does must reach whoever looks at the job.

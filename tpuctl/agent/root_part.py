@@ -2,7 +2,7 @@
 
 `rooted.run_root` starts it, through sudo where the login user is not root: arguments are the module, the
 request as JSON and the seconds that it may take. The last line of its output is `{"answer": ...}`, or
-`{"failed": message, "permanent": ..., "hint": ...}`. Its time is kept here, for no signal of the login user's
+`{"failed": ...}` with what `Failed` was told. Its time is kept here, for no signal of the login user's
 reaches a sudo.
 """
 
@@ -21,9 +21,9 @@ def run(name, request, seconds):
     try:
         return {"answer": __import__(name).main(request)}
     except Failed as error:
-        return {"failed": str(error), "permanent": error.permanent, "hint": error.hint}
+        return {"failed": error.told()}
     except OSError as error:
-        return {"failed": "%s: %s" % (type(error).__name__, error), "permanent": False, "hint": ""}
+        return {"failed": Failed("%s: %s" % (type(error).__name__, error)).told()}
 
 
 def begin(arguments):

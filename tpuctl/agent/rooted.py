@@ -107,5 +107,5 @@ def run_root(job, module, request, seconds):
     except (IndexError, ValueError) as error:
         raise Failed("%s as root ended without an answer" % module) from error
     if "failed" in found:
-        raise Failed(found["failed"], permanent=found["permanent"], hint=found["hint"])
+        raise Failed(**found["failed"])
     return found["answer"]

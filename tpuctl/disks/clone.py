@@ -41,7 +41,7 @@ from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import despite_others
-from tpuctl.transfer.bring_hosts import bring_hosts
+from tpuctl.things.driver import bring_hosts
 
 
 def clone(

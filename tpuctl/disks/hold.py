@@ -24,7 +24,7 @@ from tpuctl.model.disks import DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision
-from tpuctl.transfer.bring_hosts import bring_hosts
+from tpuctl.things.driver import bring_hosts
 
 RENEW_S = 30.0
 """How often a hold is renewed: three times of four may fail before it ends."""

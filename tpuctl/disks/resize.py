@@ -17,7 +17,7 @@ from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.verdict import Done, Verdict
 from tpuctl.state.journal import record_decision
-from tpuctl.transfer.bring_hosts import bring_hosts
+from tpuctl.things.driver import bring_hosts
 
 GROW_S = 900.0
 """How long a file system may take to grow, with the wait for who holds it still."""

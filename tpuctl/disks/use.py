@@ -44,7 +44,7 @@ from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import Versioned, get_slice
-from tpuctl.transfer.bring_hosts import bring_hosts
+from tpuctl.things.driver import bring_hosts
 
 UNDER_LEASE_S = 40.0
 """How long the lease of a slice is held for the proof of one disk; what takes longer goes on under another."""

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.config.load import find_project_file
+from tpuctl.config.settings import Config
+from tpuctl.engine.events import Warn
+from tpuctl.engine.services import Services
 from tpuctl.envs.lock import (
     Lock,
     cuda_builds,
@@ -131,25 +134,31 @@ def environment_folder(start: Path | None = None) -> Path:
     return (project.parent if project is not None else here) / FOLDER
 
 
-def load_environment(name: str, folder: Path, wheelhouse: str | None = None) -> bytes:
-    """The frozen form of an environment, checked and locked: what a run keeps for all its attempts.
+def load_environment(config: Config, name: str, directory: Path) -> PinnedEnvironment:
+    """Environment `name`, looked for from `directory`, checked and locked: what a run or slice keeps.
 
-    `wheelhouse` is the gs:// prefix from which hosts get packages. Raises NotFoundError or BadManifestError.
+    Raises NotFoundError or BadManifestError.
     """
-    from tpuctl.envs.pinned import render_frozen
-
-    return render_frozen(pin(read_environment(name, folder), wheelhouse))
+    return pin(read_environment(name, environment_folder(directory)), config.wheelhouse)
 
 
 def pin(found: Environment, wheelhouse: str | None = None) -> PinnedEnvironment:
-    """See `load_environment`."""
+    """An environment with its lock. `wheelhouse` is the gs:// prefix from which hosts get packages. Raises
+    BadManifestError."""
     from tpuctl.envs.pinned import PinnedEnvironment
 
     for item in found.spec.files:
         if not item.source.startswith(("gs://", "/")):
             check_file(found, item.source, item.sha256)
     lock = render_lock(require_lock(found))
-    return PinnedEnvironment(found.spec, lock, found.probe, (wheelhouse or "").rstrip("/"))
+    return PinnedEnvironment(found.spec, lock, found.probe, (wheelhouse or "").rstrip("/"), found.folder)
+
+
+def check_environment(services: Services, environment: PinnedEnvironment | None, accelerator_type: str) -> None:
+    """Warns of one that nobody has seen work on TPUs. Raises UsageError for one of another generation."""
+    notice = check_use(environment.spec, accelerator_type) if environment is not None else None
+    if notice is not None:
+        services.emit(Warn("", notice))
 
 
 def known_versions(found: Environment) -> dict[str, str]:

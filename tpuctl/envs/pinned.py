@@ -5,48 +5,80 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 from tpuctl.envs.lock import Lock, Wheel, parse_lock, requirement_lines, wheels_for
-from tpuctl.envs.spec import EnvironmentSpec, InstallFrom, run_variables
+from tpuctl.envs.spec import Backend, EnvironmentSpec, InstallFrom, run_variables
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import from_data, parse_json, to_data
+from tpuctl.model.run_spec import EnvironmentRef
+
+KEPT = ("spec", "lock", "probe", "wheelhouse")
+"""What of an environment is in its content."""
 
 
 @dataclass(frozen=True)
 class PinnedEnvironment:
-    """What a run keeps for all its attempts. `lock` and `probe` are texts.
+    """What a slice or run keeps of an environment: `content`, by its sha256. `lock` and `probe` are texts.
 
     Wheels are below the gs:// prefix `wheelhouse`, or where there is none in the store, from where one host
-    gets them and the others copy them.
+    gets them and the others copy them. `folder` has the files beside its file on this machine, `stored` is what
+    it was read from.
     """
 
     spec: EnvironmentSpec
     lock: str = ""
     probe: str = ""
     wheelhouse: str = ""
+    folder: Path | None = field(default=None, compare=False)
+    stored: bytes = field(default=b"", init=False, compare=False, repr=False)
+
+    @cached_property
+    def content(self) -> bytes:
+        """One JSON blob; of one that was stored the same bytes, whatever has defaults by now."""
+        kept = {name: to_data(getattr(self, name)) for name in KEPT}
+        return self.stored or (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode()
+
+    @cached_property
+    def ref(self) -> EnvironmentRef:
+        return EnvironmentRef(self.spec.name, hashlib.sha256(self.content).hexdigest())
 
     @cached_property
     def packages(self) -> Lock:
         return parse_lock(self.lock, self.spec.name) if self.lock else Lock("", ())
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is for computing without TPUs."""
+        return self.spec.backend is Backend.CPU
 
-def render_frozen(pinned: PinnedEnvironment) -> bytes:
-    """The environment as one JSON blob."""
-    return (json.dumps(to_data(pinned), indent=1, sort_keys=True) + "\n").encode()
+    @property
+    def keeps_compiled(self) -> bool:
+        """Whether there is a compile cache."""
+        return self.spec.compile_cache != "off"
+
+    def variables(self) -> dict[str, str]:
+        """What it sets for every run in it."""
+        # Nothing is added to what was compiled and verified. An environment of ours has a file that says so.
+        only_read = {"PYTHONDONTWRITEBYTECODE": "1"} if self.spec.unmanaged is not None else {}
+        return {**only_read, **run_variables(self.spec)}
 
 
 def parse_frozen(content: bytes) -> PinnedEnvironment:
-    """What `render_frozen` was given. Raises BadManifestError for anything else."""
+    """What has this `content`. Raises BadManifestError for anything else."""
     try:
-        return from_data(PinnedEnvironment, parse_json(content))
-    except ValueError as error:
+        data = parse_json(content)
+        found = from_data(PinnedEnvironment, {name: data[name] for name in KEPT if name in data})
+    except (ValueError, TypeError) as error:
         raise BadManifestError(f"the frozen environment of the run cannot be read: {error}") from error
+    object.__setattr__(found, "stored", content)
+    return found
 
 
 def check_minor(pinned: PinnedEnvironment, minor: str) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from tpuctl.engine.services import Services
 from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
 from tpuctl.envs.drift import LOOKED_AT, Difference, Seen, compare_hosts, skew_of
+from tpuctl.envs.hosts import EnvironmentKind
 from tpuctl.envs.load import Environment, pin
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
-from tpuctl.envs.plan import EnvironmentKind
 from tpuctl.errors import PartialError, UnreachableError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Section

@@ -26,30 +26,36 @@ FETCH_TIMEOUT_S = 60.0
 """Without a byte, for an index on the internet."""
 
 
-def fill_wheelhouse(services: Services, pinned: PinnedEnvironment, folder: Path | None) -> None:
+def fill_wheelhouse(services: Services, pinned: PinnedEnvironment) -> None:
     """Brings all that hosts need for an environment to where they get it: below the prefix of the bucket, else
-    into the store. What is there is not sent again. `folder` has the files that lie beside the environment's.
+    into the store. What is there is not sent again.
 
     Raises BadManifestError for a file that is not what the lock says or flags that its libtpu refuses,
     UnreachableError where a file cannot be had.
     """
-    check_flags_of(services, pinned, folder)
+    check_flags_of(services, pinned)
     wanted = {each.sha256: each for minor in pinned.spec.python for each in contents_for(pinned, minor)}
     if not wanted:
         return
     if pinned.wheelhouse:
         there = _in_bucket(services, pinned.wheelhouse)
-        _upload(services, pinned, [w for digest, w in wanted.items() if digest not in there], folder)
+        _upload(services, pinned, [w for digest, w in wanted.items() if digest not in there])
         return
     young = services.store.young_blobs(list(wanted))
     lacking = [each for digest, each in wanted.items() if digest not in young]
-    paths = [local_file(services, pinned, each, folder) for each in lacking]
+    paths = [local_file(services, pinned, each) for each in lacking]
     services.store.put_blobs(path.read_bytes() for path in paths)
 
 
-def check_flags_of(services: Services, pinned: PinnedEnvironment, folder: Path | None) -> None:
-    """See `check_flags`; a library that is not on this machine is fetched. `folder`: see `fill_wheelhouse`."""
-    check_flags(services, pinned, lambda file: local_file(services, pinned, file, folder))
+def store_environment(services: Services, environment: PinnedEnvironment) -> None:
+    """Brings an environment into the store, and its packages to where hosts get them."""
+    fill_wheelhouse(services, environment)
+    services.store.put_blob(environment.content)
+
+
+def check_flags_of(services: Services, pinned: PinnedEnvironment) -> None:
+    """See `check_flags`; a library that is not on this machine is fetched."""
+    check_flags(services, pinned, lambda file: local_file(services, pinned, file))
 
 
 def _in_bucket(services: Services, house: str) -> set[str]:
@@ -58,11 +64,9 @@ def _in_bucket(services: Services, house: str) -> set[str]:
     return {item.name.removeprefix(prefix).partition("/")[0] for item in services.objects.list(f"{house}/")}
 
 
-def _upload(
-    services: Services, pinned: PinnedEnvironment, lacking: Sequence[Wheel], folder: Path | None
-) -> None:
+def _upload(services: Services, pinned: PinnedEnvironment, lacking: Sequence[Wheel]) -> None:
     for each in lacking:
-        content = local_file(services, pinned, each, folder).read_bytes()
+        content = local_file(services, pinned, each).read_bytes()
         with suppress(ConflictError):  # another machine was faster: by its name it is the same content
             services.objects.write(f"{pinned.wheelhouse}/{each.sha256}/{each.name}", content, if_generation=0)
     if lacking:
@@ -83,7 +87,7 @@ def blobs_of(services: Services, pinned: PinnedEnvironment) -> dict[str, dict[st
     }
 
 
-def local_file(services: Services, pinned: PinnedEnvironment, item: Wheel, folder: Path | None) -> Path:
+def local_file(services: Services, pinned: PinnedEnvironment, item: Wheel) -> Path:
     """The file on this machine, fetched where it is not there. Raises BadManifestError for another one."""
     cache, name = services.wheel_cache, pinned.spec.name
     path = cache / item.sha256
@@ -92,7 +96,7 @@ def local_file(services: Services, pinned: PinnedEnvironment, item: Wheel, folde
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = cache / f".{item.sha256[:16]}-{secrets.token_hex(4)}"
     try:
-        _fetch(services, name, item, temporary, folder)
+        _fetch(services, pinned, item, temporary)
         digest = _digest(temporary)
         if digest != item.sha256:
             raise BadManifestError(
@@ -105,9 +109,7 @@ def local_file(services: Services, pinned: PinnedEnvironment, item: Wheel, folde
     return path
 
 
-def imported_wheels(
-    services: Services, pinned: PinnedEnvironment, imports: Collection[str], folder: Path | None
-) -> dict[str, Path]:
+def imported_wheels(services: Services, pinned: PinnedEnvironment, imports: Collection[str]) -> dict[str, Path]:
     """The wheels of packages with these names on this machine, by `NAME VERSION`. Packages that are imported by
     another name than they are installed by are not found."""
     wanted = {normal(each) for each in imports}
@@ -117,11 +119,11 @@ def imported_wheels(
     for wheel in wheels_for(pinned.packages, minor):
         name = normal(wheel.name.partition("-")[0])
         if name in wanted:
-            found[f"{name} {versions[name]}"] = local_file(services, pinned, wheel, folder)
+            found[f"{name} {versions[name]}"] = local_file(services, pinned, wheel)
     return found
 
 
-def _fetch(services: Services, name: str, item: Wheel, target: Path, folder: Path | None) -> None:
+def _fetch(services: Services, pinned: PinnedEnvironment, item: Wheel, target: Path) -> None:
     import urllib.error  # these two take as long to import as all else that `env verify` needs
     import urllib.request
 
@@ -129,6 +131,7 @@ def _fetch(services: Services, name: str, item: Wheel, target: Path, folder: Pat
         target.write_bytes(services.objects.read(item.url)[0])
         return
     if "://" not in item.url:
+        name, folder = pinned.spec.name, pinned.folder
         if folder is None or not (folder / item.url).is_file():
             raise TpuctlError(f"environment {name} names {item.url}, which is not beside its file")
         shutil.copyfile(folder / item.url, target)
@@ -141,7 +144,7 @@ def _fetch(services: Services, name: str, item: Wheel, target: Path, folder: Pat
             shutil.copyfileobj(answer, file, 1 << 20)
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise UnreachableError(
-            f"{item.name} of environment {name} cannot be fetched: {error}",
+            f"{item.name} of environment {pinned.spec.name} cannot be fetched: {error}",
             hint="is this machine online? another one may fill the wheelhouse: tpuctl env apply",
         ) from error
 

@@ -30,13 +30,11 @@ from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import find_end, request_run, request_stop
 from tpuctl.runs.submit import freeze_run
 from tpuctl.runs.take_down import end_slice
-from tpuctl.slices.bring_up import request_wanted
-from tpuctl.slices.disks import add_disks, adds_disks
-from tpuctl.slices.environment import changes_environment, store_environment, with_environment
+from tpuctl.slices.bring_up import request_wanted, store_for_hosts
 from tpuctl.slices.lifetime import replace_lifetime
-from tpuctl.slices.mounts import add_mounts, adds_mounts, end_mount, store_gcsfuse
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
+from tpuctl.slices.things import apply_changes, find_changes
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_run, find_slice, get_run, get_slice, list_runs, save
 from tpuctl.transfer.bundle import CodeBundle
@@ -85,10 +83,12 @@ def _unmount(services: Services, leaving: Sequence[FleetChange]) -> dict[str, Tp
     """Unmounts what the file asked for before and does not name any more; what could not be, and why: one that
     a program has open stays."""
     failed: dict[str, TpuctlError] = {}
+    if leaving:
+        from tpuctl.mounts.use import end_mount  # takes its time to import
     for change in leaving:
         name, _, path = change.name.partition(":")
         try:
-            end_mount(services, name, path)
+            end_mount(services, get_slice(services, name).record, path)
         except TpuctlError as error:
             services.emit(Warn(change.subject, error.message))
             failed[change.subject] = error
@@ -211,14 +211,10 @@ class _SliceItem:
         text = f"{self._why} (fleet file of {services.user})"
         record_decision(services, stored.record.key, "update", text)
         record = replace(stored.record, pay=item.pay, lifetime=lifetime)
-        if adds_disks(record, item.spec):
-            record = add_disks(record, item.spec)
-        if adds_mounts(record, item.spec):
-            store_gcsfuse(services, item.spec, item.gcsfuse)
-            record = add_mounts(record, item.spec)
-        if changes_environment(record, item.spec):
-            store_environment(services, item.environment)
-            record = with_environment(record, item.spec)
+        changes = find_changes(record.spec, item.spec, item.without)
+        if changes:
+            store_for_hosts(services, item)
+            record = apply_changes(record, changes)
         save(services, stored, record)
         self._update_first = False
         return Outcome(wait_for("the next read"), acted=True)

@@ -16,6 +16,7 @@ from tpuctl.config.schema import Problem
 from tpuctl.config.settings import PROJECT_FILE, Config
 from tpuctl.config.yaml_positions import Marked, MarkedMapping, parse_marked
 from tpuctl.engine.services import Services
+from tpuctl.envs.load import check_environment
 from tpuctl.errors import (
     BadConfigError,
     LeaseHeldError,
@@ -43,7 +44,6 @@ from tpuctl.runs.submit import (
     resolve_run,
 )
 from tpuctl.slices.bring_up import Price, resolve_wanted
-from tpuctl.slices.environment import check_environment
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits
 from tpuctl.state.repository import list_runs, list_slices
 from tpuctl.transfer.bundle import CodeBundle

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
-from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec, fingerprint
+from tpuctl.model.run_spec import Policy, RunSpec, fingerprint
 from tpuctl.model.slice_spec import option_of
 from tpuctl.provenance.manifest import SettingSection
-from tpuctl.slices.disks import adds_disks
-from tpuctl.slices.environment import changes_environment
 from tpuctl.slices.lifetime import limit_differences
-from tpuctl.slices.mounts import adds_mounts, unlisted_mounts
 from tpuctl.slices.resolve import WantedSlice
+from tpuctl.slices.things import THINGS, find_changes
+
+if TYPE_CHECKING:
+    from tpuctl.envs.pinned import PinnedEnvironment
 
 
 class Change(StrEnum):
@@ -65,7 +66,7 @@ class WantedRun(Struct, frozen=True):
     name: str
     spec: RunSpec
     bundle: str
-    environment: FrozenEnvironment | None = None
+    environment: PinnedEnvironment | None = None
 
     def fingerprint(self, policy: Policy) -> str:
         """What the record of this run would have as fingerprint under `policy`."""
@@ -173,7 +174,7 @@ def _slice_change(
     if foreign:
         reason = f"{reason}; it is {record.owner}'s"
         return change(Change.CONFLICT, reason, "--all-users changes it, too", tuple(in_place))
-    if record.by_hand and not set(in_place) <= {"pay", "disk", "mount", "env"}:
+    if record.by_hand and not set(in_place) <= {"pay", *(row.option for row in THINGS)}:
         why = "it was made by hand, and nothing but `down` ends it"
         return change(Change.CONFLICT, why, "leave ttl and stop_when_idle out", tuple(in_place))
     return change(Change.UPDATE, reason, differs=tuple(in_place))
@@ -184,17 +185,8 @@ def _in_place(record: SliceRecord, item: WantedSlice) -> dict[str, str]:
     found = {}
     if record.pay != item.pay:
         found["pay"] = f"the file {'agrees' if item.pay else 'no longer agrees'} to pay for it"
-    if adds_disks(record, item.spec):
-        more = [each.name for each in item.spec.disks if each not in record.spec.disks]
-        found["disk"] = f"the file has disk {', '.join(more)}"
-    if adds_mounts(record, item.spec):
-        new = [each.path for each in item.spec.mounts if each not in record.spec.mounts]
-        found["mount"] = f"the file has a mount at {', '.join(new)}"
-    if changes_environment(record, item.spec):
-        known, env = record.spec.env, item.spec.env
-        same = known is not None and env is not None and known.name == env.name
-        what = "has changed" if same else "is asked for"
-        found["env"] = f"environment {env.name if env is not None else ''} {what}"
+    for each in find_changes(record.spec, item.spec, item.without):
+        found[each.option] = each.told
     for key in limit_differences(record.lifetime, item.limits):
         seconds = item.limits.ttl_s if key == "ttl" else item.limits.idle_s
         said = "no longer says" if seconds is None else f"says {render_duration(seconds)} as"
@@ -364,9 +356,11 @@ def _unlisted_mounts(
     fleet: str, item: WantedSlice, record: SliceRecord, user: str, how: How
 ) -> list[FleetChange]:
     """Those that this file asked for, and nobody since by hand."""
+    listed = {each.path for each in item.spec.mounts}
     return [
-        _gone_from_file(Kind.MOUNT, f"{record.name}:{path}", record.owner, user, how)
-        for path in unlisted_mounts(record, item.spec, fleet)
+        _gone_from_file(Kind.MOUNT, f"{record.name}:{each.path}", record.owner, user, how)
+        for each in record.spec.mounts
+        if each.fleet == fleet and each.path not in listed
     ]
 
 

@@ -36,12 +36,14 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 class FailedOperation(Fact, frozen=True):
-    """`permanent`: in vain until something else changes. `hint`: what to type next, if the host can tell."""
+    """`permanent`: in vain until something else changes. `hint`: what to type next, if the host can tell, or
+    what for: then `on_host` is a command for that host."""
 
     title: str
     message: str
     permanent: bool = False
     hint: str = ""
+    on_host: str = ""
 
 
 class Job(Fact, frozen=True):

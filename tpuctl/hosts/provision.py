@@ -22,6 +22,13 @@ from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.hosts import Blob, FailureKind, HostTarget
 from tpuctl.model.verdict import Blocked, Wait, wait_for
 
+
+class BlockedOnHost(Blocked, frozen=True):
+    """Only a person can go on, by a `command` on that host. The hint says what it is for."""
+
+    command: str = ""
+
+
 NO_ROOT = Blocked(
     "mounting needs root on the hosts, and the login user has none: `sudo -n true` fails there",
     "with OS Login: roles/compute.osAdminLogin; on the simulator: tpuctl sim up --hosts isolated",
@@ -105,7 +112,7 @@ class Provisioned:
 @dataclass(frozen=True)
 class Failure:
     """What an operation came to on one worker, `tries` times by now. `log` is a file below the home directory
-    there, `hint` what to type next."""
+    there, `hint` what to type next, or what for: then `on_host` is a command for that host."""
 
     worker: int
     title: str
@@ -114,15 +121,13 @@ class Failure:
     permanent: bool
     log: str
     hint: str = ""
+    on_host: str = ""
 
 
-ON_HOST = "tpuctl exec SLICE --"
-"""Begins a command in a hint for one host."""
-
-
-def on_host(hint: str, worker: int, slice_name: str) -> str:
-    """A hint that a host or a kind gave, which do not know the slice."""
-    return hint.replace(ON_HOST, f"tpuctl exec --worker {worker} {slice_name} --")
+def hint_on_host(hint: str | None, command: str, worker: int, slice_name: str) -> str | None:
+    """A hint with a `command` for one host, of which neither that host nor a kind knows how it is reached."""
+    typed = f"tpuctl exec --worker {worker} {slice_name} -- {command}" if command else None
+    return ": ".join(filter(None, (hint, typed))) or None
 
 
 @dataclass(frozen=True)
@@ -140,11 +145,11 @@ class Failures:
         worst = self.worst
         return f"{worst.title} failed on {counted(len(self.failures), 'worker')}: {worst.message}"
 
-    def hint(self, slice_name: str, otherwise: str = "") -> str:
-        """What to type next; where the host cannot tell, what shows its log, or `otherwise`."""
+    def hint(self, slice_name: str) -> str | None:
+        """What to type next; where the host cannot tell, what shows its log."""
         worst = self.worst
-        hint = worst.hint or otherwise or f"{ON_HOST} tail -n 50 {worst.log}"
-        return on_host(hint, worst.worker, slice_name)
+        command = worst.on_host if worst.hint or worst.on_host else f"tail -n 50 {worst.log}"
+        return hint_on_host(worst.hint, command, worst.worker, slice_name)
 
 
 @dataclass(frozen=True)
@@ -211,7 +216,9 @@ def _failure(worker: int, job: Job, operations: Sequence[Operation]) -> Failure:
     log = f".tpuctl/runs/{job.run}/{job.attempt}/stderr.log"
     if job.failed is not None:
         failed = job.failed
-        return Failure(worker, failed.title, failed.message, job.tries, failed.permanent, log, failed.hint)
+        return Failure(
+            worker, failed.title, failed.message, job.tries, failed.permanent, log, failed.hint, failed.on_host
+        )
     why = job.detail or f"it was ended (exit status {job.exit_status})"
     message = "it ended well, but the host is not as asked" if job.succeeded else why
     return Failure(worker, job.doing or operations[0].title, message, job.tries, False, log)
@@ -319,8 +326,10 @@ def _judge(
         return begun
     for target, _, plan in plans:
         if plan.blocked is not None:
-            hint = on_host(plan.blocked.hint or "", target.worker, slice_name)
-            return Blocked(f"worker {target.worker}: {plan.blocked.why}", hint or None)
+            found = plan.blocked
+            command = found.command if isinstance(found, BlockedOnHost) else ""
+            hint = hint_on_host(found.hint, command, target.worker, slice_name)
+            return Blocked(f"worker {target.worker}: {found.why}", hint)
     failures = tuple(plan.failure for _, _, plan in plans if plan.failure is not None)
     if failures:
         return Failures(failures)

@@ -260,18 +260,6 @@ class EnvironmentRef(Struct, frozen=True):
     spec: str
 
 
-class FrozenEnvironment(Struct, frozen=True):
-    """The same before it is stored: the definition, and where on this machine the files beside it are."""
-
-    name: str
-    content: bytes
-    folder: str
-
-    @property
-    def ref(self) -> EnvironmentRef:
-        return EnvironmentRef(self.name, hashlib.sha256(self.content).hexdigest())
-
-
 class RunSpec(Struct, frozen=True):
     """What follows from a request, checked and complete: what a record keeps for all attempts."""
 

@@ -9,16 +9,17 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.hosts.facts import Facts, MountedBucket, Section
-from tpuctl.hosts.provision import NO_ROOT, Operation
+from tpuctl.hosts.provision import NO_ROOT, BlockedOnHost, Operation
 from tpuctl.model.hosts import Blob
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.model.verdict import Blocked
 from tpuctl.mounts.render import cache_of, command_line, digest_of, options_of, render_configuration
 from tpuctl.mounts.rules import MountRules
 
-NO_FUSE = Blocked(
+NO_FUSE = BlockedOnHost(
     "the hosts have no /dev/fuse",
-    "tpuctl exec SLICE -- sudo modprobe fuse; on the simulator: tpuctl sim up --hosts isolated",
+    "on the simulator: tpuctl sim up --hosts isolated; elsewhere",
+    "sudo modprobe fuse",
 )
 WELL = "mounted"
 OPEN = "can be written without its mount"
@@ -89,7 +90,8 @@ class Mounted(Struct, frozen=True):
 
     def trouble(self, facts: Facts) -> str:
         """What is wrong with it on this host, in words; empty where all is as asked."""
-        return health(facts, self) if self.plan(facts) else ""
+        found = health(facts, self)
+        return "" if found == WELL else found
 
     def _install(self) -> Operation:
         return Operation(

@@ -47,7 +47,7 @@ from tpuctl.mounts.make import describe_bucket, make_bucket, plan_bucket
 from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
 from tpuctl.mounts.spec import Options, check_together, check_unused
 from tpuctl.state.repository import list_slices
-from tpuctl.transfer.bring_hosts import bring_hosts
+from tpuctl.things.driver import bring_hosts
 
 MANY_OBJECTS = 5_000
 """Looked at of a prefix, in five calls. So many small ones are slow to read and to list through a mount."""

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import WorkerOutput
 from tpuctl.engine.services import Services
-from tpuctl.envs.compile_cache import CompileCache
-from tpuctl.envs.install import host_environment
+from tpuctl.envs.compile_cache import CompileCache, bytecode_directories, compile_cache
+from tpuctl.envs.install import load_pinned
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
@@ -38,7 +38,7 @@ from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_envir
 from tpuctl.runs.states import RunEvent, RunFinding
 from tpuctl.runs.trouble import judge_refusal
 from tpuctl.slices.enrollment import why_closed
-from tpuctl.slices.revisit import desired_on_hosts
+from tpuctl.slices.things import fleeting_on_hosts
 from tpuctl.state.repository import find_slice
 from tpuctl.transfer.host_copies import is_copy_of
 from tpuctl.transfer.prepare import require_values, status_of
@@ -84,9 +84,9 @@ class AttemptHosts:
         self.until = until
         remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
         self.agent = HostAgent(remote, services.agent_source)
-        self.environment = host_environment(services, self.agent, run, attempt)
+        self.environment = load_pinned(services, run.spec.environment)
         self.slice = slice_
-        self.kept = desired_on_hosts(services, slice_, self.owner)
+        self.kept = fleeting_on_hosts(services, slice_, self.owner)
         self._positions: dict[tuple[int, str], int] = {}
         """Of each log that is being fetched: where what comes next belongs."""
         self.checks: list[Mapping[str, str]] = list(attempt.checks)
@@ -182,14 +182,14 @@ class AttemptHosts:
     def _bytecode(self, worker: int) -> Mapping[str, str]:
         if self.environment is None:
             return {}
-        return self.environment.bytecode_directories(self._environment_key(worker))
+        return bytecode_directories(self.environment.spec, self._environment_key(worker))
 
     def _compile_cache(self, worker: int, variables: Mapping[str, str]) -> CompileCache:
         key = self._environment_key(worker)
         if self.environment is None or not key:
             return CompileCache()
         rank = self.attempt.workers.index(worker)
-        return self.environment.compile_cache(key, self.slice.spec.accelerator_type, variables, rank)
+        return compile_cache(self.environment.spec, key, self.slice.spec.accelerator_type, variables, rank)
 
     def _environment_path(self) -> dict[int, list[str]]:
         rows = self.attempt.hosts

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
+from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.errors import BadManifestError, UsageError
-from tpuctl.model.run_spec import FrozenEnvironment, RunRequest
+from tpuctl.model.run_spec import RunRequest
 
 if TYPE_CHECKING:
     from tpuctl.lint.project import Finding
@@ -27,7 +28,7 @@ FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 
 def check_code(
-    services: Services, request: RunRequest, directory: Path, environment: FrozenEnvironment | None
+    services: Services, request: RunRequest, directory: Path, environment: PinnedEnvironment | None
 ) -> None:
     """Warns of each error in the script of a run and in what it imports, and refuses what cannot work.
 
@@ -67,7 +68,7 @@ def entry_of(request: RunRequest, directory: Path) -> Path | None:
     return next((each for each in names if each.is_file()), None)
 
 
-def _errors(script: Path, directory: Path, environment: FrozenEnvironment | None) -> list[Finding]:
+def _errors(script: Path, directory: Path, environment: PinnedEnvironment | None) -> list[Finding]:
     from tpuctl.lint.lint import lint_reach
     from tpuctl.lint.options import find_options, is_excluded
     from tpuctl.lint.project import Target
@@ -77,11 +78,9 @@ def _errors(script: Path, directory: Path, environment: FrozenEnvironment | None
     versions: Mapping[str, str] = {}
     if environment is not None:
         from tpuctl.envs.lock import versions_of
-        from tpuctl.envs.pinned import parse_frozen
 
-        pinned = parse_frozen(environment.content)
-        versions = versions_of(pinned.packages, pinned.spec.python[0])
-        named = pinned.spec.backend.value
+        versions = versions_of(environment.packages, environment.spec.python[0])
+        named = environment.spec.backend.value
         options = options.for_environment(Backend(named) if named in Backend.__members__.values() else None)
     rules = for_versions(choose_rules(options.select, options.ignore), versions)
     report = lint_reach(script, directory, rules, Target(options.backend, options.port))
@@ -92,7 +91,7 @@ def _hint(errors: list[Finding]) -> str:
     return f"tpuctl lint --explain {errors[0].code}"
 
 
-def _check_flags(services: Services, given: Mapping[str, str], environment: FrozenEnvironment | None) -> None:
+def _check_flags(services: Services, given: Mapping[str, str], environment: PinnedEnvironment | None) -> None:
     """Raises UsageError for flags of `--var` that end the program when it begins to use the chips."""
     from tpuctl.lint.rules import load_rules
 
@@ -103,18 +102,17 @@ def _check_flags(services: Services, given: Mapping[str, str], environment: Froz
         raise UsageError.of("var", f"--var: {message}", f"--var 'LIBTPU_INIT_ARGS={bad}'")
     if environment is None:
         return
-    from tpuctl.envs.pinned import parse_frozen
     from tpuctl.envs.wheelhouse import check_flags_of
 
-    pinned = parse_frozen(environment.content)
+    pinned = environment.spec
     spec = replace(
-        pinned.spec,
-        variables={**pinned.spec.variables, **given},
-        libtpu_flags=() if "LIBTPU_INIT_ARGS" in given else pinned.spec.libtpu_flags,
-        xla_flags=() if "XLA_FLAGS" in given else pinned.spec.xla_flags,
+        pinned,
+        variables={**pinned.variables, **given},
+        libtpu_flags=() if "LIBTPU_INIT_ARGS" in given else pinned.libtpu_flags,
+        xla_flags=() if "XLA_FLAGS" in given else pinned.xla_flags,
     )
     try:
-        check_flags_of(services, dataclasses.replace(pinned, spec=spec), Path(environment.folder))
+        check_flags_of(services, dataclasses.replace(environment, spec=spec))
     except BadManifestError as error:
         raise UsageError.of(
             "var", f"--var: {error.message}", "leave it out, or pin a libtpu that has it"

@@ -43,9 +43,8 @@ from tpuctl.runs.log_archive import archive_logs
 from tpuctl.runs.plan import RunPlan
 from tpuctl.runs.progress import weigh_progress
 from tpuctl.slices.desired import goes_after_run, request_down
-from tpuctl.slices.disks import disks_for_manifest
 from tpuctl.slices.loss import give_up_incarnation
-from tpuctl.slices.mounts import mounts_for_manifest
+from tpuctl.slices.things import things_for_manifest
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_slice, list_attempts, save, save_attempt_history
 
@@ -200,8 +199,7 @@ def _write_manifest(context: RunContext, run: RunRecord, attempt: Attempt) -> No
         run,
         context.slice,
         attempt,
-        disks=disks_for_manifest(context.services, context.slice, attempt.hosts),
-        mounts=mounts_for_manifest(context.slice),
+        **things_for_manifest(context.services, context.slice, attempt.hosts),
     )
 
 

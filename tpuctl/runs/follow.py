@@ -13,12 +13,12 @@ from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.plan import RunObservation, plan_run
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.runs.states import RunEvent
-from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.plan import plan_slice
 from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.states import SliceEvent
+from tpuctl.slices.things import lost_buckets
 from tpuctl.state.repository import Versioned, find_slice, get_run, get_slice, readable_runs
 
 

@@ -13,14 +13,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.envs.install import Told
+from tpuctl.envs.drift import LOOKED_AT, Seen, skew_of
+from tpuctl.envs.install import Told, kind_of_run, refuse_drift, sections_for_run, when_asked
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import Reply
+from tpuctl.hosts.facts import Facts
 from tpuctl.hosts.protocol import HostFacts, PrepareReply, WorkerStatus
-from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, Verdict, provision
+from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, Verdict
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.verdict import Blocked, Wait, wait_for
+from tpuctl.model.verdict import Blocked, Done, Failed, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, busy, explain_refusal, in_the_way
 from tpuctl.runs.data import why_changed
 from tpuctl.runs.leftovers import free_chips, stop_leftovers
@@ -29,9 +31,10 @@ from tpuctl.runs.probe_run import DataProbe, probed_before
 from tpuctl.runs.set_up import NotSetUp, check_buckets, check_reach, used_buckets
 from tpuctl.runs.states import News, RunEvent, RunFinding
 from tpuctl.runs.trouble import judge_lack
-from tpuctl.slices.mounts import lost_buckets
-from tpuctl.slices.revisit import sick_on_hosts
-from tpuctl.transfer.prepare import deliver_files, prepare_on, require_all, require_values
+from tpuctl.slices.revisit import first_trouble
+from tpuctl.slices.things import lost_buckets
+from tpuctl.things.driver import Provisioning, explain
+from tpuctl.transfer.prepare import prepare_on, require_all, require_values
 
 
 class Preparation:
@@ -62,6 +65,13 @@ class Preparation:
         """Writes down that something is well."""
         at = render_time(self.hosts.services.store.now()) or ""
         self.hosts.checks.append({"check": check, "detail": detail, "at": at})
+
+    def add(self, found: Verdict) -> Sequence[Facts]:
+        """Takes down what hosts say of what they have now; returns all that they said with it."""
+        assert isinstance(found, Provisioned)
+        for row, more in zip(self.rows, found.rows, strict=True):
+            row.update(more)
+        return found.facts
 
     def changes(self) -> dict[str, Any]:
         """What the record of the attempt then says; there is no trouble."""
@@ -126,7 +136,8 @@ def _say_hello(p: Preparation) -> None:
     """What hosts say of themselves, what the environment wants to know, and what runs there, in one call.
     Mounts come first, and an environment may lie on one."""
     hosts, clock = p.hosts, p.hosts.services.clock
-    sections = hosts.environment.sections if hosts.environment is not None and not hosts.kept else set()
+    early = hosts.environment if not hosts.kept else None
+    sections = sections_for_run(early) if early is not None else set()
     began = clock.now()
     answers, p.running = hosts.agent.hello_and_attempts(
         hosts.targets, chips=hosts.is_for_chips(), sections=sections
@@ -168,44 +179,44 @@ def _ensure_mounts(p: Preparation) -> RunFinding | None:
         path = next(each.path for each in spec.mounts if each.bucket == gone[0])
         why = f"the bucket gs://{gone[0]} is gone, and {path} shows no files"
         return in_the_way(hosts, why, f"make it again, or tpuctl mount rm {path} --on {hosts.run.slice_name}")
-    verdict = _provision_mounts(hosts)
+    found = _provision(hosts, hosts.kept)
+    verdict = _explain(hosts, found, "say how their mounts are")
     if isinstance(verdict, Wait):
         return busy(verdict.why)
     if isinstance(verdict, Blocked):
         return in_the_way(hosts, verdict.why, verdict.hint or "")
-    if isinstance(verdict, Unanswered):
-        require_all(verdict.replies, "say how their mounts are")
-    if isinstance(verdict, Failures):
-        name = hosts.run.slice_name
-        hint = verdict.hint(name, f"tpuctl mount check --on {name}" if spec.mounts else "")
-        raise PartialError(verdict.why, hint=hint, details={"workers": [f.worker for f in verdict.failures]})
-    assert isinstance(verdict, Provisioned)
-    sick = sick_on_hosts(hosts.services, hosts.agent, hosts.targets, hosts.slice)
+    sick = first_trouble(zip(hosts.attempt.workers, p.add(found), strict=True), hosts.kept)
     if sick:
         return busy(f"its mounts: {sick}")
-    for row, found in zip(p.rows, verdict.rows, strict=True):
-        row.update(found)
     for check, refs in (("disks", spec.disks), ("mounts", spec.mounts)):
         if refs:
             p.passed(check, f"well at {', '.join(ref.path for ref in refs)}")
     return None
 
 
-def _provision_mounts(hosts: AttemptHosts) -> Verdict:
-    return provision(
-        hosts.agent,
-        hosts.targets,
-        lambda _: hosts.kept,
-        slice_name=hosts.run.slice_name,
-        fence=hosts.attempt.fence,
-        deliver=deliver_files(hosts.services, hosts.agent, hosts.until),
+def _provision(hosts: AttemptHosts, kinds: Sequence[Kind], told: Sequence[Facts] = (), **how: Any) -> Verdict:
+    """One step of the driver."""
+    name, until = hosts.run.slice_name, hosts.until
+    driver = Provisioning(
+        hosts.services, hosts.agent, hosts.targets, name, kinds, owner=hosts.owner, until=until, **how
     )
+    return driver.step(hosts.attempt.fence, told)
+
+
+def _explain(hosts: AttemptHosts, found: Verdict, what: str) -> Done | Wait | Blocked:
+    """What a step of the driver came to. Raises PartialError: a failure counts against the attempt at once."""
+    if isinstance(found, Unanswered):
+        require_all(found.replies, what)
+    verdict = explain(found, hosts.run.slice_name, tries=0)
+    if isinstance(verdict, Failed):
+        raise verdict.error
+    return verdict
 
 
 def mend_mounts(hosts: AttemptHosts) -> str:
     """One step of mounting what is not mounted; why that does not go on, in words, or an empty string."""
-    verdict = _provision_mounts(hosts)
-    return verdict.why if isinstance(verdict, Blocked | Failures) else ""
+    found = _provision(hosts, hosts.kept)
+    return found.why if isinstance(found, Blocked | Failures) else ""
 
 
 def _check_data(p: Preparation) -> RunFinding | None:
@@ -234,13 +245,22 @@ def _ensure_environment(p: Preparation) -> RunFinding | None:
     """No program starts where its environment is not there, or where hosts differ from it."""
     hosts = p.hosts
     assert hosts.environment is not None
-    waiting = hosts.environment.ensure(hosts.targets, p.rows, hosts.until, p.told)
-    if isinstance(waiting, Blocked):
+    kind = kind_of_run(hosts.services, hosts.environment, hosts.run, hosts.attempt)
+    began, told = hosts.services.clock.now(), p.told.facts if p.told is not None else ()
+    found = _provision(hosts, [kind], told, also=LOOKED_AT, retry=False)
+    ended = hosts.services.clock.now()
+    verdict = _explain(hosts, found, "say what is installed")
+    if isinstance(verdict, Wait):
+        return busy(verdict.why)
+    if isinstance(verdict, Blocked):
         # Such as for lack of a Python: the host differs until that is changed.
-        why = f"{waiting.why}; mend it: {waiting.hint}" if waiting.hint else waiting.why
-        raise PartialError(why, hint=waiting.hint, details={"differences": [waiting.why]})
-    if waiting:
-        return busy(waiting)
+        why = f"{verdict.why}; mend it: {verdict.hint}" if verdict.hint else verdict.why
+        raise PartialError(why, hint=verdict.hint, details={"differences": [verdict.why]})
+    seen = [
+        Seen(worker, facts, skew_of(facts, *when_asked(facts, p.told, began, ended)))
+        for worker, facts in zip(hosts.attempt.workers, p.add(found), strict=True)
+    ]
+    refuse_drift(kind, hosts.run, seen)
     allowed = ", ".join(hosts.run.spec.allow_drift)
     name = hosts.run.spec.environment.name if hosts.run.spec.environment is not None else ""
     p.passed("environment", f"{name}{f', but for {allowed}' if allowed else ''}")

@@ -30,11 +30,11 @@ from tpuctl.runs.trouble import describe_trouble
 from tpuctl.slices.enrollment import send_own_key, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
 from tpuctl.slices.liveness import Liveness
-from tpuctl.slices.mounts import lost_buckets
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.probing import PartitionCheck
 from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.states import ObservedEvent, SliceEvent
+from tpuctl.slices.things import lost_buckets
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import Versioned, find_run, find_slice, get_run, list_runs, save

@@ -14,14 +14,14 @@ from tpuctl.datasets.receipt import find_receipt
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import check_use
-from tpuctl.envs.pinned import parse_frozen
+from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
 from tpuctl.errors import BadManifestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.regions import is_near
-from tpuctl.model.run_spec import FrozenEnvironment, Policy, RunSpec
+from tpuctl.model.run_spec import EnvironmentRef, Policy, RunSpec
 from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.model.slice_spec import MountRef, SliceRequest
 from tpuctl.mounts.spec import typed_mount
@@ -32,8 +32,8 @@ from tpuctl.runs.data import data_problems
 from tpuctl.runs.rerun_disks import find_disks
 from tpuctl.runs.submit import Submission, check_request, recorded_settings
 from tpuctl.slices.bring_up import resolve_wanted
-from tpuctl.slices.mounts import check_home
 from tpuctl.slices.resolve import WantedSlice
+from tpuctl.slices.things import check_home
 from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.tree import Content, list_blobs, parse_tree
 
@@ -90,7 +90,7 @@ def prepare_rerun(
     plan = tuple(plan_rerun(manifest, there))
     if not is_possible(plan):
         return Rerun(plan, None)
-    frozen = environment if isinstance(environment, FrozenEnvironment) else None
+    frozen = environment if isinstance(environment, PinnedEnvironment) else None
     check_home(target.spec, spec.variables)
     check_request(services, spec, target.zones if isinstance(target, WantedSlice) else target.candidates)
     wanted = target if isinstance(target, WantedSlice) else None
@@ -195,8 +195,7 @@ def _spec(
     }
     spec = replace(spec, **{name: value for name, value in limits.items() if value is not None})
     if environment is not None:
-        frozen = FrozenEnvironment(environment.name, b"", "").ref
-        reference = replace(frozen, spec=environment.spec_sha256)
+        reference = EnvironmentRef(environment.name, environment.spec_sha256)
         spec = replace(spec, environment=reference, allow_drift=environment.allowed_drift)
     return spec
 
@@ -207,23 +206,25 @@ def _own_directory(manifest: RunManifest, run_id: str) -> str | None:
     return None if place is None else f"{place.rstrip('/')}-{run_id}"
 
 
-def _environment(services: Services, manifest: RunManifest) -> FrozenEnvironment | str | None:
+def _environment(services: Services, manifest: RunManifest) -> PinnedEnvironment | str | None:
     """The environment as it was frozen, or why it cannot be had."""
     named = manifest.environment
     if named is None:
         return None
     try:
-        return FrozenEnvironment(named.name, services.store.get_blob(named.spec_sha256), "")
+        return parse_frozen(services.store.get_blob(named.spec_sha256))
     except NotFoundError:
         return f"the definition of {named.name} is not in this store"
+    except BadManifestError as error:
+        return error.message
 
 
-def _misfit(environment: FrozenEnvironment | None, target: SliceRecord | WantedSlice) -> str:
+def _misfit(environment: PinnedEnvironment | None, target: SliceRecord | WantedSlice) -> str:
     if environment is None:
         return ""
     try:
-        check_use(parse_frozen(environment.content).spec, target.spec.accelerator_type)
-    except (UsageError, BadManifestError) as error:
+        check_use(environment.spec, target.spec.accelerator_type)
+    except UsageError as error:
         return error.message
     return ""
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.services import Services
-from tpuctl.envs.pinned import parse_frozen
 from tpuctl.errors import PartialError, PendingError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
 from tpuctl.model.records import RunRecord, SliceRecord
@@ -62,7 +61,7 @@ def prepare_smoke(
         code = freeze_code(config, request, Path(empty))
     config = replace(config, require_data=False)
     submission = prepare_run(services, config, request, code, directory, target)
-    spec = parse_frozen(submission.environment.content).spec if submission.environment else None
+    spec = submission.environment.spec if submission.environment else None
     backend = BACKENDS.get(spec.backend) if spec is not None else "tpu"
     if backend is None:
         name = spec.name if spec is not None else ""

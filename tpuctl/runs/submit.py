@@ -13,16 +13,16 @@ from tpuctl.config.settings import DEFAULT_ORIGIN, Config
 from tpuctl.config.settings import show as settings_of
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.envs.load import environment_folder, load_environment
-from tpuctl.envs.pinned import parse_frozen
-from tpuctl.envs.wheelhouse import fill_wheelhouse
+from tpuctl.envs.load import check_environment, load_environment
+from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
+from tpuctl.envs.wheelhouse import store_environment
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import parse_workers
 from tpuctl.lib.time import parse_duration
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
-from tpuctl.model.run_spec import FrozenEnvironment, RunRequest, RunSpec, fingerprint
+from tpuctl.model.run_spec import RunRequest, RunSpec, fingerprint
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.provenance.manifest import Row, SettingSection
@@ -31,9 +31,8 @@ from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run
 from tpuctl.slices.bring_up import after_refused_login, request_wanted
-from tpuctl.slices.environment import check_environment, environment_of
-from tpuctl.slices.mounts import check_home
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
+from tpuctl.slices.things import check_home
 from tpuctl.state.repository import find_slice, get_run, get_slice
 from tpuctl.transfer.bundle import CodeBundle, freeze, store_content
 
@@ -43,7 +42,7 @@ class Submission(Struct, frozen=True):
 
     spec: RunSpec
     code: CodeBundle
-    environment: FrozenEnvironment | None = None
+    environment: PinnedEnvironment | None = None
     wanted: WantedSlice | None = None
     configuration: Mapping[str, SettingSection] = field(default_factory=dict)
     """The settings under which it was asked for, for its manifest."""
@@ -87,21 +86,20 @@ def frozen_environment(
     request: RunRequest,
     directory: Path,
     target: SliceRecord | WantedSlice | None,
-) -> FrozenEnvironment | None:
+) -> PinnedEnvironment | None:
     """The environment of a run: what it names, looked for from `directory`, else what its slice has, else that
     of the settings; None where none of these says any.
 
     Raises NotFoundError or BadManifestError.
     """
-    of_slice = environment_of(target.spec) if target is not None else None
+    of_slice = target.spec.env if target is not None else None
     if request.env is None and of_slice is not None:
         held = target.environment if isinstance(target, WantedSlice) else None
-        return held or FrozenEnvironment(of_slice.name, services.store.get_blob(of_slice.spec), "")
+        return held or parse_frozen(services.store.get_blob(of_slice.spec))
     name = request.env or config.env
     if not name:
         return None
-    folder = environment_folder(directory)
-    return FrozenEnvironment(name, load_environment(name, folder, config.wheelhouse), str(folder))
+    return load_environment(config, name, directory)
 
 
 def prepare_run(
@@ -183,7 +181,7 @@ def resolve_run(
     slice_name: str,
     hosts: int | None,
     cwd: str,
-    environment: FrozenEnvironment | None,
+    environment: PinnedEnvironment | None,
     data: tuple[Receipt, ...] = (),
 ) -> RunSpec:
     """What a request comes to on a slice of `hosts` hosts (None: not known yet).
@@ -289,15 +287,14 @@ def freeze_run(
     run_id: str,
     spec: RunSpec,
     code: CodeBundle,
-    environment: FrozenEnvironment | None = None,
+    environment: PinnedEnvironment | None = None,
 ) -> RunRecord:
     """Stores code, diff and environment by digest and returns the record that refers to them. What hosts need
     for the environment is brought to where they get it."""
     store = services.store
     bundle = store_content(store, code.content)
     if environment is not None:
-        fill_wheelhouse(services, parse_frozen(environment.content), Path(environment.folder))
-        store.put_blob(environment.content)
+        store_environment(services, environment)
     return RunRecord(
         id=run_id,
         spec=spec,

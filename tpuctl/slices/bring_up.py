@@ -7,35 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import DeniedError, TpuctlError, TransientError, UsageError
+from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError, UsageError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import check_slice_name
 from tpuctl.lib.options import registry
 from tpuctl.model.records import Desired, SliceRecord, SliceState
-from tpuctl.model.run_spec import EnvironmentRef, FrozenEnvironment
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import Quote, list_grants, quote
 from tpuctl.money.grants import Grant
 from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.slices.desired import check_same, is_wanted, request_slice, withdraw_if_unsent
-from tpuctl.slices.disks import with_disks
-from tpuctl.slices.environment import (
-    NO_ENVIRONMENT,
-    TAKEN_OFF,
-    changes_environment,
-    check_environment,
-    environment_of,
-    read_environment,
-    store_environment,
-)
-from tpuctl.slices.mounts import store_gcsfuse, with_mounts
 from tpuctl.slices.offers import Named, beyond_tables
 from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
 from tpuctl.slices.resolve import (
@@ -46,7 +35,15 @@ from tpuctl.slices.resolve import (
     resolve_request,
     version_doubt,
 )
+from tpuctl.slices.things import find_changes, resolve_things
 from tpuctl.state.repository import find_slice, get_slice
+from tpuctl.things.of_slice import Asked
+
+if TYPE_CHECKING:
+    from tpuctl.envs.pinned import PinnedEnvironment
+
+NO_ENVIRONMENT = "none"
+"""Asks that a slice has no environment any more, where none of another name means that it stays as it is."""
 
 _STEPS_TO_REQUEST = 5
 """A slice whose TPU is gone gets a new number first, and a later step sends the request."""
@@ -69,38 +66,53 @@ def resolve_wanted(
     """
     limits = resolve_limits(request)
     script = _read_script(request, directory)
-    environment = read_environment(config, request.env, directory)
+    environment, without = _read_environment(config, request, directory)
     known = _known_slice(services, request, name)
+    doubts: Sequence[str] = ()
     if known is not None:
         # Whoever requests again what is still wanted has agreed to the price before.
         agreed = known.pay and known.desired is Desired.UP and known.owner == services.user
-        check_environment(services, environment, known.spec.accelerator_type)
-        env = _asked(request, environment) or known.spec.env
-        specs = tuple(replace(known.spec, zone=zone, env=env) for zone in known.requested_zones)
-        specs = with_disks(services, request.disk, specs, known.name)
-        specs = with_mounts(services, request.mount, specs, known.name, config.gcsfuse)
-        agreed = request.pay or agreed
-        return WantedSlice(known.name, specs, agreed, None, limits, environment, config.gcsfuse)
-    grants = list_grants(services) if grants is None else grants
-    flex = (request.tier or config.tier) == "flex-start"
-    named = Named(request.accelerator or config.accelerator or "", request.topology, flex=flex)
-    catalog, doubts = beyond_tables(services, load_accelerators(), named, request.zone or config.zone, grants)
-    now = services.clock.now()
-    specs = resolve_request(request, config, catalog, grants, now=now, script=script, environment=environment)
-    check_environment(services, environment, specs[0].accelerator_type)
-    chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
-    specs = with_disks(services, request.disk, specs, chosen)
-    specs = tuple(replace(spec, env=_asked(request, environment)) for spec in specs)
+        again = replace(known.spec, **dict.fromkeys(without))
+        specs = tuple(replace(again, zone=zone) for zone in known.requested_zones)
+        chosen, agreed, script = known.name, request.pay or agreed, None
+    else:
+        grants = list_grants(services) if grants is None else grants
+        flex = (request.tier or config.tier) == "flex-start"
+        named = Named(request.accelerator or config.accelerator or "", request.topology, flex=flex)
+        zones = request.zone or config.zone
+        catalog, doubts = beyond_tables(services, load_accelerators(), named, zones, grants)
+        specs = resolve_request(request, config, catalog, grants, now=services.clock.now(), script=script)
+        chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
+        agreed = request.pay
+    stored = find_slice(services, chosen)
+    there = stored.record if stored is not None and stored.record.state is not SliceState.GONE else None
+    if environment is not None:
+        from tpuctl.envs.load import check_environment
+
+        check_environment(services, environment, specs[0].accelerator_type)
+    ref = environment.ref if environment is not None else None
+    asked = Asked(request, config, chosen, there, fleet, ref)
+    specs = resolve_things(services, asked, specs)
     for doubt in doubts:
         services.emit(Warn("", doubt))
-    specs = with_mounts(services, request.mount, specs, chosen, config.gcsfuse, fleet)
-    return WantedSlice(chosen, specs, request.pay, script, limits, environment, config.gcsfuse)
+    return WantedSlice(chosen, specs, agreed, script, limits, environment, config.gcsfuse, without)
 
 
-def _asked(request: SliceRequest, environment: FrozenEnvironment | None) -> EnvironmentRef | None:
+def _read_environment(
+    config: Config, request: SliceRequest, directory: Path
+) -> tuple[PinnedEnvironment | None, tuple[str, ...]]:
+    """The environment that is asked for, and the fields of what is to be there no more. Raises UsageError,
+    BadManifestError."""
+    if request.env is None:
+        return None, ()
     if request.env == NO_ENVIRONMENT:
-        return TAKEN_OFF
-    return None if environment is None else environment.ref
+        return None, ("env",)
+    from tpuctl.envs.load import load_environment
+
+    try:
+        return load_environment(config, request.env, directory), ()
+    except NotFoundError as error:
+        raise UsageError.of("env", error.message, error.hint) from error
 
 
 def _known_slice(services: Services, request: SliceRequest, name: str | None) -> SliceRecord | None:
@@ -176,9 +188,9 @@ def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | Pric
     found = find_slice(services, wanted.name)
     if found is not None and is_wanted(found.record):
         check_same(found.record, wanted.spec, wanted.zones)
-        if changes_environment(found.record, wanted.spec):
-            env = environment_of(wanted.spec)
-            return f"{f'environment {env.name}' if env else 'no environment'} on the hosts of {wanted.name}"
+        changes = find_changes(found.record.spec, wanted.spec, wanted.without)
+        if changes:
+            return f"{' and '.join(each.said for each in changes)} on the hosts of {wanted.name}"
         return found.record
     price = Price(services, wanted)
     check_side_quotas(services, wanted.name, wanted.specs)
@@ -198,7 +210,7 @@ def request_wanted(
         price = _admitted(services, wanted, quotas=quotas)
         if wanted.script is not None:
             services.store.put_blob(wanted.script)
-        _store_for_hosts(services, wanted)
+        store_for_hosts(services, wanted)
         services.emit(Note("", price.line))
         if not wanted.spec.external_ips:
             services.emit(Note("", internal_note(wanted.spec)))
@@ -213,13 +225,21 @@ def request_wanted(
         fleet=fleet,
         limits=wanted.limits,
         admit=admit,
-        bring=lambda: _store_for_hosts(services, wanted),
+        bring=lambda: store_for_hosts(services, wanted),
+        without=wanted.without,
     )
 
 
-def _store_for_hosts(services: Services, wanted: WantedSlice) -> None:
-    store_environment(services, wanted.environment)
-    store_gcsfuse(services, wanted.spec, wanted.gcsfuse)
+def store_for_hosts(services: Services, wanted: WantedSlice) -> None:
+    """Brings what its hosts will get to where they get it."""
+    if wanted.environment is not None:
+        from tpuctl.envs.wheelhouse import store_environment
+
+        store_environment(services, wanted.environment)
+    if wanted.spec.mounts and wanted.gcsfuse is not None:
+        from tpuctl.mounts.follow import store_program
+
+        store_program(services, wanted.spec.mounts, wanted.gcsfuse)
 
 
 def _admitted(services: Services, wanted: WantedSlice, *, quotas: bool = True) -> Price:

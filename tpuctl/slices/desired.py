@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -16,11 +16,9 @@ from tpuctl.model.cloud import USER_LABEL
 from tpuctl.model.records import WITH_HOSTS, Desired, Incarnation, Limits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
-from tpuctl.slices.disks import add_disks, adds_disks
 from tpuctl.slices.enrollment import enroll_machine
-from tpuctl.slices.environment import changes_environment, environment_of, with_environment
 from tpuctl.slices.lifetime import extend_lifetime
-from tpuctl.slices.mounts import add_mounts, adds_mounts
+from tpuctl.slices.things import apply_changes, find_changes
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_run, find_slice, get_slice, save
@@ -47,6 +45,7 @@ def request_slice(
     limits: Limits = UNLIMITED,
     admit: Callable[[], None],
     bring: Callable[[], None] = lambda: None,
+    without: Collection[str] = (),
 ) -> SliceRecord:
     """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
 
@@ -54,8 +53,9 @@ def request_slice(
     `limits` count from now and are part of the intent, so that nothing is ever created without them. `admit` is
     called before a new intent and raises when the create would cost money nobody agreed to. The same request
     again changes nothing else than what is asked of the hosts: `bring` is called first and brings that to where
-    they get it. Raises ConflictError when the name stands for another spec, or for a slice of somebody else of
-    which more is asked. When another process asks at the same moment, its request is looked at.
+    they get it; what is not said stays, but for the fields that it is to be `without`. Raises ConflictError
+    when the name stands for another spec, or for a slice of somebody else of which more is asked. When another
+    process asks at the same moment, its request is looked at.
     """
     wanted = SliceRecord(
         name=name,
@@ -70,7 +70,7 @@ def request_slice(
         zones=zones if len(zones) > 1 else (),
         fleet=fleet,
     )
-    asked = partial(_request_slice, services, wanted, limits, admit, bring)
+    asked = partial(_request_slice, services, wanted, limits, admit, bring, without)
     return retry(asked, (StaleRecordError,), tries=_REQUEST_TRIES)
 
 
@@ -80,24 +80,25 @@ def _request_slice(
     limits: Limits,
     admit: Callable[[], None],
     bring: Callable[[], None],
+    without: Collection[str],
 ) -> SliceRecord:
     """`wanted` is the record as it is to be, before its first incarnation."""
-    stored, fresh = find_slice(services, wanted.name), replace(wanted.spec, env=environment_of(wanted.spec))
+    stored = find_slice(services, wanted.name)
     if stored is None:
         admit()
         enroll_machine(services)
-        return _first_intent(services, replace(wanted, spec=fresh), limits)
+        return _first_intent(services, wanted, limits)
     record = stored.record
     if record.state is SliceState.GONE or record.desired is Desired.DOWN:
         admit()
         enroll_machine(services)
-        return _begin_again(services, stored, replace(wanted, spec=fresh), limits)
+        return _begin_again(services, stored, wanted, limits)
     check_same(record, wanted.spec, wanted.zones)
     if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
         admit()
-        return _begin_again(services, stored, replace(wanted, spec=fresh), limits)
+        return _begin_again(services, stored, wanted, limits)
     enroll_machine(services)
-    return _keep(services, stored, wanted, limits, bring)
+    return _keep(services, stored, wanted, limits, bring, without)
 
 
 def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> None:
@@ -126,29 +127,20 @@ def _keep(
     wanted: SliceRecord,
     limits: Limits,
     bring: Callable[[], None],
+    without: Collection[str],
 ) -> SliceRecord:
     """A slice that exists: only its limits, its payer and what its hosts have may change."""
     record = stored.record
-    more, other = adds_disks(record, wanted.spec), changes_environment(record, wanted.spec)
-    mounts = adds_mounts(record, wanted.spec)
-    if (more or mounts or other) and record.owner != services.user:
+    changes = find_changes(record.spec, wanted.spec, without)
+    if changes and record.owner != services.user:
         raise ConflictError(
             f"slice {record.name} is {record.owner}'s, who alone says what its hosts have", hint="ask them"
         )
-    if more:
-        names = ", ".join(each.name for each in wanted.spec.disks)
-        record_decision(services, record.key, "disks", f"{names} asked for by {services.user}")
-        record = add_disks(record, wanted.spec)
-    if mounts or other:
+    if changes:
         bring()
-    if mounts:
-        paths = ", ".join(each.path for each in wanted.spec.mounts if each not in record.spec.mounts)
-        record_decision(services, record.key, "mounts", f"{paths} asked for by {services.user}")
-        record = add_mounts(record, wanted.spec)
-    if other:
-        name = wanted.spec.env.name if wanted.spec.env is not None else ""
-        record_decision(services, record.key, "environment", f"{name} asked for by {services.user}")
-        record = with_environment(record, wanted.spec)
+    for each in changes:
+        record_decision(services, record.key, each.field, f"{each.names} asked for by {services.user}")
+    record = apply_changes(record, changes)
     if limits != UNLIMITED:
         check_limitable(services, record)
         record = replace(record, lifetime=extend_lifetime(record.lifetime, limits, services.store.now()))

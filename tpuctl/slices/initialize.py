@@ -9,26 +9,19 @@ from msgspec.structs import replace
 from tpuctl.engine.events import StepDone
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.errors import PartialError
-from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.deadline import HOST_TIME_S, TimedRemote
-from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, provision
-from tpuctl.hosts.targets import host_targets
+from tpuctl.hosts.deadline import HOST_TIME_S
+from tpuctl.hosts.provision import Kind, Unanswered
 from tpuctl.lib.text import counted
 from tpuctl.model.records import Doubt, SliceState
-from tpuctl.model.verdict import Blocked, Done, Wait, wait_for
+from tpuctl.model.verdict import Blocked, Done, Failed, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
-from tpuctl.slices.disks import attach_disks, note_disks
-from tpuctl.slices.environment import share_environment
-from tpuctl.slices.revisit import desired_on_hosts
-from tpuctl.transfer.prepare import deliver_files
-
-TOLD_AFTER = 3
-"""Tries after which a person is asked to look at what fails; it goes on being tried."""
+from tpuctl.slices.things import attach_things, kinds_on_hosts, note_reached
+from tpuctl.things.driver import explain, provision_slice
 
 
 def hosts_answered(context: ReconcileContext) -> Outcome:
     """All hosts answer: READY, or INITIALIZING where something has to be provisioned."""
-    if context.record.spec.env is None and not desired_on_hosts(context.services, context.record):
+    if not kinds_on_hosts(context.services, context.record):
         return become_ready(context)
     answered = counted(len(context.incarnation.workers), "host")
     context.journal("initializing", f"{answered} answered")
@@ -38,47 +31,27 @@ def hosts_answered(context: ReconcileContext) -> Outcome:
 
 def initialize_hosts(context: ReconcileContext) -> Outcome:
     """READY once every host is provisioned; asks no host where nothing is required."""
-    waits = attach_disks(context)
-    return waits or initialize(context, desired_on_hosts(context.services, context.record))
+    services, record = context.services, context.record
+    return attach_things(services, record) or initialize(context, kinds_on_hosts(services, record))
 
 
 def initialize(context: ReconcileContext, kinds: Sequence[Kind]) -> Outcome:
-    """One step of provisioning: `kinds`, and then the environment, which may lie there and is shared
-    between hosts. Those that do not answer take the slice back to BOOTING, where silence is judged."""
+    """One step of provisioning. Hosts that do not answer take the slice back to BOOTING, where silence is
+    judged."""
     services, record = context.services, context.record
-    until = services.clock.now() + HOST_TIME_S
-    agent = HostAgent(TimedRemote(services.remote, services.clock, until), services.agent_source)
-    environment = share_environment(services, agent, record, until)
+    driver = provision_slice(services, record, kinds, until=services.clock.now() + HOST_TIME_S)
     try:
-        verdict = provision(
-            agent,
-            host_targets(services, record),
-            lambda _: kinds,
-            slice_name=record.name,
-            fence=context.fence,
-            deliver=deliver_files(services, agent, until),
-            also=environment.sections if environment is not None else (),
-        )
-        if isinstance(verdict, Provisioned):
-            note_disks(services, record, verdict.rows)
-            if environment is not None:
-                verdict = environment.step(context.fence, verdict.facts)
+        found = driver.step(context.fence, reached=lambda rows: note_reached(services, record, rows))
     except PartialError as error:
         return Outcome(Wait(error.message), acted=False)
-    if isinstance(verdict, Provisioned):
+    if isinstance(found, Unanswered):
+        return _unanswered(context, found)
+    verdict = explain(found, record.name)
+    if isinstance(verdict, Done):
         return become_ready(context)
-    if isinstance(verdict, Unanswered):
-        return _unanswered(context, verdict)
-    if isinstance(verdict, Failures):
-        return Outcome(_failed(record.name, verdict), acted=False)
+    if isinstance(verdict, Failed):  # it goes on being tried
+        verdict = Blocked(verdict.error.message, verdict.error.hint)
     return Outcome(verdict, acted=False)
-
-
-def _failed(name: str, found: Failures) -> Wait | Blocked:
-    worst = found.worst
-    if not worst.permanent and worst.tries < TOLD_AFTER:
-        return Wait(f"{found.why}; it is tried again")
-    return Blocked(f"{found.why} ({counted(worst.tries, 'try', 'tries')})", found.hint(name))
 
 
 def _unanswered(context: ReconcileContext, found: Unanswered) -> Outcome:

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from tpuctl.lib.time import parse_duration, parse_moment, render_duration, rende
 from tpuctl.model.accelerators import AcceleratorType, Catalog, Generation
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Limits
-from tpuctl.model.run_spec import FrozenEnvironment
 from tpuctl.model.slice_spec import SliceOptions, SliceRequest, SliceSpec
 from tpuctl.money.grants import Grant, granted, same_pool
 from tpuctl.slices.lifetime import WARN_BEFORE_S
@@ -40,6 +39,10 @@ RUN_END_SLACK_S = 900.0
 interval of the watchdog or more."""
 
 
+if TYPE_CHECKING:
+    from tpuctl.envs.pinned import PinnedEnvironment
+
+
 class WantedSlice(Struct, frozen=True):
     """A resolved request under the name of its slice, with the terms of the user."""
 
@@ -50,10 +53,12 @@ class WantedSlice(Struct, frozen=True):
     script: bytes | None = None
     """The content of its startup script."""
     limits: Limits = Limits()
-    environment: FrozenEnvironment | None = None
+    environment: PinnedEnvironment | None = None
     """None also for one that the store has."""
     gcsfuse: str | None = None
     """The program on this machine that its mounts bring to hosts."""
+    without: tuple[str, ...] = ()
+    """Fields of the spec that are to be empty, where nothing said means that it stays as it is."""
 
     @property
     def spec(self) -> SliceSpec:
@@ -73,12 +78,11 @@ def resolve_request(
     *,
     now: float,
     script: bytes | None = None,
-    environment: FrozenEnvironment | None = None,
 ) -> tuple[SliceSpec, ...]:
     """What a request comes to, in each zone in which the slice may be, in order of preference.
 
     Settings stand in for what it does not say, then rules and tables decide. `script` is the content of its
-    startup script, `environment` its environment.
+    startup script. What it asks of hosts is for `resolve_things`.
 
     Raises UsageError, with the field it is about in its details.
     """
@@ -115,7 +119,6 @@ def resolve_request(
         tags=request.network_tag,
         labels=dict(request.label),
         startup_script=None if script is None else hashlib.sha256(script).hexdigest(),
-        env=None if environment is None else environment.ref,
     )
     _check_valid_until(spec, now)
     specs = tuple(replace(spec, zone=zone) for zone in zones)

@@ -3,8 +3,7 @@ of hosts, of which the cloud says nothing. One protocol for all kinds, in passes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,15 +11,14 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Facts
-from tpuctl.hosts.provision import Kind
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.cloud import HostTarget
+from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import Desired, SliceRecord, SliceState
-from tpuctl.slices.disks import desired_disks
-from tpuctl.slices.mounts import desired_mounts, first_sick, lost_buckets
+from tpuctl.slices.things import fleeting_on_hosts, has_fleeting, lost_buckets
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, save
+from tpuctl.things.of_slice import Revisitable
 
 
 class Revisited(Struct, frozen=True):
@@ -31,33 +29,10 @@ class Revisited(Struct, frozen=True):
     mends: bool = False
 
 
-class Revisitable(Kind, Protocol):
-    """What hosts may lose while they live."""
-
-    @property
-    def column(self) -> str:
-        """Its column in the host's row of a manifest."""
-        ...
-
-    def promise(self, row: Mapping[str, str]) -> Mapping[str, Any]:
-        """What a host whose `row` says that it is there has to have until a program starts."""
-        ...
-
-    def trouble(self, facts: Facts) -> str:
-        """What is wrong with it on this host, in words; empty where all is as asked."""
-        ...
-
-
-def desired_on_hosts(services: Services, record: SliceRecord, asked_by: str = "") -> Sequence[Revisitable]:
-    """What a slice requires of each host by itself, in the order of the work: a disk before what is mounted on
-    it. `asked_by` names who asks, this life of the slice if left out: failures of others are not its own."""
-    return (*desired_disks(services, record, asked_by), *desired_mounts(services, record, asked_by))
-
-
 def is_revisited(record: SliceRecord) -> bool:
     """Whether hosts are asked how its disks and mounts are."""
     ready = record.state is SliceState.READY and record.desired is Desired.UP
-    return ready and bool(record.spec.disks or record.spec.mounts)
+    return ready and has_fleeting(record.spec)
 
 
 def revisit(services: Services, name: str) -> Revisited:
@@ -65,7 +40,7 @@ def revisit(services: Services, name: str) -> Revisited:
     their keepers live; where one is not as asked, the slice goes back to be initialized."""
     stored = get_slice(services, name)
     record = stored.record
-    kinds = desired_on_hosts(services, record)
+    kinds = fleeting_on_hosts(services, record)
     if not kinds or record.state is not SliceState.READY:
         return Revisited()
     answers = _ask(HostAgent(services.remote, services.agent_source), host_targets(services, record), kinds)
@@ -79,14 +54,18 @@ def revisit(services: Services, name: str) -> Revisited:
     if gone:
         path = next(each.path for each in record.spec.mounts if each.bucket == gone[0])
         return Revisited(f"the bucket gs://{gone[0]} is gone: tpuctl mount rm {path} --on {name}")
-    mounts = desired_mounts(services, record)
-    return Revisited(first_sick(answers, mounts) if mounts else "")
+    return Revisited(first_trouble(answers, kinds))
 
 
-def sick_on_hosts(services: Services, agent: HostAgent, targets: Sequence[HostTarget], of: SliceRecord) -> str:
-    """The first mount of a slice that is not well on a host that answers, in words; empty for none."""
-    mounts = desired_mounts(services, of)
-    return first_sick(_ask(agent, targets, mounts), mounts) if mounts else ""
+def first_trouble(hosts: Iterable[tuple[int, Facts | None]], kinds: Sequence[Revisitable]) -> str:
+    """The first of what hosts have that is not well by what they say, in words; empty for none."""
+    said = (
+        f"worker {worker}: {kind.name}: {trouble}"
+        for worker, facts in hosts
+        for kind in kinds
+        if facts is not None and (trouble := kind.trouble(facts))
+    )
+    return next(said, "")
 
 
 def _ask(

@@ -6,6 +6,8 @@ Hosts are asked only where their node lists a disk that it can write, or a bucke
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
 from tpuctl.engine.events import Note, Waiting, Warn
@@ -13,19 +15,17 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.retries import DELETE
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, TpuctlError, UnreachableError
-from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.deadline import HOST_TIME_S, TimedRemote
-from tpuctl.hosts.provision import Failures, Provisioned, Unanswered, provision
-from tpuctl.hosts.targets import host_targets
+from tpuctl.hosts.deadline import HOST_TIME_S
+from tpuctl.hosts.provision import Unanswered
 from tpuctl.model import timeouts
 from tpuctl.model.records import Answer, Desired, Retry, SliceRecord, SliceState
-from tpuctl.model.verdict import Blocked, Failed, Wait
+from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.leaving import HostsLeft, Refuse, Written, find_written, judge_leaving
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.probing import probe_workers
 from tpuctl.slices.replacement import find_replacement_limit
-from tpuctl.transfer.prepare import deliver_files
+from tpuctl.things.driver import explain, provision_slice
 
 HELD_STILL_S = 300.0
 """A proof holds for so long: half of the time for which hosts hold disks still."""
@@ -150,26 +150,16 @@ def _leave_mounts(
     """Their users are ended, and what these had open is uploaded."""
     from tpuctl.mounts.follow import ended_kinds
 
-    agent = HostAgent(TimedRemote(services.remote, services.clock, until), services.agent_source)
     kinds = ended_kinds(services, record, written.mounts)
-    found = provision(
-        agent,
-        host_targets(services, record),
-        lambda _: kinds,
-        slice_name=record.name,
-        fence=fence,
-        deliver=deliver_files(services, agent, until),
-    )
-    if isinstance(found, Provisioned):
-        return HostsLeft()
+    found = provision_slice(services, record, kinds, until=until).step(fence)
     if isinstance(found, Unanswered):
         silent = tuple(reply.worker for reply in found.replies)
         return HostsLeft(written, found.replies[0].message, silent)
-    if isinstance(found, Failures):
-        return HostsLeft(written, found.why, working=not found.worst.permanent)
-    if isinstance(found, Blocked):
-        return HostsLeft(written, found.why)
-    return HostsLeft(written, found.why, working=True)
+    verdict = explain(found, record.name, tries=math.inf)
+    if isinstance(verdict, Done):
+        return HostsLeft()
+    why = verdict.error.message if isinstance(verdict, Failed) else verdict.why
+    return HostsLeft(written, why, working=isinstance(verdict, Wait))
 
 
 def _leave_disks(services: Services, record: SliceRecord, written: Written, until: float) -> HostsLeft:

@@ -149,10 +149,9 @@ def _with_packages(ctx: typer.Context, report: Report, env: str, rules: Sequence
     from tpuctl.envs.wheelhouse import imported_wheels
     from tpuctl.lint.packages import FRAMEWORKS, lint_wheel
 
-    folder = environment_folder()
     with open_context(ctx) as context:
-        pinned = pin(read_environment(env, folder))
-        wheels = imported_wheels(context, pinned, report.imports - FRAMEWORKS, folder)
+        pinned = pin(read_environment(env, environment_folder()))
+        wheels = imported_wheels(context, pinned, report.imports - FRAMEWORKS)
     found = [each for label, wheel in wheels.items() for each in lint_wheel(label, wheel, rules, report.target)]
     return replace(report, findings=(*report.findings, *found))
 

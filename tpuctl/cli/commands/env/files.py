@@ -229,7 +229,7 @@ def _lock(ctx: typer.Context, folder: Path, name: str, *, python: bool = True, d
     for note in notes:
         console.caveat(note)
     with open_context(ctx) as context:
-        check_flags_of(context, PinnedEnvironment(found.spec, render_lock(made)), found.folder)
+        check_flags_of(context, PinnedEnvironment(found.spec, render_lock(made), folder=found.folder))
     if dry_run:
         console.say(f"would lock {packages}")
         return

@@ -52,12 +52,12 @@ def apply(
         found, pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
         _check_use(context, found, record)
-        fill_wheelhouse(context, pinned, found.folder)
+        fill_wheelhouse(context, pinned)
         deadline = context.deadline(timeout)
-        applied = apply_environment(context, record, pinned, deadline=deadline)
+        rows = apply_environment(context, record, pinned, deadline=deadline)
         context.emit.close()
         if context.console.json_mode:
-            context.console.data([dict(row) for row in applied.rows])
+            context.console.data([dict(row) for row in rows])
 
 
 def plan(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
@@ -70,7 +70,7 @@ def plan(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
         found, pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
         _check_use(context, found, record)
-        check_flags_of(context, pinned, found.folder)
+        check_flags_of(context, pinned)
         rows = plan_environment(context, record, pinned)
         columns = (Column("workers", "WORKERS"), Column("does", "DOES", give=1), Column("why", "WHY", give=1))
         context.console.table(rows, columns)

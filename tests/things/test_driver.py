@@ -9,7 +9,7 @@ from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import ConflictError
 from tpuctl.runs.take_down import take_down
-from tpuctl.transfer.bring_hosts import bring_hosts
+from tpuctl.things.driver import bring_hosts
 
 
 @pytest.mark.parametrize(("again", "why"), [(False, "big was taken down"), (True, "big has new hosts")])

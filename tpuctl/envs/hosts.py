@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from tpuctl.envs.facts import (
     INTERPRETER,
     MIB,
     SHOWN_FILES,
     find_environment,
     find_interpreter,
+    find_sealed,
     free_bytes,
     host_columns,
 )
 from tpuctl.envs.pinned import (
+    ARCHIVE,
     PinnedEnvironment,
     SealedFile,
     archive_of,
@@ -22,10 +27,14 @@ from tpuctl.envs.pinned import (
     environment_files,
     environment_key,
 )
+from tpuctl.envs.spec import InstallFrom
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import Operation
 from tpuctl.model.hosts import Blob
 from tpuctl.model.verdict import Blocked
+from tpuctl.things.sharing import Offer
+from tpuctl.transfer.lacking import Where
+from tpuctl.transfer.tree import TreeFile, render_tree
 
 SPARE_BYTES = 100 << 20
 """What the installer leaves free, too."""
@@ -35,33 +44,27 @@ HUGEPAGES_FILE = "/sys/kernel/mm/transparent_hugepage/enabled"
 NO_WHEELS: Mapping[str, Mapping[str, Blob]] = {}
 
 
-class EnvironmentKind:
+AREA = Where("sealed", hosts_only=True)
+
+
+class EnvironmentKind(Struct, frozen=True):
     """One pinned environment; `slice_name` is for hints, `installer` what runs on the host. Each `asked_by`
     has a try of its own, whatever failed before. `wheels` are blobs that come along, by Python and path.
     Without `mend` what was changed after its installation is left as it is. With `seal` the host holds it ready
     for others; it is made of what is `sealed`, if anything."""
 
-    def __init__(
-        self,
-        pinned: PinnedEnvironment,
-        slice_name: str,
-        installer: bytes,
-        *,
-        wheels: Mapping[str, Mapping[str, Blob]] = NO_WHEELS,
-        asked_by: str = "",
-        mend: bool = True,
-        seal: bool = False,
-        sealed: Sequence[SealedFile] = (),
-    ) -> None:
-        self._pinned = pinned
-        self._seal = seal
-        self._sealed = sealed
-        self._slice = slice_name
-        self._installer = installer
-        self._wheels = wheels
-        self._asked_by = asked_by
-        self._mend = mend
-        self.name = f"environment {pinned.spec.name}"
+    pinned: PinnedEnvironment
+    slice_name: str
+    installer: bytes
+    wheels: Mapping[str, Mapping[str, Blob]] = NO_WHEELS
+    asked_by: str = ""
+    mend: bool = True
+    seal: bool = False
+    sealed: tuple[SealedFile, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"environment {self.pinned.spec.name}"
 
     @property
     def sections(self) -> frozenset[Section]:
@@ -69,7 +72,7 @@ class EnvironmentKind:
         found = {Section.ENVS, Section.SPACE}
         if not self._brings_python:
             found.add(Section.PYTHONS)
-        if self._pinned.spec.os_packages:
+        if self.pinned.spec.os_packages:
             found.add(Section.HOST)
         if self._hugepages is not None:
             found |= {Section.HOST, Section.KERNEL}
@@ -77,13 +80,13 @@ class EnvironmentKind:
 
     @property
     def _hugepages(self) -> str | None:
-        return self._pinned.spec.kernel.transparent_hugepages
+        return self.pinned.spec.kernel.transparent_hugepages
 
     @property
     def _brings_python(self) -> bool:
         """Whether one Python alone is meant, which a host need not have."""
-        own = archive_of(self._pinned) is not None or self._pinned.spec.unmanaged is not None
-        return own and len(self._pinned.spec.python) == 1
+        own = archive_of(self.pinned) is not None or self.pinned.spec.unmanaged is not None
+        return own and len(self.pinned.spec.python) == 1
 
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
         """An installation where it is not there as it was installed, and the settings of the kernel, which are
@@ -99,7 +102,7 @@ class EnvironmentKind:
         if mode is None or facts.kernel is None or facts.kernel.transparent_hugepages == mode:
             return ()
         if facts.host is not None and not facts.host.root:
-            if not self._mend:
+            if not self.mend:
                 return ()  # a run is slower without, at worst
             told = f"{self.name} sets transparent hugepages, and {facts.host.user} is not root there"
             command = f"sudo sh -c 'echo {mode} > {HUGEPAGES_FILE}'"
@@ -109,34 +112,34 @@ class EnvironmentKind:
     def lacks(self, facts: Facts) -> bool:
         """Whether it has to be installed on this host, or what was changed there put back."""
         minor = self.minor(facts)
-        found = find_environment(facts, environment_key(self._pinned, minor)) if minor is not None else None
-        return found is None or found.mark is None or bool(found.changed and self._mend)
+        found = find_environment(facts, environment_key(self.pinned, minor)) if minor is not None else None
+        return found is None or found.mark is None or bool(found.changed and self.mend)
 
     def _plan_installation(self, facts: Facts) -> Sequence[Operation] | Blocked:
         if not self.lacks(facts):
             return ()
         minor = self.minor(facts)
         if minor is None:
-            known = ", ".join(self._pinned.spec.python)
-            name = self._pinned.spec.name
+            known = ", ".join(self.pinned.spec.python)
+            name = self.pinned.spec.name
             hint = f"tpuctl env lock {name}   # on a machine that is online: brings an interpreter along"
             return Blocked(f"{self.name} needs Python {known}, which this host has not", hint)
-        asked_of_root = dict(self._pinned.spec.os_packages)
+        asked_of_root = dict(self.pinned.spec.os_packages)
         if asked_of_root and facts.host is not None and not facts.host.root:
             told = f"{self.name} has os_packages, and {facts.host.user} is not root there nor may become it"
             return Blocked(told, "sudo without a password for that user, or a file without os_packages")
-        need, free = bytes_needed(self._pinned, minor), free_bytes(facts)
-        if self._sealed:
-            need = bytes_of_archive(self._sealed)
+        need, free = bytes_needed(self.pinned, minor), free_bytes(facts)
+        if self.sealed:
+            need = bytes_of_archive(self.sealed)
         if need and free is not None and free < need + SPARE_BYTES:
             told = f"has {free // MIB} MiB free, and {self.name} needs {(need + SPARE_BYTES) // MIB}"
-            return Blocked(told, f"tpuctl env gc --on {self._slice}, or a larger boot disk")
-        small = environment_files(self._pinned, minor, self._installer, seal=self._seal, sealed=self._sealed)
+            return Blocked(told, f"tpuctl env gc --on {self.slice_name}, or a larger boot disk")
+        small = environment_files(self.pinned, minor, self.installer, seal=self.seal, sealed=self.sealed)
         files: dict[str, bytes | Blob] = {**small}
-        if not self._sealed:
-            files |= self._wheels.get(minor, {})
+        if not self.sealed:
+            files |= self.wheels.get(minor, {})
         title = f"installing {self.name}"
-        asked = {"argv": ["python3", "-S", "env_install.py"], "permanent": IN_VAIN, "asked_by": self._asked_by}
+        asked = {"argv": ["python3", "-S", "env_install.py"], "permanent": IN_VAIN, "asked_by": self.asked_by}
         install = Operation("run", title, asked, files)
         if not asked_of_root:
             return [install]
@@ -146,7 +149,7 @@ class EnvironmentKind:
     def why(self, facts: Facts) -> str:
         """Why something has to be done on this host."""
         minor = self.minor(facts)
-        found = find_environment(facts, environment_key(self._pinned, minor)) if minor is not None else None
+        found = find_environment(facts, environment_key(self.pinned, minor)) if minor is not None else None
         if found is None or found.mark is None:
             return "it is not installed" if found is None else "an installation was not completed"
         if found.changed:
@@ -157,9 +160,9 @@ class EnvironmentKind:
     def minor(self, facts: Facts) -> str | None:
         """The Python for it: one with which it is installed, else one that comes with the environment, else the
         first that the host has."""
-        wanted = self._pinned.spec.python
+        wanted = self.pinned.spec.python
         for minor in wanted:
-            found = find_environment(facts, environment_key(self._pinned, minor))
+            found = find_environment(facts, environment_key(self.pinned, minor))
             if found is not None and found.mark is not None and INTERPRETER not in found.changed:
                 return minor
         return wanted[0] if self._brings_python else find_interpreter(facts, wanted)
@@ -169,4 +172,44 @@ class EnvironmentKind:
         minor = self.minor(facts)
         if minor is None:
             return {}
-        return host_columns(facts, environment_key(self._pinned, minor))
+        return host_columns(facts, environment_key(self.pinned, minor))
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is made of wheels by uv, so that its files are the same everywhere."""
+        return self.pinned.spec.unmanaged is None and self.pinned.spec.install_from is not InstallFrom.INDEX
+
+    def has_room(self, facts: Facts, offer: Offer) -> bool:
+        """Whether what is offered fits onto this host, as far as that is known."""
+        free = free_bytes(facts)
+        return free is None or free >= offer.bytes_needed
+
+    def offer(self, facts: Facts, lacking: Sequence[Facts]) -> Offer | None:
+        """What this host has sealed, where those that lack it have one and the same Python."""
+        sealed = self._sealed_on(facts, lacking)
+        if not sealed:
+            return None
+        tree = render_tree(
+            TreeFile(
+                each.path if each.path == ARCHIVE else f"env/{each.path}",
+                each.mode,
+                Blob(each.sha256, each.size),
+            )
+            for each in sealed
+        )
+        need = sum(each.size for each in sealed) + bytes_of_archive(sealed) + SPARE_BYTES
+        return Offer(tree, AREA, need)
+
+    def _sealed_on(self, facts: Facts, lacking: Sequence[Facts]) -> tuple[SealedFile, ...]:
+        minors = {self.minor(each) for each in lacking}
+        if len(minors) != 1 or (minor := minors.pop()) is None:
+            return ()
+        return find_sealed(facts, environment_key(self.pinned, minor))
+
+    def offering(self) -> EnvironmentKind:
+        """The same for the host that is to seal it."""
+        return replace(self, seal=True)
+
+    def made_of(self, facts: Facts, lacking: Sequence[Facts]) -> EnvironmentKind:
+        """The same for those that have what this host has sealed."""
+        return replace(self, sealed=self._sealed_on(facts, lacking))

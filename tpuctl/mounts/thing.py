@@ -1,0 +1,59 @@
+"""Mounts as things of a slice: checked before anything is created, on its hosts before it is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from tpuctl.engine.services import Services
+from tpuctl.model.records import SliceRecord
+from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.mounts.follow import is_gone, kinds_of, mount_rows, resolve_mounts, with_program
+from tpuctl.mounts.hosts import Mounted
+from tpuctl.mounts.spec import merge_mounts
+from tpuctl.things.driver import Rows
+from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingDefaults
+
+
+class MountsOfSlice(ThingDefaults):
+    """See `ThingOfSlice`."""
+
+    def resolve(self, services: Services, asked: Asked, specs: Specs) -> Specs:
+        """Beside the mounts that it has; of these what only a fleet file asked for before is left out, if that
+        file asks."""
+        known = asked.known.spec.mounts if asked.known is not None else ()
+        zones, fleet = [each.zone for each in specs], asked.fleet
+        said = asked.request.mount
+        paths, refs = resolve_mounts(services, said, known, specs[0], zones, replaces=bool(fleet))
+        new = tuple(replace(each, fleet=fleet) for each in with_program(refs, asked.config.gcsfuse))
+        kept = tuple(each for each in known if not fleet or each.fleet != fleet or each.path in paths)
+        return tuple(replace(each, mounts=merge_mounts(kept, new)) for each in specs)
+
+    def change(self, known: SliceSpec, wanted: SliceSpec) -> ThingChange | None:
+        """A mount that it was not asked to have, or not so."""
+        new = ", ".join(each.path for each in wanted.mounts if each not in known.mounts)
+        if not new:
+            return None
+        mounts = merge_mounts(known.mounts, wanted.mounts)
+        return ThingChange(
+            "mounts", "mount", mounts, new, f"a mount at {new}", f"the file has a mount at {new}"
+        )
+
+    def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[Mounted]:
+        """Mounted on each host."""
+        return kinds_of(services, record, asked_by)
+
+    def lost(self, services: Services, record: SliceRecord) -> Collection[str]:
+        """Buckets, which hosts see as empty ones."""
+        buckets = sorted({each.bucket for each in record.spec.mounts})
+        return tuple(each for each in buckets if is_gone(services, each))
+
+    def manifest(self, services: Services, record: SliceRecord, rows: Rows) -> list[dict[str, Any]]:
+        """With version and options as they are."""
+        del services, rows
+        return mount_rows(record.spec.mounts)
+
+
+MOUNTS = MountsOfSlice()

@@ -1,0 +1,121 @@
+"""What a slice asks of its hosts: one protocol for all kinds of things, which are rows of `slices/things.py`.
+
+A domain (`disks`, `mounts`, `envs`) says by it what a user may ask, what changes by that, what hosts need for
+it and how it is told of later. `slices` knows no kind: it takes the rows in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from tpuctl.config.settings import Config
+from tpuctl.engine.services import Services
+from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.provision import Kind
+from tpuctl.model.records import SliceRecord
+from tpuctl.model.run_spec import EnvironmentRef
+from tpuctl.model.slice_spec import SliceRequest, SliceSpec
+from tpuctl.things.driver import Rows
+
+Specs = tuple[SliceSpec, ...]
+"""A slice as it is wanted, in each zone in which it may be."""
+
+
+class Asked(Struct, frozen=True):
+    """What a user asks of the slice `name`, which may be there: then it is `known`. With `fleet`,
+    that file says all."""
+
+    request: SliceRequest
+    config: Config
+    name: str
+    known: SliceRecord | None = None
+    fleet: str = ""
+    environment: EnvironmentRef | None = None
+    """What the name of an environment stands for."""
+
+
+class ThingChange(Struct, frozen=True):
+    """What a slice is to have otherwise: `value` is its field of the spec from now on. `names` are for a
+    journal, `said` is what will be on hosts, and `told` what a fleet file has that the slice has not. `adds`:
+    hosts have to get something."""
+
+    field: str
+    option: str
+    value: Any
+    names: str
+    said: str
+    told: str
+    adds: bool = True
+
+
+class Revisitable(Kind, Protocol):
+    """What hosts may lose while they live."""
+
+    @property
+    def column(self) -> str:
+        """Its column in the host's row of a manifest."""
+        ...
+
+    def promise(self, row: Mapping[str, str]) -> Mapping[str, Any]:
+        """What a host whose `row` says that it is there has to have until a program starts."""
+        ...
+
+    def trouble(self, facts: Facts) -> str:
+        """What is wrong with it on this host, in words; empty where all is as asked."""
+        ...
+
+
+class ThingOfSlice(Protocol):
+    """One kind of thing, as slices ask for it; it is called where a slice has it, or is to have it."""
+
+    def resolve(self, services: Services, asked: Asked, specs: Specs) -> Specs:
+        """The specifications with what is asked, beside what the slice has. Raises UsageError."""
+        ...
+
+    def change(self, known: SliceSpec, wanted: SliceSpec) -> ThingChange | None:
+        """What becomes another one when a slice is wanted so, if anything. What is not said stays. Pure."""
+        ...
+
+    def attach(self, services: Services, record: SliceRecord, deadline: float) -> None:
+        """What the cloud has to do before hosts can have it. Raises PendingError while that goes on,
+        TpuctlError for what only a person can change."""
+        ...
+
+    def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[Kind]:
+        """What is asked of each host. `asked_by` names who asks: failures of others are not its own."""
+        ...
+
+    def reached(self, services: Services, record: SliceRecord, rows: Rows) -> None:
+        """Its hosts say in `rows` that they have it."""
+        ...
+
+    def lost(self, services: Services, record: SliceRecord) -> Collection[str]:
+        """Of what it stands for what is gone for ever, though hosts may not see it."""
+        ...
+
+    def manifest(self, services: Services, record: SliceRecord, rows: Rows) -> list[dict[str, Any]]:
+        """What the manifest of a run says of it; `rows` is what was seen on the hosts."""
+        ...
+
+
+class ThingDefaults:
+    """What most kinds have no need for."""
+
+    def attach(self, services: Services, record: SliceRecord, deadline: float) -> None:
+        """Nothing is to be done in the cloud."""
+
+    def reached(self, services: Services, record: SliceRecord, rows: Rows) -> None:
+        """Nothing is written down."""
+
+    def lost(self, services: Services, record: SliceRecord) -> Collection[str]:
+        """It is on the hosts alone."""
+        del services, record
+        return ()
+
+    def manifest(self, services: Services, record: SliceRecord, rows: Rows) -> list[dict[str, Any]]:
+        """The manifest has it elsewhere."""
+        del services, record, rows
+        return []
