@@ -36,7 +36,7 @@ def play(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "words",
     [pytest.param((), id=""), pytest.param(("--hosts", "isolated"), id="isolated", marks=pytest.mark.soak)],
@@ -58,7 +58,7 @@ def test_the_demo_recovers_from_a_preemption_and_ends_like_the_unbroken_run(
 
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_demo_of_disks_shows_the_same_bytes_on_every_host(tmp_path: Path) -> None:
     require_isolated_hosts()
     done = play(tmp_path, "disks", "--hosts", "isolated")

@@ -250,8 +250,10 @@ def test_a_shutdown_script_that_takes_too_long_is_cut_with_the_power(empty):
     populate(empty, 1)
     began = time.monotonic()
     empty.hosts.shutdown(NODE, 0.8)
-    assert 0.7 < time.monotonic() - began < 20.0
-    (pid,) = empty.pids([int((empty.home("root") / "pid").read_text())])
+    assert 0.7 < time.monotonic() - began < 60.0
+    said = empty.home("root") / "pid"
+    wait_until(lambda: said.exists() and said.read_text() != "")  # a busy machine comes to it after the window
+    (pid,) = empty.pids([int(said.read_text())])
     assert alive(pid)
     empty.hosts.stop(NODE)
     assert not alive(pid)
