@@ -6,14 +6,18 @@ import itertools
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, an_attempt
+from tpuctl.errors import PartialError
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.model.records import AttemptPhase, Cause, Desired, RunState, SliceState
+from tpuctl.model.timeouts import POLL_FIRST_S
 from tpuctl.model.verdict import Blind
 from tpuctl.runs.effects import EFFECTS
-from tpuctl.runs.plan import SEEN, RunObservation, classify_run, plan_run
+from tpuctl.runs.plan import SEEN, RunObservation, classify_run, plan_event, plan_run
 from tpuctl.runs.states import IGNORED, REASONS, TRANSITIONS, RunEffect, RunEvent, RunPhase, phase_of
+from tpuctl.runs.trouble import judge_lack, judge_refusal
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 
 NOW = 5000.0
@@ -82,3 +86,41 @@ def test_whatever_is_seen_of_a_run_is_an_event_of_the_table(
             observation = RunObservation(run, slice_, cloud, workers, NOW, unclear=unclear)
             assert (phase_of(run), classify_run(observation).event) in TRANSITIONS
             assert plan_run(observation).verdict
+
+
+REPORTS = [
+    ({"refused": [0]}, None, None, RunEvent.CLOSED, None),
+    ({"broken": [0]}, None, None, RunEvent.PROMISE_BROKEN, None),
+    ({"unreached": [0]}, None, None, RunEvent.REFUSED, None),
+    ({"unreached": [0]}, None, 1000.0, RunEvent.HOST_LOST, Cause.HOST_LOST),
+    ({"unreached": [0]}, None, NOW - 1.0, RunEvent.REFUSED, None),
+    ({"differences": ["jax"]}, "mend it", None, RunEvent.DRIFTED, Cause.DRIFTED),
+    ({"differences": ["jax"]}, None, None, RunEvent.REFUSED, None),
+    ({}, "mend it", None, RunEvent.REFUSED, None),
+    ({}, "mend it", NOW - 1.0, RunEvent.FAILED, Cause.FAILED),
+]
+
+
+@pytest.mark.parametrize(("details", "hint", "since", "event", "cause"), REPORTS)
+def test_what_hosts_report_before_a_start_is_an_event_of_the_table(
+    details: dict[str, object], hint: str | None, since: float | None, event: RunEvent, cause: Cause | None
+) -> None:
+    for phase in (AttemptPhase.PREPARING, AttemptPhase.STARTING):
+        attempt = an_attempt(state=phase, suspect_since=since)
+        run = a_run(attempt=attempt)
+        found = judge_refusal(run, attempt, PartialError("it refuses", hint=hint, details=details), NOW)
+        plan = plan_event(run, found)
+        assert plan.event is event
+        started = event is RunEvent.PROMISE_BROKEN and phase is AttemptPhase.STARTING
+        assert plan.cause is (Cause.HOST_LOST if started else cause)
+
+
+def test_what_a_project_lacks_ends_an_attempt_only_where_it_is_found_again() -> None:
+    attempt = an_attempt(state=AttemptPhase.PREPARING)
+    first = judge_lack(attempt, "no rule", "make one", NOW, may_pass=False)
+    assert (first.event, first.changes["suspect_since"]) == (RunEvent.REFUSED, NOW)
+    known = replace(attempt, **first.changes)
+    again = judge_lack(known, "no rule", "make one", NOW + POLL_FIRST_S, may_pass=False)
+    assert plan_event(a_run(attempt=known), again).cause is Cause.NOT_SET_UP
+    assert judge_lack(known, "no rule", "make one", NOW + POLL_FIRST_S, may_pass=True).event is RunEvent.REFUSED
+    assert judge_lack(known, "no bucket", "make that", NOW + 99.0, may_pass=False).event is RunEvent.REFUSED
