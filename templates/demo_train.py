@@ -91,6 +91,11 @@ def make_spirals(count, rng):
     return points.astype(np.float32), label.astype(np.int32)
 
 
+def batch_of(devices):
+    """BATCH or a little more: each device has the same share."""
+    return -(-BATCH // devices) * devices
+
+
 def batch_rows(config, step, batch):
     """The rows of the training set that this process sees at `step`: a pure function of its arguments."""
     rows = np.random.default_rng([config.seed, step]).integers(0, TRAIN_POINTS, batch)
@@ -101,7 +106,7 @@ def batch_rows(config, step, batch):
 # --- model and optimizer: a multi-layer perceptron and Adam, in plain JAX
 
 
-def initial_state(seed):
+def initial_state(seed=0):
     """Parameters and Adam's two moments, as flat {name: array}: easy to save."""
     rng = np.random.default_rng([seed, 0xA11])
     state = {}
@@ -147,6 +152,15 @@ def train_step(state, step, x, y):
         new[name] = state[name] - LEARNING_RATE * mean / (1 - BETA1**time_step) / corrected
         new[mean_name], new[square_name] = mean, square
     return new, loss
+
+
+def step(mesh):
+    """For `tpuctl fits`: the step, its arguments as shapes, and how these are spread."""
+    state, count = jax.eval_shape(initial_state), jax.ShapeDtypeStruct((), jnp.int32)
+    batch = batch_of(mesh.size)
+    x, y = jax.ShapeDtypeStruct((batch, 2), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)
+    whole, split = PartitionSpec(), PartitionSpec("data")
+    return jax.jit(train_step, donate_argnums=0), (state, count, x, y), (whole, whole, split, split)
 
 
 # --- checkpoints: one object per step, then `latest` that names it
@@ -236,7 +250,7 @@ def train(config):
     devices = jax.devices()
     mesh = Mesh(np.array(devices), ("data",))
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    batch = -(-BATCH // len(devices)) * len(devices)
+    batch = batch_of(len(devices))
     train_x, train_y = make_spirals(TRAIN_POINTS, np.random.default_rng([config.seed, 0x7A1]))
     if config.rank == 0:
         say(f"{config.world_size} processes, {len(devices)} {devices[0].platform} devices")

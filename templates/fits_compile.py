@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import os
+import resource
 import signal
 import sys
 import time
@@ -49,6 +50,7 @@ def main(request_path, result_path):
         }
         traceback.print_exc()
     result["cpu_s"] = time.process_time()
+    result["rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     write(result_path, result)
 
 

@@ -23,11 +23,10 @@ import traceback
 import jax
 import jax.numpy as jnp
 import numpy as np
-from google.cloud import storage
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-RANK, WORLD = int(os.environ["TPUCTL_RANK"]), int(os.environ["TPUCTL_WORLD_SIZE"])
+RANK, WORLD = int(os.environ.get("TPUCTL_RANK", "0")), int(os.environ.get("TPUCTL_WORLD_SIZE", "1"))
 STEPS = int(os.environ.get("STEPS", "100"))  # `tpuctl run --var STEPS=1000`, and so on
 SAVE_EVERY = int(os.environ.get("SAVE_EVERY", "20"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))  # makes steps longer, to try things out
@@ -118,7 +117,17 @@ def my_share(step, devices):
     return x, np.sin(3 * x[:, :1]) * x[:, 1:]
 
 
+def step(mesh):
+    """For `tpuctl fits`: the step, its arguments as shapes, and how these are spread."""
+    x, y = (jax.ShapeDtypeStruct((SHARE * mesh.size, width), jnp.float32) for width in (2, 1))
+    split = PartitionSpec("data")
+    arguments = (jax.eval_shape(new_state), x, y)
+    return jax.jit(train_step, donate_argnums=0), arguments, (PartitionSpec(), split, split)
+
+
 def train():
+    from google.cloud import storage  # here, so that who only compiles the step does not need it
+
     join_the_others()
     mesh = Mesh(np.array(jax.devices()), ("data",))
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))

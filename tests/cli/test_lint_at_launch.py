@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.require import require_index
 from tests.support.session import Session, open_session
 
 pytestmark = pytest.mark.slow
@@ -69,3 +70,16 @@ def test_flags_that_end_a_program_are_refused(session: Session) -> None:
     done = session.type(*RUN, "--var", flag, "--dry-run", "train.py", status=2)
     assert "--xla_tpu_enable_async_collective_fusion in XLA_FLAGS ends the program" in done.stderr
     session.type(*RUN, "--var", "XLA_FLAGS=--xla_dump_to=/tmp/x", "--dry-run", "train.py")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_flags_that_the_pinned_libtpu_does_not_have_are_refused(
+    session: Session,
+) -> None:
+    require_index()  # 200 MB
+    words = (*RUN, "--env", "jax-tpu-0-10", "--name", "flagged", "train.py")
+    done = session.type(*words, "--var", "LIBTPU_INIT_ARGS=--xla_tpu_no_such=1", status=2, within_s=800)
+    assert "error: --var: " in done.stderr
+    assert "--xla_tpu_no_such=1" in done.stderr
+    assert [each["id"] for each in session.json("runs") if each["id"] == "flagged"] == []

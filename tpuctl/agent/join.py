@@ -12,20 +12,26 @@ from processes import process_stat
 REPORTS_MAX = 32
 
 
-def watch(attempt, environment, devices):
-    """Has the programs that are started with `environment` say what they load of the compile cache, and with
-    `devices` on what they compute."""
+BESIDE = {"sitecustomize": "join_hook", "tpuctl_weights": "weights", "tpuctl_weights_hook": "weights_hook"}
+
+
+def watch(attempt, environment, devices, weights=""):
+    """Has the programs that are started with `environment` say what they load of the compile cache, with
+    `devices` on what they compute, and with `weights` (warn or strict) what is wrong with their parameters."""
     import pkgutil
 
     import join_hook
 
     folder = make_dir(attempt.path("join"))
-    with open(os.path.join(folder, "sitecustomize.py"), "wb") as file:
-        file.write(pkgutil.get_data("join_hook", "join_hook.py") or b"")
+    for name, module in BESIDE.items():
+        with open(os.path.join(folder, name + ".py"), "wb") as file:
+            file.write(pkgutil.get_data("join_hook", module + ".py") or b"")
     environment[join_hook.FOLDER] = folder
     environment[join_hook.PLATFORMS] = environment.get("JAX_PLATFORMS", "")
     if not devices:
         environment[join_hook.CACHE_ONLY] = "1"
+    if weights:
+        environment[join_hook.WEIGHTS] = weights
     behind = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([folder, behind]) if behind else folder
 

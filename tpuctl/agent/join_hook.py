@@ -14,6 +14,7 @@ PLATFORMS = "TPUCTL_JOIN_PLATFORMS"  # the JAX_PLATFORMS with which the run was 
 STACKS = "stacks.txt"  # beside them; where Python writes what each thread does, for who asks by STACKS_SIGNAL
 STACKS_SIGNAL = 45  # a real-time signal that nothing known uses, and that ends who does not catch it
 CACHE_ONLY = "TPUCTL_JOIN_CACHE_ONLY"  # nobody asks on what it computes
+WEIGHTS = "TPUCTL_JOIN_WEIGHTS"  # its parameters are looked at once; `strict` ends it where they are wrong
 # With one of these set a process is meant to have only some of the chips.
 BOUNDS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
 
@@ -177,6 +178,32 @@ DEVICES = {
 HOOKS = {"jax._src.monitoring": lambda module: module.register_event_listener(count)}
 if CACHE_ONLY not in os.environ:
     HOOKS.update(DEVICES)
+
+
+def load_beside(name):
+    """A module that lies beside this file, where it is no part of the program's path."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(name, os.path.join(os.environ[FOLDER], name + ".py"))
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooking: dict = {}
+
+
+def hook_parameters(module):
+    if not hooking:
+        hooking["with"] = load_beside("tpuctl_weights_hook")
+    hooking["with"].hook(module, note, load_beside)
+
+
+PARAMETERS = ("torch.optim.optimizer", "flax.training.train_state", "flax.nnx.training.optimizer")
+if WEIGHTS in os.environ:
+    HOOKS.update((name, hook_parameters) for name in PARAMETERS)
 began = time.monotonic()
 
 if __name__ == "sitecustomize":

@@ -71,10 +71,11 @@ def start(request, _stdin):
     for name, place in (request.get("env_dirs") or {}).items():
         environment[str(name)] = make_dir(root(str(place)))
     environment.update({str(key): str(value) for key, value in env.items()})
-    if request.get("watch_join") or request.get("watch_cache"):
+    weights = str(request.get("check_weights") or "")
+    if request.get("watch_join") or request.get("watch_cache") or weights:
         import join
 
-        join.watch(attempt, environment, bool(request.get("watch_join")))
+        join.watch(attempt, environment, bool(request.get("watch_join")), weights)
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)

@@ -35,9 +35,9 @@ NUMBER = re.compile(r"\d+")
 def flattened(tree, prefix=""):
     """Leaves by their path; dicts, lists and tuples are branches, and whatever JAX knows as a tree."""
     if isinstance(tree, dict):
-        items = tree.items()
+        items = list(tree.items())
     elif isinstance(tree, (list, tuple)):
-        items = enumerate(tree)
+        items = list(enumerate(tree))
     elif hasattr(tree, "shape"):
         yield prefix, tree
         return
@@ -59,7 +59,8 @@ def flattened(tree, prefix=""):
 
 def measure_all(leaves, limit_s=math.inf):
     """A row for each leaf, and whether time was left for all."""
-    began, rows = time.monotonic(), []
+    began = time.monotonic()
+    rows: list = []
     for name, leaf in leaves:
         if time.monotonic() - began > limit_s:
             return rows, False
@@ -160,7 +161,8 @@ def judge(rows, fresh=None, init=None):
     found += doubled(parts)
     found += outliers(parts, fresh)
     if init is not None or fresh:
-        found += unlike(rows, init)
+        told = {leaf for level, leaf, _ in found if level == "error"}
+        found += [each for each in unlike(rows, init) if each[1] not in told]
     found += dtypes(rows)
     unique = {(level, leaf, what) for level, leaf, what in found}
     return [{"level": level, "leaf": leaf, "what": what} for level, leaf, what in sorted(unique)]
@@ -237,7 +239,7 @@ def judge_one(part, fresh):
 
 
 def doubled(parts):
-    first = {}
+    first: dict = {}
     for part in parts:
         if part.matrix and not part.equal:
             other = first.setdefault((part.digest, part.size), part.name)
@@ -247,7 +249,7 @@ def doubled(parts):
 
 def outliers(parts, fresh):
     """Layers of the same name and shape, where numbers in the name do not count."""
-    families = {}
+    families: dict = {}
     for part in parts:
         if part.matrix and part.zeros < part.size and not part.equal:
             families.setdefault(part.family, []).append(part)
@@ -287,7 +289,7 @@ def unlike(rows, init):
 
 
 def dtypes(rows):
-    families = {}
+    families: dict = {}
     for row in rows:
         if row.get("std") is not None:
             families.setdefault(NUMBER.sub("#", row["name"]), set()).add(row["dtype"])

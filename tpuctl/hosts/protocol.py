@@ -175,6 +175,8 @@ class JoinReport(Struct, frozen=True):
     asked: int = 0
     """Programs that it wanted compiled in its first minutes, with a compile cache; `loaded` were there."""
     loaded: int = 0
+    weights: str = ""
+    """What was found in its parameters, where `run --check` asked for that."""
 
 
 class WorkerStatus(Struct, frozen=True):

@@ -49,7 +49,8 @@ class Step(Struct, frozen=True):
 class Fit(Struct, frozen=True):
     """What came of one topology. `fits` is None where that is not known: `problem` says why.
 
-    Bytes are of one device; `flops` of all devices in one step.
+    Bytes are of one device; `flops` of all devices in one step; `cpu_s` and `rss_bytes` of the process that
+    compiled.
     """
 
     type: str
@@ -68,6 +69,7 @@ class Fit(Struct, frozen=True):
     warnings: Sequence[str] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     cpu_s: float | None = None
+    rss_bytes: int | None = None
 
 
 class Cost(Struct, frozen=True):
@@ -155,6 +157,7 @@ def judge(step: Step, topology: Topology, result: Mapping[str, Any], folder: Pat
         not_counted=result.get("flops", {}).get("not_counted", ()),
         seconds={name: round(value, 2) for name, value in result.get("seconds", {}).items()},
         cpu_s=result.get("cpu_s"),
+        rss_bytes=result.get("rss_bytes"),
     )
     if error is not None:
         return _failed(fit, error)

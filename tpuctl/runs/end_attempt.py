@@ -88,7 +88,7 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
         steps_per_s=step_rate(ahead) if ahead is not None else None,
         ended_at=ended_at,
         alive_at=alive_at,
-        hosts=_with_cache(context.attempt.hosts, context.workers),
+        hosts=_with_reports(context.attempt.hosts, context.workers),
         ends=worker_ends(context.workers) or worker_ends(_unseen(context.attempt)),
         timeline=(*context.attempt.timeline, context.entry("ended", plan.why)),
     )
@@ -232,18 +232,22 @@ def release_slice(context: RunContext, run: RunRecord) -> None:
         request_down(context.services, run.slice_name, why=f"run {run.id}, for which it was made, is over")
 
 
-def _with_cache(
+def _with_reports(
     rows: Sequence[Mapping[str, str]], workers: Sequence[WorkerStatus]
 ) -> tuple[Mapping[str, str], ...]:
-    """The rows of hosts, with what their programs loaded of the compile cache where they said."""
+    """The rows of hosts, with what their programs loaded of the compile cache and have for parameters, where
+    they said."""
     said = {
-        str(worker.worker): describe_cache(
-            sum(r.loaded for r in worker.join), sum(r.asked for r in worker.join)
-        )
+        str(worker.worker): {
+            "compile_cache": describe_cache(
+                sum(r.loaded for r in worker.join), sum(r.asked for r in worker.join)
+            ),
+            "weights": "; ".join(dict.fromkeys(r.weights for r in worker.join if r.weights)),
+        }
         for worker in workers
     }
     return tuple(
-        {**row, "compile_cache": said[row["worker"]]} if said.get(row["worker"]) else row for row in rows
+        {**row, **{name: text for name, text in said.get(row["worker"], {}).items() if text}} for row in rows
     )
 
 
