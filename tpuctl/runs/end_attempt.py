@@ -62,7 +62,7 @@ def _is_hardware(failure: Failure) -> bool:
 
 
 def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
-    """Collects the rest of the logs, finds out what the end means, and charges it: the run waits, or is over."""
+    """Collects the rest of the logs, finds out what the end means, and charges a budget for it."""
     hosts = context.hosts()
     if hosts is not None and context.attempt.started_at is None:
         hosts.stop_preparations()
