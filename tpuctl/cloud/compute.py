@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tpuctl.cloud.disks import parse_disk
 from tpuctl.cloud.rest import EVERYWHERE, RestClient, last_part
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
-from tpuctl.model.cloud import CloudResource, Listing, ResourceKind, disk_resource
+from tpuctl.model.cloud import CloudResource, Listing, ResourceKind
 
 GIB = 1 << 30
 Data = Mapping[str, Any]
@@ -119,7 +119,7 @@ def _parse_instance(item: Data) -> CloudResource:
 
 
 _COLLECTIONS: Mapping[ResourceKind, tuple[str, Callable[[Data], CloudResource], str]] = {
-    ResourceKind.DISK: ("disks", lambda item: disk_resource(parse_disk(item)), "aggregated"),
+    ResourceKind.DISK: ("disks", lambda item: parse_disk(item).resource, "aggregated"),
     ResourceKind.SNAPSHOT: ("snapshots", _parse_copy(ResourceKind.SNAPSHOT, "storageBytes"), "global"),
     ResourceKind.IMAGE: ("images", _parse_copy(ResourceKind.IMAGE, "archiveSizeBytes"), "global"),
     ResourceKind.ADDRESS: ("addresses", _parse_address, "aggregated"),

@@ -24,11 +24,11 @@ from tpuctl.disks.make import (
     bring_about,
     get_record,
     new_record,
+    remove_snapshot,
     save_record,
     take_snapshot,
     wait_snapshot,
 )
-from tpuctl.disks.remove import remove_snapshot
 from tpuctl.disks.restore import Restore, restore
 from tpuctl.disks.rules import DiskRules, refuse
 from tpuctl.disks.slices import place_of

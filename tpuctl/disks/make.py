@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from tpuctl.disks.plan import STEPS, Step, owner_labels, see
+from tpuctl.disks.plan import STEPS, Step, claim_of, owner_labels, see
 from tpuctl.engine.events import StepStarted
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, TpuctlError, UsageError
+from tpuctl.inventory.delete import delete_owned, find_owned
+from tpuctl.inventory.ownership import Claim, check_ownership
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import label_value
 from tpuctl.lib.text import sized
+from tpuctl.model.cloud import STORE_LABEL, CloudResource, ResourceKind
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord, DiskRequest, KeptRun, SnapshotInfo
 from tpuctl.model.error_table import ERRORS
 from tpuctl.model.shipped_files import load_error_table
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import decode, put_over
+
+T = TypeVar("T")
 
 
 def find_record(services: Services, name: str) -> tuple[DiskRecord, int] | None:
@@ -88,24 +94,24 @@ def ask_for(services: Services, record: DiskRecord) -> DiskRecord:
     return save_record(services, record)
 
 
-Observe = Callable[[], Verdict | None]
-
-
 def perform(
     services: Services,
     subject: str,
-    observe: Observe,
-    call: Callable[[], ComputeOperation | None],
+    look: Callable[[], T],
+    judge: Callable[[T], Verdict | None],
+    call: Callable[[T], ComputeOperation | None] = lambda _: None,
     *,
     failed: Callable[[], object] = lambda: None,
     size_gib: int = 0,
     deadline: float | None = None,
     meanwhile: Callable[[], object] = lambda: None,
-) -> None:
-    """Looks, calls where `observe` has nothing to say (None), and looks until it says Done. Only what is there
-    counts: an answer that is lost costs time. Raises what the operation failed with, after `failed`. Of what
-    has `size_gib`, waits tell how far it is. `meanwhile` is done before each look."""
+) -> T:
+    """Looks, calls where `judge` has nothing to say of what it sees (None), and looks until it says Done: what
+    was seen last. Only what is there counts: an answer that is lost costs time. Raises what the operation
+    failed with, after `failed`. Of what has `size_gib`, waits tell how far it is. `meanwhile` comes before each
+    look."""
     begun: list[ComputeOperation] = []
+    seen: list[T] = []
 
     def step() -> Outcome:
         meanwhile()
@@ -113,18 +119,20 @@ def perform(
         if found is not None and found.error:
             failed()
             return Outcome(Failed(operation_error(found)), acted=False)
-        verdict = observe()
+        seen[:] = [look()]
+        verdict = judge(seen[0])
         if isinstance(verdict, Wait) and size_gib and found is not None and not found.done:
             verdict = replace(verdict, progress=f"{found.progress} % of {size_gib} GiB")
         if verdict is not None:
             return Outcome(verdict, acted=False)
         if begun:
             return Outcome(Wait(f"{subject}: what was asked for to be shown"), acted=False)
-        operation = call()
+        operation = call(seen[0])
         begun.extend([] if operation is None else [operation])
         return Outcome(Wait(subject), acted=operation is not None)
 
     converge(services, subject, step, deadline=deadline)
+    return seen[0]
 
 
 def bring_about(
@@ -136,34 +144,31 @@ def bring_about(
 ) -> DiskInfo | None:
     """Works until the disk is as its record says: made and READY, or gone (None)."""
     record = get_record(services, name)
-    seen: list[DiskInfo | None] = [None]
+    zone, store_id = record.request.zone, services.store.identity()
 
-    def observe() -> Verdict | None:
-        seen[0] = disk = services.disks.find_disk(record.request.zone, name)
+    def judge(disk: DiskInfo | None) -> Verdict | None:
         status = disk.status if disk is not None else ""
-        what = STEPS[record.wanted, see(record, disk, services.store.identity())]
+        what = STEPS[record.wanted, see(record, disk, store_id)]
         if what in (Step.CREATE, Step.DELETE):
             return None
         if what is Step.TAKEN:
-            hint = f"gcloud compute disks describe {name} --zone={record.request.zone}, or another name"
-            return Failed(
-                ConflictError(f"disk {name} in {record.request.zone} exists and is not ours", hint=hint)
-            )
+            hint = f"gcloud compute disks describe {name} --zone={zone}, or another name"
+            return Failed(ConflictError(f"disk {name} in {zone} exists and is not ours", hint=hint))
         if what is Step.FAIL:
             return Failed(TpuctlError(f"disk {name} is {status}", hint=f"tpuctl disk rm {name}"))
         return Done() if what is Step.DONE else Wait(f"disk {name} is {status}")
 
-    def call() -> ComputeOperation | None:
-        return _create(services, record) if record.wanted else _delete(services, record, seen[0])
+    def call(disk: DiskInfo | None) -> ComputeOperation | None:
+        return _create(services, record) if disk is None else _delete(services, record, disk)
 
     def failed() -> None:
         """The request of the next command is another one: this one has failed for good."""
         save_record(services, replace(get_record(services, name), created_at=services.store.now()))
 
+    look = partial(services.disks.find_disk, zone, name)
+    more: dict[str, Any] = {"deadline": deadline, "meanwhile": meanwhile}
     size_gib = record.request.size_gib if record.wanted else 0
-    more: dict[str, Any] = {"size_gib": size_gib, "deadline": deadline, "meanwhile": meanwhile}
-    perform(services, f"disk {name}", observe, call, failed=failed, **more)
-    return seen[0]
+    return perform(services, f"disk {name}", look, judge, call, failed=failed, size_gib=size_gib, **more)
 
 
 def operation_error(operation: ComputeOperation) -> TpuctlError:
@@ -184,20 +189,19 @@ def _create(services: Services, record: DiskRecord) -> ComputeOperation:
     return services.disks.create_disk(request, f"{record.key}/{record.created_at}")
 
 
-def _delete(services: Services, record: DiskRecord, first: DiskInfo | None) -> ComputeOperation | None:
-    """Deletes what two reads agree on and proves ours. Raises UsageError for one that is used."""
-    again = services.disks.find_disk(record.request.zone, record.name)
-    if first is None or again is None or again.uid != first.uid:
-        return None
-    if again.users:
-        raise UsageError(
-            f"disk {record.name} is used by {', '.join(again.users)}",
-            hint=f"tpuctl disk detach {record.name}",
-        )
-    record_decision(services, record.key, "delete", f"not wanted any more ({record.request.zone})")
-    services.emit(StepStarted(f"disk {record.name}", "delete", "not wanted any more"))
+def _delete(services: Services, record: DiskRecord, disk: DiskInfo) -> ComputeOperation | None:
+    """Raises UsageError for one that is used."""
+
+    def decide(again: CloudResource) -> None:
+        if again.used_by:
+            why = f"disk {record.name} is used by {', '.join(again.used_by)}"
+            raise UsageError(why, hint=f"tpuctl disk detach {record.name}")
+        record_decision(services, record.key, "delete", f"not wanted any more ({record.request.zone})")
+        services.emit(StepStarted(f"disk {record.name}", "delete", "not wanted any more"))
+
+    claim = claim_of(record, services.store.identity())
     try:
-        return services.disks.delete_disk(record.request.zone, record.name)
+        return delete_owned(services, disk.resource, claim, decide).compute
     except InvalidRequestError as error:
         raise UsageError(error.message, hint=f"tpuctl disk detach {record.name}") from error
 
@@ -213,44 +217,61 @@ def take_snapshot(
 ) -> SnapshotInfo | None:
     """Asks for a snapshot of a disk where it is not there yet, until it has begun; what is there of it then.
     Raises ConflictError for one of that name that is not ours."""
-    found = services.disks.find_snapshot(name)
     labels = owner_labels(record.master, generation, services.store.identity(), label_value(services.user))
-    if found is not None and any(found.labels.get(key) != value for key, value in labels.items()):
-        raise ConflictError(f"snapshot {name} exists and is not this one", hint="another --name")
+    claim = Claim(labels, user=None)
     asked_at = services.store.now()
 
-    def observe() -> Verdict | None:
-        shown = services.disks.find_snapshot(name)
-        if shown is None:
+    def judge(found: SnapshotInfo | None) -> Verdict | None:
+        if found is None:
             return None
-        begun = shown.status != "CREATING"
-        return Done() if begun else Wait(f"snapshot {name} is {shown.status}")
+        if check_ownership(found.resource, found.resource, claim) is not None:
+            return Failed(ConflictError(f"snapshot {name} exists and is not this one", hint="another --name"))
+        return Done() if found.status != "CREATING" else Wait(f"snapshot {name} is CREATING")
 
-    def call() -> ComputeOperation:
+    def call(_: SnapshotInfo | None) -> ComputeOperation:
         why = f"of disk {record.name}"
         record_decision(services, record.key, f"snapshot {name}", why)
         services.emit(StepStarted(f"disk {record.name}", f"make snapshot {name}", why))
         zone, key = record.request.zone, f"snapshots/{name}/{asked_at}"
         return services.disks.create_snapshot(zone, record.name, name, labels, key)
 
-    perform(services, f"snapshot {name}", observe, call, deadline=deadline, meanwhile=meanwhile)
-    return services.disks.find_snapshot(name)
+    look = partial(services.disks.find_snapshot, name)
+    return perform(services, f"snapshot {name}", look, judge, call, deadline=deadline, meanwhile=meanwhile)
 
 
 def wait_snapshot(services: Services, name: str, *, deadline: float | None = None) -> None:
     """Until a snapshot can be restored. Raises NotFoundError where there is none."""
 
-    def step() -> Outcome:
-        found = services.disks.find_snapshot(name)
+    def judge(found: SnapshotInfo | None) -> Verdict:
         if found is None:
-            raise NotFoundError(f"no snapshot called {name}", hint="tpuctl disk ls")
+            return Failed(NotFoundError(f"no snapshot called {name}", hint="tpuctl disk ls"))
         if found.status in ("READY", "FAILED"):
             error = TpuctlError(f"snapshot {name} is {found.status}")
-            return Outcome(Done() if found.status == "READY" else Failed(error), acted=False)
+            return Done() if found.status == "READY" else Failed(error)
         stored = f"{sized(found.stored_bytes)} stored of {found.disk_gib} GiB"
-        return Outcome(Wait(f"snapshot {name} is {found.status}", progress=stored), acted=False)
+        return Wait(f"snapshot {name} is {found.status}", progress=stored)
 
-    converge(services, f"snapshot {name}", step, deadline=deadline)
+    look = partial(services.disks.find_snapshot, name)
+    perform(services, f"snapshot {name}", look, judge, deadline=deadline)
+
+
+def remove_snapshot(services: Services, record: DiskRecord, *, deadline: float | None = None) -> None:
+    """Only one that carries our labels goes."""
+    claim = Claim({STORE_LABEL: services.store.identity()}, label_value(record.owner))
+
+    def judge(found: CloudResource | None) -> Verdict | None:
+        if found is None or check_ownership(found, found, claim) is not None:
+            return Done()
+        return Wait(f"snapshot {record.snapshot} is DELETING") if found.state == "DELETING" else None
+
+    def call(found: CloudResource | None) -> ComputeOperation | None:
+        return None if found is None else delete_owned(services, found, claim, decide).compute
+
+    def decide(_: CloudResource) -> None:
+        record_decision(services, record.key, f"delete snapshot {record.snapshot}", "its copy is gone")
+
+    look = partial(find_owned, services, CloudResource(ResourceKind.SNAPSHOT, record.snapshot, "global"))
+    perform(services, f"snapshot {record.snapshot}", look, judge, call, deadline=deadline)
 
 
 def new_record(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from tpuctl.inventory.ownership import Claim, check_ownership
 from tpuctl.model.cloud import STORE_LABEL, USER_LABEL
 from tpuctl.model.disks import GENERATION_LABEL, MASTER_LABEL, DiskInfo, DiskRecord
 
@@ -62,10 +63,15 @@ def see(record: DiskRecord, disk: DiskInfo | None, store_id: str) -> Seen:
     """What `disk` is, read under the name of `record`."""
     if disk is None:
         return Seen.ABSENT
-    labels = {MASTER_LABEL: record.master, STORE_LABEL: store_id, GENERATION_LABEL: str(record.generation)}
-    if any(disk.labels.get(key) != value for key, value in labels.items()):
+    if check_ownership(disk.resource, disk.resource, claim_of(record, store_id)) is not None:
         return Seen.FOREIGN
     return _STATUS.get(disk.status, Seen.UNKNOWN)
+
+
+def claim_of(record: DiskRecord, store_id: str) -> Claim:
+    """What a disk must show to be the one of a record, whoever made it."""
+    labels = {MASTER_LABEL: record.master, STORE_LABEL: store_id, GENERATION_LABEL: str(record.generation)}
+    return Claim(labels, user=None)
 
 
 def owner_labels(master: str, generation: int, store_id: str, user: str) -> dict[str, str]:

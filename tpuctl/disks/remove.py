@@ -1,4 +1,4 @@
-"""The one way to delete a disk of ours: proved to be ours and unused, then recorded, then done.
+"""`disk rm`: a disk of this user that nobody uses, needs or keeps.
 
 A copy goes with the snapshot that was made for it alone, or the next copy of that name would be made of it.
 Killed in between, the record says that it is being removed, and `disk rm` or `disk gc` goes on.
@@ -10,15 +10,10 @@ from msgspec.structs import replace
 
 from tpuctl.disks.follow import followed_by
 from tpuctl.disks.leases import alone_with_disk
-from tpuctl.disks.make import bring_about, get_record, kept_disks, perform, save_record
+from tpuctl.disks.make import bring_about, get_record, kept_disks, remove_snapshot, save_record
 from tpuctl.engine.services import Services
 from tpuctl.errors import UsageError
-from tpuctl.lib.names import label_value
 from tpuctl.lib.text import counted
-from tpuctl.model.cloud import STORE_LABEL, USER_LABEL
-from tpuctl.model.disks import ComputeOperation, DiskRecord
-from tpuctl.model.verdict import Done, Verdict, Wait
-from tpuctl.state.journal import record_decision
 
 
 def check_removable(services: Services, name: str) -> None:
@@ -56,20 +51,3 @@ def remove_disk(services: Services, name: str) -> None:
     document = services.store.get(record.key)
     if document is not None:
         services.store.delete(record.key, if_generation=document.generation)
-
-
-def remove_snapshot(services: Services, record: DiskRecord, *, deadline: float | None = None) -> None:
-    """Only one that carries our labels goes."""
-    ours = {STORE_LABEL: services.store.identity(), USER_LABEL: label_value(record.owner)}
-
-    def observe() -> Verdict | None:
-        found = services.disks.find_snapshot(record.snapshot)
-        if found is None or any(found.labels.get(key) != value for key, value in ours.items()):
-            return Done()
-        return Wait(f"snapshot {record.snapshot} is DELETING") if found.status == "DELETING" else None
-
-    def call() -> ComputeOperation | None:
-        record_decision(services, record.key, f"delete snapshot {record.snapshot}", "its copy is gone")
-        return services.disks.delete_snapshot(record.snapshot)
-
-    perform(services, f"snapshot {record.snapshot}", observe, call, deadline=deadline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError, PendingError, TpuctlError, UsageError
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord
 from tpuctl.model.records import SliceRecord, SliceState
-from tpuctl.model.verdict import Done, Verdict
+from tpuctl.model.verdict import Done
 from tpuctl.state.journal import record_decision
 from tpuctl.things.driver import bring_hosts
 
@@ -50,14 +51,14 @@ def resize_disk(services: Services, name: str, size_gib: int, *, dry_run: bool) 
 
 
 def _enlarge(services: Services, record: DiskRecord, disk: DiskInfo, size_gib: int) -> None:
-    def observe() -> Verdict | None:
-        return Done() if get_disk(services, record).size_gib >= size_gib else None
-
-    def call() -> ComputeOperation:
+    def call(_: DiskInfo) -> ComputeOperation:
         record_decision(services, record.key, "resize", f"from {disk.size_gib} to {size_gib} GiB")
         return services.disks.resize_disk(record.request.zone, record.name, size_gib)
 
-    perform(services, f"disk {record.name}", observe, call)
+    look = partial(get_disk, services, record)
+    perform(
+        services, f"disk {record.name}", look, lambda now: Done() if now.size_gib >= size_gib else None, call
+    )
 
 
 def _grow(services: Services, record: DiskRecord, writer: SliceRecord, size_gib: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.time import render_time
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord
-from tpuctl.model.verdict import Done, Verdict
+from tpuctl.model.verdict import Done
 from tpuctl.state.journal import record_decision
 
 
@@ -37,17 +38,17 @@ def set_throughput(
     if dry_run:
         return {**told, "next_at": None, "said": f"would give {name} {change}"}
 
-    def observe() -> Verdict | None:
-        return Done() if get_disk(services, record).throughput_mib_s == mib_s else None
-
-    def call() -> ComputeOperation:
+    def call(_: DiskInfo) -> ComputeOperation:
         record_decision(services, record.key, "throughput", f"from {disk.throughput_mib_s} to {mib_s} MiB/s")
         return services.disks.set_throughput(record.request.zone, name, mib_s)
 
+    look = partial(get_disk, services, record)
     request = replace(record.request, throughput_mib_s=mib_s)
     asked = save_record(services, replace(record, request=request, throughput_at=services.store.now()))
     try:
-        perform(services, f"disk {name}", observe, call)
+        perform(
+            services, f"disk {name}", look, lambda now: Done() if now.throughput_mib_s == mib_s else None, call
+        )
     except TpuctlError:
         if get_disk(services, record).throughput_mib_s != mib_s:
             save_record(services, record)

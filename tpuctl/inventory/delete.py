@@ -1,18 +1,39 @@
-"""The one way in which a TPU is deleted: read right before, proved to be ours, decided, called."""
+"""The one way in which anything of ours is deleted: read right before, proved to be ours, decided, called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
+from tpuctl.errors import NotFoundError
 from tpuctl.inventory.ownership import Claim, Refusal, check_ownership
 from tpuctl.inventory.resources import listed_nodes, unseen_nodes, written_disks
-from tpuctl.model.cloud import CloudResource, NodeInfo, ResourceKind
+from tpuctl.model.cloud import (
+    CloudResource,
+    NodeInfo,
+    OperationInfo,
+    QueuedInfo,
+    ResourceKind,
+)
+from tpuctl.model.disks import ComputeOperation, DiskInfo, SnapshotInfo
 
 Decide = Callable[[CloudResource], Refusal | None]
 """The caller's last word on what was read: writes the decision down, or says why it is not to be."""
+
+
+class Deletion(Struct, frozen=True):
+    """Why nothing was asked for, or the operation that began. Neither, where it is gone or going already."""
+
+    refused: Refusal | None = None
+    operation: OperationInfo | ComputeOperation | None = None
+
+    @property
+    def compute(self) -> ComputeOperation | None:
+        """The operation, where it is one of Compute Engine."""
+        return self.operation if isinstance(self.operation, ComputeOperation) else None
 
 
 class NodesNow(Struct, frozen=True):
@@ -20,15 +41,6 @@ class NodesNow(Struct, frozen=True):
 
     shown: tuple[NodeInfo, ...] = ()
     unseen: tuple[str, ...] = ()
-
-
-def find_tpu(services: Services, found: CloudResource) -> CloudResource | None:
-    """What the API shows now under the name of `found`."""
-    if found.kind is ResourceKind.QUEUED:
-        queued = services.cloud.find_queued(found.location, found.name)
-        return None if queued is None else queued.resource
-    node = services.cloud.find_node(found.location, found.name)
-    return None if node is None else node.resource
 
 
 def find_nodes(services: Services, found: CloudResource) -> NodesNow:
@@ -57,23 +69,64 @@ def find_written(services: Services, found: CloudResource) -> tuple[str, ...]:
     return (*disks, *(f"unknown disks of node {name}, which is not shown" for name in nodes.unseen))
 
 
-def delete_tpu(services: Services, first: CloudResource, claim: Claim, decide: Decide) -> Refusal | None:
+def _find_bucket(services: Services, found: CloudResource) -> CloudResource | None:
+    """Only its labels are read: its name is one for all the world, and its place cannot change."""
+    if not services.objects.bucket_exists(found.name):
+        return None
+    try:
+        return replace(found, labels=services.project_api.bucket_settings(found.name).labels)
+    except NotFoundError:
+        return None
+
+
+def _as_resource(info: NodeInfo | QueuedInfo | DiskInfo | SnapshotInfo | None) -> CloudResource | None:
+    return None if info is None else info.resource
+
+
+Find = Callable[[Services, CloudResource], CloudResource | None]
+Delete = Callable[[Services, CloudResource], OperationInfo | ComputeOperation | None]
+
+OWNED: Mapping[ResourceKind, tuple[Find, Delete | None]] = {
+    ResourceKind.NODE: (
+        lambda services, it: _as_resource(services.cloud.find_node(it.location, it.name)),
+        lambda services, it: services.cloud.delete_node(it.location, it.name),
+    ),
+    ResourceKind.QUEUED: (
+        lambda services, it: _as_resource(services.cloud.find_queued(it.location, it.name)),
+        lambda services, it: services.cloud.delete_queued(it.location, it.name),
+    ),
+    ResourceKind.DISK: (
+        lambda services, it: _as_resource(services.disks.find_disk(it.location, it.name)),
+        lambda services, it: services.disks.delete_disk(it.location, it.name),
+    ),
+    ResourceKind.SNAPSHOT: (
+        lambda services, it: _as_resource(services.disks.find_snapshot(it.name)),
+        lambda services, it: services.disks.delete_snapshot(it.name),
+    ),
+    ResourceKind.BUCKET: (_find_bucket, None),
+}
+"""Whatever tpuctl makes and labels: how one is read by its name, and how it is deleted. Buckets are never."""
+
+
+def find_owned(services: Services, found: CloudResource) -> CloudResource | None:
+    """What the API shows now under the name of `found`."""
+    return OWNED[found.kind][0](services, found)
+
+
+def delete_owned(services: Services, first: CloudResource, claim: Claim, decide: Decide) -> Deletion:
     """Asks for the deletion of what was read as `first`, if a read right now agrees and proves it ours.
 
-    What is not found any more is as wanted, what is being deleted will be. Returns why nothing was deleted
-    otherwise. To be called under the lease of its slice.
+    What is not found any more is as wanted, what is being deleted will be. To be called under the lease of its
+    slice or of the master of a disk.
     """
-    again = find_tpu(services, first)
+    again = find_owned(services, first)
     if again is None:
-        return None
+        return Deletion()
     refused = check_ownership(first, again, claim)
     if refused is not None or again.state == "DELETING":
-        return refused
+        return Deletion(refused)
     refused = decide(again)
-    if refused is not None:
-        return refused
-    if first.kind is ResourceKind.QUEUED:
-        services.cloud.delete_queued(first.location, first.name)
-    else:
-        services.cloud.delete_node(first.location, first.name)
-    return None
+    delete = OWNED[first.kind][1]
+    if refused is not None or delete is None:
+        return Deletion(refused)
+    return Deletion(operation=delete(services, first))

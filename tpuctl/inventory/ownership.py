@@ -90,10 +90,19 @@ def _hint(found: CloudResource) -> str:
     if found.kind is ResourceKind.NODE and found.state == "READY":
         ways.append(f"if it is yours: tpuctl adopt {found.name} --zone {found.location}")
     else:
-        where = f"{found.name} --zone {found.location}"
-        verb = "tpu-vm delete" if found.kind is ResourceKind.NODE else "queued-resources delete --force"
-        ways.append(f"if it is yours: gcloud compute tpus {verb} {where}")
+        command = _DELETES[found.kind].format(name=found.name, zone=found.location)
+        ways.append(f"if it is yours: gcloud {command}")
     return "; ".join(ways)
+
+
+_DELETES = {
+    ResourceKind.NODE: "compute tpus tpu-vm delete {name} --zone {zone}",
+    ResourceKind.QUEUED: "compute tpus queued-resources delete --force {name} --zone {zone}",
+    ResourceKind.DISK: "compute disks delete {name} --zone {zone}",
+    ResourceKind.SNAPSHOT: "compute snapshots delete {name}",
+    ResourceKind.BUCKET: "storage rm --recursive gs://{name}",
+}
+"""By what a person deletes what is theirs alone."""
 
 
 def _place(found: CloudResource) -> str:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Note, StepStarted, Waiting
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
-from tpuctl.inventory.delete import delete_tpu, find_tpu, find_written
+from tpuctl.inventory.delete import delete_owned, find_owned, find_written
 from tpuctl.inventory.ownership import Claim, Refusal
 from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge, listed_nodes, written_disks
 from tpuctl.lib.names import label_value
@@ -167,7 +167,7 @@ def _delete(services: Services, judged: Judged, caller: Caller) -> Reaped | None
             services.emit(StepStarted(found.slice_name, f"delete {found.name}", verdict.why))
             return None
 
-        refused = delete_tpu(services, found, _claim(found, caller), decide)
+        refused = delete_owned(services, found, _claim(found, caller), decide).refused
     return None if refused is None else Reaped(found, kept, refused.why)
 
 
@@ -207,7 +207,7 @@ def _follow_end(services: Services, judged: Judged) -> Reaped | None:
     """Its end, if the API shows it: not found, or another under its name."""
     found = judged.found
     try:
-        again = find_tpu(services, found)
+        again = find_owned(services, found)
     except (TransientError, RateLimitedError):
         return None
     except TpuctlError as error:

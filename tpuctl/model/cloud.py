@@ -12,21 +12,20 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
-from tpuctl.model.disks import DataDisk, DiskInfo
+from tpuctl.model.disks import DataDisk
 from tpuctl.model.hosts import Endpoint as Endpoint
 from tpuctl.model.hosts import FailureKind as FailureKind
 from tpuctl.model.hosts import HostTarget as HostTarget
 from tpuctl.model.hosts import RemoteResult as RemoteResult
 from tpuctl.model.hosts import Tier as Tier
+from tpuctl.model.resources import BESIDE_TPUS as BESIDE_TPUS
+from tpuctl.model.resources import INCARNATION_LABEL as INCARNATION_LABEL
+from tpuctl.model.resources import OWNER_LABEL as OWNER_LABEL
+from tpuctl.model.resources import STORE_LABEL as STORE_LABEL
+from tpuctl.model.resources import USER_LABEL as USER_LABEL
+from tpuctl.model.resources import CloudResource as CloudResource
+from tpuctl.model.resources import ResourceKind as ResourceKind
 from tpuctl.model.slice_spec import SliceOptions
-
-OWNER_LABEL = "tpuctl-slice"
-"""Label on everything billable that tpuctl creates; its value is the slice name."""
-INCARNATION_LABEL = "tpuctl-incarnation"
-USER_LABEL = "tpuctl-user"
-STORE_LABEL = "tpuctl-store"
-"""Identifies the store (fleet) that recorded the intent, so that two fleets in one project do not adopt each
-other's slices."""
 
 
 class NodeState(StrEnum):
@@ -78,59 +77,6 @@ class CloudErrorInfo(Struct, frozen=True):
     code: int
     message: str
     details: tuple[Mapping[str, Any], ...] = ()
-
-
-class ResourceKind(StrEnum):
-    """The kinds of things that are read; nothing else of a project is looked at."""
-
-    NODE = "node"
-    QUEUED = "queued"
-    DISK = "disk"
-    SNAPSHOT = "snapshot"
-    IMAGE = "image"
-    ADDRESS = "address"
-    INSTANCE = "instance"
-    BUCKET = "bucket"
-
-
-BESIDE_TPUS = tuple(kind for kind in ResourceKind if kind not in (ResourceKind.NODE, ResourceKind.QUEUED))
-
-
-class CloudResource(Struct, frozen=True):
-    """One thing in a project that can cost money. `location` is a zone, a region, `global` or a multi-region.
-
-    `type` is the kind's own: accelerator type, disk type, machine type, address type, storage class. `uid`
-    tells it from a later one of the same name: a node's id, a queued resource's time of creation. `size_gib` is
-    None where the API does not tell; `at_least` says that there is more than that. `used_by` names the machines
-    on a disk.
-    """
-
-    kind: ResourceKind
-    name: str
-    location: str
-    type: str = ""
-    state: str = ""
-    uid: str = ""
-    tier: Tier | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    created: str = ""
-    size_gib: float | None = None
-    at_least: bool = False
-    used_by: tuple[str, ...] = ()
-    throughput_mib_s: int | None = None
-    iops: int | None = None
-
-    @property
-    def user(self) -> str:
-        return self.labels.get(USER_LABEL, "")
-
-    @property
-    def slice_name(self) -> str:
-        return self.labels.get(OWNER_LABEL, "")
-
-    @property
-    def place(self) -> tuple[str, str, str]:
-        return self.kind, self.location, self.name
 
 
 class NodeInfo(Struct, frozen=True):
@@ -195,24 +141,6 @@ def _tpu(kind: ResourceKind, info: NodeInfo | QueuedInfo, uid: str) -> CloudReso
         info.tier,
         info.labels,
         info.create_time,
-    )
-
-
-def disk_resource(disk: DiskInfo) -> CloudResource:
-    """A disk as one of all things."""
-    return CloudResource(
-        ResourceKind.DISK,
-        disk.name,
-        disk.zone,
-        disk.type,
-        disk.status,
-        disk.uid,
-        labels=disk.labels,
-        created=disk.create_time,
-        size_gib=float(disk.size_gib) or None,
-        used_by=disk.users,
-        throughput_mib_s=disk.throughput_mib_s,
-        iops=disk.iops,
     )
 
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from tpuctl.model.resources import CloudResource, ResourceKind
+
 MASTER_LABEL = "tpuctl-master"
 """On copies: the disk that they are copies of; on a disk made by `disk create` its own name."""
 GENERATION_LABEL = "tpuctl-generation"
@@ -55,6 +57,23 @@ class DiskInfo(Struct, frozen=True):
     source_snapshot: str = ""
     create_time: str = ""
 
+    @property
+    def resource(self) -> CloudResource:
+        return CloudResource(
+            ResourceKind.DISK,
+            self.name,
+            self.zone,
+            self.type,
+            self.status,
+            self.uid,
+            labels=self.labels,
+            created=self.create_time,
+            size_gib=float(self.size_gib) or None,
+            used_by=self.users,
+            throughput_mib_s=self.throughput_mib_s,
+            iops=self.iops,
+        )
+
 
 class SnapshotInfo(Struct, frozen=True):
     """A snapshot; `stored_bytes` is what is paid for."""
@@ -68,6 +87,11 @@ class SnapshotInfo(Struct, frozen=True):
     source_uid: str
     labels: Mapping[str, str] = field(default_factory=dict)
     create_time: str = ""
+
+    @property
+    def resource(self) -> CloudResource:
+        kind = ResourceKind.SNAPSHOT
+        return CloudResource(kind, self.name, "global", "", self.status, self.uid, labels=self.labels)
 
 
 class DiskRequest(Struct, frozen=True):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, UsageError
+from tpuctl.errors import ConflictError, InvalidRequestError, UsageError
+from tpuctl.inventory.delete import find_owned
+from tpuctl.inventory.ownership import Claim, check_ownership
 from tpuctl.lib.names import label_value, region_of
-from tpuctl.model.cloud import STORE_LABEL, USER_LABEL
+from tpuctl.model.cloud import STORE_LABEL, USER_LABEL, CloudResource, ResourceKind
 from tpuctl.model.facts import BucketSpec
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import MountRef
@@ -52,15 +54,11 @@ def describe_bucket(wanted: BucketSpec) -> str:
 
 def _is_ours(services: Services, wanted: BucketSpec) -> bool:
     """Whether it is there and has our label. Raises ConflictError for one without."""
-    if not services.objects.bucket_exists(wanted.name):
-        return False
-    try:
-        labels = services.project_api.bucket_settings(wanted.name).labels
-    except NotFoundError:
-        return False
-    if labels.get(STORE_LABEL) != wanted.labels[STORE_LABEL]:
+    found = find_owned(services, CloudResource(ResourceKind.BUCKET, wanted.name, wanted.region))
+    claim = Claim({STORE_LABEL: wanted.labels[STORE_LABEL]}, user=None)
+    if found is not None and check_ownership(found, found, claim) is not None:
         raise _taken(wanted.name)
-    return True
+    return found is not None
 
 
 def _taken(bucket: str) -> ConflictError:

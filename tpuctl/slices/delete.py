@@ -10,7 +10,7 @@ from tpuctl.engine.events import StepDone, StepStarted
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.retries import DELETE, next_retry
 from tpuctl.errors import BusyError, ConflictError, RateLimitedError, TpuctlError, TransientError
-from tpuctl.inventory.delete import delete_tpu
+from tpuctl.inventory.delete import delete_owned
 from tpuctl.inventory.ownership import Refusal, check_ownership, claim_of
 from tpuctl.model.cloud import CloudResource, NodeState
 from tpuctl.model.records import Answer, Desired, Retry
@@ -42,7 +42,7 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
     try:
         for found in to_delete:
             claim = claim_of(context.record, context.incarnation, services.store.identity(), found.kind)
-            refused = delete_tpu(services, found, claim, partial(_decide_delete, context))
+            refused = delete_owned(services, found, claim, partial(_decide_delete, context)).refused
             if refused is not None:
                 return _kept(context, refused, before)
     except (TransientError, RateLimitedError) as error:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError, TransientError
-from tpuctl.inventory.delete import delete_tpu, find_nodes
+from tpuctl.inventory.delete import delete_owned, find_nodes
 from tpuctl.inventory.ownership import Claim, Refusal
 from tpuctl.inventory.resources import Caller, Fate, gather, judge, listed_nodes, written_disks
 from tpuctl.lib.names import label_value
@@ -153,7 +153,8 @@ class _Collecting:
         services, found = self._services, self._found
         self._lease = acquire(services, self._record.name)
         try:
-            refused = delete_tpu(services, found, _claim(found, self._record, self._store_id), self._decide)
+            claim = _claim(found, self._record, self._store_id)
+            refused = delete_owned(services, found, claim, self._decide).refused
             left = self._left
             if isinstance(left, HostsLeft) and left.left != Written() and not left.working:
                 _note(services, found, self._record.name, _said(left), self._lease)
