@@ -84,15 +84,15 @@ def test_a_new_environment_is_locked_from_the_package_index(session: Session) ->
     done = session.type("env", "new", "mine", *words)
     assert "pylock.mine.toml" in done.stderr
     found = read_environment("mine", session.work / "envs")
-    assert found.lock is not None
-    assert versions_of(found.lock, "3.11")["idna"] == "3.10"
+    assert found.lock
+    assert versions_of(found.packages, "3.11")["idna"] == "3.10"
     assert not found.stale
     (folder := session.work / "envs").joinpath("mine.yaml").write_text(
         found.text.replace("idna==3.10", "idna==3.9")
     )
     assert {row["name"]: row["lock"] for row in session.json("env", "ls")}["mine"] == "old"
     session.type("env", "lock", "mine")
-    assert versions_of(read_environment("mine", folder).lock, "3.11")["idna"] == "3.9"
+    assert versions_of(read_environment("mine", folder).packages, "3.11")["idna"] == "3.9"
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_a_shipped_environment_resolves_for_its_python_to_what_is_in_its_lock(na
     assert parse_lock(render_lock(fresh), name) == fresh
     for minor in found.spec.python:
         assert wheels_for(fresh, minor)
-        if found.lock is not None:
+        if found.lock:
             for requirement in found.spec.requirements:
                 package = requirement.partition("==")[0]
-                assert versions_of(fresh, minor)[package] == versions_of(found.lock, minor)[package]
+                assert versions_of(fresh, minor)[package] == versions_of(found.packages, minor)[package]

@@ -59,17 +59,17 @@ def test_a_shipped_environment_is_right_and_locked_for_each_of_its_pythons_or_sa
     found = read_environment(path.stem, Path("/nowhere"))
     assert found.origin == f"{path.name} of tpuctl"
     assert found.complaints == []
-    if found.lock is None:
+    if not found.lock:
         assert not found.spec.verified
         with pytest.raises(BadManifestError, match="is not locked") as caught:
             require_lock(found)
         assert caught.value.hint == f"tpuctl env lock {path.stem}"
         return
     assert not found.stale
-    assert found.lock.installer is not None
+    assert found.packages.installer is not None
     for minor in found.spec.python:
-        installed = versions_of(found.lock, minor)
-        wheels = wheels_for(found.lock, minor)
+        installed = versions_of(found.packages, minor)
+        wheels = wheels_for(found.packages, minor)
         assert len(wheels) == len(installed)
         for requirement in found.spec.requirements:
             name, _, version = requirement.partition("==")

@@ -163,11 +163,8 @@ def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: Sli
         services.emit(Warn(disk.name, why))
 
 
-def kinds_of(services: Services, record: SliceRecord, asked_by: str = "") -> list[Mounted]:
-    """What the slice asks of each of its hosts about disks. `asked_by` names who asks, this life of the slice
-    if left out."""
-    incarnation = record.incarnation
-    asked_by = asked_by or (incarnation.cloud_name if incarnation is not None else "")
+def kinds_of(services: Services, record: SliceRecord, asked_by: str) -> list[Mounted]:
+    """What the slice asks of each of its hosts about disks. `asked_by` names who asks."""
     found = []
     for ref in record.spec.disks:
         disk = find_in_zone(services, ref.name, record.spec.zone)

@@ -22,10 +22,10 @@ from tpuctl.engine.services import Services
 from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.slice_spec import DiskRef, SliceSpec
 from tpuctl.things.driver import Rows
-from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingDefaults
+from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingOfSlice
 
 
-class DisksOfSlice(ThingDefaults):
+class DisksOfSlice(ThingOfSlice):
     """See `ThingOfSlice`."""
 
     def resolve(self, services: Services, asked: Asked, specs: Specs) -> Specs:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpuctl.envs.load import Environment
 from tpuctl.envs.lock import versions_of
+from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.rules import required_versions
 from tpuctl.envs.spec import run_variables
-from tpuctl.hosts.facts import Environment as HostEnvironment
-from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.facts import Environment, Facts
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers
 
 
-def differences(first: Environment, second: Environment) -> list[dict[str, Any]]:
+def differences(first: PinnedEnvironment, second: PinnedEnvironment) -> list[dict[str, Any]]:
     """A row for each property that only one has or that is not the same: {item, first, second}."""
     return difference_rows(_properties(first), _properties(second))
 
@@ -30,7 +29,7 @@ def difference_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[di
     ]
 
 
-def installed_properties(found: Environment) -> dict[str, str]:
+def installed_properties(found: PinnedEnvironment) -> dict[str, str]:
     """What of a file can be seen on a host where it is installed: `properties_on_host` has the same names."""
     return {
         name: str(value)
@@ -39,7 +38,7 @@ def installed_properties(found: Environment) -> dict[str, str]:
     }
 
 
-def properties_on_host(found: HostEnvironment) -> dict[str, str]:
+def properties_on_host(found: Environment) -> dict[str, str]:
     """What a host says of an environment that it has."""
     mark = found.mark or {}
     properties = {"python": ".".join(str(mark.get("python", "")).split(".")[:2])}
@@ -84,7 +83,7 @@ def _folded(values: Mapping[int, str]) -> str:
     return ", ".join(f"{value} (worker {fold_workers(workers)})" for value, workers in groups.items())
 
 
-def pick_environment(facts: Facts, keys: Sequence[str], name: str | None) -> HostEnvironment | None:
+def pick_environment(facts: Facts, keys: Sequence[str], name: str | None) -> Environment | None:
     """The environment of a host that is meant: the first of `keys` that it has, else the only one called `name`
     (of any name for None)."""
     whole = [each for each in facts.envs or () if each.mark is not None]
@@ -96,7 +95,7 @@ def pick_environment(facts: Facts, keys: Sequence[str], name: str | None) -> Hos
     return named[0] if len(named) == 1 else None
 
 
-def _properties(found: Environment) -> Mapping[str, Any]:
+def _properties(found: PinnedEnvironment) -> Mapping[str, Any]:
     """What is installed, set and verified, by its name for a person."""
     spec = found.spec
     properties: dict[str, Any] = {
@@ -105,7 +104,7 @@ def _properties(found: Environment) -> Mapping[str, Any]:
         "generations": ", ".join(spec.generations) or "any",
         "compile_cache": spec.compile_cache,
     }
-    versions = versions_of(found.lock, spec.python[0]) if found.lock is not None else required_versions(spec)
+    versions = versions_of(found.packages, spec.python[0]) if found.lock else required_versions(spec)
     properties |= {f"package {name}": version for name, version in sorted(versions.items())}
     properties |= {f"file {file.to}": file.sha256[:12] for file in spec.files}
     properties |= {f"os package {name}": version for name, version in sorted(spec.os_packages.items())}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tpuctl.config.load import find_project_file
 from tpuctl.config.settings import Config
@@ -18,45 +17,18 @@ from tpuctl.envs.lock import (
     file_name,
     parse_lock,
     render_lock,
-    requirements_digest,
     versions_of,
 )
+from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.rules import Complaint, VersionTable, check_slice, check_versions, required_versions
 from tpuctl.envs.spec import Backend, EnvironmentSpec, check_environment_name
 from tpuctl.errors import BadManifestError, NotFoundError, UsageError
 from tpuctl.lib.input_files import is_file, read_text
 
-if TYPE_CHECKING:
-    from tpuctl.envs.pinned import PinnedEnvironment
-
 FOLDER = Path("envs")
 """Beside `tpuctl.yaml`, or in the directory of the command where there is none."""
 LOCK_LIMIT = 16 << 20
 """Bytes of a lock file; one with the hashes of 200 packages has 1 MB."""
-
-
-@dataclass(frozen=True)
-class Environment:
-    """An environment file with what lies beside it. `lock` is None before `tpuctl env lock`."""
-
-    spec: EnvironmentSpec
-    text: str
-    origin: str
-    lock: Lock | None = None
-    complaints: Sequence[Complaint] = ()
-    probe: str = ""
-    folder: Path | None = field(default=None, compare=False)
-    """Where it is; None for one that comes with tpuctl."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether the lock is of other requirements than the file's."""
-        return self.lock is not None and bool(self.lock.asked) and self.lock.asked != digest_of(self.spec)
-
-
-def digest_of(spec: EnvironmentSpec) -> str:
-    """What a lock of this file says that it was made from."""
-    return requirements_digest(spec.requirements, spec.python, (*spec.indexes, *spec.find_links))
 
 
 def environment_names(folder: Path) -> list[str]:
@@ -72,7 +44,7 @@ def shipped_names() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in list_manifests("env") if name.endswith(".yaml"))
 
 
-def read_environment(name: str, folder: Path, *, locked: bool = True) -> Environment:
+def read_environment(name: str, folder: Path, *, locked: bool = True) -> PinnedEnvironment:
     """The environment `NAME.yaml` in `folder`, else the one that tpuctl ships. Without `locked` its lock is not
     looked at.
 
@@ -90,7 +62,7 @@ def read_environment(name: str, folder: Path, *, locked: bool = True) -> Environ
         raise NotFoundError(f"there is no {origin}")
     marked = parse_marked(text, origin)
     spec, problems = parse_environment(marked, name)
-    lock = None
+    lock_text: str | None = None
     complaints: list[Complaint] = []
     if spec is not None and not problems:
         lock_text = read(file_name(name)) if locked else None
@@ -109,22 +81,22 @@ def read_environment(name: str, folder: Path, *, locked: bool = True) -> Environ
         raise BadManifestError(f"{origin}: the probe {spec.probe} is not beside it")
     own = folder if origin != _shipped_origin(name) else None
     told = [each for each in complaints if not each.refused]
-    return Environment(spec, text, origin, lock, told, probe, own)
+    return PinnedEnvironment(spec, lock_text or "", probe, "", own, text, origin, told)
 
 
-def require_lock(found: Environment) -> Lock:
+def require_lock(found: PinnedEnvironment) -> Lock:
     """The lock of an environment. Raises BadManifestError where there is none that fits."""
     name = found.spec.name
     if found.spec.unmanaged is not None:
         return Lock("", ())
-    if found.lock is None:
+    if not found.lock:
         raise BadManifestError(f"environment {name} is not locked", hint=f"tpuctl env lock {name}")
     if found.stale:
         raise BadManifestError(
             f"{file_name(name)} is older than the requirements in {found.origin}",
             hint=f"tpuctl env lock {name}",
         )
-    return found.lock
+    return found.packages
 
 
 def environment_folder(start: Path | None = None) -> Path:
@@ -142,16 +114,13 @@ def load_environment(config: Config, name: str, directory: Path) -> PinnedEnviro
     return pin(read_environment(name, environment_folder(directory)), config.wheelhouse)
 
 
-def pin(found: Environment, wheelhouse: str | None = None) -> PinnedEnvironment:
+def pin(found: PinnedEnvironment, wheelhouse: str | None = None) -> PinnedEnvironment:
     """An environment with its lock. `wheelhouse` is the gs:// prefix from which hosts get packages. Raises
     BadManifestError."""
-    from tpuctl.envs.pinned import PinnedEnvironment
-
     for item in found.spec.files:
         if not item.source.startswith(("gs://", "/")):
             check_file(found, item.source, item.sha256)
-    lock = render_lock(require_lock(found))
-    return PinnedEnvironment(found.spec, lock, found.probe, (wheelhouse or "").rstrip("/"), found.folder)
+    return replace(found, lock=render_lock(require_lock(found)), wheelhouse=(wheelhouse or "").rstrip("/"))
 
 
 def check_environment(services: Services, environment: PinnedEnvironment | None, accelerator_type: str) -> None:
@@ -161,9 +130,9 @@ def check_environment(services: Services, environment: PinnedEnvironment | None,
         services.emit(Warn("", notice))
 
 
-def known_versions(found: Environment) -> dict[str, str]:
+def known_versions(found: PinnedEnvironment) -> dict[str, str]:
     """{package: version} of an environment, as far as its lock, or without one its file, says."""
-    locked = versions_of(found.lock, found.spec.python[0]) if found.lock is not None else {}
+    locked = versions_of(found.packages, found.spec.python[0]) if found.lock else {}
     return {**locked, **required_versions(found.spec)}
 
 
@@ -182,7 +151,7 @@ def check_use(spec: EnvironmentSpec, accelerator_type: str) -> str | None:
     return f"environment {spec.name} {'; it '.join(told)}" if told else None
 
 
-def check_file(found: Environment, source: str, sha256: str) -> Path:
+def check_file(found: PinnedEnvironment, source: str, sha256: str) -> Path:
     """A file beside the environment's, which must be what the file says."""
     if found.folder is None:
         raise BadManifestError(f"{found.origin} names {source}, and has no files beside it")
@@ -208,7 +177,7 @@ def _cuda(lock: Lock | None) -> list[Complaint]:
     return [Complaint("requirements", f"the lock has builds for NVIDIA's devices: {listed}", hint)]
 
 
-def check_lock(found: Environment, lock: Lock | None) -> list[str]:
+def check_lock(found: PinnedEnvironment, lock: Lock | None) -> list[str]:
     """What is to be said of a fresh lock, or of a file without one.
 
     Raises BadManifestError for what must not be used.
@@ -223,7 +192,8 @@ def check_lock(found: Environment, lock: Lock | None) -> list[str]:
 def _complaints(spec: EnvironmentSpec, lock: Lock | None) -> list[Complaint]:
     from tpuctl.model.shipped_files import load_accelerators, load_versions
 
-    versions = known_versions(Environment(spec, "", "", lock))
+    locked = versions_of(lock, spec.python[0]) if lock is not None else {}
+    versions = {**locked, **required_versions(spec)}
     generations = list(load_accelerators().generations)
     return [*check_versions(VersionTable(load_versions()), spec, versions, generations), *_cuda(lock)]
 

@@ -13,11 +13,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from tpuctl.envs.lock import Lock, Wheel, parse_lock, requirement_lines, wheels_for
+from tpuctl.envs.lock import Lock, Wheel, parse_lock, requirement_lines, requirements_digest, wheels_for
+from tpuctl.envs.rules import Complaint
 from tpuctl.envs.spec import Backend, EnvironmentSpec, InstallFrom, run_variables
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import from_data, parse_json, to_data
 from tpuctl.model.run_spec import EnvironmentRef
+
+
+def digest_of(spec: EnvironmentSpec) -> str:
+    """What a lock of this file says that it was made from."""
+    return requirements_digest(spec.requirements, spec.python, (*spec.indexes, *spec.find_links))
+
 
 KEPT = ("spec", "lock", "probe", "wheelhouse")
 """What of an environment is in its content."""
@@ -25,11 +32,13 @@ KEPT = ("spec", "lock", "probe", "wheelhouse")
 
 @dataclass(frozen=True)
 class PinnedEnvironment:
-    """What a slice or run keeps of an environment: `content`, by its sha256. `lock` and `probe` are texts.
+    """An environment with its lock, which is empty before `tpuctl env lock`; `lock` and `probe` are texts. A
+    slice or run keeps its `content`, by its sha256; `stored` is what that was read from.
 
     Wheels are below the gs:// prefix `wheelhouse`, or where there is none in the store, from where one host
-    gets them and the others copy them. `folder` has the files beside its file on this machine, `stored` is what
-    it was read from.
+    gets them and the others copy them. Of one that was read from a file, `folder` has what lies beside it on
+    this machine (None for one that comes with tpuctl), `text` and `origin` are that file's, and `complaints`
+    are what is doubtful about it.
     """
 
     spec: EnvironmentSpec
@@ -37,6 +46,9 @@ class PinnedEnvironment:
     probe: str = ""
     wheelhouse: str = ""
     folder: Path | None = field(default=None, compare=False)
+    text: str = field(default="", compare=False, repr=False)
+    origin: str = field(default="", compare=False)
+    complaints: Sequence[Complaint] = field(default=(), compare=False)
     stored: bytes = field(default=b"", init=False, compare=False, repr=False)
 
     @cached_property
@@ -52,6 +64,11 @@ class PinnedEnvironment:
     @cached_property
     def packages(self) -> Lock:
         return parse_lock(self.lock, self.spec.name) if self.lock else Lock("", ())
+
+    @property
+    def stale(self) -> bool:
+        """Whether the lock is of other requirements than the file's."""
+        return bool(self.packages.asked) and self.packages.asked != digest_of(self.spec)
 
     @property
     def on_cpu(self) -> bool:

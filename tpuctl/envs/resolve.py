@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tpuctl.envs.load import Environment, check_lock, digest_of, read_environment
+from tpuctl.envs.load import check_lock, read_environment
 from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, parse_lock, wheel_rank
+from tpuctl.envs.pinned import PinnedEnvironment, digest_of
 from tpuctl.envs.spec import EnvironmentSpec, InstallFrom
 from tpuctl.errors import TpuctlError, UnreachableError, UsageError
 
@@ -174,7 +175,7 @@ def _number(minor: str) -> int:
     return int(minor.partition(".")[2])
 
 
-def lock_environment(name: str, folder: Path, *, python: bool) -> tuple[Environment, Lock, list[str]]:
+def lock_environment(name: str, folder: Path, *, python: bool) -> tuple[PinnedEnvironment, Lock, list[str]]:
     """Resolves the environment `name`; with `python` also an interpreter for hosts. Returns what was read, the
     lock, and what a person should know. The lock is checked by the version table before it is returned.
 

@@ -11,10 +11,10 @@ from tpuctl.envs.hosts import EnvironmentKind
 from tpuctl.envs.install import environment_kind, load_pinned
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingDefaults
+from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingOfSlice
 
 
-class EnvironmentOfSlice(ThingDefaults):
+class EnvironmentOfSlice(ThingOfSlice):
     """See `ThingOfSlice`. It has one, or none."""
 
     def resolve(self, services: Services, asked: Asked, specs: Specs) -> Specs:

@@ -8,7 +8,7 @@ from tpuctl.engine.services import Services
 from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
 from tpuctl.envs.drift import LOOKED_AT, Difference, Seen, compare_hosts, skew_of
 from tpuctl.envs.hosts import EnvironmentKind
-from tpuctl.envs.load import Environment, pin
+from tpuctl.envs.load import pin
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
 from tpuctl.errors import PartialError, UnreachableError, UsageError
 from tpuctl.hosts.agent import HostAgent
@@ -49,7 +49,7 @@ def observe_hosts(
 
 
 def properties_of_slice(
-    services: Services, record: SliceRecord, wanted: Environment | None = None
+    services: Services, record: SliceRecord, wanted: PinnedEnvironment | None = None
 ) -> Mapping[str, str]:
     """What the hosts of a slice have: of the environment that `wanted` became there, else of the slice's own,
     else of the only one; without `wanted`, of the hosts themselves, too. Asks each host once.

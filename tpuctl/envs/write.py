@@ -15,8 +15,9 @@ from msgspec.structs import fields, replace
 
 from tpuctl.config.file import file_error
 from tpuctl.config.yaml_positions import parse_marked
-from tpuctl.envs.load import FOLDER, Environment, check_lock
+from tpuctl.envs.load import FOLDER, check_lock
 from tpuctl.envs.lock import Lock, file_name, normal, render_lock
+from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.spec import EnvironmentSpec, ExtraFile, parse_environment
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.lib.codec import to_data
@@ -76,14 +77,14 @@ def _scalar(value: Any) -> str:
     return text if plain and not text.endswith(":") else json.dumps(text, ensure_ascii=False)
 
 
-def new_environment(base: Environment | None, spec: EnvironmentSpec) -> str:
+def new_environment(base: PinnedEnvironment | None, spec: EnvironmentSpec) -> str:
     """The text of a new file, checked as it will be read. Raises BadConfigError and BadManifestError."""
     text = render_environment(spec)
     origin = str(FOLDER / f"{spec.name}.yaml")
     _, problems = parse_environment(parse_marked(text, origin), spec.name)
     if problems:
         raise file_error(origin, problems)
-    check_lock(Environment(spec, text, origin), None)
+    check_lock(PinnedEnvironment(spec, text=text, origin=origin), None)
     head = [f"# Derived from {base.spec.name}."] if base is not None else []
     return "\n".join([*head, text])
 
@@ -127,7 +128,7 @@ def save_environment(folder: Path, name: str, text: str, *, replace_old: bool = 
     return path
 
 
-def save_lock(folder: Path, found: Environment, lock: Lock) -> Path:
+def save_lock(folder: Path, found: PinnedEnvironment, lock: Lock) -> Path:
     """Writes the lock beside its environment, which is copied along where it is one of tpuctl's."""
     name = found.spec.name
     if found.folder is None:

@@ -136,12 +136,9 @@ def ended_kinds(services: Services, record: SliceRecord, paths: Sequence[str]) -
     return [Unmounted(path, keeper, asked_by, end_users=True) for path in paths]
 
 
-def kinds_of(services: Services, record: SliceRecord, asked_by: str = "") -> list[Mounted]:
-    """What the slice asks of each of its hosts about mounts. `asked_by` names who asks, this life of the slice
-    if left out."""
+def kinds_of(services: Services, record: SliceRecord, asked_by: str) -> list[Mounted]:
+    """What the slice asks of each of its hosts about mounts. `asked_by` names who asks."""
     rules, files = load_rules(), KeeperFiles(*services.mount_files)
-    incarnation = record.incarnation
-    asked_by = asked_by or (incarnation.cloud_name if incarnation is not None else "")
     return [mounted(rules, each, files, asked_by) for each in record.spec.mounts if not each.leaving]
 
 

@@ -14,10 +14,10 @@ from tpuctl.mounts.follow import is_gone, kinds_of, mount_rows, resolve_mounts, 
 from tpuctl.mounts.hosts import Mounted
 from tpuctl.mounts.spec import merge_mounts
 from tpuctl.things.driver import Rows
-from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingDefaults
+from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingOfSlice
 
 
-class MountsOfSlice(ThingDefaults):
+class MountsOfSlice(ThingOfSlice):
     """See `ThingOfSlice`."""
 
     def resolve(self, services: Services, asked: Asked, specs: Specs) -> Specs:

@@ -6,6 +6,7 @@ it and how it is told of later. `slices` knows no kind: it takes the rows in the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -68,54 +69,36 @@ class Revisitable(Kind, Protocol):
         ...
 
 
-class ThingOfSlice(Protocol):
+class ThingOfSlice(ABC):
     """One kind of thing, as slices ask for it; it is called where a slice has it, or is to have it."""
 
+    @abstractmethod
     def resolve(self, services: Services, asked: Asked, specs: Specs) -> Specs:
         """The specifications with what is asked, beside what the slice has. Raises UsageError."""
-        ...
 
+    @abstractmethod
     def change(self, known: SliceSpec, wanted: SliceSpec) -> ThingChange | None:
         """What becomes another one when a slice is wanted so, if anything. What is not said stays. Pure."""
-        ...
 
-    def attach(self, services: Services, record: SliceRecord, deadline: float) -> None:
-        """What the cloud has to do before hosts can have it. Raises PendingError while that goes on,
-        TpuctlError for what only a person can change."""
-        ...
-
+    @abstractmethod
     def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[Kind]:
         """What is asked of each host. `asked_by` names who asks: failures of others are not its own."""
-        ...
+
+    def attach(self, services: Services, record: SliceRecord, deadline: float) -> None:
+        """What the cloud has to do before hosts can have it, if anything. Raises PendingError while that goes
+        on, TpuctlError for what only a person can change."""
+        del services, record, deadline
 
     def reached(self, services: Services, record: SliceRecord, rows: Rows) -> None:
         """Its hosts say in `rows` that they have it."""
-        ...
+        del services, record, rows
 
     def lost(self, services: Services, record: SliceRecord) -> Collection[str]:
         """Of what it stands for what is gone for ever, though hosts may not see it."""
-        ...
-
-    def manifest(self, services: Services, record: SliceRecord, rows: Rows) -> list[dict[str, Any]]:
-        """What the manifest of a run says of it; `rows` is what was seen on the hosts."""
-        ...
-
-
-class ThingDefaults:
-    """What most kinds have no need for."""
-
-    def attach(self, services: Services, record: SliceRecord, deadline: float) -> None:
-        """Nothing is to be done in the cloud."""
-
-    def reached(self, services: Services, record: SliceRecord, rows: Rows) -> None:
-        """Nothing is written down."""
-
-    def lost(self, services: Services, record: SliceRecord) -> Collection[str]:
-        """It is on the hosts alone."""
         del services, record
         return ()
 
     def manifest(self, services: Services, record: SliceRecord, rows: Rows) -> list[dict[str, Any]]:
-        """The manifest has it elsewhere."""
+        """What the manifest of a run says of it; `rows` is what was seen on the hosts."""
         del services, record, rows
         return []

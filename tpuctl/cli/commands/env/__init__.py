@@ -52,7 +52,7 @@ def ls(ctx: typer.Context) -> None:
 
 def _row(found: Any) -> dict[str, Any]:
     spec = found.spec
-    lock = "none" if found.lock is None else "old" if found.stale else "yes"
+    lock = "none" if not found.lock else "old" if found.stale else "yes"
     return {
         "name": spec.name,
         "backend": str(spec.backend),

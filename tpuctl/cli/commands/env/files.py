@@ -15,7 +15,7 @@ from tpuctl.envs.load import environment_folder
 from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from tpuctl.envs.load import Environment
+    from tpuctl.envs.pinned import PinnedEnvironment
     from tpuctl.envs.spec import EnvironmentSpec, ExtraFile
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment.")]
@@ -81,7 +81,7 @@ def _ask_backend(console: Console, known: list[str]) -> str:
 
 
 def _derived(
-    base: Environment, name: str, versions: list[str], files: list[ExtraFile], python: str | None
+    base: PinnedEnvironment, name: str, versions: list[str], files: list[ExtraFile], python: str | None
 ) -> EnvironmentSpec:
     from tpuctl.envs.write import derive as derived
 
@@ -216,8 +216,9 @@ def lock(
 
 
 def _lock(ctx: typer.Context, folder: Path, name: str, *, python: bool = True, dry_run: bool = False) -> None:
+    import dataclasses
+
     from tpuctl.envs.lock import render_lock
-    from tpuctl.envs.pinned import PinnedEnvironment
     from tpuctl.envs.resolve import lock_environment
     from tpuctl.envs.wheelhouse import check_flags_of
     from tpuctl.envs.write import save_lock
@@ -229,7 +230,7 @@ def _lock(ctx: typer.Context, folder: Path, name: str, *, python: bool = True, d
     for note in notes:
         console.caveat(note)
     with open_context(ctx) as context:
-        check_flags_of(context, PinnedEnvironment(found.spec, render_lock(made), folder=found.folder))
+        check_flags_of(context, dataclasses.replace(found, lock=render_lock(made)))
     if dry_run:
         console.say(f"would lock {packages}")
         return

@@ -11,21 +11,19 @@ from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, OnSlice, Timeout
 
 if TYPE_CHECKING:
-    from tpuctl.envs.load import Environment
     from tpuctl.envs.pinned import PinnedEnvironment
     from tpuctl.model.records import SliceRecord
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment.")]
 
 
-def _pinned(context: AppContext, name: str) -> tuple[Environment, PinnedEnvironment]:
+def _pinned(context: AppContext, name: str) -> PinnedEnvironment:
     from tpuctl.envs.load import environment_folder, pin, read_environment
 
-    found = read_environment(name, environment_folder())
-    return found, pin(found, context.config.wheelhouse)
+    return pin(read_environment(name, environment_folder()), context.config.wheelhouse)
 
 
-def _check_use(context: AppContext, found: Environment, record: SliceRecord) -> None:
+def _check_use(context: AppContext, found: PinnedEnvironment, record: SliceRecord) -> None:
     from tpuctl.envs.load import check_use
 
     notice = check_use(found.spec, record.spec.accelerator_type)
@@ -49,9 +47,9 @@ def apply(
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
-        found, pinned = _pinned(context, name)
+        pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
-        _check_use(context, found, record)
+        _check_use(context, pinned, record)
         fill_wheelhouse(context, pinned)
         deadline = context.deadline(timeout)
         rows = apply_environment(context, record, pinned, deadline=deadline)
@@ -67,9 +65,9 @@ def plan(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
-        found, pinned = _pinned(context, name)
+        pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
-        _check_use(context, found, record)
+        _check_use(context, pinned, record)
         check_flags_of(context, pinned)
         rows = plan_environment(context, record, pinned)
         columns = (Column("workers", "WORKERS"), Column("does", "DOES", give=1), Column("why", "WHY", give=1))
@@ -87,9 +85,9 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
     from tpuctl.slices.choose import resolve_slice
 
     with open_context(ctx) as context:
-        found, pinned = _pinned(context, name)
+        pinned = _pinned(context, name)
         record = resolve_slice(context, on, flag="--on")
-        _check_use(context, found, record)
+        _check_use(context, pinned, record)
         hosts, differences = verify_environment(context, record, pinned)
         if context.console.json_mode and not differences:
             context.console.data({"hosts": hosts, "differences": []})
