@@ -13,7 +13,9 @@ from tests.support.session import Session, open_session
 
 ZONE = "us-central2-b"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-WRITER = "while :; do head -c 100000 /dev/urandom > /mnt/data/now && mv /mnt/data/now /mnt/data/last; done"
+WRITER = (
+    "while :; do head -c 9999 /dev/urandom > /mnt/data/now && mv /mnt/data/now /mnt/data/last; sleep 0.1; done"
+)
 
 
 @pytest.fixture(scope="module")

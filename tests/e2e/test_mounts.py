@@ -187,7 +187,7 @@ ASK = "gcloud storage ls gs://sim-bucket"
     ("fault", "said", "hint", "lasts_s"),
     [
         long("storage-unavailable", SITS_OUT, ASK, 30.0),
-        long("storage-rate-limit", SITS_OUT, ASK, 30.0),
+        soak("storage-rate-limit", SITS_OUT, ASK, 30.0),
         ("storage-hang", SITS_OUT, ASK, 0.0),
         (
             "bucket-deleted",
