@@ -26,6 +26,15 @@ from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.world import World, WorldOptions
 from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
 
+STRIKE_READS = {
+    FaultKind.ERROR,
+    FaultKind.UNREACHABLE,
+    FaultKind.DROP,
+    FaultKind.SERVICE_OFF,
+    FaultKind.NO_PERMISSION,
+    FaultKind.EXPIRED_TOKEN,
+    FaultKind.BILLING_OFF,
+}
 AGENT = b"the agent that verbs.py plays"
 
 
@@ -182,8 +191,8 @@ class MemoryPlace:
 
     def _changes(self) -> int | None:
         """Grows with every change of the world; None while faults may strike reads or hide zones."""
-        reads = {FaultKind.ERROR, FaultKind.UNREACHABLE, FaultKind.DROP}
-        if any(fault.kind in reads and not fault.in_operation for fault in self.world.faults.list_active()):
+        active = self.world.faults.list_active()
+        if any(fault.kind in STRIKE_READS and not fault.in_operation for fault in active):
             return None
         return self.clock.actions + self.world.journal.count
 
