@@ -15,7 +15,7 @@ from tpuctl.config.settings import Layer, resolve
 from tpuctl.model.records import SliceState
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.slices.bring_up import bring_up as bring_up_wanted
-from tpuctl.slices.bring_up import request_wanted, resolve_wanted
+from tpuctl.slices.bring_up import preview_slice, request_wanted, resolve_wanted
 from tpuctl.state.repository import get_slice
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +52,7 @@ def test_a_thing_on_hosts_goes_as_its_walk_says(services: MemoryServices) -> Non
     request = SliceRequest(accelerator="big", mount=("gs://my-bucket:/mnt/data",))
     with traced() as calls:
         wanted = resolve_wanted(services, config, request, None, Path("/nowhere"))
+        assert preview_slice(services, wanted) == "a mount at /mnt/data on the hosts of big"
         request_wanted(services, wanted)
         until = services.clock.now() + 3600
         bring_up_wanted(services, wanted, since=services.store.now(), wait=True, deadline=until)

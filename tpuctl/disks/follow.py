@@ -26,7 +26,7 @@ from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
 from tpuctl.model.slice_spec import DiskRef, MountRef, SliceSpec
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_slice, get_slice, list_slices
-from tpuctl.state.spec_changes import change_spec
+from tpuctl.things.changes import change_spec
 
 Refs = tuple[DiskRef, ...]
 

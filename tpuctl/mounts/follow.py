@@ -30,7 +30,7 @@ from tpuctl.mounts.spec import (
     parse_mount,
 )
 from tpuctl.state.repository import get_slice
-from tpuctl.state.spec_changes import change_spec
+from tpuctl.things.changes import change_spec
 
 PROGRAM_LIMIT = 256 << 20
 """Bytes; gcsfuse 3.11 has 60 million."""

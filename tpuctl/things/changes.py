@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.model.records import SliceRecord
-from tpuctl.model.slice_spec import DiskRef, MountRef
 from tpuctl.model.verdict import Done
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, get_slice, save
 
-Ref = TypeVar("Ref", DiskRef, MountRef)
+Ref = TypeVar("Ref")
 
 
 def change_spec(
     services: Services,
     name: str,
-    field: Literal["disks", "mounts"],
+    field: str,
     change: Callable[[tuple[Ref, ...]], tuple[Ref, ...]],
     why: str,
     *,
     seen: Versioned[SliceRecord] | None = None,
 ) -> None:
-    """The slice has what `change` makes of its disks or mounts from now on. Raises as `converge` does; with
+    """The slice has what `change` makes of its things in `field` from now on. Raises as `converge` does; with
     `seen`, StaleRecordError where anybody has written its record since."""
 
     def step() -> Outcome:
