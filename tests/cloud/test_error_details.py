@@ -36,28 +36,28 @@ def refused(error: dict[str, Any]) -> TpuctlError:
 
 
 CONSOLE = "https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project=123456789"
+
+
+def rpc(kind: str, **fields: Any) -> dict[str, Any]:
+    """A detail of a type of google.rpc."""
+    return {"@type": f"type.googleapis.com/google.rpc.{kind}", **fields}
+
+
+def info(reason: str, domain: str = "googleapis.com", **metadata: str) -> dict[str, Any]:
+    return rpc("ErrorInfo", reason=reason, domain=domain, metadata=metadata)
+
+
+PLACE = {"service": "tpu.googleapis.com", "consumer": "projects/123456789"}
+TITLE = {"serviceTitle": "Cloud TPU API", "containerInfo": "123456789"}
+HELP = rpc("Help", links=[{"description": "Google developers console API activation", "url": CONSOLE}])
 SERVICE_DISABLED = {
     "code": 403,
     "message": f"Cloud TPU API has not been used in project 123456789 before or it is disabled. Enable it by visiting {CONSOLE} then retry. If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry.",
     "status": "PERMISSION_DENIED",
     "details": [
-        {
-            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": "SERVICE_DISABLED",
-            "domain": "googleapis.com",
-            "metadata": {
-                "service": "tpu.googleapis.com",
-                "consumer": "projects/123456789",
-                "serviceTitle": "Cloud TPU API",
-                "containerInfo": "123456789",
-                "activationUrl": CONSOLE,
-            },
-        },
-        {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "locale": "en-US", "message": "…"},
-        {
-            "@type": "type.googleapis.com/google.rpc.Help",
-            "links": [{"description": "Google developers console API activation", "url": CONSOLE}],
-        },
+        info("SERVICE_DISABLED", **PLACE, **TITLE, activationUrl=CONSOLE),
+        rpc("LocalizedMessage", locale="en-US", message="…"),
+        HELP,
     ],
 }
 PERMISSION = {
@@ -65,55 +65,39 @@ PERMISSION = {
     "message": "Permission 'tpu.nodes.list' denied on 'projects/p/locations/us-central2-b'",
     "status": "PERMISSION_DENIED",
     "details": [
-        {
-            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": "IAM_PERMISSION_DENIED",
-            "domain": "iam.googleapis.com",
-            "metadata": {"resource": "projects/p/locations/us-central2-b", "permission": "tpu.nodes.list"},
-        }
+        info(
+            "IAM_PERMISSION_DENIED",
+            "iam.googleapis.com",
+            resource="projects/p/locations/us-central2-b",
+            permission="tpu.nodes.list",
+        )
     ],
+}
+SPENT = {
+    "subject": "TPUV6EPreemptiblePerProjectPerRegionForTPUAPI",
+    "description": "Limit: 0 in region us-east5.",
 }
 QUOTA = {
     "code": 429,
-    "message": "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5.",
+    "message": f"Quota limit '{SPENT['subject']}' has been exceeded. Limit: 0 in region us-east5.",
     "status": "RESOURCE_EXHAUSTED",
-    "details": [
-        {
-            "@type": "type.googleapis.com/google.rpc.QuotaFailure",
-            "violations": [
-                {
-                    "subject": "TPUV6EPreemptiblePerProjectPerRegionForTPUAPI",
-                    "description": "Limit: 0 in region us-east5.",
-                }
-            ],
-        }
-    ],
+    "details": [rpc("QuotaFailure", violations=[SPENT])],
 }
 RATE = {
     "code": 429,
     "message": "Quota exceeded for quota metric 'Create requests' and limit 'Maximum number of CreateNode requests per minute' of service 'tpu.googleapis.com' for consumer 'project_number:123456789'.",
     "status": "RESOURCE_EXHAUSTED",
     "details": [
-        {
-            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": "RATE_LIMIT_EXCEEDED",
-            "domain": "googleapis.com",
-            "metadata": {"quota_limit_value": "91", "quota_metric": "tpu.googleapis.com/create_requests"},
-        },
-        {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "36s"},
-        {"@type": "type.googleapis.com/google.rpc.RequestInfo", "requestId": "abc"},
+        info("RATE_LIMIT_EXCEEDED", quota_limit_value="91", quota_metric="tpu.googleapis.com/create_requests"),
+        rpc("RetryInfo", retryDelay="36s"),
+        rpc("RequestInfo", requestId="abc"),
     ],
 }
 FIELD = {
     "code": 400,
     "message": "Invalid value at 'node.labels'",
     "status": "INVALID_ARGUMENT",
-    "details": [
-        {
-            "@type": "type.googleapis.com/google.rpc.BadRequest",
-            "fieldViolations": [{"field": "node.labels", "description": "Invalid value"}],
-        }
-    ],
+    "details": [rpc("BadRequest", fieldViolations=[{"field": "node.labels", "description": "Invalid value"}])],
 }
 
 
@@ -131,8 +115,7 @@ def test_a_disabled_api_keeps_where_it_is_enabled():
 
 
 def test_an_older_answer_has_the_place_in_its_help_only():
-    details = [dict(each) for each in SERVICE_DISABLED["details"]]
-    details[0]["metadata"] = {"service": "tpu.googleapis.com", "consumer": "projects/123456789"}
+    details = [info("SERVICE_DISABLED", **PLACE), HELP]
     assert refused({**SERVICE_DISABLED, "details": details}).details["activation_url"] == CONSOLE
 
 
@@ -181,14 +164,13 @@ def test_an_answer_without_details_adds_none():
 
 def test_a_detail_of_a_type_that_nobody_knows_stays_beside_the_others():
     strange = {"@type": "type.googleapis.com/google.cloud.tpu.Unheard", "x": [1]}
-    known = {"@type": "type.googleapis.com/google.rpc.RequestInfo", "requestId": "abc"}
-    error = refused({"code": 403, "message": "no", "details": [strange, known]})
+    error = refused({"code": 403, "message": "no", "details": [strange, rpc("RequestInfo", requestId="abc")]})
     assert (type(error), error.details["request_id"]) == (DeniedError, "abc")
 
 
 def test_an_error_inside_an_operation_keeps_its_details():
     violation = {"subject": "TPUV4sPreemptiblePod", "description": "Limit 20800"}
-    detail = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+    detail = rpc("QuotaFailure", violations=[violation])
     body = {"name": "operations/1", "done": True}
     error = parse_operation({**body, "error": {"code": 8, "message": "exhausted", "details": [detail]}}).error
     assert error is not None
@@ -199,9 +181,8 @@ def test_an_error_inside_an_operation_keeps_its_details():
 @pytest.mark.parametrize("consumer", ["projects/764086051850", "projects/32555940559"])
 def test_a_login_without_a_quota_project_is_hinted_at_its_mending_and_not_at_the_api(consumer):
     message = "The tpu.googleapis.com API requires a quota project, which is not set by default."
-    metadata = {"service": "tpu.googleapis.com", "consumer": consumer}
-    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVICE_DISABLED"}
-    error = refused({**SERVICE_DISABLED, "message": message, "details": [{**info, "metadata": metadata}]})
+    details = [info("SERVICE_DISABLED", service="tpu.googleapis.com", consumer=consumer)]
+    error = refused({**SERVICE_DISABLED, "message": message, "details": details})
     assert error.hint == "gcloud auth application-default set-quota-project PROJECT"
 
 

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from tpuctl.disks.fitting import Purpose, shared_type_in
 from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_record, list_records, new_record
-from tpuctl.disks.places import check_on_hosts
 from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone
 from tpuctl.disks.rules import DiskRules, Place, refuse, warnings
 from tpuctl.disks.slices import place_of, writer_of
+from tpuctl.disks.use import check_on_hosts
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.mount_paths import check_place
@@ -293,14 +293,9 @@ def _new(services: Services, master: DiskRecord, request: CloneRequest, zone: st
     found = find_record(services, name)
     if found is not None and (found[0].wanted or found[0].is_snapshot):
         raise _taken(name)
-    record = new_record(
-        services,
-        DiskRequest(name, zone, "", 0, {}),
-        master=master.name,
-        generation=generation,
-        label=master.fs_label,
-    )
-    return replace(record, blank=False, token=f"{name}-{int(record.created_at)}")
+    empty = DiskRequest(name, zone, "", 0, {})
+    record = new_record(services, empty, master=master.name, generation=generation, label=master.fs_label)
+    return replace(record, token=f"{name}-{int(record.created_at)}")
 
 
 def _next_master(
@@ -320,7 +315,7 @@ def _next_master(
         return known
     empty = DiskRequest(name, zone, "", 0, {})
     record = new_record(services, empty, master=name, generation=0, label=master.fs_label)
-    return replace(record, blank=False, parent=master.name, token=f"{name}-{int(record.created_at)}")
+    return replace(record, parent=master.name, token=f"{name}-{int(record.created_at)}")
 
 
 def _taken(name: str) -> UsageError:

@@ -275,16 +275,8 @@ def remove_snapshot(services: Services, record: DiskRecord, *, deadline: float |
 
 
 def new_record(
-    services: Services, request: DiskRequest, *, master: str, generation: int, label: str, **more: object
+    services: Services, request: DiskRequest, *, master: str, generation: int, label: str, blank: bool = False
 ) -> DiskRecord:
     """The intent of a disk of this user."""
-    values = {"blank": generation == 0, "fs_label": label, **more}
-    return DiskRecord(
-        request.name,
-        request,
-        services.user,
-        services.store.now(),
-        master,
-        generation,
-        **values,  # type: ignore[arg-type]
-    )
+    record = DiskRecord(request.name, request, services.user, services.store.now(), master, generation)
+    return replace(record, blank=blank, fs_label=label)

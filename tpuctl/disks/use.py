@@ -24,7 +24,6 @@ from tpuctl.disks.hold import end_holds
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
-from tpuctl.disks.places import check_on_hosts
 from tpuctl.disks.plan import owner_labels
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
@@ -34,7 +33,11 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UnreachableError, UsageError
+from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.facts import Section
+from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.names import label_value
+from tpuctl.lib.shell import quote
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeState
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
@@ -92,6 +95,19 @@ def use_disk(
     if mounted:
         _mount(services, record, target, mode, where, unseen=entry not in place.disks)
     return told
+
+
+def check_on_hosts(services: Services, target: SliceRecord, path: str) -> None:
+    """Raises UsageError for a path at which a host has something in the way. Those that do not answer check it
+    themselves before they mount."""
+    agent = HostAgent(services.remote, services.agent_source)
+    asked = {"sections": [str(Section.POINTS)], "points": [path]}
+    for answer in agent.facts(host_targets(services, target), lambda _: asked):
+        for point in (answer.value.points or ()) if answer.value is not None else ():
+            if point.trouble:
+                look = f"tpuctl exec --worker {answer.worker} {target.name} -- ls -lA {quote(path)}"
+                hint = f"another --path, or move what is there: {look}"
+                raise UsageError.of("path", f"worker {answer.worker}: {point.trouble}", hint)
 
 
 def _check_ours(services: Services, name: str, zone: str) -> None:
