@@ -12,7 +12,7 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_span
-from tpuctl.model.records import Attempt, AttemptPhase, Cause, RunState
+from tpuctl.model.records import Attempt, AttemptPhase, Cause, RunState, TimelineEntry
 from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.provenance.parts import seal_manifest
 from tpuctl.runs.attempt import AttemptHosts
@@ -22,7 +22,7 @@ from tpuctl.runs.mounts import mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, plan_event
 from tpuctl.runs.prepare import mend_mounts, prepare
 from tpuctl.runs.stacks import keep_stacks
-from tpuctl.runs.states import News, RunEffect, RunFinding
+from tpuctl.runs.states import RunEffect, RunFinding
 from tpuctl.slices.replacement import find_replacement_limit
 
 _OF_THE_PROGRAM = frozenset({Cause.FAILED, Cause.RESTART_ASKED, Cause.NOT_JOINED})
@@ -108,7 +108,7 @@ def _mark_running(context: RunContext, plan: RunPlan) -> Outcome:
     _save(
         context,
         plan,
-        (News("started", plan.why),),
+        [context.entry("started", plan.why)],
         RunState.RUNNING,
         started_at=context.services.store.now(),
         variables=variables,
@@ -125,8 +125,8 @@ def _record(context: RunContext, plan: RunPlan) -> Outcome:
 
 
 def _record_stall(context: RunContext, plan: RunPlan) -> Outcome:
-    _keep_stacks(context)
-    return _record(context, plan)
+    _write_down(context, plan, with_stacks=True)
+    return Outcome(plan.verdict, acted=True)
 
 
 def _doubt(context: RunContext, plan: RunPlan) -> Outcome:
@@ -157,7 +157,7 @@ def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
     _save(
         context,
         plan,
-        (News(cause, why),),
+        [context.entry(cause, why)],
         RunState.STOPPING if cause is Cause.STOPPED else None,
         cause=cause,
         ending_since=context.services.store.now(),
@@ -202,13 +202,16 @@ EFFECTS: Mapping[RunEffect, Callable[[RunContext, RunPlan], Outcome]] = {
 _NO_HOSTS = Outcome(wait_for("its slice"), acted=False)
 
 
-def _write_down(context: RunContext, plan: RunPlan) -> None:
+def _write_down(context: RunContext, plan: RunPlan, *, with_stacks: bool = False) -> None:
     """What was found: in the journal, in the record of the attempt, and for whoever watches."""
     found = plan.found
+    entries = [context.entry(each.event, each.detail) for each in found.news]
     if found.journal:
         context.journal(found.journal, found.reason or found.why)
-    if found.changes or found.news:
-        _save(context, plan, found.news, **found.changes)
+    if with_stacks:
+        _keep_stacks(context)
+    if found.changes or entries:
+        _save(context, plan, entries, **found.changes)
     for each in found.news:
         if each.said:
             event = Warn if each.warns else Note
@@ -216,10 +219,14 @@ def _write_down(context: RunContext, plan: RunPlan) -> None:
 
 
 def _save(
-    context: RunContext, plan: RunPlan, news: Iterable[News], state: RunState | None = None, **changes: Any
+    context: RunContext,
+    plan: RunPlan,
+    entries: Iterable[TimelineEntry],
+    state: RunState | None = None,
+    **changes: Any,
 ) -> None:
     """The attempt in the phase that the table says, and the run in another state where one is given."""
-    timeline = (*context.attempt.timeline, *(context.entry(each.event, each.detail) for each in news))
+    timeline = (*context.attempt.timeline, *entries)
     phase = AttemptPhase(plan.to.phase)
     attempt = replace(context.attempt, state=phase, timeline=timeline, **changes)
     context.save_attempt(attempt, state=state or context.run.state)

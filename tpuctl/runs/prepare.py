@@ -124,7 +124,7 @@ def prepare(hosts: AttemptHosts) -> RunFinding:
     done, note = "every worker acknowledged", _port_note(hosts, first)
     return RunFinding(
         RunEvent.PREPARED,
-        done,
+        f"{done} the code",
         changes={**preparation.changes(), "coordinator": hosts.address(first)},
         journal="coordinator" if note else "",
         reason=note,

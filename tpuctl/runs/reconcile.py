@@ -173,8 +173,6 @@ def advance_run(
     partition: PartitionCheck | None = None,
 ) -> Outcome:
     """One step of one run. `observation` is of its slice; `partition` says whether this machine is cut off."""
-    began = services.clock.now()
-    until = began + HOST_TIME_S
     stored = get_run(services, run_id)
     run = stored.record
     if run.state.final:
@@ -183,6 +181,8 @@ def advance_run(
         observation = observe_slice(services, run.slice_name)
     fresh = find_slice(services, run.slice_name)
     slice_ = fresh.record if fresh else None
+    began = services.clock.now()
+    until = began + HOST_TIME_S
     workers = _observe_workers(services, run, slice_, began)
     note_sign(services, run, observation, workers)
     closed = any(worker.state is WorkerState.CLOSED for worker in workers)
