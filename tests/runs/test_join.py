@@ -56,7 +56,7 @@ def test_some_of_the_workers_have_their_share_of_the_chips() -> None:
 
 
 def test_how_long_workers_wait_is_the_users_to_say() -> None:
-    run = a_run(join_limit_s=600.0)
+    run = a_run(join_limit=600.0)
     assert judge_join(run, a_slice(), [worker(0, WAITS), worker(1)]).trouble == ""
 
 

@@ -291,36 +291,40 @@ def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: H
     return change(Change.NONE, f"run {active.id} is {active.state}")
 
 
+_NOT_OF_THE_FILE = frozenset({"slice_name", "policy", "owns_slice", "keep_slice", "checkpoint_per_run"})
+"""Fields of a `RunSpec` that are compared elsewhere, or that no file says."""
+_RUN_WORDS: Mapping[str, str] = {
+    "argv": "command",
+    "cwd": "directory",
+    "allow_drift": "allowed drift",
+    "allow_cpu": "whether it may compute on the CPU",
+    "synthetic": "whether its data is made up",
+    "join_limit": "limit for joining",
+    "checkpoint_dir": "place of checkpoints",
+    "no_checkpoint": "whether it keeps checkpoints",
+    "stall_s": "stall",
+    "first_step_limit_s": "limit for the first step",
+}
+"""What fields are called where their name does not say it."""
+
+
 def _run_differences(run: RunRecord, item: WantedRun) -> tuple[str, ...]:
     """In what a recorded run is another one than the file's, as far as the record tells."""
-    old, new = run.spec, item.spec
-    pairs = {
-        "command": (old.argv, new.argv),
-        "code": (run.code.bundle, item.bundle),
-        "directory": (old.cwd, new.cwd),
-        "variables": (dict(old.variables), dict(new.variables)),
-        "secrets": (dict(old.secrets), dict(new.secrets)),
-        "workers": (old.workers, new.workers),
-        "environment": (_name(old), _name(new)),
-        "allowed drift": (old.allow_drift, new.allow_drift),
-        "whether it may compute on the CPU": (old.allow_cpu, new.allow_cpu),
-        "group": (old.group, new.group),
-        "tags": (old.tags, new.tags),
-        "data": (old.data, new.data),
-        "whether its data is made up": (old.synthetic, new.synthetic),
-        "limit for joining": (old.join_limit_s, new.join_limit_s),
-        "content of the environment": (_digest(old), _digest(new)),
-        "place of checkpoints": (old.checkpoint_place(run.id), new.checkpoint_place(run.id)),
+    old, new = _compared(run.spec, run.code.bundle, run.id), _compared(item.spec, item.bundle, run.id)
+    return tuple(_RUN_WORDS.get(name, name) for name in new if old[name] != new[name]) or ("settings",)
+
+
+def _compared(spec: RunSpec, bundle: str, run_id: str) -> dict[str, Any]:
+    values = {name: getattr(spec, name) for name in RunSpec.__struct_fields__ if name not in _NOT_OF_THE_FILE}
+    environment = values.pop("environment")
+    return {
+        "argv": spec.argv,
+        "code": bundle,
+        **values,
+        "environment": environment and environment.name,
+        "content of the environment": environment and environment.spec,
+        "checkpoint_dir": spec.checkpoint_place(run_id),
     }
-    return tuple(name for name, (before, now) in pairs.items() if before != now) or ("settings",)
-
-
-def _name(spec: RunSpec) -> str | None:
-    return spec.environment.name if spec.environment else None
-
-
-def _digest(spec: RunSpec) -> str | None:
-    return spec.environment.spec if spec.environment else None
 
 
 def _unlisted(

@@ -76,8 +76,71 @@ class PolicyRequest(Struct, frozen=True):
         return Policy(max_failures=self.max_failures, max_preemptions=self.max_preemptions, grace_s=self.grace)
 
 
-class RunRequest(Struct, frozen=True):
-    """A program on the workers of a slice, as a user wrote it: one of `script`, `module` and `command`."""
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """What a user wrote of a run and what is kept unchanged: in its record, in its manifest, and in a run that
+    does it again from there."""
+
+    allow_cpu: Annotated[
+        bool,
+        Option(
+            "Let it compute on the CPU, or on fewer devices than there are chips.",
+            group=PROGRAM,
+            examples=(True,),
+        ),
+    ] = False
+    join_limit: Annotated[
+        float,
+        Option(
+            "Stop it when workers wait so long for one that has not taken its devices.",
+            group=PROGRAM,
+            metavar="SECONDS",
+            minimum=1,
+            examples=(600,),
+        ),
+    ] = field(default=timeouts.JOIN_MAX_S, name="join_limit_s")
+    progress: Annotated[
+        str | None,
+        Option(
+            "Regular expression that finds the step in its output, and in a second group all steps.",
+            group=PROGRAM,
+            metavar="REGEX",
+            text=True,
+            examples=(r"step (\d+)/(\d+)",),
+        ),
+    ] = None
+    on_stall: Annotated[
+        str,
+        Option(
+            "What is done then: report (say so and keep stacks) or restart.",
+            group=RESTARTS,
+            metavar="WHAT",
+            examples=("restart",),
+        ),
+    ] = "report"
+    checkpoint_dir: Annotated[
+        str | None,
+        Option(
+            "gs:// directory for checkpoints.", group=RESTARTS, metavar="URI", examples=("gs://bucket/run1",)
+        ),
+    ] = None
+    no_checkpoint: Annotated[
+        bool,
+        Option(
+            "The program keeps no checkpoints: restarts begin from scratch.", group=RESTARTS, examples=(True,)
+        ),
+    ] = False
+    any_region: Annotated[
+        bool,
+        Option("Also try zones outside the region of the checkpoint bucket.", group=RESTARTS, examples=(True,)),
+    ] = False
+
+    def kept(self) -> dict[str, Any]:
+        """These options by name, for what keeps them, too."""
+        return {name: getattr(self, name) for name in RunOptions.__struct_fields__}
+
+
+class ProgramRequest(RunOptions, frozen=True):
+    """What is to run, and where: one of `script`, `module` and `command`."""
 
     on: Annotated[str | None, Option("The slice.", group=PLACE, metavar="NAME", examples=("big",))] = None
     script: Annotated[
@@ -143,34 +206,6 @@ class RunRequest(Struct, frozen=True):
             examples=(("clock",),),
         ),
     ] = ()
-    allow_cpu: Annotated[
-        bool,
-        Option(
-            "Let it compute on the CPU, or on fewer devices than there are chips.",
-            group=PROGRAM,
-            examples=(True,),
-        ),
-    ] = False
-    join_limit: Annotated[
-        float,
-        Option(
-            "Stop it when workers wait so long for one that has not taken its devices.",
-            group=PROGRAM,
-            metavar="SECONDS",
-            minimum=1,
-            examples=(600,),
-        ),
-    ] = timeouts.JOIN_MAX_S
-    progress: Annotated[
-        str,
-        Option(
-            "Regular expression that finds the step in its output, and in a second group all steps.",
-            group=PROGRAM,
-            metavar="REGEX",
-            text=True,
-            examples=(r"step (\d+)/(\d+)",),
-        ),
-    ] = ""
     stall: Annotated[
         str,
         Option(
@@ -186,15 +221,11 @@ class RunRequest(Struct, frozen=True):
             "The same before its first step, which compiles.", group=RESTARTS, metavar="TIME", examples=("3h",)
         ),
     ] = timeouts.FIRST_STEP_LIMIT
-    on_stall: Annotated[
-        str,
-        Option(
-            "What is done then: report (say so and keep stacks) or restart.",
-            group=RESTARTS,
-            metavar="WHAT",
-            examples=("restart",),
-        ),
-    ] = "report"
+
+
+class RunRequest(ProgramRequest, frozen=True, kw_only=True):
+    """A run as a user wrote it."""
+
     lint: Annotated[
         str,
         Option(
@@ -231,22 +262,6 @@ class RunRequest(Struct, frozen=True):
     synthetic: Annotated[
         bool, Option("It runs on made-up data, which every list shows.", group=PROGRAM, examples=(True,))
     ] = False
-    checkpoint_dir: Annotated[
-        str | None,
-        Option(
-            "gs:// directory for checkpoints.", group=RESTARTS, metavar="URI", examples=("gs://bucket/run1",)
-        ),
-    ] = None
-    no_checkpoint: Annotated[
-        bool,
-        Option(
-            "The program keeps no checkpoints: restarts begin from scratch.", group=RESTARTS, examples=(True,)
-        ),
-    ] = False
-    any_region: Annotated[
-        bool,
-        Option("Also try zones outside the region of the checkpoint bucket.", group=RESTARTS, examples=(True,)),
-    ] = False
     policy: Annotated[
         PolicyRequest,
         Option("How often it is started again, and how it is stopped.", examples=({"max_failures": 1},)),
@@ -260,7 +275,17 @@ class EnvironmentRef(Struct, frozen=True):
     spec: str
 
 
-class RunSpec(Struct, frozen=True):
+class RunSettings(RunOptions, frozen=True, kw_only=True):
+    """What a record and a manifest both keep of a run's options: those, and what follows from the others."""
+
+    stall_s: float = DEFAULT_STALL_S
+    first_step_limit_s: float = DEFAULT_FIRST_STEP_S
+
+    def kept(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in RunSettings.__struct_fields__}
+
+
+class RunSpec(RunSettings, frozen=True):
     """What follows from a request, checked and complete: what a record keeps for all attempts."""
 
     slice_name: str
@@ -276,25 +301,11 @@ class RunSpec(Struct, frozen=True):
     environment: EnvironmentRef | None = None
     allow_drift: tuple[str, ...] = ()
     """Columns of `env verify` in which hosts may differ when it starts."""
-    allow_cpu: bool = False
-    """Nobody looks on what it computes."""
-    join_limit_s: float = timeouts.JOIN_MAX_S
-    """So long workers may wait for one that has not taken its devices."""
-    progress: str = ""
-    """Regular expression for the step in its output; empty: any output is a sign of life."""
-    stall_s: float = DEFAULT_STALL_S
-    first_step_limit_s: float = DEFAULT_FIRST_STEP_S
-    on_stall: str = "report"
-    """`report` or `restart`."""
-    checkpoint_dir: str | None = None
-    """A `gs://` prefix; with `checkpoint_per_run` each run gets its own directory below it."""
     checkpoint_per_run: bool = False
-    no_checkpoint: bool = False
+    """Each run has a directory of its own below `checkpoint_dir`."""
     group: str = ""
     tags: tuple[str, ...] = ()
     """`KEY` or `KEY=VALUE`, each key once, sorted."""
-    any_region: bool = False
-    """The slice may be hunted in zones away from the checkpoints."""
     data: tuple[Receipt, ...] = ()
     """What it reads: no attempt starts while that is not as its receipt says."""
     synthetic: bool = False
@@ -324,7 +335,7 @@ def fingerprint(spec: RunSpec, bundle: str) -> str:
 def _written(value: Struct) -> dict[str, Any]:
     """The fields of a Struct that differ from their defaults, as plain data."""
     return {
-        item.name: _written(found) if isinstance(found, Struct) else to_data(found)
+        item.encode_name: _written(found) if isinstance(found, Struct) else to_data(found)
         for item in fields(value)
         if (found := getattr(value, item.name)) != item.default
     }

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import from_data, parse_json, to_data
+from tpuctl.model.run_spec import RunSettings
 
 SCHEMA = "tpuctl.run/1"
 ATTEMPT_SCHEMA = "tpuctl.attempt/1"
@@ -42,8 +43,8 @@ class RunSection(Struct, frozen=True):
     """The `WANDB_RUN_ID` of its program, where nothing else sets one."""
 
 
-class CommandSection(Struct, frozen=True):
-    """What the workers start. `cwd` is below the top of the code."""
+class CommandSection(RunSettings, frozen=True):
+    """What the workers start, and how. `cwd` is below the top of the code, `checkpoint_dir` the run's own."""
 
     argv: tuple[str, ...]
     cwd: str = "."
@@ -51,17 +52,9 @@ class CommandSection(Struct, frozen=True):
     """Those that take part; empty means all."""
     secrets: tuple[str, ...] = ()
     """Names of the variables, never values."""
-    checkpoint_dir: str | None = None
-    no_checkpoint: bool = False
-    allow_cpu: bool = False
     max_failures: int | None = None
     max_preemptions: int | None = None
     grace_s: float | None = None
-    join_limit_s: float | None = None
-    progress: str | None = None
-    stall_s: float | None = None
-    first_step_limit_s: float | None = None
-    on_stall: str | None = None
 
 
 class SettingSection(Struct, frozen=True):

@@ -125,7 +125,7 @@ class AttemptHosts:
         begin = self.start_request(self.attempt, self.run.spec.argv)
         more = {
             "beat_s": timeouts.HOST_HEARTBEAT_S,
-            "progress": self.run.spec.progress,
+            "progress": self.run.spec.progress or "",
             "tell": list(EFFECTIVE),
             "watch_cache": self.environment is not None and self.environment.keeps_compiled,
             "watch_join": self.is_for_chips() and not self.run.spec.allow_cpu,

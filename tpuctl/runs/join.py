@@ -46,7 +46,7 @@ def judge_join(run: RunRecord, slice_: SliceRecord | None, workers: Sequence[Wor
     if wrong:
         said = "; ".join(f"{_named(members)} {what}" for what, members in wrong.items())
         return JoinVerdict(trouble=f"{said} (--allow-cpu if that is wanted, else tpuctl smoke {slice_.name})")
-    if idle and waited >= run.spec.join_limit_s:
+    if idle and waited >= run.spec.join_limit:
         late = f"the others wait since {waited:.0f} s (--join-limit allows more)"
         return JoinVerdict(trouble=f"{_named(idle)} did not come to take the chips: {late}")
     if len(joined) == len(run.attempt.workers):

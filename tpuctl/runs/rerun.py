@@ -165,6 +165,7 @@ def _spec(
     secrets: Mapping[str, str],
 ) -> RunSpec:
     command, environment = manifest.command, manifest.environment
+    place = request.checkpoint_dir or _own_directory(manifest, request.run_id)
     plain = Policy()
     policy = Policy(
         max_failures=plain.max_failures if command.max_failures is None else command.max_failures,
@@ -179,21 +180,11 @@ def _spec(
         variables=manifest.variables.requested,
         secrets={name: secrets[name] for name in command.secrets if name in secrets},
         workers=command.workers,
-        allow_cpu=command.allow_cpu,
-        no_checkpoint=command.no_checkpoint,
         group=manifest.run.group or "",
         tags=manifest.run.tags,
-        checkpoint_dir=request.checkpoint_dir or _own_directory(manifest, request.run_id),
         owns_slice=isinstance(target, WantedSlice),
+        **command.kept() | {"checkpoint_dir": place},
     )
-    limits = {
-        "join_limit_s": command.join_limit_s,
-        "progress": command.progress,
-        "stall_s": command.stall_s,
-        "first_step_limit_s": command.first_step_limit_s,
-        "on_stall": command.on_stall,
-    }
-    spec = replace(spec, **{name: value for name, value in limits.items() if value is not None})
     if environment is not None:
         reference = EnvironmentRef(environment.name, environment.spec_sha256)
         spec = replace(spec, environment=reference, allow_drift=environment.allowed_drift)

@@ -205,20 +205,14 @@ def resolve_run(
         workers=workers,
         environment=environment.ref if environment is not None else None,
         allow_drift=request.allow_drift,
-        allow_cpu=request.allow_cpu,
-        join_limit_s=request.join_limit,
-        progress=request.progress,
         stall_s=parse_duration(request.stall, "--stall"),
         first_step_limit_s=parse_duration(request.first_step_limit, "--first-step-limit"),
-        on_stall=request.on_stall,
-        checkpoint_dir=request.checkpoint_dir or bucket,
         checkpoint_per_run=request.checkpoint_dir is None and bucket is not None,
-        no_checkpoint=request.no_checkpoint,
         group=request.group or "",
         tags=tuple(sorted(request.tag)),
-        any_region=request.any_region,
         data=data,
         synthetic=request.synthetic,
+        **request.kept() | {"checkpoint_dir": request.checkpoint_dir or bucket},
     )
 
 
