@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import typer
 
 from tpuctl.cli.console import Console
 from tpuctl.cli.invocation import Invocation, invocation
-from tpuctl.errors import BadConfigError, UsageError
+from tpuctl.errors import BadConfigError, InterruptedByUserError, TpuctlError, UsageError
 from tpuctl.lib.input_files import read_text
 from tpuctl.lib.names import SecretName, parse_secret_name
 from tpuctl.lib.shell import Secret
@@ -105,6 +105,20 @@ class AppContext:
 
     def __exit__(self, *error: Any) -> None:
         self._closing.__exit__(*error)
+
+    @contextmanager
+    def interruptible(self, hint: str) -> Iterator[None]:
+        """Ctrl-C in here says what still exists then, and what goes on with it. The innermost one speaks."""
+        from tpuctl.cli.errors import follows_ctrl_c
+
+        try:
+            yield
+        except (TpuctlError, typer.Exit):
+            raise
+        except BaseException as error:
+            if follows_ctrl_c(error):
+                raise InterruptedByUserError("interrupted", hint=hint or None) from error
+            raise
 
     @cached_property
     def config(self) -> Config:

@@ -49,7 +49,7 @@ def _run_reported(shared: Invocation, work: Callable[[], T]) -> T:
         shared.json = _wants_json(shared)
         raise _report(shared, _from_typer(error)) from error
     except (KeyboardInterrupt, typer.Abort) as error:
-        raise _report(shared, _interrupted(shared)) from error
+        raise _report(shared, InterruptedByUserError("interrupted")) from error
     except OSError as error:
         raise _refused_here(shared, error) from error
     except Exception as error:  # the last resort: a crash report instead of a traceback
@@ -271,10 +271,6 @@ def _silence_stdout() -> None:
     os.dup2(devnull, sys.stdout.fileno())
 
 
-def _interrupted(shared: Invocation) -> InterruptedByUserError:
-    return InterruptedByUserError("interrupted", hint=shared.if_interrupted or None)
-
-
 def _unexpected(shared: Invocation, error: Exception) -> TpuctlError:
     """A bug, unless it is what Ctrl-C leaves behind in the midst of a library: threading may then release a
     lock that it does not hold."""
@@ -284,15 +280,18 @@ def _unexpected(shared: Invocation, error: Exception) -> TpuctlError:
 
     report = "".join(traceback.format_exception(error))
     path = write_crash_report(shared.arguments, report)
-    if _follows_ctrl_c(error):
-        return _interrupted(shared)
+    if follows_ctrl_c(error):
+        return InterruptedByUserError("interrupted")
     where = f"crash report: {path}" if path else None
     return BugError(f"unexpected {type(error).__name__}: {error}", hint=where)
 
 
-def _follows_ctrl_c(error: BaseException) -> bool:
+def follows_ctrl_c(error: BaseException) -> bool:
+    """It is Ctrl-C, or what that leaves behind in the midst of a library."""
     earlier = error.__cause__ or error.__context__
-    return earlier is not None and (isinstance(earlier, KeyboardInterrupt) or _follows_ctrl_c(earlier))
+    return isinstance(error, KeyboardInterrupt | typer.Abort) or (
+        earlier is not None and follows_ctrl_c(earlier)
+    )
 
 
 def _reader_went_away() -> typer.Exit:

@@ -6,38 +6,66 @@ only `stop` ends it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.invocation import Invocation
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import DeniedError, TpuctlError
 from tpuctl.model.records import RunRecord
+
+if TYPE_CHECKING:
+    from tpuctl.runs.submit import Submission
 
 FIRST_PASS_S = 150.0
 """After so long a watchdog that was installed has made its first pass, or something is in its way."""
 
 
-def follow_or_leave(
-    context: AppContext, shared: Invocation, record: RunRecord, *, detach: bool, timeout: float | None
+def submit_and_follow(
+    context: AppContext,
+    submission: Submission,
+    run_id: str,
+    *,
+    named: bool,
+    since: float,
+    detach: bool,
+    timeout: float | None,
 ) -> None:
+    """Writes the run down and follows it, or with `detach` leaves it. `since`: when it was asked for."""
+    from tpuctl.runs.submit import refused_run, submit_run
+
+    context.emit.show_only(())  # nothing of an earlier run that ended while nobody looked
+    try:
+        record = submit_run(context, submission, run_id, named=named)
+    finally:
+        context.emit.show_only(None)
+    again = f", a rerun of {submission.rerun_of}" if submission.rerun_of else ""
+    context.console.say(f"run {record.id} on {record.slice_name}{again}")
+    try:
+        follow_or_leave(context, record, detach=detach, timeout=timeout)
+    except DeniedError as error:
+        raise refused_run(context, record, error, since=since) from error
+
+
+def follow_or_leave(context: AppContext, record: RunRecord, *, detach: bool, timeout: float | None) -> None:
     """Follows the run to its end, or with `detach` only until every worker runs it."""
     from tpuctl.runs.follow import is_first_to_restart, start_run
     from tpuctl.runs.reconcile import run_error
 
-    shared.if_interrupted = goes_on(record.id)
-    make_room_for_logs(context)
-    if not detach:
-        if is_first_to_restart(context, record):
-            warn_if_unwatched(context, f"run {record.id}", detached=False)
-        follow(context, record.id, timeout=timeout)
-        return
-    deadline = context.deadline(timeout)
-    started = start_run(context, record.id, deadline=deadline)
-    context.emit.close()
-    error = run_error(started, f"tpuctl logs {record.id}") if started.state.final else None
-    if error is not None:
-        raise error
-    print_run(context, record.id)
-    context.console.say(f"`tpuctl attach {record.id}` follows it")
-    warn_if_unwatched(context, f"run {record.id}", detached=True)
+    with context.interruptible(goes_on(record.id)):
+        make_room_for_logs(context)
+        if not detach:
+            if is_first_to_restart(context, record):
+                warn_if_unwatched(context, f"run {record.id}", detached=False)
+            follow(context, record.id, timeout=timeout)
+            return
+        deadline = context.deadline(timeout)
+        started = start_run(context, record.id, deadline=deadline)
+        context.emit.close()
+        error = run_error(started, f"tpuctl logs {record.id}") if started.state.final else None
+        if error is not None:
+            raise error
+        print_run(context, record.id)
+        context.console.say(f"`tpuctl attach {record.id}` follows it")
+        warn_if_unwatched(context, f"run {record.id}", detached=True)
 
 
 def make_room_for_logs(context: AppContext) -> None:

@@ -10,7 +10,7 @@ import typer
 
 
 class Invocation:
-    """What one command line said to all commands, and what an interruption has to tell.
+    """What one command line said to all commands.
 
     A plain class: help is shown without the import of msgspec.
     """
@@ -23,8 +23,6 @@ class Invocation:
     verbosity: int = 0
     quiet: bool = False
     json: bool = False
-    if_interrupted: str = ""
-    """What still exists, as a hint for Ctrl-C."""
     gcloud_first: str = ""
     """What a shell needs before commands of gcloud in hints reach the cloud of this profile."""
     start_server: str = ""

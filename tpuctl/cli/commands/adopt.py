@@ -8,7 +8,6 @@ import typer
 
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import open_context
-from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, Timeout, Yes
 
 
@@ -62,12 +61,11 @@ def adopt(
         if found.store not in ("", context.store.identity()):
             other = f"which carries the labels of another fleet ({found.store}) that may still want it"
             confirm(context, f"take over {node}, {other}?", yes=yes)
-        shared = invocation(ctx)
-        shared.if_interrupted = f"the adoption goes on with `{shared.typed}`"
-        record = take_over(context, catalog, found, login_user=user, add_key=add_key, pay=pay)
-        if found.not_kept:
-            context.console.warn(f"its next TPU will be without {', '.join(found.not_kept)}")
-        deadline = context.deadline(timeout)
-        wait_for_slice(context, record.name, deadline=deadline)
-        status = slice_status(context, record.name)
-        context.console.answer(status, f"{record.name} is {status['state']}: {found.evidence}")
+        with context.interruptible(f"the adoption goes on with `{context.shared.typed}`"):
+            record = take_over(context, catalog, found, login_user=user, add_key=add_key, pay=pay)
+            if found.not_kept:
+                context.console.warn(f"its next TPU will be without {', '.join(found.not_kept)}")
+            deadline = context.deadline(timeout)
+            wait_for_slice(context, record.name, deadline=deadline)
+            status = slice_status(context, record.name)
+            context.console.answer(status, f"{record.name} is {status['state']}: {found.evidence}")

@@ -83,16 +83,16 @@ def _carry_out(
     destroyed = [f"{c.change} {c.subject}" for c in changes if c.destroys]
     if destroyed:
         confirm(context, f"{', '.join(destroyed)}, and lose everything on the hosts?", yes=yes)
-    context.shared.if_interrupted = (
+    with context.interruptible(
         "what was asked for stands and may cost money: `tpuctl apply` goes on, `tpuctl ls` shows it"
-    )
-    deadline = context.deadline(timeout)
-    context.emit.show_only(())  # what runs wrote is for `tpuctl logs`
-    apply_fleet(context, loaded.wanted, loaded.code, changes, wait=wait, deadline=deadline, may_lose=force)
-    context.emit.close()
-    if loaded.wanted.slices or loaded.wanted.runs:
-        warn_if_unwatched(context, f"fleet {loaded.wanted.name}", detached=True)
-    _conclude(context, loaded, changes, wait=wait)
+    ):
+        deadline = context.deadline(timeout)
+        context.emit.show_only(())  # what runs wrote is for `tpuctl logs`
+        apply_fleet(context, loaded.wanted, loaded.code, changes, wait=wait, deadline=deadline, may_lose=force)
+        context.emit.close()
+        if loaded.wanted.slices or loaded.wanted.runs:
+            warn_if_unwatched(context, f"fleet {loaded.wanted.name}", detached=True)
+        _conclude(context, loaded, changes, wait=wait)
 
 
 def _conclude(context: AppContext, loaded: LoadedFleet, changes: Sequence[FleetChange], *, wait: bool) -> None:

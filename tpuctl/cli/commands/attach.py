@@ -8,7 +8,6 @@ import typer
 
 from tpuctl.cli.context import open_context
 from tpuctl.cli.following import follow_or_leave
-from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import RunId, Timeout
 
 
@@ -31,4 +30,4 @@ def attach(
         record = get_run(context, run_id).record
         if go_on:
             record = progress.go_on(context, record.id)
-        follow_or_leave(context, invocation(ctx), record, detach=False, timeout=timeout)
+        follow_or_leave(context, record, detach=False, timeout=timeout)

@@ -87,11 +87,11 @@ def init(
             context.console.line(f"would {'join' if joining else 'move the store to'} {uri}")
             return
         again = f"tpuctl config init --store {uri}{' --join' if joining else ''}"
-        context.shared.if_interrupted = f"nothing is lost: `{again}` goes on where it was"
-        if joining:
-            _join(context, uri)
-        else:
-            _move(context, uri, born=there is not None)
+        with context.interruptible(f"nothing is lost: `{again}` goes on where it was"):
+            if joining:
+                _join(context, uri)
+            else:
+                _move(context, uri, born=there is not None)
 
 
 def _call_off(ctx: typer.Context, dry_run: bool) -> None:
@@ -108,10 +108,12 @@ def _call_off(ctx: typer.Context, dry_run: bool) -> None:
                 else f"would call off the move to {moved.data['to']}"
             )
             return
-        context.shared.if_interrupted = "nothing is lost: `tpuctl config init --call-off` goes on where it was"
-        uri = call_off_move(source, lambda uri: context.bucket_store(uri, unborn=True))
-        said = f"the move to {uri} is called off: the store stays on this machine" if uri else "nothing moves"
-        context.console.say(said)
+        with context.interruptible("nothing is lost: `tpuctl config init --call-off` goes on where it was"):
+            uri = call_off_move(source, lambda uri: context.bucket_store(uri, unborn=True))
+            said = (
+                f"the move to {uri} is called off: the store stays on this machine" if uri else "nothing moves"
+            )
+            context.console.say(said)
 
 
 def _check_bucket(context: AppContext, uri: str) -> None:

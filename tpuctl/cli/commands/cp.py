@@ -72,11 +72,11 @@ def cp(
             _show_dry_run(context, targets, paths, target[1], to_hosts=target[0] is not None)
             return
         if target[0] is not None:
-            context.shared.if_interrupted = "the same command again sends only what is missing"
-            results, partly = _push(context, targets, [Path(path) for _, path in sources], target[1]), False
+            with context.interruptible("the same command again sends only what is missing"):
+                results, partly = _push(context, targets, [Path(path) for _, path in sources], target[1]), False
         else:
-            context.shared.if_interrupted = "the same command again fetches only what is missing"
-            results, partly = _pull(context, targets, sources[0][1], target[1])
+            with context.interruptible("the same command again fetches only what is missing"):
+                results, partly = _pull(context, targets, sources[0][1], target[1])
         broken = any(result.failure in BROKEN_OFF for result in results)
         hint = "the same command again goes on where it broke off" if broken else None
         if target[0] is None and set(sources[0][1]) & set("*?["):

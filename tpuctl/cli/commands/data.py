@@ -60,8 +60,10 @@ def pack(
     from tpuctl.datasets.pack import pack as pack_folder
     from tpuctl.datasets.plan import SHARD_MB
 
-    with open_context(ctx) as context:
-        context.shared.if_interrupted = "the same command again sends only what is missing"
+    with (
+        open_context(ctx) as context,
+        context.interruptible("the same command again sends only what is missing"),
+    ):
         found = pack_folder(context, folder, uri, shard_mb=shard_size or SHARD_MB, dry_run=dry_run)
         context.emit.close()
         context.console.answer(found, found["said"])

@@ -63,33 +63,31 @@ def down(
         if not yes:
             confirm(context, _what_goes(context, names), yes=False)
         again = f"tpuctl down {' '.join(names)} --yes"
-        context.shared.if_interrupted = (
-            f"what is being deleted goes on: `{again}` waits for it and does the rest"
-        )
-        deadline = context.deadline(timeout)
-        left, refused = {}, {}
-        for name in names:  # all are asked for before one is waited for
-            try:
-                take_down(context, name, wait=False, deadline=deadline, all_users=all_users, may_lose=force)
-                left[name] = request_deletion(context, name, deadline=deadline)
-            except (ConflictError, UnreachableError) as error:
-                refused[name] = error
-        if refused and not left:
-            raise next(iter(refused.values()))
-        results = []
-        for name, wait in left.items():
-            if not no_wait:
-                wait_until_gone(context, name, deadline=deadline)
-            if not no_wait or wait is None:
-                said, gone = "gone", True
-            else:
-                said, gone = render_wait(wait.why, coming=wait.coming), False
-            context.console.say(f"{name}: {said}")
-            results.append({"name": name, "gone": gone})
-        if refused:
-            raise next(iter(refused.values()))
-        if context.console.json_mode:
-            context.console.data(results[0] if len(results) == 1 else results)
+        with context.interruptible(f"what is being deleted goes on: `{again}` waits for it and does the rest"):
+            deadline = context.deadline(timeout)
+            left, refused = {}, {}
+            for name in names:  # all are asked for before one is waited for
+                try:
+                    take_down(context, name, wait=False, deadline=deadline, all_users=all_users, may_lose=force)
+                    left[name] = request_deletion(context, name, deadline=deadline)
+                except (ConflictError, UnreachableError) as error:
+                    refused[name] = error
+            if refused and not left:
+                raise next(iter(refused.values()))
+            results = []
+            for name, wait in left.items():
+                if not no_wait:
+                    wait_until_gone(context, name, deadline=deadline)
+                if not no_wait or wait is None:
+                    said, gone = "gone", True
+                else:
+                    said, gone = render_wait(wait.why, coming=wait.coming), False
+                context.console.say(f"{name}: {said}")
+                results.append({"name": name, "gone": gone})
+            if refused:
+                raise next(iter(refused.values()))
+            if context.console.json_mode:
+                context.console.data(results[0] if len(results) == 1 else results)
 
 
 def _check_chosen(names: Sequence[str], *, every: bool, all_users: bool) -> None:

@@ -74,16 +74,18 @@ def exec_(
     with open_context(ctx) as context:
         record = resolve_slice(context, name)
         chosen = choose(record, worker)
-        shared.if_interrupted = "what it started on the workers ends with it; the slice is as it was"
+        with context.interruptible("what it started on the workers ends with it; the slice is as it was"):
 
-        def start(sink: OutputSink | None) -> list[RemoteResult]:
-            given = None if no_stdin else find_input()
-            found = execute(context, record, argv, workers=chosen, timeout_s=timeout, sink=sink, given=given)
-            context.emit.close()
-            return found
+            def start(sink: OutputSink | None) -> list[RemoteResult]:
+                given = None if no_stdin else find_input()
+                found = execute(
+                    context, record, argv, workers=chosen, timeout_s=timeout, sink=sink, given=given
+                )
+                context.emit.close()
+                return found
 
-        results = _with_output(context, record, start, group=group, output_dir=output_dir)
-        _end(record, results, quiet=context.console.json_mode)
+            results = _with_output(context, record, start, group=group, output_dir=output_dir)
+            _end(record, results, quiet=context.console.json_mode)
 
 
 def _no_command(ctx: typer.Context, arguments: Sequence[str], before: Sequence[str]) -> UsageError:

@@ -39,8 +39,7 @@ def forward(
     from tpuctl.workers.forward import forward_port
 
     local, remote = parse_ports(port)
-    with open_context(ctx) as context:
-        context.shared.if_interrupted = "the port is closed; the slice is as it was"
+    with open_context(ctx) as context, context.interruptible("the port is closed; the slice is as it was"):
         forwarding = forward_port(context, name, worker, remote, local_port=local)
         try:
             where = f"http://localhost:{forwarding.local_port}"

@@ -12,7 +12,6 @@ import typer
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import follow as follow_to_end
 from tpuctl.cli.following import goes_on
-from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import RunId, Workers
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.text import counted
@@ -82,9 +81,9 @@ def logs(
                 context.console.say(f"attempt {number} of {newest}")
             printed = _print_lines(found, record.slice_name, stamped=timestamps) or printed
         if follow and numbers[-1] == newest and not record.state.final:
-            invocation(ctx).if_interrupted = goes_on(record.id)
-            context.emit.show_only(None if worker is None else chosen, pattern, stamped=timestamps)
-            follow_to_end(context, record.id, timeout=None)
+            with context.interruptible(goes_on(record.id)):
+                context.emit.show_only(None if worker is None else chosen, pattern, stamped=timestamps)
+                follow_to_end(context, record.id, timeout=None)
         elif not printed and grep is not None and here:
             context.console.say(f"no line in which {grep!r} is found")
         elif not printed:

@@ -9,7 +9,6 @@ import typer
 from tpuctl.cli.confirm import confirm, confirm_all_users
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Yes
 from tpuctl.errors import PartialError, TpuctlError
 
@@ -62,16 +61,15 @@ def reap(
             _show_table(context, found, unused)
             names = ", ".join(each.found.name for each in doomed)
             confirm(context, f"delete {names} and everything on their hosts?", yes=yes)
-            invocation(
-                ctx
-            ).if_interrupted = "what is being deleted goes on: `tpuctl reap` looks again and does the rest"
-            _ = context.emit
-            deadline = context.clock.now() + timeout
-            caller = caller_of(context, all_users=all_users)
-            results = reap_them(context, doomed, caller, deadline=deadline, may_lose=force)
-            context.emit.close()
-            _show(context, found, unused, results)
-            _raise_for(context, results)
+            with context.interruptible(
+                "what is being deleted goes on: `tpuctl reap` looks again and does the rest"
+            ):
+                deadline = context.clock.now() + timeout
+                caller = caller_of(context, all_users=all_users)
+                results = reap_them(context, doomed, caller, deadline=deadline, may_lose=force)
+                context.emit.close()
+                _show(context, found, unused, results)
+                _raise_for(context, results)
 
 
 def _unused(context: AppContext) -> UnusedDisks:

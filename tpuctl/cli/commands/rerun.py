@@ -10,10 +10,9 @@ import typer
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.following import follow_or_leave
-from tpuctl.cli.invocation import invocation
+from tpuctl.cli.following import submit_and_follow
 from tpuctl.cli.options import DryRun, Timeout
-from tpuctl.errors import DeniedError, UsageError
+from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
@@ -71,9 +70,7 @@ def rerun(
     from tpuctl.provenance.parts import load_source
     from tpuctl.runs.reconcile import check_new_id
     from tpuctl.runs.rerun import RerunRequest, prepare_rerun, refuse, render_plan
-    from tpuctl.runs.submit import refused_run, submit_run
 
-    shared = invocation(ctx)
     with open_context(ctx) as context:
         manifest, record = load_source(context, source)
         run_id = check_run_id(name or context.ids.new_id())
@@ -96,12 +93,10 @@ def rerun(
             return
         if found.submission.wanted is not None:
             context.require_credentials()
-        made = submit_run(context, found.submission, run_id, named=name is not None)
-        context.console.say(f"run {made.id} on {made.slice_name}, a rerun of {manifest['run']['id']}")
-        try:
-            follow_or_leave(context, shared, made, detach=detach, timeout=timeout)
-        except DeniedError as error:
-            raise refused_run(context, made, error, since=since) from error
+        named = name is not None
+        submit_and_follow(
+            context, found.submission, run_id, named=named, since=since, detach=detach, timeout=timeout
+        )
 
 
 def _say(context: AppContext, rows: list[dict[str, Any]]) -> None:

@@ -12,11 +12,11 @@ import typer
 
 from tpuctl.cli.arguments import split_words
 from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.following import follow_or_leave
+from tpuctl.cli.following import submit_and_follow
 from tpuctl.cli.invocation import Invocation, invocation
 from tpuctl.cli.options import AllWorkers, DryRun, Timeout, Workers
 from tpuctl.cli.request_options import with_requests
-from tpuctl.errors import DeniedError, UsageError
+from tpuctl.errors import UsageError
 from tpuctl.model.run_spec import PLACE, PolicyRequest, RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.rules import check_run
@@ -69,24 +69,15 @@ def run(
     the run that is under way; under another --name it is refused. Ctrl-C only stops following it: `tpuctl stop`
     ends the run. Put options of the program after `--`: `tpuctl run train.py -- --lr 3e-4`.
     """
-    if all_workers and worker is not None:
-        raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
-    if up is None and slice_request.given:
-        raise UsageError(
-            "flags about capacity go with --up: without it the slice is there already",
-            hint="add --up TYPE, or leave them out",
-        )
-    if smoke and up is not None:
-        raise UsageError("--smoke needs a slice that is there", hint=f"tpuctl up {up}, then tpuctl run --smoke")
-    from tpuctl.cli.slice_status import print_preview
+    _check_together(up, slice_request.given, smoke, worker, all_workers)
     from tpuctl.lib.names import check_run_id
     from tpuctl.runs.reconcile import check_new_id
-    from tpuctl.runs.submit import freeze_code, own_slice_name, prepare_run, refused_run, submit_run
-    from tpuctl.slices.bring_up import preview_slice, resolve_wanted
+    from tpuctl.runs.submit import freeze_code, own_slice_name, prepare_run
+    from tpuctl.slices.bring_up import resolve_wanted
     from tpuctl.slices.choose import resolve_slice
 
-    shared, here = invocation(ctx), Path.cwd()
-    program = _program(shared, list(words or []), request.module)
+    here = Path.cwd()
+    program = _program(invocation(ctx), list(words or []), request.module)
     request = msgspec.structs.replace(request, worker=worker, policy=policy, **program)
     check_run(request)
     with open_context(ctx) as context:
@@ -105,28 +96,54 @@ def run(
         submission = prepare_run(context, config, request, code, here, target, keep_slice=keep)
         if submission.wanted is not None:
             context.require_credentials()
-        if dry_run and submission.wanted is not None:
-            print_preview(context, submission.wanted, preview_slice(context, submission.wanted))
-            return
         if dry_run:
-            _print_submission(context, submission)
+            _show(context, submission)
             return
-        if submission.wanted is not None:
-            down = f"`tpuctl down {target.name}` gives it up"
-            shared.if_interrupted = f"slice {target.name} may be wanted already: `tpuctl ls` shows it, {down}"
-        if smoke:
-            checks = tuple(_test_first(context, request, submission.spec.slice_name, here))
-            submission = msgspec.structs.replace(submission, checks=checks)
-        context.emit.show_only(())  # nothing of an earlier run that ended while nobody looked
-        try:
-            record = submit_run(context, submission, run_id, named=name is not None)
-        finally:
-            context.emit.show_only(None)
-        context.console.say(f"run {record.id} on {record.slice_name}")
-        try:
-            follow_or_leave(context, shared, record, detach=detach, timeout=timeout)
-        except DeniedError as error:
-            raise refused_run(context, record, error, since=since) from error
+        with context.interruptible(_still_there(submission)):
+            if smoke:
+                checks = tuple(_test_first(context, request, submission.spec.slice_name, here))
+                submission = msgspec.structs.replace(submission, checks=checks)
+            submit_and_follow(
+                context,
+                submission,
+                run_id,
+                named=name is not None,
+                since=since,
+                detach=detach,
+                timeout=timeout,
+            )
+
+
+def _check_together(up: str | None, given: bool, smoke: bool, worker: str | None, all_workers: bool) -> None:
+    """Raises UsageError for flags that exclude each other."""
+    if all_workers and worker is not None:
+        raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
+    if up is None and given:
+        raise UsageError(
+            "flags about capacity go with --up: without it the slice is there already",
+            hint="add --up TYPE, or leave them out",
+        )
+    if smoke and up is not None:
+        raise UsageError("--smoke needs a slice that is there", hint=f"tpuctl up {up}, then tpuctl run --smoke")
+
+
+def _still_there(submission: Submission) -> str:
+    """What Ctrl-C says of a slice that is brought up for the run."""
+    if submission.wanted is None:
+        return ""
+    name = submission.wanted.name
+    return f"slice {name} may be wanted already: `tpuctl ls` shows it, `tpuctl down {name}` gives it up"
+
+
+def _show(context: AppContext, submission: Submission) -> None:
+    """What --dry-run prints."""
+    from tpuctl.cli.slice_status import print_preview
+    from tpuctl.slices.bring_up import preview_slice
+
+    if submission.wanted is not None:
+        print_preview(context, submission.wanted, preview_slice(context, submission.wanted))
+    else:
+        _print_submission(context, submission)
 
 
 def _test_first(context: AppContext, request: RunRequest, slice_name: str, here: Path) -> list[Row]:

@@ -9,7 +9,6 @@ import typer
 
 from tpuctl.cli.context import open_context
 from tpuctl.cli.following import goes_on
-from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun
 from tpuctl.model.timeouts import SMOKE_S
 
@@ -39,7 +38,6 @@ def smoke(
     from tpuctl.runs.smoke_run import prepare_smoke, run_smoke
     from tpuctl.slices.choose import resolve_slice
 
-    shared = invocation(ctx)
     with open_context(ctx) as context:
         target = resolve_slice(context, name)
         test = prepare_smoke(context, context.config, target, env, Path.cwd())
@@ -48,16 +46,16 @@ def smoke(
             workers = counted(target.spec.hosts, "worker")
             context.console.sentence(f"would test {workers} of {target.name} on {test.backend}")
             return
-        shared.if_interrupted = goes_on(run_id)
-        context.emit.show_only(())  # reports are for the table
-        rows = run_smoke(context, test, run_id, limit)
-        context.emit.close()
-        columns = (
-            Column("worker", "WORKER", right=True),
-            Column("backend", "BACKEND"),
-            Column("devices", "DEVICES", right=True),
-            Column("matmul_s", "MATMUL S", right=True),
-            Column("collective_s", "COLLECTIVE S", right=True),
-            Column("finding", "FINDING", give=1),
-        )
-        context.console.table(rows, columns)
+        with context.interruptible(goes_on(run_id)):
+            context.emit.show_only(())  # reports are for the table
+            rows = run_smoke(context, test, run_id, limit)
+            context.emit.close()
+            columns = (
+                Column("worker", "WORKER", right=True),
+                Column("backend", "BACKEND"),
+                Column("devices", "DEVICES", right=True),
+                Column("matmul_s", "MATMUL S", right=True),
+                Column("collective_s", "COLLECTIVE S", right=True),
+                Column("finding", "FINDING", give=1),
+            )
+            context.console.table(rows, columns)

@@ -9,7 +9,6 @@ import typer
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.following import print_run
-from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, RunId, Timeout, Yes
 from tpuctl.errors import UsageError
 
@@ -49,17 +48,17 @@ def stop(
             return
         if not record.state.final:
             confirm(context, f"stop run {record.id}?", yes=yes)
-        invocation(ctx).if_interrupted = f"the stop goes on: `tpuctl attach {record.id}` waits for the end"
-        context.emit.show_only(())  # what it wrote is for `tpuctl logs`
-        deadline = context.deadline(timeout)
-        stopped = stop_run(context, record.id, grace_s=grace, deadline=deadline)
-        if record.state.final:
-            stopped = confirm_stop(context, record.id)
-        context.emit.close()
-        error = stop_error(context, stopped)
-        if error is not None:
-            raise error
-        print_run(context, record.id)
+        with context.interruptible(f"the stop goes on: `tpuctl attach {record.id}` waits for the end"):
+            context.emit.show_only(())  # what it wrote is for `tpuctl logs`
+            deadline = context.deadline(timeout)
+            stopped = stop_run(context, record.id, grace_s=grace, deadline=deadline)
+            if record.state.final:
+                stopped = confirm_stop(context, record.id)
+            context.emit.close()
+            error = stop_error(context, stopped)
+            if error is not None:
+                raise error
+            print_run(context, record.id)
 
 
 def _show_stop(context: AppContext, record: RunRecord) -> None:

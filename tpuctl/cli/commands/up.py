@@ -9,7 +9,6 @@ import typer
 
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import open_context
-from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, Timeout
 from tpuctl.cli.request_options import with_requests
 from tpuctl.errors import UsageError
@@ -53,16 +52,16 @@ def up(
             print_preview(context, wanted, preview_slice(context, wanted))
             return
         request_wanted(context, wanted)
-        invocation(ctx).if_interrupted = (
+        with context.interruptible(
             f"slice {wanted.name} is still wanted and may cost money: `tpuctl up {wanted.name}` waits on, "
             f"`tpuctl down {wanted.name}` gives it up"
-        )
-        deadline = context.deadline(timeout)
-        bring_up(context, wanted, since=since, wait=not no_wait, deadline=deadline)
-        if no_wait:
-            warn_if_unwatched(context, f"slice {wanted.name}", detached=True)
-        status = slice_status(context, wanted.name)
-        context.console.answer(status, f"{wanted.name} is {status['state']}: {status['cloud']}")
+        ):
+            deadline = context.deadline(timeout)
+            bring_up(context, wanted, since=since, wait=not no_wait, deadline=deadline)
+            if no_wait:
+                warn_if_unwatched(context, f"slice {wanted.name}", detached=True)
+            status = slice_status(context, wanted.name)
+            context.console.answer(status, f"{wanted.name} is {status['state']}: {status['cloud']}")
 
 
 def _check_order(accelerator: str | None, name: str | None) -> None:

@@ -97,11 +97,11 @@ def clone(
             unmount=unmount,
         )
         plan = plan_clone(context, rules, request)
-        context.shared.if_interrupted = f"`{context.shared.typed}` goes on with {plan.record.name}"
-        if not dry_run and not plan.done:
-            deadline = context.deadline(timeout)
-            make_clone(context, rules, request, plan, deadline=deadline)
-        _report(context.console, name, plan, dry_run=dry_run, snapshot_only=snapshot_only)
+        with context.interruptible(f"`{context.shared.typed}` goes on with {plan.record.name}"):
+            if not dry_run and not plan.done:
+                deadline = context.deadline(timeout)
+                make_clone(context, rules, request, plan, deadline=deadline)
+            _report(context.console, name, plan, dry_run=dry_run, snapshot_only=snapshot_only)
 
 
 def _report(console: Console, master: str, plan: Plan, *, dry_run: bool, snapshot_only: bool) -> None:

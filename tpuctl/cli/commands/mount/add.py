@@ -42,10 +42,12 @@ def add(
     from tpuctl.mounts.use import add_mount
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        context.shared.if_interrupted = (
+    with (
+        open_context(ctx) as context,
+        context.interruptible(
             "the same command again goes on with it; `tpuctl mount rm` of its path takes it away"
-        )
+        ),
+    ):
         found = add_mount(
             context,
             resolve_slice(context, on, flag="--on"),
@@ -77,7 +79,7 @@ def rm(
 
     with open_context(ctx) as context:
         record = resolve_slice(context, on, flag="--on")
-        context.shared.if_interrupted = "the same command again goes on with it"
-        found = remove_mount(context, record, path, dry_run=dry_run)
-        said = found.pop("said")
-        context.console.answer(found, said)
+        with context.interruptible("the same command again goes on with it"):
+            found = remove_mount(context, record, path, dry_run=dry_run)
+            said = found.pop("said")
+            context.console.answer(found, said)

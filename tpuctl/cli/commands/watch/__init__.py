@@ -71,19 +71,19 @@ def once(
             if not mine:
                 context.console.table([], COLUMNS, empty="another pass is running on this machine")
                 return
-            context.shared.if_interrupted = "nothing is lost: the next `tpuctl watch once` goes on from here"
-            log = PassLog(folder / "watch.log")
-            try:
-                report = _logged_pass(context, log, None if every is None else every * 60.0, url)
-                if report.good:
-                    if context.config.prune_after_days:
-                        _once_a_day(context, folder / "pruned", log, _prune, "store: not pruned")
-                    stamp = folder / "logs-limited"
-                    _once_a_day(context, stamp, log, _limit_logs, "logs: none removed")
-            finally:
-                log.close()
-            context.emit.close()
-            _print_report(context, report)
+            with context.interruptible("nothing is lost: the next `tpuctl watch once` goes on from here"):
+                log = PassLog(folder / "watch.log")
+                try:
+                    report = _logged_pass(context, log, None if every is None else every * 60.0, url)
+                    if report.good:
+                        if context.config.prune_after_days:
+                            _once_a_day(context, folder / "pruned", log, _prune, "store: not pruned")
+                        stamp = folder / "logs-limited"
+                        _once_a_day(context, stamp, log, _limit_logs, "logs: none removed")
+                finally:
+                    log.close()
+                context.emit.close()
+                _print_report(context, report)
 
 
 def _prune(context: AppContext, log: PassLog) -> None:
