@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import pytest
 from google.oauth2.credentials import Credentials
 
+from tests.contract.test_project_api import ENDPOINTS
 from tests.support.json_api import JsonApi, json_api
 from tests.support.sim import running_sim
 from tpuctl.cloud.compute_clients import ComputeClients
 from tpuctl.cloud.disks import GoogleDisks
+from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import (
     DeniedError,
@@ -45,6 +47,31 @@ def test_a_list_that_never_ends_is_an_error(api):
     told.answer = lambda _query: (200, {"nextPageToken": "same"})
     with pytest.raises(TransientError, match="does not end"):
         list(client.pages("/v1/things", "list things"))
+
+
+QUIET, DOWN = ({"warning": {"code": code}} for code in ("NO_RESULTS_ON_PAGE", "UNREACHABLE"))
+LISTS = [
+    ({"disks": [{"name": "a"}], "unreachable": ["projects/p/locations/dark"]}, {"dark"}),
+    ({"items": {"zones/z": {"disks": [{"name": "a"}]}, "zones/y": QUIET, "zones/dark": DOWN}}, {"dark"}),
+    ({"items": {"zones/z": {"disks": [{"name": "a"}]}}, "unreachables": ["zones/dark"]}, {"dark"}),
+    ({"items": [{"name": "a"}]}, set()),
+]
+
+
+@pytest.mark.parametrize(("answer", "unread"), LISTS)
+def test_every_form_of_list_says_what_was_not_read(api, answer, unread):
+    told, client = api
+    told.answer = lambda _query: (200, answer)
+    found = client.listing("/v1/disks", "disks", "list disks", lambda each: each["name"])
+    assert (found.items, found.unreachable) == (("a",), unread)
+
+
+def test_a_firewall_is_not_judged_by_some_of_its_subnetworks(api):
+    told, _ = api
+    told.answer = lambda _query: (200, {"items": {"regions/dark": DOWN}})
+    project = GoogleProject("p", lambda: Credentials(token="t"), **dict.fromkeys(ENDPOINTS, told.endpoint))
+    with pytest.raises(TransientError, match="list the subnetworks of default: not read: dark"):
+        project.firewall("default")
 
 
 REFUSALS = [
