@@ -78,6 +78,7 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "progress": {"progress": r"step (\d+)"},
     "stall": {"stall": "1h"},
     "first_step_limit": {"first_step_limit": "5h"},
+    "check": {"check": "weights"},
     "on_stall": {"on_stall": "restart"},
     "group": {"group": "sweep-1"},
     "tag": {"tag": ("baseline",)},

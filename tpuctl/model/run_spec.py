@@ -117,6 +117,15 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             examples=("restart",),
         ),
     ] = "report"
+    check: Annotated[
+        str,
+        Option(
+            "Look at its parameters once it has them: weights (say what is wrong), strict (end it) or off.",
+            group=PROGRAM,
+            metavar="WHAT",
+            examples=("strict",),
+        ),
+    ] = "off"
     checkpoint_dir: Annotated[
         str | None,
         Option(

@@ -33,6 +33,8 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
     check_named(patterns, "--var", request.var)
     if request.on_stall not in ("report", "restart"):
         raise UsageError.of("on_stall", f"--on-stall {request.on_stall!r} is unknown", "report or restart")
+    if request.check not in ("weights", "strict", "off"):
+        raise UsageError.of("check", f"--check {request.check!r} is unknown", "weights, strict or off")
     if request.lint not in ("warn", "strict", "off"):
         raise UsageError.of("lint", f"--lint {request.lint!r} is unknown", "warn, strict or off")
     with_field("stall", partial(parse_duration, request.stall, "--stall"))
