@@ -417,7 +417,7 @@ def the_warning(session: Session, check: str) -> dict[str, Any]:
 
 def test_a_project_without_the_network_of_new_slices(session: Session) -> None:
     session.type("sim", "fault", "no-network")
-    found = the_warning(session, "vpc")
+    found = next(each for each in findings(session, status=1) if each["level"] == "problem")
     assert "there is no network default" in found["what"]
     assert found["fix"] == f"{SIM_FIRST}gcloud compute networks create default --project=sim-project"
     refused = session.type("up", "v4-8", "other", "--spot", status=2)

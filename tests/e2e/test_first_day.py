@@ -1,17 +1,20 @@
-"""The first day in a project that has nothing: only what the documents and hints say is typed.
+"""The first day in a project that has nothing: what the documents say is typed, and what doctor and errors say.
 
 No network, no firewall rules, no role of the hosts' account on the bucket, OS Login on for the project, no
-external addresses, a quota for four chips.
+external addresses, a quota for four chips. The lines are those of the README and of "Your first real slice", as
+they stand there, with the names replaced that the pages say stand for something else.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,39 +22,77 @@ import requests
 
 from tests.support import bastion
 from tests.support.jax_python import VARIABLES, jax_python
-from tests.support.require import require_isolated_hosts, require_tool
+from tests.support.pages import section, typed_lines
+from tests.support.require import require_index, require_isolated_hosts, require_tool
 from tests.support.session import ROOT, SIM_FIRST, TPUCTL, Session, open_session
+from tests.support.spool import Spool
 from tpuctl.model.timeouts import KEY_SHOWS_S
 from tpuctl.sim.hosts.files import SYSTEM_PATH
 from tpuctl.sim.server import control
 from tpuctl.sim.server.info import SimInfo
+from tpuctl.sim.world.iam import PROJECT_NUMBER
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.gcloud, pytest.mark.timeout(600)]
 ZONE = "us-west4-a"
 BUCKET = "sim-bucket"
 QUOTAS = ("--quota", f"{ZONE}/v5e:serving=4", "--quota", f"{ZONE}/v5e=0")
 FOUR, SIXTEEN = "v5litepod-4", "v5litepod-16"
-STEPS = ("--var", "STEPS=60", "--var", "CHECKPOINT_EVERY=10", "--var", "STEP_SECONDS=0.1")
+STEPS = {"STEPS": "60", "CHECKPOINT_EVERY": "10", "STEP_SECONDS": "0.1"}
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "start" / "first-real-slice.md"
+MEANT = {
+    "PROJECT": "sim-project",
+    "PROJECT_NUMBER": PROJECT_NUMBER,
+    "BUCKET": BUCKET,
+    "ADDRESS": "192.0.2.1",
+    "v4-8": FOUR,
+    "us-central2-b": ZONE,
+}
+"""What the pages say stands for something else."""
+AT_GOOGLE = "gcloud auth application-default login"
+"""The one line that nobody can type here: it opens a page of Google's in a browser."""
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+@contextmanager
+def hostile_project() -> Iterator[Session]:
     """The project as an organisation hands it out, and the settings of the documents' page for hosts without
-    external addresses."""
+    external addresses. `train.py` is the user's, and so is an environment called like the one of the pages:
+    simulated hosts have no chips for the shipped one."""
     require_isolated_hosts()
     require_tool("nft", SYSTEM_PATH)
     require_tool("gcloud")
+    require_tool("script")
+    require_index()
     with open_session("--instant", "--hosts", "isolated", "--firewall", "strict", *QUOTAS) as made:
         made.type("sim", "fault", "no-network")
         info = the_sim(made)
         control.set_metadata(info, {"enable-oslogin": "TRUE"})
         forget_roles(info)
-        (made.work / "train.py").write_text((ROOT / "templates" / "demo_train.py").read_text())
-        proxy = f"{sys.executable} {bastion.__file__} %h %p"
-        settings = {"zone": [ZONE], "external_ips": False, "proxy_command": proxy}
-        config = made.root / ".config" / "tpuctl" / "config.yaml"
-        config.parent.mkdir(parents=True)
-        config.write_text(json.dumps({"settings": settings}))
+        settle_in(made)
+        yield made
+
+
+def settle_in(session: Session) -> None:
+    """What a person has at the keyboard."""
+    defaults = "".join(f"os.environ.setdefault({name!r}, {value!r})\n" for name, value in STEPS.items())
+    program = (ROOT / "templates" / "demo_train.py").read_text()
+    (session.work / "train.py").write_text(program.replace("\nimport os\n", f"\nimport os\n{defaults}", 1))
+    shipped, own = ROOT / "manifests" / "env", session.work / "envs"
+    own.mkdir()
+    text = (shipped / "demo-cpu.yaml").read_text()
+    (own / "jax-tpu.yaml").write_text(text.replace("name: demo-cpu", "name: jax-tpu"))
+    shutil.copy(shipped / "pylock.demo-cpu.toml", own / "pylock.jax-tpu.toml")
+    proxy = f"{sys.executable} {bastion.__file__} %h %p"
+    settings = {"zone": [ZONE], "external_ips": False, "proxy_command": proxy}
+    config = session.root / ".config" / "tpuctl" / "config.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text(json.dumps({"settings": settings}))
+    programs = Spool(session.root / "cron").bin
+    session.environ["PATH"] = f"{programs}:{Path(TPUCTL).parent}:{session.environ['PATH']}"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with hostile_project() as made:
         yield made
 
 
@@ -72,75 +113,91 @@ def forget_roles(info: SimInfo) -> None:
 
 def hint_of(said: str) -> str:
     """What an error, which comes last, says to type."""
-    return str(re.findall(r"^(?:\[sim\] )?hint: (.*)", said, re.M)[-1])
+    return str(re.findall(r"^(?:\[sim\] )?hint: (.*)", said.replace("\r", ""), re.M)[-1])
 
 
-def shell(session: Session, command: str) -> None:
-    """Types a printed command, as a person pastes it."""
-    assert command.startswith((SIM_FIRST, "gcloud "))
-    path = f'PATH="{Path(TPUCTL).parent}:$PATH"; '
-    first = "" if command.startswith(SIM_FIRST) else SIM_FIRST
-    done = session.finish(session.start("-ec", f"{path}{first}{command}", program=("sh",)))
-    assert done.returncode == 0, done.stderr
+def shell(session: Session, command: str, status: int | None = 0) -> str:
+    """Types a line at a terminal, as a person does, who agrees to what is asked; gcloud is the simulator's."""
+    first = SIM_FIRST if command.startswith("gcloud ") else ""
+    done = subprocess.run(
+        ("script", "-qec", f"{first}{command}", "/dev/null"),
+        cwd=session.work,
+        env={**session.environ, "TERM": "xterm", "COLUMNS": "200"},
+        input="y\n",
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert status in (None, done.returncode), f"{command}: {done.returncode}\n{done.stdout}"
+    return done.stdout
 
 
-def mend_what_doctor_finds(session: Session) -> list[str]:
-    """Types the fixes that doctor prints for the network, until it finds nothing there."""
+def follow_doctor(session: Session) -> list[str]:
+    """Types the fixes that doctor prints, until there is none that was not typed."""
     typed: list[str] = []
     while True:
         found = session.type("doctor", "--json", status=None)
         rows = [each for each in json.loads(found.stdout)["findings"] if each["level"] != "ok"]
-        fixes = [each["fix"] for each in rows if each["check"] == "vpc"]
-        if not fixes:
+        assert not any(each["fix"] in typed for each in rows), f"what was typed has not helped: {rows}"
+        if not rows:
             return typed
-        assert fixes[0] not in typed, "what was typed has not helped"
-        typed.append(fixes[0])
-        shell(session, fixes[0])
+        fix = rows[0]["fix"]
+        typed.append(fix)
+        shell(session, fix)
 
 
-def test_the_first_day(session: Session) -> None:
-    with jax_python() as python:
-        train = ("--", str(python), "train.py")
-        chapter_one(session, train)
-        chapter_two(session, train)
+def until_it_works(session: Session, line: str, status: int) -> str:
+    """Types a line that is refused, what its hint says, and the line again."""
+    refused = shell(session, line, status)
+    command = re.search(r"(eval \S+ sim env\)\"; )?gcloud .*", hint_of(refused))
+    assert command, refused
+    shell(session, command[0])
+    shell(session, line)
+    return refused
 
 
-def chapter_one(session: Session, train: tuple[str, ...]) -> None:
-    """One host on the quota for serving."""
-    network, rule = mend_what_doctor_finds(session)
+def test_the_session_of_the_readme(session: Session) -> None:
+    project, login, *lines = typed_lines(section(README, "**On the real cloud.**"), MEANT)
+    assert login.startswith(AT_GOOGLE)
+    enable, identity, doctor, dry, up, run, watch, down = lines
+    for line in (project, enable, identity):
+        shell(session, line)
+    assert doctor.startswith("tpuctl doctor")
+    network, rule = follow_doctor(session)
     assert "networks create default" in network
     assert "firewall-rules create default-allow-internal" in rule
-    up = ("up", FOUR, "--spot", "--zone", ZONE)
-    refused = session.type(*up, status=2).stderr
-    assert "add --pay to pay for it" in hint_of(refused)
-    session.type(*up, "--pay")
-    run = ("run", "--on", FOUR, "--checkpoint-dir", f"gs://{BUCKET}/run1", *VARIABLES, *STEPS)
-    began = time.monotonic()
-    refused = session.type(*run, "--name", "denied", *train, status=1).stderr
-    assert time.monotonic() - began < 60
+    shell(session, doctor)
+    assert "add --pay" in up  # what the line says, and what the refusal says, too
+    assert "add --pay to pay for it" in hint_of(shell(session, up, 2))
+    shell(session, paid(dry))
+    shell(session, paid(up))
+    refused = until_it_works(session, run, 1)
     assert "-compute@developer.gserviceaccount.com has no storage.objects.create" in refused
-    [row] = session.json("runs")
-    assert (row["state"], row["id"]) == ("failed", "denied")
-    shell(session, hint_of(refused))
-    session.type(*run, "--name", "one", *train)
-    assert "step 60/60" in session.type("logs", "one").stdout
-    session.type("down", FOUR, "--yes")
+    last, first = session.json("runs")
+    assert (first["state"], last["state"]) == ("failed", "succeeded")
+    assert "step 60/60" in session.type("logs", last["id"]).stdout
+    shell(session, watch)
+    shell(session, down)
+    assert session.json("ls") == []
 
 
-def chapter_two(session: Session, train: tuple[str, ...]) -> None:
-    """Two hosts, which draw on the quota for training."""
-    up = ("up", SIXTEEN, "big", "--spot", "--zone", ZONE, "--pay")
-    refused = session.type(*up, status=7).stderr
-    asked = hint_of(refused)
-    assert "--quota-id=TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI --preferred-value=16" in asked
-    assert f"--dimensions=zone={ZONE}" in asked
-    session.type("sim", "quota", f"{ZONE}/v5e=16")  # Google grants it
-    session.type(*up)
-    run = ("run", "--on", "big", "--worker", "0-1", "--alone", "--checkpoint-dir", f"gs://{BUCKET}/run2")
-    following = session.start(*run, *VARIABLES, *STEPS, "--var", "STEP_SECONDS=0.3", "--name", "two", *train)
-    until(session, following, "step 20/60")
-    session.type("sim", "preempt", "big-1")
-    done = session.finish(following, 300)
+def paid(line: str) -> str:
+    return f"{line.partition('#')[0].rstrip()} --pay"
+
+
+def test_two_hosts_need_the_other_quota_and_survive_a_preemption(session: Session) -> None:
+    with jax_python() as python:
+        up = f"tpuctl up {SIXTEEN} big --spot --zone {ZONE} --pay"
+        refused = until_it_works(session, up, 7)
+        asked = hint_of(refused)
+        assert "--quota-id=TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI --preferred-value=16" in asked
+        assert f"--dimensions=zone={ZONE}" in asked
+        run = ("run", "--on", "big", "--worker", "0-1", "--alone", "--checkpoint-dir", f"gs://{BUCKET}/run2")
+        slow = ("--var", "STEP_SECONDS=0.3", "--name", "two")
+        following = session.start(*run, *VARIABLES, *slow, "--", str(python), "train.py")
+        until(session, following, "step 20/60")
+        session.type("sim", "preempt", "big-1")
+        done = session.finish(following, 300)
     assert done.returncode == 0, done.stderr
     [row] = [each for each in session.json("runs") if each["id"] == "two"]
     assert (row["state"], row["attempts"], row["preemptions"]) == ("succeeded", 2, 1)
@@ -166,3 +223,23 @@ def test_os_login_that_a_policy_forces_is_for_the_administrator(session: Session
     assert "its administrator can exempt the project" in told
     assert "gcloud resource-manager org-policies disable-enforce compute.requireOsLogin" in hint_of(told)
     session.type("down", "policy", "--yes")
+
+
+def test_the_first_real_slice_by_its_page() -> None:
+    """All of it from top to bottom; without a letter, as step 4 says, with `--pay`."""
+    with hostile_project() as session:
+        [project, login, *rest] = typed_lines(section(PAGE, "## 1."), MEANT)
+        assert login.startswith(AT_GOOGLE)
+        for line in (project, *rest, *typed_lines(section(PAGE, "## 2."), MEANT)):
+            shell(session, line)
+        assert follow_doctor(session) == []
+        for line in typed_lines(section(PAGE, "## 3."), MEANT):
+            shell(session, line)
+        for line in typed_lines(section(PAGE, "## 5."), MEANT):
+            shell(session, paid(line) if line.startswith("tpuctl up") else line)
+        for line in typed_lines(section(PAGE, "## 6."), MEANT):
+            shell(session, line)
+        [row] = session.json("runs")
+        assert row["state"] == "succeeded"
+        for line in typed_lines(section(PAGE, "## 7."), MEANT):
+            shell(session, line)

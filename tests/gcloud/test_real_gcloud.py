@@ -318,6 +318,15 @@ def test_gcloud_reads_the_quotas(gcloud: Gcloud) -> None:
         )
     )  # fmt: skip
     assert infos["dimensionsInfos"][0]["dimensions"] == {"zone": "us-east1-d"}
+    asked = f"--project={gcloud.info.project}"
+    gcloud.ok(
+        "beta", "quotas", "preferences", "create", "--service=tpu.googleapis.com",
+        "--quota-id=TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", "--preferred-value=128",
+        "--dimensions=zone=us-east1-d", asked, "--email=sim@tpuctl.invalid", "--preference-id=more",
+    )  # fmt: skip
+    made = json.loads(gcloud.ok("beta", "quotas", "preferences", "describe", "more", asked, "--format=json"))
+    assert made["quotaConfig"]["stateDetail"] == "Quota request approved to 128"
+    assert control.set_quotas(gcloud.info, {})["us-east1-d/v6e"] == 128
     assert infos["dimensionsInfos"][0]["details"]["value"] == "64"
 
 

@@ -268,3 +268,86 @@ def test_every_version_of_compute_shows_the_project(sim: RunningSim, version: st
     url = f"{sim.endpoint}/compute/{version}/projects/sim-project"
     answer = requests.get(url, headers={"Authorization": f"Bearer {sim.token}"}, timeout=10)
     assert answer.json()["name"] == "sim-project"
+
+
+PREFERENCES = "/v1beta/projects/sim-project/locations/global/quotaPreferences"
+V5E = "TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI"
+
+
+def more_quota(
+    sim: RunningSim, value: int, id: str = V5E, *, service: str = "tpu.googleapis.com", **dimensions: str
+) -> tuple[int, Any]:
+    wanted = {"service": service, "quotaId": id, "quotaConfig": {"preferredValue": str(value)}}
+    status, body, _ = ask(sim, PREFERENCES, "POST", {**wanted, "dimensions": dimensions})
+    assert sim.world.settle()
+    return status, body
+
+
+def test_more_quota_is_asked_for_and_granted(sim: RunningSim) -> None:
+    sim.world.set_quotas({"us-west4-a/v5e": 0, "us-west4-a": 8, "us-west4-a/v5e:serving": 4})
+    status, asked = more_quota(sim, 16, zone="us-west4-a")
+    assert (status, asked["reconciling"], asked["quotaConfig"]["grantedValue"]) == (200, True, "0")
+    _, made, _ = ask(sim, f"/v1/{asked['name']}")
+    assert "reconciling" not in made
+    assert made["quotaConfig"]["stateDetail"] == "Quota request approved to 16"
+    _, listed, _ = ask(sim, PREFERENCES)
+    assert listed["quotaPreferences"] == [made]
+    assert sim.world.set_quotas({}) == {"us-west4-a/v5e": 16, "us-west4-a": 16, "us-west4-a/v5e:serving": 4}
+
+
+def test_there_is_one_request_for_a_quota_in_a_place_which_can_be_changed(sim: RunningSim) -> None:
+    sim.world.set_quotas({"us-west4-a/v5e": 0})
+    _, made = more_quota(sim, 16, zone="us-west4-a")
+    status, refused = more_quota(sim, 32, zone="us-west4-a")
+    assert (status, refused["error"]["status"]) == (409, "ALREADY_EXISTS")
+    wanted = {"quotaConfig": {"preferredValue": 32}, "service": "tpu.googleapis.com", "quotaId": V5E}
+    status, _, _ = ask(sim, f"/v1/{made['name']}", "PATCH", wanted)
+    assert sim.world.settle()
+    assert (status, sim.world.set_quotas({})) == (200, {"us-west4-a/v5e": 32})
+
+
+def test_quota_is_asked_for_in_its_own_unit_and_for_all_places_where_none_is_named(sim: RunningSim) -> None:
+    sim.world.set_quotas({"us-central2-b/v4": 0})
+    status, _ = more_quota(sim, 64, "TPUV4sPodPerProjectPerZoneForTPUAPI")
+    assert (status, sim.world.set_quotas({})["us-central2-b/v4"]) == (200, 32)
+
+
+def test_less_quota_must_be_meant(sim: RunningSim) -> None:
+    sim.world.set_quotas({"us-west4-a/v5e": 64})
+    status, refused = more_quota(sim, 16, zone="us-west4-a")
+    assert (status, refused["error"]["status"]) == (400, "FAILED_PRECONDITION")
+    assert "decreases effective quota unsafely" in refused["error"]["message"]
+    wanted = {"service": "tpu.googleapis.com", "quotaId": V5E, "quotaConfig": {"preferredValue": 16}}
+    path = f"{PREFERENCES}?quotaPreferenceId=less&ignoreSafetyChecks=QUOTA_DECREASE_PERCENTAGE_TOO_HIGH"
+    status, _, _ = ask(sim, path, "POST", {**wanted, "dimensions": {"zone": "us-west4-a"}})
+    assert sim.world.settle()
+    assert (status, sim.world.set_quotas({})) == (200, {"us-west4-a/v5e": 16})
+
+
+def test_more_addresses_are_asked_for_at_compute_engine(sim: RunningSim) -> None:
+    sim.world.set_quotas({"IN_USE_ADDRESSES/us-central2": 0})
+    id = "IN-USE-ADDRESSES-per-project-region"
+    status, _ = more_quota(sim, 8, id, service="compute.googleapis.com", region="us-central2")
+    assert (status, sim.world.set_quotas({})) == (200, {"IN_USE_ADDRESSES/us-central2": 8})
+
+
+def test_quota_that_there_is_not_cannot_be_asked_for(sim: RunningSim) -> None:
+    assert more_quota(sim, 16, "NONE")[0] == 404
+    assert more_quota(sim, 16, zone="mars")[0] == 400
+    assert more_quota(sim, 16, region="us-west4")[0] == 400
+    assert more_quota(sim, -1, zone="us-west4-a")[0] == 400
+    assert ask(sim, f"{PREFERENCES}/none")[0] == 404
+    sim.fault(preset="no-permission", name="cloudquotas.quotas.update")
+    assert more_quota(sim, 16, zone="us-west4-a")[0] == 403
+
+
+def test_apis_are_enabled_together_and_a_service_has_an_account(sim: RunningSim) -> None:
+    sim.fault(preset="api-off", name="compute.googleapis.com")
+    services = "/v1/projects/sim-project/services"
+    body = {"serviceIds": ["tpu.googleapis.com", "compute.googleapis.com"]}
+    status, done, _ = ask(sim, f"{services}:batchEnable", "POST", body)
+    assert (status, [each["state"] for each in done["response"]["services"]]) == (200, ["ENABLED"] * 2)
+    assert ask(sim, f"{services}:batchEnable", "POST", {"serviceIds": ["none.googleapis.com"]})[0] == 404
+    path = "/v1beta1/projects/sim-project/services/tpu.googleapis.com:generateServiceIdentity"
+    _, made, _ = ask(sim, path, "POST", {})
+    assert made["response"]["email"] == f"service-{PROJECT_NUMBER}@cloud-tpu.iam.gserviceaccount.com"

@@ -114,6 +114,6 @@ INFO = error_details_pb2.ErrorInfo.DESCRIPTOR
 
 def test_methods_that_are_not_simulated_say_so(sim: RunningSim) -> None:
     with grpc.insecure_channel(sim.simulator.grpc_endpoint) as channel:
-        method = channel.unary_unary("/google.api.cloudquotas.v1.CloudQuotas/CreateQuotaPreference")
+        method = channel.unary_unary("/google.api.cloudquotas.v1.CloudQuotas/UpdateQuotaPreference")
         with pytest.raises(grpc.RpcError, match="does not implement"):
             method(b"", metadata=[("authorization", f"Bearer {sim.token}")], timeout=10)

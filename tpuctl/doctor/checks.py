@@ -214,7 +214,7 @@ def check_network(facts: Facts) -> list[Finding]:
     if reading.error is None or reading.error.code != "not-found":
         return [not_checked(reading.error)]
     fix = f"gcloud compute networks create {facts.wanted.network} --project={facts.wanted.project}"
-    return [warning(f"there is no network {facts.wanted.network}: name one with --network", fix)]
+    return [problem(f"there is no network {facts.wanted.network}: make it, or name one with --network", fix)]
 
 
 def _judge_firewall(facts: Facts) -> list[Finding]:

@@ -174,11 +174,12 @@ def find_tpu_quotas(
 
 
 def request_command(project: str, service: str, quota_id: str, value: int, dimension: str = "") -> str:
-    """The command that asks Google for more; `dimension` is like `region=us-east1`."""
+    """The command that asks Google for more; `dimension` is like `region=us-east1`. Every increase needs an
+    address, says the API's reference."""
     where = f" --dimensions={dimension}" if dimension else ""
     return (
         f"gcloud beta quotas preferences create --service={service} --quota-id={quota_id} "
-        f"--preferred-value={value}{where} --project={project}"
+        f'--preferred-value={value}{where} --project={project} --email="$(gcloud config get-value account)"'
     )
 
 

@@ -1,6 +1,7 @@
 """Secret Manager, Resource Manager, Cloud Quotas and Service Usage, by the default transport there."""
 
 import os
+import time
 
 from checks import check, main, raises
 from google.api_core import exceptions
@@ -104,10 +105,25 @@ def quota():
 
 @check
 def quota_preference():
-    """a request for more quota is refused as not simulated"""
-    wanted = cloudquotas_v1.QuotaPreference(service=TPU, quota_id="x", quota_config={"preferred_value": 8})
+    """more quota is asked for, once, and granted"""
+    parent, limit = f"{PROJECT}/locations/global", "TPUV6EPerProjectPerZoneForTPUAPI"
+    where = {"zone": "us-east5-b"}
+    wanted = cloudquotas_v1.QuotaPreference(
+        service=TPU, quota_id=limit, quota_config={"preferred_value": 200_000}, dimensions=where
+    )
     call = quotas.create_quota_preference
-    raises("does not implement", call, parent=f"{PROJECT}/locations/global", quota_preference=wanted)
+    made = call(parent=parent, quota_preference=wanted, quota_preference_id="more")
+    assert (made.reconciling, made.quota_config.granted_value) == (True, 0)
+    deadline = time.monotonic() + 30
+    while quotas.get_quota_preference(name=made.name).reconciling:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    [shown] = quotas.list_quota_preferences(parent=parent)
+    assert shown.quota_config.granted_value == 200_000
+    raises(exceptions.AlreadyExists, call, parent=parent, quota_preference=wanted)
+    info = quotas.get_quota_info(name=f"{parent}/services/{TPU}/quotaInfos/{limit}")
+    [told] = [each for each in info.dimensions_infos if dict(each.dimensions) == where]
+    assert told.details.value == 200_000
 
 
 @check

@@ -21,15 +21,19 @@ from tpuctl.sim.world.world import World
 
 SHARED_PREFIX = "/v1/"
 """The TPU API has a version of this name, too."""
-PREFIXES = (SHARED_PREFIX, "/v1beta/", "/v3/")
+PREFIXES = (SHARED_PREFIX, "/v1beta/", "/v1beta1/", "/v3/")
 _PROJECT = r"/(?:v1|v3)/projects/(?P<project>[^/:]+)"
 _SERVICES = r"/v1/projects/(?P<project>[^/:]+)/services"
 _QUOTAS = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/services/(?P<service>[^/]+)/quotaInfos"
+_PREFERENCES = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/quotaPreferences"
 _TEST = "projects.testIamPermissions"
 _BODIES = {
     "projects.getIamPolicy": "GetIamPolicyRequest",
     "projects.setIamPolicy": "SetIamPolicyRequest",
+    "services.batchEnable": "BatchEnableServicesRequest",
     "services.disable": "DisableServiceRequest",
+    "quotaPreferences.create": "QuotaPreference",
+    "quotaPreferences.patch": "QuotaPreference",
     _TEST: "TestIamPermissionsRequest",
 }
 _PERMISSION = re.compile(
@@ -45,6 +49,9 @@ _PERMISSION = re.compile(
 )
 """Services with permissions on a project (https://cloud.google.com/iam/docs/permissions-reference)."""
 _TPU_SERVICE = "tpu.googleapis.com"
+_DONE = "operations/noop.DONE_OPERATION"
+_AGENTS = {_TPU_SERVICE: "cloud-tpu"}
+"""Services whose agent has a name of its own (https://cloud.google.com/iam/docs/service-agents)."""
 
 Handler = Callable[..., Json]
 
@@ -56,7 +63,8 @@ class ProjectApi:
         self._world = world
         self._types = load_types("project")
         manager, usage, quotas = RESOURCE_MANAGER, SERVICE_USAGE, CLOUD_QUOTAS
-        one = _SERVICES + r"/(?P<service>[^/:]+)"
+        one, preference = _SERVICES + r"/(?P<service>[^/:]+)", _PREFERENCES + r"/(?P<id>[^/]+)"
+        identity = one.replace("/v1/", "/v1beta1/") + ":generateServiceIdentity"
         rows: tuple[tuple[str, str, str, str, Handler], ...] = (
             ("projects.get", "GET", _PROJECT, manager, self._get_project),
             (_TEST, "POST", _PROJECT + ":testIamPermissions", manager, self._test_permissions),
@@ -67,10 +75,16 @@ class ProjectApi:
             ("services.list", "GET", _SERVICES, usage, self._list_services),
             ("services.batchGet", "GET", _SERVICES + ":batchGet", usage, self._batch_get),
             ("services.get", "GET", one, usage, self._get_service),
+            ("services.batchEnable", "POST", _SERVICES + ":batchEnable", usage, self._batch_enable),
+            ("services.generateServiceIdentity", "POST", identity, usage, self._make_identity),
             ("services.enable", "POST", one + ":enable", usage, self._enable),
             ("services.disable", "POST", one + ":disable", usage, self._disable),
             ("quotaInfos.list", "GET", _QUOTAS, quotas, self._list_quotas),
             ("quotaInfos.get", "GET", _QUOTAS + r"/(?P<quota>[^/]+)", quotas, self._get_quota),
+            ("quotaPreferences.create", "POST", _PREFERENCES, quotas, self._create_preference),
+            ("quotaPreferences.list", "GET", _PREFERENCES, quotas, self._list_preferences),
+            ("quotaPreferences.get", "GET", preference, quotas, self._get_preference),
+            ("quotaPreferences.patch", "PATCH", preference, quotas, self._update_preference),
         )
         self._routes = [
             (method, verb, re.compile(path), api, handle) for method, verb, path, api, handle in rows
@@ -97,7 +111,7 @@ class ProjectApi:
     def _read(self, method: str, request: Request) -> Json:
         """Query parameters and body, in the types of the method. Raises ApiError, INVALID_ARGUMENT."""
         asked = read_query(self._types, method, request.query)
-        if request.method == "POST":
+        if request.method in ("POST", "PATCH"):
             asked |= read_message(self._types, _BODIES.get(method, "Empty"), parse_body(request))
         return asked
 
@@ -184,6 +198,20 @@ class ProjectApi:
             self._world.faults.remove(fault.id)
         return self._done("Enable", service)
 
+    def _batch_enable(self, path: str, asked: Json) -> Json:
+        services = [self._enable(path, {}, each)["response"]["service"] for each in asked.get("serviceIds", [])]
+        kind = "type.googleapis.com/google.api.serviceusage.v1.BatchEnableServicesResponse"
+        return {"name": _DONE, "done": True, "response": {"@type": kind, "services": services}}
+
+    def _make_identity(self, _path: str, _asked: Json, service: str) -> Json:
+        """The account with which Google manages a service in a project, which is there already."""
+        self._service(service)
+        self._world.access.check_permission("serviceusage.services.enable", self._name())
+        title = _AGENTS.get(service, f"gcp-sa-{service.partition('.')[0]}")
+        kind = "type.googleapis.com/google.api.serviceusage.v1beta1.ServiceIdentity"
+        email = f"service-{PROJECT_NUMBER}@{title}.iam.gserviceaccount.com"
+        return {"name": _DONE, "done": True, "response": {"@type": kind, "email": email, "uniqueId": "1"}}
+
     def _disable(self, _path: str, _asked: Json, service: str) -> Json:
         """The fault of that name, made by another way."""
         self._service(service)
@@ -195,7 +223,7 @@ class ProjectApi:
     def _done(self, verb: str, service: str) -> Json:
         kind = f"type.googleapis.com/google.api.serviceusage.v1.{verb}ServiceResponse"
         response = {"@type": kind, "service": self._service(service)}
-        return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
+        return {"name": _DONE, "done": True, "response": response}
 
     # Cloud Quotas.
 
@@ -212,3 +240,26 @@ class ProjectApi:
         if not found:
             raise not_found(f"quotaInfos/{quota}")
         return found[0]
+
+    def _list_preferences(self, _path: str, asked: Json) -> Json:
+        self._world.access.check_permission("cloudquotas.quotas.get", self._name())
+        if asked.keys() & {"filter", "orderBy"}:
+            raise unknown_method("a filter or an order of quotaPreferences")
+        rows = [(each["name"], each) for each in self._world.quota_preferences.list()]
+        return page_of(rows, asked, "quotaPreferences")
+
+    def _get_preference(self, _path: str, _asked: Json, id: str) -> Json:
+        self._world.access.check_permission("cloudquotas.quotas.get", self._name())
+        return self._world.quota_preferences.get(id)
+
+    def _create_preference(self, _path: str, asked: Json) -> Json:
+        self._world.access.check_permission("cloudquotas.quotas.update", self._name())
+        unsafe = "ignoreSafetyChecks" in asked
+        return self._world.quota_preferences.create(asked.pop("quotaPreferenceId", ""), asked, unsafe=unsafe)
+
+    def _update_preference(self, _path: str, asked: Json, id: str) -> Json:
+        self._world.access.check_permission("cloudquotas.quotas.update", self._name())
+        unsafe, missing = "ignoreSafetyChecks" in asked, bool(asked.get("allowMissing"))
+        if asked.get("validateOnly"):
+            raise unknown_method("a change of a quotaPreference that is validated only")
+        return self._world.quota_preferences.update(id, asked, unsafe=unsafe, allow_missing=missing)

@@ -47,6 +47,15 @@ _ROWS: tuple[tuple[str, str, str, str, str], ...] = (
     (f"{_PROJECTS}.SearchProjects", "GET", "/v3/projects:search", "", "SearchProjectsResponse"),
     (f"{_QUOTAS}.ListQuotaInfos", "GET", "/v1/{parent}/quotaInfos", "", "ListQuotaInfosResponse"),
     (f"{_QUOTAS}.GetQuotaInfo", "GET", "/v1/{name}", "", "QuotaInfo"),
+    (
+        f"{_QUOTAS}.CreateQuotaPreference",
+        *("POST", "/v1/{parent}/quotaPreferences", "quotaPreference", "QuotaPreference"),
+    ),
+    (f"{_QUOTAS}.GetQuotaPreference", "GET", "/v1/{name}", "", "QuotaPreference"),
+    (
+        f"{_QUOTAS}.ListQuotaPreferences",
+        *("GET", "/v1/{parent}/quotaPreferences", "", "ListQuotaPreferencesResponse"),
+    ),
     (f"{_USAGE}.GetService", "GET", "/v1/{name}", "", "Service"),
     (f"{_USAGE}.ListServices", "GET", "/v1/{parent}/services", "", "ListServicesResponse"),
     (f"{_USAGE}.BatchGetServices", "GET", "/v1/{parent}/services:batchGet", "", "BatchGetServicesResponse"),
@@ -61,7 +70,7 @@ _SCALARS = {
 }
 _MESSAGE, _ENUM, _OPTIONAL, _REPEATED = 11, 14, 1, 3
 _PACKAGE = "tpuctl.sim"
-_KNOWN = ("any", "duration", "empty", "field_mask", "timestamp")
+_KNOWN = ("any", "duration", "empty", "field_mask", "timestamp", "wrappers")
 """Files of google.protobuf that fields have types of."""
 
 

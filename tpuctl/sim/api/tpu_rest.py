@@ -165,7 +165,10 @@ class TpuRestApi:
 
     def owns(self, path: str) -> bool:
         """Whether a path below /v1, which several APIs share, is of this one."""
-        return re.match(r"/v1/projects/[^/]+/locations(?!/global/services/)", unquote(path)) is not None
+        return (
+            re.match(r"/v1/projects/[^/]+/locations(?!/global/(services/|quotaPreferences))", unquote(path))
+            is not None
+        )
 
     def handle(self, request: Request) -> Response:
         path = unquote(request.path)

@@ -110,8 +110,11 @@ def emulator_variables(info: SimInfo) -> list[str]:
 
 
 def write_gcloud_account(file: Path, credentials: Mapping[str, str]) -> None:
-    """Gives gcloud an account to list."""
+    """Gives gcloud an account to list, and a configuration that `gcloud config set` can change."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings = file.parent / "configurations" / "config_default"
+    settings.parent.mkdir(exist_ok=True)
+    settings.touch()
     file.unlink(missing_ok=True)
     file.touch(mode=0o600)
     store = sqlite3.connect(file)

@@ -42,6 +42,8 @@ class Delays:
     what is written meanwhile is in it."""
     disk_copy: float = 30.0
     """How much longer it takes to make a disk from something, or a copy of a disk."""
+    quota_decision: float = 5.0
+    """From a request for more quota until it is granted; users report seconds."""
 
     @classmethod
     def instant(cls) -> Delays:

@@ -10,7 +10,8 @@ node.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tpuctl.errors import UsageError
@@ -35,6 +36,12 @@ DISK_METRICS: Mapping[str, str] = {
 }
 """Disk type → the regional quota of its GB: metrics of compute.v1.Quota; that balanced disks count as SSD is
 gcpdiag's, rule gce/WARN/2022_009."""
+COMPUTE_QUOTA_IDS: Mapping[str, str] = {
+    "IN-USE-ADDRESSES-per-project-region": ADDRESSES,
+    "INSTANCES-per-project-region": INSTANCES,
+    "HEALTH-CHECKS-per-project": HEALTH_CHECKS,
+}
+"""What the Cloud Quotas API calls them."""
 REGIONAL_METRICS = (ADDRESSES, INSTANCES)
 PROJECT_METRICS = (HEALTH_CHECKS,)
 PLENTY = 100_000
@@ -67,6 +74,40 @@ def quota_id(generation: str, chips: int, kind: str, *, preemptible: bool) -> st
         "Preemptible" if preemptible else ""
     )
     return f"{name}PerProjectPer{kind.capitalize()}ForTPUAPI"
+
+
+@dataclass(frozen=True)
+class TpuQuotaId:
+    """What the id of a TPU quota says. `chips` is a size of slice that draws on it, `kind` zone or region."""
+
+    generation: str
+    chips: int
+    kind: str
+    preemptible: bool
+
+    @property
+    def id(self) -> str:
+        return quota_id(self.generation, self.chips, self.kind, preemptible=self.preemptible)
+
+
+def _tpu_quotas() -> Iterator[TpuQuotaId]:
+    for generation in TPU_QUOTA_NAMES:
+        for preemptible in (False, True):
+            for kind in ("zone", "region"):
+                for chips in (1, PLENTY) if generation in _SMALL else (PLENTY,):
+                    yield TpuQuotaId(generation, chips, kind, preemptible)
+
+
+def tpu_quota_of(id: str) -> TpuQuotaId | None:
+    return next((each for each in _tpu_quotas() if each.id == id), None)
+
+
+def keys_of_tpu_quota(set_now: Mapping[str, int], quota: TpuQuotaId, place: str) -> list[str]:
+    """The keys of the limits that hold back what draws on a quota in a place: its own, and the one of all
+    chips there, if that is set."""
+    serving = quota.chips != PLENTY and SERVING in _SMALL[quota.generation][1]
+    own = serving_key(place, quota.generation) if serving else f"{place}/{quota.generation}"
+    return [own, *([place] if place in set_now else [])]
 
 
 def serves(offer: AcceleratorType) -> bool:
@@ -162,14 +203,17 @@ class Quotas:
         """The quotaInfos of the Cloud Quotas API for the TPU API: per generation and tier, by zone; by
         region, and for single devices of v2 and v3, only where a limit is set."""
         return [
-            self._tpu_info(generation, chips, kind, preemptible=preemptible)
-            for generation in TPU_QUOTA_NAMES
-            for preemptible in (False, True)
-            for kind in ("zone", "region")
-            for chips in ((1, PLENTY) if generation in _SMALL else (PLENTY,))
-            if (kind == "zone" and (chips == PLENTY or SERVING in _SMALL[generation][1]))
-            or self._limits(generation, kind, chips)
+            self._tpu_info(quota)
+            for quota in _tpu_quotas()
+            if (quota.kind == "zone" and (quota.chips == PLENTY or SERVING in _SMALL[quota.generation][1]))
+            or self._limits(quota.generation, quota.kind, quota.chips)
         ]
+
+    def places(self, quota: TpuQuotaId) -> dict[str, int]:
+        """Where a TPU quota is, each with how many of its units a chip is."""
+        return {
+            place: quota_units(offer, 1) for place, offer in self._offers(quota.generation, quota.kind).items()
+        }
 
     def _limits(self, generation: str, kind: str, size: int) -> dict[str, int]:
         """The limits for slices of so many chips that are set, in the unit of the quota, by zone or region."""
@@ -186,11 +230,11 @@ class Quotas:
         found = {zone: _offer_of(catalog, zone, generation) for zone in catalog.zones()}
         return {region_of(zone) if kind == "region" else zone: each for zone, each in found.items() if each}
 
-    def _tpu_info(self, generation: str, chips: int, kind: str, *, preemptible: bool) -> Json:
-        id = quota_id(generation, chips, kind, preemptible=preemptible)
-        limits = self._limits(generation, kind, chips)
+    def _tpu_info(self, quota: TpuQuotaId) -> Json:
+        id, generation, kind = quota.id, quota.generation, quota.kind
+        limits = self._limits(generation, kind, quota.chips)
         rest = [place for place in self._offers(generation, kind) if place not in limits]
-        title = f"{'Preemptible ' if preemptible else ''}TPU {generation} cores"
+        title = f"{'Preemptible ' if quota.preemptible else ''}TPU {generation} cores"
         return {
             "name": f"projects/{PROJECT_NUMBER}/locations/global/services/{TPU}/quotaInfos/{id}",
             "quotaId": id,

@@ -112,6 +112,8 @@ class Kernel:
     quotas: dict[str, int]
     """Limits by the keys of `tpuctl.sim.world.quotas`; absent means plenty."""
     host_environment: Callable[[], dict[str, str]]
+    quota_preferences: dict[str, Json] = field(default_factory=dict)
+    """Requests for more quota, by id, as the Cloud Quotas API shows them."""
     token: str = ""
     """Lets callers of the APIs in; hosts get it from their metadata server."""
     project_metadata: dict[str, str] = field(default_factory=dict)

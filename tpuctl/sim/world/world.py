@@ -34,6 +34,7 @@ from tpuctl.sim.world.nodes import Nodes
 from tpuctl.sim.world.operations import Operations
 from tpuctl.sim.world.paths import ANY_ZONE, ResourcePath
 from tpuctl.sim.world.queued_resources import QueuedResources
+from tpuctl.sim.world.quota_preferences import QuotaPreferences
 from tpuctl.sim.world.quotas import Quotas, check_keys
 from tpuctl.sim.world.state import Kernel, Node
 from tpuctl.sim.world.steering import Steering
@@ -119,6 +120,7 @@ class World:
         self._machines = Machines(self._kernel)
         self._nodes = Nodes(self._kernel, self._operations, self._machines)
         self._queued = QueuedResources(self._kernel, self._operations, self._nodes)
+        self.quota_preferences = QuotaPreferences(self._kernel)
         self.steering = Steering(self._kernel, self._give_turns)
         self.rpcs: Mapping[str, Rpc] = self._table()
 
@@ -442,6 +444,7 @@ class World:
             self._kernel.disk_times.clear()
             self._kernel.reservations.clear()
             self._kernel.quotas = dict(self.options.quotas)
+            self._kernel.quota_preferences.clear()
             self._kernel.project_metadata.clear()
         for node in nodes:
             self._machines.destroy(node)
