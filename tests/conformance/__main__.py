@@ -1,16 +1,18 @@
 """`make conformance`: other people's clients against the simulated cloud, a table in docs/develop.
 
-Names of clients as arguments run those alone; what the others saw before stays. The page is written when all
-clients of the versions that are asked for today have run.
+Names of clients as arguments run those alone. Of the others the page keeps what stands there, where that is of
+the version that is asked for today; it is written when there is something to say of all.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conformance.harness import Result, discover, find_result, run_apart
+from tests.conformance.client import Client
+from tests.conformance.harness import Result, discover, find_result, pinned_version, run_apart
 from tests.conformance.reasons import REASONS
 
 ROOT = Path(__file__).parents[2]
@@ -32,22 +34,46 @@ checks want a client to be refused [what is not simulated](simulator.md#what-it-
 """
 
 
-def render(results: Sequence[Result]) -> str:
+REST = "## Not as the real API"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the page says of one client: its row of the table, and a line for each check that failed."""
+
+    client: str
+    cells: str
+    wrong: tuple[str, ...] = ()
+
+
+def row_of(result: Result) -> Row:
+    name = result.client.name
+    if result.missing:
+        return Row(name, f"not run: {result.missing} | | | |")
+    wrong = [check for check in result.checks if not check.ok]
+    count = len(result.checks)
+    cells = f"{result.version} | {result.day} | {count} | {count - len(wrong)} | {len(wrong)}"
+    return Row(name, cells, tuple(f"- {name}, {each.name}: {_why(name, each.name)}" for each in wrong))
+
+
+def find_row(client: Client, page: str) -> Row | None:
+    """What a page says of a client, if it is of the version that is asked for."""
+    table, _, rest = page.partition(f"\n{REST}\n")
+    start = f"| {client.name} | "
+    for line in table.splitlines():
+        if line.startswith(start):
+            cells = line.removeprefix(start).removesuffix(" |")
+            wrong = tuple(each for each in rest.splitlines() if each.startswith(f"- {client.name}, "))
+            version = cells.partition(" | ")[0]
+            return Row(client.name, cells, wrong) if pinned_version(client) in (None, version) else None
+    return None
+
+
+def render(rows: Sequence[Row]) -> str:
     """The page."""
-    lines = [HEAD.rstrip("\n")]
-    for each in results:
-        if each.missing:
-            lines.append(f"| {each.client.name} | not run: {each.missing} | | | | |")
-            continue
-        good = sum(check.ok for check in each.checks)
-        lines.append(
-            f"| {each.client.name} | {each.version} | {each.day} | {len(each.checks)} | {good} "
-            f"| {len(each.checks) - good} |"
-        )
-    rest = [(each.client.name, check) for each in results for check in each.checks if not check.ok]
-    lines += ["", "## Not as the real API", ""]
-    lines += [f"- {name}, {check.name}: {_why(name, check.name)}" for name, check in rest] or ["Nothing."]
-    return "\n".join(lines) + "\n"
+    lines = [HEAD.rstrip("\n"), *(f"| {each.client} | {each.cells} |" for each in rows)]
+    rest = [line for each in rows for line in each.wrong]
+    return "\n".join([*lines, "", REST, "", *(rest or ["Nothing."])]) + "\n"
 
 
 def _why(client: str, check: str) -> str:
@@ -87,15 +113,19 @@ def main(names: Sequence[str]) -> int:
         if not names or client.name in names:
             print(f"{client.name} …", flush=True)
             run_apart(client).save(KEPT)
-    found = [(client, find_result(client, KEPT)) for client in clients]
-    results = [result for _, result in found if result is not None]
-    absent = [client.name for client, result in found if result is None]
+    seen = {client.name: find_result(client, KEPT) for client in clients}
+    page = PAGE.read_text()
+    rows = [
+        row_of(result) if (result := seen[client.name]) is not None else find_row(client, page)
+        for client in clients
+    ]
+    absent = [client.name for client, row in zip(clients, rows, strict=True) if row is None]
     if absent:
         print(f"{PAGE.name} stays as it is: not yet run: {', '.join(absent)}")
     else:
-        PAGE.write_text(render(results))
-    ran = [each for each in results if not names or each.client.name in names]
-    print(render(ran))
+        PAGE.write_text(render([row for row in rows if row is not None]))
+    ran = [each for name, each in seen.items() if each is not None and (not names or name in names)]
+    print(render([row_of(each) for each in ran]))
     failed = [*unexplained(ran), *outdated(ran)]
     print("\n".join(failed))
     return 1 if failed else 0

@@ -71,6 +71,14 @@ def _file(folder: Path, client: Client) -> Path:
     return folder / f"{re.sub('[^a-z0-9]+', '-', client.name.lower()).strip('-')}.json"
 
 
+def pinned_version(client: Client) -> str | None:
+    """The version that is asked for; None of a program, which is there in whichever version it is."""
+    first = client.requirements[0]
+    if first.startswith(PROGRAM):
+        return None
+    return first.rpartition("@" if first.startswith(NPM) else "==")[2]
+
+
 def discover() -> list[Client]:
     """The clients of every module `clients_*` beside this one, by name."""
     modules = [each.name for each in pkgutil.iter_modules(tests.conformance.__path__, "tests.conformance.")]

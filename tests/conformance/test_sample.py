@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.__main__ import outdated, render, unexplained
+from tests.conformance.__main__ import find_row, outdated, render, row_of, unexplained
 from tests.conformance.client import Check, Client
-from tests.conformance.harness import Result, discover, find_result, run_here, version_here
+from tests.conformance.harness import Result, discover, find_result, pinned_version, run_here, version_here
 from tests.conformance.reasons import REASONS
+from tests.support.session import ROOT
 
 
 @pytest.mark.slow
@@ -34,16 +35,33 @@ def test_what_a_client_saw_is_kept_for_the_version_that_it_was(tmp_path: Path) -
 
 def test_the_page_counts_and_names_what_is_not_as_it_should_be() -> None:
     client = Client("tool", ("tool==1",), lambda _env, _work: [])
-    page = render(
-        [
-            Result(client, "1.0", (Check("reads", True), Check("writes", False, "403")), day="2026-11-22"),
-            Result(Client("other", ("bin:other",), client.run), "", missing="needs other"),
-        ]
-    )
+    seen = Result(client, "1.0", (Check("reads", True), Check("writes", False, "403")), day="2026-11-22")
+    absent = Result(Client("other", ("bin:other",), client.run), "", missing="needs other")
+    page = render([row_of(seen), row_of(absent)])
     assert "| tool | 1.0 | 2026-11-22 | 2 | 1 | 1 |" in page
     assert "| other | not run: needs other | | | | |" in page
     assert "- tool, writes: no reason is known" in page
     assert unexplained([Result(client, "1.0", (Check("writes", False, "403"),))]) == ["tool: writes: 403"]
+
+
+def test_of_a_client_that_is_not_run_the_page_keeps_what_it_says() -> None:
+    client = Client("tool", ("tool==1.0",), lambda _env, _work: [])
+    row = row_of(Result(client, "1.0", (Check("reads", True), Check("writes", False, "403"))))
+    page = render([row, row_of(Result(Client("tool-2", ("npm:@a/tool@2", "bin:node"), client.run), "2"))])
+    assert find_row(client, page) == row
+    assert find_row(replace(client, requirements=("tool==1.1",)), page) is None
+    assert find_row(replace(client, name="none"), page) is None
+    assert [pinned_version(replace(client, requirements=(each,))) for each in ("npm:@a/tool@2", "bin:x")] == [
+        "2",
+        None,
+    ]
+
+
+def test_the_page_is_as_it_would_be_written() -> None:
+    page = (ROOT / "docs" / "develop" / "conformance.md").read_text()
+    rows = [find_row(client, page) for client in discover()]
+    assert [client.name for client, row in zip(discover(), rows, strict=True) if row is None] == []
+    assert render([row for row in rows if row is not None]) == page
 
 
 def test_reasons_are_for_clients_that_there_are() -> None:
