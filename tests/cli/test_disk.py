@@ -224,17 +224,24 @@ def test_a_dry_run_changes_nothing(session: Session) -> None:
     before = disk_calls(session)
     done = session.type("disk", "clone", "data", "--to", "big", "--dry-run")
     assert "would copy data to data-g1" in done.stderr
-    session.type("disk", "attach", "data", "--to", "dev", "--dry-run")
+    session.type("disk", "attach", "data", "--to", "dev", "--no-mount", "--dry-run")
     session.type("disk", "rm", "data", "--dry-run")
     session.type("disk", "create", "more", "--zone", ZONE, "--dry-run")
     assert disk_calls(session) == before
     assert named(session) == ["data"]
 
 
-def test_hosts_without_root_are_blocked_with_what_helps(session: Session) -> None:
-    done = session.type("disk", "attach", "data", "--to", "dev", status=1)
-    assert "mounting needs root" in done.stderr
-    assert "tpuctl sim up --hosts isolated" in done.stderr
+def test_hosts_without_root_are_refused_before_the_disk_is_attached(session: Session) -> None:
+    before = disk_calls(session)
+    for dry in ((), ("--dry-run",)):
+        done = session.type("disk", "attach", "data", "--to", "dev", *dry, status=1)
+        said = " ".join(done.stderr.split())
+        assert "mounting needs root" in said
+        assert "data was not attached" in said
+        assert "tpuctl sim up --hosts isolated" in said
+        assert "tpuctl disk attach data --to dev --no-mount only attaches it" in said
+    assert disk_calls(session) == before
+    session.type("disk", "attach", "data", "--to", "dev", "--no-mount")
     [row] = [each for each in session.json("disk", "ls") if each["name"] == "data"]
     assert row["used_by"] == ["dev-1-w-0"]
     refused = session.type("disk", "rm", "data", "--yes", status=2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from tpuctl.disks.hold import end_holds
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
+from tpuctl.disks.places import check_on_hosts, check_root
 from tpuctl.disks.plan import owner_labels
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
@@ -33,11 +35,7 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UnreachableError, UsageError
-from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.facts import Section
-from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.names import label_value
-from tpuctl.lib.shell import quote
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeState
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
@@ -86,6 +84,8 @@ def use_disk(
     at = f" at {where}" if mounted else ""
     said = f"{done} {name} ({mode.short}) to {target.name}{at}"
     told = {"name": name, "to": target.name, "mode": str(mode), "path": where if mounted else "", "said": said}
+    if mounted:
+        check_root(services, target, name)
     if path and mounted:
         check_on_hosts(services, target, path)
     if dry_run:
@@ -93,21 +93,21 @@ def use_disk(
     entry = DataDisk(record.request.zone, name, mode)
     attach(services, place.zone, place.nodes, entry)
     if mounted:
-        _mount(services, record, target, mode, where, unseen=entry not in place.disks)
+        with _said_to_be_attached(name, target.name):
+            _mount(services, record, target, mode, where, unseen=entry not in place.disks)
     return told
 
 
-def check_on_hosts(services: Services, target: SliceRecord, path: str) -> None:
-    """Raises UsageError for a path at which a host has something in the way. Those that do not answer check it
-    themselves before they mount."""
-    agent = HostAgent(services.remote, services.agent_source)
-    asked = {"sections": [str(Section.POINTS)], "points": [path]}
-    for answer in agent.facts(host_targets(services, target), lambda _: asked):
-        for point in (answer.value.points or ()) if answer.value is not None else ():
-            if point.trouble:
-                look = f"tpuctl exec --worker {answer.worker} {target.name} -- ls -lA {quote(path)}"
-                hint = f"another --path, or move what is there: {look}"
-                raise UsageError.of("path", f"worker {answer.worker}: {point.trouble}", hint)
+@contextmanager
+def _said_to_be_attached(name: str, target: str) -> Iterator[None]:
+    """What ends the mounting of a disk leaves it attached, where it costs as before: that is said with it."""
+    try:
+        yield
+    except TpuctlError as error:
+        error.message = f"{name} is attached to {target}, but not mounted: {error.message}"
+        undo = f"tpuctl disk detach {name} --to {target} takes it back"
+        error.hint = "; ".join(each for each in (error.hint, undo) if each)
+        raise
 
 
 def _check_ours(services: Services, name: str, zone: str) -> None:
