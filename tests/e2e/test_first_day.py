@@ -32,7 +32,7 @@ from tpuctl.sim.server import control
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.gcloud, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.gcloud, pytest.mark.timeout(1800)]
 ZONE = "us-west4-a"
 BUCKET = "sim-bucket"
 QUOTAS = ("--quota", f"{ZONE}/v5e:serving=4", "--quota", f"{ZONE}/v5e=0")
@@ -48,6 +48,13 @@ MEANT = {
     "us-central2-b": ZONE,
 }
 """What the pages say stands for something else."""
+SMALL = """\
+name: jax-tpu
+backend: cpu
+python: ["3.11", "3.12", "3.13", "3.14"]
+requirements: []
+imports: [json]
+"""
 AT_GOOGLE = "gcloud auth application-default login"
 """The one line that nobody can type here: it opens a page of Google's in a browser."""
 
@@ -55,32 +62,22 @@ AT_GOOGLE = "gcloud auth application-default login"
 @contextmanager
 def hostile_project() -> Iterator[Session]:
     """The project as an organisation hands it out, and the settings of the documents' page for hosts without
-    external addresses. `train.py` is the user's, and so is an environment called like the one of the pages:
-    simulated hosts have no chips for the shipped one."""
+    external addresses."""
     require_isolated_hosts()
     require_tool("nft", SYSTEM_PATH)
     require_tool("gcloud")
     require_tool("script")
-    require_index()
     with open_session("--instant", "--hosts", "isolated", "--firewall", "strict", *QUOTAS) as made:
         made.type("sim", "fault", "no-network")
         info = the_sim(made)
         control.set_metadata(info, {"enable-oslogin": "TRUE"})
         forget_roles(info)
-        settle_in(made)
+        at_home(made)
         yield made
 
 
-def settle_in(session: Session) -> None:
-    """What a person has at the keyboard."""
-    defaults = "".join(f"os.environ.setdefault({name!r}, {value!r})\n" for name, value in STEPS.items())
-    program = (ROOT / "templates" / "demo_train.py").read_text()
-    (session.work / "train.py").write_text(program.replace("\nimport os\n", f"\nimport os\n{defaults}", 1))
-    shipped, own = ROOT / "manifests" / "env", session.work / "envs"
-    own.mkdir()
-    text = (shipped / "demo-cpu.yaml").read_text()
-    (own / "jax-tpu.yaml").write_text(text.replace("name: demo-cpu", "name: jax-tpu"))
-    shutil.copy(shipped / "pylock.demo-cpu.toml", own / "pylock.jax-tpu.toml")
+def at_home(session: Session) -> None:
+    """The user's settings, and a crontab that is not this machine's."""
     proxy = f"{sys.executable} {bastion.__file__} %h %p"
     settings = {"zone": [ZONE], "external_ips": False, "proxy_command": proxy}
     config = session.root / ".config" / "tpuctl" / "config.yaml"
@@ -90,9 +87,34 @@ def settle_in(session: Session) -> None:
     session.environ["PATH"] = f"{programs}:{Path(TPUCTL).parent}:{session.environ['PATH']}"
 
 
+def write_project(session: Session, program: str, environment: str) -> Path:
+    """`train.py` is the user's, and so is an environment that is called like the one of the pages: simulated
+    hosts have no chips for the shipped one."""
+    (session.work / "train.py").write_text(program)
+    own = session.work / "envs"
+    own.mkdir()
+    (own / "jax-tpu.yaml").write_text(environment)
+    return own
+
+
+def write_real_training(session: Session) -> None:
+    """JAX on the CPU, a few steps of it."""
+    defaults = "".join(f"os.environ.setdefault({name!r}, {value!r})\n" for name, value in STEPS.items())
+    program = (ROOT / "templates" / "demo_train.py").read_text()
+    shipped = ROOT / "manifests" / "env"
+    own = write_project(
+        session,
+        program.replace("\nimport os\n", f"\nimport os\n{defaults}", 1),
+        (shipped / "demo-cpu.yaml").read_text().replace("name: demo-cpu", "name: jax-tpu"),
+    )
+    shutil.copy(shipped / "pylock.demo-cpu.toml", own / "pylock.jax-tpu.toml")
+
+
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
+    require_index()
     with hostile_project() as made:
+        write_real_training(made)
         yield made
 
 
@@ -126,7 +148,7 @@ def shell(session: Session, command: str, status: int | None = 0) -> str:
         input="y\n",
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert status in (None, done.returncode), f"{command}: {done.returncode}\n{done.stdout}"
     return done.stdout
@@ -138,6 +160,8 @@ def follow_doctor(session: Session) -> list[str]:
     while True:
         found = session.type("doctor", "--json", status=None)
         rows = [each for each in json.loads(found.stdout)["findings"] if each["level"] != "ok"]
+        if any(each["fix"] == "try again" for each in rows):
+            continue  # a busy machine did not answer in time
         assert not any(each["fix"] in typed for each in rows), f"what was typed has not helped: {rows}"
         if not rows:
             return typed
@@ -149,14 +173,18 @@ def follow_doctor(session: Session) -> list[str]:
 def until_it_works(session: Session, line: str, status: int) -> str:
     """Types a line that is refused, what its hint says, and the line again."""
     refused = shell(session, line, status)
-    command = re.search(r"(eval \S+ sim env\)\"; )?gcloud .*", hint_of(refused))
-    assert command, refused
-    shell(session, command[0])
+    shell(session, hint_of(refused))
     shell(session, line)
     return refused
 
 
-def test_the_session_of_the_readme(session: Session) -> None:
+def test_the_first_day(session: Session) -> None:
+    chapter_one(session)
+    chapter_two(session)
+
+
+def chapter_one(session: Session) -> None:
+    """The session of the README: one host on the quota for serving."""
     project, login, *lines = typed_lines(section(README, "**On the real cloud.**"), MEANT)
     assert login.startswith(AT_GOOGLE)
     enable, identity, doctor, dry, up, run, watch, down = lines
@@ -185,7 +213,8 @@ def paid(line: str) -> str:
     return f"{line.partition('#')[0].rstrip()} --pay"
 
 
-def test_two_hosts_need_the_other_quota_and_survive_a_preemption(session: Session) -> None:
+def chapter_two(session: Session) -> None:
+    """Two hosts, which draw on the quota for training, and survive a preemption."""
     with jax_python() as python:
         up = f"tpuctl up {SIXTEEN} big --spot --zone {ZONE} --pay"
         refused = until_it_works(session, up, 7)
@@ -226,8 +255,11 @@ def test_os_login_that_a_policy_forces_is_for_the_administrator(session: Session
 
 
 def test_the_first_real_slice_by_its_page() -> None:
-    """All of it from top to bottom; without a letter, as step 4 says, with `--pay`."""
+    """All of it from top to bottom; without a letter, as step 4 says, with `--pay`. What trains is small."""
+    require_index()
     with hostile_project() as session:
+        write_project(session, "print('step 1 of 1')\n", SMALL)
+        session.type("env", "lock", "jax-tpu")
         [project, login, *rest] = typed_lines(section(PAGE, "## 1."), MEANT)
         assert login.startswith(AT_GOOGLE)
         for line in (project, *rest, *typed_lines(section(PAGE, "## 2."), MEANT)):

@@ -91,8 +91,8 @@ def _check_tpu_quotas(
         texts = list(dict.fromkeys(each.text for each in found))
         more = ask_for_tpus(project, found[0].quota, found[0].wanted)
         raise QuotaError(
-            f"{name} needs more than the quota {'; and '.join(texts)}",
-            hint=f"tpuctl quota shows who holds what; to ask for more: {more}",
+            f"{name} needs more than the quota {'; and '.join(texts)} (`tpuctl quota` shows who holds what)",
+            hint=more,  # alone, or a terminal would break it into lines
             details={"shortages": texts},
         )
 
