@@ -88,6 +88,15 @@ def test_words_for_the_program_arrive_unchanged(session: Session) -> None:
     assert "succeeded" in done.stderr
 
 
+def test_a_run_that_nobody_looks_at_is_shown_as_what_was_recorded(session: Session) -> None:
+    session.type("run", "--no-checkpoint", "--detach", "--name", "alone", "--on", "big", "--", "sleep", "600")
+    told = " ".join(session.type("status", "alone").stderr.split())
+    assert "this is what was recorded last, and no watchdog has made a pass yet" in told
+    assert "`tpuctl attach alone` looks at it now" in told
+    session.type("stop", "alone", "--yes")
+    assert "recorded" not in session.type("status", "alone").stderr
+
+
 def test_a_run_is_listed_logged_and_described(session: Session) -> None:
     session.type("run", "--no-checkpoint", "--name", "hello", "--on", "big", "--", "echo", "hello")
     row = next(r for r in json.loads(session.type("runs", "--json").stdout) if r["id"] == "hello")

@@ -41,6 +41,19 @@ def show_run(context: AppContext, run: RunRecord) -> None:
         console.table(rows[:ROWS_MAX], WORKERS)
     if len(rows) > ROWS_MAX:
         console.say(f"{len(rows) - ROWS_MAX} more rows: `tpuctl status {run.id} --json`")
+    if not run.state.final:
+        _say_if_unwatched(context, run.id)
+
+
+def _say_if_unwatched(context: AppContext, run_id: str) -> None:
+    """What is shown was recorded by who looked last, and perhaps nobody looks: a run that ended long ago would
+    still be called running."""
+    from tpuctl.watch.cycle import why_unwatched
+
+    unwatched = why_unwatched(context)
+    if unwatched is not None:
+        text = f"this is what was recorded last, and {unwatched[0]}; `tpuctl attach {run_id}` looks at it now"
+        context.console.caveat(text)
 
 
 def run_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
@@ -71,7 +84,8 @@ def _because(facts: Mapping[str, Any]) -> str:
     """The last reason: why it ended or does not go on, and what its failure is called."""
     reason, failure = facts["question"] or facts["reason"], facts["failure"]
     name = failure["signature"] if failure and facts["state"] != "succeeded" else ""
-    return "; ".join(part for part in (reason, name) if part and part != facts["state"])
+    told = name if name not in (reason or "") else ""
+    return "; ".join(part for part in (reason, told) if part and part != facts["state"])
 
 
 def _slice(facts: Mapping[str, Any]) -> str:
