@@ -40,11 +40,7 @@ def down(
     Stops their runs and fetches the logs first. What programs wrote on disks and mounts is saved, or the slice
     stays.
     """
-    from tpuctl.errors import ConflictError, UnreachableError
-    from tpuctl.model.verdict import render_wait
-    from tpuctl.runs.take_down import take_down
     from tpuctl.slices.desired import check_owner
-    from tpuctl.slices.reconcile import request_deletion, wait_until_gone
     from tpuctl.state.repository import get_slice
 
     _check_chosen(names or [], every=every, all_users=all_users)
@@ -65,29 +61,49 @@ def down(
         again = f"tpuctl down {' '.join(names)} --yes"
         with context.interruptible(f"what is being deleted goes on: `{again}` waits for it and does the rest"):
             deadline = context.deadline(timeout)
-            left, refused = {}, {}
-            for name in names:  # all are asked for before one is waited for
-                try:
-                    take_down(context, name, wait=False, deadline=deadline, all_users=all_users, may_lose=force)
-                    left[name] = request_deletion(context, name, deadline=deadline)
-                except (ConflictError, UnreachableError) as error:
-                    refused[name] = error
-            if refused and not left:
-                raise next(iter(refused.values()))
-            results = []
-            for name, wait in left.items():
-                if not no_wait:
-                    wait_until_gone(context, name, deadline=deadline)
-                if not no_wait or wait is None:
-                    said, gone = "gone", True
-                else:
-                    said, gone = render_wait(wait.why, coming=wait.coming), False
-                context.console.say(f"{name}: {said}")
-                results.append({"name": name, "gone": gone})
-            if refused:
-                raise next(iter(refused.values()))
-            if context.console.json_mode:
-                context.console.data(results[0] if len(results) == 1 else results)
+            _delete(
+                context, names, wait_for_end=not no_wait, deadline=deadline, all_users=all_users, force=force
+            )
+
+
+def _delete(
+    context: AppContext,
+    names: Sequence[str],
+    *,
+    wait_for_end: bool,
+    deadline: float | None,
+    all_users: bool,
+    force: bool,
+) -> None:
+    """Asks for all deletions before it waits for one. Raises what refused one, when the others are done."""
+    from tpuctl.errors import ConflictError, UnreachableError
+    from tpuctl.model.verdict import render_wait
+    from tpuctl.runs.take_down import take_down
+    from tpuctl.slices.reconcile import request_deletion, wait_until_gone
+
+    left, refused = {}, {}
+    for name in names:
+        try:
+            take_down(context, name, wait=False, deadline=deadline, all_users=all_users, may_lose=force)
+            left[name] = request_deletion(context, name, deadline=deadline)
+        except (ConflictError, UnreachableError) as error:
+            refused[name] = error
+    if refused and not left:
+        raise next(iter(refused.values()))
+    results = []
+    for name, wait in left.items():
+        if wait_for_end:
+            wait_until_gone(context, name, deadline=deadline)
+        if wait_for_end or wait is None:
+            said, gone = "gone", True
+        else:
+            said, gone = render_wait(wait.why, coming=wait.coming), False
+        context.console.say(f"{name}: {said}")
+        results.append({"name": name, "gone": gone})
+    if refused:
+        raise next(iter(refused.values()))
+    if context.console.json_mode:
+        context.console.data(results[0] if len(results) == 1 else results)
 
 
 def _check_chosen(names: Sequence[str], *, every: bool, all_users: bool) -> None:

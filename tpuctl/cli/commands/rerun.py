@@ -16,6 +16,7 @@ from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
+    from tpuctl.runs.rerun import Rerun
     from tpuctl.slices.resolve import WantedSlice
 
 PLAN = (
@@ -69,7 +70,7 @@ def rerun(
     from tpuctl.provenance.bundle import is_bundle, store_bundle
     from tpuctl.provenance.parts import load_source
     from tpuctl.runs.reconcile import check_new_id
-    from tpuctl.runs.rerun import RerunRequest, prepare_rerun, refuse, render_plan
+    from tpuctl.runs.rerun import RerunRequest, prepare_rerun, refuse
 
     with open_context(ctx) as context:
         manifest, record = load_source(context, source)
@@ -81,22 +82,29 @@ def rerun(
         target = _target(context, manifest, on, tuple(zone or ()), pay)
         request = RerunRequest(run_id, dict(map(parse_secret, secret or ())), checkpoint_dir, tuple(data or ()))
         found = prepare_rerun(context, context.config, manifest, record, request, target)
-        rows = render_plan(found.plan)
-        if dry_run and context.console.json_mode:
-            context.console.data({"dry_run": True, "possible": found.submission is not None, "plan": rows})
+        _show_plan(context, found, dry_run=dry_run)
+        if dry_run and (found.submission is not None or context.console.json_mode):
             return
-        if not context.console.json_mode:
-            context.console.table(rows, PLAN) if dry_run else _say(context, rows)
         if found.submission is None:
             raise refuse(found.plan)
-        if dry_run:
-            return
         if found.submission.wanted is not None:
             context.require_credentials()
         named = name is not None
         submit_and_follow(
             context, found.submission, run_id, named=named, since=since, detach=detach, timeout=timeout
         )
+
+
+def _show_plan(context: AppContext, found: Rerun, *, dry_run: bool) -> None:
+    from tpuctl.runs.rerun import render_plan
+
+    rows = render_plan(found.plan)
+    if not dry_run and not context.console.json_mode:
+        _say(context, rows)
+    elif dry_run and not context.console.json_mode:
+        context.console.table(rows, PLAN)
+    elif dry_run:
+        context.console.data({"dry_run": True, "possible": found.submission is not None, "plan": rows})
 
 
 def _say(context: AppContext, rows: list[dict[str, Any]]) -> None:
