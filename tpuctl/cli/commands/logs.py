@@ -75,11 +75,8 @@ def logs(
             context.console.say(f"run {record.id}")
         if here:
             _say_missing(context, record, [number for number in numbers if number not in here])
-        printed = False
-        for number, found in lines:
-            if len(numbers) > 1:
-                context.console.say(f"attempt {number} of {newest}")
-            printed = _print_lines(found, record.slice_name, stamped=timestamps) or printed
+        several = len(numbers) > 1
+        printed = _print_attempts(context, record, lines, named=several, stamped=timestamps)
         if follow and numbers[-1] == newest and not record.state.final:
             with context.interruptible(goes_on(record.id)):
                 context.emit.show_only(None if worker is None else chosen, pattern, stamped=timestamps)
@@ -169,6 +166,23 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
         return None if grep is None else re.compile(grep)
     except re.error as error:
         raise UsageError(f"--grep {grep!r} is no regular expression: {error}") from error
+
+
+def _print_attempts(
+    context: AppContext,
+    record: RunRecord,
+    attempts: Sequence[tuple[int, Iterable[LogLine]]],
+    *,
+    named: bool,
+    stamped: bool,
+) -> bool:
+    """Whether there was anything to print."""
+    printed = False
+    for number, found in attempts:
+        if named and record.attempt is not None:
+            context.console.say(f"attempt {number} of {record.attempt.number}")
+        printed = _print_lines(found, record.slice_name, stamped=stamped) or printed
+    return printed
 
 
 def _print_lines(lines: Iterable[LogLine], slice_name: str, *, stamped: bool) -> bool:
