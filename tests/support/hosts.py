@@ -41,7 +41,11 @@ def require_tier(tier: str) -> None:
         require_isolated_hosts()
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+LIMIT_S = 120.0
+"""For what takes a second where a processor is free."""
+
+
+def wait_until(condition: Callable[[], object], seconds: float = LIMIT_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -105,7 +109,7 @@ class Lab:
             key_filename=str(key or self.key_file),
             allow_agent=False,
             look_for_keys=False,
-            timeout=10,
+            timeout=LIMIT_S,
         )
         return client
 
@@ -113,7 +117,7 @@ class Lab:
         self, command: str, worker: int = 0, stdin: bytes = b"", user: str = "alice"
     ) -> tuple[int, str, str]:
         with self.client(worker, user) as client:
-            source, out, err = client.exec_command(command, timeout=20)
+            source, out, err = client.exec_command(command, timeout=LIMIT_S)
             source.write(stdin)
             source.channel.shutdown_write()
             output = out.read().decode(), err.read().decode()
@@ -135,7 +139,7 @@ class Lab:
         if shutil.which(program) is None:
             pytest.skip(f"OpenSSH's {program} is not on PATH")
         command = [program, *self.ssh_options(worker), *args]
-        return subprocess.run(command, capture_output=True, timeout=30, **kw)  # type: ignore[call-overload]
+        return subprocess.run(command, capture_output=True, timeout=LIMIT_S, **kw)  # type: ignore[call-overload]
 
     def at(self, worker: int = 0) -> str:
         return f"alice@{self.addresses[worker].external_ip}"
