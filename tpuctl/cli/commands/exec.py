@@ -70,9 +70,8 @@ def exec_(
     before, argv = split_words(shared, list(words or []))
     if not argv or len(before) > 1:
         raise _no_command(ctx, shared.arguments, before)
-    name = before[0] if before else on
     with open_context(ctx) as context:
-        record = resolve_slice(context, name)
+        record = resolve_slice(context, before[0] if before else on)
         chosen = choose(record, worker)
         with context.interruptible("what it started on the workers ends with it; the slice is as it was"):
 

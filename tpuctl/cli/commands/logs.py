@@ -75,16 +75,13 @@ def logs(
             context.console.say(f"run {record.id}")
         if here:
             _say_missing(context, record, [number for number in numbers if number not in here])
-        several = len(numbers) > 1
-        printed = _print_attempts(context, record, lines, named=several, stamped=timestamps)
+        printed = _print_attempts(context, record, lines, named=len(numbers) > 1, stamped=timestamps)
         if follow and numbers[-1] == newest and not record.state.final:
             with context.interruptible(goes_on(record.id)):
                 context.emit.show_only(None if worker is None else chosen, pattern, stamped=timestamps)
                 follow_to_end(context, record.id, timeout=None)
-        elif not printed and grep is not None and here:
-            context.console.say(f"no line in which {grep!r} is found")
         elif not printed:
-            _say_where(context, record, numbers[-1], since)
+            _say_where(context, record, numbers[-1], since, grep if here else None)
 
 
 def _numbers(record: RunRecord, newest: int, attempt: int | None, *, newest_only: bool) -> Sequence[int]:
@@ -130,11 +127,16 @@ def _lines(
     return fold_lines(found, len(workers))
 
 
-def _say_where(context: AppContext, record: RunRecord, number: int, since: str | None) -> None:
+def _say_where(
+    context: AppContext, record: RunRecord, number: int, since: str | None, grep: str | None = None
+) -> None:
     """Nothing was printed: either nothing was written, or another machine has it. Raises NotFoundError where
     this machine never had the output of that attempt."""
     from tpuctl.watch.cycle import list_heartbeats
 
+    if grep is not None:
+        context.console.say(f"no line in which {grep!r} is found")
+        return
     if context.logs.has(record.id, number):
         last = f" in the last {since}" if since else ""
         context.console.say(f"the chosen workers wrote nothing{last} in attempt {number} of run {record.id}")
