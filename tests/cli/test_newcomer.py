@@ -247,3 +247,12 @@ def test_what_a_program_wrote_stands_above_how_it_ended(session):
         " -- sh -c 'echo its last words; exit 1' 2>&1",
     ).stdout
     assert told.index("its last words") < told.index("attempt 1 ended (failed)"), told
+
+
+def test_what_can_never_be_had_is_not_hinted_to_be_asked_for_again(session):
+    session.type("up", "v4-8", "nowhere", "--spot", "--pay", "--zone", "us-east5-a", status=None)
+    for words in (("exec", "nowhere", "--", "true"), ("forward", "nowhere", "8080"), ("up", "nowhere")):
+        done = session.type(*words, status=None)
+        assert done.returncode != 0
+        assert "tpuctl down nowhere" in done.stderr, (words, done.stderr)
+    session.type("down", "nowhere", "--yes")

@@ -131,6 +131,10 @@ class Incarnation(Struct, frozen=True):
         return self.request_name or self.cloud_name
 
 
+DENIED = "denied"
+"""The kind of loss of what credentials or permissions refused: that passes, so it is asked for again."""
+
+
 class Loss(Struct, frozen=True):
     """How the last incarnation ended."""
 
@@ -217,6 +221,13 @@ class SliceRecord(Struct, frozen=True):
         return tuple(zone for zone in self.requested_zones if zone not in self.refused_zones) or (
             self.spec.zone,
         )
+
+    @property
+    def way_up(self) -> str:
+        """What to type where its hosts are wanted. What cannot be had as it was asked for is refused again;
+        permissions may come."""
+        refused = self.state is SliceState.REFUSED and (self.loss is None or self.loss.kind != DENIED)
+        return f"tpuctl {'down' if refused else 'up'} {self.name}"
 
     def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
         """The fields in which it differs from `spec` in one of `zones`.

@@ -317,7 +317,7 @@ def check_owned(services: Services, record: SliceRecord) -> None:
 def check_ready(record: SliceRecord) -> None:
     """Raises TpuctlError for a slice whose hosts cannot be asked."""
     if record.state not in (SliceState.READY, SliceState.INITIALIZING) or record.incarnation is None:
-        raise TpuctlError(f"slice {record.name} is {record.state}", hint=f"tpuctl up {record.name}")
+        raise TpuctlError(f"slice {record.name} is {record.state}", hint=record.way_up)
 
 
 def _unmounted(services: Services, path: str) -> Unmounted:

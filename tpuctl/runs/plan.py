@@ -156,7 +156,7 @@ def _find_slice(seen: RunObservation) -> RunFinding | None:
     if run.question:
         return RunFinding(_E.QUESTION, run.question, Blocked(run.question, f"tpuctl attach {run.id} --go-on"))
     if slice_.state in {SliceState.REMOVED, SliceState.REFUSED}:
-        return RunFinding(_E.SLICE_UNAVAILABLE, why, Blocked(why, f"tpuctl up {slice_.name}"))
+        return RunFinding(_E.SLICE_UNAVAILABLE, why, Blocked(why, slice_.way_up))
     if slice_.state is not SliceState.READY:
         return RunFinding(_E.SLICE_COMING, why, wait_for(f"slice {slice_.name}"))
     return RunFinding(_E.SLICE_READY, why)

@@ -21,7 +21,7 @@ from tpuctl.errors import (
 from tpuctl.inventory.ownership import owner_labels
 from tpuctl.lib.names import cloud_name, label_value
 from tpuctl.model.cloud import USER_LABEL, OperationInfo
-from tpuctl.model.records import Incarnation, Loss, SliceRecord, SliceState
+from tpuctl.model.records import DENIED, Incarnation, Loss, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked, Failed, Wait, wait_for
 from tpuctl.money.coverage import ended_grant
 from tpuctl.slices.capacity_notes import read_notes, remember_request
@@ -30,7 +30,7 @@ from tpuctl.slices.delete import try_again_later
 from tpuctl.slices.enrollment import keep_enrolled, read_machines
 from tpuctl.slices.loss import drop_zone, mark_lost, quota_refused
 from tpuctl.slices.plan import next_incarnation, node_spec
-from tpuctl.slices.states import DENIED, SliceEvent
+from tpuctl.slices.states import SliceEvent
 from tpuctl.slices.zones import choose_zone
 
 

@@ -7,11 +7,20 @@ from msgspec.structs import replace
 
 from tpuctl.engine.retries import DELETE, due_at, stuck
 from tpuctl.model import timeouts
-from tpuctl.model.records import WITH_HOSTS, Answer, Desired, Incarnation, Retry, SliceRecord, SliceState
+from tpuctl.model.records import (
+    DENIED,
+    WITH_HOSTS,
+    Answer,
+    Desired,
+    Incarnation,
+    Retry,
+    SliceRecord,
+    SliceState,
+)
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.slices.resolve import spent
-from tpuctl.slices.states import ABSENT, DENIED, IGNORED, TRANSITIONS, Effect, ObservedEvent, SliceEvent, To
+from tpuctl.slices.states import ABSENT, IGNORED, TRANSITIONS, Effect, ObservedEvent, SliceEvent, To
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF, STARTUP_SCRIPT
 
 _TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, *WITH_HOSTS}
@@ -257,7 +266,7 @@ def _verdict(record: SliceRecord, state: SliceState, observed: ObservedEvent, ov
             return _ended(record, over)
         return Blocked(f"{observed.why}; somebody removed it", f"tpuctl up {record.name}")
     if state is SliceState.REFUSED:
-        return Blocked(f"the request was refused: {_last_loss(record)}", f"tpuctl up {record.name}")
+        return Blocked(f"the request was refused: {_last_loss(record)}", record.way_up)
     if state is SliceState.LOST and observed.event is SliceEvent.UNCLEAR:
         why = f"{observed.why}, which this tpuctl does not know; nothing is deleted on a guess"
         return Blocked(why, f"tpuctl down {record.name}, then up")

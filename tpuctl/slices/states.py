@@ -234,8 +234,6 @@ a stockout or a quota, 9 a stockout or a state that passes, 13 what a queued res
 reports, 1 and 10 that something else was at work; 2, 15 and what is not known say nothing of the request."""
 ABSENT = "absent"
 """The kind of loss of what was on its way and is not there any more."""
-DENIED = "denied"
-"""The kind of loss of what credentials or permissions refused: that passes, so it is asked for again."""
 
 NO_CAPACITY = ("reservation not found",)
 """What Google says with code 5 to who asked for no reservation, in the place of "no capacity"."""

@@ -47,9 +47,7 @@ def execute(
     that is lost while others go on is told soon, and with others of the same cause. One worker's command reads
     what was `given`; UsageError where that has something for several."""
     if record.state not in HOSTS_ANSWER:
-        raise ConflictError(
-            f"slice {record.name} is {record.state}, not ready", hint=f"tpuctl up {record.name}"
-        )
+        raise ConflictError(f"slice {record.name} is {record.state}, not ready", hint=record.way_up)
     targets = choose_workers(record, workers, host_targets(services, record))
 
     def emit(worker: int, stream: str, data: bytes) -> None:

@@ -17,7 +17,7 @@ def current_target(services: Services, name: str, worker: int) -> HostTarget:
     """The worker as it is pinned now. ConflictError while its hosts do not answer."""
     record = get_slice(services, name).record
     if record.state not in HOSTS_ANSWER:
-        raise ConflictError(f"slice {name} is {record.state}, not ready", hint=f"tpuctl up {name}")
+        raise ConflictError(f"slice {name} is {record.state}, not ready", hint=record.way_up)
     return choose_workers(record, [worker], host_targets(services, record))[0]
 
 
