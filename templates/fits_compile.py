@@ -149,20 +149,24 @@ def place(jax, mesh, arguments, shardings, result, names):
     def is_spec(each):
         return each is None or isinstance(each, (PartitionSpec, Sharding))
 
-    def one(spec, part):
+    def named(path):
+        return names[path[0].idx] + jax.tree_util.keystr(path[1:])
+
+    def one(path, spec, part):
         if spec is None or isinstance(spec, PartitionSpec):
+            check_axes(named(path) if path else "", spec or (), mesh)
             spec = NamedSharding(mesh, spec or PartitionSpec())
         return jax.tree.map(lambda leaf: (leaf, spec), part)
 
     try:
-        pairs = jax.tree.map(one, shardings, arguments, is_leaf=is_spec)
+        pairs = jax.tree_util.tree_map_with_path(one, shardings, arguments, is_leaf=is_spec)
     except ValueError as error:
         raise Told(f"the shardings do not go with the arguments: {error}") from error
     rows = result["arguments"] = []
 
     def placed(path, pair):
         leaf, sharding = pair
-        name = names[path[0].idx] + jax.tree_util.keystr(path[1:])
+        name = named(path)
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
             raise Told(f"argument {name} has no shape: give jax.ShapeDtypeStruct, or jax.eval_shape of it")
         shape = tuple(leaf.shape)
@@ -178,6 +182,16 @@ def place(jax, mesh, arguments, shardings, result, names):
     return jax.tree_util.tree_map_with_path(placed, pairs, is_leaf=is_pair)
 
 
+def axes_of(dimension):
+    return dimension if isinstance(dimension, tuple) else (dimension,) if isinstance(dimension, str) else ()
+
+
+def check_axes(name, spec, mesh):
+    lacking = [axis for dimension in spec for axis in axes_of(dimension) if axis not in mesh.shape]
+    if lacking:
+        raise Told(f"argument {name}: the mesh has no axis {lacking[0]!r}, only {', '.join(mesh.shape)}")
+
+
 def check_divides(name, shape, sharding):
     """A clear word where a dimension does not divide: JAX's own names no argument."""
     spec, mesh = getattr(sharding, "spec", None), getattr(sharding, "mesh", None)
@@ -186,10 +200,7 @@ def check_divides(name, shape, sharding):
     if len(spec) > len(shape):
         raise Told(f"argument {name} has {len(shape)} dimensions, and its sharding {spec} has {len(spec)}")
     for number, axes in enumerate(spec):
-        names = axes if isinstance(axes, tuple) else (axes,) if axes else ()
-        lacking = [axis for axis in names if axis not in mesh.shape]
-        if lacking:
-            raise Told(f"argument {name}: the mesh has no axis {lacking[0]!r}, only {', '.join(mesh.shape)}")
+        names = axes_of(axes)
         parts = math.prod(mesh.shape[axis] for axis in names)
         if shape[number] % parts:
             raise Told(

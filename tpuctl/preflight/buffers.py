@@ -42,6 +42,7 @@ def largest_buffers(text: str, module: Module, file: str, *, most: int = 8) -> l
     """The largest buffers in HBM, one for each place in memory, from the `buffer-assignment` of XLA's dump.
     `file` is the user's."""
     best: dict[tuple[int, int], Buffer] = {}
+    given = {each.name for each in module.computations.get(module.entry, ()) if each.opcode == "parameter"}
     number, argument, hbm = 0, False, False
     for line in text.splitlines():
         if found := _ALLOCATION.match(line):
@@ -52,7 +53,9 @@ def largest_buffers(text: str, module: Module, file: str, *, most: int = 8) -> l
         elif hbm and (found := _VALUE.match(line)):
             size, place = int(found[3]), (number, int(found[4]))
             before = best.get(place)
-            if before is None or size > before.bytes:
+            # Where an argument is donated, later values of its size lie at its place, too.
+            own = argument and found[1] in given
+            if before is None or size > before.bytes or (own and size == before.bytes):
                 best[place] = _buffer(found[1], size, found[5], module, file, argument=argument)
     return sorted(best.values(), key=lambda each: -each.bytes)[:most]
 

@@ -62,7 +62,7 @@ def too_large():
 
 
 def not_donated():
-    return training(), (shapes(1 << 15, 1 << 13), batch(1 << 13)), (SHARDED, P("data"))
+    return training(), (shapes(1 << 16, 1 << 13), batch(1 << 13)), (SHARDED, P("data"))
 
 
 def indivisible():  # indivisible
