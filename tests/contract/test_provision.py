@@ -230,7 +230,7 @@ def test_an_operation_that_fails_is_told_and_tried_again_later(loop: Loop):
     assert isinstance(loop.step(broken), Wait)
     failed = loop.settle(broken)
     assert isinstance(failed, Failures)
-    assert failed.why == "saying 1 failed on 1 worker: no room"
+    assert failed.why == "saying 1 failed on worker 0: no room"
     [job] = loop.facts(Section.JOBS).jobs or ()
     assert (job.tries, job.done, job.of, job.exit_status) == (1, 1, 2, 1)
     assert failed.failures[0].log == f".tpuctl/runs/{job.run}/{job.attempt}/stderr.log"

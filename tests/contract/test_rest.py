@@ -132,10 +132,10 @@ def test_typed_clients_fail_as_calls_by_rest_do_and_send_once(api, status, body)
     assert [asked[:2] for asked in told.asked] == [("DELETE", path)] * 2
 
 
-def test_a_proxy_with_errors_of_its_own_is_no_crash(api):
+def test_a_proxy_that_refuses_in_its_own_form_is_believed(api):
     told, _ = api
     told.answer = lambda _query: (403, {"error": "denied"})
-    with pytest.raises(TransientError, match="could not delete snapshot s: the answer is not a JSON object"):
+    with pytest.raises(DeniedError, match="could not delete snapshot s: "):
         GoogleDisks("p", told.endpoint, Credentials(token="t")).delete_snapshot("s")
 
 

@@ -165,7 +165,7 @@ def test_a_failure_names_host_and_step_and_what_to_type(session: Session) -> Non
     waits = session.type("up", "dev", "--env", "broken", "--timeout", "100s", status=1).stderr
     told = " ".join(waits.split())
     named = re.search(
-        r"installing environment broken failed on \d workers?: error: import broken fails.* \(1 try\)", told
+        r"installing environment broken failed on workers? [-\d]+: error: import broken fails.* \(1 try\)", told
     )
     assert named is not None, waits
     tail = re.search(r"tpuctl (exec --worker [01] dev -- tail -n 50 \.tpuctl/runs/provision-dev/\S+)", waits)

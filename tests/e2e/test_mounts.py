@@ -226,7 +226,7 @@ def test_a_bucket_that_hosts_may_not_read_any_more_is_told_of_with_the_role(sess
         on(session, 0, f"sudo pkill -9 -f '[g]csfuse.*{CKPT}$'")
         wait_until(lambda: any(each.startswith("restarting: ") for each in healths(session)))
         refused = " ".join(session.type("mount", "check", "--heal", status=3).stderr.split())
-        assert "failed on 1 worker: code = PermissionDenied desc = no access" in refused
+        assert "failed on worker 0: code = PermissionDenied desc = no access" in refused
         assert "add-iam-policy-binding gs://sim-bucket" in refused.partition("hint: ")[2]
     wait_until(lambda: well(session))
 

@@ -64,5 +64,12 @@ def test_a_doubled_layer_is_said_and_ends_only_a_strict_run(session: Session, py
     assert found["command"]["check"] == "strict"
 
 
+def test_a_program_whose_parameters_nobody_saw_did_not_pass(session: Session) -> None:
+    done = session.type(*RUN, "--name", "unseen", "--check", "strict", "--", "true")
+    assert "--check: its parameters were not looked at: no optimizer of PyTorch took a step" in done.stderr
+    [row] = session.json("manifest", "unseen")["attempts"][-1]["hosts"]
+    assert row["weights"].startswith("not looked at")
+
+
 def test_what_it_may_be_is_told(session: Session) -> None:
     assert "--check 'loose' is unknown" in session.type(*RUN, "--check", "loose", "train.py", status=2).stderr

@@ -100,7 +100,7 @@ def test_what_a_person_has_to_change_is_told_first_with_the_hint_of_its_host() -
     assert plan.failure is not None
     slow = Failure(0, "touching", "no answer", 2, False, ".tpuctl/log")
     both = Failures((slow, plan.failure))
-    assert both.why == "touching failed on 2 workers: x is full"
+    assert both.why == "touching failed on workers 0-1: x is full"
     assert both.hint("st") == "make room: tpuctl exec --worker 1 st -- ls x"
     assert Failures((slow,)).hint("st") == "tpuctl exec --worker 0 st -- tail -n 50 .tpuctl/log"
 

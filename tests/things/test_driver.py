@@ -39,8 +39,8 @@ def failures(*, tries: int, permanent: bool = False, hint: str = "", on_host: st
         (Provisioned(({},)), TRIES, Done()),
         (Wait("1 worker: mounting b"), TRIES, Wait("1 worker: mounting b")),
         (Blocked("no root", "sudo"), TRIES, Blocked("no root", "sudo")),
-        (failures(tries=2), TRIES, Wait("mounting b failed on 1 worker: no room; it is tried again")),
-        (failures(tries=9), math.inf, Wait("mounting b failed on 1 worker: no room; it is tried again")),
+        (failures(tries=2), TRIES, Wait("mounting b failed on worker 1: no room; it is tried again")),
+        (failures(tries=9), math.inf, Wait("mounting b failed on worker 1: no room; it is tried again")),
     ],
 )
 def test_what_is_done_or_comes_yet_is_told_as_it_is(found: Verdict, tries: float, expected: object) -> None:
@@ -66,5 +66,5 @@ def test_a_failure_counts_after_its_tries_with_what_to_type_next(
 ) -> None:
     verdict = explain(found, "big", tries=tries)
     assert isinstance(verdict, Failed)
-    assert verdict.error.message == f"mounting b failed on 1 worker: no room {message}"
+    assert verdict.error.message == f"mounting b failed on worker 1: no room {message}"
     assert (verdict.error.hint, verdict.error.details["workers"]) == (hint, [1])

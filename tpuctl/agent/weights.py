@@ -73,7 +73,7 @@ def measure(leaf):
     kind = str(leaf.dtype)
     row = {"shape": list(leaf.shape), "dtype": kind[6:] if kind.startswith("torch.") else kind}
     row.update(statistics_of(array))
-    if array.ndim >= 3 and 1 < array.shape[0] <= SLICES and array.shape == tuple(leaf.shape):
+    if array.ndim >= 3 and 1 < array.shape[0] <= SLICES and array.shape[0] == leaf.shape[0]:
         row["slices"] = [statistics_of(part) for part in array]
     return row
 
@@ -218,7 +218,7 @@ def known(leaf, init=None):
 
 
 def is_stack(leaf):
-    return bool(leaf.get("slices")) and len(leaf["shape"]) == 3
+    return len(leaf["shape"]) == 3 and 1 < leaf["shape"][0] <= SLICES
 
 
 def judge_one(part, fresh):

@@ -105,16 +105,26 @@ def is_here(leaf):
     return hasattr(leaf, "__array__") and not getattr(leaf, "is_meta", False)
 
 
+def is_spread(leaf):
+    """Whether it lies in parts on the devices of several hosts, of PyTorch/XLA: to read it all of them have to
+    take part, and one whose time is up would leave the others waiting."""
+    xla = sys.modules.get("torch_xla")
+    if xla is None or leaf.device.type != "xla":
+        return False
+    return int(os.environ.get("TPUCTL_NUM_WORKERS", "1")) > 1 and bool(xla._XLAC._get_xla_sharding_spec(leaf))
+
+
 def look(leaves, note, load):
     global looked
-    pairs = list(leaves())
-    if not pairs or not all(is_here(leaf) for _, leaf in pairs):
+    every = [(name, leaf) for name, leaf in leaves() if hasattr(leaf, "shape")]
+    if not every or not all(is_here(leaf) for _, leaf in every):
         return
     looked = True
     weights = load("tpuctl_weights")
-    rows, whole = weights.measure_all(pairs, LIMIT_S)
+    pairs = [(name, leaf) for name, leaf in every if not is_spread(leaf)]
+    rows, _ = weights.measure_all(pairs, LIMIT_S)
     found = weights.judge(rows)
-    seen = "%d leaves" % len(rows) if whole else "%d of %d leaves" % (len(rows), len(pairs))
+    seen = "%d leaves" % len(rows) if len(rows) == len(every) else "%d of %d leaves" % (len(rows), len(every))
     said = ["{level} {leaf}: {what}".format(**each) for each in found[:SHOWN]]
     note({"weights": "%s: %s" % (seen, "; ".join(said) or "nothing found")})
     for line in said:

@@ -31,7 +31,9 @@ class ComputeClients:
     def client(self, service: type) -> Any:
         """The client of a service, such as `v1.DisksClient`."""
         if service not in self._clients:
-            self._clients[service] = service(transport="rest", **self._options)
+            made: Any = service(transport="rest", **self._options)
+            made.transport._session.hooks["response"].append(_refuse)
+            self._clients[service] = made
         return self._clients[service]
 
     def change(self, service: type, method: str, request: Any, what: str) -> wire.Json:
@@ -48,9 +50,16 @@ class ComputeClients:
             raise translate(_as_rest(error), what) from error
 
 
+def _refuse(answer: Any, *_: Any, **__: Any) -> None:
+    """Raises for a refusal before the library reads it, which fails on an error that is no object and forgets
+    the status then. A 401 is left to the session, which asks for a new token first."""
+    if answer.status_code >= 400 and answer.status_code != 401:
+        raise refusal(answer)
+
+
 def _as_rest(error: Exception) -> Exception:
     """What `RestClient` makes of the same answer."""
-    if isinstance(error, ParseError | AttributeError):  # the library takes any JSON for an object
+    if isinstance(error, ParseError | UnicodeDecodeError):
         return api_error(500, "the answer is not a JSON object")
     if isinstance(error, GoogleAPICallError) and error.response is not None:
         return refusal(error.response)

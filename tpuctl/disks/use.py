@@ -84,13 +84,13 @@ def use_disk(
     at = f" at {where}" if mounted else ""
     said = f"{done} {name} ({mode.short}) to {target.name}{at}"
     told = {"name": name, "to": target.name, "mode": str(mode), "path": where if mounted else "", "said": said}
-    if mounted:
+    entry = DataDisk(record.request.zone, name, mode)
+    if mounted and entry not in place.disks:
         check_root(services, target, name)
     if path and mounted:
         check_on_hosts(services, target, path)
     if dry_run:
         return told
-    entry = DataDisk(record.request.zone, name, mode)
     attach(services, place.zone, place.nodes, entry)
     if mounted:
         with _said_to_be_attached(name, target.name):

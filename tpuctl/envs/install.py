@@ -54,15 +54,6 @@ def environment_kind(
     return EnvironmentKind(pinned, slice_name, services.environment_installer, wheels, asked_by, mend)
 
 
-def kind_of_slice(services: Services, record: SliceRecord) -> EnvironmentKind | None:
-    """What the slice asks of its hosts about its environment."""
-    pinned = load_pinned(services, record.spec.env)
-    if pinned is None:
-        return None
-    number = record.incarnation.number if record.incarnation is not None else 0
-    return environment_kind(services, pinned, record.name, asked_by=f"{record.name}-{number}")
-
-
 def kind_of_run(
     services: Services, pinned: PinnedEnvironment, run: RunRecord, attempt: Attempt
 ) -> EnvironmentKind:

@@ -143,7 +143,9 @@ class Failures:
     @property
     def why(self) -> str:
         worst = self.worst
-        return f"{worst.title} failed on {counted(len(self.failures), 'worker')}: {worst.message}"
+        workers = fold_workers(sorted(each.worker for each in self.failures))
+        where = "worker" if len(self.failures) == 1 else "workers"
+        return f"{worst.title} failed on {where} {workers}: {worst.message}"
 
     def hint(self, slice_name: str) -> str | None:
         """What to type next; where the host cannot tell, what shows its log."""

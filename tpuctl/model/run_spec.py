@@ -107,7 +107,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             text=True,
             examples=(r"step (\d+)/(\d+)",),
         ),
-    ] = None
+    ] = ""
+    """Never null in a record: an older tpuctl that shares the store could not read it."""
     on_stall: Annotated[
         str,
         Option(

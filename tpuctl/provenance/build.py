@@ -65,7 +65,7 @@ def build_start(
             max_failures=spec.policy.max_failures,
             max_preemptions=spec.policy.max_preemptions,
             grace_s=spec.policy.grace_s,
-            **spec.kept() | {"checkpoint_dir": run.checkpoint_place},
+            **spec.kept() | {"checkpoint_dir": run.checkpoint_place, "progress": spec.progress or None},
         ),
         "configuration": dict(configuration or {}),
         "code": CodeSection(

@@ -145,7 +145,7 @@ class AttemptHosts:
         if all(reply.state in _BEGUN for reply in replies):
             return RunFinding(RunEvent.ALL_STARTED, "every worker runs", changes=changes)
         waits = "every worker to run"
-        return RunFinding(RunEvent.START_SENT, waits, wait_for(waits))
+        return RunFinding(RunEvent.START_SENT, waits, wait_for(waits), changes=changes)
 
     def start_request(self, attempt: Attempt, argv: Sequence[str]) -> Callable[[HostTarget], Mapping[str, Any]]:
         """What starts a program with the variables, secrets and environment of the run."""

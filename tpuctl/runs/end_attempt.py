@@ -7,7 +7,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from tpuctl.engine.events import Note
+from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.envs.compile_cache import describe_cache
 from tpuctl.hosts.protocol import SILENT, WorkerState, WorkerStatus
@@ -88,10 +88,12 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
         steps_per_s=step_rate(ahead) if ahead is not None else None,
         ended_at=ended_at,
         alive_at=alive_at,
-        hosts=_with_reports(context.attempt.hosts, context.workers),
+        hosts=_with_reports(context.attempt.hosts, context.workers, checked=_is_checked(context)),
         ends=worker_ends(context.workers) or worker_ends(_unseen(context.attempt)),
         timeline=(*context.attempt.timeline, context.entry("ended", plan.why)),
     )
+    if _is_checked(context) and all(row.get("weights") == NOT_LOOKED_AT for row in attempt.hosts):
+        context.services.emit(Warn(context.run.id, f"--check: its parameters were {NOT_LOOKED_AT}"))
     run = charge(context.run, attempt, context.services.store.now())
     _emit_end(context, run, attempt, _keep_diagnosis(context, hosts, failure))
     run = weigh_progress(context.services, run, attempt)
@@ -232,17 +234,28 @@ def release_slice(context: RunContext, run: RunRecord) -> None:
         request_down(context.services, run.slice_name, why=f"run {run.id}, for which it was made, is over")
 
 
+NOT_LOOKED_AT = (
+    "not looked at: no optimizer of PyTorch took a step, and no TrainState or nnx.Optimizer of Flax was made "
+    "outside of jit"
+)
+
+
+def _is_checked(context: RunContext) -> bool:
+    return context.run.spec.check != "off" and context.attempt.started_at is not None
+
+
 def _with_reports(
-    rows: Sequence[Mapping[str, str]], workers: Sequence[WorkerStatus]
+    rows: Sequence[Mapping[str, str]], workers: Sequence[WorkerStatus], *, checked: bool
 ) -> tuple[Mapping[str, str], ...]:
     """The rows of hosts, with what their programs loaded of the compile cache and have for parameters, where
-    they said."""
+    they said; of parameters that are to be `checked`, also that nobody saw them."""
     said = {
         str(worker.worker): {
             "compile_cache": describe_cache(
                 sum(r.loaded for r in worker.join), sum(r.asked for r in worker.join)
             ),
-            "weights": "; ".join(dict.fromkeys(r.weights for r in worker.join if r.weights)),
+            "weights": "; ".join(dict.fromkeys(r.weights for r in worker.join if r.weights))
+            or (NOT_LOOKED_AT if checked else ""),
         }
         for worker in workers
     }

@@ -183,7 +183,7 @@ def _spec(
         group=manifest.run.group or "",
         tags=manifest.run.tags,
         owns_slice=isinstance(target, WantedSlice),
-        **command.kept() | {"checkpoint_dir": place},
+        **command.kept() | {"checkpoint_dir": place, "progress": command.progress or ""},
     )
     if environment is not None:
         reference = EnvironmentRef(environment.name, environment.spec_sha256)

@@ -76,7 +76,9 @@ class Provisioning:
         self._agent = agent
         self._targets = targets
         self._slice = slice_name
-        self._groups = [tuple(group) for _, group in groupby(kinds, lambda kind: _shared(kind) and kind)]
+        self._groups = [
+            tuple(group) for _, group in groupby(kinds, lambda kind: isinstance(kind, Shareable) and kind)
+        ]
         self._owner = owner
         self._until = until
         self._also = also
@@ -190,10 +192,6 @@ class Provisioning:
             told=[facts[target.worker] for target in targets if target.worker in facts],
             patience_s=self._patience_s,
         )
-
-
-def _shared(kind: Kind) -> bool:
-    return isinstance(kind, Shareable) and kind.shared
 
 
 def provision_slice(

@@ -16,6 +16,9 @@ app = new_group("Check the weights of a model or checkpoint.")
 
 COLUMNS = (Column("level", "LEVEL"), Column("leaf", "LEAF", give=2), Column("what", "WHAT", give=1))
 
+NO_NUMBERS = {"nan": 0, "inf": 0, "zeros": 0, "mean": 0.0, "std": None, "equal": False, "slices": ()}
+"""Of a leaf that holds whole numbers, and is no stack of layers."""
+
 
 @app.command("weights", json=True, quiet=True)
 def weights(
@@ -61,7 +64,9 @@ def weights(
         interpreter = find_interpreter(context, env, python)
         found = check_weights(path, function, expected, interpreter, given, timeout or READ_S)
         if context.console.json_mode:
-            context.console.data({"leaves": found.rows, "findings": to_data(found.findings)})
+            context.console.data(
+                {"leaves": [{**NO_NUMBERS, **row} for row in found.rows], "findings": to_data(found.findings)}
+            )
         else:
             sizes = sum(row["size"] for row in found.rows)
             context.console.table(

@@ -7,7 +7,6 @@ a program has decided, and `quotaConfig.stateDetail` says what. The simulated on
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator, Mapping
 
 from tpuctl.sim.wire.status import ApiError, Code, Json, not_found
@@ -31,7 +30,6 @@ class QuotaPreferences:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._lock = threading.RLock()
 
     def list(self) -> list[Json]:
         with self._kernel.lock:
