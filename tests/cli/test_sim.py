@@ -33,7 +33,7 @@ def test_delays_are_shown_as_they_are_now(session: Session) -> None:
         (("--speed", "20"), "speed 100.0, not 20.0"),
         (("--speed", "1"), "speed 100.0, not 1.0"),
         (("--instant",), "delays realistic, not instant"),
-        (("--project", "other"), "project sim-project, not other"),
+        (("--project", "another-one"), "project sim-project, not another-one"),
         (("--quota", "us-central2-b=8"), "quotas {'us-central2-b': 64}, not {'us-central2-b': 8}"),
         (("--hosts", "isolated"), "hosts process, not isolated"),
     ],

@@ -54,7 +54,8 @@ def test_a_file_system_that_is_held_still_grows_when_it_is_let_go(disk: Growing)
     disk.enlarge(800 * MIB)
     assert disk.ask("hold")["state"] == "held"
     told = disk.grow(800 * MIB)
-    assert (told["failed"], told["permanent"]) == (f"{disk.path} is held still for a copy", False)
+    failed = told["failed"]
+    assert (failed["message"], failed["permanent"]) == (f"{disk.path} is held still for a copy", False)
     disk.check_still()
     disk.ask("release")
     assert disk.grow(800 * MIB) == {"answer": {"fs": "xfs"}}
@@ -64,6 +65,6 @@ def test_a_file_system_that_is_held_still_grows_when_it_is_let_go(disk: Growing)
 
 def test_what_has_not_grown_yet_and_what_is_not_mounted_is_said(disk: Growing, tmp_path: Path) -> None:
     before = disk.size_mib
-    assert disk.grow(4096 * MIB)["failed"] == "the host sees 0 GiB of the disk yet"
+    assert disk.grow(4096 * MIB)["failed"]["message"] == "the host sees 0 GiB of the disk yet"
     assert disk.grow(MIB, tmp_path / "other") == {"answer": {"fs": ""}}
     assert disk.size_mib == before

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tpuctl.sim.server.state_dir import CREDENTIALS_FILE, GCLOUD_ACCOUNT
+from tpuctl.sim.server.state_dir import CREDENTIALS_FILE, GCLOUD_ACCOUNT, GCLOUD_SETTINGS
 from tpuctl.sim.world.paths import ACCOUNT, storage_environment
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ def emulator_variables(info: SimInfo) -> list[str]:
     return sorted(environment(info).keys() - https_environment(info).keys())
 
 
-def write_gcloud_account(file: Path, credentials: Mapping[str, str]) -> None:
+def write_gcloud_account(state_dir: Path, credentials: Mapping[str, str]) -> None:
     """Gives gcloud an account to list, and a configuration that `gcloud config set` can change."""
+    file, settings = state_dir / GCLOUD_ACCOUNT, state_dir / GCLOUD_SETTINGS
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings = file.parent / "configurations" / "config_default"
     settings.parent.mkdir(exist_ok=True)
     settings.touch()
     file.unlink(missing_ok=True)

@@ -23,7 +23,6 @@ from tpuctl.sim.server.processes import die_with_parent, kill_world, start_time
 from tpuctl.sim.server.state_dir import (
     BUCKETS_FOLDER,
     CREDENTIALS_FILE,
-    GCLOUD_ACCOUNT,
     INFO_FILE,
     PROFILE_FILE,
     TOKEN_FILE,
@@ -57,7 +56,7 @@ def serve(state_dir: Path, options: SimOptions, world_id: str, guardian_pid: int
     simulator = Simulator(root, options, world_id=world_id, token=token, buckets=buckets)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before anybody is told whom to send one
         signal.signal(number, lambda *_: simulator.stopped.set())
-    write_gcloud_account(state_dir / GCLOUD_ACCOUNT, authorized_user(token, f"{simulator.endpoint}/token"))
+    write_gcloud_account(state_dir, authorized_user(token, f"{simulator.endpoint}/token"))
     save_info(
         state_dir,
         SimInfo(

@@ -19,6 +19,8 @@ from tpuctl.sim.server.processes import alive, kill_world, start_time
 
 BUCKETS_FOLDER = "buckets"
 CREDENTIALS_FILE = "credentials.json"
+GCLOUD_SETTINGS = "gcloud/configurations/config_default"
+"""Below the state directory, what `gcloud config set` changes."""
 GCLOUD_ACCOUNT = "gcloud/credentials.db"
 """Below the state directory, where `gcloud auth login` leaves an account (gcloud 528,
 googlecloudsdk/core/credentials/creds.py)."""
@@ -82,9 +84,10 @@ def sweep(state_dir: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(TpuctlError, OSError):
             wipe(folder)  # with what is immutable
-    for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE, CREDENTIALS_FILE, GCLOUD_ACCOUNT):
+    for name in (INFO_FILE, PROFILE_FILE, TOKEN_FILE, CREDENTIALS_FILE, GCLOUD_SETTINGS, GCLOUD_ACCOUNT):
         (state_dir / name).unlink(missing_ok=True)
     with suppress(OSError):
+        (state_dir / GCLOUD_SETTINGS).parent.rmdir()
         (state_dir / GCLOUD_ACCOUNT).parent.rmdir()  # unless gcloud keeps something there
 
 
