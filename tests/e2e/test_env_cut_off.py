@@ -27,7 +27,7 @@ def session() -> Iterator[Session]:
         yield opened
 
 
-@pytest.mark.parametrize(("accelerator", "hosts"), [("v4-16", 2), soak("v4-64", 8)])
+@pytest.mark.parametrize(("accelerator", "hosts"), [soak("v4-16", 2), soak("v4-64", 8)])
 def test_jax_is_installed_run_and_brought_back_without_a_byte_from_the_registry(
     session: Session, accelerator: str, hosts: int
 ) -> None:

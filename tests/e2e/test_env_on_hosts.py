@@ -335,7 +335,7 @@ def test_what_is_being_installed_or_is_open_stays(session: Session, use: str, wh
     on(session, 0, "test ! -e .tpuctl/envs/busy")
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_run_with_a_flag_that_the_pinned_libtpu_refuses_does_not_reach_the_hosts(session: Session) -> None:
     require_index()
     text = 'name: flagged\nbackend: cpu\npython: "3.12"\nrequirements: [libtpu==0.0.51]\nlibtpu_flags: [--{}]\n'

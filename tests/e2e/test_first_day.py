@@ -254,6 +254,7 @@ def test_os_login_that_a_policy_forces_is_for_the_administrator(session: Session
     session.type("down", "policy", "--yes")
 
 
+@pytest.mark.soak
 def test_the_first_real_slice_by_its_page() -> None:
     """All of it from top to bottom; without a letter, as step 4 says, with `--pay`. What trains is small."""
     require_index()
