@@ -132,7 +132,7 @@ class SshFarm:
         self._loop.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     async def _listen(self, address: str, port: int, key: asyncssh.SSHKey, home: Path, worker: int) -> int:
         environment = {
