@@ -62,8 +62,8 @@ def test_what_is_no_answer_is_told_as_such(said: bytes) -> None:
 
 
 def test_missing_blobs_and_readiness_are_told_apart() -> None:
-    assert protocol.parse_prepare_reply({"missing": ["a"]}).missing == ("a",)
-    ready = protocol.parse_prepare_reply({"prepared": True, "free_port": 4})
+    assert protocol.parse_as(protocol.PrepareReply, {"missing": ["a"]}).missing == ("a",)
+    ready = protocol.parse_as(protocol.PrepareReply, {"prepared": True, "free_port": 4})
     assert (ready.prepared, ready.free_port, ready.missing) == (True, 4, ())
 
 

@@ -201,19 +201,24 @@ class HostAgent(AgentLink):
     ) -> list[Reply[protocol.CopyStatus]]:
         """Has the verb that `does` names done by each host's supervisor, which goes on without us. `request`
         holds run, attempt, fence and deadline_s, and what that verb is told."""
-        return _parse(self.call(targets, "copy", request, timeout_s=timeout_s), protocol.parse_copy_status)
+        return _parse(
+            self.call(targets, "copy", request, timeout_s=timeout_s),
+            partial(protocol.parse_as, protocol.CopyStatus),
+        )
 
     def prepare(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.PrepareReply]]:
         """Makes the work directory from the contents that a host has, or names some that it lacks. `request`
         holds run, attempt, fence, bundle (the sha256 of a tree, or None) and perhaps want_port."""
-        return _parse(self.call(targets, "prepare", request), protocol.parse_prepare_reply)
+        return _parse(self.call(targets, "prepare", request), partial(protocol.parse_as, protocol.PrepareReply))
 
     def prepare_or_lack(
         self, targets: Sequence[HostTarget], request: Request, lacks: Request
     ) -> tuple[list[Reply[protocol.PrepareReply]], list[Reply[protocol.LacksReply]]]:
         """`prepare`, and `lacks` of the same tree, in one call."""
         prepared, lacking = self.call_several(targets, {"prepare": request, "lacks": lacks})
-        return _parse(prepared, protocol.parse_prepare_reply), _parse(lacking, protocol.parse_lacks_reply)
+        return _parse(prepared, partial(protocol.parse_as, protocol.PrepareReply)), _parse(
+            lacking, protocol.parse_lacks_reply
+        )
 
     def receive(
         self,
@@ -229,7 +234,7 @@ class HostAgent(AgentLink):
             return self.call(targets, "receive", request, payload=payload, timeout_s=timeout_s), []
         calls = {"receive": request, "prepare": prepare}
         received, prepared = self.call_several(targets, calls, payload=payload, timeout_s=timeout_s)
-        return received, _parse(prepared, protocol.parse_prepare_reply)
+        return received, _parse(prepared, partial(protocol.parse_as, protocol.PrepareReply))
 
     def reach(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float
@@ -250,7 +255,10 @@ class HostAgent(AgentLink):
     ) -> list[Reply[protocol.StartReply]]:
         """Starts the prepared attempt under its supervisor. `request` holds run, attempt, fence, argv, env,
         path_prepend, cwd and grace_s; env may hold secrets and travels on stdin only."""
-        return _parse(self.call(targets, "start", request, timeout_s=timeout_s), protocol.parse_start_reply)
+        return _parse(
+            self.call(targets, "start", request, timeout_s=timeout_s),
+            partial(protocol.parse_as, protocol.StartReply),
+        )
 
     def status(
         self, targets: Sequence[HostTarget], run: str, attempt: str, *, host: bool = False
@@ -433,7 +441,7 @@ def _all_of(worker: int) -> Callable[[Mapping[str, Any]], tuple[protocol.WorkerS
 
 def _parse_hello(data: Mapping[str, Any]) -> Hello:
     facts = data.get("facts")
-    return Hello(protocol.parse_host_facts(data), parse_facts(facts) if facts is not None else None)
+    return Hello(protocol.parse_as(protocol.HostFacts, data), parse_facts(facts) if facts is not None else None)
 
 
 def _parse(replies: list[RawReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Reply[T]]:

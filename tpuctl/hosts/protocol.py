@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from tpuctl.lib.codec import from_data, parse_json
 from tpuctl.lib.time import render_moment
@@ -48,8 +48,10 @@ ALIVE = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
 SILENT = frozenset({WorkerState.UNREACHABLE, WorkerState.CLOSED})
 """Nothing is known of what runs there."""
 
-_MAX_NUMBER = float(1 << 63)
+Whole = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Number = Annotated[float, Meta(ge=-(2.0**63), le=2.0**63)]
 """No size, time or id of a host is greater."""
+T = TypeVar("T")
 NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading an answer raises that is none: JSON has numbers without an end and lists without a bottom."""
 
@@ -108,9 +110,9 @@ class HostFacts(Struct, frozen=True):
     home: str
     python_version: str
     kernel: str
-    time: float
-    disk_free_bytes: int
-    cpu_count: int
+    time: Number
+    disk_free_bytes: Whole
+    cpu_count: Whole
     worker_id: str | None
     chips: Chips | None = None
 
@@ -187,52 +189,52 @@ class WorkerStatus(Struct, frozen=True):
     state: WorkerState
     run: str = ""
     attempt: str = ""
-    exit_status: int | None = None
-    signal: int | None = None
-    pid: int | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
+    exit_status: Whole | None = None
+    signal: Whole | None = None
+    pid: Whole | None = None
+    started_at: Number | None = None
+    ended_at: Number | None = None
     stopped: bool = False
     """It was told to end, from outside."""
     stop_asked: bool = False
     """That was asked for; without it the host itself went down."""
     rebooted: bool = False
     """The host has booted since the attempt began."""
-    stdout_bytes: int = 0
-    stderr_bytes: int = 0
-    stdout_cut: int = 0
+    stdout_bytes: Whole = 0
+    stderr_bytes: Whole = 0
+    stdout_cut: Whole = 0
     """Up to this offset its host has taken the log away, which was long."""
-    stderr_cut: int = 0
+    stderr_cut: Whole = 0
     boot_id: str = ""
-    time: float = 0.0
+    time: Number = 0.0
     detail: str = ""
     survivors: tuple[int, ...] = ()
     """Processes of the attempt that live although its supervisor is gone or could not end them."""
-    oom_kills: int = 0
+    oom_kills: Whole = 0
     """So many processes the kernel of its host killed for want of memory while it ran."""
     survivors_said: str = ""
-    disk_free_bytes: int | None = None
+    disk_free_bytes: Whole | None = None
     preempted: bool = False
     """With `maintenance`: what the metadata server says of the host, where that was asked."""
     maintenance: str = ""
     join: tuple[JoinReport, ...] = ()
     mounts: tuple[MountState, ...] = ()
     """Those of its host that are not well, or were not at some time since the attempt began."""
-    output_at: float | None = None
+    output_at: Number | None = None
     """When its program wrote last."""
     held: bool = False
     """Its program is stopped by a signal."""
-    load: float = 0.0
+    load: Number = 0.0
     """Of its host, over a minute."""
-    step: float | None = None
+    step: Number | None = None
     """What the expression of its run found last, since `step_at`; `steps` is how many there are."""
-    step_at: float | None = None
-    steps: float | None = None
-    first_step: float | None = None
-    first_at: float | None = None
-    recent_rate: float | None = None
+    step_at: Number | None = None
+    steps: Number | None = None
+    first_step: Number | None = None
+    first_at: Number | None = None
+    recent_rate: Number | None = None
     """Steps per second in the last five minutes; `usual_rate` is the median of the minutes before."""
-    usual_rate: float | None = None
+    usual_rate: Number | None = None
 
     @property
     def over(self) -> bool:
@@ -302,10 +304,10 @@ class WorkerStacks(Struct, frozen=True):
 class PrepareReply(Struct, frozen=True):
     """Prepared, or the blobs that the host lacks. `taken_port` was wanted, and another program has it."""
 
-    prepared: bool
-    free_port: int | None
-    missing: tuple[str, ...]
-    taken_port: int | None = None
+    prepared: bool = False
+    free_port: Whole | None = None
+    missing: tuple[str, ...] = ()
+    taken_port: Whole | None = None
 
 
 class ReachReply(Struct, frozen=True):
@@ -335,10 +337,10 @@ class CopyStatus(Struct, frozen=True):
     one that serves has a port, and a secret for those who may ask."""
 
     state: WorkerState
-    bytes: int = 0
-    port: int | None = None
+    bytes: Whole = 0
+    port: Whole | None = None
     token: str = ""
-    error: str = ""
+    error: str = field(default="", name="message")
 
     def __repr__(self) -> str:
         """Without the secret: errors and logs show values like this."""
@@ -353,9 +355,9 @@ class LacksReply(Struct, frozen=True):
     """What a host lacks of a tree: nothing is known while it lacks the tree itself. `bits` is hexadecimal;
     `begun` says of which contents, by their number, it has how many bytes; `copy` is the one asked about."""
 
-    has_tree: bool
-    bits: str
-    begun: Mapping[int, int] = field(default_factory=dict)
+    bits: Annotated[str, Meta(pattern="^[0-9a-fA-F]*$")] = field(name="lacking")
+    has_tree: bool = field(default=False, name="tree")
+    begun: tuple[tuple[Whole, Whole], ...] = ()
     copy: CopyStatus | None = None
 
 
@@ -363,8 +365,8 @@ class StartReply(Struct, frozen=True):
     """`already` means that this attempt was started here before and nothing was done now."""
 
     state: WorkerState
-    pid: int | None
-    already: bool
+    pid: Whole | None = None
+    already: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of those that were asked for, what the program was started with."""
 
@@ -449,79 +451,41 @@ def parse_reply(stdout: bytes) -> Mapping[str, Any]:
 
 def parse_taken(stdout: bytes) -> int:
     """How many bytes of its input a command read. MalformedReplyError."""
-    return int(_number(parse_reply(stdout), "taken"))
+    return parse_as(_Taken, parse_reply(stdout)).taken
 
 
-def parse_host_facts(data: Mapping[str, Any]) -> HostFacts:
-    worker_id = data.get("worker_id")
-    return HostFacts(
-        boot_id=_text(data, "boot_id"),
-        hostname=_text(data, "hostname"),
-        user=_text(data, "user"),
-        home=_text(data, "home"),
-        python_version=_text(data, "python_version"),
-        kernel=_text(data, "kernel"),
-        time=_number(data, "time"),
-        disk_free_bytes=int(_number(data, "disk_free_bytes")),
-        cpu_count=int(_number(data, "cpu_count")),
-        worker_id=None if worker_id is None else str(worker_id),
-        chips=from_data(Chips, data["chips"]) if data.get("chips") is not None else None,
-    )
+class _Taken(Struct, frozen=True):
+    taken: Whole
+
+
+def parse_as(cls: type[T], data: Mapping[str, Any], **ours: Any) -> T:
+    """The answer of a verb as `cls`, with `ours` for what hosts do not say, or say otherwise.
+
+    Raises MalformedReplyError, which names the field that is of another kind.
+    """
+    try:
+        return from_data(cls, {**data, "state": WorkerState.parse(data.get("state")), **ours})
+    except ValueError as error:
+        raise MalformedReplyError(str(error)) from error
 
 
 def parse_stacks(data: Mapping[str, Any]) -> tuple[ProcessStack, ...]:
     return tuple(from_data(ProcessStack, each) for each in data.get("processes") or ())
 
 
+_PROGRESS = {"step": "step", "at": "step_at", "total": "steps"} | {
+    name: name for name in ("first_step", "first_at", "recent_rate", "usual_rate")
+}
+"""What the agent calls it, and what `WorkerStatus` does."""
+
+
 def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
-    progress = data.get("progress")
-    came = progress if isinstance(progress, dict) else {}
-    return WorkerStatus(
-        worker=worker,
-        run=_text(data, "run"),
-        attempt=_text(data, "attempt"),
-        state=WorkerState.parse(data.get("state")),
-        exit_status=_optional_int(data, "exit_status"),
-        signal=_optional_int(data, "signal"),
-        pid=_optional_int(data, "pid"),
-        started_at=_optional_number(data, "started_at"),
-        ended_at=_optional_number(data, "ended_at"),
-        stopped=bool(data.get("stopped", False)),
-        stdout_bytes=int(_number(data, "stdout_bytes")),
-        stderr_bytes=int(_number(data, "stderr_bytes")),
-        stdout_cut=_optional_int(data, "stdout_cut") or 0,
-        stderr_cut=_optional_int(data, "stderr_cut") or 0,
-        boot_id=_text(data, "boot_id"),
-        time=_number(data, "time"),
-        detail=str(data.get("detail", "")),
-        survivors=tuple(int(pid) for pid in data.get("survivors") or ()),
-        survivors_said=str(data.get("survivors_said", "")),
-        stop_asked=bool(data.get("stop_asked", False)),
-        rebooted=bool(data.get("rebooted", False)),
-        disk_free_bytes=_optional_int(data, "disk_free_bytes"),
-        preempted=bool(data.get("preempted", False)),
-        maintenance=str(data.get("maintenance", "")),
-        oom_kills=_optional_int(data, "oom_kills") or 0,
-        join=_parse_join(data.get("join")),
-        mounts=_parse_mounts(data.get("mounts") or (), worker),
-        output_at=_optional_number(data, "output_at"),
-        held=bool(data.get("held", False)),
-        load=_optional_number(data, "load") or 0.0,
-        step=_optional_number(came, "step"),
-        step_at=_optional_number(came, "at"),
-        steps=_optional_number(came, "total"),
-        first_step=_optional_number(came, "first_step"),
-        first_at=_optional_number(came, "first_at"),
-        recent_rate=_optional_number(came, "recent_rate"),
-        usual_rate=_optional_number(came, "usual_rate"),
+    said = data.get("progress")
+    came = {ours: said.get(name) for name, ours in _PROGRESS.items()} if isinstance(said, dict) else {}
+    mounts = [{**row, "worker": worker} for row in data.get("mounts") or ()]
+    return parse_as(
+        WorkerStatus, data, worker=worker, join=_parse_join(data.get("join")), mounts=mounts, **came
     )
-
-
-def _parse_mounts(data: Any, worker: int) -> tuple[MountState, ...]:
-    try:
-        return tuple(from_data(MountState, {**row, "worker": worker}) for row in data)
-    except (ValueError, TypeError) as error:
-        raise MalformedReplyError(f"'mounts' is {str(data)[:80]!r}") from error
 
 
 def _parse_join(data: object) -> tuple[JoinReport, ...]:
@@ -533,80 +497,9 @@ def _parse_join(data: object) -> tuple[JoinReport, ...]:
     return tuple(found)
 
 
-def parse_prepare_reply(data: Mapping[str, Any]) -> PrepareReply:
-    missing = data.get("missing") or []
-    if not isinstance(missing, list):
-        raise MalformedReplyError(f"'missing' is {missing!r}, not a list")
-    prepared = bool(data.get("prepared", False))
-    return PrepareReply(
-        prepared=prepared,
-        free_port=_optional_int(data, "free_port"),
-        missing=tuple(str(sha256) for sha256 in missing),
-        taken_port=_optional_int(data, "taken_port"),
-    )
-
-
 def parse_lacks_reply(data: Mapping[str, Any]) -> LacksReply:
-    bits = _text(data, "lacking")
-    try:
-        int(bits or "0", 16)
-    except ValueError as error:
-        raise MalformedReplyError(f"'lacking' is {bits[:40]!r}, not a hexadecimal number") from error
-    begun = data.get("begun") or []
-    try:
-        counts = {int(number): int(count) for number, count in begun}
-    except NO_ANSWER as error:
-        raise MalformedReplyError(f"'begun' is {str(begun)[:40]!r}, not pairs of numbers") from error
     copy = data.get("copy")
-    status = parse_copy_status(copy) if isinstance(copy, dict) else None
-    return LacksReply(has_tree=bool(data.get("tree", False)), bits=bits, begun=counts, copy=status)
-
-
-def parse_copy_status(data: Mapping[str, Any]) -> CopyStatus:
-    return CopyStatus(
-        state=WorkerState.parse(data.get("state")),
-        bytes=_optional_int(data, "bytes") or 0,
-        port=_optional_int(data, "port"),
-        token=str(data.get("token", "")),
-        error=str(data.get("message", "")),
-    )
-
-
-def parse_start_reply(data: Mapping[str, Any]) -> StartReply:
-    return StartReply(
-        state=WorkerState.parse(data.get("state")),
-        pid=_optional_int(data, "pid"),
-        already=bool(data.get("already", False)),
-        variables={str(name): str(value) for name, value in dict(data.get("variables") or {}).items()},
-    )
-
-
-def _text(data: Mapping[str, Any], key: str) -> str:
-    value = data.get(key)
-    if not isinstance(value, str):
-        raise MalformedReplyError(f"{key!r} is {value!r}, not text")
-    return value
-
-
-def _optional_number(data: Mapping[str, Any], key: str) -> float | None:
-    value = data.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _MAX_NUMBER:
-        raise MalformedReplyError(f"{key!r} is {str(value)[:40]}, not a number")
-    return float(value)
-
-
-def _number(data: Mapping[str, Any], key: str) -> float:
-    value = _optional_number(data, key)
-    if value is None:
-        raise MalformedReplyError(f"{key!r} is missing")
-    return value
-
-
-def _optional_int(data: Mapping[str, Any], key: str) -> int | None:
-    value = _optional_number(data, key)
-    return None if value is None else int(value)
+    return parse_as(LacksReply, data, copy=parse_as(CopyStatus, copy) if isinstance(copy, dict) else None)
 
 
 def _count(value: Any) -> int:

@@ -17,10 +17,11 @@ from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.hosts.agent import HostAgent, Reply, Request
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.hosts.protocol import (
+    CopyStatus,
     LacksReply,
     MalformedReplyError,
     PrepareReply,
-    parse_copy_status,
+    parse_as,
     parse_lacks_reply,
 )
 from tpuctl.model.cloud import HostTarget
@@ -195,7 +196,7 @@ class _ConnectedRelay:
                 spread.targets(clients),
                 "fetch",
                 request,
-                lambda worker, report: spread.meter.relayed(worker, parse_copy_status(report).bytes),
+                lambda worker, report: spread.meter.relayed(worker, parse_as(CopyStatus, report).bytes),
                 timeout_s=TRANSFER_TIMEOUT_S,
             )
         return [reply.worker for reply in replies if self._note_fetched(reply)]
@@ -250,7 +251,7 @@ class _Serving:
             }
 
         def on_progress(worker: int, report: Mapping[str, Any]) -> None:
-            told = parse_copy_status(report)
+            told = parse_as(CopyStatus, report)
             self._serving[worker] = {"port": told.port, "token": told.token}
             if len(self._serving) == len(self._targets):
                 self._changed.set()

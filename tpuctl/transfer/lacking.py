@@ -191,7 +191,7 @@ class Spreading:
 
     def note_begun(self, worker: int, reply: LacksReply) -> None:
         count = len(self._blobs)
-        self.state.begun[worker] = {self._blobs[n]: came for n, came in reply.begun.items() if 0 <= n < count}
+        self.state.begun[worker] = {self._blobs[n]: came for n, came in reply.begun if 0 <= n < count}
 
     def lacking(self, reply: LacksReply) -> frozenset[Blob] | None:
         return select_lacking(self._blobs, reply.bits) if reply.has_tree else None
