@@ -36,16 +36,9 @@ def test_a_fleet_moves_into_a_bucket_and_another_machine_joins_it(session):
         refused = session.type("ls", status=2)
         assert f"is being moved to {URI}" in refused.stderr
         assert f"tpuctl config init --store {URI}" in refused.stderr
-    assert "would call off the move to" in session.type("config", "init", "--call-off", "--dry-run").stdout
-    called = session.type("config", "init", "--call-off")
-    assert f"the move to {URI} is called off: the store stays on this machine" in called.stderr
-    assert rows(session) == before
-    assert "nothing moves" in session.type("config", "init", "--call-off").stderr
-    assert "no other option" in session.type("config", "init", "--call-off", "--store", URI, status=2).stderr
     assert "where to?" in session.type("config", "init", status=2).stderr
     session.type("config", "init", "--store", URI)
     assert rows(session) == before
-    assert "cannot be called off" in session.type("config", "init", "--call-off", status=6).stderr
     shown = json.loads(session.type("config", "show", "--json").stdout)
     (place,) = [row for row in shown if row["name"] == "store"]
     assert place["value"] == URI

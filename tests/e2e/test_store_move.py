@@ -17,7 +17,7 @@ from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.errors import BadConfigError, ConflictError
 from tpuctl.model.records import MOVED
 from tpuctl.state.bucket import BucketStore, read_identity
-from tpuctl.state.migrate import call_off_move, copy_store, move_store
+from tpuctl.state.migrate import copy_store, move_store
 from tpuctl.state.sqlite import SqliteStore
 
 URI = "gs://sim-bucket/fleet"
@@ -46,36 +46,17 @@ class Move:
     def source(self) -> SqliteStore:
         return SqliteStore(self._folder / "store.sqlite")
 
-    def target(self, objects: Any = None, *, unborn: bool = False) -> BucketStore:
-        return BucketStore(objects or self.objects, URI, self.cache, sleep=lambda _: None, unborn=unborn)
+    def target(self, objects: Any = None, *, unborn: bool = False, uri: str = URI) -> BucketStore:
+        return BucketStore(objects or self.objects, uri, self.cache, sleep=lambda _: None, unborn=unborn)
 
-    def type(self, point: CrashPoint | None = None) -> int:
+    def type(self, point: CrashPoint | None = None, uri: str = URI) -> int:
         """`config init --store`, as far as it gets; how many changes it made."""
         point = point or CrashPoint()
         objects = Crashing(self.objects, point, lambda name, _: name in OBJECT_CHANGES)
-        with closing(self.source()) as inner, closing(self.target(objects, unborn=True)) as target:
+        with closing(self.source()) as inner, closing(self.target(objects, unborn=True, uri=uri)) as target:
             source: Any = Crashing(inner, point, lambda name, _: name in STORE_CHANGES)
-            move_store(source, target, URI, "lab", alive=lambda _: False, report=lambda _: None)
+            move_store(source, target, uri, "lab", alive=lambda _: False, report=lambda _: None)
         return point.count
-
-    def type_call_off(self, point: CrashPoint | None = None) -> int:
-        """`config init --call-off`, as far as it gets; how many changes it made."""
-        point = point or CrashPoint()
-        objects = Crashing(self.objects, point, lambda name, _: name in OBJECT_CHANGES)
-        with closing(self.source()) as inner, closing(self.target(objects, unborn=True)) as target:
-            source: Any = Crashing(inner, point, lambda name, _: name in STORE_CHANGES)
-            call_off_move(source, lambda _: target)
-        return point.count
-
-    def expect_all_here(self) -> None:
-        """As if nothing had ever moved, and the store can be changed again."""
-        assert read_identity(self.objects, URI) is None
-        assert {info.name for info in self.objects.list(URI)} <= {"fleet/identity"}
-        with closing(self.source()) as source:
-            assert {document.key: document.data for document in source.list("")} == self.documents
-            assert {blob.sha256: source.get_blob(blob.sha256) for blob in source.list_blobs()} == self.blobs
-            small = source.get("slices/small")
-            source.put("slices/small", small.data, if_generation=small.generation)
 
     def expect_all_there(self) -> None:
         with closing(self.target()) as store:
@@ -115,7 +96,7 @@ def test_a_crash_at_any_change_is_gone_on_from(move: Move, at: int, after: bool)
     with pytest.raises(Crash):
         move.type(CrashPoint(at, after=after))
     born = read_identity(move.objects, URI) is not None
-    assert born == (at > CHANGES or (at == CHANGES and after)), "no store before all of it is there"
+    assert born == (at > CHANGES and after), "no store before all of it is there"
     with closing(move.source()) as source:
         if source.get(MOVED) is not None:
             with pytest.raises(BadConfigError, match="moves to"):
@@ -137,7 +118,7 @@ def test_crashes_one_after_the_other_are_gone_on_from(move: Move, at: int) -> No
 
 def test_a_store_whose_opening_was_not_written_down_here_is_not_copied_over(move: Move) -> None:
     with pytest.raises(Crash):
-        move.type(CrashPoint(CHANGES, after=True))
+        move.type(CrashPoint(CHANGES + 1, after=True))
     with closing(move.target()) as joined:
         small, big = joined.get("slices/small"), joined.get("slices/big")
         joined.delete("slices/small", if_generation=small.generation)
@@ -211,87 +192,20 @@ def test_two_stores_that_move_to_one_place_do_not_mix(move: Move, sim: RunningSi
     move.expect_all_there()
 
 
-ANNOUNCED = 2
-"""Changes after which the old store says where it goes: the claim, and that."""
-
-
-@pytest.mark.parametrize("at", range(1, CHANGES + 1))
-def test_a_move_that_broke_off_anywhere_is_called_off(move: Move, at: int) -> None:
+@pytest.mark.parametrize("at", range(1, CHANGES + 2))
+def test_a_move_goes_to_another_place_until_all_of_it_is_at_the_first(move: Move, at: int) -> None:
+    other = "gs://no-such-bucket/fleet"
+    with closing(move.source()) as source:
+        source.put(MOVED, {"to": other, "done": False}, if_generation=0)
     with pytest.raises(Crash):
         move.type(CrashPoint(at))
-    move.type_call_off()
-    if at > ANNOUNCED:
-        move.expect_all_here()
-    assert move.type_call_off() == 0
-    move.type()
-    move.expect_all_there()
-
-
-@pytest.mark.parametrize(("at", "after"), kills(10))
-def test_a_call_off_that_broke_off_anywhere_is_gone_on_from(move: Move, at: int, after: bool) -> None:
-    with pytest.raises(Crash):
-        move.type(CrashPoint(CHANGES))
-    total = 1 + 1 + len(move.documents) + len(move.blobs) + 1 + 1  # word, mark, what was copied, claim, word
-    assert total == 10
-    with pytest.raises(Crash):
-        move.type_call_off(CrashPoint(at, after=after))
     with closing(move.source()) as source:
-        underway = source.get(MOVED) is not None and source.get(MOVED).data.get("called_off")
-    if underway:
-        with pytest.raises(ConflictError, match="being called off"):
-            move.type()
-    move.type_call_off()
-    move.expect_all_here()
+        assert source.get(MOVED).data["to"] == (other if at <= 2 else URI)
     move.type()
     move.expect_all_there()
-
-
-@pytest.mark.parametrize("at", [CHANGES, CHANGES + 1])
-def test_a_move_whose_end_others_may_have_seen_is_not_called_off(move: Move, at: int) -> None:
-    """Either the mark of the new store is written, or the old one knows that it was."""
-    try:
-        move.type(CrashPoint(at, after=True))
-    except Crash:
-        with pytest.raises(ConflictError, match="cannot be called off"):
-            move.type_call_off()
-        move.type()
-    with pytest.raises(ConflictError, match="cannot be called off"):
-        move.type_call_off()
-    move.expect_all_there()
-
-
-def test_who_still_copies_while_the_move_is_called_off_opens_no_store(move: Move) -> None:
-    with pytest.raises(Crash):
-        move.type(CrashPoint(ANNOUNCED + 1))
-    with closing(move.source()) as source, closing(move.target(unborn=True)) as slow:
-        slow.claim(source.identity())
-        move.type_call_off()
-        with pytest.raises(ConflictError):
-            slow.open_as(move.identity, "lab")
-    move.expect_all_here()
-
-
-def test_a_move_to_a_bucket_that_is_gone_is_called_off(move: Move) -> None:
-    gone = "gs://no-such-bucket/fleet"
-    with closing(move.source()) as source:
-        source.put(MOVED, {"to": gone, "done": False}, if_generation=0)
-        with closing(BucketStore(move.objects, gone, move.cache, sleep=lambda _: None, unborn=True)) as target:
-            assert call_off_move(source, lambda _: target) == gone
-        source.put("slices/works-again", {}, if_generation=0)
-
-
-def test_a_place_that_another_fleet_took_is_left_alone_by_a_call_off(
-    move: Move, sim: RunningSim, tmp_path: Path
-) -> None:
-    (tmp_path / "other").mkdir()
-    other = Move(sim, tmp_path / "other")
-    with closing(other.source()) as source:
-        source.put(MOVED, {"to": URI, "done": False}, if_generation=0)
-    move.type()
-    other.type_call_off()
-    move.expect_all_there()
-    with closing(other.source()) as source:
-        source.put("slices/works-again", {}, if_generation=0)
+    with pytest.raises(ConflictError, match="already moved"):
+        move.type(uri="gs://sim-bucket/third")
+    assert not list(move.objects.list("gs://sim-bucket/third"))
 
 
 def test_a_long_copy_says_how_far_it_is(tmp_path: Path) -> None:

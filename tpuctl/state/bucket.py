@@ -81,7 +81,6 @@ class BucketStore:
         self._mutex = threading.Lock()
         self._last_entry = 0
         self._offset: tuple[float, float] | None = None
-        self._claimed_mark = 0
         self._identity = "" if unborn else self._read_identity(project)
 
     def close(self) -> None:
@@ -198,8 +197,7 @@ class BucketStore:
             with suppress(ConflictError):  # lost answer, or somebody else: reading tells
                 self._patiently(lambda: self._objects.write(uri, content, if_generation=0))
             holder = self._claimed_by(uri)
-        generation, found = self._mark()
-        self._claimed_mark = generation if found is None else 0
+        found = self._patiently(lambda: read_identity(self._objects, self._uri))
         if holder != identity or found not in (None, identity):
             raise ConflictError(
                 f"{self._uri} is where another fleet's store moves, or is",
@@ -215,51 +213,9 @@ class BucketStore:
         return str(_parse_object(uri, content).get("identity"))
 
     def open_as(self, identity: str, project: str) -> None:
-        """From now on this place is that store. Raises ConflictError when it is another fleet's, and when the
-        move was called off since `claim`."""
-        before = self._claimed_mark
-        self._patiently(
-            lambda: write_identity(self._objects, self._uri, identity, project, if_generation=before)
-        )
+        """From now on this place is that store. Raises ConflictError when it is another fleet's."""
+        self._patiently(lambda: write_identity(self._objects, self._uri, identity, project))
         self._identity = identity
-
-    def call_off(self, identity: str) -> None:
-        """Makes this place nobody's again, if it was kept for the store `identity`; what was copied is removed.
-
-        Raises ConflictError when it is that store already. The mark goes first: it keeps whoever still copies
-        from opening a store of which half is removed, and stays for good.
-        """
-        claim = f"{self._uri}/claim"
-        if self._claimed_by(claim) not in (None, identity):
-            return
-        generation, found = self._mark()
-        if not generation:
-            content = json.dumps({"schema": SCHEMA, "identity": "", "called_off": True}).encode()
-            with suppress(ConflictError):  # lost answer, or the move has ended meanwhile: reading tells
-                self._patiently(lambda: self._objects.write(f"{self._uri}/identity", content, if_generation=0))
-            _, found = self._mark()
-        if found == identity:
-            raise ConflictError(
-                f"everything is at {self._uri} already: the move cannot be called off any more",
-                hint=f"tpuctl config init --store {self._uri}",
-            )
-        if found is None:
-            self._clear(f"{self._uri}/docs/")
-            self._clear(f"{self._uri}/blobs/")
-            self._delete_object(claim)
-
-    def _mark(self) -> tuple[int, str | None]:
-        """The generation of the mark, 0 for none, and whose store it says is here, None for nobody's."""
-        try:
-            content, generation = self._patiently(lambda: self._objects.read(f"{self._uri}/identity"))
-        except NotFoundError:
-            return 0, None
-        return generation, parse_identity(self._uri, content)[1] or None
-
-    def _clear(self, prefix: str) -> None:
-        bucket = self._uri.split("/")[2]
-        listed = self._patiently(lambda: self._objects.list(prefix))
-        list(self._readers.map(self._delete_object, [f"gs://{bucket}/{info.name}" for info in listed]))
 
     def _delete_object(self, uri: str) -> None:
         with suppress(NotFoundError):
@@ -389,8 +345,6 @@ def read_identity(objects: Objects, uri: str, project: str | None = None) -> str
     except NotFoundError:
         return None
     schema, identity, theirs = parse_identity(uri, content)
-    if not identity:
-        return None  # a move here was called off
     if schema > SCHEMA:
         raise BadConfigError(
             f"{uri} was written by a newer tpuctl (schema {schema}, known: {SCHEMA})",
@@ -415,14 +369,11 @@ def parse_identity(uri: str, content: bytes) -> tuple[int, str, str | None]:
         ) from error
 
 
-def write_identity(
-    objects: Objects, uri: str, identity: str, project: str | None = None, *, if_generation: int = 0
-) -> None:
-    """Makes `uri` a store, of `project`, over the mark of that generation. Raises ConflictError when it is
-    another fleet's."""
+def write_identity(objects: Objects, uri: str, identity: str, project: str | None = None) -> None:
+    """Makes `uri` a store, of `project`. Raises ConflictError when it is another fleet's."""
     content = json.dumps({"schema": SCHEMA, "identity": identity, "project": project}).encode()
     try:
-        objects.write(f"{uri.rstrip('/')}/identity", content, if_generation=if_generation)
+        objects.write(f"{uri.rstrip('/')}/identity", content, if_generation=0)
     except (ConflictError, TransientError):
         if read_identity(objects, uri) != identity:
             raise

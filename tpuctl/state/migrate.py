@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from tpuctl.engine.ports import Document, Store, StoredBlob
-from tpuctl.errors import BadConfigError, ConflictError, LeaseHeldError, NotFoundError, TpuctlError, UsageError
+from tpuctl.errors import BadConfigError, ConflictError, LeaseHeldError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
 from tpuctl.model.records import MOVED as MOVED
 from tpuctl.model.records import SliceState
@@ -25,13 +25,7 @@ class Target(Protocol):
         ...
 
     def open_as(self, identity: str, project: str) -> None:
-        """From now on the place is that store, of `project`. Raises ConflictError when it was called off since
-        it was claimed."""
-        ...
-
-    def call_off(self, identity: str) -> None:
-        """Makes it nobody's again, if it was kept for the store `identity`, and removes what was copied. Raises
-        ConflictError when it is that store already."""
+        """From now on the place is that store, of `project`. Raises ConflictError when it is another."""
         ...
 
     def take_document(self, key: str, data: Mapping[str, Any]) -> None:
@@ -52,12 +46,8 @@ def refuse_moved(store: Store) -> None:
         return
     to = moved.data["to"]
     again = f"tpuctl config init --store {to}"
-    if moved.data.get("called_off"):
-        why = f"the move of this fleet's store to {to} is being called off"
-        raise BadConfigError(why, hint="tpuctl config init --call-off")
     if not moved.data["done"]:
-        why = f"this fleet's store is being moved to {to}"
-        raise BadConfigError(why, hint=f"{again}, or back: tpuctl config init --call-off")
+        raise BadConfigError(f"this fleet's store is being moved to {to}", hint=again)
     raise BadConfigError(f"this fleet's store has moved to {to}", hint=f"{again} --join")
 
 
@@ -103,18 +93,14 @@ def move_store(
     something did not arrive.
     """
     check_quiet(source, alive)
-    underway = _check_goes_to(source, uri)
+    _moved_to(source, uri)
     opened = target.claim(source.identity())
-    if not underway:  # from now on nothing else may change it
-        source.put(MOVED, {"to": uri, "done": False}, if_generation=0)
-    if opened:  # only that it ended was not written down; others may have changed or deleted things there since
-        count = len(source.list("")) - 1
-    else:
-        count = copy_store(source, target, report)
+    _announce(source, uri, done=False)  # from now on nothing else may change it
+    # A place that is this store already has changed since; what was deleted there would come back.
+    count = len(source.list("")) - 1 if opened else copy_store(source, target, report)
+    _announce(source, uri, done=True)
+    if not opened:
         target.open_as(source.identity(), project)
-    document = source.get(MOVED)
-    if document is not None and not document.data["done"]:
-        source.put(MOVED, {"to": uri, "done": True}, if_generation=document.generation)
     return count
 
 
@@ -124,47 +110,22 @@ def has_moved(source: Store, uri: str) -> bool:
     return document is not None and document.data["to"] == uri and bool(document.data["done"])
 
 
-def call_off_move(source: Store, open_target: Callable[[str], Target]) -> str | None:
-    """Takes a half-done move back, so that `source` is the fleet's store as before; where it was to go, or None
-    if nothing moves. After a crash the same call goes on.
-
-    Raises ConflictError when everything is at the new place already: others may have joined it.
-    """
+def _moved_to(source: Store, uri: str) -> Document | None:
+    """What `source` says of where it goes. Until all of it is there, that may still become another place, because
+    nobody can have found it. Raises ConflictError when it is at another than `uri` for good."""
     document = source.get(MOVED)
-    if document is None:
-        return None
-    uri = str(document.data["to"])
-    if document.data["done"]:
-        raise ConflictError(
-            f"this store has moved to {uri}, and others may have joined it there: that cannot be called off",
-            hint=f"tpuctl config init --store {uri} --join",
-        )
-    if not document.data.get("called_off"):
-        called_off = {"to": uri, "done": False, "called_off": True}
-        document = source.put(MOVED, called_off, if_generation=document.generation)
-    try:
-        open_target(uri).call_off(source.identity())
-    except NotFoundError:
-        pass  # the bucket itself is gone, and what was copied with it
-    except ConflictError:
-        source.put(MOVED, {"to": uri, "done": False}, if_generation=document.generation)
-        raise
-    source.delete(MOVED, if_generation=document.generation)
-    return uri
-
-
-def _check_goes_to(source: Store, uri: str) -> bool:
-    """Whether `source` is on its way to `uri` already. Raises ConflictError when it went elsewhere before, or
-    the move is being called off."""
-    document = source.get(MOVED)
-    if document is None:
-        return False
-    to = document.data["to"]
-    if document.data.get("called_off"):
-        raise ConflictError(f"the move to {to} is being called off", hint="tpuctl config init --call-off")
-    if to != uri:
+    if document is not None and document.data["to"] != uri and document.data["done"]:
+        to = document.data["to"]
         raise ConflictError(f"this store already moved to {to}", hint=f"tpuctl config init --store {to} --join")
-    return True
+    return document
+
+
+def _announce(source: Store, uri: str, *, done: bool) -> None:
+    document, goes = _moved_to(source, uri), {"to": uri, "done": done}
+    if document is None:
+        source.put(MOVED, goes, if_generation=0)
+    elif not document.data["done"] and document.data != goes:
+        source.put(MOVED, goes, if_generation=document.generation)
 
 
 def copy_store(source: Store, target: Target, report: Callable[[str], None]) -> int:

@@ -52,9 +52,6 @@ def init(
         typer.Option("--store", metavar="gs://BUCKET/PREFIX", help="Where to keep the fleet's records."),
     ] = None,
     join: Annotated[bool, typer.Option("--join", help="Join the store that is there already.")] = False,
-    call_off: Annotated[
-        bool, typer.Option("--call-off", help="Cancel a move that has not ended; nothing is lost.")
-    ] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Share a fleet: move the store into a bucket, or join one.
@@ -65,13 +62,6 @@ def init(
     from tpuctl.lib.names import check_bucket_uri
     from tpuctl.state.bucket import read_identity
 
-    if call_off:
-        if store is not None or join:
-            raise UsageError(
-                "--call-off takes no other option: the store knows where it moves", hint="--call-off"
-            )
-        _call_off(ctx, dry_run)
-        return
     if store is None:
         raise UsageError("where to?", hint="tpuctl config init --store gs://BUCKET/PREFIX")
     uri = check_bucket_uri(store).rstrip("/")
@@ -92,28 +82,6 @@ def init(
                 _join(context, uri)
             else:
                 _move(context, uri, born=there is not None)
-
-
-def _call_off(ctx: typer.Context, dry_run: bool) -> None:
-    from tpuctl.state.migrate import MOVED, call_off_move
-
-    with open_context(ctx) as context:
-        source = context.local_store
-        if dry_run:
-            moved = source.get(MOVED)
-            done = moved is None or moved.data["done"]
-            context.console.line(
-                "would change nothing: no move is under way"
-                if done or moved is None
-                else f"would call off the move to {moved.data['to']}"
-            )
-            return
-        with context.interruptible("nothing is lost: `tpuctl config init --call-off` goes on where it was"):
-            uri = call_off_move(source, lambda uri: context.bucket_store(uri, unborn=True))
-            said = (
-                f"the move to {uri} is called off: the store stays on this machine" if uri else "nothing moves"
-            )
-            context.console.say(said)
 
 
 def _check_bucket(context: AppContext, uri: str) -> None:
