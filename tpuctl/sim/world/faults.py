@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, get_type_hints
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import suggest
@@ -85,20 +85,10 @@ class FaultKind(StrEnum):
 
 STANDING = frozenset(
     {
-        FaultKind.SERVICE_OFF,
-        FaultKind.NO_PERMISSION,
-        FaultKind.EXPIRED_TOKEN,
-        FaultKind.CLOCK,
-        FaultKind.OS_LOGIN_POLICY,
-        FaultKind.BILLING_OFF,
-        FaultKind.NO_NETWORK,
-        FaultKind.NO_INTERNET,
-        FaultKind.NO_METADATA,
-        FaultKind.HARD_DELETE,
-        FaultKind.HARD_PREEMPT,
-        FaultKind.UNMARKED_DISKS,
-        FaultKind.DEVICE_ORDER,
-        FaultKind.LOGIN_BAN,
+        *(FaultKind.SERVICE_OFF, FaultKind.NO_PERMISSION, FaultKind.EXPIRED_TOKEN, FaultKind.CLOCK),
+        *(FaultKind.OS_LOGIN_POLICY, FaultKind.BILLING_OFF, FaultKind.NO_NETWORK, FaultKind.NO_INTERNET),
+        *(FaultKind.NO_METADATA, FaultKind.HARD_DELETE, FaultKind.HARD_PREEMPT, FaultKind.UNMARKED_DISKS),
+        *(FaultKind.DEVICE_ORDER, FaultKind.LOGIN_BAN),
     }
 )
 """Kinds that are never used up."""
@@ -148,47 +138,30 @@ RATE_EXCEEDED = "Operation rate exceeded for resource"
 
 ATTRIBUTES = "nodes.getGuestAttributes"
 
+
+def _error(method: str, code: int = int(Code.INTERNAL), message: str = "", **more: Any) -> Mapping[str, Any]:
+    said = {"message": message} if message else {}
+    return {"kind": "error", "method": method, "code": code, **said, **more}
+
+
+def _late(method: str, code: int = int(Code.INTERNAL), message: str = "") -> Mapping[str, Any]:
+    """The call is taken, and its operation fails."""
+    return _error(method, code, message, in_operation=True)
+
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "stockout": {
-        "kind": "error",
-        "method": "nodes.create",
-        "code": 8,
-        "in_operation": True,
-        "message": STOCKOUT,
-    },
-    "stockout-now": {"kind": "error", "method": "nodes.create", "code": 8, "message": STOCKOUT},
-    "rate-limit": {
-        "kind": "error",
-        "method": "*.create",
-        "code": 8,
-        "message": rate_limited().message,
-    },
-    "blip": {
-        "kind": "error",
-        "method": "*",
-        "code": 14,
-        "message": "Internal error. Please try again.",
-    },
-    "location-denied": {
-        "kind": "error",
-        "method": "*",
-        "code": 7,
-        "message": "Permission denied on 'locations/{zone}' (or it may not exist).",
-    },
-    "conflict": {
-        "kind": "error",
-        "method": "nodes.*",
-        "code": 10,
-        "message": "unable to queue the operation",
-    },
-    "reserved-shortage": {
-        "kind": "error",
-        "method": "nodes.create",
-        "code": 9,
-        "in_operation": True,
-        "message": "Insufficient reserved capacity. Contact customer support to increase your reservation. "
+    "stockout": _late("nodes.create", 8, STOCKOUT),
+    "stockout-now": _error("nodes.create", 8, STOCKOUT),
+    "rate-limit": _error("*.create", 8, rate_limited().message),
+    "blip": _error("*", 14, "Internal error. Please try again."),
+    "location-denied": _error("*", 7, "Permission denied on 'locations/{zone}' (or it may not exist)."),
+    "conflict": _error("nodes.*", 10, "unable to queue the operation"),
+    "reserved-shortage": _late(
+        "nodes.create",
+        9,
+        "Insufficient reserved capacity. Contact customer support to increase your reservation. "
         "[EID: 0x1bc8f9d790be9142]",
-    },
+    ),
     "queued-quota": {
         "kind": "queued-failure",
         "method": "queuedResources.create",
@@ -196,107 +169,60 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "message": "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region "
         "us-central2",
     },
-    "queued-internal": {
-        "kind": "queued-failure",
-        "method": "queuedResources.create",
-        "code": 13,
-        "message": "an internal error has occurred",
-    },
+    "queued-internal": {"kind": "queued-failure", "method": "queuedResources.create"},
     "stuck-deleting": {"kind": "hang", "method": "*.delete", "seconds": 3600.0},
     "flapping": {"kind": "flap", "method": "queuedResources.create", "times": 3, "seconds": 20.0},
     "billing-disabled": {"kind": "billing-off"},
-    "failing-stop": {"kind": "error", "method": "nodes.stop", "in_operation": True},
-    "failing-start": {"kind": "error", "method": "nodes.start", "in_operation": True},
-    "failing-patch": {"kind": "error", "method": "nodes.patch", "in_operation": True},
-    "failing-delete": {"kind": "error", "method": "nodes.delete", "in_operation": True},
-    "failing-queued-create": {"kind": "error", "method": "queuedResources.create", "in_operation": True},
-    "disk-in-use": {
-        "kind": "error",
-        "method": "nodes.patch",
-        "code": 9,
-        "in_operation": True,
-        "message": "The disk resource 'projects/{project}/zones/{zone}/disks/data' is already being used by "
+    **{f"failing-{verb}": _late(f"nodes.{verb}") for verb in ("stop", "start", "patch", "delete")},
+    "failing-queued-create": _late("queuedResources.create"),
+    "disk-in-use": _late(
+        "nodes.patch",
+        9,
+        "The disk resource 'projects/{project}/zones/{zone}/disks/data' is already being used by "
         "'projects/{project}/zones/{zone}/instances/other-w-0'",
-    },
-    "disk-attach": {
-        "kind": "error",
-        "method": "nodes.patch",
-        "code": 13,
-        "in_operation": True,
-        "message": "an internal error has occurred",
-    },
-    "snapshot-rate": {
-        "kind": "error",
-        "method": "disks.createSnapshot",
-        "code": 8,
-        "in_operation": True,
-        "message": f"{RATE_EXCEEDED} 'projects/{{project}}/zones/{{zone}}/disks/{{name}}'. "
+    ),
+    "disk-attach": _late("nodes.patch"),
+    "snapshot-rate": _late(
+        "disks.createSnapshot",
+        8,
+        f"{RATE_EXCEEDED} 'projects/{{project}}/zones/{{zone}}/disks/{{name}}'. "
         "Too frequent operations from the source resource.",
-    },
-    "disk-quota": {
-        "kind": "error",
-        "method": "disks.insert",
-        "code": 8,
-        "in_operation": True,
-        "message": "Quota 'SSD_TOTAL_GB' exceeded.  Limit: 500.0 in region us-central2.",
-    },
+    ),
+    "disk-quota": _late(
+        "disks.insert", 8, "Quota 'SSD_TOTAL_GB' exceeded.  Limit: 500.0 in region us-central2."
+    ),
     "lost-response": {"kind": "drop", "method": "nodes.create"},
     "slow-operation": {"kind": "slow-operation", "method": "nodes.create"},
     "late-create": {"kind": "late", "method": "*.create", "seconds": 120.0},
-    "storage-rate-limit": {
-        "kind": "error",
-        "method": "storage.*",
-        "code": 8,
-        "message": "The object exceeded the rate limit for object mutation operations (create, update, and "
+    "storage-rate-limit": _error(
+        "storage.*",
+        8,
+        "The object exceeded the rate limit for object mutation operations (create, update, and "
         "delete). Please reduce your request rate.",
-    },
-    "storage-unavailable": {
-        "kind": "error",
-        "method": "storage.*",
-        "code": 14,
-        "message": "We encountered an internal error. Please try again.",
-    },
+    ),
+    "storage-unavailable": _error("storage.*", 14, "We encountered an internal error. Please try again."),
     "storage-lost-response": {"kind": "drop", "method": "storage.post"},
     "storage-slow-reads": {"kind": "slow-answer", "method": "storage.get", "times": 0, "seconds": 2.0},
     "storage-hang": {"kind": "slow-answer", "method": "storage.*", "times": 0},
-    "bucket-deleted": {
-        "kind": "error",
-        "method": "storage.*",
-        "code": 5,
-        "times": 0,
-        "message": "The specified bucket does not exist.",
+    "bucket-deleted": _error("storage.*", 5, "The specified bucket does not exist.", times=0),
+    **{
+        kind: {"kind": kind}
+        for kind in (
+            *("no-metadata", "hard-delete", "hard-preempt", "unmarked-disks", "device-order"),
+            *("expired-token", "no-internet", "os-login-policy"),
+        )
     },
-    "no-metadata": {"kind": "no-metadata"},
-    "hard-delete": {"kind": "hard-delete"},
-    "hard-preempt": {"kind": "hard-preempt"},
-    "unmarked-disks": {"kind": "unmarked-disks"},
-    "device-order": {"kind": "device-order"},
     "api-off": {"kind": "service-off", "name": "tpu.googleapis.com"},
     "no-permission": {"kind": "no-permission", "name": "tpu.nodes.create"},
-    "expired-token": {"kind": "expired-token"},
     "clock-off": {"kind": "clock", "seconds": 600.0},
     "no-network": {"kind": "no-network", "name": "default"},
-    "no-internet": {"kind": "no-internet"},
     "no-actas": {"kind": "no-permission", "name": "iam.serviceAccounts.actAs"},
-    "os-login-policy": {"kind": "os-login-policy"},
     "late-keys": {"kind": "late-keys", "seconds": 20.0},
     # "Blocking X for >630secs: 40 danger in 4 attacks", hashicorp/terraform issue 16767
     "login-ban": {"kind": "login-ban", "skip": 3, "seconds": 630.0},
     "guest-attributes-late": {"kind": "no-attributes", "method": ATTRIBUTES, "times": 5},
-    "guest-attributes-absent": {
-        "kind": "error",
-        "method": ATTRIBUTES,
-        "code": 5,
-        "times": 0,
-        "message": "The guest attribute value is not found.",
-    },
-    "guest-attributes-refused": {
-        "kind": "error",
-        "method": ATTRIBUTES,
-        "code": 7,
-        "times": 0,
-        "message": "Guest attributes endpoint access is disabled.",
-    },
+    "guest-attributes-absent": _error(ATTRIBUTES, 5, "The guest attribute value is not found.", times=0),
+    "guest-attributes-refused": _error(ATTRIBUTES, 7, "Guest attributes endpoint access is disabled.", times=0),
 }
 """Named faults; texts as users of the real API have quoted them."""
 
@@ -340,17 +266,10 @@ class Fault:
         return {**self.__dict__, "kind": str(self.kind)}
 
 
+_OWN = ("id", "struck", "passed")
 _FIELDS: Mapping[str, type] = {
+    **{name: type for name, type in get_type_hints(Fault).items() if name not in _OWN},
     "kind": str,
-    "method": str,
-    "name": str,
-    "zone": str,
-    "times": int,
-    "skip": int,
-    "code": int,
-    "message": str,
-    "in_operation": bool,
-    "seconds": float,
 }
 
 

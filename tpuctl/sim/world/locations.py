@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tpuctl.model.accelerators import AcceleratorType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
 from tpuctl.sim.wire.status import Json, not_found
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 from tpuctl.sim.world.listing import list_resources, page_of
 from tpuctl.sim.world.paths import ResourcePath, parse_path
 from tpuctl.sim.world.reservations import chips_used
-from tpuctl.sim.world.state import Kernel, Reservation
+from tpuctl.sim.world.state import Kernel
 
 
 class Inventory:
@@ -33,85 +34,66 @@ class Inventory:
         self._kernel.check_zone(path)
         return self._location(path.zone)
 
-    def _types(self) -> list[tuple[ResourcePath, Json]]:
-        kernel = self._kernel
+    def list(self, collection: str) -> Callable[[Json], Json]:
+        """What answers a list call of a collection."""
+        return lambda request: list_resources(self._kernel, request, collection, self._rows(collection))
+
+    def get(self, collection: str) -> Callable[[Json], Json]:
+        """What answers a get call of a collection."""
+
+        def get(request: Json) -> Json:
+            self._kernel.check_zone(parse_path(request["name"]))
+            found = [data for path, data in self._rows(collection) if path.name == request["name"]]
+            if not found:
+                raise not_found(request["name"])
+            return found[0]
+
+        return get
+
+    def _rows(self, collection: str) -> Sequence[tuple[ResourcePath, Json]]:
         return [
-            (path, _show_type(path, offer))
-            for zone in kernel.catalog.zones()
-            for offer in kernel.catalog.in_zone(zone)
-            for path in [ResourcePath(kernel.project, zone, "acceleratorTypes", offer.name)]
+            (path, {"name": path.name, **data})
+            for zone in self._kernel.catalog.zones()
+            for id, data in _COLLECTIONS[collection](self._kernel, zone)
+            for path in [ResourcePath(self._kernel.project, zone, collection, id)]
         ]
-
-    def list_accelerator_types(self, request: Json) -> Json:
-        return list_resources(self._kernel, request, "acceleratorTypes", self._types())
-
-    def get_accelerator_type(self, request: Json) -> Json:
-        return self._get(request["name"], self._types())
-
-    def _versions(self) -> list[tuple[ResourcePath, Json]]:
-        kernel = self._kernel
-        return [
-            (path, {"name": path.name, "version": version})
-            for zone in kernel.catalog.zones()
-            for version in kernel.catalog.runtime_versions(zone)
-            for path in [ResourcePath(kernel.project, zone, "runtimeVersions", version)]
-        ]
-
-    def list_runtime_versions(self, request: Json) -> Json:
-        return list_resources(self._kernel, request, "runtimeVersions", self._versions())
-
-    def get_runtime_version(self, request: Json) -> Json:
-        return self._get(request["name"], self._versions())
-
-    def _tensorflow_versions(self) -> list[tuple[ResourcePath, Json]]:
-        """Version 1 calls the same software by another name."""
-        return [
-            (path, {"name": path.name, "version": data["version"]})
-            for found, data in self._versions()
-            for path in [ResourcePath(found.project, found.zone, "tensorflowVersions", found.id)]
-        ]
-
-    def list_tensorflow_versions(self, request: Json) -> Json:
-        return list_resources(self._kernel, request, "tensorflowVersions", self._tensorflow_versions())
-
-    def get_tensorflow_version(self, request: Json) -> Json:
-        return self._get(request["name"], self._tensorflow_versions())
-
-    def list_reservations(self, request: Json) -> Json:
-        kernel = self._kernel
-        found = [
-            (path, _show_reservation(path, each, chips_used(kernel, each)))
-            for each in kernel.reservations.values()
-            for path in [ResourcePath(kernel.project, each.zone, "reservations", each.name)]
-        ]
-        return list_resources(kernel, request, "reservations", found)
 
     def service_identity(self, request: Json) -> Json:
         self._kernel.check_zone(parse_path(request["parent"]))
         # https://cloud.google.com/iam/docs/service-agents
         return {"identity": {"email": f"service-{PROJECT_NUMBER}@cloud-tpu.iam.gserviceaccount.com"}}
 
-    def _get(self, name: str, found: list[tuple[ResourcePath, Json]]) -> Json:
-        self._kernel.check_zone(parse_path(name))
-        for path, data in found:
-            if path.name == name:
-                return data
-        raise not_found(name)
+
+Rows = Iterator[tuple[str, Json]]
+"""Id and what is shown besides the name."""
 
 
-def _show_reservation(path: ResourcePath, reservation: Reservation, used: int) -> Json:
-    return {
-        "name": path.name,
-        "state": "ACTIVE",
-        "standard": {
-            "size": reservation.chips,
-            "capacityUnits": "CHIPS",
-            "resourceType": reservation.generation.upper(),
-            "usage": {"total": str(used)},
-        },
-    }
+def _types(kernel: Kernel, zone: str) -> Rows:
+    for offer in kernel.catalog.in_zone(zone):
+        config = {"type": offer.config_type, "topology": offer.topology}
+        yield offer.name, {"type": offer.name, "acceleratorConfigs": [config]}
 
 
-def _show_type(path: ResourcePath, offer: AcceleratorType) -> Json:
-    config = {"type": offer.config_type, "topology": offer.topology}
-    return {"name": path.name, "type": offer.name, "acceleratorConfigs": [config]}
+def _versions(kernel: Kernel, zone: str) -> Rows:
+    for version in kernel.catalog.runtime_versions(zone):
+        yield version, {"version": version}
+
+
+def _reservations(kernel: Kernel, zone: str) -> Rows:
+    for each in kernel.reservations.values():
+        if each.zone == zone:
+            standard = {
+                "size": each.chips,
+                "capacityUnits": "CHIPS",
+                "resourceType": each.generation.upper(),
+                "usage": {"total": str(chips_used(kernel, each))},
+            }
+            yield each.name, {"state": "ACTIVE", "standard": standard}
+
+
+_COLLECTIONS: Mapping[str, Callable[[Kernel, str], Rows]] = {
+    "acceleratorTypes": _types,
+    "reservations": _reservations,
+    "runtimeVersions": _versions,
+    "tensorflowVersions": _versions,  # version 1 calls the same software by another name
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.wire.payload import camel
@@ -12,7 +13,7 @@ from tpuctl.sim.world.data_disks import check_disks, number_disks
 from tpuctl.sim.world.faults import STOCKOUT, FaultKind
 from tpuctl.sim.world.listing import list_resources
 from tpuctl.sim.world.node_form import change_node, fill_addresses, fill_node, number_project
-from tpuctl.sim.world.operations import Operations, show_operation
+from tpuctl.sim.world.operations import Made, Operations, show_operation
 from tpuctl.sim.world.paths import ResourcePath, check_id, check_labels, parse_path
 from tpuctl.sim.world.quotas import Quotas
 from tpuctl.sim.world.reservations import take_chips, wanted_reservation
@@ -198,21 +199,15 @@ class Nodes:
             raise self._not_supported("delete", node)
         if node.state == "CREATING":
             return self._drop_delete(node, version)
-        operation = self._operations.start("nodes.delete", "delete", node.path, version)
-        if self._operations.fails(operation, "nodes.delete", node.path, self._kernel.delays.node_delete):
-            return show_operation(operation)
-        self.begin_deletion(node)
 
-        def finish() -> None:
+        def finish() -> Made:
             self.finish_deletion(node)
-            with self._kernel.lock:
-                self._operations.succeed(operation, "", None)
             if node.queued is not None:
                 self.on_queued_node_lost(node, "USER")
+            return "", None
 
-        delay_s = self._kernel.delays.node_delete + self._operations.stuck_s("nodes.delete", node.path)
-        self._kernel.after(delay_s, finish)
-        return show_operation(operation)
+        delay_s, begin = self._kernel.delays.node_delete, partial(self.begin_deletion, node)
+        return self._operations.run("nodes.delete", "delete", node.path, version, delay_s, finish, begin)
 
     def _drop_delete(self, node: Node, version: str) -> Json:
         """While a create settles, a delete is taken and does nothing, as a user measured on the real API."""
@@ -267,26 +262,20 @@ class Nodes:
     ) -> Json:
         delays = self._kernel.delays
         delay_s = delays.node_stop if verb == "stop" else delays.node_start
-        operation = self._operations.start(f"nodes.{verb}", verb, node.path, version)
-        if self._operations.fails(operation, f"nodes.{verb}", node.path, delay_s):
-            return show_operation(operation)
-        node.data["state"] = during
 
-        def finish() -> None:
+        def finish() -> Made:
             try:
                 work(node)
             except (TpuctlError, OSError) as error:
                 log.exception("%s of %s failed", verb, node.path.name)
-                with self._kernel.lock:
-                    self._operations.fail(operation, ApiError(Code.INTERNAL, f"the simulator failed: {error}"))
-                return
+                raise ApiError(Code.INTERNAL, f"the simulator failed: {error}") from error
             with self._kernel.lock:
                 if node.state == during:
                     node.data["state"] = after
-                self._operations.succeed(operation, "Node", node.data)
+            return "Node", node.data
 
-        self._kernel.after(delay_s, finish)
-        return show_operation(operation)
+        begin = partial(node.data.__setitem__, "state", during)
+        return self._operations.run(f"nodes.{verb}", verb, node.path, version, delay_s, finish, begin)
 
     def patch(self, request: Json, version: str) -> Json:
         change = request.get("node") or {}
@@ -300,30 +289,21 @@ class Nodes:
             check_labels(change.get("labels") or {})
         if "dataDisks" in fields:
             self._check_disks(node, change)
-        operation = self._operations.start("nodes.patch", "update", node.path, version)
-        if self._operations.fails(operation, "nodes.patch", node.path, self._kernel.delays.node_patch):
-            return show_operation(operation)
 
-        def finish() -> None:
-            try:
-                with self._kernel.lock:
-                    if "dataDisks" in fields:
-                        self._check_disks(node, change)
-                    change_node(node.data, fields, change, node.addresses)
-                    number_disks(self._kernel, node)
-            except ApiError as error:
-                with self._kernel.lock:
-                    self._operations.fail(operation, error)
-                return
+        def finish() -> Made:
+            with self._kernel.lock:
+                if "dataDisks" in fields:
+                    self._check_disks(node, change)
+                change_node(node.data, fields, change, node.addresses)
+                number_disks(self._kernel, node)
             if "metadata" in fields:
                 self._machines.apply_keys(node)
             if "dataDisks" in fields:
                 self._machines.apply_disks(node)
-            with self._kernel.lock:
-                self._operations.succeed(operation, "Node", node.data)
+            return "Node", node.data
 
-        self._kernel.after(self._kernel.delays.node_patch, finish)
-        return show_operation(operation)
+        delay_s = self._kernel.delays.node_patch
+        return self._operations.run("nodes.patch", "update", node.path, version, delay_s, finish)
 
     def _check_disks(self, node: Node, change: Json) -> None:
         check_disks(self._kernel, node.path, node.offer, change.get("dataDisks") or (), node)

@@ -18,6 +18,7 @@ METADATA_TYPE = "type.googleapis.com/google.cloud.common.OperationMetadata"
 mockgcp/mocktpu/testdata/node/crud/_http.log); not the OperationMetadata that google.cloud.tpu has, too."""
 KEPT = 10_000
 """How many are remembered."""
+Made = tuple[str, Json | None]
 EMPTY_TYPE = "type.googleapis.com/google.protobuf.Empty"
 
 
@@ -79,20 +80,46 @@ class Operations:
         if fault is not None:
             operation["_late_s"] = fault.seconds or float("inf")
 
-    def fails(self, operation: Json, method: str, target: ResourcePath, delay_s: float) -> bool:
-        """Whether this operation was planned to fail: then it does so after `delay_s`, and its work is not
-        done."""
-        fault = self._kernel.faults.take(FaultKind.ERROR, method, target, in_operation=True)
-        if fault is None:
-            return False
-        error = ApiError(fault.code, fault.text(target))
-        self._kernel.after(delay_s, lambda: self.fail(operation, error))
-        return True
+    def run(
+        self,
+        method: str,
+        verb: str,
+        target: ResourcePath,
+        version: str,
+        delay_s: float,
+        finish: Callable[[], Made],
+        begin: Callable[[], None] = lambda: None,
+    ) -> Json:
+        """Starts an operation that ends after `delay_s` with what `finish` makes or raises: kind and resource
+        as `succeed` takes them. `finish` is called without the world's lock, `begin` at once. Of one that was
+        planned to fail neither is, and a deletion takes longer if that was planned."""
+        operation = self.start(method, verb, target, version)
+        planned = self.planned_error(method, target)
 
-    def stuck_s(self, method: str, target: ResourcePath) -> float:
-        """By how many seconds a deletion was planned to take longer."""
-        fault = self._kernel.faults.take(FaultKind.HANG, method, target)
-        return 0.0 if fault is None else fault.seconds or math.inf
+        def end() -> None:
+            try:
+                kind, response = finish()
+            except ApiError as error:
+                with self._kernel.lock:
+                    self.fail(operation, error)
+                return
+            with self._kernel.lock:
+                self.succeed(operation, kind, response)
+
+        if planned is not None:
+            self._kernel.after(delay_s, lambda: self.fail(operation, planned))
+            return show_operation(operation)
+        begin()
+        if verb == "delete":
+            fault = self._kernel.faults.take(FaultKind.HANG, method, target)
+            delay_s += 0.0 if fault is None else fault.seconds or math.inf
+        self._kernel.after(delay_s, end)
+        return show_operation(operation)
+
+    def planned_error(self, method: str, target: ResourcePath) -> ApiError | None:
+        """What an operation was planned to fail with."""
+        fault = self._kernel.faults.take(FaultKind.ERROR, method, target, in_operation=True)
+        return None if fault is None else ApiError(fault.code, fault.text(target))
 
     def succeed(self, operation: Json, kind: str, response: Json | None) -> None:
         """Ends with a snapshot of the resource; `kind` is Node or QueuedResource, or '' for Empty.

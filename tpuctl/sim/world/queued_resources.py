@@ -11,7 +11,7 @@ from tpuctl.sim.world.faults import Fault, FaultKind
 from tpuctl.sim.world.listing import list_resources
 from tpuctl.sim.world.node_form import show_spec
 from tpuctl.sim.world.nodes import Nodes
-from tpuctl.sim.world.operations import Operations, show_operation
+from tpuctl.sim.world.operations import Made, Operations, show_operation
 from tpuctl.sim.world.paths import ResourcePath, check_id, parse_path
 from tpuctl.sim.world.reservations import take_chips, wanted_reservation
 from tpuctl.sim.world.state import Kernel, Node, Queued, copy_json
@@ -59,43 +59,36 @@ def expand_specs(spec: Json, queued_id: str, version: str) -> list[Json]:
     return [{**copy_json(rest), "nodeId": f"{prefix}-{n}"} for n in range(count)]
 
 
-def valid_for(policy: Json, now: float) -> float | None:
-    """Seconds until a queueing policy lets the request expire; None when it never does."""
-    duration = policy.get("validUntilDuration")
-    until = policy.get("validUntilTime") or (policy.get("validInterval") or {}).get("endTime")
+def _seconds_until(duration: object, moment: object, now: float, what: str = "queueing policy") -> float | None:
+    """Of what is said as a duration or as a moment; None where nothing is. Raises INVALID_ARGUMENT."""
     try:
         if duration:
             return float(str(duration).removesuffix("s"))
-        if until:
-            return datetime.fromisoformat(str(until)).timestamp() - now
+        return datetime.fromisoformat(str(moment)).timestamp() - now if moment else None
     except ValueError as error:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid queueing policy: {error}") from error
-    return None
+        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid {what}: {error}") from error
+
+
+def valid_for(policy: Json, now: float) -> float | None:
+    """Seconds until a queueing policy lets the request expire; None when it never does."""
+    until = policy.get("validUntilTime") or (policy.get("validInterval") or {}).get("endTime")
+    return _seconds_until(policy.get("validUntilDuration"), until, now)
 
 
 def valid_after(policy: Json, now: float) -> float:
-    """When a request becomes valid, in seconds since the epoch; 0 for at once. Raises INVALID_ARGUMENT."""
-    duration = policy.get("validAfterDuration")
+    """When a request becomes valid, in seconds since the epoch; 0 for at once."""
     after = policy.get("validAfterTime") or (policy.get("validInterval") or {}).get("startTime")
-    try:
-        if duration:
-            return now + float(str(duration).removesuffix("s"))
-        return datetime.fromisoformat(str(after)).timestamp() if after else 0.0
-    except ValueError as error:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid queueing policy: {error}") from error
+    seconds = _seconds_until(policy.get("validAfterDuration"), after, now)
+    return 0.0 if seconds is None else now + seconds
 
 
 def run_for(body: Json, now: float) -> float | None:
-    """Seconds until a request's nodes are deleted again; None when they stay. Raises INVALID_ARGUMENT."""
-    duration = body.get("runDuration") or {}
-    try:
-        if "maxRunDuration" in duration:
-            return float(str(duration["maxRunDuration"]).removesuffix("s"))
-        if "terminationTime" in duration:
-            return datetime.fromisoformat(str(duration["terminationTime"])).timestamp() - now
-    except ValueError as error:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid run duration: {error}") from error
-    return FLEX_START_MAX_S if body.get("provisioningModel") == "FLEX_START" else None
+    """Seconds until a request's nodes are deleted again; None when they stay."""
+    run = body.get("runDuration") or {}
+    seconds = _seconds_until(run.get("maxRunDuration"), run.get("terminationTime"), now, "run duration")
+    if seconds is None and body.get("provisioningModel") == "FLEX_START":
+        return FLEX_START_MAX_S
+    return seconds
 
 
 def check_provisioning(body: Json, valid_s: float | None) -> None:
@@ -227,13 +220,9 @@ class QueuedResources:
             f'"{queued.offer.name}" in location "{queued.path.zone}"',
         )
 
-    def _planned_refusal(self, queued: Queued) -> ApiError | None:
-        method = "queuedResources.create"
-        fault = self._kernel.faults.take(FaultKind.ERROR, method, queued.path, in_operation=True)
-        return None if fault is None else ApiError(fault.code, fault.text(queued.path))
-
     def _accept(self, queued: Queued, operation: Json, fault: Fault | None) -> None:
-        refusal = self._planned_refusal(queued) or self._flex_start_refusal(queued)
+        planned = self._operations.planned_error("queuedResources.create", queued.path)
+        refusal = planned or self._flex_start_refusal(queued)
         if refusal is not None:
             with self._kernel.lock:
                 if queued.state == "CREATING":
@@ -385,23 +374,21 @@ class QueuedResources:
         if queued.state not in _DELETABLE | {"ACTIVE"}:
             text = f"Queued resource {queued.path.name} is in state {queued.state}."
             raise ApiError(Code.FAILED_PRECONDITION, f"{text} Resource is not in a deletable state.")
-        delay_s = self._kernel.delays.queued_delete
-        operation = self._operations.start("queuedResources.delete", "delete", queued.path, version)
-        if self._operations.fails(operation, "queuedResources.delete", queued.path, delay_s):
-            return show_operation(operation)
-        self._set_state(queued, "DELETING", "USER")
-        for node in self._nodes_of(queued):
-            self._nodes.begin_deletion(node)
 
-        def finish() -> None:
+        def begin() -> None:
+            self._set_state(queued, "DELETING", "USER")
+            for node in self._nodes_of(queued):
+                self._nodes.begin_deletion(node)
+
+        def finish() -> Made:
             for node in self._nodes_of(queued):
                 self._nodes.finish_deletion(node)
             with self._kernel.lock:
                 self._kernel.queued.pop(queued.path.name, None)
-                self._operations.succeed(operation, "", None)
+            return "", None
 
-        self._kernel.after(delay_s + self._operations.stuck_s("queuedResources.delete", queued.path), finish)
-        return show_operation(operation)
+        method, delay_s = "queuedResources.delete", self._kernel.delays.queued_delete
+        return self._operations.run(method, "delete", queued.path, version, delay_s, finish, begin)
 
     def reset(self, request: Json, version: str) -> Json:
         """Users report that it is refused from SUSPENDED; elsewhere its meaning is undocumented, so it does
@@ -422,17 +409,14 @@ class QueuedResources:
         if not due:
             text = f"There is no upcoming maintenance for {queued.path.id}."
             raise ApiError(Code.FAILED_PRECONDITION, text)
-        method = "queuedResources.performMaintenance"
-        operation = self._operations.start(method, "maintenance", queued.path, version)
-        for node in due:
-            self._nodes.perform_maintenance({"name": node.path.name}, version)
 
-        def finish() -> None:
-            with self._kernel.lock:
-                self._operations.succeed(operation, "QueuedResource", queued.data)
+        def begin() -> None:
+            for node in due:
+                self._nodes.perform_maintenance({"name": node.path.name}, version)
 
-        self._kernel.after(self._kernel.delays.node_start, finish)
-        return show_operation(operation)
+        method, delay_s = "queuedResources.performMaintenance", self._kernel.delays.node_start
+        made: Made = ("QueuedResource", queued.data)
+        return self._operations.run(method, "maintenance", queued.path, version, delay_s, lambda: made, begin)
 
     def maintenance_info(self, request: Json) -> Json:
         """The nodes of a request for which maintenance is announced."""

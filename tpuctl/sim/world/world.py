@@ -160,13 +160,15 @@ class World:
             "GenerateServiceIdentity": Rpc(
                 "locations.generateServiceIdentity", read(inventory.service_identity)
             ),
-            "ListAcceleratorTypes": Rpc("acceleratorTypes.list", read(inventory.list_accelerator_types)),
-            "GetAcceleratorType": Rpc("acceleratorTypes.get", read(inventory.get_accelerator_type)),
-            "ListRuntimeVersions": Rpc("runtimeVersions.list", read(inventory.list_runtime_versions)),
-            "GetRuntimeVersion": Rpc("runtimeVersions.get", read(inventory.get_runtime_version)),
-            "ListReservations": Rpc("reservations.list", read(inventory.list_reservations)),
-            "ListTensorFlowVersions": Rpc("tensorflowVersions.list", read(inventory.list_tensorflow_versions)),
-            "GetTensorFlowVersion": Rpc("tensorflowVersions.get", read(inventory.get_tensorflow_version)),
+            "ListAcceleratorTypes": Rpc("acceleratorTypes.list", read(inventory.list("acceleratorTypes"))),
+            "GetAcceleratorType": Rpc("acceleratorTypes.get", read(inventory.get("acceleratorTypes"))),
+            "ListRuntimeVersions": Rpc("runtimeVersions.list", read(inventory.list("runtimeVersions"))),
+            "GetRuntimeVersion": Rpc("runtimeVersions.get", read(inventory.get("runtimeVersions"))),
+            "ListReservations": Rpc("reservations.list", read(inventory.list("reservations"))),
+            "ListTensorFlowVersions": Rpc(
+                "tensorflowVersions.list", read(inventory.list("tensorflowVersions"))
+            ),
+            "GetTensorFlowVersion": Rpc("tensorflowVersions.get", read(inventory.get("tensorflowVersions"))),
             "GetMaintenanceInfo": Rpc("queuedResources.getMaintenanceInfo", read(queued.maintenance_info)),
         }
 
@@ -241,11 +243,8 @@ class World:
         Blocks until they are off; they come back by themselves. Raises NotFoundError when there is no such
         node or worker.
         """
-
-        def reboot(node: Node) -> None:
-            self._nodes.reboot(node, workers)
-
-        return self._at_once("reboot", name, zone, reboot, workers or ())
+        reboot = self._nodes.reboot
+        return self._at_once("reboot", name, zone, lambda node: reboot(node, workers), workers or ())
 
     def _at_once(
         self,
@@ -329,11 +328,8 @@ class World:
     ) -> list[str]:
         """The hosts of the nodes called `name`, or of some workers, die at once and stay off, and the API goes
         on calling the nodes READY, as happens; their names. Raises NotFoundError."""
-
-        def fail(node: Node) -> None:
-            self._kernel.hosts.stop(node.key, workers)
-
-        return self._at_once("crash", name, zone, fail, workers or ())
+        stop = self._kernel.hosts.stop
+        return self._at_once("crash", name, zone, lambda node: stop(node.key, workers), workers or ())
 
     @staticmethod
     def _meant(node: Node, name: str, zone: str | None) -> bool:
@@ -431,21 +427,18 @@ class World:
 
     def reset(self) -> None:
         """Back to an empty cloud: no nodes, hosts, faults or journal."""
-        self._kernel.schedule.clear()
-        with self._kernel.lock:
-            nodes = list(self._kernel.nodes.values())
-            self._kernel.nodes.clear()
-            self._kernel.queued.clear()
-            self._kernel.operations.clear()
-            self._kernel.requests.clear()
-            self._kernel.hidden.clear()
-            self._kernel.held.clear()
-            self._kernel.capacity.clear()
-            self._kernel.disk_times.clear()
-            self._kernel.reservations.clear()
-            self._kernel.quotas = dict(self.options.quotas)
-            self._kernel.quota_preferences.clear()
-            self._kernel.project_metadata.clear()
+        kernel = self._kernel
+        kernel.schedule.clear()
+        with kernel.lock:
+            nodes = list(kernel.nodes.values())
+            found: list[dict[Any, Any] | set[str]] = [
+                *(kernel.nodes, kernel.queued, kernel.operations, kernel.requests, kernel.hidden, kernel.held),
+                *(kernel.capacity, kernel.disk_times, kernel.reservations, kernel.quota_preferences),
+                kernel.project_metadata,
+            ]
+            for each in found:
+                each.clear()
+            kernel.quotas = dict(self.options.quotas)
         for node in nodes:
             self._machines.destroy(node)
         self.faults.clear()
