@@ -1,9 +1,6 @@
 """Secret Manager, Resource Manager, Cloud Quotas and Service Usage by gRPC, as their libraries call them.
 
 Each call is answered by the one of REST.
-
-Their libraries are no dependencies of tpuctl's, so fields and numbers of the messages are in a table
-(`manifests/tables/grpc_types.json`).
 """
 
 from __future__ import annotations
@@ -12,13 +9,12 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import partial
 from typing import Any
 
-from tpuctl.model.shipped_files import read_table
+from tpuctl.sim.wire.grpc_types import message_classes
 from tpuctl.sim.wire.messages import Request, Response
-from tpuctl.sim.wire.payload import camel
-from tpuctl.sim.wire.status import ApiError, unknown_method
+from tpuctl.sim.wire.status import unknown_method
 
 _SECRETS, _PROJECTS = "google.cloud.secretmanager.v1", "google.cloud.resourcemanager.v3"
 _QUOTAS, _USAGE = "google.api.cloudquotas.v1", "google.api.serviceusage.v1"
@@ -64,108 +60,26 @@ _ROWS: tuple[tuple[str, str, str, str, str], ...] = (
 )
 """Package and method, then its `google.api.http` option and what it answers."""
 _CALLS = {row[0]: row[1:] for row in _ROWS}
-_SCALARS = {
-    **{"double": 1, "float": 2, "int64": 3, "uint64": 4, "int32": 5, "bool": 8, "string": 9},
-    **{"bytes": 12, "uint32": 13},
-}
-_MESSAGE, _ENUM, _OPTIONAL, _REPEATED = 11, 14, 1, 3
-_PACKAGE = "tpuctl.sim"
-_KNOWN = ("any", "duration", "empty", "field_mask", "timestamp", "wrappers")
-"""Files of google.protobuf that fields have types of."""
-
-
-def _flat(name: str) -> str:
-    return name.replace(".", "_")
-
-
-@cache
-def _classes() -> Mapping[str, Any]:
-    """By full name, in a pool of their own, where Google's libraries do not meet them."""
-    table = json.loads(read_table("grpc_types.json"))
-    descriptors = importlib.import_module("google.protobuf.descriptor_pb2")
-    pool = importlib.import_module("google.protobuf.descriptor_pool").DescriptorPool()
-    factory = importlib.import_module("google.protobuf.message_factory")
-    file = descriptors.FileDescriptorProto(name="project.proto", package=_PACKAGE, syntax="proto3")
-    for known in _KNOWN:
-        module = importlib.import_module(f"google.protobuf.{known}_pb2")
-        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-        file.dependency.append(module.DESCRIPTOR.name)
-    for name, values in table["enums"].items():
-        # Values of enums share the names of what is around them: each has a message around it.
-        enum = file.message_type.add(name=_flat(name)).enum_type.add(name="E")
-        for value, number in values.items():
-            enum.value.add(name=value, number=number)
-    for name, fields in table["messages"].items():
-        message = file.message_type.add(name=_flat(name))
-        for field, text in fields.items():
-            number, _, kind = text.partition(" ")
-            _add_field(message, field, int(number), kind)
-    pool.Add(file)
-    return {
-        name: factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{_flat(name)}"))
-        for name in table["messages"]
-    }
-
-
-def _add_field(message: Any, name: str, number: int, kind: str) -> None:
-    if kind.startswith("{"):
-        entry = message.nested_type.add(name=f"{camel(f'x_{name}')[1:]}Entry")
-        entry.options.map_entry = True
-        _add_field(entry, "key", 1, "string")
-        _add_field(entry, "value", 2, kind[1:-1])
-        made = message.field.add(name=name, number=number, label=_REPEATED, type=_MESSAGE)
-        made.type_name = entry.name
-        return
-    inner = kind.strip("[]")
-    made = message.field.add(name=name, number=number, label=_REPEATED if inner != kind else _OPTIONAL)
-    if inner in _SCALARS:
-        made.type = _SCALARS[inner]
-    elif inner.startswith("enum:"):
-        made.type, made.type_name = _ENUM, f".{_PACKAGE}.{_flat(inner[5:])}.E"
-    else:
-        made.type = _MESSAGE
-        made.type_name = f".{inner}" if inner.startswith("google.protobuf.") else f".{_PACKAGE}.{_flat(inner)}"
 
 
 class ProjectCalls:
-    """The handlers, by their paths. `admit` says whose a call's credentials are, or raises ApiError; `refuse`
-    ends a call with an error; `rest` answers the same calls by REST."""
+    """Answers calls by `rest`, as it answers the same ones of REST."""
 
-    def __init__(
-        self,
-        grpc: Any,
-        admit: Callable[[Any], str],
-        refuse: Callable[[Any, ApiError], None],
-        rest: Callable[[Request], Response],
-    ) -> None:
-        self._grpc = grpc
-        self._admit = admit
-        self._refuse = refuse
+    def __init__(self, rest: Callable[[Request], Response]) -> None:
         self._rest = rest
 
-    def find(self, path: str) -> Any:
-        """None where there is no such service."""
+    def find(self, path: str) -> tuple[Any, Callable[[Any, str], Any]] | None:
+        """The class of a method's requests, and what answers one of a caller; None where there is no such
+        service."""
         service, _, method = path.removeprefix("/").rpartition("/")
         package, _, name = service.rpartition(".")
         if _SERVICES.get(name) != package:
             return None
         call = f"{package}.{method}"
-
-        def answer(message: Any, context: Any) -> Any:
-            try:
-                caller = self._admit(context)
-                if call not in _CALLS:
-                    raise unknown_method(path)
-                return self._answer(package, call, message, caller)
-            except ApiError as error:
-                return self._refuse(context, error)
-
-        known = call in _CALLS
-        return self._grpc.unary_unary_rpc_method_handler(
-            answer,
-            request_deserializer=_classes()[f"{call}Request"].FromString if known else None,
-            response_serializer=lambda answer: answer.SerializeToString(),
-        )
+        if call not in _CALLS:
+            empty = importlib.import_module("google.protobuf.empty_pb2").Empty
+            return empty, partial(_refuse, path)
+        return message_classes()[f"{call}Request"], partial(self._answer, package, call)
 
     def _answer(self, package: str, call: str, message: Any, caller: str) -> Any:
         json_format = importlib.import_module("google.protobuf.json_format")
@@ -179,7 +93,7 @@ class ProjectCalls:
         data = json.loads(bytes(answer.body) or b"{}")
         if not shown:
             return importlib.import_module("google.protobuf.empty_pb2").Empty()
-        made = _classes()[f"{package}.{shown}"]()
+        made = message_classes()[f"{package}.{shown}"]()
         if "done" not in data:
             return json_format.ParseDict(data, made, ignore_unknown_fields=True)
         response = {key: value for key, value in data["response"].items() if key != "@type"}
@@ -189,6 +103,10 @@ class ProjectCalls:
         operation.response.type_url = data["response"]["@type"]
         operation.response.value = made.SerializeToString()
         return operation
+
+
+def _refuse(path: str, _message: Any, _caller: str) -> Any:
+    raise unknown_method(path)
 
 
 def _texts(value: Any) -> list[str]:

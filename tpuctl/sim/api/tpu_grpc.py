@@ -1,6 +1,6 @@
 """The Cloud TPU API by gRPC: google.cloud.tpu.v2 and v2alpha1, operations and locations.
 
-The method table is written out, and a test compares it with what the installed client libraries call. Google's
+The methods are those of REST, and a test compares them with what the installed client libraries call. Google's
 libraries are imported when somebody calls, not before.
 """
 
@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tpuctl.sim.api.project_grpc import ProjectCalls
-from tpuctl.sim.gcs.grpc import SERVICE, ControlCalls, StorageControl
+from tpuctl.sim.api.tpu_rest import ALPHA_ROUTES, COMMON_ROUTES
+from tpuctl.sim.gcs.grpc import ControlCalls
+from tpuctl.sim.gcs.storage import Storage
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.payload import camel
 from tpuctl.sim.wire.status import ApiError, Code, DroppedConnectionError, Json
@@ -20,48 +22,29 @@ from tpuctl.sim.world.iam import caller_of
 from tpuctl.sim.world.operations import METADATA_TYPE
 from tpuctl.sim.world.world import World
 
-COMMON_METHODS = {
-    "CreateNode": ("CreateNodeRequest", "Operation"),
-    "CreateQueuedResource": ("CreateQueuedResourceRequest", "Operation"),
-    "DeleteNode": ("DeleteNodeRequest", "Operation"),
-    "DeleteQueuedResource": ("DeleteQueuedResourceRequest", "Operation"),
-    "GenerateServiceIdentity": ("GenerateServiceIdentityRequest", "GenerateServiceIdentityResponse"),
-    "GetAcceleratorType": ("GetAcceleratorTypeRequest", "AcceleratorType"),
-    "GetGuestAttributes": ("GetGuestAttributesRequest", "GetGuestAttributesResponse"),
-    "GetNode": ("GetNodeRequest", "Node"),
-    "GetQueuedResource": ("GetQueuedResourceRequest", "QueuedResource"),
-    "GetRuntimeVersion": ("GetRuntimeVersionRequest", "RuntimeVersion"),
-    "ListAcceleratorTypes": ("ListAcceleratorTypesRequest", "ListAcceleratorTypesResponse"),
-    "ListNodes": ("ListNodesRequest", "ListNodesResponse"),
-    "ListQueuedResources": ("ListQueuedResourcesRequest", "ListQueuedResourcesResponse"),
-    "ListRuntimeVersions": ("ListRuntimeVersionsRequest", "ListRuntimeVersionsResponse"),
-    "ResetQueuedResource": ("ResetQueuedResourceRequest", "Operation"),
-    "StartNode": ("StartNodeRequest", "Operation"),
-    "StopNode": ("StopNodeRequest", "Operation"),
-    "UpdateNode": ("UpdateNodeRequest", "Operation"),
-}
-ALPHA_METHODS = {
-    "ListReservations": ("ListReservationsRequest", "ListReservationsResponse"),
-    "PerformMaintenance": ("PerformMaintenanceRequest", "Operation"),
-    "PerformMaintenanceQueuedResource": ("PerformMaintenanceQueuedResourceRequest", "Operation"),
-    "SimulateMaintenanceEvent": ("SimulateMaintenanceEventRequest", "Operation"),
-}
-OPERATIONS_METHODS = {
-    "CancelOperation": ("CancelOperationRequest", "Empty"),
-    "DeleteOperation": ("DeleteOperationRequest", "Empty"),
-    "GetOperation": ("GetOperationRequest", "Operation"),
-    "ListOperations": ("ListOperationsRequest", "ListOperationsResponse"),
-    "WaitOperation": ("WaitOperationRequest", "Operation"),
-}
-LOCATIONS_METHODS = {
-    "GetLocation": ("GetLocationRequest", "Location"),
-    "ListLocations": ("ListLocationsRequest", "ListLocationsResponse"),
-}
+_OPERATIONS = ("CancelOperation", "DeleteOperation", "GetOperation", "ListOperations", "WaitOperation")
+_LOCATIONS = ("GetLocation", "ListLocations")
+_COMMON = tuple(rpc for _, _, rpc, _ in COMMON_ROUTES if rpc not in (*_OPERATIONS, *_LOCATIONS))
+_ALPHA = tuple(rpc for _, _, rpc, _ in ALPHA_ROUTES if rpc != "GetMaintenanceInfo")  # by REST only
+
+
+def _answer_of(method: str) -> str:
+    """The name of the message that a method answers with."""
+    if method.startswith("List") or method in ("GenerateServiceIdentity", "GetGuestAttributes"):
+        return f"{method}Response"
+    if method in ("CancelOperation", "DeleteOperation"):
+        return "Empty"
+    return method.removeprefix("Get") if method.startswith("Get") else "Operation"
+
+
 SERVICES = {
-    "google.cloud.tpu.v2.Tpu": COMMON_METHODS,
-    "google.cloud.tpu.v2alpha1.Tpu": {**COMMON_METHODS, **ALPHA_METHODS},
-    "google.longrunning.Operations": OPERATIONS_METHODS,
-    "google.cloud.location.Locations": LOCATIONS_METHODS,
+    service: {method: (f"{method}Request", _answer_of(method)) for method in methods}
+    for service, methods in (
+        ("google.cloud.tpu.v2.Tpu", _COMMON),
+        ("google.cloud.tpu.v2alpha1.Tpu", (*_COMMON, *_ALPHA)),
+        ("google.longrunning.Operations", _OPERATIONS),
+        ("google.cloud.location.Locations", _LOCATIONS),
+    )
 }
 """Service → method → names of the request and response messages (google-cloud-tpu 1.28)."""
 _METHODS = {
@@ -69,6 +52,8 @@ _METHODS = {
     for service, methods in SERVICES.items()
     for method, names in methods.items()
 }
+Answer = Callable[[Any, str], Any]
+"""What answers a message of a caller."""
 _DETAILS_KEY = "grpc-status-details-bin"
 """Where clients look for a `google.rpc.Status`: https://google.aip.dev/193."""
 
@@ -150,8 +135,8 @@ class TpuGrpcApi:
         *,
         port: int = 0,
         workers: int = 16,
-        storage: StorageControl | None = None,
-        project: Callable[[Request], Response] | None = None,
+        storage: Storage,
+        project: Callable[[Request], Response],
     ) -> None:
         """`storage`: for who asks Storage Control; `project` answers the APIs of the project by REST."""
         import grpc
@@ -159,9 +144,7 @@ class TpuGrpcApi:
         self._grpc = grpc
         self._world = world
         self._token = token
-        self._control = ControlCalls(grpc, self._admit, storage) if storage is not None else None
-        refuse = self._refuse
-        self._calls = ProjectCalls(grpc, self._admit, refuse, project) if project is not None else None
+        self._finders = (self._find_rpc, ControlCalls(storage).find, ProjectCalls(project).find)
         self._handlers: dict[str, Any] = {}
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-grpc")
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
@@ -191,41 +174,40 @@ class TpuGrpcApi:
     def _find_handler(self, path: str) -> Any:
         """The handler of a method, made when it is first called; None where there is no such method."""
         if path not in self._handlers:
-            if path in _METHODS:
-                service, method, names = _METHODS[path]
-                self._handlers[path] = self._handler(service, method, *names)
-            elif self._control is not None and path.startswith(SERVICE):
-                self._handlers[path] = self._control.find(path)
-            elif self._calls is not None:
-                self._handlers[path] = self._calls.find(path)
-        return self._handlers.get(path)
+            found = next((found for find in self._finders if (found := find(path)) is not None), None)
+            self._handlers[path] = None if found is None else self._handler(*found)
+        return self._handlers[path]
 
-    def _handler(self, service: str, method: str, request_name: str, response_name: str) -> Any:
-        find = _messages(service)
-        json_format = importlib.import_module("google.protobuf.json_format")
-        request_class, response_class = find(request_name), find(response_name)
-        version = "v2alpha1" if ".v2alpha1." in service else "v2"
-        fields = {each.json_name for each in request_class.DESCRIPTOR.fields}
-
+    def _handler(self, request_class: Any, call: Answer) -> Any:
         def answer(message: Any, context: Any) -> Any:
             try:
-                self._admit(context)
-                request = to_request(json_format.MessageToDict(message), fields)
-                return _to_message(self._world.call(method, request, version), response_class())
+                return call(message, self._admit(context))
             except ApiError as error:
-                self._refuse(context, error)
+                context.set_trailing_metadata(((_DETAILS_KEY, _packed_status(error)),))
+                context.abort(self._grpc.StatusCode[error.code.name], error.message)
             except DroppedConnectionError:
                 context.abort(self._grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
         return self._grpc.unary_unary_rpc_method_handler(
             answer,
             request_deserializer=request_class.FromString,
-            response_serializer=response_class.SerializeToString,
+            response_serializer=lambda message: message.SerializeToString(),
         )
 
-    def _refuse(self, context: Any, error: ApiError) -> None:
-        context.set_trailing_metadata(((_DETAILS_KEY, _packed_status(error)),))
-        context.abort(self._grpc.StatusCode[error.code.name], error.message)
+    def _find_rpc(self, path: str) -> tuple[Any, Answer] | None:
+        if path not in _METHODS:
+            return None
+        service, method, names = _METHODS[path]
+        request_class, response_class = map(_messages(service), names)
+        json_format = importlib.import_module("google.protobuf.json_format")
+        version = "v2alpha1" if ".v2alpha1." in service else "v2"
+        fields = {each.json_name for each in request_class.DESCRIPTOR.fields}
+
+        def answer(message: Any, _caller: str) -> Any:
+            request = to_request(json_format.MessageToDict(message), fields)
+            return _to_message(self._world.call(method, request, version), response_class())
+
+        return request_class, answer
 
     def _admit(self, context: Any) -> str:
         """Who calls."""

@@ -17,7 +17,9 @@ from tpuctl.sim.wire.payload import ApiTypes, load_types, parse_body, read_messa
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.world.world import World
 
-_LOCATION = "{PARAM=projects/*/locations/*}"
+
+def _place(param: str) -> str:
+    return f"{{{param}=projects/*/locations/*}}"
 
 
 def _one(collection: str, param: str = "name") -> str:
@@ -25,13 +27,13 @@ def _one(collection: str, param: str = "name") -> str:
 
 
 def _all(collection: str) -> str:
-    return _LOCATION.replace("PARAM", "parent") + f"/{collection}"
+    return f"{_place('parent')}/{collection}"
 
 
 COMMON_ROUTES = (
     ("GET", "{name=projects/*}/locations", "ListLocations", None),
-    ("GET", _LOCATION.replace("PARAM", "name"), "GetLocation", None),
-    ("POST", _LOCATION.replace("PARAM", "parent") + ":generateServiceIdentity", "GenerateServiceIdentity", "*"),
+    ("GET", _place("name"), "GetLocation", None),
+    ("POST", _place("parent") + ":generateServiceIdentity", "GenerateServiceIdentity", "*"),
     ("GET", _all("nodes"), "ListNodes", None),
     ("POST", _all("nodes"), "CreateNode", "node"),
     ("GET", _one("nodes"), "GetNode", None),
@@ -49,7 +51,7 @@ COMMON_ROUTES = (
     ("GET", _one("acceleratorTypes"), "GetAcceleratorType", None),
     ("GET", _all("runtimeVersions"), "ListRuntimeVersions", None),
     ("GET", _one("runtimeVersions"), "GetRuntimeVersion", None),
-    ("GET", "{name=projects/*/locations/*}/operations", "ListOperations", None),
+    ("GET", _place("name") + "/operations", "ListOperations", None),
     ("GET", _one("operations"), "GetOperation", None),
     ("DELETE", _one("operations"), "DeleteOperation", None),
     ("POST", _one("operations") + ":cancel", "CancelOperation", "*"),
@@ -66,17 +68,11 @@ ALPHA_ROUTES = (
     ("GET", _all("reservations"), "ListReservations", None),
     ("GET", _one("queuedResources") + ":getMaintenanceInfo", "GetMaintenanceInfo", None),
 )
+_OLD = ("ListLocations", "GetLocation", "ListNodes", "GetNode", "ListAcceleratorTypes", "GetAcceleratorType")
 OLD_ROUTES = (
-    ("GET", "{name=projects/*}/locations", "ListLocations", None),
-    ("GET", _LOCATION.replace("PARAM", "name"), "GetLocation", None),
-    ("GET", _all("nodes"), "ListNodes", None),
-    ("GET", _one("nodes"), "GetNode", None),
-    ("GET", _all("acceleratorTypes"), "ListAcceleratorTypes", None),
-    ("GET", _one("acceleratorTypes"), "GetAcceleratorType", None),
+    *(row for row in COMMON_ROUTES if row[2] in (*_OLD, "ListOperations", "GetOperation")),
     ("GET", _all("tensorflowVersions"), "ListTensorFlowVersions", None),
     ("GET", _one("tensorflowVersions"), "GetTensorFlowVersion", None),
-    ("GET", "{name=projects/*/locations/*}/operations", "ListOperations", None),
-    ("GET", _one("operations"), "GetOperation", None),
 )
 """What /v1 reads; TPU nodes of its kind can no longer be made."""
 _NEWEST = (*COMMON_ROUTES, *ALPHA_ROUTES)

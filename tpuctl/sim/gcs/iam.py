@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tpuctl.sim.gcs.methods import find_method
+from tpuctl.sim.gcs.methods import DOWNLOADS, JSON, JSON_PATHS, UPLOADS, find_method
 from tpuctl.sim.gcs.wire import GcsError, decode
 from tpuctl.sim.wire.messages import Request
 
-_JSON_PREFIXES = (
-    "/resumable/upload/storage/v1/",
-    "/upload/storage/v1/",
-    "/download/storage/v1/",
-    "/storage/v1/",
-)
+_JSON_PREFIXES = (*UPLOADS, DOWNLOADS, JSON)
 _VERBS: Mapping[str, str] = {
     "insert": "create",
     "lockRetentionPolicy": "update",
@@ -46,11 +41,9 @@ def permissions_of(request: Request) -> list[tuple[str, str]]:
     prefix = next((each for each in _JSON_PREFIXES if request.path.startswith(each)), None)
     if prefix is None:
         return _xml_permissions(request)
-    upload = "upload" in prefix
     try:
-        found, names = find_method(
-            "POST" if upload else request.method, request.path[len(prefix) :].rstrip("/")
-        )
+        verb = "POST" if prefix in UPLOADS else request.method
+        found, names = find_method(verb, request.path[len(prefix) :].rstrip("/"))
     except GcsError:
         return []
     collection, _, verb = found.id.partition(".")
@@ -93,7 +86,7 @@ def unauthenticated(request: Request) -> GcsError:
     """Without credentials 401 by the JSON API and 403 by the XML API, with wrong ones 401. The issues
     fsspec/gcsfs 546, openai/glow 60 and apache/arrow-rs-object-store 158 quote Google's answers."""
     place = ("header", "Authorization")
-    xml = not request.path.startswith((*_JSON_PREFIXES, "/batch/"))
+    xml = not request.path.startswith(JSON_PATHS)
     if request.headers.get("authorization"):
         text = "Authentication required." if xml else "Invalid Credentials"
         return GcsError(401, text, reason="authError", place=place)

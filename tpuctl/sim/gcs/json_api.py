@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
 from tpuctl.sim.gcs import buckets as gcs_buckets
 from tpuctl.sim.gcs.content import pieces_of, unzipped
-from tpuctl.sim.gcs.folders import Folders
-from tpuctl.sim.gcs.listing import PAGE_LIMIT, Listing, Page, list_page
-from tpuctl.sim.gcs.managed_folders import ManagedFolders
+from tpuctl.sim.gcs.folders import Folders, ManagedFolders
+from tpuctl.sim.gcs.listing import PAGE_LIMIT, Listing, list_page
 from tpuctl.sim.gcs.methods import Call
 from tpuctl.sim.gcs.objects import POLICY, ObjectStore, is_hierarchical
 from tpuctl.sim.gcs.roles import default_policy
@@ -28,7 +27,7 @@ from tpuctl.sim.gcs.wire import (
     not_implemented,
     parse_range,
 )
-from tpuctl.sim.wire.messages import Request, Response, json_response
+from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 
 MAX_NAME_BYTES = 1024
@@ -49,9 +48,12 @@ class JsonMethods:
         """`granted`: those of some permissions on a bucket that a caller has."""
         self._store = store
         self._folders = Folders(store)
-        self._managed = ManagedFolders(store)
+        self._trees: Mapping[str, Folders | ManagedFolders] = {
+            "folders": self._folders,
+            "managedFolders": ManagedFolders(store),
+        }
         self._granted = granted
-        self.handlers: Mapping[str, Callable[[Call], Response]] = {
+        self.handlers: Mapping[str, Callable[[Call], Data | Response]] = {
             "buckets.delete": self._delete_bucket,
             "buckets.get": self._get_bucket,
             "buckets.getIamPolicy": self._get_policy,
@@ -68,11 +70,11 @@ class JsonMethods:
             "folders.insert": self._create_folder,
             "folders.list": self._list_folders,
             "folders.rename": self._rename_folder,
-            "managedFolders.delete": self._delete_managed,
-            "managedFolders.get": self._get_managed,
+            "managedFolders.delete": self._delete_folder,
+            "managedFolders.get": self._get_folder,
             "managedFolders.getIamPolicy": self._get_policy_of_managed,
-            "managedFolders.insert": self._create_managed,
-            "managedFolders.list": self._list_managed,
+            "managedFolders.insert": self._create_folder,
+            "managedFolders.list": self._list_folders,
             "objects.compose": self._compose,
             "objects.copy": self._copy,
             "objects.delete": self._delete_object,
@@ -88,153 +90,119 @@ class JsonMethods:
 
     # Buckets
 
-    def _list_buckets(self, call: Call) -> Response:
+    def _list_buckets(self, call: Call) -> Data:
         """In pages by name. Soft-deleted ones are not kept."""
         if call.query.get("softDeleted"):
             raise not_implemented("soft-deleted buckets")
-        if "project" not in call.query:
-            raise GcsError(400, "Required parameter: project", reason="required")
+        _need(call, "project")
         wanted = call.query.get("prefix", "")
         found = [
-            bucket
+            public_bucket(bucket, call.request)
             for bucket in self._store.list_buckets()
             if bucket["name"].startswith(wanted)
             and bucket["name"] > call.query.get("pageToken", "")
             and bucket.get("project") in (None, call.query["project"])
         ]
         limit = _limit(call)
-        page: Data = {"kind": "storage#buckets"}
-        if found:
-            page["items"] = [public_bucket(bucket, call.request) for bucket in found[:limit]]
-        if len(found) > limit:
-            page["nextPageToken"] = found[limit - 1]["name"]
-        return json_response(page)
+        token = found[limit - 1]["name"] if len(found) > limit else ""
+        return _page("storage#buckets", found[:limit], token)
 
-    def _create_bucket(self, call: Call) -> Response:
-        if "project" not in call.query:
-            raise GcsError(400, "Required parameter: project", reason="required")
+    def _create_bucket(self, call: Call) -> Data:
+        _need(call, "project")
         made = self._store.create_bucket(call.body, call.query["project"])
-        return json_response(public_bucket(made, call.request))
+        return public_bucket(made, call.request)
 
-    def _get_bucket(self, call: Call) -> Response:
+    def _get_bucket(self, call: Call) -> Data:
         if call.query.get("softDeleted"):
             raise not_implemented("soft-deleted buckets")
         data = self._store.get_bucket(call.bucket)
         call.conditions().check(data, reading=True)
         check_etags(call.request, data["etag"])
-        return json_response(public_bucket(data, call.request))
+        return public_bucket(data, call.request)
 
-    def _update_bucket(self, call: Call) -> Response:
+    def _update_bucket(self, call: Call) -> Data:
         data = self._store.update_bucket(call.bucket, call.body, call.conditions())
-        return json_response(public_bucket(data, call.request))
+        return public_bucket(data, call.request)
 
-    def _lock_bucket(self, call: Call) -> Response:
-        if "ifMetagenerationMatch" not in call.query:
-            raise GcsError(400, "Required parameter: ifMetagenerationMatch", reason="required")
+    def _lock_bucket(self, call: Call) -> Data:
+        _need(call, "ifMetagenerationMatch")
         data = self._store.lock_bucket(call.bucket, call.conditions())
-        return json_response(public_bucket(data, call.request))
+        return public_bucket(data, call.request)
 
     def _delete_bucket(self, call: Call) -> Response:
         self._store.delete_bucket(call.bucket, call.conditions())
         return Response(204)
 
-    def _get_policy(self, call: Call) -> Response:
+    def _get_policy(self, call: Call) -> Data:
         bucket = self._store.get_bucket(call.bucket)
         return _policy(call, self._store.find_policy(call.bucket) or default_policy(bucket))
 
-    def _set_policy(self, call: Call) -> Response:
+    def _set_policy(self, call: Call) -> Data:
         return _policy(call, self._store.set_policy(call.bucket, call.body))
 
-    def _test_permissions(self, call: Call) -> Response:
+    def _test_permissions(self, call: Call) -> Data:
         self._store.get_bucket(call.bucket)
         granted = self._granted(call.request.caller, call.query.get("permissions", []), call.bucket)
-        return json_response({"kind": "storage#testIamPermissionsResponse", "permissions": granted})
+        return {"kind": "storage#testIamPermissionsResponse", "permissions": granted}
 
-    def _service_account(self, _call: Call) -> Response:
+    def _service_account(self, _call: Call) -> Data:
         address = f"service-{PROJECT_NUMBER}@gs-project-accounts.iam.gserviceaccount.com"
-        return json_response({"kind": "storage#serviceAccount", "email_address": address})
+        return {"kind": "storage#serviceAccount", "email_address": address}
 
-    def _storage_layout(self, call: Call) -> Response:
-        return json_response(storage_layout(self._store.get_bucket(call.bucket)))
+    def _storage_layout(self, call: Call) -> Data:
+        return storage_layout(self._store.get_bucket(call.bucket))
 
-    # Folders
+    # Folders, managed ones too
 
-    def _create_folder(self, call: Call) -> Response:
-        made = self._folders.create(
-            call.bucket, call.body.get("name", ""), recursive=call.query.get("recursive", False)
-        )
-        return json_response(_public_folder(made, call.request))
+    def _tree(self, call: Call) -> Folders | ManagedFolders:
+        return self._trees[call.method.id.partition(".")[0]]
 
-    def _get_folder(self, call: Call) -> Response:
-        found = self._folders.get(call.bucket, call.names[1], call.conditions())
-        return json_response(_public_folder(found, call.request))
+    def _create_folder(self, call: Call) -> Data:
+        name, recursive = call.body.get("name", ""), call.query.get("recursive", False)
+        return _public_folder(self._tree(call).create(call.bucket, name, recursive=recursive), call)
 
-    def _list_folders(self, call: Call) -> Response:
+    def _get_folder(self, call: Call) -> Data:
+        return _public_folder(self._tree(call).get(call.bucket, call.names[1], call.conditions()), call)
+
+    def _list_folders(self, call: Call) -> Data:
         query = call.query
         if query.get("startOffset") or query.get("endOffset"):
             raise not_implemented("lists of folders between two names (startOffset, endOffset)")
-        found, token = self._folders.page(
+        found, token = self._tree(call).page(
             call.bucket,
             query.get("prefix", ""),
             query.get("delimiter", ""),
             query.get("pageToken", ""),
             int(query.get("pageSize", 0)),
         )
-        page: Data = {"kind": "storage#folders"}
-        if found:
-            page["items"] = [_public_folder(each, call.request) for each in found]
-        return json_response(page | ({"nextPageToken": token} if token else {}))
+        kind = f"storage#{call.method.id.partition('.')[0]}"
+        return _page(kind, [_public_folder(each, call) for each in found], token)
 
     def _delete_folder(self, call: Call) -> Response:
-        self._folders.delete(call.bucket, call.names[1], call.conditions())
+        meant = call.query.get("allowNonEmpty", False)
+        self._tree(call).delete(call.bucket, call.names[1], call.conditions(), allow_non_empty=meant)
         return Response(204)
 
-    def _rename_folder(self, call: Call) -> Response:
+    def _rename_folder(self, call: Call) -> Data:
         """Always done in one call."""
         bucket, source, target = call.names
         made = self._folders.rename(bucket, source, target, call.conditions("Source"))
-        answer = {
+        return {
             "kind": "storage#operation",
             "name": f"projects/_/buckets/{bucket}/operations/rename-{made['metageneration']}",
             "done": True,
-            "response": _public_folder(made, call.request),
+            "response": _public_folder(made, call),
         }
-        return json_response(answer)
 
-    def _create_managed(self, call: Call) -> Response:
-        made = self._managed.create(call.bucket, call.body.get("name", ""))
-        return json_response(_public_folder(made, call.request, "managedFolders"))
-
-    def _get_managed(self, call: Call) -> Response:
-        found = self._managed.get(call.bucket, call.names[1], call.conditions())
-        return json_response(_public_folder(found, call.request, "managedFolders"))
-
-    def _get_policy_of_managed(self, call: Call) -> Response:
+    def _get_policy_of_managed(self, call: Call) -> Data:
         """Nobody has been given a role for it: roles cannot be given."""
-        name = self._managed.get(call.bucket, call.names[1])["name"]
+        name = self._tree(call).get(call.bucket, call.names[1])["name"]
         resource = f"projects/_/buckets/{call.bucket}/managedFolders/{name}"
-        return json_response({"kind": "storage#policy", "resourceId": resource, "version": 1, "etag": "CAE="})
-
-    def _list_managed(self, call: Call) -> Response:
-        query = call.query
-        limit = int(query.get("pageSize", 0))
-        found, token = self._managed.page(
-            call.bucket, query.get("prefix", ""), query.get("pageToken", ""), limit
-        )
-        page: Data = {"kind": "storage#managedFolders"}
-        if found:
-            page["items"] = [_public_folder(each, call.request, "managedFolders") for each in found]
-        return json_response(page | ({"nextPageToken": token} if token else {}))
-
-    def _delete_managed(self, call: Call) -> Response:
-        bucket, name = call.names
-        meant = call.query.get("allowNonEmpty", False)
-        self._managed.delete(bucket, name, call.conditions(), allow_non_empty=meant)
-        return Response(204)
+        return {"kind": "storage#policy", "resourceId": resource, "version": 1, "etag": "CAE="}
 
     # Objects
 
-    def _list_objects(self, call: Call) -> Response:
+    def _list_objects(self, call: Call) -> Data:
         query = call.query
         if query.get("softDeleted") and query.get("versions"):
             raise invalid("softDeleted and versions cannot both be set.")
@@ -252,21 +220,21 @@ class JsonMethods:
             limit=_limit(call),
             token=query.get("pageToken", ""),
         )
-        return json_response(
-            _object_page(list_page(self._store, asked), call.request, self._store.get_bucket(call.bucket))
-        )
+        found, bucket = list_page(self._store, asked), self._store.get_bucket(call.bucket)
+        items = [_public_object(item, call.request, bucket) for item in found.items]
+        return _page("storage#objects", items, found.token, list(found.prefixes))
 
-    def _get_object(self, call: Call) -> Response:
+    def _get_object(self, call: Call) -> Data | Response:
         deleted = call.query.get("softDeleted", False)
-        if deleted and "generation" not in call.query:
-            raise GcsError(400, "Required parameter: generation", reason="required")
+        if deleted:
+            _need(call, "generation")
         if call.request.query.get("alt") == ["media"]:
             if deleted:
                 raise invalid("Soft-deleted objects cannot be read; restore the object.")
             return self.media(call.where, call.conditions(), call.request)
         found = self._store.get(call.where, call.conditions(), deleted=deleted)
         check_etags(call.request, found["etag"])
-        return json_response(show_object(self._store, found, call.request))
+        return self._shown(found, call)
 
     def media(self, where: ObjectName, conditions: Preconditions, request: Request) -> Response:
         """The content or a range of it."""
@@ -274,47 +242,48 @@ class JsonMethods:
         check_etags(request, data["etag"])
         return media_response(data, content, request, media_headers(data))
 
-    def _update_object(self, call: Call) -> Response:
+    def _shown(self, data: Data, call: Call) -> Data:
+        return show_object(self._store, data, call.request)
+
+    def _update_object(self, call: Call) -> Data:
         whole = call.method.verb == "PUT"
         data = self._store.update(call.where, call.body, call.conditions(), whole=whole)
-        return json_response(show_object(self._store, data, call.request))
+        return self._shown(data, call)
 
     def _delete_object(self, call: Call) -> Response:
         self._store.delete(call.where, call.conditions())
         return Response(204)
 
-    def _restore(self, call: Call) -> Response:
-        if "generation" not in call.query:
-            raise GcsError(400, "Required parameter: generation", reason="required")
+    def _restore(self, call: Call) -> Data:
+        _need(call, "generation")
         conditions = Preconditions.of({**call.query, "generation": 0})
         data = self._store.restore(call.where, int(call.query["generation"]), conditions)
-        return json_response(show_object(self._store, data, call.request))
+        return self._shown(data, call)
 
-    def _move(self, call: Call) -> Response:
+    def _move(self, call: Call) -> Data:
         target = check_name(call.bucket, call.names[2])
         data = self._store.move(call.where, call.conditions("Source"), target, call.conditions())
-        return json_response(show_object(self._store, data, call.request))
+        return self._shown(data, call)
 
     def _copied(self, call: Call) -> Data:
         target = check_name(call.names[2], call.names[3])
         return self._store.copy(call.where, call.conditions("Source"), target, call.body, call.conditions())
 
-    def _copy(self, call: Call) -> Response:
-        return json_response(show_object(self._store, self._copied(call), call.request))
+    def _copy(self, call: Call) -> Data:
+        return self._shown(self._copied(call), call)
 
-    def _rewrite(self, call: Call) -> Response:
+    def _rewrite(self, call: Call) -> Data:
         """Always done in one call."""
         data = self._copied(call)
-        answer = {
+        return {
             "kind": "storage#rewriteResponse",
             "totalBytesRewritten": data["size"],
             "objectSize": data["size"],
             "done": True,
-            "resource": show_object(self._store, data, call.request),
+            "resource": self._shown(data, call),
         }
-        return json_response(answer)
 
-    def _compose(self, call: Call) -> Response:
+    def _compose(self, call: Call) -> Data:
         """Content put together. What `destination` says of digests is not asked: gcloud copies it from the
         first source."""
         target = check_name(*call.names)
@@ -335,7 +304,7 @@ class JsonMethods:
         content = self._store.files.save(piece for _, part in found for piece in pieces_of(part))
         composed = content.of_components(components)
         data = self._store.write(target, composed, fields, call.conditions())
-        return json_response(show_object(self._store, data, call.request))
+        return self._shown(data, call)
 
     def _read_source(self, bucket: str, source: Mapping[str, Any]) -> tuple[Data, memoryview]:
         if not source.get("name"):
@@ -361,9 +330,14 @@ def check_name(bucket: str, name: Any) -> ObjectName:
     return ObjectName(bucket, name)
 
 
-def _policy(call: Call, policy: Mapping[str, Any]) -> Response:
+def _policy(call: Call, policy: Mapping[str, Any]) -> Data:
     shown = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{call.bucket}"}
-    return json_response({**shown, **{key: policy[key] for key in ("version", "etag", "bindings")}})
+    return {**shown, **{key: policy[key] for key in ("version", "etag", "bindings")}}
+
+
+def _need(call: Call, parameter: str) -> None:
+    if parameter not in call.query:
+        raise GcsError(400, f"Required parameter: {parameter}", reason="required")
 
 
 def _limit(call: Call) -> int:
@@ -386,9 +360,10 @@ def public_bucket(data: Data, request: Request) -> Data:
     return {**shown, "selfLink": f"{base_url(request)}/storage/v1/b/{quote(data['name'], safe='')}"}
 
 
-def _public_folder(data: Data, request: Request, collection: str = "folders") -> Data:
+def _public_folder(data: Data, call: Call) -> Data:
+    collection = call.method.id.partition(".")[0]
     place = f"storage/v1/b/{quote(data['bucket'], safe='')}/{collection}/{quote(data['name'], safe='')}"
-    return {**data, "selfLink": f"{base_url(request)}/{place}"}
+    return {**data, "selfLink": f"{base_url(call.request)}/{place}"}
 
 
 def show_object(store: ObjectStore, data: Data, request: Request) -> Data:
@@ -403,15 +378,10 @@ def _public_object(data: Data, request: Request, bucket: Data) -> Data:
     return {**data, **gcs_buckets.retention(bucket, data), "selfLink": f"{base}/{place}", "mediaLink": media}
 
 
-def _object_page(found: Page, request: Request, bucket: Data) -> Data:
-    page: Data = {"kind": "storage#objects"}
-    if found.items:
-        page["items"] = [_public_object(item, request, bucket) for item in found.items]
-    if found.prefixes:
-        page["prefixes"] = list(found.prefixes)
-    if found.token:
-        page["nextPageToken"] = found.token
-    return page
+def _page(kind: str, items: list[Data], token: str, prefixes: Sequence[str] = ()) -> Data:
+    """One page of a list; what is empty is left out."""
+    page = {"items": items, "prefixes": list(prefixes), "nextPageToken": token}
+    return {"kind": kind, **{key: value for key, value in page.items() if value}}
 
 
 def hashes(data: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -85,7 +85,7 @@ def _rows(store: ObjectStore, asked: Listing) -> Iterator[tuple[str, int, str]]:
     rows = store.rows(asked.bucket, asked.states, begin)
     if not asked.folders:
         return rows
-    both = (store.folder_rows(asked.bucket, begin[0], managed=managed) for managed in (False, True))
+    both = (store.folder_rows(asked.bucket, begin[0], table) for table in ("folders", "managed_folders"))
     folders = [(name, 0, "") for names in both for name, _ in names if (name, 0) > begin]
     return heapq.merge(rows, sorted(set(folders)))
 

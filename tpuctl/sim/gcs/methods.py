@@ -15,6 +15,10 @@ from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, decod
 from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.wire.payload import MAX_BODY, ApiTypes, parse_body, read_message, read_query
 
+JSON, BATCH = "/storage/v1/", "/batch/storage/v1"
+UPLOADS = ("/upload/storage/v1/", "/resumable/upload/storage/v1/")
+DOWNLOADS = "/download/storage/v1/"
+JSON_PATHS = (JSON, BATCH, *UPLOADS, DOWNLOADS)
 UNDONE_PARAMETERS: Mapping[str, str] = {
     "predefinedAcl": "access control lists",
     "predefinedDefaultObjectAcl": "access control lists",

@@ -50,11 +50,13 @@ PURGED_AT_ONCE = 100
 LIFECYCLE_EVERY_S = 60.0
 """The real one looks about once a day."""
 BATCH = 500
+DELETE_VERSION = "DELETE FROM versions WHERE bucket=? AND name=? AND generation=?"
 MAX_METADATA = 8192
 WRITABLE = ("contentType", "contentEncoding", "contentLanguage", "contentDisposition", "cacheControl",
             "metadata", "customTime", "storageClass", "temporaryHold", "eventBasedHold")  # fmt: skip
 POLICY = "iamPolicy"
 """In the data of a bucket, and never shown with them."""
+ANYTHING = Preconditions()
 HOLDS: Mapping[str, str] = {"temporaryHold": "Temporary", "eventBasedHold": "Event-Based"}
 UNDONE: Mapping[str, str] = {
     "acl": "access control lists",
@@ -162,13 +164,20 @@ class ObjectStore:
                 raise gcs_buckets.taken() from None
         return made
 
-    def update_bucket(self, name: str, patch: Mapping[str, Any], conditions: Preconditions) -> Data:
+    def _change_bucket(
+        self, name: str, change: Callable[[Data], Data], conditions: Preconditions = ANYTHING
+    ) -> Data:
         with self.transaction() as db:
             old = self.get_bucket(name)
             conditions.check(old)
-            data = gcs_buckets.changed_bucket(old, patch, self.now())
+            data = change(old)
             db.execute("UPDATE buckets SET data=? WHERE name=?", (json.dumps(data), name))
         return data
+
+    def update_bucket(self, name: str, patch: Mapping[str, Any], conditions: Preconditions) -> Data:
+        return self._change_bucket(
+            name, lambda old: gcs_buckets.changed_bucket(old, patch, self.now()), conditions
+        )
 
     def find_policy(self, name: str) -> Data | None:
         """Who may do what with the bucket, where somebody has said so."""
@@ -179,22 +188,18 @@ class ObjectStore:
 
     def set_policy(self, name: str, asked: Mapping[str, Any]) -> Data:
         """Does not change the bucket's metageneration."""
-        with self.transaction() as db:
-            data = self.get_bucket(name)
-            change = int(data.get(POLICY, {}).get("change", 1)) + 1
-            policy = changed_policy(data.get(POLICY) or default_policy(data), asked, change)
-            data[POLICY] = {**policy, "change": change}
-            db.execute("UPDATE buckets SET data=? WHERE name=?", (json.dumps(data), name))
+
+        def change(data: Data) -> Data:
+            number = int(data.get(POLICY, {}).get("change", 1)) + 1
+            policy = changed_policy(data.get(POLICY) or default_policy(data), asked, number)
+            return {**data, POLICY: {**policy, "change": number}}
+
+        policy: Data = self._change_bucket(name, change)[POLICY]
         return policy
 
     def lock_bucket(self, name: str, conditions: Preconditions) -> Data:
         """For good: its retention policy can only grow from now on."""
-        with self.transaction() as db:
-            old = self.get_bucket(name)
-            conditions.check(old)
-            data = gcs_buckets.locked_bucket(old, self.now())
-            db.execute("UPDATE buckets SET data=? WHERE name=?", (json.dumps(data), name))
-        return data
+        return self._change_bucket(name, lambda old: gcs_buckets.locked_bucket(old, self.now()), conditions)
 
     def delete_bucket(self, name: str, conditions: Preconditions) -> None:
         """Soft-deleted versions go with it: soft-deleted buckets are not simulated."""
@@ -208,9 +213,8 @@ class ObjectStore:
                     raise GcsError(409, f"The bucket you tried to delete is not empty.{more}")
             rows = db.execute("SELECT content FROM versions WHERE bucket=?", (name,)).fetchall()
             self._doomed += [row[0] for row in rows]
-            db.execute("DELETE FROM versions WHERE bucket=?", (name,))
-            db.execute("DELETE FROM folders WHERE bucket=?", (name,))
-            db.execute("DELETE FROM managed_folders WHERE bucket=?", (name,))
+            for table in ("versions", "folders", "managed_folders"):
+                db.execute(f"DELETE FROM {table} WHERE bucket=?", (name,))  # noqa: S608 - constants
             db.execute("DELETE FROM buckets WHERE name=?", (name,))
 
     def follow_lifecycle(self) -> list[tuple[Data, float]]:
@@ -291,25 +295,27 @@ class ObjectStore:
             conditions.check(old.data if old else None)
             self._check_protection(bucket, old, archived=gcs_buckets.is_versioned(bucket))
 
-    def folder_rows(self, bucket: str, start: str, *, managed: bool = False) -> Iterator[tuple[str, str]]:
-        """Name and metadata (JSON) of the bucket's folders, or managed folders, from `start` on, by UTF-8."""
+    def folder_rows(self, bucket: str, start: str, table: str) -> Iterator[tuple[str, str]]:
+        """Name and metadata (JSON) of the bucket's folders in that table, from `start` on, by UTF-8."""
         with self._lock:
-            table = "managed_folders" if managed else "folders"
             query = f"SELECT name, data FROM {table} WHERE bucket=? AND name>=? ORDER BY name"  # noqa: S608
             yield from self._db.execute(query, (bucket, start)).fetchall()
 
     # Writing
 
-    def make_folders(self, bucket: str, names: Iterable[str]) -> None:
-        """Those that are not there yet."""
-        stamp = timestamp(self.now())
+    def make_folders(self, bucket: str, names: Iterable[str], table: str = "folders") -> int:
+        """Those that are not there yet, in that table; how many."""
+        stamp, made = timestamp(self.now()), 0
+        kind = "storage#folder" if table == "folders" else "storage#managedFolder"
         with self.transaction() as db:
             for name in names:
                 data = {
-                    **{"kind": "storage#folder", "id": f"{bucket}/{name}", "name": name, "bucket": bucket},
+                    **{"kind": kind, "id": f"{bucket}/{name}", "name": name, "bucket": bucket},
                     **{"metageneration": "1", "createTime": stamp, "updateTime": stamp},
                 }
-                db.execute("INSERT OR IGNORE INTO folders VALUES (?, ?, ?)", (bucket, name, json.dumps(data)))
+                query = f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?)"  # noqa: S608 - of two constants
+                made += db.execute(query, (bucket, name, json.dumps(data))).rowcount
+        return made
 
     def write(
         self, where: ObjectName, content: Content, fields: Mapping[str, Any], conditions: Preconditions
@@ -419,10 +425,8 @@ class ObjectStore:
             "WHERE state='deleted' AND expires<=? LIMIT ?",
             (self.now(), PURGED_AT_ONCE),
         ).fetchall()
-        for bucket, name, generation, content in rows:
-            db.execute(
-                "DELETE FROM versions WHERE bucket=? AND name=? AND generation=?", (bucket, name, generation)
-            )
+        for *key, content in rows:
+            db.execute(DELETE_VERSION, key)
             self._doomed.append(content)
 
     def _retire(self, bucket: Data, version: Version) -> None:
@@ -442,10 +446,8 @@ class ObjectStore:
             times = {"softDeleteTime": timestamp(now), "hardDeleteTime": timestamp(now + span)}
             self._insert(Version(DELETED, {**version.data, **times}, version.content), now + span)
             return
-        self._db.execute(
-            "DELETE FROM versions WHERE bucket=? AND name=? AND generation=?",
-            (version.where.bucket, version.where.name, int(version.data["generation"])),
-        )
+        key = (version.where.bucket, version.where.name, int(version.data["generation"]))
+        self._db.execute(DELETE_VERSION, key)
         self._doomed.append(version.content)
 
     def _check_protection(self, bucket: Data, version: Version | None, *, archived: bool) -> None:

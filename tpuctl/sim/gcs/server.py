@@ -5,7 +5,6 @@ Not there, and refused as such: access control lists, notifications, customer ke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,22 +12,19 @@ from pathlib import Path
 from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.iam import no_access, permissions_of, resource
 from tpuctl.sim.gcs.json_api import JsonMethods, storage_layout
-from tpuctl.sim.gcs.methods import find_method, load_api, read_call
+from tpuctl.sim.gcs.methods import BATCH, DOWNLOADS, JSON, JSON_PATHS, UPLOADS, find_method, load_api, read_call
 from tpuctl.sim.gcs.objects import ObjectStore
 from tpuctl.sim.gcs.roles import permits
-from tpuctl.sim.gcs.uploads import UPLOADS, Uploads, is_session
+from tpuctl.sim.gcs.uploads import Uploads, is_session
 from tpuctl.sim.gcs.wire import Data, GcsError, not_implemented
 from tpuctl.sim.gcs.xml_api import XmlApi
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.fields import FieldsError, shaped
-from tpuctl.sim.wire.messages import Request, Response
+from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.status import ApiError
 from tpuctl.sim.world.iam import Access
 from tpuctl.sim.world.paths import TOKEN_PREFIX
 
-JSON, BATCH = "/storage/v1/", "/batch/storage/v1"
-DOWNLOADS = "/download/storage/v1/"
-JSON_PATHS = (JSON, BATCH, *UPLOADS, DOWNLOADS)
 _SHOWN = {
     "storage#bucket": ("Bucket", ""),
     "storage#buckets": ("Bucket", "items"),
@@ -121,20 +117,20 @@ class GcsApi:
         return self._selected(request, handler(call))
 
     @staticmethod
-    def _selected(request: Request, answer: Response) -> Response:
+    def _selected(request: Request, data: Data | Response) -> Response:
         """The answer with the parts that `fields` names, and the ETag of what it is about."""
-        media = request.query.get("alt") == ["media"]
-        if media or answer.headers.get("content-type", "").partition(";")[0] != "application/json":
-            return answer
-        data = json.loads(bytes(answer.body))
-        headers = {**answer.headers, **({"etag": data["etag"]} if "etag" in data else {})}
+        if isinstance(data, Response):
+            return data
+        if request.query.get("alt") == ["media"]:
+            return json_response(data)
         message, rows = _SHOWN.get(data.get("kind", ""), ("", ""))
         try:
             body = shaped(request, data, load_api()[1] if message else None, message, rows)
         except FieldsError as error:
             text = f"Invalid field selection {error}"
             raise GcsError(400, text, reason="invalidParameter", place=("parameter", "fields")) from None
-        return Response(answer.status, json.dumps(body).encode(), headers)
+        answer = json_response(body)
+        return replace(answer, headers={**answer.headers, **({"etag": data["etag"]} if "etag" in data else {})})
 
     def get_layout(self, bucket: str) -> Data:
         """As `buckets.getStorageLayout`. Raises GcsError, 404."""

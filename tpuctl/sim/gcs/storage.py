@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 from tpuctl.errors import BugError
-from tpuctl.sim.gcs.folders import Folders
 from tpuctl.sim.gcs.iam import bucket_of, unauthenticated
-from tpuctl.sim.gcs.server import JSON_PATHS, GcsApi
+from tpuctl.sim.gcs.methods import JSON_PATHS
+from tpuctl.sim.gcs.server import GcsApi
 from tpuctl.sim.gcs.uploads import is_session
-from tpuctl.sim.gcs.wire import Data, GcsError
+from tpuctl.sim.gcs.wire import GcsError
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.status import ApiError, DroppedConnectionError
 from tpuctl.sim.world.faults import FaultKind
@@ -29,7 +29,7 @@ class Storage:
     def __init__(self, root: Path, world: World) -> None:
         self._root = root
         self._world = world
-        self._api = self._open()
+        self.api = self._open()
 
     def _open(self) -> GcsApi:
         self._root.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ class Storage:
         path = self._path(bucket_of(request))
         try:
             self.admit(method, path.id, token=self.needs_token(request))
-            answer = self._api.handle(request)
+            answer = self.api.handle(request)
         except ApiError as error:
             answer = _refusal(request, GcsError.of(error))
         except GcsError as error:
@@ -96,25 +96,16 @@ class Storage:
         """For a request without the token."""
         return _refusal(request, unauthenticated(request))
 
-    @property
-    def folders(self) -> Folders:
-        """Those of buckets with a hierarchical namespace."""
-        return self._api.folders
-
-    def get_layout(self, bucket: str) -> Data:
-        """As `buckets.getStorageLayout`. Raises GcsError, 404."""
-        return self._api.get_layout(bucket)
-
     def reset(self) -> None:
         """Buckets as at the start."""
-        self._api.close()
+        self.api.close()
         shutil.rmtree(self._root)
-        self._api = self._open()
+        self.api = self._open()
 
     def close(self) -> None:
         """Leaves nothing behind where nothing was written."""
-        unused = self._api.is_unused
-        self._api.close()
+        unused = self.api.is_unused
+        self.api.close()
         if unused:
             shutil.rmtree(self._root)
 

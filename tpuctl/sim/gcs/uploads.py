@@ -18,12 +18,11 @@ from urllib.parse import quote
 
 from tpuctl.sim.gcs.content import pieces_of, unzipped
 from tpuctl.sim.gcs.json_api import check_name, show_object
-from tpuctl.sim.gcs.methods import Call, read_body, read_resource
+from tpuctl.sim.gcs.methods import UPLOADS, Call, read_body, read_resource
 from tpuctl.sim.gcs.objects import ObjectStore
 from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, base_url, invalid, not_implemented
-from tpuctl.sim.wire.messages import Request, Response, json_response
+from tpuctl.sim.wire.messages import Request, Response
 
-UPLOADS = ("/upload/storage/v1/", "/resumable/upload/storage/v1/")
 CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19}|\*)|\*)/(\d{1,19}|\*)")
 CHUNK = 256 * 1024
 MAX_METADATA = 1024**2
@@ -43,12 +42,12 @@ class Uploads:
         self._store = store
         self._sessions = _Sessions(folder)
 
-    def resume(self, request: Request) -> Response:
+    def resume(self, request: Request) -> Data | Response:
         """A request to the address of a session: gcsfs sends its chunks by POST, the others by PUT."""
         upload_id = request.query["upload_id"][-1]
         return self._cancel(upload_id) if request.method == "DELETE" else self._continue(upload_id, request)
 
-    def handle(self, call: Call) -> Response:
+    def handle(self, call: Call) -> Data | Response:
         request = call.request
         kind = request.query["uploadType"][-1]
         if kind == "resumable":
@@ -63,9 +62,7 @@ class Uploads:
         where = check_name(call.bucket, fields.pop("name", None))
         stored = self._store.files.save(pieces_of(content))
         fields |= header_digests(request)
-        return json_response(
-            show_object(self._store, self._store.write(where, stored, fields, call.conditions()), request)
-        )
+        return show_object(self._store, self._store.write(where, stored, fields, call.conditions()), request)
 
     def _begin(self, call: Call) -> Response:
         request = call.request
@@ -80,7 +77,7 @@ class Uploads:
         )
         return Response(200, b"", {"location": address, "x-guploader-uploadid": upload_id})
 
-    def _continue(self, upload_id: str, request: Request) -> Response:
+    def _continue(self, upload_id: str, request: Request) -> Data | Response:
         with self._sessions.open(upload_id) as session:
             if session.done is None:
                 if request.headers.get("content-encoding"):
@@ -93,7 +90,7 @@ class Uploads:
                     session.done = self._store.write(session.where, content, fields, session.conditions)
                 finally:
                     self._sessions.end(upload_id, keep=session.done is not None)
-            return json_response(show_object(self._store, session.done, request))
+            return show_object(self._store, session.done, request)
 
     def _cancel(self, upload_id: str) -> Response:
         """499, as the documentation of resumable uploads says."""

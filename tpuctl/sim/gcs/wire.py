@@ -196,15 +196,11 @@ class Preconditions:
             "At least one of the pre-conditions you specified did not hold.",
             place=("header", "If-Match"),
         )
-        if self.generation_match is not None and self.generation_match != generation:
+        wanted = (self.generation_match, generation), (self.metageneration_match, metageneration)
+        if any(match not in (None, now) for match, now in wanted):
             raise failed
-        if self.metageneration_match is not None and self.metageneration_match != metageneration:
-            raise failed
-        same = self.generation_not_match is not None and self.generation_not_match == generation
-        same_meta = (
-            self.metageneration_not_match is not None and self.metageneration_not_match == metageneration
-        )
-        if same or same_meta:
+        other = (self.generation_not_match, generation), (self.metageneration_not_match, metageneration)
+        if any(match is not None and match == now for match, now in other):
             raise GcsError(304, "Not modified") if reading else failed
 
 

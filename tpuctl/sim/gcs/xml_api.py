@@ -61,7 +61,7 @@ _Handler = Callable[[Request, ObjectName], Response]
 
 
 class XmlApi:
-    """Answers in XML, errors too."""
+    """Answers in XML."""
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
         self._store = store
@@ -80,12 +80,7 @@ class XmlApi:
         }
 
     def handle(self, request: Request) -> Response:
-        try:
-            return self._answer(request)
-        except GcsError as error:
-            return error.xml_response()
-
-    def _answer(self, request: Request) -> Response:
+        """Raises GcsError."""
         bucket, _, name = request.path.removeprefix("/").partition("/")
         for header in request.headers:
             if UNDONE_HEADERS.fullmatch(header):
@@ -104,11 +99,8 @@ class XmlApi:
         data = self._store.get_bucket(bucket)
         asked = set(request.query)
         if request.method == "HEAD" and not asked:
-            return Response(
-                200,
-                b"",
-                {"x-goog-bucket-location": data["location"], "x-goog-metageneration": data["metageneration"]},
-            )
+            places = {"x-goog-bucket-location": data["location"]}
+            return Response(200, b"", {**places, "x-goog-metageneration": data["metageneration"]})
         if request.method == "GET" and asked == {"uploads"}:
             return self.parts.list_uploads(bucket)
         if request.method != "GET" or asked - _LIST_PARAMETERS:
