@@ -15,20 +15,32 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.fleet.life import Plan, half_a_day, week
 from tests.e2e.fleet.life import live as live_fleet
 from tests.e2e.fleet.weather import DAY
-from tests.e2e.test_crash import Life as SliceLife
-from tests.support.crashing import CrashPoint
+from tests.support.builders import a_bundle
+from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.fuzzing import Fuzzer, few_chips
-from tests.support.services import sim_services
+from tests.support.hosts import shared_folder
+from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import TpuctlError
+from tpuctl.model.cloud import Tier
 from tpuctl.model.records import RunState, SliceState
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.runs.follow import follow_run
+from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.submit import check_request, freeze_run
+from tpuctl.runs.take_down import take_down
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice, list_runs
+from tpuctl.transfer.tree import make_tree
 
 FAULTS = (
     "stockout",
@@ -45,6 +57,64 @@ TROUBLED_TRIES = 25
 LIVES_PER_FLEET = 5
 WEEK_FROM_MINUTES = 20
 """A whole week of a fleet takes several minutes of a processor: only a long soak begins with one."""
+
+
+SPEC = SliceSpec("v4-16", "us-central2-b", Tier.SPOT, "tpu-ubuntu2204-base", hosts=2, chips=8)
+PROGRAM = b"""
+import os
+line = os.environ["TPUCTL_RANK"] + " attempt " + os.environ["TPUCTL_ATTEMPT"] + "\\n"
+with open(os.environ["TALLY"], "a") as tally:
+    tally.write(line)
+print("done", line.strip())
+"""
+
+
+class SliceLife:
+    """`up`, `run` and `down` of one slice as three commands, each in a process that may die."""
+
+    def __init__(self, sim: RunningSim, directory: Path, name: str) -> None:
+        self.sim = sim
+        self.state_dir = directory / "state"
+        self.tally = directory / "tally"
+        self.name = name
+        self.processes = 0
+        shared_folder(directory)
+
+    def commands(self) -> list[Callable[[SimServices], None]]:
+        return [self.up, self.run, self.down]
+
+    def up(self, services: SimServices) -> None:
+        request_slice(services, self.name, SPEC, pay=False, admit=lambda: None)
+        wait_for_slice(services, self.name)
+
+    def run(self, services: SimServices) -> None:
+        request = RunSpec(
+            self.name,
+            ("python3", "main.py"),
+            ".",
+            Policy(),
+            {"TALLY": str(self.tally)},
+            {},
+            no_checkpoint=True,
+        )
+        check_request(services, request)
+        code = a_bundle(make_tree({"main.py": PROGRAM}))
+        fresh = freeze_run(services, f"{self.name}-r{self.processes}", request, code)
+        follow_run(services, request_run(services, fresh).id)
+
+    def down(self, services: SimServices) -> None:
+        take_down(services, self.name)
+
+    def execute(self, command: Callable[[SimServices], None], point: CrashPoint) -> bool:
+        """Runs one command in a "process" of its own; False when it crashed."""
+        self.processes += 1
+        with sim_services(self.sim, self.state_dir, process=self.processes) as services:
+            make_crashing(services, point)
+            try:
+                command(services)
+            except Crash:
+                return False
+        return True
 
 
 class Preempter(threading.Thread):

@@ -127,44 +127,6 @@ def test_what_does_not_exist_is_named_before_anything_runs(session, words, said)
     assert everything(session) == before
 
 
-def test_an_unknown_key_in_the_project_file_is_named_with_the_nearest_one(session):
-    path = session.work / "tpuctl.yaml"
-    path.write_text("settings:\n  teir: spot\n")
-    try:
-        before = everything(session)
-        done = session.type("up", "v4-8", status=2)
-        assert "teir" in done.stderr
-        assert "tier" in done.stderr.replace("teir", "")
-        assert "tpuctl.yaml" in done.stderr
-        assert everything(session) == before
-    finally:
-        path.unlink()
-
-
-def test_without_a_project_or_credentials_the_way_to_get_them_is_said(session):
-    environ = session.environ
-    session.environ = {k: v for k, v in environ.items() if k != "TPUCTL_PROFILE"}
-    try:
-        done = session.type("ls", status=2)
-        assert "project" in done.stderr
-        session.environ["TPUCTL_PROJECT"] = "my-project-1"
-        session.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(session.root / "missing.json")
-        done = session.type("up", "v4-8", "--spot", "--pay", status=4)
-        assert "credentials" in done.stderr
-        assert "hint: " in done.stderr
-    finally:
-        session.environ = environ
-
-
-def test_the_json_form_is_one_object_on_stdout_and_nothing_else(session):
-    done = session.type("up", "v4-33", "--spot", "--json", status=2)
-    error = json.loads(done.stdout)["error"]
-    assert done.stderr == ""
-    assert error["code"] == "usage"
-    assert "v4-33" in error["message"]
-    assert error["hint"]
-
-
 @pytest.mark.parametrize(
     "words", [(*RUN, "--dry-run", "--env", "untried"), ("env", "plan", "untried", "--on", "big")]
 )

@@ -170,6 +170,24 @@ def test_a_slice_with_a_disk_that_it_cannot_have_is_refused(
     assert len(session.sim_journal()) == before
 
 
+@pytest.mark.parametrize(
+    ("slices", "said"),
+    [
+        ({"dev": ["data"], "two": ["data"]}, "fleet.slices.two: disk data is written by slice dev"),
+        ({"two": ["none"]}, "fleet.slices.two: no disk called none"),
+    ],
+)
+def test_a_disk_that_a_slice_of_a_fleet_file_cannot_have_is_refused(
+    session: Session, slices: dict[str, list[str]], said: str
+) -> None:
+    wanted = {"accelerator": "v4-8", "tier": "spot", "zone": ZONE, "pay": True}
+    fleet = {"name": "lab", "slices": {name: {**wanted, "disk": disks} for name, disks in slices.items()}}
+    (session.work / "lab.yaml").write_text(json.dumps({"fleet": fleet}))
+    before = len(session.sim_journal())
+    assert said in session.type("apply", "--yes", "-f", "lab.yaml", status=2).stderr
+    assert len(session.sim_journal()) == before
+
+
 def test_a_slice_with_a_disk_says_so_and_is_blocked_without_root(session: Session) -> None:
     session.type("disk", "create", "box", "--size", "10", "--zone", ZONE)
     done = session.type("up", "v4-8", "boxed", "--disk", "box", "--spot", "--pay", "--zone", ZONE, status=1)
@@ -425,28 +443,6 @@ def test_killed_once_a_second_command_makes_one_disk_and_removes_it(
     assert "once" not in in_the_cloud(session)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_change_a_second_command_makes_one_disk_and_removes_it(
-    session: Session, when: str
-) -> None:
-    words = ("disk", "create", "kept", "--size", "10", "--zone", ZONE)
-    for at in range(1, 30):
-        if session.type_killed(at, when, *words).returncode == 0:
-            break
-        session.type(*words)
-        [row] = [each for each in session.json("disk", "ls") if each["name"] == "kept"]
-        assert row["status"] == "READY"
-        killed = session.type_killed(at, when, "disk", "rm", "kept", "--yes")
-        if killed.returncode != 0 and "kept" in named(session):
-            session.type("disk", "rm", "kept", "--yes")
-        assert "kept" not in named(session)
-    assert at > 3
-    assert "kept" in in_the_cloud(session)
-    session.type("disk", "rm", "kept", "--yes")
-    assert "kept" not in in_the_cloud(session)
-
-
 def in_the_cloud(session: Session) -> set[str]:
     """What Compute Engine has, whatever the store says."""
     bill = json.loads(session.type("bill", "--json", status=1).stdout)  # 1: something costs money
@@ -490,65 +486,6 @@ def test_what_was_begun_of_another_source_is_never_taken_for_this_one(session: S
     session.type(*rw, "--from-snapshot", old)
     session.type("disk", "gc", "--keep", "0", "--yes")
     session.type("disk", "rm", "next", "source", "--yes")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_clone_killed_at_every_change_is_finished_by_the_same_command(session: Session, when: str) -> None:
-    count = 0
-    for at in range(40):  # 0: killed nowhere, and counted
-        name = f"k{when[0]}{at}"
-        session.type("disk", "create", name, "--size", "10", "--zone", ZONE)
-        killed = session.type_killed(at, when, "disk", "clone", name, "--zone", OTHER)
-        if at == 0:
-            count = int(killed.stderr.rpartition("changes: ")[2])
-        assert (killed.returncode == 0) == (at == 0)
-        if at and (when, at) != ("after", count):  # after its last change the copy is there
-            session.type("disk", "clone", name, "--zone", OTHER)
-        shown = session.json("disk", "show", name)
-        assert (shown["copies"], shown["snapshots"]) == ([f"{name}-g1"], [f"{name}-g1-s"])
-        session.type("disk", "gc", "--keep", "0", "--yes")
-        assert session.json("disk", "show", name)["snapshots"] == []
-        session.type("disk", "rm", name, "--yes")
-        if at == count:
-            break
-    assert count > 5
-    assert not {each for each in in_the_cloud(session) if each.startswith(f"k{when[0]}")}
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("how", ["next master", "same clone elsewhere"])
-def test_other_clones_killed_at_every_change_are_finished_by_the_same_command(
-    session: Session, how: str, when: str
-) -> None:
-    count = 0
-    for at in range(40):  # 0: killed nowhere, and counted
-        name = f"{how[0]}{when[0]}{at}"
-        session.type("disk", "create", name, "--size", "10", "--zone", ZONE)
-        words = ["disk", "clone", name, "--rw", "--name", f"{name}-m", "--zone", OTHER]
-        wanted = {name, f"{name}-m"}
-        if how != "next master":
-            session.type("disk", "clone", name, "--zone", ZONE)
-            words = ["disk", "clone", f"{name}-g1", "--zone", OTHER]
-            wanted = {name, f"{name}-g1", f"{name}-g1-{OTHER}"}
-        killed = session.type_killed(at, when, *words)
-        if at == 0:
-            count = int(killed.stderr.rpartition("changes: ")[2])
-        assert (killed.returncode == 0) == (at == 0)
-        if at and (when, at) != ("after", count):
-            session.type(*words)
-        rows = {row["name"]: row for row in session.json("disk", "ls") if row["name"] in wanted}
-        assert {each: row["status"] for each, row in rows.items()} == dict.fromkeys(wanted, "READY")
-        snapshots = session.json("disk", "show", name)["snapshots"]
-        assert snapshots == ([] if how == "next master" else [f"{name}-g1-s"])
-        session.type("disk", "gc", "--keep", "0", "--yes")
-        session.type("disk", "rm", *sorted(wanted & set(named(session))), "--yes")
-        assert not {each for each in in_the_cloud(session) if each.startswith(name)}
-        if at == count:
-            break
-    assert count > 5
 
 
 def test_keep_says_what_it_cannot_keep(session: Session) -> None:

@@ -44,17 +44,6 @@ def test_a_slice_comes_up_again_by_its_name_alone(session):
     session.type("down", "again", "--yes")
 
 
-@pytest.mark.slow
-def test_a_pause_stops_passes_and_a_resume_lets_them_go_on(session):
-    session.type("up", "v4-8", "resting", "--spot", "--pay")
-    assert "paused by" in session.type("pause", "--until", "8h", "--reason", "move to new disks").stderr
-    once = session.type("watch", "once", "--json")
-    assert "move to new disks" in once.stdout
-    assert "resumed" in session.type("resume").stderr
-    assert "was not paused" in session.type("resume").stderr
-    session.type("down", "resting", "--yes")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -27,11 +27,6 @@ def test_the_second_up_changes_nothing(session: Session) -> None:
     assert json.loads(session.type("why", "big", "--json").stdout) == before
 
 
-def test_another_spec_under_the_same_name_is_a_conflict(session: Session) -> None:
-    done = session.type("up", "v4-8", "big", "--spot", "--pay", status=6)
-    assert "(conflict)" in done.stderr
-
-
 def test_the_fleet_is_data_on_stdout_marked_as_simulated(session: Session) -> None:
     rows = json.loads(session.type("ls", "--json").stdout)
     assert [(row["name"], row["state"], row["hosts"]) for row in rows] == [("big", "ready", 2)]
@@ -125,13 +120,6 @@ def test_status_of_a_name_that_is_slice_and_run_is_the_slice(session: Session) -
     assert "--csv is for the list" in done.stderr
 
 
-def test_a_failing_run_ends_with_its_workers_and_exit_one(session: Session) -> None:
-    options = ("--no-checkpoint", "--name", "bad", "--on", "big", "--max-failures", "0")
-    done = session.type("run", *options, "--", "false", status=1)
-    assert "run bad failed" in done.stderr
-    assert "tpuctl logs bad" in done.stderr
-
-
 def test_attach_to_a_run_that_is_over_ends_like_the_run(session: Session) -> None:
     words = ("run", "--no-checkpoint", "--on", "big", "--name")
     session.type(*words, "good-end", "--", "true")
@@ -188,17 +176,6 @@ def test_sim_env_leads_every_client_of_storage_to_the_simulator(session: Session
     assert variables["TENSORSTORE_GCS_HTTP_URL"] == variables["STORAGE_EMULATOR_HOST"]
     # Otherwise each look at a bucket by gcsfs waits a minute for Google.
     assert variables["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] == "false"
-
-
-def test_a_preempted_slice_comes_back_under_the_next_name(session: Session) -> None:
-    session.type("up", "v4-8", "small", "--spot", "--pay")
-    session.type("sim", "preempt", "small-1")
-    session.type("up", "v4-8", "small", "--spot", "--pay")
-    facts = json.loads(session.type("status", "small", "--json").stdout)
-    assert (facts["node"], facts["state"]) == ("small-2", "ready")
-    assert facts["last_loss"]["kind"] == "preempted"
-    session.type("down", "small", "--yes")
-    assert [row["name"] for row in json.loads(session.type("ls", "--json").stdout)] == ["big"]
 
 
 def test_one_pass_of_the_watchdog_reports_each_subject(session: Session) -> None:

@@ -61,15 +61,6 @@ def test_a_program_that_opens_and_closes_files_loses_none_of_them(session: Sessi
     assert "ran" in session.type("logs", "after").stdout
 
 
-def test_a_finished_clone_that_is_typed_again_copies_nothing(session: Session) -> None:
-    before = len(session.sim_journal())
-    again = session.type("disk", "clone", "data", "--to", "big")
-    assert "data-g1 is a copy of data already, at /mnt/data of big" in " ".join(again.stderr.split())
-    assert len(session.sim_journal()) == before
-    assert session.json("disk", "clone", "data", "--to", "big")["name"] == "data-g1"
-    assert [row["name"] for row in session.json("disk", "ls")] == ["data", "data-g1"]
-
-
 def test_who_asks_for_it_gets_the_master_unmounted_and_mounted_again(session: Session) -> None:
     on(session, "dev", "sudo mount -o remount,noatime /mnt/data")
     opened = "setsid -f sh -c 'exec 9> /mnt/data/open; exec sleep 600' </dev/null >/dev/null 2>&1"

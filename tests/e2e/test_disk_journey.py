@@ -120,13 +120,6 @@ def test_a_second_generation_comes_beside_the_first_that_is_in_use(session: Sess
     assert names == ["data", "data-g1", "data-g2"]
 
 
-def test_the_same_command_again_changes_nothing_for_what_is_attached(session: Session) -> None:
-    before = len(session.sim_journal())
-    session.type("disk", "attach", "data-g1", "--to", "big", "--path", "/mnt/data")
-    session.type("disk", "attach", "data", "--to", "dev")
-    assert len(session.sim_journal()) == before
-
-
 def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session) -> None:
     """As a script would make it: while programs write, with a sync at most."""
     killed = session.type_killed(3, "before", "disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.crashing import Crash, Crashing, CrashPoint, make_crashing
+from tests.support.crashing import Crash, Crashing, CrashPoint
 from tests.support.jobs import SPEC, bring_up, run_to_end
 from tests.support.require import require_isolated_hosts
 from tests.support.services import CountingIds, SimServices, sim_services
@@ -253,34 +253,6 @@ def test_whoever_goes_into_every_mount_does_not_stop_a_clone(lab: Lab) -> None:
             lab.on(services, "big", "kill $(cat /tmp/nosy)")
         lab.on(services, "big", "! grep /work/look /proc/mounts && grep -q ' /mnt/data ext4 ro' /proc/mounts")
     lab.clear()
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", list(STEPS))
-def test_killed_at_a_step_the_same_command_comes_to_its_end(lab: Lab, step: str, when: str) -> None:
-    assert lab.killed(dying(step, when))
-    lab.finish()
-    lab.clear()
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_any_change_the_same_command_comes_to_its_end(lab: Lab, when: str) -> None:
-    for at in itertools.count(1):
-        point = CrashPoint(at, after=when == "after")
-
-        def put(services: SimServices, point: CrashPoint = point) -> None:
-            make_crashing(services, point)
-
-        died = lab.killed(put)
-        if died:
-            lab.finish()
-        lab.clear()
-        if not died:
-            assert at > 15
-            return
 
 
 def test_a_copy_comes_back_after_a_preemption_and_stays_while_a_run_is_kept(lab: Lab) -> None:

@@ -91,11 +91,6 @@ def test_a_disk_that_became_full_is_named_and_what_no_run_needs_goes(alike: Sess
     on(alike, 1, 'sudo umount -l "$HOME"')
 
 
-def test_a_swapped_library_is_named_and_put_back(alike: Session) -> None:
-    on(alike, 1, f"f=$(echo .tpuctl/envs/*/{BUILT}); printf '\\177ELF other by hand' > $f")
-    mend(alike, drift(alike, "files", "worker 1 has changed", "tiny_ext.so"))
-
-
 def test_a_setting_of_the_kernel_that_is_lost_is_named_and_set_again_and_this_machine_keeps_its_own(
     alike: Session,
 ) -> None:
@@ -121,16 +116,6 @@ def test_a_variable_that_leads_programs_elsewhere_is_named(
 ) -> None:
     on(alike, 1, f"(echo export {name}={value}; cat {file}) > /tmp/login; {sudo}cp /tmp/login {file}")
     mend(alike, drift(alike, "variables", f"worker 1 has {name}={value}"))
-
-
-def test_hosts_that_are_gone_are_named_and_get_the_environment_again(session: Session) -> None:
-    session.type(*APPLY)
-    session.type("sim", "preempt", "big-1")
-    (hint,) = drift(session, "answer", "worker 0 has ", "worker 1 has ")
-    assert hint.startswith("tpuctl up big ")
-    mend(session, [hint])
-    mend(session, drift(session, "environment, hugepages", "not installed on worker 0-1"))
-    session.type(*VERIFY)
 
 
 def test_a_foreign_process_on_the_chips_is_named_and_ended(session: Session) -> None:

@@ -89,35 +89,6 @@ def test_a_client_that_is_killed_while_hosts_install_is_not_needed(session: Sess
     assert has(session, "slow")
 
 
-@pytest.mark.long
-def test_hosts_that_lose_their_power_while_they_install_never_use_the_half_and_complete_it(
-    session: Session,
-) -> None:
-    marks = "ls .tpuctl/envs/*/tpuctl-env.json | wc -l; ls .tpuctl/envs | wc -l"
-    session.project.add("half", {"half": "1.0"}, "imports: [half]", {"half.py": "import time; time.sleep(5)\n"})
-    applying = session.start("env", "apply", "half", "--on", "dev")
-    deadline = time.time() + 60
-    while not any(row[0] != row[1] for row in _numbers(session, marks)):
-        assert time.time() < deadline
-    node = session.json("status", "dev")["node"]
-    session.type("sim", "crash", node)
-    applying.send_signal(signal.SIGKILL)
-    applying.wait()
-    session.type("sim", "reboot", node)
-    session.type("up", "dev")
-    assert any(row[0] != row[1] for row in _numbers(session, marks)), "nothing half-made is left to test with"
-    verify = ("env", "verify", "half", "--on", "dev")
-    assert "not installed" in session.type(*verify, status=3).stderr
-    session.type("env", "apply", "half", "--on", "dev")
-    session.type(*verify)
-
-
-def _numbers(session: Session, script: str) -> list[list[int]]:
-    """What each worker counts."""
-    said = session.type("exec", "--json", "dev", "--", "sh", "-c", script).stdout
-    return [[int(word) for word in row["stdout"].split()] for row in json.loads(said)]
-
-
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

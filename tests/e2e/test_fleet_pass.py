@@ -37,7 +37,7 @@ from tpuctl.slices.reconcile import advance_slice, wait_for_slice, wait_until_go
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.slices import decisions, fleet_rows
 from tpuctl.watch.heartbeat import TROUBLED, PassLine
-from tpuctl.watch.pause import pause_fleet, resume_fleet
+from tpuctl.watch.pause import pause_fleet
 from tpuctl.watch.reconciler import JUST_UP, run_pass
 
 V6E = SliceSpec("v6e-8", "us-east1-d", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, chips=8)
@@ -108,14 +108,6 @@ def test_a_pass_over_a_fleet_in_order_costs_two_list_calls(services):
     services.cloud = counted = Counting(services.cloud)
     assert {line.result for line in run_pass(services)} == {"done"}
     assert counted.calls == ["list_nodes", "list_queued"]
-
-
-def test_a_pass_brings_a_preempted_slice_back(sim, services):
-    bring_up(services, "big")
-    sim.preempt("big-1")
-    pass_until(services, lambda: get_slice(services, "big").record.incarnation.number == 2)
-    pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.READY)
-    assert [queued.name for queued in services.cloud.list_queued().items] == ["big-2"]
 
 
 def test_one_false_read_of_a_live_node_loses_nothing(sim, services):
@@ -199,31 +191,6 @@ def _spec(labels: dict[str, str], kind: str = "v4-8") -> SliceSpec:
     return replace(SPEC, accelerator_type=kind, labels=labels)
 
 
-def test_what_outlived_its_slice_is_collected(sim, services):
-    bring_up(services, "other")
-    bring_up(services, "big", queued=False)
-    labels = dict(services.cloud.find_node(SPEC.zone, "big-1").labels)
-    request_down(services, "big")
-    wait_until_gone(services, "big")
-    services.cloud.create_node("big-1", _spec(labels))
-    assert sim.world.settle()
-    assert [line.subject for line in run_pass(services) if line.acted] == ["big-1"]
-    assert sim.world.settle()
-    assert [node.name for node in services.cloud.list_nodes().items] == ["other-1"]
-
-
-def test_a_paused_fleet_is_left_alone_until_it_is_resumed(sim, services):
-    bring_up(services, "big")
-    sim.preempt("big-1")
-    before = changes(sim)
-    pause_fleet(services, until=None, reason="maintenance")
-    assert [line.result for line in run_pass(services)] == ["paused"]
-    assert changes(sim) == before
-    assert resume_fleet(services)
-    assert not resume_fleet(services)
-    pass_until(services, lambda: get_slice(services, "big").record.incarnation.number == 2)
-
-
 def test_a_pause_ends_by_itself(services):
     bring_up(services, "big")
     pause_fleet(services, until=services.store.now() - 1)
@@ -273,40 +240,6 @@ def test_a_request_that_only_waits_moves_on_and_leaves_nothing_behind(tmp_path):
         wait_until_gone(services, "one")
 
 
-def test_a_machine_that_is_cut_off_decides_nothing_and_another_one_does(sim, services, tmp_path, monkeypatch):
-    # The clock of the passes hurries, that of the hosts does not.
-    monkeypatch.setattr(timeouts, "HOST_HEARTBEAT_S", 0.03)
-    bring_up(services, "idle")
-    bring_up(services, "big")
-    run = submit(services, "big", SLEEPS)
-    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-    before, stored = changes(sim), get_run(services, run.id).generation
-    with sim_services(sim, tmp_path / "state", process=2) as blind:
-        blind.ssh_port = blocked_port()
-        blind.clock = services.clock
-        for _ in range(30):
-            lines = {line.subject: line.result for line in run_pass(blind)}
-            assert lines == {"idle": "done", run.id: "blind"}
-            services.clock.sleep(60.0)
-    assert get_run(services, run.id).generation == stored
-    assert changes(sim) == before
-    lines = {line.subject: line.result for line in run_pass(services)}
-    assert lines == {"idle": "done", run.id: "waiting"}
-
-
-def test_hosts_that_stay_silent_are_replaced_when_others_answer(sim, services):
-    bring_up(services, "idle")
-    bring_up(services, "big", queued=False)
-    run = submit(services, "big", SLEEPS)
-    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-    sim.fail_hosts("big-1")
-    pass_until(services, lambda: get_slice(services, "big").record.incarnation.number == 2)
-    assert get_run(services, run.id).record.preemptions == 1
-    actions = [row["action"] for row in decisions(services, "big")]
-    assert actions.index("doubt") < actions.index("unreachable") < actions.index("renew")
-    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-
-
 def test_a_node_deleted_under_its_queued_resource_comes_back_when_the_queue_notices(services):
     bring_up(services, "big")
     services.cloud = Lying(services.cloud, "find_node", lambda _: None, times=10_000)
@@ -354,16 +287,6 @@ def test_a_grant_that_ends_soon_is_warned_of_once_a_week_before_and_once_a_day_b
     assert [len(lines) for lines in told] == [1, 0, 0, 0, 0, 0, 1, 0]
     assert "in 7 days" in told[0][0]
     assert "tomorrow" in told[6][0]
-
-
-def test_slices_go_with_their_grant_if_that_was_said_and_their_runs_end_first(services):
-    bring_up(services, "big")
-    run = submit(services, "big", SLEEPS)
-    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-    keep_grant(services, ends="2026-01-31", at_end=AtEnd.DOWN)
-    pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.GONE)
-    assert get_run(services, run.id).record.state is RunState.STOPPED
-    assert services.cloud.list_queued().items == ()
 
 
 def test_what_was_made_by_hand_does_not_go_with_a_grant(services):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.support.session import REAL_PACE, Session, open_session
-from tpuctl.state.repository import load_slice
-from tpuctl.state.sqlite import SqliteStore
 
 FILE = """
 settings: {tier: spot, zone: us-central2-b}
@@ -81,17 +77,3 @@ def test_up_by_name_alone_still_takes_limits_and_a_dry_run_tells_them(session):
     assert limits(session, "plain") == (True, None)
     shown = session.type("up", "v4-8", "never", *HOW, "--ttl", "3h", "--dry-run").stdout
     assert "taken down     after 3h" in shown
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at", range(1, 8))
-def test_no_kill_leaves_a_slice_without_its_limit(session, at):
-    name = f"killed-{at}"
-    killed = session.type_killed(at, "after", "up", "v4-8", name, *HOW, "--ttl", "8h", "--no-wait")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    with closing(SqliteStore(session.root / "state" / "sim" / "sim-project" / "store.sqlite")) as store:
-        document = store.get(f"slices/{name}")
-    if document is None:
-        assert not any(f"/{name}-" in entry["resource"] for entry in session.sim_journal())
-    else:
-        assert load_slice(document).record.lifetime is not None

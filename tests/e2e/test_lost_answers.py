@@ -72,18 +72,6 @@ class Story:
 
 
 @pytest.mark.parametrize("queued", [True, False], ids=["queued", "direct"])
-@pytest.mark.parametrize("verb", CHANGES)
-@pytest.mark.parametrize("number", [0, 1])
-def test_one_lost_answer_changes_nothing_but_the_time(place, queued, verb, number):
-    place.world.faults.add({"kind": "drop", "method": f"*.{verb}", "skip": number})
-    story = Story(place, queued=queued)
-    story.live()
-    story.check()
-    assert "DROPPED" in {entry.status for entry in place.world.journal.entries()}
-    assert len(story.calls(verb)) >= 2, "there are not that many calls to lose the answer of"
-
-
-@pytest.mark.parametrize("queued", [True, False], ids=["queued", "direct"])
 def test_a_cloud_that_answers_no_change_at_all_is_used_all_the_same(place, queued):
     for verb in CHANGES:
         place.world.faults.add({"kind": "drop", "method": f"*.{verb}", "times": 0})

@@ -16,7 +16,6 @@ from tpuctl.errors import TransientError
 from tpuctl.model.records import Desired, RunState, SliceState
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_slice
-from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice
 from tpuctl.watch.heartbeat import TROUBLED, PassLine
 from tpuctl.watch.reconciler import run_pass
@@ -158,18 +157,6 @@ def test_a_queued_resource_that_fails_while_it_is_waited_for_is_replaced(sim, se
     assert [queued.name for queued in services.cloud.list_queued().items] == ["big-3"]
 
 
-def test_what_the_first_incarnation_got_the_next_one_gets_too(sim, services):
-    script = services.store.put_blob(b"#!/bin/sh\ntrue\n")
-    bring_up(services, "big", startup_script=script, labels={"team": "blue"}, metadata={"note": "kept"})
-    old = services.cloud.find_node(SPEC.zone, "big-1")
-    sim.preempt("big-1")
-    wait_for_slice(services, "big")
-    new = services.cloud.find_node(SPEC.zone, "big-2")
-    assert new.metadata == old.metadata
-    assert new.metadata["startup-script"].startswith("#!/bin/sh")
-    assert (new.metadata["note"], new.labels["team"]) == ("kept", "blue")
-
-
 def test_a_hiccup_of_ssh_does_not_keep_later_failures_from_counting(sim, services):
     bring_up(services, "big")
     run = submit(services, "big", "import time\ntime.sleep(2)\nraise SystemExit(3)\n")
@@ -180,20 +167,3 @@ def test_a_hiccup_of_ssh_does_not_keep_later_failures_from_counting(sim, service
     pass_until(services, lambda: get_run(services, run.id).record.state.final)
     record = get_run(services, run.id).record
     assert (record.state, record.failures, record.preemptions) == (RunState.FAILED, 1, 0)
-
-
-def test_a_look_over_ssh_that_fails_once_after_a_good_one_deletes_nothing(sim, services):
-    bring_up(services, "idle")
-    bring_up(services, "big")
-    run = submit(services, "big", SLEEPS)
-    pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-    before = changes(sim)
-    port, services.ssh_port = services.ssh_port, blocked_port()
-    run_pass(services)
-    services.ssh_port = port
-    for _ in range(5):
-        run_pass(services)
-        services.clock.sleep(60.0)
-    assert changes(sim) == before
-    assert get_slice(services, "big").record.state is SliceState.READY
-    assert get_run(services, run.id).record.attempt.number == 1

@@ -9,29 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.support.hosts import shared_folder
 from tests.support.jobs import SPEC, attempt_row, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim
 from tests.support.soak import soak
-from tpuctl.errors import ConflictError
-from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
 from tpuctl.model.run_spec import Policy
-from tpuctl.model.verdict import Blocked
 from tpuctl.provenance.parts import load_manifest
-from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
-from tpuctl.state.repository import get_run, get_slice, list_attempts, save
+from tpuctl.state.repository import get_run, get_slice, list_attempts
 from tpuctl.views.slices import decisions
 from tpuctl.watch.reconciler import run_pass
-from tpuctl.workers.exec import execute
 
 
 def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -116,53 +109,6 @@ def test_a_program_that_fails_at_once_ends_quickly_whatever_its_budget(services)
     assert attempt_row(services, run.id, 2)["exits"][0]["ran_s"] < 60
 
 
-def test_exit_status_75_starts_the_run_again(services):
-    bring_up(services, "big")
-    program = "import os, sys; sys.exit(75 if os.environ['TPUCTL_ATTEMPT'] == '1' else 0)"
-    run = run_to_end(services, "big", program)
-    assert (run.state, run.restarts, run.failures) == (RunState.SUCCEEDED, 1, 0)
-
-
-def test_a_stop_reaches_daemons_and_ends_the_run(services, tmp_path):
-    pids = shared_folder(tmp_path / "shared") / "pids"
-    program = f"""
-import os, subprocess, time
-child = subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM; echo $$ >> {pids}; exec sleep 600"])
-open({str(pids)!r}, "a").write(str(os.getpid()) + "\\n")
-time.sleep(600)
-"""
-    bring_up(services, "big")
-    run = submit(services, "big", program)
-    run_pass(services)
-    eventually(lambda: pids.exists() and len(pids.read_text().split()) == 4)
-    request_stop(services, run.id, grace_s=0.5)
-    ended = follow_run(services, run.id)
-    assert ended.state is RunState.STOPPED
-    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()))
-
-
-def test_a_client_whose_connections_drop_starts_nothing_twice(sim, services, tmp_path):
-    tally = shared_folder(tmp_path / "shared") / "tally"
-    go = tmp_path / "go"
-    program = f"""
-import os, time
-open({str(tally)!r}, "a").write(os.environ["TPUCTL_RANK"])
-while not os.path.exists({str(go)!r}):
-    time.sleep(0.05)
-"""
-    bring_up(services, "big")
-    run = submit(services, "big", program)
-    run_pass(services)
-    eventually(lambda: tally.exists() and len(tally.read_text()) == 2)
-    services.remote.close()
-    with sim_services(sim, tmp_path / "state", process=2) as other:
-        for _ in range(5):
-            run_pass(other)
-        go.touch()
-        assert follow_run(other, run.id).state is RunState.SUCCEEDED
-    assert sorted(tally.read_text()) == ["0", "1"]
-
-
 def test_code_variables_and_secrets_of_the_first_attempt_are_those_of_the_second(
     sim, services, tmp_path, monkeypatch
 ):
@@ -186,18 +132,6 @@ def test_code_variables_and_secrets_of_the_first_attempt_are_those_of_the_second
     assert "'secrets': ['TOKEN']" in str(load_manifest(services, run.id))
 
 
-def test_a_slice_that_a_person_deleted_stays_deleted(sim, services):
-    bring_up(services, "big", queued=False)
-    services.cloud.delete_node("us-central2-b", "big-1")
-    outcome, _ = advance_slice(services, "big")
-    eventually(lambda: advance_slice(services, "big")[1].record.state is SliceState.REMOVED)
-    outcome, _ = advance_slice(services, "big")
-    assert isinstance(outcome.verdict, Blocked)
-    assert services.cloud.list_nodes().items == ()
-    again = bring_up(services, "big", queued=False)
-    assert again.incarnation.cloud_name == "big-2"
-
-
 def test_stockouts_are_waited_out_with_a_new_name_each_time(sim, services):
     sim.fault(preset="stockout", times=2)
     record = bring_up(services, "big", queued=False)
@@ -205,20 +139,6 @@ def test_stockouts_are_waited_out_with_a_new_name_each_time(sim, services):
     assert record.failures == 0
     kinds = [entry["action"] for entry in decisions(services, "big")]
     assert kinds.count("create-failed") == 2
-
-
-def test_a_queued_resource_that_fails_inside_is_collected_and_asked_for_again(sim, services):
-    sim.fault(preset="queued-internal", times=1)
-    record = bring_up(services, "big")
-    assert record.incarnation.cloud_name == "big-2"
-    assert [q.name for q in services.cloud.list_queued().items] == ["big-2"]
-
-
-def test_a_create_whose_answer_is_lost_is_adopted_not_repeated(sim, services):
-    sim.fault(kind="drop", method="queuedResources.create", times=1)
-    record = bring_up(services, "big")
-    assert record.incarnation.cloud_name == "big-1"
-    assert len(services.cloud.list_nodes().items) == 1
 
 
 def test_an_operation_that_never_ends_does_not_cost_a_live_node(sim, services):
@@ -243,14 +163,6 @@ def test_a_queued_resource_that_a_person_deleted_is_not_asked_for_again(services
     services.cloud.delete_queued(record.spec.zone, "big-1")
     eventually(lambda: advance_slice(services, "big")[1].record.state is SliceState.REMOVED)
     assert services.cloud.list_queued().items == ()
-
-
-def test_two_runs_at_once_on_one_slice_are_not_both_accepted(sim, services, tmp_path):
-    bring_up(services, "big")
-    submit(services, "big", "import time; time.sleep(600)")
-    with pytest.raises(ConflictError, match="still"):
-        submit(services, "big", "print('another')")
-    take_down(services, "big")
 
 
 def test_down_ends_the_run_keeps_its_logs_and_leaves_nothing(services):
@@ -314,18 +226,6 @@ def test_a_slice_that_waited_for_a_run_goes_when_there_is_none(services):
     assert services.cloud.list_nodes().items == ()
 
 
-def test_a_finished_command_run_again_changes_nothing(sim, services):
-    bring_up(services, "big")
-    before = [(e.method, e.resource) for e in sim.journal.entries()]
-    documents = {d.key: d.generation for d in services.store.list("")}
-    bring_up(services, "big")
-    assert {d.key: d.generation for d in services.store.list("")} == documents
-    take_down(services, "big")
-    take_down(services, "big")
-    after = [e.method for e in sim.journal.entries()][len(before) :]
-    assert sum(method.endswith("delete") for method in after) == 1
-
-
 def owned(services, name, run_id):
     record = request_slice(services, name, SPEC, pay=False, run_id=run_id, admit=lambda: None)
     return wait_for_slice(services, record.name)
@@ -345,34 +245,3 @@ def test_a_slice_that_belongs_to_another_run_is_not_taken_over(services):
     submit(services, "big", "import time; time.sleep(600)", owns_slice=True)
     assert owned(services, "big", "someone-else").run_id == "run-0001"
     take_down(services, "big")
-
-
-def test_exec_reports_every_workers_own_status(services):
-    record = bring_up(services, "big")
-    script = "exit ${HOSTNAME##*-}"
-    results = execute(services, record, ["sh", "-c", script])
-    assert [result.exit_status for result in results] == [0, 1]
-
-
-def test_what_is_left_of_an_attempt_ends_before_the_next_one_starts(services, tmp_path):
-    tally = shared_folder(tmp_path / "shared") / "tally"
-    program = f"""
-import os, time
-with open({str(tally)!r}, "a") as file:
-    file.write(os.environ["TPUCTL_ATTEMPT"] + " ")
-time.sleep(600 if os.environ["TPUCTL_ATTEMPT"] == "1" else 0)
-"""
-    bring_up(services, "big")
-    run = submit(services, "big", program)
-    run_pass(services)
-    eventually(lambda: tally.exists() and len(tally.read_text().split()) == 2)
-    # As after an attempt that was given up because its hosts could not be reached.
-    loaded = get_run(services, run.id)
-    attempt = replace(loaded.record.attempt, state=AttemptPhase.ENDED, cause=Cause.HOST_LOST)
-    save(services, loaded, replace(loaded.record, attempt=attempt, state=RunState.WAITING))
-    ended = follow_run(services, run.id)
-    assert (ended.state, ended.attempt.number) == (RunState.SUCCEEDED, 2)
-    targets = host_targets(services, get_slice(services, "big").record)
-    agent = HostAgent(services.remote, services.agent_source)
-    first = agent.status(targets, run.id, "1")
-    assert [answer.value.stopped for answer in first] == [True, True]

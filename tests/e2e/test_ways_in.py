@@ -20,11 +20,9 @@ from tests.support.jobs import bring_up
 from tests.support.services import SimServices
 from tpuctl.config.proxy import proxy_words
 from tpuctl.engine.events import Warn
-from tpuctl.errors import ConflictError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind, GuestHostKey, HostTarget
 from tpuctl.model.records import SliceRecord, SliceState
-from tpuctl.runs.take_down import take_down
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.ssh.keys import ensure_keypair
 from tpuctl.ssh.proxy import open_proxy
@@ -208,16 +206,6 @@ def wait_for_slice_again(services: SimServices) -> SliceRecord:
         services.clock.sleep(1.0)
 
 
-def test_a_taken_local_port_is_told(services):
-    bring_up(services, "big")
-    forwarding = forward_port(services, "big", 0, 6006)
-    try:
-        with pytest.raises(ConflictError, match=str(forwarding.local_port)):
-            forward_port(services, "big", 0, 6006, local_port=forwarding.local_port)
-    finally:
-        forwarding.close()
-
-
 # ------------------------------------------------------------ the real ssh, and through it
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="the OpenSSH client is not on PATH")
@@ -231,24 +219,6 @@ def written(services: SimServices) -> Path:
 def call(*argv: object) -> subprocess.CompletedProcess[bytes]:
     words = [str(word) for word in argv]
     return subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
-
-
-@needs_ssh
-def test_ssh_reaches_workers_by_name_with_pinned_keys_and_follows_recovery(sim, services):
-    bring_up(services, "big")
-    conf = written(services)
-    done = call("ssh", "-F", conf, "big-1", "echo ${HOSTNAME##*-}")
-    assert (done.returncode, done.stdout) == (0, b"1\n"), done.stderr
-    sim.preempt("big-1")
-    wait_for_slice_again(services)
-    done = call("ssh", "-F", conf, "big-1", "echo ${HOSTNAME##*-}")
-    assert (done.returncode, done.stdout) == (0, b"1\n"), done.stderr
-    known = services.ssh_entries.known_hosts("big")
-    known.write_text(f"tpuctl-big-1 {another_key()}\n")
-    assert call("ssh", "-F", conf, "big-1", "true").returncode == 255
-    take_down(services, "big")
-    assert not conf.exists()
-    assert not known.exists()
 
 
 def test_entries_that_nobody_asked_for_are_not_written(services):

@@ -36,7 +36,7 @@ from tpuctl.hosts.commands import (
     render_session_request,
 )
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
-from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
+from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.ssh.keys import KeyPair
 from tpuctl.ssh.remote import SshRemote
 from tpuctl.transfer.tree import (
@@ -249,22 +249,6 @@ def test_an_agent_that_cannot_be_unpacked_is_not_installed_and_the_reason_is_tol
     assert "could not be installed" in answer.message
     assert "Not a directory" in answer.message
     assert [path.name for path in (home / AGENT_FOLDER).iterdir()] == [agent_name(agent.sha256)]
-
-
-def test_an_agent_that_arrives_damaged_is_not_installed(
-    remote: SshRemote, agent: HostAgent, target: HostTarget, home: Path
-) -> None:
-    [result] = remote.run([target], render_install_command(agent.sha256), stdin=b"print('half of i")
-    assert result.exit_status == 1
-    assert b"damaged" in result.stderr
-    assert list((home / ".tpuctl/bin").iterdir()) == []
-
-
-def test_a_damaged_blob_is_refused_and_leaves_nothing(agent: HostAgent, target: HostTarget, home: Path) -> None:
-    request = {"area": "blobs", "blobs": [["0" * 64, 3, 0]]}
-    [reply] = agent.call([target], "receive", request, payload=b"abc")
-    assert reply.error == "bad-payload"
-    assert list((home / ".tpuctl/blobs").iterdir()) == []
 
 
 def test_a_blob_that_broke_off_goes_on_where_it_was(agent: HostAgent, target: HostTarget, home: Path) -> None:
@@ -504,33 +488,12 @@ def test_a_run_survives_kill_9_of_its_client_and_a_stop_reaches_the_whole_family
     until(lambda: not farm.processes(), "the end of the family")
 
 
-def test_what_the_main_process_leaves_behind_is_ended_with_it(runs: Runs, farm: SshFarm) -> None:
-    runs.prepare()
-    runs.start("sh", "-c", "setsid sleep 300 & nohup sleep 300 >/dev/null 2>&1 & exit 4")
-    assert runs.ended().exit_status == 4
-    until(lambda: not farm.processes(), "the end of the leftovers")
-
-
 def test_a_command_in_a_session_takes_its_leftovers_along(
     agent: HostAgent, target: HostTarget, farm: SshFarm
 ) -> None:
     [result] = agent.session([target], "setsid sleep 300 >/dev/null 2>&1 & exit 6", lambda *_: None)
     assert result.exit_status == 6
     until(lambda: not farm.processes(), "the end of the leftovers")
-
-
-def test_a_session_passes_output_and_exit_statuses_through(agent: HostAgent, target: HostTarget) -> None:
-    said: dict[str, bytes] = {"stdout": b"", "stderr": b""}
-
-    def sink(worker: int, name: str, data: bytes) -> None:
-        said[name] += data
-
-    assert agent.session([target], ["sh", "-c", "echo $X; echo e >&2; kill -9 $$"], sink, env={"X": "a b"})[
-        0
-    ].exit_status == (128 + 9)
-    assert said == {"stdout": b"a b\n", "stderr": b"e\n"}
-    assert agent.session([target], ["no-such-program"], sink)[0].exit_status == 127
-    assert b"no-such-program" in said["stderr"]
 
 
 def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
@@ -557,24 +520,6 @@ def test_another_boot_makes_a_running_attempt_lost(runs: Runs, home: Path) -> No
     path = home / ".tpuctl/runs/r1/1/status.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
     assert runs.status().state is WorkerState.LOST
-
-
-def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs, farm: SshFarm) -> None:
-    runs.prepare()
-    runs.start("sh", "-c", "echo up; exec sleep 300")
-    heard: list[bytes] = []
-    [result] = runs.agent.follow(
-        runs.targets,
-        lambda _: {"run": "r1", "attempt": "1"},
-        lambda worker, name, data: heard.append(data),
-        should_stop=lambda: bool(heard),
-    )
-    assert result.failure is FailureKind.LOST
-    until(
-        lambda: not [line for line in farm.processes().values() if line.endswith(" follow ")],
-        "the follower's end",
-    )
-    assert runs.status().state is WorkerState.RUNNING
 
 
 SECRET = "s3cr3t-Ωvalue"
