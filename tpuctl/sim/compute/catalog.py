@@ -141,9 +141,9 @@ class ComputeCatalog:
             "subnetworks": lambda scope: [self._subnetwork(scope)] if has_network("default") else [],
         }
 
-    def firewalls(self) -> list[Json]:
-        """The rules with which a default network begins."""
-        return [self._firewall(name) for name in _FIREWALL]
+    def firewalls(self, *, internal: bool) -> list[Json]:
+        """The rules with which a default network begins; `internal`: with that for traffic between hosts."""
+        return [self._firewall(name) for name in _FIREWALL if internal or name != INTERNAL_RULE]
 
     def usable_subnetworks(self) -> list[Json]:
         """Those in which machines can be made, each with less of it than elsewhere."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Scope
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
@@ -29,6 +30,15 @@ _ERROR_CODES = {
 """Codes that operations of Compute Engine end with; anything else is an internal error."""
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What shall become of an operation: `slow` keeps it PENDING for so long (0: for ever), it fails with
+    `error`."""
+
+    slow: Fault | None = None
+    error: ApiError | None = None
+
+
 class ComputeOperations:
     """Thread-safe. `delay_s`: how long an operation takes, in seconds of the clock."""
 
@@ -51,18 +61,16 @@ class ComputeOperations:
         verb: str,
         scope: Scope,
         data: Json,
-        slow: Fault | None,
-        error: ApiError | None,
+        planned: Planned,
         extra_s: float = 0.0,
         *,
         held: bool = False,
     ) -> Json:
-        """An operation on the resource `data`; `slow` keeps it PENDING for so long (0: for ever). One that is
-        `held` does not end before its `release`."""
+        """An operation on the resource `data`. One that is `held` does not end before its `release`."""
         now = self._now()
         name = self._ids.operation_id(now)
-        pending_s = (slow.seconds or math.inf) if slow is not None else 0.0
-        planned = now + pending_s + self._delay_s() + extra_s
+        pending_s = (planned.slow.seconds or math.inf) if planned.slow is not None else 0.0
+        ends = now + pending_s + self._delay_s() + extra_s
         operation: Json = {
             "kind": "compute#operation",
             "id": self._ids.node_id(),
@@ -76,9 +84,9 @@ class ComputeOperations:
             **place(self._base, scope),
             "_scope": str(scope),
             "_begins": now + pending_s,
-            "_ends": math.inf if held else planned,
-            "_planned": planned,
-            "_error": error,
+            "_ends": math.inf if held else ends,
+            "_planned": ends,
+            "_error": planned.error,
         }
         with self._lock:
             self._found[name] = operation

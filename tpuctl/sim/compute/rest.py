@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
-from tpuctl.sim.compute.catalog import GLOBAL, INTERNAL_RULE, KINDS, ROOT, ComputeCatalog, Kind, Scope
+from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.state import ComputeState, target
+from tpuctl.sim.compute.operations import Planned
+from tpuctl.sim.compute.state import ComputeState, absent, target
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
@@ -101,22 +102,7 @@ class ComputeApi:
             world.hosts.address_range,
         )
         self._state = ComputeState(
-            self._project_id,
-            world.clock.now,
-            self._attached,
-            lambda: world.delays.compute_operation / world.options.speed,
-            lambda: [
-                each
-                for each in self._catalog.firewalls()
-                if world.options.internal_rule or each["name"] != INTERNAL_RULE
-            ],
-            hosts=world.hosts,
-            lock=world.lock,
-            after=world.after,
-            begins_s=lambda: world.delays.copy_begins / world.options.speed,
-            copy_s=lambda: world.delays.disk_copy / world.options.speed,
-            speed=world.options.speed,
-            quota_limit=world.quota_limit,
+            world, self._attached, lambda: self._catalog.firewalls(internal=world.options.internal_rule)
         )
         world.use_disks(self._state.find_disk)
         self._routes: tuple[Route, ...] = (
@@ -232,7 +218,7 @@ class ComputeApi:
             page = page_of(rows, query, "items")
             return {"kind": f"compute#{kind[:-1]}List", "id": f"projects/{self._project_id}/{kind}", **page}
         if name not in names:
-            raise _absent(f"projects/{self._project_id}/{kind}/{name}")
+            raise absent(f"projects/{self._project_id}/{kind}/{name}")
         return self._place(kind, name)
 
     def _place(self, kind: str, name: str) -> Json:
@@ -262,7 +248,7 @@ class ComputeApi:
         places = {f"{scope}/{name}": scope for scope, name, _ in found}
         rows = [(f"{scope}/{name}", {**data, "_at": f"{scope}/{name}"}) for scope, name, data in found]
         page = page_of(rows, query, "rows")
-        items: Json = {str(scope): _empty(scope) for scope in self._catalog.scopes(kind)}
+        items: Json = {str(scope): _empty(str(scope)) for scope in self._catalog.scopes(kind)}
         for row in page.pop("rows", ()):
             scope = places[row.pop("_at")]
             items.setdefault(scope, {}).pop("warning", None)
@@ -302,7 +288,7 @@ class ComputeApi:
         if verb == "get":
             found = [row[2] for row in self._rows(kind) if row[:2] == (str(scope), name)]
             if not found:
-                raise _absent(f"projects/{self._project_id}/{scope}/{collection}/{name}")
+                raise absent(f"projects/{self._project_id}/{scope}/{collection}/{name}")
             return found[0]
         body = read_message(self._types, kind.message, parse_body(request), "resource") if not name else {}
         return self._change(verb, kind, scope, query, {"name": name, **body})
@@ -341,18 +327,18 @@ class ComputeApi:
         def act() -> Json:
             self._fault(method, path)
             slow = self._take(FaultKind.SLOW_OPERATION, method, path)
-            planned = self._take(FaultKind.ERROR, method, path, late=True)
-            error = None if planned is None else ApiError(planned.code, planned.text(path))
+            fault = self._take(FaultKind.ERROR, method, path, late=True)
+            planned = Planned(slow, None if fault is None else ApiError(fault.code, fault.text(path)))
             asked = {key: value for key, value in body.items() if key != "resource"}
             if verb == "createSnapshot":
-                return self._state.create_snapshot(scope, path.id, asked, slow, error)
-            if f"{kind.collection}.{verb}" in _CHANGES:
-                return self._state.change(verb, kind, scope, path.id, asked, slow, error)
+                return self._state.create_snapshot(scope, path.id, asked, planned)
+            if method in _CHANGES:
+                return self._state.change(verb, kind, scope, path.id, asked, planned)
             if kind.collection == "networks":
-                return self._make_network(verb, scope, path.id, asked, slow, error)
+                return self._make_network(verb, scope, path.id, asked, planned)
             if verb == "insert":
-                return self._state.insert(kind, scope, body, slow, error)
-            return self._state.delete(kind, scope, path.id, slow, error)
+                return self._state.insert(kind, scope, body, planned)
+            return self._state.delete(kind, scope, path.id, planned)
 
         request_id = str(query.get("requestId") or "")
         if request_id and (not _UUID.fullmatch(request_id) or not request_id.strip("0-")):
@@ -371,46 +357,38 @@ class ComputeApi:
     def _has_network(self, name: str) -> bool:
         return name == DEFAULT_NETWORK and not self._world.faults.standing(FaultKind.NO_NETWORK, name)
 
-    def _make_network(
-        self, verb: str, scope: Scope, name: str, body: Json, slow: Fault | None, error: ApiError | None
-    ) -> Json:
+    def _make_network(self, verb: str, scope: Scope, name: str, body: Json, planned: Planned) -> Json:
         """The default network in auto mode, where the project has none; others are not simulated."""
         if verb != "insert" or name != DEFAULT_NETWORK or not body.get("autoCreateSubnetworks"):
             raise unknown_method(f"networks.{verb} of anything but {DEFAULT_NETWORK} in auto mode")
+        path = f"projects/{self._project_id}/{scope}/networks/{name}"
         if self._has_network(name):
-            path = f"projects/{self._project_id}/{scope}/networks/{name}"
             raise ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
-        if error is None:
+        if planned.error is None:
             for fault in self._world.faults.standing(FaultKind.NO_NETWORK, name):
                 self._world.faults.remove(fault.id)
-        link = f"{ROOT}/projects/{self._project_id}/{scope}/networks/{name}"
-        return self._state.make_network(scope, {"selfLink": link, "id": "1000"}, slow, error)
+        return self._state.make_network(scope, {"selfLink": f"{ROOT}/{path}", "id": "1000"}, planned)
 
     def _attached(self) -> Mapping[tuple[str, str], Json]:
         """What disks show of the nodes that have them as data disks: one user for each of their hosts."""
-        return {
-            key: {
-                **each,
-                **({"users": [f"{ROOT}/{user}" for user in each["users"]]} if each.get("users") else {}),
-            }
-            for key, each in self._world.disk_use().items()
-        }
+        found = self._world.disk_use()
+        for each in found.values():
+            if "users" in each:
+                each["users"] = [f"{ROOT}/{user}" for user in each["users"]]
+        return found
 
 
 def _scope(match: re.Match[str]) -> Scope:
     return Scope(match.group(2), match.group(3)) if match.group(2) else Scope(GLOBAL)
 
 
-def _absent(path: str) -> ApiError:
-    return ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
-
-
-def _empty(scope: Scope) -> Json:
-    message = f"There are no results for scope '{scope}' on this page."
-    data = [{"key": "scope", "value": str(scope)}]
-    return {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}}
+def _empty(scope: str) -> Json:
+    return _warning("NO_RESULTS_ON_PAGE", f"There are no results for scope '{scope}' on this page.", scope)
 
 
 def _unreachable(scope: str) -> Json:
-    data = [{"key": "scope", "value": scope}]
-    return {"warning": {"code": "UNREACHABLE", "message": f"Scope '{scope}' is unreachable.", "data": data}}
+    return _warning("UNREACHABLE", f"Scope '{scope}' is unreachable.", scope)
+
+
+def _warning(code: str, message: str, scope: str) -> Json:
+    return {"warning": {"code": code, "message": message, "data": [{"key": "scope", "value": scope}]}}

@@ -12,9 +12,8 @@ import json
 import logging
 import math
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, Kind, Scope
@@ -29,15 +28,14 @@ from tpuctl.sim.compute.disks import (
     invalid,
     quota_of,
 )
-from tpuctl.sim.compute.operations import ComputeOperations, place
-from tpuctl.sim.hosts.backend import HostBackend
-from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.compute.operations import ComputeOperations, Planned, place
+from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
-from tpuctl.sim.world.faults import Fault
 from tpuctl.sim.world.ids import Ids
 from tpuctl.sim.world.paths import ResourcePath, check_labels
 from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS
 from tpuctl.sim.world.state import copy_json
+from tpuctl.sim.world.world import World
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +59,11 @@ _INPUTS: Mapping[str, frozenset[str]] = {
         {
             *("name", "description", "labels", "sizeGb", "type", "zone", "sourceSnapshot", "sourceDisk"),
             *(
+                "sourceImage",
                 "provisionedIops",
                 "provisionedThroughput",
                 "physicalBlockSizeBytes",
                 "accessMode",
-                "sourceImage",
             ),
         }
     ),
@@ -85,16 +83,8 @@ _DEFAULTS: tuple[object, ...] = (False, "", 0, "0", [], {}, None, "IPV4", "RAW")
 _OUTPUTS = frozenset(
     {
         *("kind", "id", "creationTimestamp", "selfLink", "status", "labelFingerprint", "users", "region"),
-        *(
-            "lastAttachTimestamp",
-            "lastDetachTimestamp",
-            "satisfiesPzi",
-            "satisfiesPzs",
-            "sourceDiskId",
-            "sourceSnapshotId",
-            "sourceImageId",
-            "sourceType",
-        ),
+        *("lastAttachTimestamp", "lastDetachTimestamp", "satisfiesPzi", "satisfiesPzs", "sourceDiskId"),
+        *("sourceSnapshotId", "sourceImageId", "sourceType"),
     }
 )
 
@@ -122,47 +112,34 @@ class _Record:
 
 
 class ComputeState:
-    """Thread-safe under `lock`, the world's. `attached` says which disks (`zone`, `name`) the hosts of nodes
-    use, and since when; `firewalls` are the rules with which the project begins; `hosts` keep the content of
-    disks and their copies; `begins_s` is how long after the call a copy of a disk is taken, `after` does
-    something so much later, `copy_s` is how long copying takes besides; `quota_limit` is asked with metric and
-    region."""
+    """Thread-safe under the world's lock. `attached` says which disks (`zone`, `name`) the hosts of nodes use,
+    and since when; `firewalls` are the rules with which the project begins. Hosts keep the content of disks
+    and their copies."""
 
     def __init__(
         self,
-        project: str,
-        now: Callable[[], float],
+        world: World,
         attached: Callable[[], Mapping[tuple[str, str], Json]],
-        delay_s: Callable[[], float],
         firewalls: Callable[[], Sequence[Json]],
-        *,
-        hosts: HostBackend,
-        lock: threading.RLock,
-        after: Callable[[float, Callable[[], None]], None],
-        begins_s: Callable[[], float],
-        copy_s: Callable[[], float],
-        speed: float,
-        quota_limit: Callable[[str, str], int],
     ) -> None:
-        self._project = project
+        self._world = world
+        self._project = world.options.project
         self._firewalls = firewalls
-        self._base = f"{ROOT}/projects/{project}"
-        self._now = now
+        self._base = f"{ROOT}/projects/{self._project}"
+        self._now = world.clock.now
         self._attached = attached
         self._ids = Ids(2)
-        self._lock = lock
-        self._hosts = hosts
-        self._after = after
-        self._begins_s = begins_s
-        self._copy_s = copy_s
-        self._rates = Rates(speed)
-        self._quota_limit = quota_limit
+        self._lock = world.lock
+        self._hosts = world.hosts
+        self._rates = Rates(world.options.speed)
         self._found: dict[tuple[str, str, str], _Record] = {}
         """(collection, scope, name) → the resource."""
         self._going: set[tuple[str, str, str]] = set()
         """Those that are being deleted."""
         self._next_address = 1
-        self.operations = ComputeOperations(project, now, self._ids, delay_s)
+        self.operations = ComputeOperations(
+            self._project, self._now, self._ids, lambda: self._wait_s(world.delays.compute_operation)
+        )
         self._begin()
 
     def reset(self) -> None:
@@ -193,42 +170,34 @@ class ComputeState:
             record = self._found.get(("disks", f"zones/{zone}", name))
             return None if record is None else self._shown(record, {})
 
-    def insert(self, kind: Kind, scope: Scope, body: Json, slow: Fault | None, error: ApiError | None) -> Json:
-        """Makes a resource; the operation. `slow` and `error` are what was planned for it."""
-        return self._insert(kind, scope, body, slow, error, None)
+    def _wait_s(self, delay_s: float) -> float:
+        return delay_s / self._world.options.speed
 
-    def create_snapshot(
-        self, scope: Scope, disk: str, body: Json, slow: Fault | None, error: ApiError | None
-    ) -> Json:
+    def create_snapshot(self, scope: Scope, disk: str, body: Json, planned: Planned) -> Json:
         """Makes a snapshot by an operation on its disk."""
-        source = f"projects/{self._project}/{scope}/disks/{disk}"
+        kind = KINDS["disks"]
         with self._lock:
             self._purge()
-            record = self._found.get(("disks", str(scope), disk))
-        if record is None:
-            raise ApiError(Code.NOT_FOUND, f"The resource '{source}' was not found")
-        about = ("createSnapshot", scope, record.data)
-        return self._insert(
-            KINDS["snapshots"], Scope(GLOBAL), {**body, "sourceDisk": source}, slow, error, about
-        )
+            about = ("createSnapshot", scope, self._existing(kind, scope, disk).data)
+        asked = {**body, "sourceDisk": self._path(kind, scope, disk)}
+        return self.insert(KINDS["snapshots"], Scope(GLOBAL), asked, planned, about)
 
-    def _insert(
+    def insert(
         self,
         kind: Kind,
         scope: Scope,
         body: Json,
-        slow: Fault | None,
-        error: ApiError | None,
-        about: tuple[str, Scope, Json] | None,
+        planned: Planned,
+        about: tuple[str, Scope, Json] | None = None,
     ) -> Json:
-        """`about`: verb and target of the operation, if they are not the insertion's own."""
+        """Makes a resource; the operation. `about`: its verb and target, if not the insertion's own."""
         name = _check(kind, body)
         with self._lock:
             self._purge()
             source = self._source(kind, body)
             key = (kind.collection, str(scope), name)
             if key in self._found:
-                path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
+                path = self._path(kind, scope, name)
                 raise ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
             if len(self._found) - self._given >= MAX_RESOURCES:
                 text = f"Quota '{kind.collection.upper()}' exceeded.  Limit: {MAX_RESOURCES}.0 globally."
@@ -247,20 +216,22 @@ class ComputeState:
                 **self._details(kind, scope, body, source),
             }
             verb, place_of, target_data = about or ("insert", scope, data)
-            error = error or self._over_quota(kind.collection, data)
+            error = planned.error or self._over_quota(kind.collection, data)
             if (source is not None and source.field != "sourceDisk") or kind.collection != "disks":
                 error = error or self._too_often(source)
-            begins_s = self._begins_s() if source is not None and source.field == "sourceDisk" else 0.0
-            extra_s = begins_s + self._copy_s() if source is not None else 0.0
+            delays, of_disk = self._world.delays, source is not None and source.field == "sourceDisk"
+            begins_s = self._wait_s(delays.copy_begins) if of_disk else 0.0
+            extra_s = begins_s + self._wait_s(delays.disk_copy) if source is not None else 0.0
             held = source is not None and error is None
-            operation = self.operations.begin(verb, place_of, target_data, slow, error, extra_s, held=held)
+            planned = replace(planned, error=error)
+            operation = self.operations.begin(verb, place_of, target_data, planned, extra_s, held=held)
             record = _Record(data, self._now(), math.inf, copied=source is not None)
             self._found[key] = record
             if error is not None:
                 self._lose(key, operation["_ends"])
         if source is not None and error is None:
             if begins_s > 0:
-                self._after(begins_s, lambda: self._copy(key, record, source, operation))
+                self._world.after(begins_s, lambda: self._copy(key, record, source, operation))
             else:
                 self._copy(key, record, source, operation)
             return operation
@@ -282,11 +253,11 @@ class ComputeState:
             ]
         self._hosts.set_firewall(rules)
 
-    def make_network(self, scope: Scope, data: Json, slow: Fault | None, error: ApiError | None) -> Json:
+    def make_network(self, scope: Scope, data: Json, planned: Planned) -> Json:
         """The operation that makes one, without any rules."""
         with self._lock:
-            operation = self.operations.begin("insert", scope, data, slow, error)
-            for key in [key for key in self._found if key[0] == "firewalls" and error is None]:
+            operation = self.operations.begin("insert", scope, data, planned)
+            for key in [key for key in self._found if key[0] == "firewalls" and planned.error is None]:
                 del self._found[key]
         self._tell_firewall()
         return operation
@@ -316,7 +287,7 @@ class ComputeState:
             return [
                 {
                     "metric": metric,
-                    "limit": float(self._quota_limit(metric, region)),
+                    "limit": float(self._world.quota_limit(metric, region)),
                     "usage": float(self._quota_usage(metric, region)),
                 }
                 for metric in metrics
@@ -336,7 +307,7 @@ class ComputeState:
         if collection not in ("disks", "snapshots") or not metric:
             return None
         need = more if more is not None else int(data["sizeGb"]) if collection == "disks" else 1
-        limit = self._quota_limit(metric, region)
+        limit = self._world.quota_limit(metric, region)
         if self._quota_usage(metric, region) + need <= limit:
             return None
         where = f"in region {region}" if region else "globally"
@@ -348,19 +319,10 @@ class ComputeState:
         path = str(source.data["selfLink"]).removeprefix(f"{ROOT}/")
         return self._rates.refusal(path, self._now())
 
-    def change(
-        self,
-        verb: str,
-        kind: Kind,
-        scope: Scope,
-        name: str,
-        body: Json,
-        slow: Fault | None,
-        error: ApiError | None,
-    ) -> Json:
+    def change(self, verb: str, kind: Kind, scope: Scope, name: str, body: Json, planned: Planned) -> Json:
         """`resize`, `setLabels`, `patch` of a firewall rule, or `update` of the access mode or throughput: at
         once, and the operation ends later."""
-        attached = self._attached()
+        attached, error = self._attached(), planned.error
         with self._lock:
             self._purge()
             record = self._existing(kind, scope, name)
@@ -386,7 +348,7 @@ class ComputeState:
                 check_access_change(data, str(body.get("accessMode") or ""), users)
                 change = {"accessMode": body["accessMode"]}
             named = {"resize": "resizeDisk"}.get(verb, verb)
-            operation = self.operations.begin(named, scope, data, slow, error)
+            operation = self.operations.begin(named, scope, data, replace(planned, error=error))
             if error is None:
                 data.update(change)
         if "sizeGb" in change and error is None:
@@ -398,27 +360,28 @@ class ComputeState:
     def _existing(self, kind: Kind, scope: Scope, name: str) -> _Record:
         record = self._found.get((kind.collection, str(scope), name))
         if record is None:
-            path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
-            raise ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+            raise absent(self._path(kind, scope, name))
         return record
 
-    def delete(self, kind: Kind, scope: Scope, name: str, slow: Fault | None, error: ApiError | None) -> Json:
+    def _path(self, kind: Kind, scope: Scope, name: str) -> str:
+        return f"projects/{self._project}/{scope}/{kind.collection}/{name}"
+
+    def delete(self, kind: Kind, scope: Scope, name: str, planned: Planned) -> Json:
         """Takes a resource away when the operation is done."""
         attached = self._attached()
         with self._lock:
             self._purge()
-            path = f"projects/{self._project}/{scope}/{kind.collection}/{name}"
+            path = self._path(kind, scope, name)
             record = self._existing(kind, scope, name)
             if not math.isinf(record.gone_at):
-                text = f"The resource '{path}' is not ready"
-                raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
+                raise _not_ready(path)
             users = self._shown(record, attached).get("users")
             if users:
                 user = users[0].removeprefix(f"{ROOT}/")
                 text = f"The {kind.singular} resource '{path}' is already being used by '{user}'"
                 raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceInUseByAnotherResource"}])
-            operation = self.operations.begin("delete", scope, record.data, slow, error)
-            if error is None:
+            operation = self.operations.begin("delete", scope, record.data, planned)
+            if planned.error is None:
                 self._lose((kind.collection, str(scope), name), operation["_ends"])
             self._purge()
         if kind.collection == "firewalls":
@@ -481,9 +444,7 @@ class ComputeState:
             text = f"The referenced {noun} resource cannot be found."
             raise invalid(f"resource.{field}", body.get(field) or "", text)
         if self._now() < record.ready_at or not math.isinf(record.gone_at):
-            path = str(record.data["selfLink"]).removeprefix(f"{ROOT}/")
-            text = f"The resource '{path}' is not ready"
-            raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
+            raise _not_ready(str(record.data["selfLink"]).removeprefix(f"{ROOT}/"))
         return Source(field, noun, record.data)
 
     def _details(self, kind: Kind, scope: Scope, body: Json, source: Source | None) -> Json:
@@ -512,8 +473,7 @@ class ComputeState:
         """A rule with what the service fills in (cloud.google.com/compute/docs/reference/rest/v1/firewalls)."""
         network = str(body.get("network") or "global/networks/default").rsplit("/", 1)[-1]
         if network != "default":
-            path = f"projects/{self._project}/global/networks/{network}"
-            raise ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+            raise absent(f"projects/{self._project}/global/networks/{network}")
         if bool(body.get("allowed")) == bool(body.get("denied")):
             raise invalid("resource.allowed", "", "Either allowed or denied must be specified.")
         asked = {key: value for key, value in body.items() if key in _INPUTS["firewalls"]}
@@ -531,6 +491,15 @@ class ComputeState:
         }
 
 
+def absent(path: str) -> ApiError:
+    return ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+
+
+def _not_ready(path: str) -> ApiError:
+    text = f"The resource '{path}' is not ready"
+    return ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
+
+
 def _check(kind: Kind, body: Json) -> str:
     """The name of what a body asks for. Raises ApiError for what is wrong or not simulated."""
     name = str(body.get("name") or "")
@@ -541,11 +510,7 @@ def _check(kind: Kind, body: Json) -> str:
     known = _INPUTS[kind.collection] | _OUTPUTS
     for field, value in body.items():
         if field not in known and value not in _DEFAULTS:
-            raise ApiError(
-                Code.FAILED_PRECONDITION,
-                f"tpuctl's simulated cloud does not implement '{field}' of {kind.collection}; "
-                "nothing was changed.",
-            )
+            raise unknown_method(f"'{field}' of {kind.collection}")
     return name
 
 
