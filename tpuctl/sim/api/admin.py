@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import parse_body
-from tpuctl.sim.wire.status import ApiError, Code
+from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.world.world import World
 
 PREFIX = "/_sim/"
@@ -24,91 +24,75 @@ class AdminApi:
 
     def handle(self, request: Request) -> Response:
         action = (request.method, request.path.removeprefix(PREFIX))
-        handlers: dict[tuple[str, str], Callable[[Request], object]] = {
-            ("GET", "state"): lambda _: self._world.snapshot(),
-            ("GET", "journal"): lambda _: [each.to_json() for each in self._world.journal.entries()],
-            ("GET", "faults"): lambda _: [each.to_json() for each in self._world.faults.list_active()],
-            ("POST", "faults"): self._add_fault,
-            ("DELETE", "faults"): self._clear_faults,
-            ("POST", "preempt"): self._preempt,
-            ("POST", "reboot"): self._reboot,
-            ("POST", "quotas"): self._set_quotas,
-            ("POST", "set"): self._set_fields,
-            ("POST", "crash"): self._crash,
-            ("GET", "delays"): lambda _: self._world.delays.at(self._world.options.speed),
-            ("POST", "delays"): lambda asked: self._world.steering.set_delays(parse_body(asked)),
-            ("POST", "capacity"): lambda asked: self._world.steering.set_capacity(parse_body(asked)),
-            ("GET", "reservations"): lambda _: self._world.steering.reservations(),
-            ("POST", "reservations"): self._set_reservation,
-            ("POST", "metadata"): self._set_metadata,
-            ("POST", "reset"): self._reset,
-            ("POST", "shutdown"): self._shutdown,
-        }
+        handlers = self._handlers()
         if action not in handlers:
             raise ApiError(Code.NOT_FOUND, f"the simulator has no {request.method} {request.path}")
         try:
-            return json_response(handlers[action](request))
+            return json_response(handlers[action](parse_body(request)))
         except NotFoundError as error:
             raise _refusal(Code.NOT_FOUND, error) from error
         except TpuctlError as error:
             raise _refusal(Code.INVALID_ARGUMENT, error) from error
 
-    def _add_fault(self, request: Request) -> object:
-        fault = self._world.faults.add(parse_body(request)).to_json()
+    def _handlers(self) -> dict[tuple[str, str], Callable[[Json], object]]:
+        world, steering = self._world, self._world.steering
+        return {
+            ("GET", "state"): lambda _: world.snapshot(),
+            ("GET", "journal"): lambda _: [each.to_json() for each in world.journal.entries()],
+            ("GET", "faults"): lambda _: [each.to_json() for each in world.faults.list_active()],
+            ("POST", "faults"): self._add_fault,
+            ("DELETE", "faults"): lambda _: self._end(world.faults.clear, world.follow_os_login),
+            ("POST", "preempt"): lambda body: {"preempted": world.preempt(*_node(body))},
+            ("POST", "reboot"): lambda body: {"rebooted": world.reboot(*_node(body), _workers(body))},
+            ("POST", "crash"): lambda body: {"crashed": world.fail_hosts(*_node(body), _workers(body))},
+            ("POST", "quotas"): self._set_quotas,
+            ("POST", "set"): self._set_fields,
+            ("GET", "delays"): lambda _: world.delays.at(world.options.speed),
+            ("POST", "delays"): steering.set_delays,
+            ("POST", "capacity"): steering.set_capacity,
+            ("GET", "reservations"): lambda _: steering.reservations(),
+            ("POST", "reservations"): self._set_reservation,
+            ("POST", "metadata"): self._set_metadata,
+            ("POST", "reset"): lambda _: self._end(world.reset, self._on_reset),
+            ("POST", "shutdown"): lambda _: self._end(self._on_shutdown),
+        }
+
+    @staticmethod
+    def _end(*actions: Callable[[], None]) -> object:
+        for action in actions:
+            action()
+        return {}
+
+    def _add_fault(self, body: Json) -> object:
+        fault = self._world.faults.add(body).to_json()
         self._world.follow_os_login()
         return fault
 
-    def _clear_faults(self, request: Request) -> object:
-        del request
-        self._world.faults.clear()
-        self._world.follow_os_login()
-        return {}
-
-    def _preempt(self, request: Request) -> object:
-        body = parse_body(request)
-        return {"preempted": self._world.preempt(str(body.get("node")), body.get("zone"))}
-
-    def _reboot(self, request: Request) -> object:
-        body = parse_body(request)
-        workers = [int(worker) for worker in body.get("workers") or ()]
-        return {"rebooted": self._world.reboot(str(body.get("node")), body.get("zone"), workers or None)}
-
-    def _crash(self, request: Request) -> object:
-        body = parse_body(request)
-        workers = [int(worker) for worker in body.get("workers") or ()]
-        return {"crashed": self._world.fail_hosts(str(body.get("node")), body.get("zone"), workers or None)}
-
-    def _set_fields(self, request: Request) -> object:
-        body = parse_body(request)
+    def _set_fields(self, body: Json) -> object:
         fields = {str(key): str(value) for key, value in (body.get("fields") or {}).items()}
         return {"set": self._world.steering.set_fields(str(body.get("name")), body.get("zone"), fields)}
 
-    def _set_reservation(self, request: Request) -> object:
-        body = parse_body(request)
+    def _set_reservation(self, body: Json) -> object:
         name, zone, generation = (str(body.get(key) or "") for key in ("name", "zone", "generation"))
         return self._world.steering.set_reservation(name, zone, generation, body.get("chips", 0))
 
-    def _set_quotas(self, request: Request) -> object:
-        body = parse_body(request)
+    def _set_quotas(self, body: Json) -> object:
         for key, limit in body.items():
             if not isinstance(limit, int) or isinstance(limit, bool):
                 raise UsageError(f"quota {key}: {limit!r} is not a whole number", hint=f"{key}=8")
         return self._world.set_quotas(body)
 
-    def _set_metadata(self, request: Request) -> object:
-        self._world.set_metadata({key: str(value) for key, value in parse_body(request).items()})
+    def _set_metadata(self, body: Json) -> object:
+        self._world.set_metadata({key: str(value) for key, value in body.items()})
         return dict(self._world.metadata)
 
-    def _reset(self, request: Request) -> object:
-        del request
-        self._world.reset()
-        self._on_reset()
-        return {}
 
-    def _shutdown(self, request: Request) -> object:
-        del request
-        self._on_shutdown()
-        return {}
+def _node(body: Json) -> tuple[str, str | None]:
+    return str(body.get("node")), body.get("zone")
+
+
+def _workers(body: Json) -> list[int] | None:
+    return [int(worker) for worker in body.get("workers") or ()] or None
 
 
 def _refusal(code: Code, error: TpuctlError) -> ApiError:

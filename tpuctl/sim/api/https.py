@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import threading
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,7 +20,7 @@ import certifi
 import trustme
 
 from tpuctl.sim.api.http import HttpServer
-from tpuctl.sim.wire.splice import CHUNK, splice
+from tpuctl.sim.wire.splice import CHUNK, LoopThread, Streams, splice
 
 GOOGLE_SUFFIX = ".googleapis.com"
 GOOGLE_NAMES = frozenset({"accounts.google.com"})
@@ -30,8 +29,6 @@ HEAD_LIMIT_S = 20.0
 LOOPBACK = "127.0.0.1"
 CA_FILE = "ca.pem"
 _SYSTEM_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-
-Streams = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def is_google(host: str) -> bool:
@@ -65,10 +62,8 @@ class HttpsProxy:
         self._rest_port, self._grpc_port, self._http_port = rest.port, grpc_port, http_port
         self._to_the_world = to_the_world
         self._contexts: dict[str, ssl.SSLContext] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop = LoopThread("sim-https")
         self._servers: list[asyncio.Server] = []
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sim-https", daemon=True)
-        self._thread.start()
         self._tls_port = self._listen(self._serve_tls, tls=self._context("localhost"))
         self.port = self._listen(lambda reader, writer: self._proxy(reader, writer, for_hosts=False))
         self.host_port = self._listen(lambda reader, writer: self._proxy(reader, writer, for_hosts=True))
@@ -79,24 +74,12 @@ class HttpsProxy:
         return f"http://{LOOPBACK}:{self.port}"
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        for server in self._servers:
+            self._loop.loop.call_soon_threadsafe(server.close)
         self._loop.close()
 
-    async def _close(self) -> None:
-        for server in self._servers:
-            server.close()
-        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-
     def _listen(self, serve: Streams, tls: ssl.SSLContext | None = None) -> int:
-        async def start() -> asyncio.Server:
-            return await asyncio.start_server(serve, LOOPBACK, 0, ssl=tls, limit=CHUNK)
-
-        server = asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+        server = self._loop.call(asyncio.start_server(serve, LOOPBACK, 0, ssl=tls, limit=CHUNK))
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 

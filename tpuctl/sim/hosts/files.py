@@ -20,6 +20,14 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a place for temporary files
 
 
+def wheel_cache(name: str) -> Path:
+    """Where simulated hosts share downloaded wheels; it outlives the simulator, as a package cache should."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "tpuctl" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def tag_of(world_id: str) -> str:
     """What names of this world's links contain; with it they fit the kernel's 15 bytes."""
     return hashlib.sha256(world_id.encode()).hexdigest()[:8]

@@ -99,7 +99,7 @@ def _keep_only(*capabilities: int) -> None:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def _prctl(*arguments: int) -> None:
+def prctl(*arguments: int) -> None:
     """All five are read as long: the kernel refuses what is left over in the upper half of an unused one."""
     words = [ctypes.c_ulong(each) for each in (*arguments, 0, 0, 0, 0)[:5]]
     if ctypes.CDLL(None, use_errno=True).prctl(*words) != 0:
@@ -111,7 +111,7 @@ def drop_rights_of_thread() -> None:
     any port. The other threads of the process stay root: credentials belong to threads, credentials(7)."""
     if not RIGHTS_DROPPED:
         return
-    _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)  # without it, access(2) heeds no capability of nobody's
+    prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)  # without it, access(2) heeds no capability of nobody's
     libc = ctypes.CDLL(None)
     libc.setfsgid(NOBODY)
     libc.setfsuid(NOBODY)
@@ -126,12 +126,12 @@ def give_to_hosts(folder: str | os.PathLike[str]) -> None:
 
 def _drop_rights() -> None:
     """The calling process becomes nobody for good, and so does what it executes."""
-    _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
+    prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
     _keep_only(CAP_DAC_READ_SEARCH)
-    _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH)
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH)
 
 
 def children_of(pid: int) -> list[int]:
@@ -190,7 +190,7 @@ def descendants_of(pid: int) -> list[int]:
     return found[1:]
 
 
-def _try_kill(pid: int, number: int) -> None:
+def try_kill(pid: int, number: int = signal.SIGKILL) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -211,7 +211,7 @@ def _exec_child(message: Mapping[str, Any], fds: list[int], control: socket.sock
         os.umask(0o022)
         if RIGHTS_DROPPED:
             _drop_rights()
-        _prctl(PR_SET_NO_NEW_PRIVS, 1)  # nothing on a host becomes root
+        prctl(PR_SET_NO_NEW_PRIVS, 1)  # nothing on a host becomes root
         os.chdir(message["cwd"])
         os.execve(message["program"], message["argv"], message["env"])  # noqa: S606 - the point of it
     except OSError as error:
@@ -267,7 +267,7 @@ class HostInit:
             self._signal(message["id"], message["signal"])
         elif message["op"] == "terminate":
             for pid in descendants_of(os.getpid()):
-                _try_kill(pid, signal.SIGTERM)
+                try_kill(pid, signal.SIGTERM)
             self._terminating = True
             self._reap()
         elif message["op"] == "killall":
@@ -306,7 +306,8 @@ class HostInit:
 
 
 def become_subreaper() -> None:
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    """Makes this process the parent of every descendant whose own parent dies (prctl(2))."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _reap_inits(inits: set[int]) -> None:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
 from pathlib import Path
 
 from tpuctl.sim.hosts.backend import WORLD_VARIABLE
+from tpuctl.sim.hosts.init import prctl, try_kill
 
 _PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 KILL_TIMEOUT_S = 10.0
-
-
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def adopt_orphans() -> None:
-    """Makes this process the parent of every descendant whose own parent dies (prctl(2))."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
     """Asks the kernel for a signal when the parent is gone."""
-    _prctl(_PR_SET_PDEATHSIG, number)
+    prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _stat(pid: int) -> list[str]:
@@ -78,27 +67,21 @@ def members(world_id: str) -> list[int]:
     return found
 
 
-def _kill(pids: list[int]) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
 def kill_world(world_id: str) -> None:
     """Kills every process of this world until none is left; forks in between are caught by looking again."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while (found := members(world_id)) and time.monotonic() < deadline:
-        _kill(found)
+        for pid in found:
+            try_kill(pid)
         time.sleep(0.01)
 
 
 def kill_descendants() -> None:
-    """Kills and reaps everything below this process; needs `adopt_orphans` to be complete."""
+    """Kills and reaps everything below this process; needs `become_subreaper` to be complete."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while time.monotonic() < deadline:
-        _kill(descendants(os.getpid()))
+        for pid in descendants(os.getpid()):
+            try_kill(pid)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 continue

@@ -22,6 +22,7 @@ from tpuctl.sim.compute import rest as compute
 from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.gcs.storage import Storage
 from tpuctl.sim.hosts.backend import HostBackend
+from tpuctl.sim.hosts.files import wheel_cache
 from tpuctl.sim.hosts.init import RIGHTS_DROPPED, give_to_hosts
 from tpuctl.sim.hosts.process.backend import ProcessHosts
 from tpuctl.sim.server.environment import proxy_environment, trust_environment
@@ -56,7 +57,8 @@ class Simulator:
         self.token = token
         self.world_id = world_id
         self.stopped = on_shutdown or threading.Event()
-        self._wheels = wheel_cache()
+        self._wheels = wheel_cache("wheels-of-nobody" if RIGHTS_DROPPED else "wheels")
+        give_to_hosts(self._wheels)
         (root / "h").mkdir(parents=True, exist_ok=True)
         self.hosts = _make_hosts(options, root / "h", world_id)
         self.world = World(
@@ -75,7 +77,11 @@ class Simulator:
             token=token,
         )
         self.storage = Storage(buckets or root / "gcs", self.world)
-        apis = self._handlers()
+        self._serve(root / "tls", token)
+
+    def _serve(self, folder: Path, token: str) -> None:
+        """Starts all servers."""
+        apis, options = self._handlers(), self.options
         self.grpc = TpuGrpcApi(
             self.world,
             token,
@@ -92,7 +98,7 @@ class Simulator:
         self.http.allow_host(self._host_address)
         self._rest = HttpServer(router.handle, clock_skew=skew, behind_tls=is_google)
         self.https = HttpsProxy(
-            root / "tls",
+            folder,
             self._rest,
             http_port=self.http.port,
             grpc_port=self.grpc.port,
@@ -181,16 +187,6 @@ def _make_hosts(options: SimOptions, root: Path, world_id: str) -> HostBackend:
 
 def new_token() -> str:
     return secrets.token_urlsafe(32)
-
-
-def wheel_cache() -> Path:
-    """Where simulated hosts share downloaded wheels; it outlives the simulator, as a package cache should."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    name = "wheels-of-nobody" if RIGHTS_DROPPED else "wheels"
-    folder = (Path(base) if base else Path.home() / ".cache") / "tpuctl" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    give_to_hosts(folder)
-    return folder
 
 
 NETWORK_PREFIXES = ("PIP_", "UV_", "SSL_CERT_DIR", "HTTP_PROXY")

@@ -17,8 +17,9 @@ from types import FrameType
 from typing import BinaryIO
 
 from tpuctl.errors import ConflictError
+from tpuctl.sim.hosts.init import become_subreaper
 from tpuctl.sim.server.options import SimOptions
-from tpuctl.sim.server.processes import adopt_orphans, die_with_parent, kill_descendants
+from tpuctl.sim.server.processes import die_with_parent, kill_descendants
 from tpuctl.sim.server.state_dir import LOG_FILE, failure, guardian_lock, status, sweep
 
 TURN_TIMEOUT_S = 15.0
@@ -60,7 +61,7 @@ def run_foreground(state_dir: Path, options: SimOptions) -> None:
 def _run_server(state_dir: Path, options: str, log: BinaryIO | None = None) -> int:
     """`log` gets what the server says, where that is not for this process's own stderr."""
     sweep(state_dir)
-    adopt_orphans()
+    become_subreaper()
     world_id = os.urandom(4).hex()
     server = subprocess.Popen(
         [

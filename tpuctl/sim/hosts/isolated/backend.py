@@ -8,7 +8,6 @@ and see most of its files: this is no security boundary.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from urllib.parse import quote
 from tpuctl.errors import TpuctlError
 from tpuctl.model.shipped_files import read_template
 from tpuctl.sim.hosts.backend import STARTUP_SCRIPT, HostAddress, HostBackend, HostDisk, HostSpec
-from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
+from tpuctl.sim.hosts.files import SYSTEM_PATH, wheel_cache, wipe
 from tpuctl.sim.hosts.isolated.data_disks import DiskFiles
 from tpuctl.sim.hosts.isolated.firewall import Machine, apply_filter, render_filter
 from tpuctl.sim.hosts.isolated.host import SSH_PORT, HostPlace, IsolatedHost
@@ -60,7 +59,8 @@ class IsolatedHosts(HostBackend):
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
         self._closed = False
-        self._wheels = _wheel_cache()
+        self._wheels = wheel_cache("isolated-wheels")
+        self._wheels.chmod(0o1777)  # every user of every host writes there
         self._place = self._make_place(world_id)
         self._disks = DiskFiles(self._root / ".disks")
         # Hosts die with the thread that started them, so this one lives as long as they may.
@@ -261,12 +261,3 @@ def _machine(host: IsolatedHost) -> Machine:
     return Machine(
         spec.node_key, cable.address, cable.external, frozenset(tags if isinstance(tags, list) else ())
     )
-
-
-def _wheel_cache() -> Path:
-    """Where isolated hosts share downloads; every user of every host writes there, so it is only theirs."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "tpuctl" / "isolated-wheels"
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o1777)
-    return folder

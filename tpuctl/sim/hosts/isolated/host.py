@@ -33,7 +33,7 @@ from tpuctl.sim.hosts.backend import (
     find_script,
 )
 from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
-from tpuctl.sim.hosts.init import children_of
+from tpuctl.sim.hosts.init import children_of, try_kill
 from tpuctl.sim.hosts.isolated.data_disks import DiskFiles, HostDisks
 from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
 from tpuctl.sim.hosts.isolated.network import Bridge, Cable
@@ -226,7 +226,7 @@ class IsolatedHost:
         first, *others = self.processes() or [0]
         for pid in others:
             if pid != first and _is_sshd(pid):
-                _kill(pid)
+                try_kill(pid)
 
     def processes(self) -> list[int]:
         """Every process of the host as the machine numbers them, its first one first."""
@@ -250,7 +250,7 @@ class IsolatedHost:
             return
         deadline = time.monotonic() + window_s
         for pid in self.processes()[1:]:
-            _kill(pid, signal.SIGTERM)
+            try_kill(pid, signal.SIGTERM)
         script = self.run_script(SHUTDOWN_SCRIPT, overrides)
         while True:
             left = self.processes()[1:]
@@ -307,11 +307,11 @@ class IsolatedHost:
             while fresh := [pid for pid in self.processes()[1:] if pid not in ours and _may_run(pid)]:
                 ours += fresh
                 for pid in fresh:
-                    _kill(pid, signal.SIGSTOP)
+                    try_kill(pid, signal.SIGSTOP)
             yield
         finally:
             for pid in ours:
-                _kill(pid, signal.SIGCONT)
+                try_kill(pid, signal.SIGCONT)
 
     def grow_disk(self, key: str) -> None:
         self._disks.grow(key)
@@ -323,7 +323,7 @@ class IsolatedHost:
         self._disks.cut(self._roots())
         # The kernel lets process 1 end last in its PID namespace, and its parent waits for it.
         for pid in children_of(self._process.pid) or [self._process.pid]:
-            _kill(pid)
+            try_kill(pid)
         try:
             self._process.wait(KILL_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -423,13 +423,6 @@ def _may_run(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TtZX"
     except OSError:
         return False
-
-
-def _kill(pid: int, number: int = signal.SIGKILL) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def _key_line(blob: bytes) -> str:

@@ -12,11 +12,11 @@ import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from tpuctl.sim.hosts.backend import HostSpec
 from tpuctl.sim.hosts.metadata import Values, serve_connection
-from tpuctl.sim.wire.splice import CHUNK, splice
+from tpuctl.sim.hosts.process.addresses import listen_on
+from tpuctl.sim.wire.splice import CHUNK, LoopThread, Streams, splice
 
 METADATA_ADDRESS = ("169.254.169.254", 80)
 CLONE_NEWNET = 0x40000000
@@ -26,11 +26,9 @@ class Relays:
     """An event loop in a thread of its own, with everything that listens for isolated hosts."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = LoopThread("sim-relays")
         self._callbacks = ThreadPoolExecutor(16, thread_name_prefix="sim-host-callback")
         self._servers: list[asyncio.Server] = []
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sim-relays", daemon=True)
-        self._thread.start()
 
     def forward(self, address: str, port: int) -> None:
         """What connects to `address`:`port` is connected to the same port of the machine's loopback."""
@@ -38,16 +36,17 @@ class Relays:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await splice(reader, writer, "127.0.0.1", port)
 
-        self._listen(serve, _bound(address, port))
+        self._listen(serve, listen_on(address, port))
 
     def metadata(self, sock: socket.socket, spec: HostSpec) -> asyncio.Server:
         """A metadata server on a socket of the network of the host that `spec` describes."""
 
         async def look_up() -> Values:
-            return await self._loop.run_in_executor(self._callbacks, spec.metadata)
+            return await asyncio.get_running_loop().run_in_executor(self._callbacks, spec.metadata)
 
         async def publish(path: str, value: str | None) -> bool:
-            return await self._loop.run_in_executor(self._callbacks, spec.publish, path, value)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._callbacks, spec.publish, path, value)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await serve_connection(reader, writer, look_up, publish)
@@ -58,28 +57,16 @@ class Relays:
         """Ends one server; its connections die with their host."""
         if server in self._servers:
             self._servers.remove(server)
-            self._loop.call_soon_threadsafe(server.close)
+            self._loop.loop.call_soon_threadsafe(server.close)
 
     def close(self) -> None:
         for server in list(self._servers):
             self.stop(server)
-        asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
         self._loop.close()
         self._callbacks.shutdown(wait=False, cancel_futures=True)
 
-    async def _cancel_all(self) -> None:
-        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-
-    def _listen(self, serve: Any, sock: socket.socket) -> asyncio.Server:
-        async def start() -> asyncio.Server:
-            return await asyncio.start_server(serve, sock=sock, limit=CHUNK)
-
-        server = asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+    def _listen(self, serve: Streams, sock: socket.socket) -> asyncio.Server:
+        server = self._loop.call(asyncio.start_server(serve, sock=sock, limit=CHUNK))
         self._servers.append(server)
         return server
 
@@ -95,7 +82,7 @@ def listen_in_namespace(pid: int) -> socket.socket:
     ):
         _set_namespace(theirs.fileno())
         try:
-            return _bound(*METADATA_ADDRESS)
+            return listen_on(*METADATA_ADDRESS)
         finally:
             _set_namespace(ours.fileno())
 
@@ -103,16 +90,3 @@ def listen_in_namespace(pid: int) -> socket.socket:
 def _set_namespace(descriptor: int) -> None:
     if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-def _bound(address: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((address, port))
-        sock.listen(256)
-    except OSError:
-        sock.close()
-        raise
-    sock.setblocking(False)
-    return sock

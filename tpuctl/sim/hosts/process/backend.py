@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import shutil
-import threading
-from collections.abc import Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +22,7 @@ from tpuctl.sim.hosts.files import MEMORY, memory_of, wipe
 from tpuctl.sim.hosts.process.addresses import AddressPool
 from tpuctl.sim.hosts.process.children import Nursery, base_interpreter
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
+from tpuctl.sim.wire.splice import LoopThread
 
 if TYPE_CHECKING:
     from tpuctl.sim.hosts.process.host import Worker
@@ -59,14 +59,8 @@ class ProcessHosts(HostBackend):
         self._closed = False
         self._callbacks = ThreadPoolExecutor(CALLBACK_THREADS, thread_name_prefix="sim-host-callback")
         self._nursery = Nursery()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="sim-hosts", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        """What servers of hosts do for clients (SFTP, homes, terminals) they do as the programs do."""
-        hostinit.drop_rights_of_thread()
-        self._loop.run_forever()
+        # What servers of hosts do for clients (SFTP, homes, terminals) they do as the programs do.
+        self._loop = LoopThread("sim-hosts", hostinit.drop_rights_of_thread)
 
     def publish_port(self, port: int) -> str:  # noqa: ARG002 - hosts share the machine's network
         return "127.0.0.1"
@@ -90,13 +84,13 @@ class ProcessHosts(HostBackend):
         self._call(self._cut(node_key))
 
     def shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None = None) -> None:
-        self._call(self._shutdown(node_key, window_s, workers))
+        self._call(self._each(node_key, workers, lambda worker: worker.shutdown(window_s)))
 
     def stop(self, node_key: str, workers: Collection[int] | None = None) -> None:
-        self._call(self._stop(node_key, workers))
+        self._call(self._each(node_key, workers, lambda worker: worker.stop()))
 
     def start(self, node_key: str) -> None:
-        self._call(self._start(node_key))
+        self._call(self._each(node_key, None, lambda worker: worker.start()))
 
     def destroy(self, node_key: str) -> None:
         self._call(self._remove(node_key))
@@ -106,10 +100,8 @@ class ProcessHosts(HostBackend):
             return
         self._call(self._remove_all())
         self._closed = True
-        self._nursery.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
         self._loop.close()
+        self._nursery.close()
         self._callbacks.shutdown(wait=False, cancel_futures=True)
         shutil.rmtree(self._bin)
         shutil.rmtree(self._memory, ignore_errors=True)
@@ -118,7 +110,7 @@ class ProcessHosts(HostBackend):
         if self._closed:
             work.close()
             raise RuntimeError("these hosts are closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._loop.call(work)
 
     def _make_bin(self) -> None:
         self._bin.mkdir(parents=True, exist_ok=True)
@@ -172,22 +164,14 @@ class ProcessHosts(HostBackend):
         for worker in self._nodes.get(node_key, []):
             worker.cut()
 
-    def _chosen(self, node_key: str, workers: Collection[int] | None) -> list[Worker]:
-        known = self._nodes.get(node_key, [])
-        return [worker for worker in known if workers is None or worker.spec.worker in workers]
-
-    async def _shutdown(self, node_key: str, window_s: float, workers: Collection[int] | None) -> None:
+    async def _each(
+        self, node_key: str, workers: Collection[int] | None, work: Callable[[Worker], Awaitable[None]]
+    ) -> None:
+        """Of all workers, or of some, at the same time."""
         async with self._lock(node_key):
-            await asyncio.gather(*(worker.shutdown(window_s) for worker in self._chosen(node_key, workers)))
-
-    async def _stop(self, node_key: str, workers: Collection[int] | None) -> None:
-        async with self._lock(node_key):
-            await asyncio.gather(*(worker.stop() for worker in self._chosen(node_key, workers)))
-
-    async def _start(self, node_key: str) -> None:
-        async with self._lock(node_key):
-            for worker in self._nodes.get(node_key, []):
-                await worker.start()
+            known = self._nodes.get(node_key, [])
+            chosen = [each for each in known if workers is None or each.spec.worker in workers]
+            await asyncio.gather(*map(work, chosen))
 
     async def _remove(self, node_key: str) -> None:
         async with self._lock(node_key):
@@ -205,9 +189,3 @@ class ProcessHosts(HostBackend):
 
     async def _remove_all(self) -> None:
         await asyncio.gather(*(self._remove(key) for key in list(self._nodes)))
-        current = asyncio.current_task()
-        rest = [task for task in asyncio.all_tasks() if task is not current]
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        await self._loop.shutdown_default_executor()
