@@ -111,7 +111,7 @@ def has_moved(source: Store, uri: str) -> bool:
 
 
 def _moved_to(source: Store, uri: str) -> Document | None:
-    """What `source` says of where it goes. Until all of it is there, that may still become another place, because
+    """What `source` says of where it goes. Until all of it is there, that may become another place, because
     nobody can have found it. Raises ConflictError when it is at another than `uri` for good."""
     document = source.get(MOVED)
     if document is not None and document.data["to"] != uri and document.data["done"]:
