@@ -29,12 +29,12 @@ from tpuctl.errors import (
     RateLimitedError,
     TransientError,
 )
+from tpuctl.lib.retry import patiently
 from tpuctl.model.timeouts import LEASE_TTL_S
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.bucket import BucketStore, read_identity, write_identity
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, list_slices
-from tpuctl.state.retry import patiently
 from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
 

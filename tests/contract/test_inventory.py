@@ -9,7 +9,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.cloud.compute import GoogleInventory
+from tpuctl.cloud.disks import GoogleInventory
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import DeniedError
 from tpuctl.model.cloud import BESIDE_TPUS, ResourceKind

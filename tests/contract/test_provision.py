@@ -14,6 +14,7 @@ from tests.support.remotes import LABS, SSHD, Lab
 from tests.support.require import require_isolated_hosts
 from tests.support.soak import long
 from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.deadline import RemoteWrapper
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.hosts.provision import (
     UNSEEN,
@@ -26,7 +27,6 @@ from tpuctl.hosts.provision import (
     provision,
     render_operations,
 )
-from tpuctl.hosts.remote_wrapper import RemoteWrapper
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.model.verdict import Blocked, Wait

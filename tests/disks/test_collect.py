@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpuctl.disks.collect import judge_copies
+from tpuctl.disks.remove import judge_copies
 from tpuctl.model.cloud import Listing
 from tpuctl.model.disks import DiskInfo, DiskRecord, DiskRequest
 

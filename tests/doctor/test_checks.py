@@ -25,7 +25,7 @@ from tpuctl.doctor.quotas import side_findings
 from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
 from tpuctl.inventory.reap import Survey
 from tpuctl.inventory.resources import Fate, Judged
-from tpuctl.lib.result import Reading
+from tpuctl.lib.parallel import Reading
 from tpuctl.model.cloud import CloudResource, QueuedState, ResourceKind, Tier
 from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Firewall, parse_rules

@@ -13,8 +13,7 @@ from tests.support.sim import RunningSim, running_sim
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.clone_request import CloneRequest
-from tpuctl.disks.collect import unused_copies
-from tpuctl.disks.remove import remove_disk
+from tpuctl.disks.remove import remove_disk, unused_copies
 from tpuctl.disks.resize import resize_disk
 from tpuctl.disks.rules import DiskRules
 from tpuctl.engine.events import Waiting

@@ -21,9 +21,8 @@ from tests.support.soak import soak
 from tests.support.things import with_disks
 from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.clone_request import CloneRequest
-from tpuctl.disks.collect import unused_copies
 from tpuctl.disks.make import get_record, list_records, save_record
-from tpuctl.disks.remove import check_removable, remove_disk
+from tpuctl.disks.remove import check_removable, remove_disk, unused_copies
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.thing import DISKS
 from tpuctl.disks.use import leave_disk, use_disk

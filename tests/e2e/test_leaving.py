@@ -12,7 +12,7 @@ from tests.support.hosts import wait_until
 from tests.support.jobs import bring_up, limit, submit
 from tests.support.services import SimServices
 from tpuctl.errors import UnreachableError
-from tpuctl.hosts.remote_wrapper import RemoteWrapper
+from tpuctl.hosts.deadline import RemoteWrapper
 from tpuctl.model import timeouts
 from tpuctl.model.records import Answer, Desired, Retry, RunState, SliceRecord, SliceState
 from tpuctl.model.slice_spec import MountRef

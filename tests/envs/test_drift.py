@@ -11,8 +11,7 @@ from msgspec import structs
 
 from tests.support.environments import make_pinned
 from tpuctl.envs.drift import Seen, compare_hosts, skew_of
-from tpuctl.envs.facts import find_sealed
-from tpuctl.envs.hosts import EnvironmentKind
+from tpuctl.envs.hosts import EnvironmentKind, find_sealed
 from tpuctl.envs.install import Told, when_asked
 from tpuctl.envs.pinned import environment_key
 from tpuctl.envs.spec import Backend, Kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.model.shipped_files import load_mount_table, read_template
-from tpuctl.mounts.cost import PROBE_EVERY_S, Row, Use, operation_costs, total_usd
+from tpuctl.mounts.bench import PROBE_EVERY_S, Row, Use, operation_costs, total_usd
 from tpuctl.mounts.follow import parse_ref
 from tpuctl.mounts.render import options_of
 from tpuctl.mounts.rules import MountRules

@@ -15,8 +15,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.recorded.stories import EVIDENCE, Exchange, exchange, stories
 from tests.support.replay import replaying
-from tpuctl.cloud.compute import GoogleInventory
-from tpuctl.cloud.disks import GoogleDisks
+from tpuctl.cloud.disks import GoogleDisks, GoogleInventory
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud

@@ -16,9 +16,8 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.tree import Content
 from tpuctl.workers.copy_from import Pulled, pull
-from tpuctl.workers.copy_to import Pushed, host_path, push
+from tpuctl.workers.copy_to import Pushed, host_path, push, scan
 from tpuctl.workers.file_receiver import FileReceiver
-from tpuctl.workers.upload import scan
 
 NAMES = ["plain", "with space", "quo'te", 'dou"ble', "new\nline", "-dash", "日本é", "$HOME", "a;b", "x" * 150]
 

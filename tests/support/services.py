@@ -18,7 +18,7 @@ from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
-from tpuctl.engine.sightings import Sightings
+from tpuctl.engine.services import Sightings
 from tpuctl.errors import UsageError
 from tpuctl.lib.shell import Secret
 from tpuctl.model.shipped_files import read_agent, read_template

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         RunLogs,
         Store,
     )
-    from tpuctl.engine.sightings import Sightings
+    from tpuctl.engine.services import Sightings
     from tpuctl.ssh.keys import KeyPair
     from tpuctl.ssh.ssh_config import SshConfigFiles
     from tpuctl.state.bucket import BucketStore
@@ -183,7 +183,7 @@ class AppContext:
     @cached_property
     def secrets(self) -> ReferencedSecrets:
         def read_managed(name: SecretName) -> bytes:
-            from tpuctl.cloud.secret_manager import read_secret
+            from tpuctl.cloud.project import read_secret
 
             return read_secret(self.config.endpoint_secret_manager, self.credentials, name)
 
@@ -235,7 +235,7 @@ class AppContext:
 
     @cached_property
     def inventory(self) -> Inventory:
-        from tpuctl.cloud.compute import GoogleInventory
+        from tpuctl.cloud.disks import GoogleInventory
 
         config = self.config
         return GoogleInventory(
@@ -295,7 +295,7 @@ class AppContext:
 
     @cached_property
     def sightings(self) -> Sightings:
-        from tpuctl.engine.sightings import Sightings
+        from tpuctl.engine.services import Sightings
 
         return Sightings()
 

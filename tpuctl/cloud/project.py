@@ -3,10 +3,14 @@
 - Service Usage v1 `services.list`, Resource Manager v3 `projects.testIamPermissions`
 - Compute v1 `projects.get` and `regions.get`, which show limit and usage; `firewalls` and `subnetworks`
 - Cloud Quotas v1 `quotaInfos.list`, which shows limits only
+
+REST method `projects.secrets.versions.access` (https://cloud.google.com/secret-manager/docs/reference/rest).
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -20,7 +24,9 @@ from google.oauth2.credentials import Credentials as UserCredentials
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.rest import CALL_TIMEOUT_S, RestClient
 from tpuctl.cloud.retry import read
-from tpuctl.errors import TransientError
+from tpuctl.cloud.wire import message
+from tpuctl.errors import TpuctlError, TransientError
+from tpuctl.lib.names import SecretName
 from tpuctl.model.facts import BucketPlace, BucketSettings, Deletion
 from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
@@ -222,3 +228,14 @@ def _tpu_quotas(info: Mapping[str, Any]) -> Iterable[TpuQuota]:
             quota = parse_tpu_quota(str(info.get("quotaId", "")), str(location), limit)
             if quota is not None:
                 yield quota
+
+
+def read_secret(endpoint: str, credentials: Credentials, name: SecretName) -> bytes:
+    """The bytes of a secret. Raises NotFoundError, DeniedError or another TpuctlError; none has the value."""
+    what = f"read secret sm://{name.project}/{name.secret}"
+    path = f"/v1/projects/{name.project}/secrets/{name.secret}/versions/{name.version}:access"
+    answer = RestClient(endpoint, credentials).get(path, what)
+    try:
+        return base64.b64decode(str(message(answer.get("payload")).get("data", "")), validate=True)
+    except binascii.Error as error:
+        raise TpuctlError(f"could not {what}: the answer is not as documented") from error

@@ -31,9 +31,9 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InterruptedByUserError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.names import check_bucket_name
+from tpuctl.lib.retry import patiently
 from tpuctl.lib.text import counted, sized
 from tpuctl.model.cloud import ObjectInfo
-from tpuctl.state.retry import patiently
 
 AT_ONCE = 4
 """Shards: with two cores one is read while another is sent, and one upload alone does not fill a network."""

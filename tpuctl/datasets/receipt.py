@@ -24,13 +24,13 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import is_slice_name
+from tpuctl.lib.retry import patiently
 from tpuctl.lib.text import counted
 from tpuctl.model.cloud import ObjectInfo
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.receipt import DataCheck, DataDigest, Receipt, parse_receipt, receipt_key, sealed
 from tpuctl.model.records import WITH_HOSTS, SliceRecord
 from tpuctl.state.repository import decode, get_slice, list_slices
-from tpuctl.state.retry import patiently
 
 LISTED_MAX = 100_000
 """Objects or files of one receipt: they are listed again before each attempt, within the lease of a slice."""

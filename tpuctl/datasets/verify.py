@@ -13,8 +13,8 @@ from tpuctl.datasets.progress import Meter
 from tpuctl.engine.services import Services
 from tpuctl.errors import InterruptedByUserError, NotFoundError, PartialError
 from tpuctl.lib.codec import to_data
+from tpuctl.lib.retry import patiently
 from tpuctl.model.cloud import ObjectInfo
-from tpuctl.state.retry import patiently
 
 
 def verify(services: Services, uri: str, *, quick: bool) -> list[dict[str, Any]]:

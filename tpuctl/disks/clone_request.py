@@ -8,10 +8,9 @@ from msgspec.structs import replace
 from tpuctl.disks.fitting import Purpose, shared_type_in
 from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_record, list_records, new_record
-from tpuctl.disks.places import check_on_hosts
 from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone
 from tpuctl.disks.rules import DiskRules, Place, refuse, warnings
-from tpuctl.disks.slices import place_of, writer_of
+from tpuctl.disks.slices import check_on_hosts, place_of, writer_of
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.mount_paths import check_place

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tpuctl.disks.costs import monthly_cost
 from tpuctl.disks.make import get_record, list_records
+from tpuctl.disks.rules import monthly_cost
 from tpuctl.engine.services import Services
 from tpuctl.model.disks import MASTER_LABEL, DiskInfo, DiskRecord
 

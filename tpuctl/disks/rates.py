@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from tpuctl.disks.rules import DiskRules
 from tpuctl.engine.services import Services
-from tpuctl.lib.parallel import read_all
-from tpuctl.lib.result import Unread
+from tpuctl.lib.parallel import Unread, read_all
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.disks import SnapshotInfo
 

@@ -11,7 +11,6 @@ import zlib
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.disks.costs import monthly_cost
 from tpuctl.disks.make import (
     ask_for,
     bring_about,
@@ -23,7 +22,7 @@ from tpuctl.disks.make import (
     take_snapshot,
     wait_snapshot,
 )
-from tpuctl.disks.rules import DiskRules, Finding, Policy
+from tpuctl.disks.rules import DiskRules, Finding, Policy, monthly_cost
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.model.disks import DiskRecord

@@ -11,6 +11,7 @@ from msgspec import Struct
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
 from tpuctl.model.disks import SHARED, DataDisk, DiskInfo, DiskMode
+from tpuctl.model.shipped_files import load_other_prices
 
 
 class Policy(StrEnum):
@@ -282,3 +283,8 @@ def refuse(findings: Sequence[Finding], instead: str = "") -> None:
 
 def warnings(findings: Sequence[Finding]) -> list[str]:
     return [each.why for each in findings if each.policy is Policy.WARN]
+
+
+def monthly_cost(kind: str, size_gib: int, throughput: int | None, iops: int | None = None) -> float | None:
+    """USD; None for a type without a known price."""
+    return load_other_prices().disk_month(kind, size_gib, throughput, iops)

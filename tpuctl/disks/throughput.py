@@ -7,11 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tpuctl.disks.costs import monthly_cost
 from tpuctl.disks.follow import readers_besides
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import get_disk, get_record, perform, save_record
-from tpuctl.disks.rules import DiskRules, Place, refuse
+from tpuctl.disks.rules import DiskRules, Place, monthly_cost, refuse
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.time import render_time

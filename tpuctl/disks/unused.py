@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from tpuctl.disks.costs import monthly_cost
 from tpuctl.disks.follow import followed_by
 from tpuctl.disks.make import kept_disks, list_records
+from tpuctl.disks.rules import monthly_cost
 from tpuctl.engine.services import Services
 from tpuctl.model.cloud import Listing, ResourceKind
 from tpuctl.model.disks import DiskInfo, DiskRecord, SnapshotInfo

@@ -25,11 +25,10 @@ from tpuctl.disks.hold import end_holds
 from tpuctl.disks.hosts import Mounted, Once, Unmounted
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
-from tpuctl.disks.places import check_on_hosts, check_root
 from tpuctl.disks.plan import owner_labels
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
-from tpuctl.disks.slices import holders, nodes_of, place_of
+from tpuctl.disks.slices import check_on_hosts, check_root, holders, nodes_of, place_of
 from tpuctl.disks.vacate import LIMIT_S, Purpose, Vacancy, vacate
 from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome, converge

@@ -20,7 +20,7 @@ from tpuctl.errors import BILLING_DISABLED, DeniedError, NotFoundError, TpuctlEr
 from tpuctl.inventory.reap import Survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.names import region_of
-from tpuctl.lib.result import Reading
+from tpuctl.lib.parallel import Reading
 from tpuctl.lib.shell import quote
 from tpuctl.lib.time import render_span, render_time
 from tpuctl.model.facts import BucketPlace, KeyFacts, StoreFacts, ToolFacts, WatchFacts

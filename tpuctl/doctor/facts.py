@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from tpuctl.disks.unused import UnusedDisks
 from tpuctl.errors import DamagedRecordError
 from tpuctl.inventory.reap import Survey
-from tpuctl.lib.result import Reading
+from tpuctl.lib.parallel import Reading
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Tier
 from tpuctl.model.facts import (

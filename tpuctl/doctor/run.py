@@ -20,8 +20,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, TransientError
 from tpuctl.inventory.reap import Survey, survey
 from tpuctl.lib.names import region_of
-from tpuctl.lib.parallel import read_all
-from tpuctl.lib.result import Reading
+from tpuctl.lib.parallel import Reading, read_all
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.facts import StoreFacts

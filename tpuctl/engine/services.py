@@ -20,7 +20,6 @@ from tpuctl.engine.ports import (
     SshEntries,
     Store,
 )
-from tpuctl.engine.sightings import Sightings
 
 
 class Services(Protocol):
@@ -136,3 +135,18 @@ class Services(Protocol):
     def process_alive(self, owner: str) -> bool:
         """Whether the process that took a lease may still run; True when it is on another machine."""
         ...
+
+
+class Sightings:
+    """By slice and the number of its incarnation: the newest moment, by the store's clock, at which the cloud
+    showed it READY or one of its hosts answered."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], float] = {}
+
+    def saw(self, slice_name: str, incarnation: int, at: float) -> None:
+        key = (slice_name, incarnation)
+        self._seen[key] = max(at, self._seen.get(key, at))
+
+    def last(self, slice_name: str, incarnation: int) -> float | None:
+        return self._seen.get((slice_name, incarnation))

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tpuctl.envs.facts import MIB, SHOWN_FILES, find_environment, free_bytes, host_columns
-from tpuctl.envs.hosts import EnvironmentKind
+from tpuctl.envs.hosts import MIB, SHOWN_FILES, EnvironmentKind, find_environment, free_bytes, host_columns
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key
 from tpuctl.envs.spec import Backend, run_variables
 from tpuctl.hosts.facts import Facts, Section

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
-from tpuctl.engine.ports import Clock, OutputSink, Remote, Stdin, StreamOptions
-from tpuctl.hosts.remote_wrapper import RemoteWrapper
+from tpuctl.engine.ports import Clock, Forwarding, OutputSink, Remote, Stdin, StreamOptions
 from tpuctl.model import timeouts
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
@@ -26,22 +25,31 @@ def is_late(clock: Clock, until: float | None) -> bool:
     return until is not None and clock.now() > until - HOST_TIME_S + BRISK_S
 
 
-class TimedRemote(RemoteWrapper):
-    """A `Remote` whose commands end at `until` (by `clock`); after that hosts are not asked, and time out."""
+OnEnd = Callable[[RemoteResult], None] | None
+Ask = Callable[[Sequence[HostTarget], float | None, OnEnd], list[RemoteResult]]
+"""One command to hosts, with its `timeout_s` and `on_end`."""
 
-    def __init__(self, remote: Remote, clock: Clock, until: float) -> None:
-        super().__init__(remote)
-        self._clock = clock
-        self._until = until
+
+class RemoteWrapper:
+    """A `Remote` that passes on to another what it is asked, commands as `_around` of a subclass has it."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def _around(
+        self, targets: Sequence[HostTarget], ask: Ask, timeout_s: float | None, on_end: OnEnd
+    ) -> list[RemoteResult]:
+        return ask(targets, timeout_s, on_end)
 
     def run(
         self, targets: Sequence[HostTarget], command: str, *, stdin: Stdin = b"", timeout_s: float = 20.0
     ) -> list[RemoteResult]:
         """See `Remote.run`."""
-        left = self._until - self._clock.now()
-        if left <= 0:
-            return _not_asked(targets)
-        return self._remote.run(targets, command, stdin=stdin, timeout_s=min(timeout_s, left))
+
+        def ask(asked: Sequence[HostTarget], limit_s: float | None, _: object) -> list[RemoteResult]:
+            return self._remote.run(asked, command, stdin=stdin, timeout_s=limit_s or timeout_s)
+
+        return self._around(targets, ask, timeout_s, None)
 
     def stream(
         self,
@@ -51,19 +59,51 @@ class TimedRemote(RemoteWrapper):
         **options: Unpack[StreamOptions],
     ) -> list[RemoteResult]:
         """See `Remote.stream`."""
+
+        def ask(asked: Sequence[HostTarget], limit_s: float | None, on_end: OnEnd) -> list[RemoteResult]:
+            options["timeout_s"], options["on_end"] = limit_s, on_end
+            return self._remote.stream(asked, command, sink, **options)
+
+        return self._around(targets, ask, options.get("timeout_s"), options.get("on_end"))
+
+    def forward(
+        self,
+        resolve: Callable[[], HostTarget],
+        remote_port: int,
+        *,
+        local_port: int = 0,
+        report: Callable[[str], None],
+    ) -> Forwarding:
+        """See `Remote.forward`."""
+        return self._remote.forward(resolve, remote_port, local_port=local_port, report=report)
+
+    def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
+        """See `Remote.read_host_keys`."""
+        return self._remote.read_host_keys(targets, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        self._remote.close()
+
+
+class TimedRemote(RemoteWrapper):
+    """A `Remote` whose commands end at `until` (by `clock`); after that hosts are not asked, and time out."""
+
+    def __init__(self, remote: Remote, clock: Clock, until: float) -> None:
+        super().__init__(remote)
+        self._clock = clock
+        self._until = until
+
+    def _around(
+        self, targets: Sequence[HostTarget], ask: Ask, timeout_s: float | None, on_end: OnEnd
+    ) -> list[RemoteResult]:
         left = self._until - self._clock.now()
-        if left <= 0:
-            results = _not_asked(targets)
-            on_end = options.get("on_end")
-            if on_end is not None:
-                for result in results:
-                    on_end(result)
-            return results
-        timeout_s = options.get("timeout_s")
-        options["timeout_s"] = left if timeout_s is None else min(timeout_s, left)
-        return self._remote.stream(targets, command, sink, **options)
-
-
-def _not_asked(targets: Sequence[HostTarget]) -> list[RemoteResult]:
-    detail = "not asked any more: the time of this step is over"
-    return [RemoteResult(target.worker, None, failure=FailureKind.TIMEOUT, detail=detail) for target in targets]
+        if left > 0:
+            return ask(targets, left if timeout_s is None else min(timeout_s, left), on_end)
+        detail = "not asked any more: the time of this step is over"
+        results = [
+            RemoteResult(each.worker, None, failure=FailureKind.TIMEOUT, detail=detail) for each in targets
+        ]
+        if on_end is not None:
+            for result in results:
+                on_end(result)
+        return results

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from tpuctl.errors import TpuctlError, TransientError
-from tpuctl.lib.result import Reading
 
 LOOK_TIMEOUT_S = 25.0
 """For all looks together: one slow API call (20 s, with its own retries cut off) and a little."""
@@ -60,3 +61,31 @@ def _reading(result: Reading[Any] | BaseException | None, late: TpuctlError) -> 
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+T = TypeVar("T")
+
+
+class Reading(Struct, Generic[T], frozen=True):
+    """Either `value` or `error`."""
+
+    value: T | None = None
+    error: TpuctlError | None = None
+
+    @property
+    def why_not(self) -> str:
+        """Why there is no value; empty where there is one."""
+        return "" if self.error is None else self.error.message
+
+
+class Unread(Struct, frozen=True):
+    """Something that could not be read: what, why, and the command that mends it, if there is one."""
+
+    what: str
+    why: str
+    fix: str | None = None
+    error: TpuctlError | None = None
+
+    @classmethod
+    def of(cls, what: str, error: TpuctlError) -> Unread:
+        return cls(what, error.message, error.hint, error)

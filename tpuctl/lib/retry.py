@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tpuctl.errors import RateLimitedError, TransientError
+
 T = TypeVar("T")
 
 RETRY_MAX_S = 5.0
@@ -36,3 +38,14 @@ def retry(
                 raise
             sleep(pause_s * growth**done)
     return call()
+
+
+TRIES = 5
+PAUSE_S = 0.3
+"""The pauses make 4.5 s, less than `RETRY_MAX_S`: only calls that take long themselves are tried less often."""
+
+
+def patiently(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
+    """`call`, which may be repeated without harm, through passing trouble. Raises what it raised last."""
+    passing = (TransientError, RateLimitedError)
+    return retry(call, passing, tries=TRIES, pause_s=PAUSE_S, sleep=sleep, max_s=RETRY_MAX_S)

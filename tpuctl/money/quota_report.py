@@ -12,8 +12,7 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.errors import QuotaError
 from tpuctl.lib.names import region_of
-from tpuctl.lib.parallel import read_all
-from tpuctl.lib.result import Reading, Unread
+from tpuctl.lib.parallel import Reading, Unread, read_all
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Listing, NodeInfo, QueuedInfo
 from tpuctl.model.prices import price_per_hour

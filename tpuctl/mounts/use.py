@@ -9,14 +9,26 @@ from typing import Any
 
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, PartialError, PendingError, TpuctlError, UsageError
+from tpuctl.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    PartialError,
+    PendingError,
+    TpuctlError,
+    UsageError,
+)
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.facts import Facts, MountedBucket, Section
 from tpuctl.hosts.provision import Kind
 from tpuctl.hosts.targets import host_targets
-from tpuctl.lib.names import region_of
+from tpuctl.inventory.delete import find_owned
+from tpuctl.inventory.ownership import Claim, check_ownership
+from tpuctl.lib.names import label_value, region_of
 from tpuctl.lib.text import counted, sized
+from tpuctl.model.cloud import STORE_LABEL, USER_LABEL, CloudResource, ResourceKind
+from tpuctl.model.facts import BucketSpec
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.follow import (
@@ -43,8 +55,8 @@ from tpuctl.mounts.hosts import (
     mounted,
     role_hint,
 )
-from tpuctl.mounts.make import describe_bucket, make_bucket, plan_bucket
 from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
+from tpuctl.mounts.rules import MountRules
 from tpuctl.mounts.spec import Options, check_together, check_unused
 from tpuctl.state.repository import list_slices
 from tpuctl.things.driver import bring_hosts
@@ -326,3 +338,56 @@ def _unmounted(services: Services, path: str) -> Unmounted:
 
 def _files(services: Services) -> KeeperFiles:
     return KeeperFiles(*services.mount_files)
+
+
+def plan_bucket(
+    services: Services, rules: MountRules, ref: MountRef, record: SliceRecord, *, flat: bool
+) -> BucketSpec | None:
+    """The bucket to be made for `ref`; None where this store has made it. Raises ConflictError for one that
+    somebody else has made, and UsageError for a slice that may be in several regions."""
+    regions = sorted(set(map(region_of, record.requested_zones)))
+    if len(regions) > 1:
+        why = f"{record.name} may be in {' and '.join(regions)}, and a bucket is in one region"
+        raise UsageError.of("create", why, f"gcloud storage buckets create gs://{ref.bucket} --location=REGION")
+    labels = {STORE_LABEL: services.store.identity(), USER_LABEL: label_value(services.user)}
+    hierarchical = rules.profile(ref.profile).hierarchical and not flat
+    wanted = BucketSpec(ref.bucket, regions[0], labels, hierarchical)
+    return None if _is_ours(services, wanted) else wanted
+
+
+def make_bucket(services: Services, wanted: BucketSpec) -> None:
+    """Raises ConflictError where somebody else has the name: those of buckets are one for all the world."""
+    try:
+        services.objects.create_bucket(wanted)
+    except ConflictError as error:
+        if _is_ours(services, wanted):
+            return
+        raise _taken(wanted.name) from error
+    except InvalidRequestError as error:
+        if not wanted.hierarchical:
+            raise
+        hint = "--flat makes one without a hierarchical namespace: folders are then renamed file by file"
+        raise InvalidRequestError(error.message, hint=hint, details=error.details) from error
+    services.emit(Note("", f"made {describe_bucket(wanted)}"))
+
+
+def describe_bucket(wanted: BucketSpec) -> str:
+    """In words."""
+    more = ", with a hierarchical namespace" if wanted.hierarchical else ""
+    return f"gs://{wanted.name} in {wanted.region}: uniform access, never public, no soft delete{more}"
+
+
+def _is_ours(services: Services, wanted: BucketSpec) -> bool:
+    """Whether it is there and has our label. Raises ConflictError for one without."""
+    found = find_owned(services, CloudResource(ResourceKind.BUCKET, wanted.name, wanted.region))
+    claim = Claim({STORE_LABEL: wanted.labels[STORE_LABEL]}, user=None)
+    if found is not None and check_ownership(found, found, claim) is not None:
+        raise _taken(wanted.name)
+    return found is not None
+
+
+def _taken(bucket: str) -> ConflictError:
+    return ConflictError(
+        f"bucket gs://{bucket} is there already, and not made by --create",
+        hint="leave out --create, or choose another name: those of buckets are one for all the world",
+    )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Unpack
 
 from msgspec.structs import replace
 
 from tpuctl.engine.events import Warn
-from tpuctl.engine.ports import OutputSink, Remote, Stdin, StreamOptions
+from tpuctl.engine.ports import Remote
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError, TpuctlError
-from tpuctl.hosts.remote_wrapper import RemoteWrapper
+from tpuctl.hosts.deadline import Ask, OnEnd, RemoteWrapper
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.state.journal import record_decision
@@ -29,47 +28,17 @@ class RepinningRemote(RemoteWrapper):
         self._renew = renew
         self._renewed: dict[HostTarget, HostTarget] = {}
 
-    def run(
-        self, targets: Sequence[HostTarget], command: str, *, stdin: Stdin = b"", timeout_s: float = 20.0
+    def _around(
+        self, targets: Sequence[HostTarget], ask: Ask, timeout_s: float | None, on_end: OnEnd
     ) -> list[RemoteResult]:
-        """See `Remote.run`."""
-        return self._again(
-            targets,
-            lambda asked, spent_s: self._remote.run(
-                asked, command, stdin=stdin, timeout_s=_left(timeout_s, spent_s)
-            ),
-        )
-
-    def stream(
-        self,
-        targets: Sequence[HostTarget],
-        command: str | Callable[[HostTarget], str],
-        sink: OutputSink,
-        **options: Unpack[StreamOptions],
-    ) -> list[RemoteResult]:
-        """See `Remote.stream`. The end of a worker with another key is told when it is sure."""
-        on_end, timeout_s = options.get("on_end"), options.get("timeout_s")
+        """The end of a worker with another key is told when it is sure."""
 
         def ended(result: RemoteResult) -> None:
             if on_end is not None and result.failure is not FailureKind.HOST_KEY:
                 on_end(result)
 
-        def ask(asked: Sequence[HostTarget], spent_s: float) -> list[RemoteResult]:
-            options["timeout_s"] = None if timeout_s is None else _left(timeout_s, spent_s)
-            return self._remote.stream(asked, command, sink, **options)
-
-        options["on_end"] = ended
-        results = self._again(targets, ask)
-        for result in results:
-            if on_end is not None and result.failure is FailureKind.HOST_KEY:
-                on_end(result)
-        return results
-
-    def _again(
-        self, targets: Sequence[HostTarget], ask: Callable[[Sequence[HostTarget], float], list[RemoteResult]]
-    ) -> list[RemoteResult]:
         asked = [self._renewed.get(target, target) for target in targets]
-        results = ask(asked, 0.0)
+        results = ask(asked, timeout_s, ended)
         changed: dict[int, HostTarget] = {}
         for index, result in enumerate(results):
             newer = self._renew(asked[index]) if result.failure is FailureKind.HOST_KEY else None
@@ -77,8 +46,12 @@ class RepinningRemote(RemoteWrapper):
                 changed[index] = self._renewed[targets[index]] = newer
         if changed:
             spent_s = max(result.duration_s for result in results)
-            for index, result in zip(changed, ask(list(changed.values()), spent_s), strict=True):
+            left_s = None if timeout_s is None else _left(timeout_s, spent_s)
+            for index, result in zip(changed, ask(list(changed.values()), left_s, ended), strict=True):
                 results[index] = result
+        for result in results:
+            if on_end is not None and result.failure is FailureKind.HOST_KEY:
+                on_end(result)
         return results
 
 

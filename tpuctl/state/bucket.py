@@ -32,11 +32,11 @@ from tpuctl.errors import (
     TransientError,
 )
 from tpuctl.lib.codec import parse_json
+from tpuctl.lib.retry import patiently
 from tpuctl.state.blobs import BlobFiles
 from tpuctl.state.bucket_blobs import BucketBlobs
 from tpuctl.state.cache import ObjectCache
 from tpuctl.state.entries import check_entry, is_entry
-from tpuctl.state.retry import patiently
 
 T = TypeVar("T")
 

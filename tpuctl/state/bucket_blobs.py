@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from tpuctl.engine.ports import Objects, StoredBlob
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, TransientError
+from tpuctl.lib.retry import TRIES, patiently
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import ObjectInfo
 from tpuctl.state.blobs import BlobFiles
-from tpuctl.state.retry import TRIES, patiently
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget, RemoteResult
-from tpuctl.transfer.progress import Meter
+from tpuctl.transfer.lacking import Meter
 from tpuctl.workers.copy_to import COPY_TIMEOUT_S, host_path
 from tpuctl.workers.file_list import Found, FoundFile, Survey, SurveyReader, Unread, describe_missing, limits_of
 from tpuctl.workers.receive_protocol import (

@@ -5,19 +5,22 @@ Local files are the caller's, who gives a tree and a way to read its contents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.errors import UsageError
+from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.distribute import distribute
 from tpuctl.transfer.lacking import Where
-from tpuctl.transfer.tree import Content
+from tpuctl.transfer.tree import Blob, Content, Entry, TreeFile, TreeFolder, TreeLink, render_tree
 
 COPY_TIMEOUT_S = 6 * 3600.0
 
@@ -82,3 +85,82 @@ def _result_of(reply: Reply[Any]) -> RemoteResult:
         return reply.result
     status = reply.result.exit_status
     return replace(reply.result, exit_status=None if status is None else status or 1, detail=reply.message)
+
+
+CHUNK = 1 << 18
+
+
+def scan(paths: Sequence[Path]) -> Content:
+    """The files and directories as one tree, each under its last name. NotFoundError if one is missing.
+
+    Sockets, pipes and devices are left out: they have no content to copy.
+    """
+    entries: list[Entry] = []
+    places: dict[str, Path] = {}
+    for path in paths:
+        top = top_name(path)
+        for found in _walk(path):
+            name = top if found == path else f"{top}/{found.relative_to(path).as_posix()}"
+            entry = _entry(found, name)
+            if isinstance(entry, TreeFile):
+                places[entry.blob.sha256] = found
+            if entry is not None:
+                entries.append(entry)
+    return Content(render_tree(entries), lambda sha256: _pieces(places[sha256]))
+
+
+def check_copyable(path: Path) -> None:
+    """Raises UsageError for what is not there, and for what has no content to copy."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError as error:
+        raise UsageError(
+            f"there is no {path} to copy: {str(error.strerror).lower()}", hint="tpuctl cp SOURCE... NAME:PATH"
+        ) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        raise UsageError(
+            f"{path} is a socket, pipe or device: it has no content to copy",
+            hint=f"cat {path} > FILE, and copy FILE",
+        )
+
+
+def count_special(paths: Sequence[Path]) -> int:
+    """How many sockets, pipes and devices lie in the directories: `scan` leaves them out."""
+    kept = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
+    found = [each.lstat().st_mode for path in paths for each in _walk(path)]
+    return sum(not any(kind(mode) for kind in kept) for mode in found)
+
+
+def top_name(path: Path) -> str:
+    """The name that `path` gets on the hosts, also for `.` and `..`."""
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    yield path
+    if path.is_dir() and not path.is_symlink():
+        for child in sorted(path.iterdir()):
+            yield from _walk(child)
+
+
+def _entry(path: Path, name: str) -> Entry | None:
+    try:
+        status = path.lstat()
+        mode = status.st_mode & 0o777
+        if path.is_symlink():
+            return TreeLink(name, str(path.readlink()))
+        if path.is_dir():
+            return TreeFolder(name, mode)
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return TreeFile(name, mode, Blob(digest, status.st_size), int(status.st_mtime))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"no such file: {path}") from error
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while data := file.read(CHUNK):
+            yield data

@@ -18,7 +18,7 @@ from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
 from tpuctl.engine.ports import KeptLogs
-from tpuctl.engine.sightings import Sightings
+from tpuctl.engine.services import Sightings
 from tpuctl.model.cloud import HostTarget
 from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.world.delays import Delays

@@ -99,7 +99,7 @@ def _show_dry_run(
     """Which way, what and how much; what is on hosts is not asked for, and equal files would not travel."""
     from tpuctl.lib.text import fold_label
     from tpuctl.transfer.tree import TreeFile, parse_tree
-    from tpuctl.workers.upload import check_copyable, scan
+    from tpuctl.workers.copy_to import check_copyable, scan
 
     hosts = fold_label(targets[0].slice_name, [each.worker for each in targets])
     if not to_hosts:
@@ -118,8 +118,7 @@ def _push(
     context: AppContext, targets: Sequence[HostTarget], paths: list[Path], destination: str
 ) -> list[RemoteResult]:
     from tpuctl.hosts.agent import HostAgent
-    from tpuctl.workers.copy_to import push
-    from tpuctl.workers.upload import check_copyable, count_special, scan, top_name
+    from tpuctl.workers.copy_to import check_copyable, count_special, push, scan, top_name
 
     for path in paths:
         check_copyable(path)

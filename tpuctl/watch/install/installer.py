@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -12,20 +13,17 @@ from msgspec import Struct
 
 from tpuctl.config.load import find_state_base
 from tpuctl.config.settings import Config
-from tpuctl.lib.files import write_private
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.lib.files import wait_lock, write_private
+from tpuctl.lib.programs import call, said
 from tpuctl.model.facts import WatchFacts
 from tpuctl.model.shipped_files import read_template
-from tpuctl.watch.install.cron import edit_crontab, read_crontab
 from tpuctl.watch.install.crontab import drop_line, find_lines, put_line, render_line
 from tpuctl.watch.install.preflight import cron_runs
 from tpuctl.watch.install.script import pick_environment, render_script, render_unit, unit_name
-from tpuctl.watch.install.systemd import (
-    check_available,
-    install_timer,
-    remove_timer,
-    timer_exists,
-    units_dir,
-)
+
+_SUFFIXES = ("service", "timer")
+TRIES = 3
 
 
 class Installer(Protocol):
@@ -94,23 +92,44 @@ class UserTimer(Struct, frozen=True):
     units: dict[str, str] = {}
     kind: str = "systemd"
 
+    def _files(self) -> dict[Path, str]:
+        return {self.folder / f"{self.name}.{suffix}": self.units.get(suffix, "") for suffix in _SUFFIXES}
+
     def texts(self) -> dict[str, str]:
-        return {f"{self.folder / self.name}.{suffix}:": text for suffix, text in self.units.items()}
+        return {f"{path}:": text for path, text in self._files().items()}
 
     def check(self) -> None:
-        check_available()
+        done = call(["systemctl", "--user", "show-environment"])
+        if done.returncode != 0:
+            what = f"systemd does not serve this user: {said(done)}"
+            raise TpuctlError(what, hint="tpuctl watch install, without --systemd")
 
     def found(self) -> list[str]:
-        return [str(self.folder / f"{self.name}.timer")] if timer_exists(self.folder, self.name) else []
+        timer = self.folder / f"{self.name}.timer"
+        return [str(timer)] if timer.exists() else []
 
     def is_installed(self) -> bool:
         return bool(self.found())
 
     def install(self) -> bool:
-        return install_timer(self.folder, self.name, self.units["service"], self.units["timer"])
+        timer = f"{self.name}.timer"
+        same = all(path.is_file() and path.read_text() == text for path, text in self._files().items())
+        if same and call(["systemctl", "--user", "is-active", timer]).returncode == 0:
+            return False
+        for path, text in self._files().items():
+            write_private(path, text.encode(), mode=0o644)
+        _systemctl("daemon-reload")
+        _systemctl("enable", timer)
+        _systemctl("restart", timer)
+        return True
 
     def remove(self) -> None:
-        remove_timer(self.folder, self.name)
+        if not any(path.exists() for path in self._files()):
+            return
+        _systemctl("disable", "--now", f"{self.name}.timer")
+        for path in self._files():
+            path.unlink(missing_ok=True)
+        _systemctl("daemon-reload")
 
 
 class Installation(Struct, frozen=True):
@@ -170,7 +189,7 @@ def plan_install(config: Config, every_min: int, *, systemd: bool, ping_url: str
             script=str(path),
             every_min=every_min,
         )
-        for suffix in ("service", "timer")
+        for suffix in _SUFFIXES
     }
     return Installation(script, path, UserTimer(timer.folder, timer.name, units), (cron,))
 
@@ -178,7 +197,9 @@ def plan_install(config: Config, every_min: int, *, systemd: bool, ping_url: str
 def installers(config: Config) -> tuple[Cron, UserTimer]:
     """All that may be installed for this profile and project, to find and to remove it."""
     name = unit_name(config.profile, config.require_project())
-    return Cron(config.state_dir), UserTimer(units_dir(os.environ, Path.home()), name)
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    units = (Path(base) if base.startswith("/") else Path.home() / ".config") / "systemd" / "user"
+    return Cron(config.state_dir), UserTimer(units, name)
 
 
 def uninstall(config: Config) -> None:
@@ -214,3 +235,41 @@ def _script_path(config: Config) -> Path:
 def _crontab_lock() -> Path:
     """One for all profiles, projects and state directories of this user, as there is one crontab."""
     return find_state_base({}, Path.home()) / "crontab.lock"
+
+
+def read_crontab() -> str:
+    """The whole crontab; empty when there is none. Bytes that are no UTF-8 survive a round trip."""
+    done = call(["crontab", "-l"])
+    if done.returncode == 0:
+        return done.stdout.decode("utf-8", "surrogateescape")
+    if b"no crontab for" in done.stderr:
+        return ""
+    raise TpuctlError(
+        f"the crontab cannot be read: {said(done)}", hint="tpuctl watch install --systemd needs no crontab"
+    )
+
+
+def edit_crontab(edit: Callable[[str], str], lock: Path) -> bool:
+    """Replaces the crontab by `edit` of it; False when that changes nothing.
+
+    `lock` is the same file for all tpuctl of this user. Another program that writes in between is noticed:
+    what it wrote is edited again. crontab(1) replaces the file in one step.
+    """
+    with wait_lock(lock):
+        for _ in range(TRIES):
+            before = read_crontab()
+            after = edit(before)
+            if after == before:
+                return False
+            done = call(["crontab", "-"], after.encode("utf-8", "surrogateescape"))
+            if done.returncode != 0:
+                raise TpuctlError(f"crontab refused the new table: {said(done)}", hint="crontab -l")
+            if read_crontab() == after:
+                return True
+    raise ConflictError("something else keeps writing the crontab", hint="crontab -l, then try again")
+
+
+def _systemctl(*words: str) -> None:
+    done = call(["systemctl", "--user", *words])
+    if done.returncode != 0:
+        raise TpuctlError(f"systemctl --user {' '.join(words)}: {said(done)}", hint="systemctl --user status")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from tpuctl.lib.codec import parse_json
 from tpuctl.lib.input_files import read_text
 from tpuctl.watch.install.script import Credentials, Preflight
-from tpuctl.watch.install.systemd import lingers
 
 CRON_DAEMONS = frozenset({"cron", "crond", "fcron", "dcron"})
 
@@ -57,6 +57,14 @@ def find_credentials(environ: Mapping[str, str], home: Path, token_file: str | N
         return Credentials(str(parse_json(read_text(path))["type"]), str(path))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return Credentials("unreadable", str(path))
+
+
+def lingers(user: str) -> bool | None:
+    """Whether this user's timers outlive the last logout; None without systemd's login manager."""
+    state = Path("/var/lib/systemd")
+    if not state.is_dir() or os.geteuid() == 0:
+        return None
+    return (state / "linger" / user).exists()
 
 
 def _word(path: Path) -> str:

@@ -105,7 +105,7 @@ def clone(
 
 
 def _report(console: Console, master: str, plan: Plan, *, dry_run: bool, snapshot_only: bool) -> None:
-    from tpuctl.disks.costs import monthly_cost
+    from tpuctl.disks.rules import monthly_cost
 
     copy, wanted = plan.record, plan.record.request
     price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)

@@ -28,10 +28,9 @@ def create(
 ) -> None:
     """Create an empty disk. The first mount formats it."""
     from tpuctl.disks.clone import create_master
-    from tpuctl.disks.costs import monthly_cost
     from tpuctl.disks.fitting import Purpose, new_type_in, parse_purpose
     from tpuctl.disks.plan import fs_label
-    from tpuctl.disks.rules import refuse
+    from tpuctl.disks.rules import monthly_cost, refuse
     from tpuctl.errors import UsageError
     from tpuctl.lib.names import check_disk_name, check_zone_name
     from tpuctl.model.disks import DiskRequest

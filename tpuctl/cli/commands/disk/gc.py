@@ -24,8 +24,7 @@ def gc(
     Keeps masters, the newest clones of each that are there, what is attached, unfinished or not yours, and the
     snapshots of `disk snapshot`. In a zone that could not be read nothing is deleted.
     """
-    from tpuctl.disks.collect import unused_copies
-    from tpuctl.disks.remove import remove_disk
+    from tpuctl.disks.remove import remove_disk, unused_copies
 
     with open_context(ctx) as context:
         found = unused_copies(context, keep)

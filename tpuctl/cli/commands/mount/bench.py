@@ -103,7 +103,7 @@ def cost(
     """
     from tpuctl.errors import UsageError
     from tpuctl.lib.codec import to_data
-    from tpuctl.mounts.cost import Use, operation_costs, total_usd
+    from tpuctl.mounts.bench import Use, operation_costs, total_usd
     from tpuctl.mounts.follow import load_rules, parse_ref
     from tpuctl.mounts.render import options_of
     from tpuctl.mounts.spec import options_said

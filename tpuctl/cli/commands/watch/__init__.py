@@ -142,7 +142,7 @@ def this_watcher(context: AppContext, interval_s: float | None) -> Watcher:
 def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, url: str | None) -> PassReport:
     """One pass with its hooks, its ping and its heartbeat; the log gets a line in any case."""
     from tpuctl.cli.logging import mask
-    from tpuctl.notify.ping import ping
+    from tpuctl.notify.send import ping
     from tpuctl.watch.cycle import save_heartbeat, watched_pass
 
     def write(text: str) -> None:
