@@ -429,36 +429,11 @@ def test_two_writers_of_a_list_do_not_lose_each_other(session: Session) -> None:
     session.type("disk", "rm", "one", "two", "--yes")
 
 
-@pytest.mark.parametrize(("at", "when"), [(2, "after"), (4, "before")])
-def test_killed_once_a_second_command_makes_one_disk_and_removes_it(
-    session: Session, at: int, when: str
-) -> None:
-    words = ("disk", "create", "once", "--size", "10", "--zone", ZONE)
-    assert session.type_killed(at, when, *words).returncode != 0
-    session.type(*words)
-    assert "once" in in_the_cloud(session)
-    assert session.type_killed(at - 1, when, "disk", "rm", "once", "--yes").returncode != 0
-    if "once" in named(session):
-        session.type("disk", "rm", "once", "--yes")
-    assert "once" not in in_the_cloud(session)
-
-
 def in_the_cloud(session: Session) -> set[str]:
     """What Compute Engine has, whatever the store says."""
     bill = json.loads(session.type("bill", "--json", status=1).stdout)  # 1: something costs money
     rows = [row for part in bill.values() if isinstance(part, list) for row in part]
     return {row["name"] for row in rows if row.get("kind") == "disk"}
-
-
-def test_a_clone_killed_once_is_finished_by_the_same_command(session: Session) -> None:
-    session.type("disk", "create", "source", "--size", "10", "--zone", ZONE)
-    assert session.type_killed(4, "after", "disk", "clone", "source", "--zone", OTHER).returncode != 0
-    session.type("disk", "clone", "source", "--zone", OTHER)
-    shown = session.json("disk", "show", "source")
-    assert (shown["copies"], shown["snapshots"]) == (["source-g1"], ["source-g1-s"])
-    session.type("disk", "gc", "--keep", "0", "--yes")
-    session.type("disk", "rm", "source", "--yes")
-    assert not {each for each in in_the_cloud(session) if each.startswith("source")}
 
 
 def test_what_was_begun_of_another_source_is_never_taken_for_this_one(session: Session) -> None:

@@ -167,16 +167,6 @@ def test_a_home_directory_is_not_the_code_of_a_run(session):
         session.work = work
 
 
-def test_a_store_that_moved_is_not_copied_again(session):
-    with open_session() as other:
-        other.type("grant", "add", "32", "spot", "v4", "us-central2-b")
-        other.type("config", "init", "--store", "gs://sim-bucket/lab")
-        other.type("grant", "rm", "spot", "v4", "us-central2-b")
-        again = other.type("config", "init", "--store", "gs://sim-bucket/lab")
-        assert "already" in again.stderr
-        assert json.loads(other.type("grant", "show", "--json").stdout) == []
-
-
 def test_hints_about_another_fleet_file_name_it(session):
     path = session.work / "other.yaml"
     path.write_text(

@@ -57,34 +57,6 @@ def test_prune_shows_asks_and_removes(session: Session) -> None:
     assert (removed["removed"], young.exists()) == (True, False)
 
 
-def leave_logs(session: Session, name: str, days: float) -> Path:
-    """1 MiB of a run whose record is gone."""
-    file = state(session) / "runs" / name / "1" / "worker-0.stdout.log"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(bytes(1 << 20))
-    at = file.stat().st_mtime - days * DAY_S
-    os.utime(file, (at, at))
-    return file
-
-
-def test_logs_beyond_their_limit_go_the_oldest_first(session: Session) -> None:
-    old, young = leave_logs(session, "a.old-1", 9), leave_logs(session, "b.old-1", 2)
-    assert session.json("store", "prune", "--dry-run")["found"] == []
-    session.environ.update(TPUCTL_LOGS_LIMIT_MIB="1", TPUCTL_PRUNE_AFTER_DAYS="0")
-    try:
-        dry = session.json("store", "prune", "--dry-run")["found"]
-        assert [(row["kind"], row["name"], row["size"]) for row in dry] == [("logs", "a.old-1", 1 << 20)]
-        assert "the logs of 1 run (1.0 MiB)" in session.type("store", "prune", "--yes").stderr
-        assert (old.exists(), young.exists()) == (False, True)
-        leave_logs(session, "c.old-1", 1)
-        (state(session) / "watch" / "logs-limited").unlink(missing_ok=True)
-        session.type("watch", "once")
-        assert not young.exists()
-        assert "logs: removed the logs of 1 run" in (state(session) / "watch" / "watch.log").read_text()
-    finally:
-        del session.environ["TPUCTL_LOGS_LIMIT_MIB"], session.environ["TPUCTL_PRUNE_AFTER_DAYS"]
-
-
 @pytest.mark.parametrize(("age", "says"), [("1d", "--older-than 2d or more"), ("soon", "not a duration")])
 def test_an_age_that_is_not_safe_is_refused(session: Session, age: str, says: str) -> None:
     refused = session.type("store", "prune", "--older-than", age, status=2)

@@ -72,15 +72,6 @@ def test_a_node_made_by_hand_becomes_a_slice_that_runs_commands(sim, services):
     assert shown(services, "hand").uid in str(entries[0]["reason"])
 
 
-def test_adopting_again_changes_nothing(sim, services):
-    make_with_key(sim, services, "hand")
-    take_over(services, "hand")
-    before = len(sim.journal.entries())
-    again = take_over(services, "hand")
-    assert len(sim.journal.entries()) == before
-    assert again.last_incarnation == 1
-
-
 def test_a_node_that_does_not_let_us_in_is_left_as_it_was_unless_the_key_is_added(sim, services):
     make_node(sim, "hand", {})
     with pytest.raises(DeniedError, match="cannot log in to hand as tpuctl") as refused:
@@ -105,26 +96,6 @@ def test_one_made_by_hand_is_deleted_by_nothing_but_down(sim, services):
     assert isinstance(outcome.verdict, Blocked)
     assert "tpuctl down hand" in str(outcome.verdict.hint)
     take_down(services, "hand")
-    assert names(sim) == set()
-
-
-def test_a_queued_resource_of_another_name_is_adopted_and_goes_with_down(sim, services):
-    node = {
-        "acceleratorType": "v4-8",
-        "runtimeVersion": "tpu-ubuntu2204-base",
-        "metadata": {"ssh-keys": f"tpuctl:{services.public_key}"},
-    }
-    spec = {"parent": PARENT, "nodeId": "inner", "node": node}
-    request = {"parent": PARENT, "queuedResourceId": "outer", "queuedResource": {"tpu": {"nodeSpec": [spec]}}}
-    sim.world.call("CreateQueuedResource", request)
-    assert sim.world.settle()
-    record = take_over(services, "outer", "mine")
-    assert record.incarnation is not None
-    assert (record.incarnation.cloud_name, record.incarnation.queued_name) == ("inner", "outer")
-    assert [line.result for line in run_pass(services)] == ["done"]
-    assert [each.fate for each in survey(services).judged] == [Fate.WANTED]
-    take_down(services, "mine")
-    assert sim.world.snapshot()["queuedResources"] == []
     assert names(sim) == set()
 
 

@@ -1,16 +1,15 @@
-"""`disk detach` of a disk that is written: killed, of a slice that is not ready, and of silent hosts."""
+"""`disk detach` of a disk that is written: of a slice that is not ready, and of silent hosts."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
 from tests.support.jobs import bring_up
 from tests.support.services import CountingIds, SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
@@ -68,29 +67,6 @@ class Lab:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with running_sim(tmp_path_factory.mktemp("sim")) as sim:
         yield Lab(sim, tmp_path_factory.mktemp("lab"))
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_detach_that_was_killed_is_finished_by_the_same_again(lab: Lab, when: str) -> None:
-    for at in range(1, 100):
-        with lab.process() as services:
-            lab.attach(services)
-        point = CrashPoint(at, after=when == "after")
-        with lab.process() as services, suppress(Crash):
-            services.cloud = Crashing(services.cloud, point, lambda name, _: name == "set_data_disks")
-            services.store = Crashing(services.store, point, lambda name, _: name in STORE_CHANGES)
-            leave_disk(services, "data", to="box", detached=True)
-        with lab.process() as services:
-            assert "data" in leave_disk(services, "data", to="box", detached=True)["said"]
-            assert lab.stands(services) == (False, False)
-            assert leave_disk(services, "data", to=None, detached=True)["said"] == (
-                "data is not attached to a slice"
-            )
-            lab.attach(services)
-        if not point.dead:
-            assert at > 4
-            return
-    raise AssertionError("no end of changes")
 
 
 def test_the_slice_that_was_named_is_checked_although_another_has_the_disk(lab: Lab) -> None:

@@ -145,37 +145,6 @@ def test_every_node_of_a_multislice_gets_the_clone_in_one_call_each(lab: Lab) ->
     lab.forget_elsewhere()
 
 
-WRITER = "cd /mnt/data; while :; do dd if=/dev/urandom of=new bs=64k count=4 conv=fsync && mv new busy; done"
-
-
-@pytest.mark.parametrize("when", ["after", soak("before")])
-def test_a_clone_that_nobody_held_still_is_repaired_before_it_is_attached_also_after_a_kill(
-    lab: Lab, when: str
-) -> None:
-    """Killed at the first attachment, to the host that repairs it, and at the second, that takes it away."""
-    request = CloneRequest("data", to="box", crash_consistent=True)
-    with lab.process() as services:
-        lab.on(services, "dev", f"sudo setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1")
-        lab.ask(services, "box", (HERE,), ())
-        wait_for_slice(services, "box")
-    for at in (1, 2):
-        point = CrashPoint(at, after=when == "after")
-        with lab.process() as services, suppress(Crash):
-            services.cloud = Crashing(services.cloud, point, lambda name, _: name == "set_data_disks")
-            clone(services, RULES, request)
-        assert point.dead
-    with lab.process() as services:
-        made = clone(services, RULES, request)
-        lab.on(services, "dev", "sudo pkill -f 'of=ne[w]' || true; sudo pkill dd || true")
-        assert made.token.startswith(f"{made.name}-")
-        assert lab.on(services, "box", "cat /mnt/data/word; stat -c %s /mnt/data/busy") == ["second\n262144\n"]
-        lab.on(services, "box", "! touch /mnt/data/x 2>/dev/null")
-        assert not any("held still" in str(each) for each in services.events)
-        leave_disk(services, made.name, to="box", detached=True)
-        remove_disk(services, made.name)
-    lab.forget_elsewhere()
-
-
 def test_the_next_master_is_written_and_an_older_snapshot_is_mounted(lab: Lab) -> None:
     with lab.process() as services:
         lab.ask(services, "box", (HERE,), ())

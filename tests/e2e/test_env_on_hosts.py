@@ -93,29 +93,22 @@ def test_an_edited_file_is_named_keeps_runs_from_starting_and_is_mended(alike: S
     mend(alike, hint)
 
 
-def test_another_version_on_one_host_is_found_and_mended(alike: Session) -> None:
-    on(alike, 1, f"cd $(echo {SITE}) && mv tiny-1.0.dist-info tiny-1.1.dist-info")
-    mend(alike, drift(alike, "files", "worker 1 has changed", "tiny-1.0.dist-info"))
-
-
-def test_a_swapped_library_of_the_same_size_and_age_is_found(alike: Session) -> None:
+def test_a_library_of_the_same_size_and_age_and_another_version_are_found(alike: Session) -> None:
     script = f"f=$(echo {SITE}/other.py); t=$(mktemp); cp -p $f $t; sed -i s/2.0/2.1/ $f; touch -r $t $f"
     on(alike, 0, script)
-    mend(alike, drift(alike, "files", "worker 0 has changed", "other.py"))
+    on(alike, 1, f"cd $(echo {SITE}) && mv tiny-1.0.dist-info tiny-1.1.dist-info")
+    said = ("worker 0 has changed", "other.py", "worker 1 has changed", "tiny-1.0.dist-info")
+    mend(alike, drift(alike, "files", *said))
 
 
-def test_compiled_code_of_the_same_size_and_age_is_found(alike: Session) -> None:
+def test_compiled_code_of_the_same_size_and_age_and_what_nobody_installed_is_found(alike: Session) -> None:
     """Python believes it for the size and time of the source that stand in it."""
     found = f"f=$(echo {SITE}/__pycache__/other.*.pyc)"
     on(alike, 1, f"{found}; t=$(mktemp); cp -p $f $t; LC_ALL=C sed -i s/2.0/6.6/ $f; touch -r $t $f")
     assert on(alike, 1, "cd .tpuctl/envs/*/bin && ./python -c 'import other; print(other.VERSION)'") == "6.6\n"
-    mend(alike, drift(alike, "files", "worker 1 has changed", "other.cpython-"))
-
-
-def test_compiled_code_that_nobody_installed_is_found(alike: Session) -> None:
     compiled = f'python{MINOR} -c \'import py_compile; py_compile.compile("x.py", cfile="foreign.pyc")\''
     on(alike, 0, f"cd $(echo {SITE}) && echo > x.py && {compiled} && rm x.py")
-    mend(alike, drift(alike, "files", "worker 0 has changed", "foreign.pyc"))
+    mend(alike, drift(alike, "files", "worker 1 has changed", "other.cpython-", "foreign.pyc"))
 
 
 def test_what_hosts_have_is_compared_with_a_file_and_with_other_hosts(alike: Session) -> None:
@@ -267,34 +260,39 @@ def test_old_environments_go_and_the_newest_two_and_that_of_the_slice_stay(sessi
     using.wait()
 
 
-@pytest.mark.parametrize(
-    ("use", "why"),
-    [
-        ("exec flock .busy.lock sh -c '{wait}'", "it is being installed"),
-        ("cp $(command -v sleep) busy/sleep; touch begun; exec busy/sleep 300", "process "),
-        ("touch busy/library; exec 3<busy/library; {wait}", "process "),
-        ("PATH=$PWD/busy/bin:$PATH; export PATH; exec sh -c '{wait}'", "process "),
-        ("cd busy; touch ../begun; exec sleep 300", "process "),
-    ],
-)
-def test_what_is_being_installed_or_is_open_stays(session: Session, use: str, why: str) -> None:
-    """An environment without a marker, which goes else."""
-    script = use.format(wait="touch begun; exec sleep 300")
-    on(session, 0, "mkdir -p .tpuctl/envs/busy")
-    using = session.start("exec", "big", "--worker", "0", "--", "sh", "-c", f"cd .tpuctl/envs; {script}")
+USES = {
+    "locked": "exec flock .locked.lock sh -c '{wait}'",
+    "runs": "cp $(command -v sleep) runs/sleep; touch begun-runs; exec runs/sleep 300",
+    "read": "touch read/library; exec 3<read/library; {wait}",
+    "called": "PATH=$PWD/called/bin:$PATH; export PATH; exec sh -c '{wait}'",
+    "inside": "cd inside; touch ../begun-inside; exec sleep 300",
+}
+
+
+def test_what_is_being_installed_or_is_open_stays(session: Session) -> None:
+    """Environments without a marker, which go else."""
+    using = []
     try:
-        on(session, 0, "until test -e .tpuctl/envs/begun; do sleep 0.1; done; rm .tpuctl/envs/begun")
+        for name, use in USES.items():
+            script = use.format(wait=f"touch begun-{name}; exec sleep 300")
+            command = f"mkdir -p .tpuctl/envs/{name}; cd .tpuctl/envs; {script}"
+            using.append(session.start("exec", "big", "--worker", "0", "--", "sh", "-c", command))
+        begun = f"ls .tpuctl/envs/begun-* | wc -l | grep -qx {len(USES)}"
+        on(session, 0, f"until {begun}; do sleep 0.1; done; rm .tpuctl/envs/begun-*")
         for dry in (("--dry-run",), ()):
             said = " ".join(session.type("env", "gc", "--on", "big", *dry).stderr.split())
-            assert f"kept environment busy ({why}" in said
-        on(session, 0, "test -d .tpuctl/envs/busy")
+            for name in USES:
+                why = "it is being installed" if name == "locked" else "process "
+                assert f"kept environment {name} ({why}" in said
+        on(session, 0, f"cd .tpuctl/envs && ls -d {' '.join(USES)}")
     finally:
-        using.kill()
-        using.wait()
+        for each in using:
+            each.kill()
+            each.wait()
     end = time.monotonic() + 60
-    while "removed environment busy" not in session.type("env", "gc", "--on", "big").stderr:
+    while set(USES) & set(on(session, 0, "ls .tpuctl/envs").split()):
         assert time.monotonic() < end, "what nobody uses any more stays"
-    on(session, 0, "test ! -e .tpuctl/envs/busy")
+        session.type("env", "gc", "--on", "big")
 
 
 @pytest.mark.soak

@@ -14,21 +14,15 @@ from msgspec.structs import replace
 from tests.support.jobs import bring_up, limit, submit
 from tests.support.services import SimServices
 from tpuctl.errors import ConflictError
-from tpuctl.model.records import Desired, SliceState
 from tpuctl.slices.lifetime import HostActivity
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.watch.lifetime import apply_lifetime, read_activity
-from tpuctl.watch.reconciler import run_pass
 
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
 
 
 def quiet(_services, record) -> list[HostActivity | None]:
     return [HostActivity(worker, 0, 0, False, 0.0) for worker in range(record.spec.hosts)]
-
-
-def unreachable(_services, record) -> list[HostActivity | None]:
-    return [None] * record.spec.hosts
 
 
 def passes(services: SimServices, minutes: int, ask) -> list[str]:
@@ -41,23 +35,6 @@ def passes(services: SimServices, minutes: int, ask) -> list[str]:
     return [words for words in said if words]
 
 
-def test_an_idle_slice_is_warned_and_taken_down(sim, services):
-    bring_up(services, "big")
-    limit(services, "big", idle_s=1800.0)
-    said = passes(services, 40, quiet)
-    assert [words.split(":")[0] for words in said] == ["warned", "taken down"]
-    assert get_slice(services, "big").record.desired is Desired.DOWN
-    actions = [document.data["action"] for document in services.store.list("journal/slices/big/")]
-    assert actions[-3:] == ["warn", "end", "down"]
-
-
-def test_hosts_that_cannot_be_asked_are_not_idle(services):
-    bring_up(services, "big")
-    limit(services, "big", idle_s=600.0)
-    assert passes(services, 30, unreachable) == []
-    assert get_slice(services, "big").record.desired is Desired.UP
-
-
 def test_a_run_keeps_an_idle_slice_but_not_one_whose_time_is_over(services):
     bring_up(services, "big")
     run = submit(services, "big", "import time; time.sleep(600)")
@@ -68,20 +45,6 @@ def test_a_run_keeps_an_idle_slice_but_not_one_whose_time_is_over(services):
     assert said[0].startswith("warned")
     assert said[1].startswith(f"stopping run {run.id}")
     assert get_run(services, run.id).record.stop_asked
-
-
-def test_a_pass_ends_a_slice_whose_time_is_over(sim, services):
-    bring_up(services, "big")
-    limit(services, "big", ttl_s=1.0)
-    said = [line.why for line in run_pass(services) if line.acted]
-    assert any(why.startswith("warned") for why in said)
-    services.clock.skip(601.0)
-    run_pass(services)
-    for _ in range(5):
-        run_pass(services)
-        assert sim.world.settle()
-    assert get_slice(services, "big").record.state is SliceState.GONE
-    assert sim.world.snapshot()["nodes"] == []
 
 
 def test_what_was_made_by_hand_has_no_end_of_its_own(services):

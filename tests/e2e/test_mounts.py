@@ -102,11 +102,6 @@ def test_with_a_ttl_it_is_seen_when_that_is_over(session: Session) -> None:
     assert SLOW_S - 2 <= float(ended) - float(began) <= SLOW_S + 10
 
 
-def test_a_large_file_arrives_whole(session: Session) -> None:
-    wrote = on(session, 0, f"head -c 20000000 /dev/urandom > {CKPT}/big; sha256sum < {CKPT}/big")
-    assert on(session, 1, f"sha256sum < {CKPT}/big; rm {CKPT}/big") == wrote
-
-
 def test_kernel_and_gcsfuse_have_what_was_planned(session: Session) -> None:
     for path, ttl in ((CKPT, 0), (SLOW, SLOW_S)):
         shown = session.json("mount", "show", path)
@@ -186,7 +181,7 @@ ASK = "gcloud storage ls gs://sim-bucket"
 @pytest.mark.parametrize(
     ("fault", "said", "hint", "lasts_s"),
     [
-        long("storage-unavailable", SITS_OUT, ASK, 30.0),
+        soak("storage-unavailable", SITS_OUT, ASK, 30.0),
         soak("storage-rate-limit", SITS_OUT, ASK, 30.0),
         ("storage-hang", SITS_OUT, ASK, 0.0),
         (
@@ -350,12 +345,6 @@ def test_a_run_says_what_was_mounted_and_does_not_keep_its_models_there(session:
             f"gs://sim-bucket/both is mounted at {CKPT}, not gs://",
             f"tpuctl mount rm {CKPT}",
         ),
-        (
-            (f"gs://sim-bucket/both:{CKPT}:dataset", "--cache-size", "999999"),
-            3,
-            "the cache may grow to",
-            "--cache-size ",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_changed(
@@ -408,14 +397,13 @@ def test_a_mount_goes_when_nobody_has_it_open_and_its_files_stay(session: Sessio
 def test_mounts_of_a_fleet_file_are_there_before_its_slice_is_ready_and_follow_the_file(
     session: Session,
 ) -> None:
-    def apply(*mounts: str, prune: bool = False, status: int = 0, said: str = "") -> dict[str, str]:
+    def apply(*mounts: str, prune: bool = False) -> dict[str, str]:
         """The process that serves each path, and the ttl it was given."""
         filed = {"accelerator": "v4-8", "pay": True, "tier": "spot", "zone": ZONE, "mount": mounts}
         text = json.dumps({"fleet": {"name": "lab", "slices": {"filed": filed}}})
         (session.work / "fleet.yaml").write_text(text)
         options = ("--prune",) if prune else ("--yes",)
-        done = session.type("apply", "-f", "fleet.yaml", *options, status=status)
-        assert said in " ".join(done.stderr.split())
+        session.type("apply", "-f", "fleet.yaml", *options)
         assert session.json("status", "filed")["state"] == "ready"
         script = """
             for pid in $(pgrep -x gcsfuse); do
@@ -435,13 +423,6 @@ def test_mounts_of_a_fleet_file_are_there_before_its_slice_is_ready_and_follow_t
     session.type("mount", "add", "gs://sim-bucket/c:/mnt/c", "--on", "filed")
     by_hand = apply(both[1])
     assert {**by_hand, **changed} == by_hand
-    inside = session.start("exec", "filed", "--", "sh", "-c", "cd /mnt/a && exec sleep 334")
-    wait_until(lambda: on(session, 0, "pgrep -f '[s]leep 334'; true", name="filed") != "")
-    assert apply(both[1], prune=True, status=3, said="target is busy") == by_hand
-    on(session, 0, "pkill -f '[s]leep 334'", name="filed")
-    inside.communicate(timeout=60)
-    died = session.type_killed(2, "after", "apply", "-f", "fleet.yaml", "--prune")
-    assert died.returncode in (-9, 0), died.stderr
     assert apply(both[1], prune=True) == {path: by_hand[path] for path in ("/mnt/b", "/mnt/c")}
     assert {row["path"] for row in session.json("mount", "ls") if row["slice"] == "filed"} == {
         "/mnt/b",

@@ -51,13 +51,6 @@ def test_passes_leave_it_alone_and_it_is_told_what_it_eats(services, removed):
     assert (last["action"], last["reason"]) == ("removed", "queued resource big-1 is SUSPENDED by a user")
 
 
-def test_up_clears_the_request_away_and_asks_anew(sim, services, removed):
-    request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
-    record = wait_for_slice(services, "big", deadline=services.clock.now() + 3600)
-    assert (record.state, record.last_incarnation) == (SliceState.READY, 2)
-    assert requests(services) == {"big-2": "ACTIVE"}
-
-
 def test_down_clears_the_request_away(sim, services, removed):
     take_down(services, "big", deadline=services.clock.now() + 3600)
     assert requests(services) == {}

@@ -109,16 +109,6 @@ def pair(gcloud: Gcloud) -> Iterator[str]:
     assert [each["name"] for each in control.state(gcloud.info)["nodes"]] == []
 
 
-def test_create_describe_and_list_agree(gcloud: Gcloud, pair: str) -> None:
-    shown = gcloud.tpu_json("tpu-vm", "describe", pair)
-    assert (shown["state"], shown["acceleratorType"], shown["labels"]) == ("READY", "v4-16", {"team": "a"})
-    assert shown["schedulingConfig"]["spot"] is True
-    assert len(shown["networkEndpoints"]) == 2
-    assert gcloud.tpu_json("tpu-vm", "list") == [shown]
-    everywhere = gcloud.ok("compute", "tpus", "tpu-vm", "list", "--zone=-", "--format=value(name)")
-    assert everywhere.split() == ["pair"]
-
-
 @pytest.mark.long
 def test_ssh_runs_on_one_worker_and_on_all(gcloud: Gcloud, pair: str) -> None:
     one = gcloud.remote("ssh", f"alice@{pair}", "--worker=1", "--command=echo ${HOSTNAME##*-}")

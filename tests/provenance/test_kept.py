@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jsonschema
 import pytest
 
-from tests.support.crashing import Crash, Crashing, CrashPoint
 from tests.support.jobs import bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
@@ -15,7 +12,7 @@ from tpuctl.errors import BadManifestError
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import Policy
 from tpuctl.provenance.manifest import json_schema, verify_chain
-from tpuctl.provenance.parts import END, begin_manifest, load_manifest, load_parts, seal_manifest
+from tpuctl.provenance.parts import begin_manifest, load_manifest, load_parts, seal_manifest
 from tpuctl.provenance.phases import goodput
 from tpuctl.provenance.verify import verify_manifest
 from tpuctl.runs.follow import follow_run, start_run
@@ -85,38 +82,6 @@ def test_each_part_is_written_once_and_a_changed_byte_is_found(place, services):
     data = {**stored.data, "content": {**stored.data["content"], "cause": "failed"}}
     services.store.put(stored.key, data, if_generation=stored.generation)
     assert verify_chain(load_manifest(services, run.id)) == ["attempt 1 was changed after it was written"]
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_pass_that_is_killed_while_it_seals_leaves_it_to_the_next_which_writes_the_same(
-    place: MemoryPlace, services: MemoryServices, after: bool
-) -> None:
-    bring_up(services, "big")
-    run = submit(services, "big", "two hours")
-    start_run(services, run.id)
-    place.clock.advance(7260.0)
-    asked: list[dict[str, Any]] = []
-
-    def is_seal(name: str, args: tuple[Any, ...]) -> bool:
-        found = name == "put" and args[0] == f"manifests/{run.id}/{END}"
-        asked.extend([args[1]] if found else [])
-        return found
-
-    doomed = place.machine(process=2)
-    doomed.store = Crashing(doomed.store, CrashPoint(1, after=after), is_seal)
-    with pytest.raises(Crash):
-        pass_for(place, doomed, 600)
-    left = load_parts(services, run.id).end
-    assert (left is not None, get_run(services, run.id).record.state.final) == (after, False)
-    pass_for(place, place.machine("server"), 1200)
-    end = load_parts(services, run.id).end
-    assert end is not None
-    assert left in (None, end)
-    [wanted] = asked
-    times = {"ended": end.data["content"]["ended"]}  # of the pass that wrote it
-    assert end.data["content"] == {**wanted["content"], **({} if after else times)}
-    assert end.data["content"]["state"] == get_run(services, run.id).record.state == RunState.SUCCEEDED
-    assert verify_manifest(services, load_manifest(services, run.id), sealed=True) == []
 
 
 def test_lost_and_changed_code_is_found(place, services):

@@ -12,11 +12,8 @@ from tests.support.environments import make_pinned
 from tests.support.jobs import SPEC, bring_up, run_to_end, submit
 from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tests.support.receivers import Kept
 from tpuctl.engine.events import Transfer, Warn
 from tpuctl.errors import ConflictError
-from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind
 from tpuctl.model.records import (
     Attempt,
@@ -42,11 +39,8 @@ from tpuctl.slices.desired import request_slice
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.state.repository import find_run, get_run, get_slice, save
-from tpuctl.transfer.tree import make_tree
 from tpuctl.views.slices import slice_status
 from tpuctl.watch.reconciler import PassLine, run_pass
-from tpuctl.workers.copy_from import pull
-from tpuctl.workers.copy_to import push
 from tpuctl.workers.exec import execute
 
 pytestmark = pytest.mark.slow
@@ -206,26 +200,6 @@ def test_exec_is_in_a_session_and_ends_with_its_time(place, services):
     for host in place.hosts.all():
         host.advance()
         assert [process.argv for process in host.processes if process.alive] == []
-
-
-def test_files_travel_both_ways(place, services):
-    record = bring_up(services, "big", accelerator_type="v4-64", hosts=8, chips=32)
-    targets, agent = host_targets(services, record), HostAgent(services.remote, services.agent_source)
-    content = make_tree({"weights": bytes(range(256)) * 9000})
-    pushed = push(agent, targets, content, ["weights"], "data/", clock=services.clock, emit=services.emit)
-    assert (all(result.ok for result in pushed.results), pushed.relayed) == (True, True)
-    assert pushed.sent_bytes < 2 * 256 * 9000
-    kept = [Kept() for _ in targets]
-    pulled = pull(
-        agent,
-        targets,
-        "data/weights",
-        lambda target: kept[target.worker],
-        clock=services.clock,
-        emit=services.emit,
-    )
-    assert (pulled.files, pulled.received_bytes, pulled.size_bytes) == (8, 8 * 256 * 9000, 8 * 256 * 9000)
-    assert [each.names[""] for each in kept] == [bytes(range(256)) * 9000] * 8
 
 
 def test_code_over_a_slow_link_takes_several_bounded_passes_and_then_the_run_starts(place):
@@ -438,20 +412,6 @@ def test_logs_of_a_worker_that_answers_too_slowly_are_not_waited_for_without_end
         place.clock.advance(1.0)
         assert place.clock.now() - began < 300.0
     assert get_run(services, run.id).record.state is RunState.SUCCEEDED
-
-
-def test_an_environment_is_installed_on_all_workers_before_the_run(place, services):
-    spec = make_pinned({"numpy": ("2.0.0", "0" * 64)}, "3.10", name="small")
-    place.hosts.programs["main.py"] = scripted(1.0)
-    bring_up(services, "big")
-    run = submit(services, "big", "in its environment")
-    stored = find_run(services, run.id)
-    blob = services.store.put_blob(spec.content)
-    pinned = replace(stored.record.spec, environment=EnvironmentRef("small", blob))
-    save(services, stored, replace(stored.record, spec=pinned))
-    ended = follow_run(services, run.id, deadline=services.clock.now() + HOUR)
-    assert ended.state is RunState.SUCCEEDED, ended.reason
-    assert [row["packages"] for row in ended.attempt.hosts] == ["numpy==2.0.0"] * 2
 
 
 def test_two_machines_share_a_fleet_and_a_pass_without_news_changes_nothing(place):

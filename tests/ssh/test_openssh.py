@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
-import subprocess
 import threading
 from pathlib import Path
 
-import asyncssh
 import pytest
-from msgspec.structs import replace
 
-from tests.support.sshd import SshFarm
 from tpuctl.errors import BadConfigError
-from tpuctl.model.cloud import HostTarget
-from tpuctl.ssh.keys import KeyPair, ensure_keypair
-from tpuctl.ssh.openssh import ssh_argv, write_known_hosts
-
-needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="the OpenSSH client is not on PATH")
-
-
-def ssh(target: HostTarget, key: KeyPair, known_hosts: Path) -> subprocess.CompletedProcess[bytes]:
-    argv = ssh_argv(target, key.private_path, known_hosts, ["-T", "--", "echo in; exit 3"])
-    return subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
-
-
-@needs_ssh
-def test_the_real_ssh_logs_in_with_the_pinned_key(
-    farm: SshFarm, target: HostTarget, key: KeyPair, tmp_path: Path
-) -> None:
-    known_hosts = tmp_path / "a folder" / "known_hosts"
-    write_known_hosts(known_hosts, [farm.add(1), target])
-    done = ssh(target, key, known_hosts)
-    assert (done.returncode, done.stdout) == (3, b"in\n"), done.stderr
-
-
-@needs_ssh
-def test_the_real_ssh_refuses_another_host_key(
-    farm: SshFarm, target: HostTarget, key: KeyPair, tmp_path: Path
-) -> None:
-    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
-    write_known_hosts(tmp_path / "known_hosts", [replace(target, host_key=other)])
-    done = ssh(target, key, tmp_path / "known_hosts")
-    assert done.returncode == 255
-    assert farm.users_seen == []
+from tpuctl.ssh.keys import ensure_keypair
 
 
 def test_the_key_is_made_once_and_private(tmp_path: Path) -> None:
