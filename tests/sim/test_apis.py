@@ -11,7 +11,7 @@ import grpc
 import pytest
 import requests
 from google.auth.credentials import AnonymousCredentials
-from google.cloud import storage, tpu_v2alpha1
+from google.cloud import tpu_v2alpha1
 from google.cloud.tpu_v2.services.tpu import transports
 from google.cloud.tpu_v2.services.tpu.transports import rest_base
 from google.cloud.tpu_v2alpha1.services.tpu import transports as alpha_transports
@@ -19,7 +19,6 @@ from google.cloud.tpu_v2alpha1.services.tpu import transports as alpha_transport
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.sim.api.tpu_grpc import SERVICES
 from tpuctl.sim.api.tpu_rest import COMMON_ROUTES
-from tpuctl.sim.world.paths import storage_endpoint
 
 NODES = "/v2/projects/sim-project/locations/us-central2-b/nodes"
 EVERY_API = [
@@ -89,21 +88,6 @@ def test_the_token_in_the_path_opens_storage_only(sim: RunningSim) -> None:
     assert ask(sim, f"/_t/{sim.token}/_sim/state", token="")[0] == 401
 
 
-def test_google_cloud_storage_works_without_credentials_through_the_path(
-    sim: RunningSim, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage_endpoint(sim.endpoint, sim.token))
-    client = storage.Client(project="sim-project", credentials=AnonymousCredentials())
-    bucket = client.bucket("sim-bucket")
-    text = json.dumps({"self": f"{sim.endpoint}/"})
-    bucket.blob("plain.json").upload_from_string(text, content_type="application/json")
-    resumable = bucket.blob("big", chunk_size=256 * 1024)
-    resumable.upload_from_string(b"x" * 600_000)
-    listed = list(client.list_blobs("sim-bucket"))
-    assert [blob.name for blob in listed] == ["big", "plain.json"]
-    assert [len(listed[0].download_as_bytes()), listed[1].download_as_text()] == [600_000, text]
-
-
 def test_calls_that_do_not_exist_here_are_refused_and_change_nothing(sim: RunningSim) -> None:
     before = sim.world.digest()
     for verb, path in [
@@ -116,32 +100,6 @@ def test_calls_that_do_not_exist_here_are_refused_and_change_nothing(sim: Runnin
         assert status == 400
         assert "does not implement" in body["error"]["message"]
     assert sim.world.digest() == before
-
-
-def test_bodies_that_are_no_json_objects_are_invalid(sim: RunningSim) -> None:
-    for text in ("{", "[]", "\x00"):
-        status, body = ask(sim, f"{NODES}?nodeId=a", verb="POST", body=text)
-        assert (status, body["error"]["status"]) == (400, "INVALID_ARGUMENT")
-
-
-def test_compute_answers_what_gclouds_tpu_commands_ask(sim: RunningSim) -> None:
-    _, project = ask(sim, "/compute/v1/projects/sim-project?alt=json")
-    _, zone = ask(sim, "/compute/v1/projects/sim-project/zones/us-central2-b")
-    _, zones = ask(sim, "/compute/v1/projects/sim-project/zones")
-    assert "items" not in project["commonInstanceMetadata"]
-    assert zone in zones["items"]
-    assert ask(sim, "/compute/v1/projects/sim-project/zones/mars-1")[0] == 404
-    assert ask(sim, "/compute/v1/projects/other")[0] == 403
-
-
-def test_the_admin_door_plans_lists_and_clears_faults(sim: RunningSim) -> None:
-    status, made = ask(sim, "/_sim/faults", verb="POST", body={"preset": "stockout", "times": 2})
-    assert (status, made["code"], made["in_operation"]) == (200, 8, True)
-    assert [each["id"] for each in ask(sim, "/_sim/faults")[1]] == [made["id"]]
-    assert ask(sim, "/_sim/faults", verb="POST", body={"kind": "x"})[0] == 400
-    assert ask(sim, "/_sim/faults", verb="DELETE")[1] == {}
-    assert ask(sim, "/_sim/faults")[1] == []
-    assert ask(sim, "/_sim/preempt", verb="POST", body={"node": "nobody"})[0] == 404
 
 
 class _Recorder(grpc.Channel):  # type: ignore[misc]

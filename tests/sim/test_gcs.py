@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import requests
 from google.api_core import exceptions
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from tpuctl.sim.api.http import HttpServer
-from tpuctl.sim.gcs.server import GcsApi
+from tests.support.gcs import make_bucket, serving_gcs, upload
 
 CHUNK = 256 * 1024
-
-
-@pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[str]:
-    api = GcsApi(tmp_path / "gcs", now=time.time)
-    server = HttpServer(api.handle)
-    server.start()
-    yield server.endpoint
-    server.close()
-    api.close()
-
-
-@pytest.fixture
-def client(endpoint: str) -> Iterator[storage.Client]:
-    client = storage.Client(
-        project="p1", credentials=AnonymousCredentials(), client_options={"api_endpoint": endpoint}
-    )
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def bucket(client: storage.Client) -> storage.Bucket:
-    return client.create_bucket("team-bucket", location="us-central2")
 
 
 def test_a_bucket_is_made_found_listed_and_deleted(client):
@@ -117,19 +86,11 @@ def test_generations_grow_and_time_is_kept(bucket):
 def test_generations_grow_even_if_the_clock_stands_still_and_the_server_restarts(tmp_path):
     seen = []
     for _ in range(2):
-        api = GcsApi(tmp_path, now=lambda: 1000.0)
-        server = HttpServer(api.handle)
-        server.start()
-        url = server.endpoint
-        requests.post(f"{url}/storage/v1/b?project=p", json={"name": "bbb"}, timeout=5)
-        for _ in range(3):
-            answer = requests.post(
-                f"{url}/upload/storage/v1/b/bbb/o?uploadType=media&name=a", data=b"x", timeout=5
-            )
-            seen.append(int(answer.json()["generation"]))
-            requests.delete(f"{url}/storage/v1/b/bbb/o/a", timeout=5)
-        server.close()
-        api.close()
+        with serving_gcs(tmp_path, lambda: 1000.0) as url:
+            requests.post(f"{url}/storage/v1/b?project=p", json={"name": "bbb"}, timeout=5)
+            for _ in range(3):
+                seen.append(int(upload(url, "a").json()["generation"]))
+                requests.delete(f"{url}/storage/v1/b/bbb/o/a", timeout=5)
     assert seen == list(range(1_000_000_000, 1_000_000_006))
 
 
@@ -188,23 +149,6 @@ def test_a_delete_with_a_stale_generation_deletes_nothing(bucket):
     assert not bucket.blob("a").exists()
     with pytest.raises(exceptions.NotFound):
         bucket.blob("a").delete()
-
-
-def test_sixteen_racers_for_a_new_object_have_one_winner(bucket):
-    start = threading.Barrier(16)
-
-    def race(number: int) -> bool:
-        start.wait()
-        try:
-            bucket.blob("lease").upload_from_string(str(number), if_generation_match=0, retry=None)
-        except exceptions.PreconditionFailed:
-            return False
-        return True
-
-    with ThreadPoolExecutor(16) as pool:
-        won = list(pool.map(race, range(16)))
-    assert won.count(True) == 1
-    assert bucket.blob("lease").download_as_text() == str(won.index(True))
 
 
 def test_a_counter_under_compare_and_set_loses_no_increment(bucket):
@@ -376,19 +320,11 @@ def test_no_content_is_left_behind_by_overwrites_deletes_and_refusals(bucket, tm
 
 
 def test_objects_outlive_the_server(tmp_path):
-    for attempt in range(2):
-        api = GcsApi(tmp_path, now=time.time)
-        server = HttpServer(api.handle)
-        server.start()
-        options = {"api_endpoint": server.endpoint}
-        client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
-        if attempt == 0:
-            client.create_bucket("bbb").blob("a").upload_from_string("kept")
-        else:
-            assert client.bucket("bbb").blob("a").download_as_bytes() == b"kept"
-        client.close()
-        server.close()
-        api.close()
+    with serving_gcs(tmp_path) as url:
+        make_bucket(url)
+        upload(url, "a", b"kept")
+    with serving_gcs(tmp_path) as url:
+        assert requests.get(f"{url}/storage/v1/b/bbb/o/a?alt=media", timeout=5).content == b"kept"
 
 
 def test_nonsense_is_refused_in_googles_form(endpoint, bucket):
@@ -409,53 +345,3 @@ def test_nonsense_is_refused_in_googles_form(endpoint, bucket):
         error = answer.json()["error"]
         assert error["code"] == status
         assert error["errors"][0]["reason"]
-
-
-@pytest.fixture
-def gcloud(endpoint: str, tmp_path: Path):
-    program = shutil.which("gcloud")
-    if program is None:
-        pytest.skip("the real gcloud is not on PATH")
-    env = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path / "home"),
-        "CLOUDSDK_CONFIG": str(tmp_path / "gcloud"),
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
-        "CLOUDSDK_CORE_PROJECT": "p1",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{endpoint}/storage/v1/",
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
-        # The wheel of the test environment must not be picked up by gcloud's own interpreter.
-        "CLOUDSDK_PYTHON_SITEPACKAGES": "0",
-    }
-
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([program, "storage", *args], env=env, capture_output=True, text=True, timeout=60)
-
-    return run
-
-
-@pytest.mark.gcloud
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_real_gcloud_copies_lists_reads_and_removes(gcloud, bucket, tmp_path):
-    small, big = tmp_path / "small.txt", tmp_path / "big.bin"
-    small.write_text("hello\n")
-    big.write_bytes(os.urandom(9 * 1024 * 1024))
-    copied = gcloud("cp", str(small), str(big), "gs://team-bucket/d/")
-    assert copied.returncode == 0, copied.stderr
-    assert bucket.blob("d/big.bin").download_as_bytes() == big.read_bytes()
-    listed = gcloud("ls", "gs://team-bucket/d/")
-    assert listed.stdout.split() == ["gs://team-bucket/d/big.bin", "gs://team-bucket/d/small.txt"]
-    assert gcloud("cat", "gs://team-bucket/d/small.txt").stdout == "hello\n"
-    refused = gcloud("cp", "--if-generation-match=0", str(small), "gs://team-bucket/d/small.txt")
-    assert refused.returncode != 0
-    back = gcloud("cp", "gs://team-bucket/d/big.bin", str(tmp_path / "back.bin"))
-    assert back.returncode == 0, back.stderr
-    assert (tmp_path / "back.bin").read_bytes() == big.read_bytes()
-    renamed = gcloud("mv", "gs://team-bucket/d/small.txt", "gs://team-bucket/e/small.txt")
-    assert renamed.returncode == 0, renamed.stderr
-    removed = gcloud("rm", "-r", "gs://team-bucket/d", "gs://team-bucket/e/small.txt")
-    assert removed.returncode == 0, removed.stderr
-    assert list(bucket.list_blobs()) == []

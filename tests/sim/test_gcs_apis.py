@@ -8,40 +8,19 @@ import gzip
 import hashlib
 import json
 import threading
-import time
 import tracemalloc
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import google_crc32c
 import pytest
 import requests
 
-from tpuctl.sim.api.http import HttpServer
+from tests.support.gcs import upload
 from tpuctl.sim.gcs.methods import load_api
-from tpuctl.sim.gcs.server import GcsApi
 
 CHUNK = 256 * 1024
 MIB = 1024**2
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    api = GcsApi(tmp_path / "gcs", now=time.time)
-    server = HttpServer(api.handle)
-    server.start()
-    made = requests.post(f"{server.endpoint}/storage/v1/b?project=p", json={"name": "bbb"}, timeout=5)
-    assert made.status_code == 200
-    yield server.endpoint
-    server.close()
-    api.close()
-
-
-def upload(url: str, name: str, content: bytes = b"x", **query: str) -> requests.Response:
-    where = f"{url}/upload/storage/v1/b/bbb/o"
-    return requests.post(where, params={"name": name, "uploadType": "media", **query}, data=content, timeout=10)
 
 
 def refusal(answer: requests.Response) -> tuple[int, str]:

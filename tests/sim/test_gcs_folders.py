@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 import requests
 
-from tpuctl.sim.api.http import HttpServer
-from tpuctl.sim.gcs.server import GcsApi
+from tests.support.gcs import upload
 
 TREE = {
     "name": "tree",
@@ -22,22 +18,13 @@ TREE = {
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    api = GcsApi(tmp_path / "gcs", now=time.time)
-    server = HttpServer(api.handle)
-    server.start()
-    url = f"{server.endpoint}/storage/v1/b"
-    assert requests.post(f"{url}?project=p", json=TREE, timeout=5).status_code == 200
-    yield url
-    server.close()
-    api.close()
+def url(endpoint: str) -> str:
+    assert requests.post(f"{endpoint}/storage/v1/b?project=p", json=TREE, timeout=5).status_code == 200
+    return f"{endpoint}/storage/v1/b"
 
 
 def write(url: str, name: str, bucket: str = "tree") -> Any:
-    where = url.replace("/storage/v1", "/upload/storage/v1")
-    answer = requests.post(
-        f"{where}/{bucket}/o", params={"name": name, "uploadType": "media"}, data=b"x", timeout=5
-    )
+    answer = upload(url.removesuffix("/storage/v1/b"), name, bucket=bucket)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -97,11 +84,8 @@ def test_a_folder_is_renamed_with_all_below_it(url: str) -> None:
     assert (after["generation"], after["id"]) == (before["generation"], before["id"].replace("old/", "new/"))
     assert requests.get(f"{url}/tree/o/new%2Fb%2Fc?alt=media", timeout=5).content == b"x"
     write(url, "more/x")
-    assert [rename(url, "new/", to).status_code for to in ("more/", "none/below/", "new/b/d/")] == [
-        409,
-        404,
-        400,
-    ]
+    refused = [rename(url, "new/", to).status_code for to in ("more/", "none/below/", "new/b/d/")]
+    assert refused == [409, 404, 400]
     assert rename(url, "none/", "other/").status_code == 404
 
 
@@ -167,12 +151,8 @@ def test_managed_folders_are_made_listed_and_removed_without_what_is_below(url: 
     found = requests.get(f"{managed}/c%2F", timeout=5).json()
     assert (found["kind"], found["metageneration"]) == ("storage#managedFolder", "1")
     assert "bindings" not in requests.get(f"{managed}/c%2F/iam", timeout=5).json()
-    assert [remove("a/"), remove("a/", allowNonEmpty="true"), remove("a/"), remove("c/")] == [
-        409,
-        204,
-        404,
-        204,
-    ]
+    removed = [remove("a/"), remove("a/", allowNonEmpty="true"), remove("a/"), remove("c/")]
+    assert removed == [409, 204, 404, 204]
     assert requests.get(f"{url}/flat/o", timeout=5).json()["items"][0]["name"] == "a/x"
 
 

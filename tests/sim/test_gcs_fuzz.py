@@ -23,31 +23,27 @@ VALUES = [
 ]
 WORDS = [
     "",
-    "0",
-    "1",
-    "-1",
-    "x",
-    "true",
-    "a/",
-    "/",
-    "9" * 20,
-    "*",
-    "{a,b}",
-    "[",
-    "[z-a]",
-    "WyJhIiwxXQ==",
-    "items(n",
+    *[
+        "0",
+        "1",
+        "-1",
+        "x",
+        "true",
+        "a/",
+        "/",
+        "*",
+        "{a,b}",
+        "[",
+        "[z-a]",
+        "WyJhIiwxXQ==",
+        "items(n",
+        "99999999999999999999",
+    ],
 ]
 HEADERS = [
-    *(
-        "x-goog-copy-source",
-        "x-goog-if-generation-match",
-        "if-match",
-        "if-modified-since",
-        "range",
-        "x-goog-hash",
-    ),
-    *("content-md5", "content-type", "content-range", "x-goog-custom-time", "x-goog-storage-class"),
+    *("x-goog-copy-source", "x-goog-if-generation-match", "if-match", "if-modified-since", "range"),
+    *("x-goog-hash", "content-md5", "content-type", "content-range", "x-goog-custom-time"),
+    "x-goog-storage-class",
 ]
 TEXTS = ["0", "x", "bbb/a", "*", "crc32c=x", "%ff", "bytes=0-0", "bytes 5-1/3", "bytes 0-9/*", "bytes */*"]
 XML_PARAMETERS = [

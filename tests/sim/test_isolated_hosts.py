@@ -63,7 +63,7 @@ class Fleet:
         public = self.key.with_suffix(".pub").read_text()
         self.hosts.set_ssh_keys("node/1", "".join(f"{user}:{public}" for user in users))
 
-    def ssh(self, command: str, worker: int = 0, user: str = "ada") -> str:
+    def words(self, command: str, worker: int = 0, user: str = "ada") -> list[str]:
         options = (
             "StrictHostKeyChecking=no",
             "UserKnownHostsFile=/dev/null",
@@ -71,13 +71,11 @@ class Fleet:
             "BatchMode=yes",
         )
         words = [word for option in options for word in ("-o", option)]
-        target = f"{user}@{self.addresses[worker]}"
-        done = subprocess.run(
-            ["ssh", "-F", "none", "-i", str(self.key), *words, target, command],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        return ["ssh", "-F", "none", "-i", str(self.key), *words, f"{user}@{self.addresses[worker]}", command]
+
+    def ssh(self, command: str, worker: int = 0, user: str = "ada") -> str:
+        words = self.words(command, worker, user)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -188,24 +186,7 @@ def test_power_off_keeps_files_and_power_on_is_a_new_boot_at_the_same_address(fl
 
 def test_a_cut_of_connections_leaves_what_they_started(fleet):
     fleet.ssh("setsid sleep 41917 > /dev/null 2>&1 &")
-    held = subprocess.Popen(
-        [
-            "ssh",
-            "-F",
-            "none",
-            "-i",
-            str(fleet.key),
-            "-o",
-            "StrictHostKeyChecking=no",
-            "-o",
-            "UserKnownHostsFile=/dev/null",
-            f"ada@{fleet.addresses[0]}",
-            "sleep 600",
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    held = subprocess.Popen(fleet.words("sleep 600"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     eventually(lambda: fleet.ssh("pgrep -fc '^sleep 600' || true") == "1")
     fleet.hosts.cut("node/1")
     assert held.wait(timeout=20) == 255

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +13,14 @@ from google.protobuf import json_format
 from google.rpc import error_details_pb2
 
 from tests.sim.test_tpu import PARENT, VERSION, grpc_channel, node, rest_client
-from tests.support.sim import RunningSim, running_sim
+from tests.support.sim import RunningSim
 from tpuctl.sim.api.tpu_rest import ROUTES, compile_route
 
 NODE = {"acceleratorType": "v4-8", "runtimeVersion": VERSION}
 
 
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
 def call(sim: RunningSim, verb: str, path: str, body: Any = None) -> tuple[int, Any]:
-    headers = {"Authorization": f"Bearer {sim.token}"}
-    answer = requests.request(verb, f"{sim.endpoint}{path}", json=body, headers=headers, timeout=30)
+    answer = sim.call(verb, path, json=body)
     assert sim.world.settle()
     return answer.status_code, answer.json()
 

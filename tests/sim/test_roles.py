@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from google.api_core.client_options import ClientOptions
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
-from tests.support.sim import RunningSim, running_sim
+from tests.support.sim import RunningSim
 from tpuctl.sim.gcs.roles import ROLES, permits
 from tpuctl.sim.world.iam import account_token, caller_of
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
@@ -22,25 +20,13 @@ ADMINS = ("roles/storage.admin", "roles/storage.legacyBucketOwner")
 HOST = f"serviceAccount:{DEFAULT_ACCOUNT}"
 
 
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[RunningSim]:
-    with running_sim(tmp_path) as running:
-        yield running
-
-
-def call(sim: RunningSim, verb: str, path: str, *, account: str = "", **more: Any) -> requests.Response:
-    token = account_token(sim.token, account) if account else sim.token
-    headers = {"authorization": f"Bearer {token}"} | more.pop("headers", {})
-    return requests.request(verb, f"{sim.endpoint}/{path}", headers=headers, timeout=10, **more)
-
-
 def give(sim: RunningSim, *bindings: tuple[str, str], **more: Any) -> requests.Response:
     shown = [{"role": role, "members": [member]} for role, member in bindings]
-    return call(sim, "PUT", f"{BUCKET}/iam", json={"bindings": shown, **more})
+    return sim.call("PUT", f"{BUCKET}/iam", json={"bindings": shown, **more})
 
 
 def put(sim: RunningSim, account: str = "") -> requests.Response:
-    return call(sim, "POST", f"upload/{BUCKET}/o?uploadType=media&name=a", account=account, data=b"x")
+    return sim.call("POST", f"upload/{BUCKET}/o?uploadType=media&name=a", account=account, data=b"x")
 
 
 def test_a_policy_is_read_changed_and_read_again_as_the_library_does_it(sim: RunningSim) -> None:
@@ -57,7 +43,7 @@ def test_a_policy_is_read_changed_and_read_again_as_the_library_does_it(sim: Run
     after = bucket.get_iam_policy(requested_policy_version=3)
     assert {each["role"] for each in after.bindings} == before | {"roles/storage.objectViewer"}
     assert after.etag != policy.etag
-    assert "iamPolicy" not in call(sim, "GET", BUCKET).json()
+    assert "iamPolicy" not in sim.call("GET", BUCKET).json()
 
 
 def test_the_account_of_hosts_may_do_everything_until_a_policy_says_otherwise(sim: RunningSim) -> None:
@@ -69,7 +55,7 @@ def test_the_account_of_hosts_may_do_everything_until_a_policy_says_otherwise(si
         f"{DEFAULT_ACCOUNT} does not have storage.objects.create access to the Google Cloud Storage object. "
         "Permission 'storage.objects.create' denied on resource (or it may not exist)."
     )
-    xml = call(sim, "GET", "sim-bucket/a", account=DEFAULT_ACCOUNT)
+    xml = sim.call("GET", "sim-bucket/a", account=DEFAULT_ACCOUNT)
     assert (xml.status_code, "<Code>AccessDenied</Code>" in xml.text) == (403, True)
     assert put(sim).status_code == 200  # the user, who owns the project
 
@@ -77,15 +63,15 @@ def test_the_account_of_hosts_may_do_everything_until_a_policy_says_otherwise(si
 def test_a_role_lets_the_account_do_what_it_holds(sim: RunningSim) -> None:
     put(sim)
     give(sim, ("roles/storage.objectViewer", HOST))
-    assert call(sim, "GET", f"{BUCKET}/o/a?alt=media", account=DEFAULT_ACCOUNT).content == b"x"
+    assert sim.call("GET", f"{BUCKET}/o/a?alt=media", account=DEFAULT_ACCOUNT).content == b"x"
     assert put(sim, DEFAULT_ACCOUNT).status_code == 403
     asked = ["storage.objects.get", "storage.objects.create", "storage.buckets.get"]
-    tested = call(
-        sim, "GET", f"{BUCKET}/iam/testPermissions", account=DEFAULT_ACCOUNT, params={"permissions": asked}
+    tested = sim.call(
+        "GET", f"{BUCKET}/iam/testPermissions", account=DEFAULT_ACCOUNT, params={"permissions": asked}
     )
     assert tested.json()["permissions"] == ["storage.objects.get"]
     assert (
-        call(sim, "GET", f"{BUCKET}/iam/testPermissions", params={"permissions": asked}).json()["permissions"]
+        sim.call("GET", f"{BUCKET}/iam/testPermissions", params={"permissions": asked}).json()["permissions"]
         == asked
     )
     give(sim, ("roles/storage.objectUser", HOST))
@@ -96,8 +82,7 @@ def test_calls_in_a_batch_are_refused_alike(sim: RunningSim) -> None:
     put(sim)
     give(sim, ("roles/storage.objectViewer", HOST))
     part = f"Content-Type: application/http\r\n\r\nDELETE /{BUCKET}/o/a HTTP/1.1\r\n\r\n"
-    answer = call(
-        sim,
+    answer = sim.call(
         "POST",
         "batch/storage/v1",
         account=DEFAULT_ACCOUNT,
@@ -105,17 +90,17 @@ def test_calls_in_a_batch_are_refused_alike(sim: RunningSim) -> None:
         headers={"content-type": "multipart/mixed; boundary=b"},
     )
     assert "does not have storage.objects.delete access" in answer.text
-    assert call(sim, "GET", f"{BUCKET}/o/a").status_code == 200
+    assert sim.call("GET", f"{BUCKET}/o/a").status_code == 200
 
 
 def test_copies_need_the_source_and_the_target(sim: RunningSim) -> None:
     put(sim)
-    call(sim, "POST", "storage/v1/b?project=sim-project", json={"name": "other"})
+    sim.call("POST", "storage/v1/b?project=sim-project", json={"name": "other"})
     give(sim, ("roles/storage.objectCreator", HOST))
     copy = "storage/v1/b/sim-bucket/o/a/rewriteTo/b/other/o/b"
-    assert "storage.objects.get" in call(sim, "POST", copy, account=DEFAULT_ACCOUNT, json={}).text
+    assert "storage.objects.get" in sim.call("POST", copy, account=DEFAULT_ACCOUNT, json={}).text
     give(sim, ("roles/storage.objectViewer", HOST))
-    assert call(sim, "POST", copy, account=DEFAULT_ACCOUNT, json={}).status_code == 200
+    assert sim.call("POST", copy, account=DEFAULT_ACCOUNT, json={}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -141,10 +126,10 @@ def test_copies_need_the_source_and_the_target(sim: RunningSim) -> None:
     ],
 )
 def test_policies_that_cannot_be_are_refused_and_change_nothing(sim, policy, status, says) -> None:
-    before = call(sim, "GET", f"{BUCKET}/iam").json()
-    refused = call(sim, "PUT", f"{BUCKET}/iam", json=policy)
+    before = sim.call("GET", f"{BUCKET}/iam").json()
+    refused = sim.call("PUT", f"{BUCKET}/iam", json=policy)
     assert (refused.status_code, says in refused.json()["error"]["message"]) == (status, True), refused.text
-    assert call(sim, "GET", f"{BUCKET}/iam").json() == before
+    assert sim.call("GET", f"{BUCKET}/iam").json() == before
 
 
 def test_every_role_permits_what_it_is_named_for() -> None:
@@ -172,20 +157,20 @@ def test_credentials_say_whose_they_are() -> None:
 def project_policy(sim: RunningSim, *bindings: tuple[str, str], **more: Any) -> requests.Response:
     shown = [{"role": role, "members": [member]} for role, member in bindings]
     path = "v1/projects/sim-project:setIamPolicy"
-    return call(sim, "POST", path, json={"policy": {"bindings": shown, **more}})
+    return sim.call("POST", path, json={"policy": {"bindings": shown, **more}})
 
 
 def test_roles_in_the_project_are_read_and_given(sim: RunningSim) -> None:
     read = "v1/projects/sim-project:getIamPolicy"
-    before = call(sim, "POST", read, json={"options": {"requestedPolicyVersion": 3}}).json()
+    before = sim.call("POST", read, json={"options": {"requestedPolicyVersion": 3}}).json()
     assert before["bindings"][0]["role"] == "roles/owner"
     given = project_policy(sim, ("roles/storage.objectViewer", HOST), etag=before["etag"])
-    assert call(sim, "POST", read, json={}).json() == given.json()
+    assert sim.call("POST", read, json={}).json() == given.json()
     assert project_policy(sim, etag=before["etag"]).status_code == 409
     put(sim)
     give(sim, ("roles/storage.objectCreator", HOST))
-    assert call(sim, "GET", f"{BUCKET}/o/a", account=DEFAULT_ACCOUNT).status_code == 200
-    assert call(sim, "DELETE", f"{BUCKET}/o/a", account=DEFAULT_ACCOUNT).status_code == 403
+    assert sim.call("GET", f"{BUCKET}/o/a", account=DEFAULT_ACCOUNT).status_code == 200
+    assert sim.call("DELETE", f"{BUCKET}/o/a", account=DEFAULT_ACCOUNT).status_code == 403
 
 
 def test_a_role_that_the_user_gets_mends_a_permission_that_was_missing(sim: RunningSim) -> None:
@@ -194,4 +179,4 @@ def test_a_role_that_the_user_gets_mends_a_permission_that_was_missing(sim: Runn
     me = "user:sim@tpuctl.invalid"
     for role, status in (("roles/owner", 403), ("roles/compute.admin", 403), ("roles/tpu.admin", 200)):
         assert project_policy(sim, (role, me)).status_code == 200
-        assert call(sim, "GET", nodes).status_code == status, role
+        assert sim.call("GET", nodes).status_code == status, role

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import requests
+
 from tpuctl.config.settings import ENDPOINTS
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.simulator import Simulator, new_token
 from tpuctl.sim.world.call_log import Journal
+from tpuctl.sim.world.iam import account_token
 from tpuctl.sim.world.world import World
 
 
@@ -42,6 +45,14 @@ class RunningSim:
     @property
     def ssh_port(self) -> int:
         return self.simulator.ssh_port
+
+    def call(self, verb: str, path: str, *, account: str = "", **more: Any) -> requests.Response:
+        """One request with the credentials of the user, or of a service account."""
+        token = account_token(self.token, account) if account else self.token
+        headers = {"authorization": f"Bearer {token}"} | more.pop("headers", {})
+        return requests.request(
+            verb, f"{self.endpoint}/{path.lstrip('/')}", headers=headers, timeout=30, **more
+        )
 
     def preempt(self, name: str, zone: str | None = None) -> list[str]:
         return self.world.preempt(name, zone)
