@@ -1,4 +1,4 @@
-"""A manifest of a run with one preemption, as records make it, and one attempt as earlier versions kept it."""
+"""A manifest of a run with one preemption, as records make it."""
 
 from __future__ import annotations
 
@@ -77,46 +77,3 @@ def a_manifest(
     for content in (*rows, build_end(over, rows, chips=8, usd_per_hour=4.0)):
         parts.append(render_part(parts[-1]["sha256"], content))
     return assemble(parts[0], parts[1:-1], parts[-1])
-
-
-OLD_ATTEMPT: dict[str, Any] = {
-    "schema": "tpuctl.attempt/1",
-    "run": {
-        "id": "first",
-        "attempt": 1,
-        "owner": "kim",
-        "created": "2026-11-21T10:15:00Z",
-        "started": "2026-11-21T10:16:00Z",
-        "ended": "2026-11-21T10:26:00Z",
-        "cause": "preempted",
-        "why": "the cloud took it",
-        "tpuctl_version": "0.9",
-    },
-    "command": {
-        "argv": ["python3", "train.py"],
-        "cwd": ".",
-        "variables": {"SEED": "1"},
-        "secrets": ["TOKEN"],
-        "checkpoint_dir": None,
-        "allow_cpu": False,
-    },
-    "code": {"bundle_sha256": "a" * 64, "commit": "c" * 40, "branch": "main", "dirty": False, "remote": None},
-    "environment": {"name": "tiny", "spec_sha256": "e" * 64, "allowed_drift": ["clock"]},
-    "slice": {
-        "name": "big",
-        "incarnation": 1,
-        "cloud_name": "big-1",
-        "node_uid": "7",
-        "accelerator_type": "v4-16",
-        "hosts": 2,
-        "chips": 8,
-        "zone": "us-central2-b",
-        "tier": "spot",
-        "runtime_version": "tpu-ubuntu2204-base",
-    },
-    "disks": [{"name": "data-g1", "path": "/mnt/data", "mode": "ro", "generation": 1}],
-    "mounts": [],
-    "hosts": [{"worker": "0", "kernel": "6.1"}, {"worker": "1", "kernel": "6.1"}],
-    "exits": [{"worker": 0, "exit_status": None, "signal": None, "ran_s": None, "note": None}],
-    "timeline": [{"at": "2026-11-21T10:15:30Z", "event": "attempt", "detail": "on big-1"}],
-}

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.provenance.samples import OLD_ATTEMPT, a_manifest
+from tests.provenance.samples import a_manifest
 from tests.support.builders import a_run, an_attempt
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import AttemptPhase, Cause, Failure, Fault, RunState, RunTotals, WorkerEnd
-from tpuctl.provenance.manifest import assemble
 from tpuctl.views import report_page as page
 from tpuctl.views.report import make_report
 
@@ -247,10 +246,3 @@ def test_made_up_data_is_said_at_the_top(services, tmp_path):
     manifest = copy.deepcopy(a_manifest())
     assert "Synthetic" not in html_of(services, tmp_path, manifest)
     assert '<p class="alarm">Synthetic data' in html_of(services, tmp_path, {**manifest, "synthetic": True})
-
-
-def test_attempts_of_earlier_versions_are_shown(services, tmp_path):
-    html = html_of(services, tmp_path, assemble(None, [OLD_ATTEMPT], None))
-    read(html)
-    assert "the cloud took it" in html
-    assert "Without digests" in html

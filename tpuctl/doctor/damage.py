@@ -17,7 +17,6 @@ from tpuctl.slices.lifetime import IdleWatch
 from tpuctl.slices.liveness import Heartbeats
 from tpuctl.state.leases import LeaseRecord
 from tpuctl.state.repository import decode
-from tpuctl.state.tombstones import Retired
 from tpuctl.watch.heartbeat import Heartbeat
 from tpuctl.watch.pause import Pause
 
@@ -38,7 +37,6 @@ KINDS: Mapping[str, type] = {
     "leases": LeaseRecord,
     "machines": _Machine,
     "pause": Pause,
-    "retired": Retired,
     "runs": RunRecord,
     "slices": SliceRecord,
     "watchdogs": Heartbeat,

@@ -17,7 +17,7 @@ def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun
     names = {
         str(row["name"])
         for document in load_parts(services, run.id).attempts
-        for row in document.data.get("content", document.data).get("disks") or ()
+        for row in document.data["content"].get("disks") or ()
     }
     stored = None if run.state.final else find_slice(services, run.spec.slice_name)
     if stored is not None:

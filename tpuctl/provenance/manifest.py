@@ -16,12 +16,10 @@ import msgspec
 from msgspec import Struct, field
 
 from tpuctl.errors import BadManifestError
-from tpuctl.lib.codec import from_data, parse_json, to_data
+from tpuctl.lib.codec import from_data, parse_json
 from tpuctl.model.run_spec import RunSettings
 
 SCHEMA = "tpuctl.run/1"
-ATTEMPT_SCHEMA = "tpuctl.attempt/1"
-"""What versions before this one kept: one document for each attempt, without digests."""
 SCHEMA_ID = "https://tpuctl.dev/schemas/run.schema.json"
 
 Row = Mapping[str, Any]
@@ -259,30 +257,27 @@ def render_part(previous: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assemble(start: Row | None, attempts: Sequence[Row], end: Row | None, run_id: str = "") -> dict[str, Any]:
-    """The whole manifest from its parts as they are stored; attempts of earlier versions are converted.
+    """The whole manifest from its parts as they are stored.
 
     Raises BadManifestError for parts of a newer schema, and where there is nothing.
     """
-    if start is None and not attempts:
+    if start is None:
         raise BadManifestError(f"run {run_id} has no manifest", hint="tpuctl runs")
     for part in (start, *attempts, end):
         if part is not None:
             check_schema(str(part.get("schema")), f"the manifest of run {run_id}")
-    old = [part for part in attempts if part["schema"] == ATTEMPT_SCHEMA]
-    first = dict(start["content"]) if start is not None else _start_of_old(old[0]) if old else {}
-    new = [part for part in (start, *attempts, end) if part is not None and part["schema"] == SCHEMA]
     return {
         "schema": SCHEMA,
-        **first,
-        "attempts": [_old_attempt(part) if part in old else part["content"] for part in attempts],
+        **start["content"],
+        "attempts": [part["content"] for part in attempts],
         "end": None if end is None else end["content"],
-        "chain": [] if old else [part["sha256"] for part in new],
+        "chain": [part["sha256"] for part in (start, *attempts, end) if part is not None],
     }
 
 
 def check_schema(schema: str, what: str) -> None:
     """Raises BadManifestError for a schema that this tpuctl does not read, saying whether it is a newer one."""
-    if schema in (SCHEMA, ATTEMPT_SCHEMA):
+    if schema == SCHEMA:
         return
     kind, _, version = schema.partition("/")
     if kind == SCHEMA.partition("/")[0] and version.isdigit():
@@ -354,34 +349,3 @@ def json_schema() -> dict[str, Any]:
         "properties": {**own["properties"], "schema": {"const": SCHEMA}},
         "$defs": {name: definitions[name] for name in sorted(definitions)},
     }
-
-
-def _start_of_old(part: Row) -> dict[str, Any]:
-    """The start of a run of which only manifests of attempts were kept, as far as these tell."""
-    run, command, slice_ = part.get("run") or {}, part.get("command") or {}, part.get("slice") or {}
-    start = {
-        "schema": SCHEMA,
-        "run": {key: run[key] for key in ("id", "owner", "created", "tpuctl_version") if key in run},
-        "command": {key: value for key, value in command.items() if key != "variables" and value is not None},
-        "code": part.get("code") or {"bundle_sha256": ""},
-        "environment": part.get("environment"),
-        "variables": {"requested": command.get("variables") or {}},
-        "slice": {"name": "", **{key: slice_.get(key) for key in _OF_OLD_SLICE if key in slice_}},
-    }
-    data: dict[str, Any] = json.loads(canonical(to_data(typed(start, "the manifest of an earlier version"))))
-    return {key: value for key, value in data.items() if key not in NOT_OF_START}
-
-
-_OF_OLD_SLICE = ("name", "accelerator_type", "hosts", "chips", "zone", "tier", "runtime_version")
-
-
-def _old_attempt(part: Row) -> dict[str, Any]:
-    run, slice_ = part.get("run") or {}, part.get("slice") or {}
-    attempt = {
-        "number": run.get("attempt", 0),
-        "slice": {"incarnation": 0, **slice_},
-        **{key: run.get(key) for key in ("started", "ended", "cause", "why")},
-        **{key: part.get(key) or [] for key in ("hosts", "disks", "mounts", "exits", "timeline")},
-    }
-    data: dict[str, Any] = json.loads(canonical(to_data(from_data(AttemptSection, attempt))))
-    return data

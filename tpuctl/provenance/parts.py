@@ -37,8 +37,8 @@ class Parts(Struct, frozen=True):
 
     @property
     def contents(self) -> list[Row]:
-        """The attempts that have ended; without those that earlier versions wrote."""
-        return [document.data["content"] for document in self.attempts if "content" in document.data]
+        """The attempts that have ended."""
+        return [document.data["content"] for document in self.attempts]
 
     @property
     def last_digest(self) -> str:
@@ -118,9 +118,6 @@ def add_attempt(
     mounts: Sequence[Row] = (),
 ) -> None:
     """Writes an attempt that has ended; a repeat changes nothing."""
-    if load_parts(services, run.id).start is None and attempt.number == 1:
-        content = _start(services, run, slice_, None)  # the run was written down by an earlier version
-        save_once(services, f"manifests/{run.id}/{START}", render_part("", content))
     key = f"manifests/{run.id}/{attempt.number:05d}"
     if services.store.get(key) is not None:
         return
@@ -171,9 +168,7 @@ def current_part(
 
 def _ended(parts: Parts) -> float | None:
     """When the last attempt that is written had ended."""
-    data = parts.attempts[-1].data
-    said = data["content"].get("ended") if "content" in data else (data.get("run") or {}).get("ended")
-    return parse_timestamp(str(said))
+    return parse_timestamp(str(parts.contents[-1].get("ended")))
 
 
 def _start(

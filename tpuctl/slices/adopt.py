@@ -38,7 +38,6 @@ from tpuctl.slices.validation import OS_LOGIN, OWN_PREFIX, STARTUP_SCRIPT
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import Versioned, find_slice, get_slice, list_slices, save
-from tpuctl.state.tombstones import retired_numbers
 
 
 class Candidate(Struct, frozen=True):
@@ -122,13 +121,8 @@ def find_candidate(services: Services, node_name: str, zone: str | None, name: s
         raise ConflictError(f"{node.name} in {node.zone} is {node.state}, not READY", hint="tpuctl ls")
     chosen = check_slice_name(name or _name_of(node))
     stored = find_slice(services, chosen)
-    last = _last_number(services, chosen, stored)
+    last = stored.record.last_incarnation if stored else 0
     return Candidate(chosen, node, request, _number_of(node, chosen, last))
-
-
-def _last_number(services: Services, name: str, old: Versioned[SliceRecord] | None) -> int:
-    """The last incarnation of that name, also where its record was pruned."""
-    return old.record.last_incarnation if old else retired_numbers(services.store, name).incarnation
 
 
 def _only(name: str, nodes: Listing[NodeInfo], queued: Listing[QueuedInfo]) -> NodeInfo:
@@ -256,7 +250,7 @@ def _record(services: Services, found: Candidate, spec: SliceSpec, *, pay: bool)
         owner=services.user,
         desired=Desired.UP,
         state=SliceState.BOOTING,
-        last_incarnation=max(found.number, _last_number(services, found.name, old)),
+        last_incarnation=max(found.number, old.record.last_incarnation if old else 0),
         created_at=now,
         incarnation=incarnation,
         pay=pay,

@@ -22,7 +22,6 @@ from tpuctl.slices.things import apply_changes, find_changes
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_run, find_slice, get_slice, save
-from tpuctl.state.tombstones import retired_numbers
 
 _REQUEST_TRIES = 3
 """So often a request is read anew when somebody else writes the same slice down at the same moment."""
@@ -183,15 +182,15 @@ def _choose_zone(services: Services, wanted: SliceRecord) -> tuple[SliceSpec, Ma
     return replace(wanted.spec, zone=choice.zone), backoffs
 
 
-def _check_unrecorded(services: Services, name: str, number: int) -> None:
-    """Raises ConflictError when the cloud has a later life of this slice than `number`: its record was lost,
+def _check_unrecorded(services: Services, name: str) -> None:
+    """Raises ConflictError when the cloud has a later life of this slice than its first: its record was lost,
     and names would be used twice. What cannot be read hinders nothing."""
     looks = {"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued}
     for reading in read_all(looks).values():
         for found in reading.value.items if reading.value is not None else ():
             ours = found.labels.get(USER_LABEL) == label_value(services.user)
             base, later = parse_cloud_name(found.name) or ("", 0)
-            if ours and base == name and later > number:
+            if ours and base == name and later > 1:
                 raise ConflictError(
                     f"{found.name} in {found.zone} is {found.state}: slice {name} lives on without its record",
                     hint=f"`tpuctl adopt {found.name}` takes it over, `tpuctl reap` deletes it",
@@ -201,14 +200,13 @@ def _check_unrecorded(services: Services, name: str, number: int) -> None:
 def _first_intent(services: Services, wanted: SliceRecord, limits: Limits) -> SliceRecord:
     now, name = services.store.now(), wanted.name
     spec, backoffs = _choose_zone(services, wanted)
-    number = retired_numbers(services.store, name).incarnation + 1
-    _check_unrecorded(services, name, number)
+    _check_unrecorded(services, name)
     record = replace(
         wanted,
         spec=spec,
-        last_incarnation=number,
+        last_incarnation=1,
         created_at=now,
-        incarnation=Incarnation(number=number, cloud_name=f"{name}-{number}", requested_at=now),
+        incarnation=Incarnation(number=1, cloud_name=f"{name}-1", requested_at=now),
         zone_not_before=backoffs,
         lifetime=extend_lifetime(None, limits, services.store.now()),
     )

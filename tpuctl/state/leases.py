@@ -15,7 +15,6 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, LeaseHeldError
 from tpuctl.model.timeouts import LEASE_TTL_S
 from tpuctl.state.repository import decode
-from tpuctl.state.tombstones import retired_numbers
 
 
 class Lease(Struct, frozen=True):
@@ -60,9 +59,8 @@ def acquire(services: Services, name: str) -> Lease:
     key = f"leases/{name}"
     document = services.store.get(key)
     now = services.store.now()
-    if document is None:
-        fence = retired_numbers(services.store, name).fence
-    else:
+    fence = 0
+    if document is not None:
         last = decode(LeaseRecord, document)
         holder, fence, expires = last.owner, last.fence, last.expires
         busy = holder and holder != services.lease_owner and now < expires

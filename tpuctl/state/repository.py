@@ -30,14 +30,9 @@ class Versioned(Struct, Generic[R], frozen=True):
 def decode(cls: type[T], document: Document) -> T:
     """The record in `document`. Raises DamagedRecordError for one that is none."""
     try:
-        return from_data(cls, _with_spec(document.data) if cls is RunRecord else document.data)
+        return from_data(cls, document.data)
     except ValueError as error:
         raise DamagedRecordError(document.key, str(error)) from error
-
-
-def _with_spec(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run of an earlier version had the fields of its specification beside the others."""
-    return data if "spec" in data else {**data, "spec": {"cwd": ".", "variables": {}, "secrets": {}, **data}}
 
 
 def decode_readable(cls: type[T], documents: Iterable[Document]) -> tuple[list[T], list[DamagedRecordError]]:
