@@ -74,6 +74,7 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "env": {"env": "demo-cpu"},
     "allow_drift": {"allow_drift": ("clock",)},
     "allow_cpu": {"allow_cpu": True},
+    "per": {"per": "chip"},
     "join_limit": {"join_limit": 600.0},
     "progress": {"progress": r"step (\d+)"},
     "stall": {"stall": "1h"},

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.jax_python import flax_packages
 from tests.support.require import require_torch_xla
+from tpuctl.model.processes import TOPOLOGY
 
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
 V4_8 = {"ACCELERATOR_TYPE": "v4-8", "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
@@ -216,3 +217,8 @@ def test_metadata_are_read_in_both_forms_and_stale_variables_go() -> None:
         "TPU_LIBRARY_PATH": "/l",
         "HOME": "/h",
     }
+
+
+def test_both_sides_mean_the_same_variables() -> None:
+    [first, *_] = joint(V4_8)
+    assert set(first) - {"ALLOW_MULTIPLE_LIBTPU_LOAD"} == TOPOLOGY

@@ -42,7 +42,7 @@ def copy(request, _stdin):
         write_json(attempt.path("prepared.json"), wanted)
         program = os.path.dirname(os.path.abspath(__file__))
         argv = [sys.executable, "-I", "-S", program, "carry", does]
-        launch(attempt, fence, argv, dict(os.environ, **{VARIABLE: json.dumps(request)}), work, GRACE_S)
+        launch(attempt, fence, [(argv, dict(os.environ, **{VARIABLE: json.dumps(request)}))], work, GRACE_S)
     patience = time.monotonic() + PORT_WAIT_S
     while does == "serve" and not is_over(attempt) and time.monotonic() < patience:
         if "port" in stands(attempt):

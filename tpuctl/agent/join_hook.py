@@ -15,6 +15,7 @@ STACKS = "stacks.txt"  # beside them; where Python writes what each thread does,
 STACKS_SIGNAL = 45  # a real-time signal that nothing known uses, and that ends who does not catch it
 CACHE_ONLY = "TPUCTL_JOIN_CACHE_ONLY"  # nobody asks on what it computes
 WEIGHTS = "TPUCTL_JOIN_WEIGHTS"  # its parameters are looked at once; `strict` ends it where they are wrong
+JOINT = "TPUCTL_JOIN_JOINT"  # it has its chips together with the other processes of all hosts
 # With one of these set a process is meant to have only some of the chips.
 BOUNDS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
 
@@ -119,7 +120,9 @@ def note(what):
     pid = os.getpid()
     if told.get("pid") != pid:  # the first word, also of a fork
         told.clear()
-        told.update(pid=pid, bounded=any(name in os.environ for name in BOUNDS))
+        told.update(pid=pid, bounded=JOINT not in os.environ and any(name in os.environ for name in BOUNDS))
+        if os.environ.get("TPUCTL_LOCAL_WORLD_SIZE", "1") != "1":
+            told.update(process=int(os.environ["TPUCTL_LOCAL_RANK"]))
     told.update(what)
     path = os.path.join(os.environ[FOLDER], "%d.json" % pid)
     with suppress(OSError):

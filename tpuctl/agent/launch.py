@@ -1,9 +1,9 @@
 """Variables by which the processes of a host share its chips; pure.
 
 What a process must be told depends on the shape of its host and of its slice, which the host's metadata says
-(`tpu-env`); nothing is worked out from the name of a type. Sources: `torch_xla/_internal/tpu.py` of PyTorch/XLA
-2.9 (`configure_topology`), `jax/_src/test_multiprocess.py` of JAX 0.10.2. Where these two differ (eight chips,
-one for each process: `2,4,1` and `4,2,1`) the metadata decide.
+(`tpu-env`); nothing is worked out from the name of a type. Sources: `configure_topology` of PyTorch/XLA 2.9
+(torch_xla._internal.tpu), and the helper of JAX 0.10.2 for tests (jax._src.test_multiprocess). Where these two
+differ (eight chips, one for each process: `2,4,1` and `4,2,1`) the metadata decide.
 """
 
 FIRST_PORT = 8476  # of libtpu's processes, one each; as PyTorch/XLA has it

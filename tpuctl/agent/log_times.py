@@ -15,6 +15,7 @@ import time
 from base import file_size, read_json, suppress, write_json
 
 STREAMS = ("stdout", "stderr")
+STARTED = "started"  # made once, when an attempt begins; says which processes it has here
 LOOK_S = 0.2
 RATES = ((1 << 20, LOOK_S), (4 << 20, 1.0), (1 << 62, 10.0))
 """Up to which size of an index how many seconds are between two of its lines: after that 225 KB a day."""
@@ -25,12 +26,19 @@ FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2  # linux/falloc.h
 FETCHED = "fetched.json"
 
 
+def streams(attempt):
+    """The names of the logs of an attempt: where it has several processes here, `2.stdout` is of its third."""
+    with suppress(ValueError):  # caught between creating and writing it: there are none yet
+        return (read_json(attempt.path(STARTED)) or {}).get("streams") or STREAMS
+    return STREAMS
+
+
 class LogTimes:
     """Of the logs of one attempt; the supervisor has it `look` again and again."""
 
     def __init__(self, attempt):
         self.attempt = attempt
-        self.indexes = [Index(attempt, stream) for stream in STREAMS]
+        self.indexes = [Index(attempt, stream) for stream in streams(attempt)]
         self.looked = 0.0
 
     def look(self, last=False):

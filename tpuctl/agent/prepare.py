@@ -36,8 +36,10 @@ def prepare(request, _stdin):
         check_promised(request["promised"])
     make_prepared(attempt, fence, bundle, entries)
     answer = {"prepared": True}
-    if request.get("want_port"):
-        answer.update(find_port(int(os.environ.get("TPUCTL_COORDINATOR_PORT") or COORDINATOR_PORT)))
+    wanted = request.get("want_port")
+    if wanted:
+        usual = COORDINATOR_PORT if wanted is True else int(wanted)
+        answer.update(find_port(int(os.environ.get("TPUCTL_COORDINATOR_PORT") or usual)))
     return answer
 
 

@@ -78,7 +78,7 @@ def can_signal(pid):
 
 
 class Tree:
-    """One command and everything it ever starts: this process adopts orphans, so setsid does not escape."""
+    """Some commands and everything they ever start: this process adopts orphans, so setsid does not escape."""
 
     def __init__(self):
         import ctypes
@@ -93,25 +93,30 @@ class Tree:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._ask_to_stop)
-        self.main = None
-        self.main_status = None
+        self.mains = []  # what was spawned
+        self.ends = {}  # of those that ended, in the order of their ends: (wait status, time) by their place
 
     def _ask_to_stop(self, _number, _frame):
         self.asked_to_stop = True
 
     def spawn(self, argv, env, cwd, stdout, stderr, stdin=None):
-        """Starts the main process in a session of its own, reading nothing if there is no `stdin`; OSError when
+        """Starts a main process in a session of its own, reading nothing if there is no `stdin`; OSError when
         it cannot be started. `argv` may be a function of this program: what Python has loaded is there then."""
         told, tell = os.pipe()
-        self.main = os.fork()
-        if not self.main:
+        pid = os.fork()
+        if not pid:
             become(argv, env, cwd, (stdin, stdout, stderr), tell)
         os.close(tell)
         number = os.read(told, 16)  # nothing: the program runs, and the pipe closed by itself
         os.close(told)
         if number:
-            os.waitpid(self.main, 0)
+            os.waitpid(pid, 0)
             raise OSError(int(number), os.strerror(int(number)))
+        self.mains.append(pid)
+
+    def is_over(self):
+        """Whether a main process ended wrongly, or all have ended."""
+        return len(self.ends) == len(self.mains) or any(status != 0 for status, _ in self.ends.values())
 
     def reap(self):
         """Takes note of children that ended. False: there is none left, so no descendant either, because a
@@ -123,8 +128,8 @@ class Tree:
                 return False
             if pid == 0:
                 return True
-            if pid == self.main:
-                self.main_status = status
+            if pid in self.mains:
+                self.ends.setdefault(self.mains.index(pid), (status, time.time()))
 
     def wait(self, timeout, handles=()):
         """Waits for a signal, a readable handle or the timeout; returns the readable handles."""

@@ -7,6 +7,7 @@ import os
 import time
 
 from base import file_size, read_json, suppress, write_json
+from log_times import streams
 from processes import descendants, process_stat
 
 READ_MAX = 1 << 20  # a program that writes more between two looks is not read in full
@@ -28,7 +29,7 @@ class Progress:
 
         self.path = attempt.path("progress.json")
         self.pattern = re.compile(pattern)
-        self.logs = [[attempt.path(name), 0, ""] for name in ("stdout.log", "stderr.log")]
+        self.logs = [[attempt.path(name + ".log"), 0, ""] for name in streams(attempt)]
         self.known = {}
         self.looked = self.written = 0.0
         self.fresh = False
@@ -107,13 +108,14 @@ def signs_of_life(attempt, status):
         progress.update(recent_rate=recent, usual_rate=usual)
     found = {"progress": progress, "load": os.getloadavg()[0]}
     moments = []
-    for name in ("stdout.log", "stderr.log"):
+    for name in streams(attempt):
         with suppress(OSError):
-            log = os.stat(attempt.path(name))
+            log = os.stat(attempt.path(name + ".log"))
             moments += [log.st_mtime] if log.st_size else []
     found["output_at"] = max(moments) if moments else None
     silent = not moments or time.time() - max(moments) > QUIET_S
-    found["held"] = bool(silent and status["state"] == "running" and status["pid"] and is_held(status["pid"]))
+    mains = [row["pid"] for row in status["processes"]] or [status["pid"]]
+    found["held"] = bool(silent and status["state"] == "running" and any(is_held(pid) for pid in mains if pid))
     return found
 
 

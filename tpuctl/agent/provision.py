@@ -67,7 +67,7 @@ def provision(request, _stdin):
             attempt.path("operations.json"),
             {"schema": SCHEMA, "operations": operations, "deadline_s": lasts, "tries": tries},
         )
-        launch(attempt, fence, lambda: work(attempt), dict(os.environ), attempt.path("work"), GRACE_S)
+        launch(attempt, fence, [(lambda: work(attempt), dict(os.environ))], attempt.path("work"), GRACE_S)
     os.close(lock)
     if request.get("patience_s") and wait_for_jobs([attempt], request):
         from facts import facts

@@ -9,7 +9,7 @@ command says of processes is compared with hashes, whose key stays on this host.
 import os
 
 from base import file_size, read_json, root, suppress, write_json
-from log_times import STREAMS
+from log_times import streams
 
 LEAST = 8  # characters; a shorter value is a word that programs write anyway
 LEAST_OF_LINE = 16
@@ -117,7 +117,7 @@ class LogMasks:
 
     def __init__(self, attempt, values):
         self.patterns = all_forms(values)
-        self.logs = [MaskedLog(attempt, stream) for stream in STREAMS] if self.patterns else []
+        self.logs = [MaskedLog(attempt, stream) for stream in streams(attempt)] if self.patterns else []
 
     def look(self, last=False):
         """`last`: the program has ended, so nothing that began goes on."""

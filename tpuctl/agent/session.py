@@ -24,7 +24,7 @@ def session():
     def wait(handle=None):
         """Until the command or its client is gone, or `handle` has something to read; whether that is so."""
         handles = [0] if handle is None else [0, handle]
-        while tree.main_status is None and not tree.asked_to_stop and not lifeline.is_cut():
+        while not tree.ends and not tree.asked_to_stop and not lifeline.is_cut():
             ready = tree.wait(min(1.0, lifeline.silence), handles)
             if 0 in ready:
                 lifeline.listen()
@@ -49,7 +49,7 @@ def session():
     wait()
     tree.end_all(lambda: grace)
     tree.reap()
-    code, number = split_status(tree.main_status) if tree.main_status is not None else (None, signal.SIGKILL)
+    code, number = split_status(tree.ends[0][0]) if tree.ends else (None, signal.SIGKILL)
     os._exit(128 + number if code is None else code)
 
 

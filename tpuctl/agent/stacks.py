@@ -28,14 +28,24 @@ def stacks(request, _stdin):
     pid = found["pid"]
     if found["state"] != "running" or not pid:
         return {"state": found["state"], "processes": []}
-    pids = [pid, *sorted(descendants(pid))]
+    whose = owners(found)
     patterns = patterns_of(attempt, environment_of(pid))
-    told = [describe(attempt, each) for each in pids[:PROCESSES_MAX]]
+    told = [dict(describe(attempt, each), process=whose[each]) for each in list(whose)[:PROCESSES_MAX]]
     for each in told:
         each.update((name, masked_text(each[name], patterns)) for name in ("command", "text"))
         # A program may have written over its own variables: then the hashes know.
         each["command"] = mask_by_hashes([each["command"]], [attempt])[0]
     return {"state": "running", "processes": told}
+
+
+def owners(found):
+    """What runs of an attempt, by pid: of which of its processes that is; None of the one that it has, and of
+    what is above several, such as torchrun."""
+    told = {row["pid"]: row["process"] for row in found["processes"] if process_stat(row["pid"])}
+    for main in (*told, found["pid"]):
+        for pid in (main, *sorted(descendants(main))):
+            told.setdefault(pid, told.get(main))
+    return told
 
 
 def describe(attempt, pid):

@@ -7,12 +7,13 @@ import quick_json as json
 import survivors
 from base import SCHEMA, Attempt, is_name, read_end, read_json, root, suppress, write_json
 from join import reports
-from log_times import STREAMS, cut_of
+from log_times import STARTED, STREAMS, cut_of, streams
 from processes import boot_id, is_alive, signal, signal_all
 from progress import signs_of_life
 from secret_masks import finish, log_size
 
 MOUNTS = "/var/lib/tpuctl-mounts"  # STATE of buckets.py; most hosts have none, and that is asked every second
+MEMBERS = "members"  # the folder of what `member.py` tells
 STARTING_GRACE_S = 15.0  # marker written, supervisor not heard of: still starting for this long
 
 
@@ -33,8 +34,9 @@ def look(attempt):
         "detail": "",
         "survivors": [],
         "oom_kills": 0,
-        "stdout_bytes": log_size(attempt, "stdout"),
-        "stderr_bytes": log_size(attempt, "stderr"),
+        "processes": [],
+        "process": None,
+        **sizes(attempt),
         "stdout_cut": cut_of(attempt, "stdout"),
         "stderr_cut": cut_of(attempt, "stderr"),
         "disk_free_bytes": free_bytes(),
@@ -54,11 +56,21 @@ def look(attempt):
                 finish_masks(attempt, answer, status)
         if not answer["rebooted"]:
             name_survivors(answer, status)
-    elif os.path.exists(attempt.path("started")):
-        answer["state"] = "starting" if is_fresh(attempt.path("started")) else "lost"
+        answer["processes"] = members(attempt) or answer["processes"]
+    elif os.path.exists(attempt.path(STARTED)):
+        answer["state"] = "starting" if is_fresh(attempt.path(STARTED)) else "lost"
     elif os.path.exists(attempt.path("prepared.json")):
         answer["state"] = "prepared"
     return answer
+
+
+def sizes(attempt):
+    """How much may be told of what all processes wrote."""
+    names = streams(attempt)
+    return {
+        kind + "_bytes": sum(log_size(attempt, name) for name in names if name.endswith(kind))
+        for kind in STREAMS
+    }
 
 
 def finish_masks(attempt, answer, status):
@@ -66,15 +78,24 @@ def finish_masks(attempt, answer, status):
     import secret_files
 
     finish(attempt, secret_files.read(survivors.mark_of(status["supervisor"])))
-    for stream in STREAMS:
-        answer[stream + "_bytes"] = log_size(attempt, stream)
+    answer.update(sizes(attempt))
 
 
 TOLD = ("state", "exit_status", "signal", "started_at", "ended_at", "pid", "stopped", "detail", "oom_kills")
+TOLD += ("processes", "process")
 
 
 def take(answer, status):
     answer.update({key: status[key] for key in TOLD if key in status})
+
+
+def members(attempt):
+    """How the processes below torchrun stand, as `member.py` wrote it; None where there are none."""
+    folder = attempt.path(MEMBERS)
+    if not os.path.isdir(folder):
+        return None
+    numbers = sorted(int(name[:-5]) for name in os.listdir(folder) if name.endswith(".json"))
+    return [read_json(os.path.join(folder, "%d.json" % number)) for number in numbers]
 
 
 def read_status(attempt):

@@ -7,7 +7,7 @@ import time
 import quick_json as json
 from base import POLL_S, Attempt, write_all
 from client import Lifeline
-from log_times import STREAMS, cut_of, note_fetched
+from log_times import cut_of, note_fetched, streams
 from secret_masks import log_size
 from state import look
 
@@ -51,7 +51,7 @@ def deliver(attempt, log):
 
 
 def news(request, _stdin):
-    """What both logs have behind the offsets, at most `limit` bytes: a line that says how much of each, and
+    """What the logs have behind the offsets, at most `limit` bytes: a line that says how much of each, and
     whether there may be more, then the bytes, all as one raw deflate stream where the line has `packed`.
     `skipped`: so much before them was taken away.
 
@@ -59,21 +59,21 @@ def news(request, _stdin):
     logs; with `times_only` only that.
     """
     attempt, limit = Attempt(request), int(request.get("limit", 1 << 20))
-    found, skipped, times, data = {}, {}, {}, b""
-    for stream in STREAMS if not request.get("times_only") else ():
+    found, skipped, times, data, known = {}, {}, {}, b"", streams(attempt)
+    for stream in known if not request.get("times_only") else ():
         skipped[stream], part = read_log(attempt, stream, int(request.get(stream + "_offset", 0)), limit)
         limit -= len(part)
         found[stream] = len(part)
         data += part
     more = limit <= 0
-    for stream in STREAMS:
+    for stream in known:
         offset = request.get(stream + "_times_offset")
         if offset is not None:
             part = read_part(attempt.path(stream + ".times"), int(offset), TIMES_MAX)
             more = more or len(part) == TIMES_MAX
             times[stream] = len(part)
             data += part
-    told = {"news": {stream: found.get(stream, 0) for stream in STREAMS}, "more": more}
+    told = {"news": {stream: found.get(stream, 0) for stream in known}, "more": more}
     told.update(times=times, skipped={stream: count for stream, count in skipped.items() if count})
     if len(data) >= PACKED:
         import zlib  # only for answers that are long

@@ -21,7 +21,7 @@ from base import (
     write_json,
 )
 from contents import is_inside
-from log_times import LOOK_S, LogTimes
+from log_times import LOOK_S, STARTED, STREAMS, LogTimes
 from operations import KEPT
 from processes import (
     Tree,
@@ -33,7 +33,8 @@ from processes import (
     process_stat,
     split_status,
 )
-from state import look
+from programs import logins, programs, stream_names
+from state import look, members
 from survivors import MARK, is_holder, mark_of
 
 LEFT_MAX = 40  # of what could not be ended is named, so that the end of an attempt stays small
@@ -67,7 +68,7 @@ def start(request, _stdin):
     if os.path.exists(attempt.path("stop.json")):
         raise Refused("stopped", "attempt %s was stopped before it started" % attempt.number)
     environment = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
-    environment.update(os.environ)
+    environment.update(logins(request))
     for name, place in (request.get("env_dirs") or {}).items():
         environment[str(name)] = make_dir(root(str(place)))
     environment.update({str(key): str(value) for key, value in env.items()})
@@ -81,10 +82,12 @@ def start(request, _stdin):
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)
     pattern = str(request.get("progress") or "")
     secrets = {name: environment[name] for name in request.get("secrets") or ()}
-    if not launch(attempt, fence, argv, environment, cwd, grace, beat, pattern, secrets):
+    begun = programs(request, attempt, argv, environment)
+    names = stream_names(request)
+    if not launch(attempt, fence, begun, cwd, grace, beat, pattern, secrets, names):
         return {"state": "starting", "pid": None, "already": True}
     found = look(attempt)
-    return dict({"state": found["state"], "pid": found["pid"], "already": False}, **told(request, environment))
+    return dict({"state": found["state"], "pid": found["pid"], "already": False}, **told(request, begun[0][1]))
 
 
 def told(request, environment):
@@ -95,18 +98,19 @@ def told(request, environment):
     return {"variables": {k: secret_masks.masked_text(v, patterns) for k, v in found.items()}}
 
 
-def launch(attempt, fence, argv, environment, cwd, grace, beat=0.0, pattern="", secrets=None):
-    """Begins a prepared attempt, or finds that this was done. Returns when the supervisor has written its first
-    status, or died."""
+def launch(attempt, fence, begun, cwd, grace, beat=0.0, pattern="", secrets=None, names=STREAMS):
+    """Begins a prepared attempt, or finds that this was done: of the programs in `begun` each has arguments and
+    variables. Returns when the supervisor has written its first status, or died."""
     try:
-        marker = os.open(attempt.path("started"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        marker = os.open(attempt.path(STARTED), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return False
-    os.write(marker, json.dumps({"schema": SCHEMA, "boot_id": boot_id(), "fence": fence}).encode())
+    said = {"schema": SCHEMA, "boot_id": boot_id(), "fence": fence, "streams": list(names)}
+    os.write(marker, json.dumps(said).encode())
     os.fsync(marker)
     os.close(marker)
     sync_dir(attempt.dir)
-    report = detach(lambda: supervise(attempt, argv, environment, cwd, grace, beat, pattern, secrets))
+    report = detach(lambda: supervise(attempt, begun, cwd, grace, beat, pattern, secrets))
     os.read(report, 1)
     os.close(report)
     return True
@@ -172,37 +176,41 @@ class Record:
             time.sleep(1.0)
 
 
-def supervise(attempt, argv, env, cwd, grace, beat, pattern="", secrets=None):
-    """Runs one attempt to its end and records it; runs in the daemon, file descriptor 3 tells `start`.
+def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
+    """Runs the programs of one attempt to their end and records it; runs in the daemon, file descriptor 3 tells
+    `start`. One that ends wrongly stops the others.
     Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never, the steps that `pattern`
     finds in the logs are written down, and `secrets` are also files in memory."""
     record, tree, killed = Record(attempt), Tree(), oom_kills()
-    env = dict(env, **{MARK: mark_of(record.status["supervisor"])})
+    more = {MARK: mark_of(record.status["supervisor"])}
     secret_files.sweep()
     masks = begin_masks(attempt, secrets or {})
     if secrets:
-        folder = secret_files.write(env[MARK], secrets)
+        folder = secret_files.write(more[MARK], secrets)
         if folder is None:
             say(attempt, "no file system in memory takes the secrets: $%s is not set" % secret_files.VARIABLE)
         else:
-            env[secret_files.VARIABLE] = folder
+            more[secret_files.VARIABLE] = folder
     try:
-        run_main(tree, attempt, argv, env, cwd)
+        for argv, env in begun:
+            run_main(tree, attempt, argv, dict(env, **more), cwd, len(begun) > 1)
     except OSError as error:
         why = "cannot run %s: %s" % ("a job" if callable(argv) else argv[0], error.strerror)
+        tree.end_all(lambda: 0.0)
         say(attempt, why)
         masks.look(last=True)
-        secret_files.remove(env[MARK])
+        secret_files.remove(more[MARK])
         now = time.time()
         record.insist(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
         return
-    found = process_stat(tree.main)
-    record.note(state="running", pid=tree.main, start_time=found[2] if found else 0, started_at=time.time())
+    rows = [described(pid, number if len(begun) > 1 else None) for number, pid in enumerate(tree.mains)]
+    first = {name: rows[0][name] for name in ("pid", "start_time")}
+    record.note(state="running", started_at=time.time(), processes=rows, **first)
     os.close(3)
     heartbeat, times = begin_heartbeat(beat), LogTimes(attempt)
     progress = begin_progress(attempt, pattern)
     wait_for_end(tree, attempt, times, progress, masks)
-    stopped = tree.main_status is None or tree.asked_to_stop
+    stopped = not is_over(tree, attempt) or tree.asked_to_stop
     record.note(stopped=stopped)
 
     def kept():
@@ -212,27 +220,58 @@ def supervise(attempt, argv, env, cwd, grace, beat, pattern="", secrets=None):
 
     left = tree.end_all(lambda: wanted_grace(attempt, grace), kept)
     tree.reap()
-    exit_status, number = (None, None) if tree.main_status is None else split_status(tree.main_status)
-    if exit_status != 0:
+    end = outcome(tree, attempt, rows)
+    if end["exit_status"] != 0:
         # A host that goes down tells all processes at once, and the program may have been faster than we.
         stopped = stopped or tree.asked_to_stop
     times.look(last=True)
     masks.look(last=True)
     if progress is not None:
         progress.look(last=True)
-    secret_files.remove(env[MARK])
+    secret_files.remove(more[MARK])
     alive = [[pid, found[2]] for pid, found in ((pid, process_stat(pid)) for pid in sorted(left)) if found]
     record.insist(
         state="exited",
-        exit_status=exit_status,
-        signal=number,
         ended_at=time.time(),
         stopped=stopped,
         oom_kills=oom_kills() - killed,
         left=alive[:LEFT_MAX],
+        **end,
     )
     if heartbeat is not None:
         heartbeat.stop()
+
+
+def described(pid, number):
+    """A process for the record; `process` is its number where there are several."""
+    return {"pid": pid, "start_time": (process_stat(pid) or (0, 0, 0))[2], "process": number}
+
+
+def is_over(tree, attempt):
+    """Whether a process ended wrongly, or all ended."""
+    return tree.is_over() or first_wrong(members(attempt) or ()) is not None
+
+
+def outcome(tree, attempt, rows):
+    """How the programs ended, for the record: of several the first that ended wrongly speaks for all."""
+    for index, (status, at) in tree.ends.items():
+        exit_status, number = split_status(status)
+        rows[index].update(exit_status=exit_status, signal=number, ended_at=at)
+    below = members(attempt)
+    wrong = first_wrong(rows if below is None else below)
+    last = wrong or next((row for row in rows if row.get("exit_status") != 0), rows[0])
+    return {
+        "exit_status": last.get("exit_status"),
+        "signal": last.get("signal"),
+        "process": wrong["process"] if wrong and not tree.asked_to_stop else None,
+        "processes": rows if below is None else below,
+    }
+
+
+def first_wrong(rows):
+    """The process that ended wrongly before all others; None where none did."""
+    wrong = [row for row in rows if row.get("ended_at") is not None and row["exit_status"] != 0]
+    return min(wrong, key=lambda row: row["ended_at"]) if wrong else None
 
 
 def say(attempt, words):
@@ -302,10 +341,10 @@ def wanted_grace(attempt, default):
     return float((read_json(attempt.path("stop.json")) or {}).get("grace_s", default))
 
 
-def run_main(tree, attempt, argv, env, cwd):
+def run_main(tree, attempt, argv, env, cwd, several):
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    out = os.open(attempt.path("stdout.log"), flags, 0o600)
-    err = os.open(attempt.path("stderr.log"), flags, 0o600)
+    names = ["%d.%s" % (len(tree.mains), stream) if several else stream for stream in STREAMS]
+    out, err = (os.open(attempt.path(name + ".log"), flags, 0o600) for name in names)
     try:
         tree.spawn(argv, env, cwd, out, err)
     finally:
@@ -314,8 +353,8 @@ def run_main(tree, attempt, argv, env, cwd):
 
 
 def wait_for_end(tree, attempt, times, progress, masks):
-    """Until the main process ended or a stop was asked for, by signal or by file."""
-    while tree.main_status is None and not tree.asked_to_stop:
+    """Until a process ended wrongly, all ended, or a stop was asked for, by signal or by file."""
+    while not is_over(tree, attempt) and not tree.asked_to_stop:
         tree.wait(LOOK_S)
         times.look()
         masks.look()

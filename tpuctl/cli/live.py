@@ -25,8 +25,9 @@ from tpuctl.engine.events import (
     Warn,
     WorkerOutput,
 )
-from tpuctl.lib.text import counted, fold_label, sized
+from tpuctl.lib.text import Place, counted, fold_label, sized
 from tpuctl.lib.time import render_clock, render_instant, render_seconds, render_timer
+from tpuctl.model.processes import is_chosen
 
 FOLD_WINDOW_S = 0.15
 """How long a line may wait for its twins from other workers."""
@@ -61,7 +62,7 @@ def _squeezed(word: str, room: int) -> str:
     return word if len(word) <= room or word.isupper() else f"{word[: room - tail - 1]}…{word[-tail:]}"
 
 
-def output_prefix(subject: str, workers: Iterable[int], at: float | None) -> str:
+def output_prefix(subject: str, workers: Iterable[Place], at: float | None) -> str:
     """What stands before a line of these workers, with its time where that is given."""
     stamp = "" if at is None else f"{render_instant(at)} "
     return f"{stamp}{fold_label(subject, workers)} │ "
@@ -70,7 +71,7 @@ def output_prefix(subject: str, workers: Iterable[int], at: float | None) -> str
 class _Pending(Struct):
     """A line that some workers have written and others may still write."""
 
-    workers: list[int]
+    workers: list[Place]
     since: float
 
 
@@ -87,7 +88,7 @@ class LineFolder(Struct):
     """Only lines in which it is found are written."""
     stamped: bool = False
     """Each line is written behind the time at which it came."""
-    _partial: dict[tuple[str, int, str], bytes] = field(default_factory=dict)
+    _partial: dict[tuple[str, Place, str], bytes] = field(default_factory=dict)
     _pending: dict[tuple[str, str, bytes], _Pending] = field(default_factory=dict)
 
     def put(self, event: WorkerOutput) -> None:
@@ -148,7 +149,7 @@ class LineFolder(Struct):
                 self._write(subject, [worker], stream, rest, self.now())
         self._partial.clear()
 
-    def _write(self, subject: str, workers: list[int], stream: str, block: bytes, at: float) -> None:
+    def _write(self, subject: str, workers: list[Place], stream: str, block: bytes, at: float) -> None:
         prefix = output_prefix(subject, workers, at if self.stamped else None).encode()
         self.write(stream, prefix + block.replace(b"\n", b"\n" + prefix) + b"\n")
 
@@ -182,7 +183,7 @@ class Renderer:
         self._console = console
         self._unattended = unattended
         self._broken: OSError | None = None
-        self._shown: frozenset[int] | None = None
+        self._shown: tuple[frozenset[int], frozenset[Place]] | None = None
         console.before_line = lambda: self._set_status("")
         self._now = now
         self._lock = threading.RLock()
@@ -195,7 +196,9 @@ class Renderer:
         self._over = threading.Event()
 
     def __call__(self, event: object) -> None:
-        if isinstance(event, WorkerOutput) and not (self._shown is None or event.worker in self._shown):
+        if isinstance(event, WorkerOutput) and not (
+            self._shown is None or is_chosen(event.worker, *self._shown)
+        ):
             return
         if self._unattended and (self._broken is not None or isinstance(event, WorkerOutput)):
             return
@@ -212,10 +215,11 @@ class Renderer:
         pattern: re.Pattern[str] | None = None,
         *,
         stamped: bool = False,
+        processes: frozenset[Place] = frozenset(),
     ) -> None:
-        """Of what programs write, shows that of `workers`; None for all. `pattern`: only lines in which it is
-        found; `stamped`: with the time at which they came."""
-        self._shown = None if workers is None else frozenset(workers)
+        """Of what programs write, shows that of `workers` and of single `processes`; None for all. `pattern`:
+        only lines in which it is found; `stamped`: with the time at which they came."""
+        self._shown = None if workers is None else (frozenset(workers), processes)
         self._folder.pattern, self._folder.stamped = pattern, stamped
 
     def _draw(self, event: object) -> None:

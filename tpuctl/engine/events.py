@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from tpuctl.lib.text import Place
+
 
 class StepStarted(Struct, frozen=True):
     """A step that changes something is about to begin."""
@@ -57,14 +59,14 @@ class Warn(Struct, frozen=True):
 
 
 class WorkerOutput(Struct, frozen=True):
-    """A chunk of what a worker's program wrote; `stream` is "stdout" or "stderr"."""
+    """A chunk of what a worker's program wrote, or one of its processes; `stream` is "stdout" or "stderr"."""
 
     subject: str
-    worker: int
+    worker: Place
     stream: str
     data: bytes
     workers: int = 1
-    """How many workers take part, for folding identical lines."""
+    """How many of them take part, for folding identical lines."""
 
 
 class Transfer(Struct, frozen=True):

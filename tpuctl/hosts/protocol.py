@@ -14,7 +14,9 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, Struct, field
 
 from tpuctl.lib.codec import from_data, parse_json
+from tpuctl.lib.text import Place
 from tpuctl.lib.time import render_moment
+from tpuctl.model.processes import LOG_STREAMS, place_of
 from tpuctl.model.records import MountState
 
 
@@ -174,11 +176,23 @@ class JoinReport(Struct, frozen=True):
     """The program itself wants no chips in this process."""
     bounded: bool = False
     """Variables give it only some of the chips."""
+    process: int | None = None
+    """Which of several processes of its worker it is, or descends from."""
     asked: int = 0
     """Programs that it wanted compiled in its first minutes, with a compile cache; `loaded` were there."""
     loaded: int = 0
     weights: str = ""
     """What was found in its parameters, where `run --check` asked for that."""
+
+
+class ProcessStatus(Struct, frozen=True):
+    """One of several processes of a worker. Without `ended_at` its end was not seen."""
+
+    process: Whole
+    pid: Whole = 0
+    exit_status: Whole | None = None
+    signal: Whole | None = None
+    ended_at: Number | None = None
 
 
 class WorkerStatus(Struct, frozen=True):
@@ -192,6 +206,10 @@ class WorkerStatus(Struct, frozen=True):
     exit_status: Whole | None = None
     signal: Whole | None = None
     pid: Whole | None = None
+    process: Whole | None = None
+    """Of several processes the one that ended wrongly first: `exit_status` and `signal` are of that."""
+    processes: tuple[ProcessStatus, ...] = ()
+    """Where there are several."""
     started_at: Number | None = None
     ended_at: Number | None = None
     stopped: bool = False
@@ -235,6 +253,17 @@ class WorkerStatus(Struct, frozen=True):
     recent_rate: Number | None = None
     """Steps per second in the last five minutes; `usual_rate` is the median of the minutes before."""
     usual_rate: Number | None = None
+
+    @property
+    def place(self) -> Place:
+        """Of whose end it tells: the worker, or one of its processes."""
+        return place_of(self.worker, self.process)
+
+    @property
+    def failed_at(self) -> float | None:
+        """When what it tells of ended; the others of its processes are stopped after that."""
+        own = (each.ended_at for each in self.processes if each.process == self.process)
+        return next(own, None) or self.ended_at
 
     @property
     def over(self) -> bool:
@@ -291,6 +320,8 @@ class ProcessStack(Struct, frozen=True):
     waits_in: str = ""
     by: str = ""
     text: str = ""
+    process: int | None = None
+    """Which of several processes of its worker it is, or descends from."""
 
 
 class WorkerStacks(Struct, frozen=True):
@@ -371,25 +402,22 @@ class StartReply(Struct, frozen=True):
     """Of those that were asked for, what the program was started with."""
 
 
-LOG_STREAMS = ("stdout", "stderr")
-
-
-def times_of(stream: str) -> str:
-    """The name under which the index of a log is kept beside it: when its host saw what had been written (see
-    `tpuctl/agent/log_times.py`)."""
-    return f"{stream}-times"
-
-
 class LogNews(Struct, frozen=True):
     """What the logs of an attempt have behind what is known, and whether there is more to ask for.
 
-    `times` is of their indexes, by stream; `skipped` bytes before what came are no longer on the host."""
+    `processes` is of those that several processes have of their own, by stream. `times` is of their indexes;
+    `skipped` bytes before what came are no longer on the host."""
 
     stdout: bytes = b""
     stderr: bytes = b""
     more: bool = False
     times: Mapping[str, bytes] = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)
+    processes: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def output(self) -> Mapping[str, bytes]:
+        return {"stdout": self.stdout, "stderr": self.stderr, **self.processes}
 
 
 def parse_log_news(stdout: bytes) -> LogNews:
@@ -402,16 +430,19 @@ def parse_log_news(stdout: bytes) -> LogNews:
     line = stdout[head : begin - 1]
     try:
         announced = parse_json(line)
-        counts = [_count(announced["news"][stream]) for stream in LOG_STREAMS]
+        news = announced["news"]
+        counts = {stream: _count(news[stream]) for stream in dict.fromkeys((*LOG_STREAMS, *news))}
         timed = {stream: _count(count) for stream, count in (announced.get("times") or {}).items()}
         skipped = {stream: _count(count) for stream, count in (announced.get("skipped") or {}).items()}
-        size, packed = sum(counts) + sum(timed.values()), bool(announced.get("packed"))
+        size, packed = sum(counts.values()) + sum(timed.values()), bool(announced.get("packed"))
     except NO_ANSWER as error:
         raise MalformedReplyError(f"the host announced its logs as {line[:80]!r}") from error
     split = _unpack if packed else _cut
-    parts = split(memoryview(stdout)[begin:], [*counts, *timed.values()])
+    parts = split(memoryview(stdout)[begin:], [*counts.values(), *timed.values()])
     more = bool(announced.get("more")) or sum(map(len, parts)) < size
-    return LogNews(parts[0], parts[1], more, dict(zip(timed, parts[2:], strict=True)), skipped)
+    times = dict(zip(timed, parts[len(counts) :], strict=True))
+    own = dict(zip([*counts][2:], parts[2 : len(counts)], strict=True))
+    return LogNews(parts[0], parts[1], more, times, skipped, own)
 
 
 def _cut(data: memoryview, counts: Iterable[int]) -> list[bytes]:
@@ -483,9 +514,9 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
     said = data.get("progress")
     came = {ours: said.get(name) for name, ours in _PROGRESS.items()} if isinstance(said, dict) else {}
     mounts = [{**row, "worker": worker} for row in data.get("mounts") or ()]
-    return parse_as(
-        WorkerStatus, data, worker=worker, join=_parse_join(data.get("join")), mounts=mounts, **came
-    )
+    several = [row for row in data.get("processes") or () if row.get("process") is not None]
+    more = {"worker": worker, "mounts": mounts, "processes": several, "join": _parse_join(data.get("join"))}
+    return parse_as(WorkerStatus, data, **more, **came)
 
 
 def _parse_join(data: object) -> tuple[JoinReport, ...]:

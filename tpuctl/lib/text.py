@@ -45,27 +45,35 @@ def sized(count: int) -> str:
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
+Place = int | tuple[int, int]
+"""A worker, or a process of one: (3, 2) is 3.2."""
 WORKERS_HELP = "Only these workers, such as 0 or 0-3,7."
 """What `--worker` takes, see `parse_workers`."""
 
 _WORD = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
-def fold_workers(workers: Iterable[int]) -> str:
-    """`0-2,6` for 0, 1, 2 and 6, in any order; empty for none."""
-    spans: list[list[int]] = []
-    for worker in sorted(set(workers)):
-        if spans and worker == spans[-1][1] + 1:
-            spans[-1][1] = worker
+def fold_workers(places: Iterable[Place]) -> str:
+    """`0-2,6` for 0, 1, 2 and 6, in any order, `1.0-3` for four processes of worker 1; empty for none."""
+    spans: list[tuple[str, int, int]] = []
+    for place in sorted_places(places):
+        owner, number = ("", place) if isinstance(place, int) else (f"{place[0]}.", place[1])
+        if spans and spans[-1][0] == owner and number == spans[-1][2] + 1:
+            spans[-1] = (owner, spans[-1][1], number)
         else:
-            spans.append([worker, worker])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+            spans.append((owner, number, number))
+    return ",".join(f"{owner}{low}" if low == high else f"{owner}{low}-{high}" for owner, low, high in spans)
 
 
-def fold_label(name: str, workers: Iterable[int]) -> str:
-    """`big[0-2,6]`, or `big-3` for one worker."""
-    found = sorted(set(workers))
-    return f"{name}-{found[0]}" if len(found) == 1 else f"{name}[{fold_workers(found)}]"
+def sorted_places(places: Iterable[Place]) -> list[Place]:
+    """Each once, workers before their processes."""
+    return sorted(set(places), key=lambda place: (place, -1) if isinstance(place, int) else place)
+
+
+def fold_label(name: str, places: Iterable[Place]) -> str:
+    """`big[0-2,6]`, or `big-3` for one worker, `big-3.2` for one of its processes."""
+    found = sorted_places(places)
+    return f"{name}-{fold_workers(found)}" if len(found) == 1 else f"{name}[{fold_workers(found)}]"
 
 
 def common_cause(label: str, detail: str) -> str:

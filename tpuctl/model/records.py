@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from tpuctl.model.hosts import Endpoint
+from tpuctl.model.processes import log_streams
 from tpuctl.model.run_spec import RunSpec
 from tpuctl.model.slice_spec import IN_PLACE, SliceSpec
 
@@ -340,10 +341,21 @@ class Failure(Struct, frozen=True):
     meaning: str
     remedy: str
     retry: bool
+    process: int | None = None
+    """Which of several processes of that worker."""
+
+
+class ProcessEnd(Struct, frozen=True):
+    """How one of several processes of a worker ended; both None when its end was never seen."""
+
+    process: int
+    exit_status: int | None = None
+    signal: int | None = None
 
 
 class WorkerEnd(Struct, frozen=True):
-    """How one worker of an attempt ended; both None when its end was never seen."""
+    """How one worker of an attempt ended; both None when its end was never seen. Of several processes these are
+    of the one that ended wrongly first, which `process` names."""
 
     worker: int
     exit_status: int | None = None
@@ -352,6 +364,8 @@ class WorkerEnd(Struct, frozen=True):
     ran_s: float | None = None
     survivors: tuple[int, ...] = ()
     """Processes of it that its host still has: what a stop cannot reach, such as root's."""
+    process: int | None = None
+    processes: tuple[ProcessEnd, ...] = ()
 
 
 class TimelineEntry(Struct, frozen=True):
@@ -393,6 +407,8 @@ class Attempt(Struct, frozen=True):
     coordinator: str = ""
     slices: int = 1
     """Of how many slices its workers are, in equal shares; 1 also where only some workers take part."""
+    processes: int = 1
+    """How many each worker has."""
     started_at: float | None = None
     suspect_since: float | None = None
     suspect_reads: int = 0
@@ -436,6 +452,11 @@ class Attempt(Struct, frozen=True):
     @property
     def attempt_id(self) -> str:
         return str(self.number)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of the logs of each worker."""
+        return log_streams(self.processes)
 
 
 class CodeState(Struct, frozen=True):

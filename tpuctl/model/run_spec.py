@@ -88,6 +88,15 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             examples=(True,),
         ),
     ] = False
+    per: Annotated[
+        str,
+        Option(
+            "Processes of each host: one (host), one for each chip (chip), or torchrun with one for each chip.",
+            group=PROGRAM,
+            metavar="WHAT",
+            examples=("chip",),
+        ),
+    ] = "host"
     join_limit: Annotated[
         float,
         Option(

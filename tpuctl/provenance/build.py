@@ -20,6 +20,7 @@ from tpuctl.provenance.manifest import (
     EventRow,
     ExitRow,
     Phases,
+    ProcessRow,
     Row,
     RunSection,
     SettingSection,
@@ -156,6 +157,8 @@ def build_attempt(
                     end.signal,
                     None if end.ran_s is None else round(end.ran_s, 1),
                     end.note or None,
+                    end.process,
+                    tuple(ProcessRow(each.process, each.exit_status, each.signal) for each in end.processes),
                 )
                 for end in attempt.ends
             ),

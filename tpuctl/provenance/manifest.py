@@ -119,14 +119,24 @@ class AttemptSlice(Struct, frozen=True):
     ready: str | None = None
 
 
+class ProcessRow(Struct, frozen=True):
+    """How one of several processes of a worker ended."""
+
+    process: int
+    exit_status: int | None = None
+    signal: int | None = None
+
+
 class ExitRow(Struct, frozen=True):
-    """How one worker ended."""
+    """How one worker ended; of several processes the one that ended wrongly first, which `process` names."""
 
     worker: int
     exit_status: int | None = None
     signal: int | None = None
     ran_s: float | None = None
     note: str | None = None
+    process: int | None = None
+    processes: tuple[ProcessRow, ...] = ()
 
 
 class EventRow(Struct, frozen=True):

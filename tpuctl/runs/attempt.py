@@ -17,24 +17,23 @@ from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
 from tpuctl.hosts.protocol import (
     ALIVE,
-    LOG_STREAMS,
     LogNews,
     PrepareReply,
     WorkerStacks,
     WorkerState,
     WorkerStatus,
-    times_of,
 )
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import sized
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.model.processes import split_stream, times_of
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.model.verdict import Blocked, wait_for
 from tpuctl.runs.effective import EFFECTIVE, effective_rows
 from tpuctl.runs.probe import is_probe_of
-from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment
+from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment, render_launch
 from tpuctl.runs.states import RunEvent, RunFinding
 from tpuctl.runs.trouble import judge_refusal
 from tpuctl.slices.enrollment import why_closed
@@ -131,10 +130,12 @@ class AttemptHosts:
             "check_weights": "" if self.run.spec.check == "off" else self.run.spec.check,
             "watch_join": self.is_for_chips() and not self.run.spec.allow_cpu,
         }
+        launch = render_launch(self.run, self.attempt)
         promised = self.promised(self.attempt.hosts)
 
         def request(target: HostTarget) -> Mapping[str, Any]:
-            return {**begin(target), **more, "promised": promised.get(target.worker, [])}
+            place = {**launch, "node": self.attempt.workers.index(target.worker)}
+            return {**begin(target), **more, "launch": place, "promised": promised.get(target.worker, [])}
 
         try:
             replies = require_values(self.agent.start(self.targets, request), "start")
@@ -247,10 +248,10 @@ class AttemptHosts:
             if answer.value is not None and not self.services.logs.has(self.run.id, self.attempt.number):
                 self._append(target.worker, "stdout", b"")  # an empty file: asked, and nothing was written
             # Who has more to say and says nothing of it has none: it would be asked for ever.
-            said = bool(news.stdout or news.stderr or any(news.times.values()) or not answer.result.ok)
+            said = any(news.output.values()) or any(news.times.values()) or not answer.result.ok
             more = more or (news.more and said)
             self._keep_times(target.worker, news)
-            for stream, data in (("stdout", news.stdout), ("stderr", news.stderr)):
+            for stream, data in news.output.items():
                 self._skip(target.worker, stream, news.skipped.get(stream, 0))
                 if data:
                     self.keep_output(target.worker, stream, data)
@@ -260,7 +261,7 @@ class AttemptHosts:
 
     def fetch_times(self) -> None:
         """When what came while it was followed had been written."""
-        names = [times_of(stream) for stream in LOG_STREAMS]
+        names = [times_of(stream) for stream in self.attempt.streams]
         request = lambda it: {**self._request(it.worker, names), "times_only": True}  # noqa: E731
         answers = self.agent.read_news(self.targets, request, limit=LOG_CHUNK)
         for target, answer in zip(self.targets, answers, strict=True):
@@ -307,7 +308,8 @@ class AttemptHosts:
 
     def follow_request(self, target: HostTarget) -> Mapping[str, Any]:
         """The request that continues each worker's output where this machine's files end."""
-        return self._request(target.worker, [*LOG_STREAMS, *map(times_of, LOG_STREAMS)])
+        streams = self.attempt.streams
+        return self._request(target.worker, [*streams, *map(times_of, streams)])
 
     def _request(self, worker: int, names: Sequence[str]) -> Mapping[str, Any]:
         offsets = {name: self._offset(worker, name) for name in names}
@@ -322,8 +324,9 @@ class AttemptHosts:
 
     def emit_output(self, worker: int, stream: str, data: bytes) -> None:
         """Tells whoever watches what a worker wrote."""
-        event = WorkerOutput(self.run.slice_name, worker, stream, data, len(self.attempt.workers))
-        self.services.emit(event)
+        place, kind = split_stream(worker, stream)
+        writers = len(self.attempt.workers) * (1 if isinstance(place, int) else self.attempt.processes)
+        self.services.emit(WorkerOutput(self.run.slice_name, place, kind, data, writers))
 
     def keep_stacks(self, worker: int, text: str) -> None:
         """At the end of `worker-N.stacks.log` beside its output."""

@@ -12,13 +12,25 @@ from msgspec.structs import replace
 from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
-from tpuctl.model.records import Attempt, Cause, Fault, RunRecord, RunState, WorkerEnd
+from tpuctl.model.records import Attempt, Cause, Fault, ProcessEnd, RunRecord, RunState, WorkerEnd
 from tpuctl.runs.failure import describe_failure
 
 
 def worker_ends(workers: Sequence[WorkerStatus]) -> tuple[WorkerEnd, ...]:
     """How each worker ended, for the record."""
-    return tuple(WorkerEnd(w.worker, w.exit_status, w.signal, _note(w), w.ran_s, w.survivors) for w in workers)
+    return tuple(
+        WorkerEnd(
+            w.worker,
+            w.exit_status,
+            w.signal,
+            _note(w),
+            w.ran_s,
+            w.survivors,
+            w.process,
+            tuple(ProcessEnd(each.process, each.exit_status, each.signal) for each in w.processes),
+        )
+        for w in workers
+    )
 
 
 STOPPED_NOTE = "stopped"

@@ -57,6 +57,7 @@ def _new_attempt(context: RunContext, plan: RunPlan) -> Outcome:
         created_at=context.services.store.now(),
         workers=run.spec.workers or everybody,
         slices=slice_.spec.slices if run.spec.workers in ((), everybody) else 1,
+        processes=1 if run.spec.per == "host" else max(1, slice_.spec.chips // max(1, slice_.spec.hosts)),
         node_uid=slice_.incarnation.node_uid,
         zone=slice_.spec.zone,
         requested_at=slice_.incarnation.requested_at,

@@ -12,6 +12,7 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.envs.compile_cache import describe_cache
 from tpuctl.hosts.protocol import SILENT, WorkerState, WorkerStatus
 from tpuctl.model import timeouts
+from tpuctl.model.processes import LOG_STREAMS, stream_of
 from tpuctl.model.records import (
     Attempt,
     AttemptPhase,
@@ -121,7 +122,7 @@ def _name_failure(context: RunContext) -> Failure | None:
             context.services.logs.tail(run.id, number, worker.worker, stream, TAIL_BYTES).decode(
                 errors="replace"
             )
-            for stream in ("stdout", "stderr")
+            for stream in (stream_of(worker.process, kind) for kind in LOG_STREAMS)
         )
         logs[worker.worker] = WorkerLog(out, err)
     failure = name_failure(_signatures(), run, context.attempt, context.workers, logs)

@@ -12,8 +12,11 @@ from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.lib.text import fold_workers
+from tpuctl.model.processes import place_of
 from tpuctl.model.records import Attempt, Cause, Failure, Fault, RunRecord
 
 END_LINES = 40
@@ -71,6 +74,7 @@ class _Match(Struct, frozen=True):
     evidence: str
     worker: int | None
     ended_at: float
+    process: int | None = None
 
 
 def parse_signatures(data: Mapping[str, Any]) -> tuple[Signature, ...]:
@@ -144,13 +148,14 @@ def _failure(found: _Match, run: RunRecord, mend: str) -> Failure:
         "mend": mend,
         "run": run.id,
         "slice": run.slice_name,
-        "worker": "all" if found.worker is None else found.worker,
+        "worker": "all" if found.worker is None else fold_workers([place_of(found.worker, found.process)]),
     }
     words = {**found.groups, **names}
     return Failure(
         signature=signature.id,
         whose=signature.whose,
         worker=found.worker,
+        process=found.process,
         evidence=found.evidence[:EVIDENCE_MAX],
         meaning=signature.meaning.format_map(words),
         remedy=signature.remedy.format_map(words),
@@ -165,8 +170,9 @@ def _match_worker(table: Sequence[Signature], worker: WorkerStatus, log: WorkerL
         Place.ERROR: _with_short_lines(ending_line(log.stderr) or ending_line(log.stdout)),
         Place.END: end,
     }
-    at = worker.ended_at if worker.ended_at is not None else float("inf")
-    return _search(table, wrote, worker.worker, at) or _match_cause(table, Cause.HOST_LOST, end, worker.worker)
+    at = worker.failed_at if worker.failed_at is not None else float("inf")
+    found = _search(table, wrote, worker.worker, at) or _match_cause(table, Cause.HOST_LOST, end, worker.worker)
+    return replace(found, process=worker.process)
 
 
 def _with_short_lines(text: str) -> str:
@@ -232,6 +238,7 @@ def ending_line(text: str) -> str:
 
 def describe_failure(failure: Failure) -> str:
     """`worker 3: Python does not find flax (module-not-found, environment)`."""
-    who = f"worker {failure.worker}: " if failure.worker is not None else ""
+    place = None if failure.worker is None else place_of(failure.worker, failure.process)
+    who = "" if place is None else f"worker {fold_workers([place])}: "
     whose = f", {failure.whose}" if failure.whose is not Fault.UNKNOWN else ""
     return f"{who}{failure.meaning} ({failure.signature}{whose})"

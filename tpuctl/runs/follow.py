@@ -163,7 +163,12 @@ def _stream_if_running(services: Services, run_id: str, deadline: float | None) 
         hosts.keep_output(worker, stream, data)
         hosts.emit_output(worker, stream, data)
 
-    hosts.agent.follow(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
+    if attempt.processes > 1:  # a connection has one output for each stream, and these are several
+        while not (watch.needs_decision() or watch.ended):
+            hosts.fetch_logs(emit=True)
+            services.clock.sleep(timeouts.FOLLOW_STATUS_S)
+    else:
+        hosts.agent.follow(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
     if watch.behind:
         hosts.fetch_logs(emit=True)
     return True
@@ -189,6 +194,8 @@ class _Watch:
         self._next_buckets = self._next_times = now
         self._lost: tuple[str, ...] = ()
         self.behind = False
+        self.ended = False
+        """Every worker has ended, and writes nothing any more."""
 
     def needs_decision(self) -> bool:
         now = self._services.clock.now()
@@ -221,6 +228,7 @@ class _Watch:
         workers = self._hosts.observe()
         note_sign(self._services, run, None, workers)
         self.behind = self._hosts.behind(workers)
+        self.ended = all(worker.over for worker in workers)
         if self.behind:
             return True
         if self._services.clock.now() >= self._next_times:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from tpuctl.hosts.protocol import JoinReport, WorkerState, WorkerStatus
-from tpuctl.lib.text import counted, fold_workers
+from tpuctl.lib.text import Place, counted, fold_workers
+from tpuctl.model.processes import place_of
 from tpuctl.model.records import RunRecord, SliceRecord
 
 BACKEND = "tpu"
@@ -27,31 +28,43 @@ def judge_join(run: RunRecord, slice_: SliceRecord | None, workers: Sequence[Wor
         return JoinVerdict()
     hosts = max(1, slice_.spec.hosts)
     expected = slice_.spec.chips * len(run.attempt.workers) // hosts
-    wrong: dict[str, list[int]] = {}
-    joined, idle, waited = [], [], 0.0
-    for worker in workers:
-        mine = [report for report in worker.join if not report.chosen]
+    wrong: dict[str, list[Place]] = {}
+    joined: list[Place] = []
+    idle: list[Place] = []
+    waited = 0.0
+    for worker, process in _processes(run.attempt.processes, workers):
+        place = place_of(worker.worker, process)
+        own = [report for report in worker.join if process is None or report.process == process]
+        mine = [report for report in own if not report.chosen]
         on_chips = [report for report in mine if report.backend == BACKEND]
         elsewhere = [report for report in mine if report.backend not in ("", BACKEND)]
         if on_chips:
             what = _fewer(on_chips, expected)
-            joined += [worker.worker] if not what else []
+            joined += [place] if not what else []
         else:
             what = f"came up on {elsewhere[0].backend}, not on the chips" if elsewhere else ""
         if what:
-            wrong.setdefault(what, []).append(worker.worker)
+            wrong.setdefault(what, []).append(place)
         waited = max([waited, *(worker.time - report.since for report in mine if report.waits)])
         if not mine and worker.state is WorkerState.RUNNING:
-            idle.append(worker.worker)
+            idle.append(place)
     if wrong:
         said = "; ".join(f"{_named(members)} {what}" for what, members in wrong.items())
         return JoinVerdict(trouble=f"{said} (--allow-cpu if that is wanted, else tpuctl smoke {slice_.name})")
     if idle and waited >= run.spec.join_limit:
         late = f"the others wait since {waited:.0f} s (--join-limit allows more)"
         return JoinVerdict(trouble=f"{_named(idle)} did not come to take the chips: {late}")
-    if len(joined) == len(run.attempt.workers):
-        return JoinVerdict(joined=f"{counted(expected, 'chip')}, {counted(len(joined), 'worker')}")
+    if len(joined) == len(run.attempt.workers) * run.attempt.processes:
+        said = f"{counted(expected, 'chip')}, {counted(len(run.attempt.workers), 'worker')}"
+        several = f", {counted(len(joined), 'process', 'processes')}" if run.attempt.processes > 1 else ""
+        return JoinVerdict(joined=f"{said}{several}")
     return JoinVerdict()
+
+
+def _processes(count: int, workers: Sequence[WorkerStatus]) -> Iterator[tuple[WorkerStatus, int | None]]:
+    """Each worker, or each of its processes where it has several."""
+    numbers: Sequence[int | None] = range(count) if count > 1 else [None]
+    return ((worker, number) for worker in workers for number in numbers)
 
 
 def _fewer(reports: Sequence[JoinReport], expected: int) -> str:
@@ -61,5 +74,5 @@ def _fewer(reports: Sequence[JoinReport], expected: int) -> str:
     return f"sees {most} of {counted(expected, 'device')}"
 
 
-def _named(workers: Sequence[int]) -> str:
-    return f"worker {fold_workers(list(workers))}"
+def _named(places: Sequence[Place]) -> str:
+    return f"worker {fold_workers(places)}"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tpuctl.engine.services import Services
-from tpuctl.hosts.protocol import LOG_STREAMS, times_of
+from tpuctl.model.processes import split_stream, times_of
 from tpuctl.runs.log_lines import LogLine, LogTimes, merge_lines, parse_times, timed_lines
 
 _PIECE = 1 << 20
 
 
 def kept_lines(
-    services: Services, run_id: str, attempt: int, workers: Sequence[int], since: float | None = None
+    services: Services,
+    run_id: str,
+    attempt: int,
+    logs: Iterable[tuple[int, str]],
+    since: float | None = None,
 ) -> Iterator[LogLine]:
-    """What these workers wrote, by time; with `since` (epoch seconds) only what was written after that, and
-    what has no time."""
-    logs = [
-        _lines_of(services, run_id, attempt, worker, stream, since)
-        for worker in workers
-        for stream in LOG_STREAMS
-    ]
-    return merge_lines(logs)
+    """What stands in these logs, each by its worker and stream, by time; with `since` (epoch seconds) only what
+    was written after that, and what has no time."""
+    return merge_lines([_lines_of(services, run_id, attempt, worker, name, since) for worker, name in logs])
 
 
 def _lines_of(
@@ -33,7 +32,8 @@ def _lines_of(
     times = parse_times(index.read_bytes()) if index.exists() else LogTimes()
     # A line that goes on there began before it, and is told by its time.
     begin = 0 if since is None else max(0, times.begin(since) - 1)
-    for line in timed_lines(_pieces(path, begin), times, worker, stream, begin):
+    place, kind = split_stream(worker, stream)
+    for line in timed_lines(_pieces(path, begin), times, place, kind, begin):
         if since is None or line.at is None or line.at >= since:
             yield line
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tpuctl.engine.services import Services
-from tpuctl.hosts.protocol import LOG_STREAMS, WorkerState, WorkerStatus, times_of
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.model.processes import times_of
 from tpuctl.model.records import Attempt, RunRecord
 from tpuctl.runs.log_lines import parse_times
 from tpuctl.slices.observe import Observation
@@ -49,7 +50,7 @@ def find_alive_until(services: Services, run: RunRecord, attempt: Attempt, gone_
     seen = services.sightings.last(run.slice_name, attempt.incarnation)
     written: list[float] = []
     for worker in attempt.workers:
-        for stream in LOG_STREAMS:
+        for stream in attempt.streams:
             tail = services.logs.tail(run.id, attempt.number, worker, times_of(stream), _INDEX_TAIL)
             written += parse_times(tail).times[-1:]
     return alive_until(attempt, [*written, *([] if seen is None else [seen])], gone_at)

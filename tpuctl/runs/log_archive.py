@@ -16,13 +16,12 @@ from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError
-from tpuctl.hosts.protocol import LOG_STREAMS, times_of
 from tpuctl.lib.codec import parse_json
+from tpuctl.model.processes import times_of
 from tpuctl.model.records import Attempt, RunRecord
 
 SEGMENT_BYTES = 16 << 20
 """Of logs in one blob, before it is compressed: what is held in memory."""
-NAMES = (*LOG_STREAMS, *map(times_of, LOG_STREAMS))
 
 
 class LogPart(Struct, frozen=True):
@@ -106,7 +105,7 @@ def _keep(services: Services, run_id: str, number: int, parts: Iterable[LogPart]
 def _new_parts(services: Services, run_id: str, attempt: Attempt, ends: Mapping[str, int]) -> list[LogPart]:
     parts, room = [], SEGMENT_BYTES
     for worker in attempt.workers:
-        for name in NAMES:
+        for name in (*attempt.streams, *map(times_of, attempt.streams)):
             offset = ends.get(f"{worker}.{name}", 0)
             data = services.logs.read(run_id, attempt.number, worker, name, offset, room) if room else b""
             if data:

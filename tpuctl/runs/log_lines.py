@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from tpuctl.lib.text import Place, sorted_places
+
 FOLD_WINDOW_S = 1.0
 """How far apart lines may be that are taken for the same: hosts look at logs now and then, and have clocks."""
 PENDING_MAX = 10_000
@@ -41,10 +43,11 @@ class LogTimes(Struct, frozen=True):
 
 
 class LogLine(Struct, frozen=True):
-    """One line, of one worker or of several that wrote it alike. `at` is None where nobody noted it."""
+    """One line, of one worker or process, or of several that wrote it alike. `at` is None where nobody noted
+    it."""
 
     at: float | None
-    workers: tuple[int, ...]
+    workers: tuple[Place, ...]
     stream: str
     text: str
 
@@ -62,7 +65,7 @@ def parse_times(data: bytes) -> LogTimes:
 
 
 def timed_lines(
-    pieces: Iterable[bytes], times: LogTimes, worker: int, stream: str, begin: int = 0
+    pieces: Iterable[bytes], times: LogTimes, worker: Place, stream: str, begin: int = 0
 ) -> Iterator[LogLine]:
     """The lines of a log whose content from the offset `begin` on comes in `pieces`. What is missing in it are
     zeros."""
@@ -84,7 +87,7 @@ def timed_lines(
         yield _line(rest, times.at(offset), worker, stream)
 
 
-def _line(line: bytes, at: float | None, worker: int, stream: str) -> LogLine:
+def _line(line: bytes, at: float | None, worker: Place, stream: str) -> LogLine:
     return LogLine(at, (worker,), stream, line.lstrip(b"\0").decode("utf-8", "replace"))
 
 
@@ -97,7 +100,7 @@ class _Pending(Struct):
     """A line that some workers wrote and others may still be found to have written; `position` is its own."""
 
     line: LogLine
-    workers: list[int]
+    workers: list[Place]
     position: int
 
 
@@ -105,7 +108,7 @@ def fold_lines(lines: Iterable[LogLine], workers: int) -> Iterator[LogLine]:
     """Lines that several of so many `workers` wrote within `FOLD_WINDOW_S` once, each worker's own in their
     order. Lines without a time stay as they are."""
     pending: OrderedDict[tuple[str, str], _Pending] = OrderedDict()
-    newest: dict[int, int] = {}
+    newest: dict[Place, int] = {}
     position = 0
     for line in lines:
         if line.at is None:
@@ -137,7 +140,7 @@ def fold_lines(lines: Iterable[LogLine], workers: int) -> Iterator[LogLine]:
         yield _released(each)
 
 
-def _joins(found: _Pending, worker: int, newest: dict[int, int]) -> bool:
+def _joins(found: _Pending, worker: Place, newest: dict[Place, int]) -> bool:
     """Whether the line of a worker may be shown with that of others and every one's order stays: it wrote
     nothing since, or they did not."""
     if worker in found.workers:
@@ -156,4 +159,4 @@ def _release_through(
 
 def _released(pending: _Pending) -> LogLine:
     line = pending.line
-    return LogLine(line.at, tuple(sorted(pending.workers)), line.stream, line.text)
+    return LogLine(line.at, tuple(sorted_places(pending.workers)), line.stream, line.text)

@@ -36,6 +36,10 @@ from tpuctl.slices.things import lost_buckets
 from tpuctl.things.driver import Provisioning, explain
 from tpuctl.transfer.prepare import prepare_on, require_all, require_values
 
+PORT_BESIDE_LIBTPU = 8474
+"""Where workers meet whose processes take 8476 and the ports after it for libtpu. Google opens this one, too,
+between the hosts of a slice by itself (jax-ml/jax issue 35905)."""
+
 
 class Preparation:
     """What the steps of one pass share."""
@@ -326,6 +330,7 @@ def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str
         until=hosts.until,
         send_first=not p.begins,
         promised=hosts.promised(() if attempt_id != hosts.attempt.attempt_id else p.rows),
+        port=PORT_BESIDE_LIBTPU if hosts.run.spec.per != "host" else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from tpuctl.model.records import Attempt, RunRecord
 
@@ -16,13 +17,16 @@ left alone: libtpu finds them in the metadata server."""
 
 
 def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[str, str]:
-    """Variables of one worker. `--var` wins over ours; secrets are not here."""
+    """Variables of one worker, of several processes those of its first: the host gives the others theirs.
+    `--var` wins over ours; secrets are not here."""
     variables = {
         "TPUCTL_RUN_ID": run.id,
         "TPUCTL_SLICE": run.slice_name,
         "TPUCTL_ATTEMPT": str(attempt.number),
-        "TPUCTL_RANK": str(attempt.workers.index(worker)),
-        "TPUCTL_WORLD_SIZE": str(len(attempt.workers)),
+        "TPUCTL_RANK": str(attempt.workers.index(worker) * attempt.processes),
+        "TPUCTL_WORLD_SIZE": str(len(attempt.workers) * attempt.processes),
+        "TPUCTL_LOCAL_RANK": "0",
+        "TPUCTL_LOCAL_WORLD_SIZE": str(attempt.processes),
         "TPUCTL_COORDINATOR": attempt.coordinator,
         "PYTHONUNBUFFERED": "1",
     }
@@ -31,6 +35,16 @@ def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[st
     if run.checkpoint_place:
         variables["TPUCTL_CHECKPOINT_DIR"] = run.checkpoint_place
     return {**variables, **run.spec.variables}
+
+
+def render_launch(run: RunRecord, attempt: Attempt) -> dict[str, Any]:
+    """Which processes each host has, see `tpuctl/agent/programs.py`."""
+    return {
+        "per": run.spec.per,
+        "processes": attempt.processes,
+        "nodes": len(attempt.workers),
+        "given": sorted({*run.spec.variables, *run.spec.secrets}),
+    }
 
 
 def render_defaults(run: RunRecord) -> dict[str, str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import check_tag, parse_secret, parse_var
 from tpuctl.lib.time import parse_duration
 from tpuctl.model.entrypoint import render_argv
-from tpuctl.model.run_spec import RunRequest
+from tpuctl.model.processes import PER, TOPOLOGY
+from tpuctl.model.run_spec import RunRequest, RunSpec
 from tpuctl.model.secret_patterns import check_argv, check_named
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.runs.hang import check_progress
@@ -31,6 +32,7 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
         raise UsageError.of("synthetic", "--synthetic and --data exclude each other", "keep one")
     patterns = load_secret_patterns()
     check_named(patterns, "--var", request.var)
+    check_processes(request)
     if request.on_stall not in ("report", "restart"):
         raise UsageError.of("on_stall", f"--on-stall {request.on_stall!r} is unknown", "report or restart")
     if request.check not in ("weights", "strict", "off"):
@@ -56,6 +58,49 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
     )
     check_argv(patterns, argv)
     return argv
+
+
+STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+"""Words of commands that start processes themselves."""
+
+
+def check_processes(request: RunRequest) -> None:
+    """Raises UsageError for processes that would not have a chip each, or not come together."""
+    per = request.per
+    if per not in PER:
+        hint = "host, chip or torchrun: a host has as many processes as chips, or one"
+        raise UsageError.of("per", f"--per {per!r} is unknown", hint)
+    if per == "host":
+        return
+    if any(word.rpartition("/")[2] in STARTERS for word in (*request.command[:3], request.module or "")):
+        raise UsageError.of(
+            "per",
+            f"--per {per} starts the command once for each chip, and the command starts processes itself: that "
+            "is more processes than chips",
+            "--per host, or --per torchrun with the program alone",
+        )
+    if request.worker is not None:
+        raise UsageError.of(
+            "per",
+            f"--per {per} and --worker exclude each other: the processes of all hosts take the chips together",
+            "leave out --worker",
+        )
+    check_spmd(per, request.var)
+
+
+def check_spmd(per: str, variables: Mapping[str, str]) -> None:
+    """Raises UsageError for SPMD of PyTorch/XLA in several processes of a host."""
+    if per != "host" and variables.get("XLA_USE_SPMD", "0") not in ("", "0", "false", "False"):
+        raise UsageError.of(
+            "per",
+            f"XLA_USE_SPMD=1 wants one process for each host, and --per {per} starts one for each chip",
+            "--per host, or XLA_USE_SPMD=0",
+        )
+
+
+def given_topology(spec: RunSpec) -> list[str]:
+    """The variables of `--var` that win over those by which processes share the chips."""
+    return sorted(TOPOLOGY.intersection(spec.variables)) if spec.per != "host" else []
 
 
 def check_tags(group: str | None, tags: Sequence[str]) -> None:

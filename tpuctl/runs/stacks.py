@@ -41,5 +41,6 @@ def render_stacks(found: WorkerStacks) -> str:
 
 def _paragraph(process: ProcessStack) -> str:
     waits = f", waits in {process.waits_in}" if process.waits_in else ""
-    head = f"pid {process.pid} ({process.command[:120]}) state {process.state}{waits}"
+    which = "" if process.process is None else f"process {process.process}: "
+    head = f"{which}pid {process.pid} ({process.command[:120]}) state {process.state}{waits}"
     return f"{head}; by {process.by}:\n{process.text.rstrip()}\n" if process.text else f"{head}; no stack\n"

@@ -29,7 +29,7 @@ from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.reconcile import end_with_slice, request_run
-from tpuctl.runs.rules import check_run
+from tpuctl.runs.rules import check_run, check_spmd, given_topology
 from tpuctl.slices.bring_up import after_refused_login, request_wanted
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
 from tpuctl.slices.things import check_home
@@ -119,6 +119,7 @@ def prepare_run(
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(services, config, request, directory, target)
     check_environment(services, environment, target.spec.accelerator_type)
+    check_launcher(request, environment)
     check_code(services, request, directory, environment)
     data = find_data(services, config, request)
     spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment, data)
@@ -216,6 +217,21 @@ def resolve_run(
     )
 
 
+def check_launcher(request: RunRequest, environment: PinnedEnvironment | None) -> None:
+    """Raises UsageError where the environment of a run does not go with the processes that it is to have."""
+    if environment is None:
+        return
+    check_spmd(request.per, {**environment.variables(), **request.var})
+    names = {package.name for package in environment.packages.packages}
+    if request.per == "torchrun" and "torch" not in names and environment.spec.unmanaged is None:
+        name = environment.ref.name
+        raise UsageError.of(
+            "per",
+            f"--per torchrun needs torch, and the environment {name} has none",
+            f"add torch==VERSION to the packages of {name}, then tpuctl env lock {name}; or --per chip",
+        )
+
+
 def check_alone(spec: RunSpec) -> None:
     """What can be refused of a run by itself. Raises UsageError."""
     if spec.policy.restarts and not spec.checkpoint_dir and not spec.no_checkpoint:
@@ -243,6 +259,12 @@ def check_request(services: Services, spec: RunSpec, zones: Sequence[str] = ()) 
     `zones`: where the run's slice may be.
     """
     check_alone(spec)
+    held = given_topology(spec)
+    if held:
+        text = (
+            f"--var {', '.join(held)} stays as it is, for all processes alike: --per {spec.per} does not set it"
+        )
+        services.emit(Warn(spec.slice_name, text))
     for reference in spec.secrets.values():
         services.secrets.resolve(reference)
     if spec.checkpoint_dir:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tpuctl.errors import PartialError
 from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerStatus
-from tpuctl.lib.text import fold_workers
+from tpuctl.lib.text import Place, fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.records import Attempt, Cause, RunRecord
 from tpuctl.model.verdict import Wait
@@ -15,10 +15,10 @@ from tpuctl.runs.states import RunEvent, RunFinding
 
 def describe_trouble(workers: Sequence[WorkerStatus]) -> str:
     """The workers that are not well, in words; those with the same trouble are named together."""
-    groups: dict[str, list[int]] = {}
+    groups: dict[str, list[Place]] = {}
     for worker in workers:
         if not (worker.healthy or worker.succeeded):
-            groups.setdefault(_trouble(worker), []).append(worker.worker)
+            groups.setdefault(_trouble(worker), []).append(worker.place)
     ordered = sorted(groups.items(), key=lambda group: group[0] not in _EVENTS.values())
     words = [
         f"worker{'' if len(members) == 1 else 's'} {fold_workers(members)} {_many(what, members)}"
@@ -39,7 +39,7 @@ _EVENTS = {
 _PLURAL = {"was": "were", "does": "do", "is": "are", "its": "their"}
 
 
-def _many(what: str, members: Sequence[int]) -> str:
+def _many(what: str, members: Sequence[Place]) -> str:
     """`what` a worker does, for as many as do it."""
     return what if len(members) == 1 else " ".join(_PLURAL.get(word, word) for word in what.split(" "))
 

@@ -93,6 +93,7 @@ def prepare_on(
     until: float | None = None,
     send_first: bool = False,
     promised: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
+    port: int | None = None,
 ) -> list[PrepareReply] | str:
     """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
     free port. Returns what is waited for when that takes longer than a step may; the same call goes on there.
@@ -100,7 +101,7 @@ def prepare_on(
     `owner` names what hosts copy from each other for this, also between two steps (see `host_copies`).
     `until` is when the step ends, by this machine's clock. `send_first`: hosts that answer slowly are not asked
     first whether they lack anything, so that in each of several steps there is time to send. `promised`: what
-    each worker has to have, or it refuses.
+    each worker has to have, or it refuses. `port`: the one that is wanted if it is free.
 
     Raises PartialError when a worker does not acknowledge.
     """
@@ -110,7 +111,7 @@ def prepare_on(
         sending = min(sending, until - DRAIN_S)
 
     def request(target: HostTarget) -> Mapping[str, Any]:
-        want_port = target.worker == first
+        want_port = (port or True) if target.worker == first else False
         said = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle, "want_port": want_port}
         return {**said, "promised": list(promised.get(target.worker, ()))} if promised else said
 

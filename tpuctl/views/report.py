@@ -19,6 +19,8 @@ from tpuctl import __version__
 from tpuctl.engine.services import Services
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import to_data
+from tpuctl.lib.text import fold_workers
+from tpuctl.model.processes import split_stream
 from tpuctl.model.records import RunRecord, RunState, RunTotals
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns, read_template
 from tpuctl.provenance.build import build_attempt, build_start, build_totals
@@ -153,11 +155,12 @@ def _log_ends(services: Services, run: RunRecord | None) -> list[page.LogEnd]:
     open_ = set(sorted(failed)[:FAILED_MAX]) if run.state is not RunState.SUCCEEDED else set()
     found = []
     for worker in attempt.workers:
-        for stream in ("stdout", "stderr"):
+        for stream in attempt.streams:
             data = services.logs.tail(run.id, attempt.number, worker, stream, limit)
             if len(data) == limit:
                 data = data.partition(b"\n")[2] or data  # the first line is cut
             text = patterns.redact(page.plain(data.decode("utf-8", "replace"))).strip("\n")
             if text.strip():
-                found.append(page.LogEnd(str(worker), stream, text, worker in open_))
+                place, kind = split_stream(worker, stream)
+                found.append(page.LogEnd(fold_workers([place]), kind, text, worker in open_))
     return page.fold_logs(found, run.slice_name)

@@ -14,9 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.lib.codec import to_data
-from tpuctl.lib.text import counted, fold_label, fold_workers, group_equal
+from tpuctl.lib.text import Place, counted, fold_label, fold_workers, group_equal
 from tpuctl.lib.time import parse_timestamp, render_moment, render_seconds
 from tpuctl.model.disks import DiskMode
+from tpuctl.model.processes import parse_place, place_of
 from tpuctl.model.records import RunTotals
 from tpuctl.provenance.compare import OF_A_BOOT
 from tpuctl.provenance.manifest import Row
@@ -236,7 +237,7 @@ def hosts(manifest: Row) -> Hosts | None:
     return Hosts(len(rows), same, varied, (*differing, "exit"), tuple(folded), each)
 
 
-def _few(workers: Sequence[int]) -> str:
+def _few(workers: Sequence[Place]) -> str:
     """Workers in as many words as a table bears."""
     spans = fold_workers(workers).split(",")
     if len(spans) <= SPANS_MAX:
@@ -255,6 +256,12 @@ def end_said(row: Row) -> str:
     return f"{said} ({row['note']})" if row.get("note") else said
 
 
+def place_of_row(row: Row) -> Place:
+    """The worker that a row of an exit is of, or the one of its processes that it tells of."""
+    process = row.get("process")
+    return place_of(int(row["worker"]), None if process is None else int(process))
+
+
 def attempt_rows(manifest: Row) -> list[dict[str, Any]]:
     """One row per attempt, for the table."""
     found = []
@@ -264,7 +271,7 @@ def attempt_rows(manifest: Row) -> list[dict[str, Any]]:
         running = (row.get("phases") or {}).get("running_s")
         failure = row.get("failure") or {}
         ends = group_equal(row.get("exits") or (), end_said)
-        said = "; ".join(f"{_few([int(e['worker']) for e in group])}: {end}" for end, group in ends)
+        said = "; ".join(f"{_few([place_of_row(e) for e in group])}: {end}" for end, group in ends)
         events = row.get("timeline") or ()
         found.append(
             {
@@ -322,10 +329,11 @@ def last_failure(manifest: Row) -> dict[str, Any] | None:
 
 
 def fold_logs(ends: Sequence[LogEnd], slice_name: str) -> list[LogEnd]:
-    """Ends of logs of which the label is the number of a worker: equal texts once, of failed workers first."""
+    """Ends of logs of which the label is a worker or one of its processes: equal texts once, of failed ones
+    first."""
     groups = group_equal(ends, lambda end: (end.stream, end.text, end.failed))
     named = [
-        replace(group[0], label=fold_label(slice_name, [int(end.label) for end in group]))
+        replace(group[0], label=fold_label(slice_name, [parse_place(end.label) for end in group]))
         for _, group in groups
     ]
     return sorted(named, key=lambda end: not end.failed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tpuctl.engine.services import Services
+from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
-from tpuctl.model.records import Attempt, RunRecord, RunState
+from tpuctl.model.processes import LOG_STREAMS, stream_of
+from tpuctl.model.records import Attempt, RunRecord, RunState, WorkerEnd
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.provenance.parts import load_parts
 from tpuctl.state.repository import find_slice
@@ -102,16 +104,23 @@ def _workers(services: Services, run: RunRecord, attempt: Attempt) -> list[dict[
                 "address": host.get("address"),
                 **ended,
                 "ran_s": None if end is None else end.ran_s,
-                "last_line": _last_line(services, run, attempt, worker, failed=failed),
+                "process": None if end is None else end.process,
+                "processes": [] if end is None else to_data(end.processes),
+                "last_line": _last_line(services, run, attempt, worker, end, failed=failed),
             }
         )
     return rows
 
 
-def _last_line(services: Services, run: RunRecord, attempt: Attempt, worker: int, *, failed: bool) -> str:
-    """What a worker wrote last: of one that failed on stderr, where the reason stands."""
-    streams: Sequence[str] = ("stderr", "stdout") if failed else ("stdout", "stderr")
-    for stream in streams:
+def _last_line(
+    services: Services, run: RunRecord, attempt: Attempt, worker: int, end: WorkerEnd | None, *, failed: bool
+) -> str:
+    """What a worker wrote last: of one that failed on stderr, where the reason stands, and of its processes the
+    one that failed."""
+    own = end.process if end is not None else None
+    kinds = reversed(LOG_STREAMS) if failed else LOG_STREAMS
+    first = [stream_of(own, kind) for kind in kinds]
+    for stream in (*first, *attempt.streams):
         data = services.logs.tail(run.id, attempt.number, worker, stream, TAIL_BYTES)
         text = load_secret_patterns().redact(plain(data.decode("utf-8", "replace")))
         lines = [line.strip() for line in text.splitlines() if line.strip()]

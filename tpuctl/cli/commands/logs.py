@@ -18,6 +18,7 @@ from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_instant, render_moment
 
 if TYPE_CHECKING:
+    from tpuctl.lib.text import Place
     from tpuctl.model.records import RunRecord
     from tpuctl.runs.log_lines import LogLine
 
@@ -43,7 +44,7 @@ def logs(
     """Print the output of a run.
 
     Lines of all workers in the order of time, whatever stream they were written to; what several wrote alike
-    stands once, as `big[0-3]`.
+    stands once, as `big[0-3]`. `--worker 3.2` is one process of a worker that has several.
 
     The output is kept on this machine. Ctrl-C stops following; the run goes on.
     """
@@ -59,13 +60,14 @@ def logs(
             raise UsageError("--json and --follow exclude each other", hint=f"tpuctl logs {record.id} --json")
         newest = record.attempt.number
         numbers = _numbers(record, newest, attempt, newest_only=follow)
-        chosen = record.attempt.workers if worker is None else _workers(record, record.attempt.workers, worker)
+        chosen, processes = _chosen(record, worker)
         pattern = _pattern(grep)
         begin = None if since is None else context.clock.now() - parse_duration(since, "--since")
         for number in numbers:
             restore_logs(context, record.id, number)
         here = [number for number in numbers if context.logs.has(record.id, number)]
-        lines = [(number, _lines(context, record, number, chosen, begin, pattern)) for number in here]
+        names = _logs(record, chosen, processes)
+        lines = [(number, _lines(context, record, number, names, begin, pattern)) for number in here]
         if context.console.json_mode:
             if not here:
                 _say_where(context, record, numbers[-1], since)
@@ -78,7 +80,8 @@ def logs(
         printed = _print_attempts(context, record, lines, named=len(numbers) > 1, stamped=timestamps)
         if follow and numbers[-1] == newest and not record.state.final:
             with context.interruptible(goes_on(record.id)):
-                context.emit.show_only(None if worker is None else chosen, pattern, stamped=timestamps)
+                only = None if worker is None else chosen
+                context.emit.show_only(only, pattern, stamped=timestamps, processes=processes)
                 follow_to_end(context, record.id, timeout=None)
         elif not printed:
             _say_where(context, record, numbers[-1], since, grep if here else None)
@@ -100,31 +103,53 @@ def _say_missing(context: AppContext, record: RunRecord, missing: Sequence[int])
         context.console.say(f"attempt {number} of run {record.id}: no output of it is on this machine")
 
 
-def _workers(record: RunRecord, known: Sequence[int], words: str) -> Sequence[int]:
-    """The workers that `words` name. Raises UsageError."""
+def _chosen(record: RunRecord, words: str | None) -> tuple[Sequence[int], frozenset[tuple[int, int]]]:
+    """The workers that `words` name, all without, and the single processes. Raises UsageError."""
     from tpuctl.lib.text import parse_workers
+    from tpuctl.model.processes import parse_places
 
+    attempt = record.attempt
+    if words is None or attempt is None:
+        return attempt.workers if attempt is not None else (), frozenset()
+    plain, processes = parse_places(words)
     try:
-        return parse_workers(words, max(known) + 1)
+        workers = parse_workers(plain, max(attempt.workers) + 1) if plain or not processes else ()
+        for worker, process in sorted(processes):
+            if worker not in attempt.workers or process >= attempt.processes:
+                has = counted(attempt.processes, "process", "processes")
+                raise ValueError(f"there is no {worker}.{process}: each worker has {has}")
     except ValueError as error:
         raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
+    return workers, processes
+
+
+def _logs(record: RunRecord, workers: Sequence[int], processes: frozenset[Place]) -> Sequence[tuple[int, str]]:
+    """The logs of these, each by its worker and stream."""
+    from tpuctl.model.processes import is_chosen, split_stream
+
+    attempt = record.attempt
+    if attempt is None:
+        return []
+    everything = [(worker, stream) for worker in attempt.workers for stream in attempt.streams]
+    return [log for log in everything if is_chosen(split_stream(*log)[0], workers, processes)]
 
 
 def _lines(
     context: AppContext,
     record: RunRecord,
     number: int,
-    workers: Sequence[int],
+    logs: Sequence[tuple[int, str]],
     begin: float | None,
     pattern: re.Pattern[str] | None,
 ) -> Iterator[LogLine]:
+    from tpuctl.model.processes import split_stream
     from tpuctl.runs.kept_logs import kept_lines
     from tpuctl.runs.log_lines import fold_lines
 
-    found = kept_lines(context, record.id, number, workers, begin)
+    found = kept_lines(context, record.id, number, logs, begin)
     if pattern is not None:
         found = (line for line in found if pattern.search(line.text))
-    return fold_lines(found, len(workers))
+    return fold_lines(found, len({split_stream(*log)[0] for log in logs}))
 
 
 def _say_where(
@@ -209,7 +234,8 @@ def _print_json(context: AppContext, attempts: Sequence[tuple[int, Iterable[LogL
         row = {
             "attempt": number,
             "time": None if line.at is None else render_instant(line.at, whole=True),
-            "workers": list(line.workers),
+            "workers": sorted({place if isinstance(place, int) else place[0] for place in line.workers}),
+            "processes": [f"{place[0]}.{place[1]}" for place in line.workers if not isinstance(place, int)],
             "stream": line.stream,
             "text": line.text,
         }

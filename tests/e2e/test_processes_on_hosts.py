@@ -1,0 +1,158 @@
+"""Runs with several processes on each host: who they are, how one of them ends all, and how they come back."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.jax_python import flax_packages
+from tests.support.require import require_torch_xla
+from tests.support.session import Session, open_session
+
+pytestmark = pytest.mark.slow
+
+CHIP = ("--on", "big", "--per", "chip", "--no-checkpoint", "--var", "JAX_PLATFORMS=cpu")
+WHO = """\
+import os, sys
+names = ("TPUCTL_RANK", "TPUCTL_LOCAL_RANK", "TPUCTL_WORLD_SIZE", "TPUCTL_LOCAL_WORLD_SIZE",
+         "CLOUD_TPU_TASK_ID",
+         "TPU_VISIBLE_CHIPS", "TPU_PROCESS_BOUNDS", "TPU_PROCESS_PORT", "TPU_RUNTIME_METRICS_PORTS")
+print(*(os.environ.get(name) for name in names), os.environ["TPU_PROCESS_ADDRESSES"].count(","))
+"""
+FAILS = """\
+import os, sys, time
+if os.environ["TPUCTL_RANK"] == "7":
+    time.sleep(1)
+    sys.exit("out of luck")
+time.sleep(300)
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as made:
+        made.type("up", "v4-16", "big", "--spot", "--pay")
+        (made.work / "who.py").write_text(WHO)
+        (made.work / "fails.py").write_text(FAILS)
+        yield made
+
+
+def test_each_chip_has_a_process_that_knows_who_it_is(session: Session) -> None:
+    done = session.type("run", *CHIP, "--var", "TPU_PROCESS_PORT=9", "who.py")
+    assert "--var TPU_PROCESS_PORT stays as it is, for all processes alike" in done.stderr
+    told = {
+        f"{worker}.{own}": f"{4 * worker + own} {own} 8 4 {4 * worker + own} {own} 2,2,2 9 {8431 + own} 7"
+        for worker in (0, 1)
+        for own in range(4)
+    }
+    rows = session.json("logs", "last")
+    assert {row["processes"][0]: row["text"] for row in rows} == told
+    assert session.type("logs", "--worker", "1.3").stdout == f"big-1.3 │ {told['1.3']}\n"
+    both = session.type("logs", "--worker", "1.3,0").stdout.splitlines()
+    assert sorted(line.split(" ")[0] for line in both) == [
+        "big-0.0",
+        "big-0.1",
+        "big-0.2",
+        "big-0.3",
+        "big-1.3",
+    ]
+    refused = session.type("logs", "--worker", "1.4", status=2).stderr
+    assert "there is no 1.4: each worker has 4 processes" in refused
+
+
+def test_one_process_that_fails_stops_all_and_is_named(session: Session) -> None:
+    began = time.monotonic()
+    failed = session.type("run", *CHIP, "--max-failures", "0", "--grace", "2", "fails.py", status=None)
+    assert failed.returncode in (1, 3), failed
+    assert time.monotonic() - began < 100, "nobody waited for the programs that sleep"
+    assert "worker 1.3: " in failed.stderr
+    workers = session.json("status", "last")["workers"]
+    assert [(row["worker"], row["process"]) for row in workers] == [(0, None), (1, 3)]
+    assert [each["exit_status"] for each in workers[1]["processes"]][3] == 1
+    assert workers[1]["last_line"] == "out of luck"
+    [exit_] = [row for row in session.json("manifest", "last")["attempts"][0]["exits"] if row["worker"] == 1]
+    assert (exit_["exit_status"], exit_["process"], len(exit_["processes"])) == (1, 3, 4)
+    assert "worker 1.3" in session.type("why", session.json("status", "last")["id"]).stdout
+
+
+def test_after_a_preemption_and_a_killed_client_all_processes_come_back(session: Session) -> None:
+    (session.work / "goes.py").write_text(
+        "import os, time\nprint('attempt', os.environ['TPUCTL_ATTEMPT'], flush=True)\n"
+        "time.sleep(300 if os.environ['TPUCTL_ATTEMPT'] == '1' else 0)\n"
+    )
+    words = ("run", *CHIP, "--name", "goes", "goes.py")
+    client = session.start(*words)
+    _until(lambda: session.type("logs", "goes", status=None).stdout.count("attempt 1") >= 1)
+    client.send_signal(signal.SIGKILL)
+    client.wait()
+    assert session.json("status", "goes")["state"] == "running"
+    session.type("sim", "preempt", "big-1")
+    done = session.type(*words, within_s=240.0)
+    assert "succeeded" in done.stderr
+    lines = [row for row in session.json("logs", "goes", "--attempt", "2") if row["text"] == "attempt 2"]
+    assert sorted(name for row in lines for name in row["processes"]) == [
+        f"{worker}.{own}" for worker in (0, 1) for own in range(4)
+    ]
+
+
+JAX = """\
+import os, jax
+jax.distributed.initialize(os.environ["TPUCTL_COORDINATOR"], int(os.environ["TPUCTL_WORLD_SIZE"]),
+                           int(os.environ["TPUCTL_RANK"]))
+from jax.experimental import multihost_utils
+found = multihost_utils.process_allgather(jax.numpy.array([jax.process_index()]))
+print(jax.process_count(), int(found.sum()), flush=True)
+"""
+
+
+@pytest.mark.long
+def test_processes_of_jax_come_together(session: Session) -> None:
+    (session.work / "together.py").write_text(JAX)
+    variables = {"PYTHONPATH": str(flax_packages()), "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+    given = [word for name, value in variables.items() for word in ("--var", f"{name}={value}")]
+    done = session.type("run", *CHIP, *given, "--", sys.executable, "together.py", within_s=400.0)
+    assert "succeeded" in done.stderr
+    rows = session.json("logs", "last")
+    said = [name for row in rows if row["text"] == "8 28" for name in row["processes"]]
+    assert sorted(said) == [f"{worker}.{own}" for worker in (0, 1) for own in range(4)]
+
+
+TORCH = """\
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if sys.argv[1:] == ["fail"] and os.environ["RANK"] == "6":
+    os.kill(os.getpid(), 9)
+total = torch.tensor([float(os.environ["TPUCTL_RANK"])])
+dist.all_reduce(total)
+same = all(os.environ[f"TPUCTL_{name}"] == os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+print(dist.get_world_size(), int(total), same, flush=True)
+"""
+
+
+@pytest.mark.long
+def test_torchrun_has_its_processes_on_all_hosts(session: Session) -> None:
+    python = require_torch_xla()
+    (session.work / "reduce.py").write_text(TORCH)
+    words = ("run", "--on", "big", "--per", "torchrun", "--no-checkpoint", "--var", "JAX_PLATFORMS=cpu")
+    session.type(*words, "--", python, "reduce.py", within_s=500.0)
+    rows = session.json("logs", "last")
+    said = [name for row in rows if row["text"] == "8 28 True" for name in row["processes"]]
+    assert sorted(said) == [f"{worker}.{own}" for worker in (0, 1) for own in range(4)]
+    killed = session.type(
+        *words, "--max-failures", "0", "--", python, "reduce.py", "fail", status=None, within_s=500.0
+    )
+    assert killed.returncode in (1, 3), killed
+    assert "worker 1.2" in killed.stderr
+    rows = {row["worker"]: row for row in session.json("status", "last")["workers"]}
+    assert (rows[1]["process"], rows[1]["signal"]) == (2, 9)
+
+
+def _until(ready, within_s: float = 100.0) -> None:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + within_s
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.2)
