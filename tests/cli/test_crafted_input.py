@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory.services import MemoryPlace
-from tpuctl.cli.commands.forward import parse_ports
 from tpuctl.config.load import machine_identity
 from tpuctl.config.settings import BY_NAME, parse_value, resolve
 from tpuctl.datasets.plan import parse_manifest as parse_pack
@@ -26,6 +25,7 @@ from tpuctl.runs.hang import check_progress
 from tpuctl.sim.world.catalog import load_catalog
 from tpuctl.state.journal import decided_at
 from tpuctl.transfer.tree import parse_tree
+from tpuctl.workers.forward import parse_ports
 
 DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
 DIGITS = "9" * 5000

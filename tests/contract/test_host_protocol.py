@@ -32,7 +32,7 @@ from tpuctl.transfer.tree import (
     render_tree,
 )
 from tpuctl.workers.copy_from import Pulled, pull
-from tpuctl.workers.copy_to import push
+from tpuctl.workers.copy_to import Pushed, push
 
 CODE = make_tree({"main.py": b"print('hello')\n", "data/table": b"1,2\n"})
 BIG = make_tree({"main.py": b"x" * 700_000, "weights": bytes(range(256)) * 4000})
@@ -624,6 +624,50 @@ def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, agent: HostAge
     assert {"a": content, "link": "a", "d/a": content}.items() <= kept.names.items()
     _, missing = fetch(lab, agent, target, "nothing")
     assert (missing.results[0].ok, "no such file" in missing.results[0].detail) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("on_host", "here", "lies_there", "kept"),
+    [
+        pytest.param({}, {"a": b"2"}, {"a": b"2"}, [], id="changed-here"),
+        pytest.param({}, {"d/b": b"1"}, {"d/b": b"1"}, [], id="renamed-here"),
+        pytest.param({"new": b"x"}, {"b": b"2"}, {"b": b"2", "new": b"x"}, [], id="made-there"),
+        pytest.param({"a": b"x"}, {"a": b"1"}, {"a": b"1", "a.changed-here": b"x"},
+                     [("p/a", "a.changed-here")], id="changed-there"),
+        pytest.param({"a": b"x", "a.changed-here": b"y"}, {"a": b"2"},
+                     {"a": b"2", "a.changed-here": b"y", "a.changed-here.2": b"x"},
+                     [("p/a", "a.changed-here.2")], id="changed-there-again"),
+        pytest.param({"a": b"2"}, {"a": b"2"}, {"a": b"2"}, [], id="changed-alike"),
+        pytest.param({"d/c": b"x"}, {"a": b"1"}, {"a": b"1", "d/c": b"x"}, [("p/d/c", "")], id="deleted-here"),
+        pytest.param({}, {"d": b"2"}, {"d": b"2"}, [], id="a-file-for-a-directory"),
+        pytest.param({}, {"a/b": b"2"}, {"a/b": b"2"}, [], id="a-directory-for-a-file"),
+    ],
+)  # fmt: skip
+def test_a_mirror_removes_what_is_gone_and_keeps_what_was_changed_there(
+    lab: Lab,
+    agent: HostAgent,
+    on_host: dict[str, bytes],
+    here: dict[str, bytes],
+    lies_there: dict[str, bytes],
+    kept: list[tuple[str, str]],
+):
+    target = lab.add(0)
+
+    def put(files: dict[str, bytes], *, mirror: bool) -> Pushed:
+        tree = make_tree({f"p/{name}": data for name, data in files.items()})
+        return push(
+            agent, [target], tree, ["p"], "./", clock=lab.clock, emit=lambda _event: None, mirror=mirror
+        )
+
+    assert put({"a": b"1", "d/c": b"3"}, mirror=True).results[0].ok
+    if on_host:
+        assert put(on_host, mirror=False).results[0].ok
+    pushed = put(here, mirror=True)
+    assert pushed.results[0].ok, pushed.results
+    assert list(pushed.kept.get(0, ())) == kept
+    found, _ = fetch(lab, agent, target, "p")
+    assert found.names == lies_there
+    assert put(here, mirror=True).kept == {}
 
 
 def fetch(lab: Lab, agent: HostAgent, target: HostTarget, path: str) -> tuple[Kept, Pulled]:

@@ -17,6 +17,7 @@ from contents import (
     write_file,
 )
 from mask import USER_UMASK
+from mirroring import Mirror
 
 
 def lacks(request, stdin):
@@ -87,7 +88,9 @@ def destinations(entries, find):
 
 
 def place(request, _stdin):
-    """Puts a tree whose contents are all here in its place: each file at once, a new directory as a whole."""
+    """Puts a tree whose contents are all here in its place: each file at once, a new directory as a whole.
+
+    With `mirror` the one directory of the tree is kept equal to it: see `mirroring`."""
     area, tree = request.get("area"), request.get("tree")
     entries = find_tree(area, tree)
     if entries is None:
@@ -95,6 +98,10 @@ def place(request, _stdin):
     check_tree(entries, links_inside=False)
     find = placement(request)
     keep_reused(entries, find, area)
+    mirror = None
+    if request.get("mirror"):
+        mirror = Mirror(find(os.fsencode(need(request, "names", list)[0])), entries, find)
+        mirror.begin()
     os.umask(USER_UMASK)
     groups: dict = {}
     for entry in entries:
@@ -104,7 +111,7 @@ def place(request, _stdin):
     for digest in [tree] + [digest for digest, _ in blobs_of(entries)]:
         with suppress(FileNotFoundError):
             os.unlink(blob_path(area, digest))
-    return {"placed": len(entries)}
+    return dict({"placed": len(entries)}, **(mirror.end() if mirror else {}))
 
 
 def place_one(name, group, find, area):

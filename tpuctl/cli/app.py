@@ -46,6 +46,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("exec", "Run one command on the workers of a slice.", target="exec_", json=True),
         Entry("ssh", "Open a shell on one worker."),
         Entry("cp", "Copy files to and from the workers of a slice."),
+        Entry("dev", "Develop on a slice: your files, a program and ports follow you.", quiet=True),
         Entry("down", "Delete slices, and wait until nothing is left in the cloud.", json=True, quiet=True),
     ),
     "Runs": (

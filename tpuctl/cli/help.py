@@ -25,6 +25,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl up v4-8 --spot --pay --stop-when-idle 30m",
         "tpuctl up big                      # a slice of that name, as before",
     ),
+    "dev": (
+        "tpuctl dev v4-8 --spot --stop-when-idle 30m",
+        "tpuctl dev --sync . --exec 'python train.py' -L 6006",
+    ),
     "down": ("tpuctl down big", "tpuctl down big small --yes", "tpuctl down --all --dry-run"),
     "run": (
         "tpuctl run train.py --on big --checkpoint-dir gs://BUCKET/run1 -- --lr 3e-4",

@@ -430,6 +430,8 @@ class StreamOptions(TypedDict, total=False):
     timeout_s: float | None
     should_stop: Callable[[], bool] | None
     """When it turns true the call ends early, closing all channels."""
+    end_within_s: float
+    """Then stdin is closed first, and a command has so long to end by itself; none if this is not given."""
     on_end: Callable[[RemoteResult], None] | None
     """Gets each result as soon as it is known, from the thread of the sink."""
 
@@ -480,6 +482,11 @@ class Remote(Protocol):
     def read_host_keys(self, targets: Sequence[HostTarget], *, timeout_s: float = 10.0) -> list[str | None]:
         """The ssh-ed25519 keys that hosts show, believed without a proof; None where there is no answer
         in that time."""
+        ...
+
+    def rest(self) -> bool:
+        """Closes connections that carry nothing, as hosts count a connection as use; whether some do carry
+        something."""
         ...
 
     def close(self) -> None: ...

@@ -53,14 +53,18 @@ class AgentLink:
         grace_s: float = 2.0,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
+        end_within_s: float = 0.0,
         on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
         """Runs a command (arguments, or text for the login shell) that dies with us, descendants included.
 
-        The exit status is the command's own, 128+n when signal n ended it.
+        The exit status is the command's own, 128+n when signal n ended it. With `end_within_s` a call that is
+        to stop ends when nothing of the command is left on the hosts, if that comes in time.
         """
         request = render_session_request(command, env or {}, cwd=cwd, grace_s=grace_s)
-        return self.stream_held(targets, "session", request, sink, timeout_s, should_stop, on_end)
+        return self.stream_held(
+            targets, "session", request, sink, timeout_s, should_stop, on_end, end_within_s=end_within_s
+        )
 
     def session_fed(
         self,
@@ -114,6 +118,8 @@ class AgentLink:
         timeout_s: float | None,
         should_stop: Callable[[], bool] | None,
         on_end: Callable[[RemoteResult], None] | None = None,
+        *,
+        end_within_s: float = 0.0,
     ) -> list[RemoteResult]:
         """A verb that ends with this call: its raw output goes to `sink`."""
         command = render_agent_command(verb, self.sha256)
@@ -149,6 +155,7 @@ class AgentLink:
                 hold_stdin=True,
                 timeout_s=timeout_s,
                 should_stop=should_stop,
+                end_within_s=end_within_s,
                 on_end=ended,
             )
             for result in doubtful:

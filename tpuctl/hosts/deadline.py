@@ -81,6 +81,10 @@ class RemoteWrapper:
         """See `Remote.read_host_keys`."""
         return self._remote.read_host_keys(targets, timeout_s=timeout_s)
 
+    def rest(self) -> bool:
+        """See `Remote.rest`."""
+        return self._remote.rest()
+
     def close(self) -> None:
         self._remote.close()
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from tpuctl.engine.services import Services
 from tpuctl.errors import UsageError
+from tpuctl.lib.names import MAX_SLICE_NAME, is_slice_name
+from tpuctl.model.accelerators import Catalog
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.slices.ssh_entries import follow_slices
-from tpuctl.state.repository import get_slice, list_slices
+from tpuctl.state.repository import find_slice, get_slice, list_slices
 
 
 def resolve_slice(services: Services, name: str | None, *, flag: str = "") -> SliceRecord:
@@ -18,6 +22,24 @@ def resolve_slice(services: Services, name: str | None, *, flag: str = "") -> Sl
     record = get_slice(services, name).record if name is not None else _only_slice(services, flag)
     follow_slices(services, [record])
     return record
+
+
+def own_dev_slice(
+    services: Services, catalog: Catalog, accelerator: str | None, name: str | None
+) -> tuple[str | None, str | None]:
+    """Type and name, as for `up`, of the slice that `dev` means: without a name that of the user, `dev-USER`. A
+    type is not needed where it is there, or was before."""
+    if name is not None or (
+        accelerator is not None and catalog.find(accelerator) is None and _is_there(services, accelerator)
+    ):
+        return accelerator, name
+    plain = re.sub("[^a-z0-9]+", "-", services.user.lower())
+    own = f"dev-{plain}"[:MAX_SLICE_NAME].rstrip("-")
+    return (own, None) if accelerator is None and _is_there(services, own) else (accelerator, own)
+
+
+def _is_there(services: Services, name: str) -> bool:
+    return is_slice_name(name) and find_slice(services, name) is not None
 
 
 def _only_slice(services: Services, flag: str) -> SliceRecord:

@@ -70,6 +70,14 @@ class Call:
         with self._lock:
             self._channel = channel
 
+    def end_input(self) -> None:
+        """Tells a session on the host, which lives as long as its input, to end; what it still says is read."""
+        with self._lock:
+            channel = self._channel
+        if channel is not None:
+            with contextlib.suppress(OSError, EOFError):  # it has ended
+                channel.shutdown_write()
+
     def cancel(self) -> None:
         """Ends the call soon; closing the channel wakes its thread and ends the session on the host."""
         self._cancelled.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,6 +175,14 @@ class ConnectionPool:
     def read_host_key(self, target: HostTarget, timeout_s: float) -> str | None:
         """The ssh-ed25519 key that the host shows, or None; on a connection of its own."""
         return read_host_key(target, timeout_s, self._access.proxy)
+
+    def close_all_but(self, busy: Collection[HostTarget]) -> None:
+        """Hangs up on all others; they are connected to again when somebody asks."""
+        with self._lock:
+            slots = [slot for target, slot in self._slots.items() if target not in busy]
+        for slot in slots:
+            with slot.lock:
+                slot.close()
 
     def refuse_more(self) -> None:
         """No connection is made from now on."""

@@ -63,6 +63,7 @@ class SshRemote:
         self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()
         self._calls: set[Call] = set()
+        self._forwarded: list[tuple[HostTarget, paramiko.Channel]] = []
         self._closed = False
 
     def run(
@@ -95,6 +96,7 @@ class SshRemote:
         hold_stdin: bool = False,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
+        end_within_s: float = 0.0,
         on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
         """See `Remote.stream`. Workers that were stopped have failure LOST and say so in `detail`."""
@@ -108,7 +110,7 @@ class SshRemote:
             call.emit = queued(chunks, call)
             call.share_window(len(targets))
             calls.append(call)
-        self._perform(calls, changed, lambda: pump(chunks, sink), should_stop, on_end)
+        self._perform(calls, changed, lambda: pump(chunks, sink), should_stop, on_end, end_within_s)
         return [call.outcome() for call in calls]
 
     def forward(
@@ -124,9 +126,12 @@ class SshRemote:
 
         def open_channel() -> paramiko.Channel:
             deadline = time.monotonic() + FORWARD_TIMEOUT_S
-            transport = self._pool.connection(resolve(), deadline, lambda: self._closed)
+            target = resolve()
+            transport = self._pool.connection(target, deadline, lambda: self._closed)
             where, here = (LOOPBACK, remote_port), (LOOPBACK, 0)
-            return transport.open_channel("direct-tcpip", where, here, timeout=CHANNEL_TIMEOUT_S)
+            channel = transport.open_channel("direct-tcpip", where, here, timeout=CHANNEL_TIMEOUT_S)
+            self._forwarded.append((target, channel))
+            return channel
 
         return Forwarder(open_channel, local_port, report)
 
@@ -136,6 +141,14 @@ class SshRemote:
 
         with ThreadPoolExecutor(max_workers=32) as pool:
             return list(pool.map(lambda target: self._pool.read_host_key(target, timeout_s), targets))
+
+    def rest(self) -> bool:
+        """See `Remote.rest`."""
+        self._forwarded = [each for each in self._forwarded if not each[1].closed]
+        with self._lock:
+            busy = {call.target for call in self._calls} | {target for target, _ in self._forwarded}
+        self._pool.close_all_but(busy)
+        return bool(busy)
 
     def close(self) -> None:
         """Ends running calls and closes every connection; returns when their threads are gone."""
@@ -157,6 +170,7 @@ class SshRemote:
         pump: Callable[[], object],
         should_stop: Callable[[], bool] | None = None,
         on_end: Callable[[RemoteResult], None] | None = None,
+        end_within_s: float = 0.0,
     ) -> None:
         """Runs all calls to their end; `pump` and `on_end` are called in this thread until then."""
         untold = set(calls)
@@ -172,13 +186,18 @@ class SshRemote:
         try:
             for call in calls:
                 self._start(call)
+            cancel_at: float | None = None
             give_up_at: float | None = None
             while not all(call.done for call in calls):
                 changed.wait(STOP_POLL_S)
                 changed.clear()
                 pump()
                 report_ended()
-                if give_up_at is None and should_stop is not None and should_stop():
+                if cancel_at is None and should_stop is not None and should_stop():
+                    cancel_at = time.monotonic() + end_within_s
+                    for call in calls if end_within_s else ():
+                        call.end_input()
+                if give_up_at is None and cancel_at is not None and time.monotonic() >= cancel_at:
                     give_up_at = time.monotonic() + STOP_MAX_S
                     for call in calls:
                         call.cancel()

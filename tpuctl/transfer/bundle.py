@@ -94,6 +94,28 @@ def freeze(
     return _with_git(frozen, base, named) if top else frozen
 
 
+def freeze_directory(root: Path, *, limit_bytes: int) -> Content:
+    """The files below `root` alone, under its name, by the rules of `freeze`.
+
+    Raises UsageError as that does, and where there is no file: a directory that is gone is not an empty one.
+    """
+    _check_not_home(root)
+    names = list_code(root)
+    if not names:
+        raise UsageError(f"there is no file to send in {root}", hint=f"ls -A {shlex.quote(str(root))}")
+    _check_links(root, names)
+    _check_secrets(root, names)
+    _check_size(root, names, limit_bytes)
+    return _content(root, names, under=f"{root.name}/")
+
+
+def list_code(root: Path) -> list[str]:
+    """What of the files below directory `root` is code: their names, from there. Raises UsageError."""
+    found = _git_files(root) if _git_top(root) else _walk(root)
+    code = [name for name in _without_ignored(root, found) if Path(name).name != PROJECT_FILE]
+    return sorted(name for name in code if os.path.lexists(root / name))
+
+
 def _check_not_home(base: Path) -> None:
     """A whole home directory, with its keys and caches, is never the code; unless somebody thought about it.
 
@@ -262,10 +284,11 @@ def _check_size(base: Path, names: list[str], limit_bytes: int) -> int:
     return total
 
 
-def _content(base: Path, names: Iterable[str]) -> Content:
+def _content(base: Path, names: Iterable[str], under: str = "") -> Content:
     """Without times and owners; contents are read again when they are stored or sent."""
-    entries = [_entry(base / name, name) for name in names]
-    places = {entry.blob.sha256: base / entry.path for entry in entries if isinstance(entry, TreeFile)}
+    found = {name: _entry(base / name, under + name) for name in names}
+    entries = found.values()
+    places = {e.blob.sha256: base / name for name, e in found.items() if isinstance(e, TreeFile)}
     return Content(render_tree(entries), lambda sha256: [places[sha256].read_bytes()])
 
 

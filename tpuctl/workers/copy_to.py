@@ -1,4 +1,5 @@
-"""Copies to workers, with names, modes and symbolic links kept; `pull` is the way back.
+"""Copies to workers, with names, modes and symbolic links kept; `pull` is the way back. `mirror` keeps one
+directory equal to ours.
 
 Local files are the caller's, who gives a tree and a way to read its contents.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ COPY_TIMEOUT_S = 6 * 3600.0
 
 
 class Pushed(Struct, frozen=True):
-    """Results in the order of the targets. `sent_bytes` left this machine; `relayed`: workers passed it on."""
+    """Results in the order of the targets. `sent_bytes` left this machine; `relayed`: workers passed it on.
+    `kept`: what a mirror found changed on a worker, each path with the name under which it lies there now; no
+    name where it lies where it was."""
 
     results: tuple[RemoteResult, ...]
     sent_bytes: int
     relayed: bool
+    kept: Mapping[int, tuple[tuple[str, str], ...]] = {}
 
 
 def host_path(path: str) -> str:
@@ -58,12 +62,16 @@ def push(
     *,
     clock: Clock,
     emit: EventSink,
+    mirror: bool = False,
 ) -> Pushed:
     """Puts the tree `content` with the top-level entries `names` on every target.
 
     As with cp: into `destination` if that is a directory, ends in a slash or there are several names; otherwise
     the one name becomes `destination`. Files appear whole or not at all, and so do directories that were not
     there. Only contents that a worker lacks travel, at `destination` or from a copy that broke off before.
+
+    `mirror`: what an earlier call put into the one directory and `content` has no more goes away. What somebody
+    changed on a worker since is kept, and told.
     """
     where = Where("incoming", host_path(destination), tuple(names))
     sent = distribute(agent, targets, content, clock=clock, emit=emit, where=where)
@@ -73,11 +81,20 @@ def push(
         "tree": content.sha256,
         "destination": where.destination,
         "names": list(names),
+        **({"mirror": True} if mirror else {}),
     }
     placed = agent.call(ready, "place", request, timeout_s=COPY_TIMEOUT_S) if ready else []
     replies = {**sent.failed, **{reply.worker: reply for reply in placed}}
     results = tuple(_result_of(replies[target.worker]) for target in targets)
-    return Pushed(results, sent.sent_bytes, sent.relayed)
+    kept = {reply.worker: _kept(reply.value) for reply in placed if reply.value is not None}
+    return Pushed(
+        results, sent.sent_bytes, sent.relayed, {worker: rows for worker, rows in kept.items() if rows}
+    )
+
+
+def _kept(answer: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    rows = answer.get("kept") or ()
+    return tuple((str(row[0]), str(row[1])) for row in rows if isinstance(row, list) and len(row) == 2)
 
 
 def _result_of(reply: Reply[Any]) -> RemoteResult:

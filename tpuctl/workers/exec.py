@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
 from tpuctl.engine.events import Warn, WorkerOutput
@@ -42,10 +42,14 @@ def execute(
     timeout_s: float | None = None,
     sink: Callable[[int, str, bytes], None] | None = None,
     given: Input | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> list[RemoteResult]:
     """Runs `argv` on the chosen workers and waits. Results come in worker order, failures included; a worker
     that is lost while others go on is told soon, and with others of the same cause. One worker's command reads
-    what was `given`; UsageError where that has something for several."""
+    what was `given`; UsageError where that has something for several. Once `should_stop` is true, it returns
+    when nothing of the command is left on workers that answer."""
     if record.state not in HOSTS_ANSWER:
         raise ConflictError(f"slice {record.name} is {record.state}, not ready", hint=record.way_up)
     targets = choose_workers(record, workers, host_targets(services, record))
@@ -57,7 +61,7 @@ def execute(
     agent = AgentLink(services.remote, services.agent_source)
     limits: _Limits = {
         "timeout_s": timeout_s,
-        "should_stop": losses.emit_if_due,
+        "should_stop": lambda: losses.emit_if_due() or should_stop(),
         "on_end": losses.note,
     }
     if given is not None and len(targets) == 1:
@@ -66,7 +70,9 @@ def execute(
             services.emit(Warn(record.name, _swallowed(given.lost)))
     else:
         _check_unread(given, targets)
-        results = agent.session(targets, list(argv), sink or emit, **limits)
+        results = agent.session(
+            targets, list(argv), sink or emit, env=env, cwd=cwd, end_within_s=STOP_WITHIN_S, **limits
+        )
     if any(result.failure is FailureKind.AUTH for result in results):
         knock(services, record)
     return results
@@ -93,6 +99,8 @@ def _swallowed(count: int) -> str:
     )
 
 
+STOP_WITHIN_S = 15.0
+"""For a command that is to end: its 2 s of grace, then 10 s in which the kernel kills it, and the way there."""
 LOSSES_TOLD_AFTER_S = 1.0
 """Workers that are lost within so short a time are told of together."""
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 from tpuctl.engine.events import Warn
 from tpuctl.engine.ports import Forwarding
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, UnreachableError
+from tpuctl.errors import ConflictError, UnreachableError, UsageError
 from tpuctl.hosts.targets import host_targets
+from tpuctl.lib.text import parse_number
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.records import HOSTS_ANSWER
 from tpuctl.state.repository import get_slice
 from tpuctl.workers.exec import choose_workers
+
+PORT_MAX = 65535
+
+
+def parse_ports(text: str) -> tuple[int, int]:
+    """Local and remote port of `PORT` or `LOCAL:REMOTE`. Raises UsageError."""
+    local, colon, remote = text.partition(":")
+    here, there = parse_number(local), parse_number(remote if colon else local)
+    if here is None or here > PORT_MAX or not there or there > PORT_MAX:
+        raise UsageError(f"{text[:80]!r} is not PORT or LOCAL:REMOTE", hint="tpuctl forward NAME 6006")
+    return here, there
 
 
 def current_target(services: Services, name: str, worker: int) -> HostTarget:

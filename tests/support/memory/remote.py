@@ -269,9 +269,11 @@ class MemoryRemote:
         hold_stdin: bool = False,
         timeout_s: float | None = None,
         should_stop: Callable[[], bool] | None = None,
+        end_within_s: float = 0.0,
         on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
-        """See `Remote.stream`."""
+        """See `Remote.stream`. A command here ends with its channel, so that nothing is waited for."""
+        del end_within_s
         calls = []
         for target in targets:
             text = command if isinstance(command, str) else command(target)
@@ -313,6 +315,12 @@ class MemoryRemote:
         if None in keys:
             self.hosts.clock.sleep(timeout_s)
         return keys
+
+    def rest(self) -> bool:
+        """See `Remote.rest`."""
+        busy = {call.target for call in self._running}
+        self._connections = {target: kept for target, kept in self._connections.items() if target in busy}
+        return bool(busy)
 
     def close(self) -> None:
         self._closed = True

@@ -9,19 +9,6 @@ import typer
 
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import open_context
-from tpuctl.errors import UsageError
-from tpuctl.lib.text import parse_number
-
-PORT_MAX = 65535
-
-
-def parse_ports(text: str) -> tuple[int, int]:
-    """Local and remote port of `PORT` or `LOCAL:REMOTE`. Raises UsageError."""
-    local, colon, remote = text.partition(":")
-    here, there = parse_number(local), parse_number(remote if colon else local)
-    if here is None or here > PORT_MAX or not there or there > PORT_MAX:
-        raise UsageError(f"{text[:80]!r} is not PORT or LOCAL:REMOTE", hint="tpuctl forward NAME 6006")
-    return here, there
 
 
 def forward(
@@ -36,7 +23,7 @@ def forward(
 
     It follows the slice: after a preemption the next connection goes to the new worker.
     """
-    from tpuctl.workers.forward import forward_port
+    from tpuctl.workers.forward import forward_port, parse_ports
 
     local, remote = parse_ports(port)
     with open_context(ctx) as context, context.interruptible("the port is closed; the slice is as it was"):

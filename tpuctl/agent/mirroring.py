@@ -1,0 +1,109 @@
+"""A directory that is kept equal to a tree: what came from there is replaced and removed; what somebody changed
+on this host since is kept."""
+
+import os
+
+from base import make_dir, read_json, root, suppress, write_json
+from digest import sha256
+
+KEPT = ".changed-here"  # behind the name of a file that a newer one replaces
+
+
+def text_of(path):
+    return path.decode("utf-8", "surrogateescape")
+
+
+def content_of(entry):
+    """What tells one content of a path from another."""
+    return "link " + text_of(entry[2]) if entry[0] == "l" else entry[3][0]
+
+
+def content_at(path):
+    """The same of what lies there; empty for a directory and for what cannot be read."""
+    try:
+        if os.path.islink(path):
+            return "link " + text_of(os.readlink(path))
+        with open(path, "rb") as file:
+            check = sha256(os.fstat(file.fileno()).st_size)
+            for chunk in iter(lambda: file.read(1 << 20), b""):
+                check.update(chunk)
+    except OSError:
+        return ""
+    return check.hexdigest()
+
+
+class Mirror:
+    """What was brought below `top`, by path and with the contents that were: in a file that is written before
+    anything is changed and again after it. One program at a time holds it."""
+
+    def __init__(self, top, entries, find):
+        import fcntl
+
+        place = os.path.normpath(top)
+        name = sha256(len(place))
+        name.update(place)
+        self.path = os.path.join(make_dir(root("mirrors")), name.hexdigest() + ".json")
+        self.lock = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self.top, self.find = top, find
+        self.wanted = {text_of(entry[1]): content_of(entry) for entry in entries if entry[0] != "d"}
+        self.kept, self.removed = [], 0
+
+    def begin(self):
+        """Removes what is wanted no more, and sets aside what was changed here and is about to be replaced."""
+        files = (read_json(self.path) or {}).get("files") or {}
+        known = {path: set(found) for path, found in files.items()}
+        for path, content in self.wanted.items():
+            known.setdefault(path, set()).add(content)
+        self.write({path: sorted(found) for path, found in known.items()})
+        for path in sorted(known):
+            self.clear(path, known[path])
+
+    def clear(self, path, ours):
+        place = self.find(path.encode("utf-8", "surrogateescape"))
+        if self.leads_away(place) or not os.path.lexists(place):
+            return
+        is_ours = content_at(place) in ours
+        if path in self.wanted:
+            if not is_ours and (os.path.islink(place) or not os.path.isdir(place)):
+                aside = free_name(place)
+                os.rename(place, aside)
+                self.kept.append([path, text_of(os.path.basename(aside))])
+        elif is_ours:
+            os.unlink(place)
+            self.removed += 1
+            self.remove_empty(os.path.dirname(place))
+        else:
+            self.kept.append([path, ""])
+
+    def leads_away(self, place):
+        """Whether a link on the way there, which did not come from us as a directory, leads elsewhere."""
+        parent = os.path.dirname(place)
+        while len(parent) > len(self.top):
+            if os.path.islink(parent):
+                return True
+            parent = os.path.dirname(parent)
+        return os.path.islink(self.top)
+
+    def remove_empty(self, folder):
+        with suppress(OSError):  # not empty
+            while len(folder) > len(self.top):
+                os.rmdir(folder)
+                folder = os.path.dirname(folder)
+
+    def end(self):
+        self.write({path: [content] for path, content in self.wanted.items()})
+        os.close(self.lock)
+        return {"kept": self.kept, "removed": self.removed}
+
+    def write(self, files):
+        write_json(self.path, {"top": text_of(os.path.normpath(self.top)), "files": files})
+
+
+def free_name(path):
+    """Behind the name of a file, so that nobody's file is replaced."""
+    number, found = 1, path + os.fsencode(KEPT)
+    while os.path.lexists(found):
+        number += 1
+        found = path + os.fsencode("%s.%d" % (KEPT, number))
+    return found

@@ -1,0 +1,158 @@
+"""`tpuctl dev`: a slice to develop on, with this directory, a program and ports, until Ctrl-C."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec.structs import replace
+
+from tpuctl.cli.completion import slice_names
+from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.options import DryRun, Timeout
+from tpuctl.cli.request_options import with_requests
+from tpuctl.errors import UsageError
+from tpuctl.lib.text import counted
+from tpuctl.model.slice_spec import SliceRequest
+
+if TYPE_CHECKING:
+    from tpuctl.slices.resolve import WantedSlice
+    from tpuctl.workers.dev import Work
+
+
+@with_requests
+def dev(
+    ctx: typer.Context,
+    accelerator: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ACCELERATOR]",
+            help="Accelerator type, such as v4-8; not needed where the slice is there.",
+            autocompletion=slice_names,
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; dev-USER if left out.")] = None,
+    sync: Annotated[
+        Path | None,
+        typer.Option("--sync", metavar="DIR", help="Keep this directory the same on every worker."),
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--exec", metavar="CMD", help="With --sync: run this in it, again after each change."),
+    ] = None,
+    forward: Annotated[
+        list[str] | None,
+        typer.Option("--forward", "-L", metavar="PORT", help="Forward PORT, or LOCAL:REMOTE; repeatable."),
+    ] = None,
+    request: SliceRequest = SliceRequest(),
+    timeout: Timeout = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Bring up a slice to develop on, and stay with it until Ctrl-C, which leaves it up.
+
+    It is named after you, so the same command finds it again. With --sync, what changes in the directory is
+    sent to every worker; what counts is chosen as for the code of a run. What somebody changes on workers is
+    kept, and told. With --stop-when-idle the slice goes when nobody uses it.
+    """
+    from tpuctl.cli.slice_status import print_preview
+    from tpuctl.model.shipped_files import load_accelerators
+    from tpuctl.slices.bring_up import bring_up, preview_slice, request_wanted, resolve_wanted
+    from tpuctl.slices.choose import own_dev_slice
+    from tpuctl.workers.forward import parse_ports
+
+    ports = [parse_ports(word) for word in forward or []]
+    with open_context(ctx) as context:
+        since = context.store.now()
+        work = _work(context, sync, command)
+        kind, own = own_dev_slice(context, load_accelerators(), accelerator, name)
+        request = replace(request.of(kind), env=request.env or context.config.env)
+        wanted = resolve_wanted(context, context.config, request, own, Path.cwd())
+        context.require_credentials()
+        if dry_run:
+            print_preview(context, wanted, preview_slice(context, wanted))
+            return
+        request_wanted(context, wanted)
+        with context.interruptible(_left(wanted.name)):
+            bring_up(context, wanted, since=since, wait=True, deadline=context.deadline(timeout))
+            _stay(context, wanted, work, ports)
+
+
+def _work(context: AppContext, sync: Path | None, command: str | None) -> Work:
+    """What is to be done on the slice. Raises UsageError for a directory that cannot be sent, before anything
+    costs money."""
+    from tpuctl.transfer.bundle import freeze_directory
+    from tpuctl.workers.dev import Work
+
+    if sync is None:
+        if command is not None:
+            raise UsageError("--exec needs --sync: it runs in that directory", hint="add --sync .")
+        return Work()
+    directory = sync.resolve()
+    if not directory.is_dir():
+        why = "is not a directory" if directory.exists() else "does not exist"
+        raise UsageError(f"--sync {sync} {why}", hint="--sync . is the directory you are in")
+    if command is not None and not command.strip():
+        raise UsageError("--exec: the command is empty", hint="--exec 'python train.py'")
+    limit = context.config.bundle_limit_mib << 20
+    freeze_directory(directory, limit_bytes=limit)
+    return Work(directory, command, limit)
+
+
+def _left(name: str) -> str:
+    """What Ctrl-C says."""
+    return (
+        f"slice {name} stays and may cost money: `tpuctl down {name}` ends it; `tpuctl dev {name}` comes back"
+    )
+
+
+def _stay(context: AppContext, wanted: WantedSlice, work: Work, ports: list[tuple[int, int]]) -> None:
+    """Everything that lasts until Ctrl-C, or until the slice goes."""
+    from tpuctl.slices.reconcile import wait_until_gone
+    from tpuctl.watch.attendance import Attendance
+    from tpuctl.workers.dev import DevLoop
+    from tpuctl.workers.forward import forward_port
+
+    name = wanted.name
+    with ExitStack() as stack:
+        _write_ssh_entries(context, name)
+        for local, remote in ports:
+            forwarding = forward_port(context, name, 0, remote, local_port=local)
+            stack.callback(forwarding.close)
+            context.console.say(f"http://localhost:{forwarding.local_port} leads to port {remote} of {name}-0")
+        _say_what_ends_it(context, name)
+        DevLoop(context, name, work, Attendance(context, name).is_over).run()
+    wait_until_gone(context, name)
+    context.console.say(f"{name} is gone; `tpuctl why {name}` shows why")
+
+
+def _write_ssh_entries(context: AppContext, name: str) -> None:
+    """Entries that follow the slice; how they are used is said until they are."""
+    from tpuctl.hosts.targets import host_targets
+    from tpuctl.lib.input_files import read_text
+    from tpuctl.state.repository import get_slice
+
+    targets = host_targets(context, get_slice(context, name).record)
+    context.ssh_entries.write(name, targets)
+    context.console.say(f"{name} is ready: {counted(len(targets), 'worker')}, ssh {targets[0].label}")
+    include = context.ssh_entries.include
+    try:
+        used = include in read_text(Path.home() / ".ssh" / "config").splitlines()
+    except OSError:
+        used = False
+    if not used:
+        context.console.say(f"for that, put this line at the top of ~/.ssh/config, once: {include}")
+
+
+def _say_what_ends_it(context: AppContext, name: str) -> None:
+    from tpuctl.state.repository import get_slice
+    from tpuctl.watch.cycle import why_unwatched
+
+    lifetime = get_slice(context, name).record.lifetime
+    unwatched = why_unwatched(context) if lifetime is not None else None
+    if unwatched is not None:
+        why, hint = unwatched
+        context.console.alarm(f"{name} ends by itself only while this command runs: {why}", hint)
+    limit = "" if lifetime is not None else ", as does --stop-when-idle 30m once it is unused"
+    context.console.say(f"Ctrl-C leaves it up; `tpuctl down {name}` ends it{limit}")
