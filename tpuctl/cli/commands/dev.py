@@ -50,11 +50,12 @@ def dev(
     timeout: Timeout = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Bring up a slice to develop on, and stay with it until Ctrl-C, which leaves it up.
+    """Bring a slice up to develop on, and stay with it.
 
-    It is named after you, so the same command finds it again. With --sync, what changes in the directory is
-    sent to every worker; what counts is chosen as for the code of a run. What somebody changes on workers is
-    kept, and told. With --stop-when-idle the slice goes when nobody uses it.
+    It ends with Ctrl-C, which leaves the slice up. That is named after you, so the same command finds it again.
+    With --sync, what changes in the directory is sent to every worker; what counts is chosen as for the code of
+    a run. What somebody changes on workers is kept, and told. With --stop-when-idle the slice goes when nobody
+    uses it.
     """
     from tpuctl.cli.slice_status import print_preview
     from tpuctl.model.shipped_files import load_accelerators
