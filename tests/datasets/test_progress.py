@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.clocks import FakeClock
 from tpuctl.cli.live import data_text
-from tpuctl.datasets.progress import PROGRESS_EVERY_S, Meter
+from tpuctl.datasets.pack import PROGRESS_EVERY_S, Meter
 from tpuctl.engine.events import DataProgress
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.disks.follow import merge_refs
-from tpuctl.disks.spec import DiskRequest, parse_disk
+from tpuctl.disks.rules import DiskRequest, parse_disk
 from tpuctl.errors import UsageError
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.slice_spec import DiskRef

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.doctor.tools import inspect_key, list_tools
+from tpuctl.doctor.run import inspect_key, list_tools
 
 
 def test_what_is_not_installed_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from tpuctl.ssh.paramiko_import import knowing_version
+from tpuctl.ssh.paramiko_tuning import knowing_version
 
 
 def printed_by(code: str) -> str:

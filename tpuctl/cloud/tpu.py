@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from google.auth.credentials import Credentials
 
-from tpuctl.cloud import nodes, queued_resources, wire
+from tpuctl.cloud import nodes, wire
 from tpuctl.cloud.errors import translate_change
 from tpuctl.cloud.rest import RestClient
 from tpuctl.cloud.retry import read
@@ -99,11 +99,11 @@ class GoogleCloud:
 
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
         what = f"list queued resources in {_place(zone)}"
-        return self._list(what, zone, "queuedResources", queued_resources.parse_queued)
+        return self._list(what, zone, "queuedResources", nodes.parse_queued)
 
     def find_queued(self, zone: str, name: str) -> QueuedInfo | None:
         what = f"read queued resource {name} in {zone}"
-        return self._find(f"{self._parent(zone)}/queuedResources/{name}", what, queued_resources.parse_queued)
+        return self._find(f"{self._parent(zone)}/queuedResources/{name}", what, nodes.parse_queued)
 
     def create_queued(self, node_id: str, spec: SliceSpec) -> OperationInfo:
         from tpuctl.cloud import requests as rendering

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tpuctl.datasets.pack import AT_ONCE, Digest, find_manifest, list_objects, parse_place
+from tpuctl.datasets.pack import AT_ONCE, Digest, Meter, find_manifest, list_objects, parse_place
 from tpuctl.datasets.plan import MANIFEST, Manifest, PackedShard, describe, difference
-from tpuctl.datasets.progress import Meter
 from tpuctl.engine.services import Services
 from tpuctl.errors import InterruptedByUserError, NotFoundError, PartialError
 from tpuctl.lib.codec import to_data

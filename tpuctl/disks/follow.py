@@ -13,9 +13,8 @@ from tpuctl.disks.hosts import OPEN, Mounted
 from tpuctl.disks.leases import lease_masters
 from tpuctl.disks.make import find_record, get_disk, get_record, save_record
 from tpuctl.disks.restore import Restore, find_in_zone, plan_restore, refs_in_zone, restore
-from tpuctl.disks.rules import DiskRules, Place, Policy, refuse, warnings
+from tpuctl.disks.rules import DiskRules, Place, Policy, parse_disk, refuse, warnings
 from tpuctl.disks.slices import nodes_of
-from tpuctl.disks.spec import parse_disk
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError

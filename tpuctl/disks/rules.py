@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.mount_paths import check_place
+from tpuctl.lib.names import check_disk_name
 from tpuctl.lib.text import counted
 from tpuctl.model.disks import SHARED, DataDisk, DiskInfo, DiskMode
 from tpuctl.model.shipped_files import load_other_prices
@@ -288,3 +291,26 @@ def warnings(findings: Sequence[Finding]) -> list[str]:
 def monthly_cost(kind: str, size_gib: int, throughput: int | None, iops: int | None = None) -> float | None:
     """USD; None for a type without a known price."""
     return load_other_prices().disk_month(kind, size_gib, throughput, iops)
+
+
+_FORM = re.compile(r"(?P<name>[^:]*)(:(?P<mode>ro|rw))?(:(?P<path>/.*))?\Z")
+_MODES = {"ro": DiskMode.READ_ONLY, "rw": DiskMode.READ_WRITE}
+
+
+class DiskRequest(Struct, frozen=True):
+    """None and empty: what follows from the disk and the slice."""
+
+    name: str
+    mode: DiskMode | None
+    path: str
+
+
+def parse_disk(text: str) -> DiskRequest:
+    """Raises UsageError for what is no disk, or a place where hosts have something else."""
+    match = _FORM.match(text)
+    if match is None:
+        raise UsageError.of("disk", f"{text!r} is not NAME[:ro|rw][:/PATH]", "--disk data:/mnt/data")
+    path = match["path"] or ""
+    if path:
+        check_place(path, field="disk", what="disk", hint=f"--disk {match['name']}:/mnt/data")
+    return DiskRequest(check_disk_name(match["name"]), _MODES.get(match["mode"] or ""), path)

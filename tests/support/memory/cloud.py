@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import requests
 from google.api_core import exceptions
 
-from tpuctl.cloud import nodes, queued_resources
+from tpuctl.cloud import nodes
 from tpuctl.cloud import requests as rendering
 from tpuctl.cloud.errors import translate, translate_change
 from tpuctl.cloud.retry import of_read
@@ -100,7 +100,7 @@ class WorldCloud:
         return self._list("nodes", "ListNodes", zone, nodes.parse_node)
 
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]:
-        return self._list("queuedResources", "ListQueuedResources", zone, queued_resources.parse_queued)
+        return self._list("queuedResources", "ListQueuedResources", zone, nodes.parse_queued)
 
     def find_node(self, zone: str, name: str) -> NodeInfo | None:
         full = self._name(zone, "nodes", name)
@@ -108,7 +108,7 @@ class WorldCloud:
 
     def find_queued(self, zone: str, name: str) -> QueuedInfo | None:
         full = self._name(zone, "queuedResources", name)
-        parse = queued_resources.parse_queued
+        parse = nodes.parse_queued
         return self._find(f"queued resource {name} in {zone}", "GetQueuedResource", full, parse)
 
     def create_node(self, node_id: str, spec: SliceSpec) -> OperationInfo:

@@ -42,7 +42,7 @@ class ThisMachine:
         return facts if facts.account else replace(facts, account=config.account or "")
 
     def key(self) -> KeyFacts:
-        from tpuctl.doctor.tools import inspect_key
+        from tpuctl.doctor.run import inspect_key
         from tpuctl.ssh.keys import PRIVATE_NAME, ensure_keypair
 
         folder = self._context.config.state_base
@@ -56,7 +56,7 @@ class ThisMachine:
         return facts
 
     def tools(self) -> tuple[ToolFacts, ...]:
-        from tpuctl.doctor.tools import list_tools
+        from tpuctl.doctor.run import list_tools
 
         config = self._context.config
         return list_tools(needs_ssh=config.jump_host is not None, needs_gcloud=config.iap)
@@ -102,7 +102,7 @@ def _without_project(context: AppContext, error: BadConfigError) -> list[Finding
     """No project: what does not need one is looked at; without settings only the tools."""
     from tpuctl.doctor.checks import LOGIN, all_others, judge_key, judge_tools
     from tpuctl.doctor.finding import found_by, ok, problem
-    from tpuctl.doctor.tools import list_tools
+    from tpuctl.doctor.run import list_tools
     from tpuctl.watch.install.preflight import find_credentials
 
     found = found_by("settings", [problem(error.message, error.hint)])

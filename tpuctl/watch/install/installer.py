@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -24,37 +23,6 @@ from tpuctl.watch.install.script import pick_environment, render_script, render_
 
 _SUFFIXES = ("service", "timer")
 TRIES = 3
-
-
-class Installer(Protocol):
-    """One way to have the script of a pass called every few minutes."""
-
-    @property
-    def kind(self) -> str: ...
-
-    def texts(self) -> dict[str, str]:
-        """What it writes, by where it goes."""
-        ...
-
-    def check(self) -> None:
-        """Raises TpuctlError where this machine does not have it."""
-        ...
-
-    def found(self) -> list[str]:
-        """What of it is installed here."""
-        ...
-
-    def is_installed(self) -> bool:
-        """Whether exactly what it writes is installed here."""
-        ...
-
-    def install(self) -> bool:
-        """Writes it; False when it is so already."""
-        ...
-
-    def remove(self) -> None:
-        """Removes whatever `found` says."""
-        ...
 
 
 class Cron(Struct, frozen=True):
@@ -130,6 +98,12 @@ class UserTimer(Struct, frozen=True):
         for path in self._files():
             path.unlink(missing_ok=True)
         _systemctl("daemon-reload")
+
+
+Installer = Cron | UserTimer
+"""One way to have the script of a pass called every few minutes. `texts` is what it writes, by where it goes;
+`found` what of it is installed here, and `is_installed` whether that is exactly what it writes; `install` says
+whether anything changed."""
 
 
 class Installation(Struct, frozen=True):
