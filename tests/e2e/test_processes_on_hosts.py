@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.frameworks import write_torchrun
 from tests.support.jax_python import flax_packages
 from tests.support.require import require_torch_xla
 from tests.support.session import Session, open_session
@@ -90,6 +92,8 @@ def test_after_a_preemption_and_a_killed_client_all_processes_come_back(session:
     client.send_signal(signal.SIGKILL)
     client.wait()
     assert session.json("status", "goes")["state"] == "running"
+    stacks = session.json("stacks", "goes", "--worker", "1")
+    assert {row["process"] for row in stacks[0]["processes"]} == {0, 1, 2, 3}
     session.type("sim", "preempt", "big-1")
     done = session.type(*words, within_s=240.0)
     assert "succeeded" in done.stderr
@@ -121,6 +125,44 @@ def test_processes_of_jax_come_together(session: Session) -> None:
     assert sorted(said) == [f"{worker}.{own}" for worker in (0, 1) for own in range(4)]
 
 
+STARTED = """\
+import os, sys, time
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+same = all(os.environ[f"TPUCTL_{name}"] == os.environ[name] for name in names)
+print(os.environ["RANK"], same, os.environ["MASTER_PORT"] == os.environ["TPUCTL_COORDINATOR"].split(":")[1],
+      os.environ.get("TPU_VISIBLE_CHIPS"), flush=True)
+if sys.argv[1:] == ["fail"]:
+    if os.environ["RANK"] == "5":
+        time.sleep(1)
+        os.kill(os.getpid(), 9)
+    time.sleep(300)
+"""
+TORCHRUN = ("--on", "big", "--per", "torchrun", "--no-checkpoint", "--var", "JAX_PLATFORMS=cpu")
+
+
+def test_torchrun_starts_processes_that_are_known_one_by_one(session: Session) -> None:
+    write_torchrun(session.work)
+    (session.work / "started.py").write_text(STARTED)
+    session.type("run", *TORCHRUN, "started.py")
+    rows = session.json("logs", "last")
+    assert {name: row["text"] for row in rows for name in row["processes"]} == {
+        f"{worker}.{own}": f"{4 * worker + own} True True None" for worker in (0, 1) for own in range(4)
+    }
+    [own] = [row for row in rows if not row["processes"]]
+    assert (own["text"], own["workers"]) == ("a word of torchrun", [0, 1])
+    killed = session.type("run", *TORCHRUN, "--max-failures", "0", "started.py", "fail", status=None)
+    assert killed.returncode in (1, 3), killed
+    assert "worker 1.1 was killed by signal 9" in killed.stderr
+    [_, row] = session.json("status", "last")["workers"]
+    assert (row["process"], row["signal"]) == (1, 9)
+
+
+def test_without_torch_the_run_says_what_is_missing(session: Session) -> None:
+    shutil.rmtree(session.work / "torch", ignore_errors=True)
+    failed = session.type("run", *TORCHRUN, "--max-failures", "0", "who.py", status=None)
+    assert "Python does not find torch" in failed.stderr
+
+
 TORCH = """\
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -137,7 +179,7 @@ print(dist.get_world_size(), int(total), same, flush=True)
 def test_torchrun_has_its_processes_on_all_hosts(session: Session) -> None:
     python = require_torch_xla()
     (session.work / "reduce.py").write_text(TORCH)
-    words = ("run", "--on", "big", "--per", "torchrun", "--no-checkpoint", "--var", "JAX_PLATFORMS=cpu")
+    words = ("run", *TORCHRUN)
     session.type(*words, "--", python, "reduce.py", within_s=500.0)
     rows = session.json("logs", "last")
     said = [name for row in rows if row["text"] == "8 28 True" for name in row["processes"]]

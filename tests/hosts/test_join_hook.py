@@ -116,6 +116,15 @@ def test_a_process_with_some_of_the_chips_says_so(folder: Path, library: Path) -
     assert reports(folder)[0]["bounded"] is True
 
 
+def test_one_of_several_processes_says_which_and_has_all_chips_with_the_others(
+    folder: Path, library: Path
+) -> None:
+    own = {"TPUCTL_LOCAL_WORLD_SIZE": "4", "TPUCTL_LOCAL_RANK": "2", "TPUCTL_JOIN_JOINT": "1"}
+    python(folder, "import jax; jax.device_count()", library, TPU_VISIBLE_CHIPS="2", **own)
+    [report] = reports(folder)
+    assert (report["process"], report["bounded"]) == (2, False)
+
+
 def test_others_see_nothing_of_it(folder: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +33,12 @@ ROWS: list[dict[str, Any]] = [
 """Single hosts, and a worker in the middle of a slice."""
 
 
-def in_agent(code: str, given: Any) -> Any:
+def in_agent(code: str, given: Any, **variables: str) -> Any:
     """What `code` prints with the agent's module and `given`."""
     done = subprocess.run(
         [sys.executable, "-c", f"import json, sys, launch\ngiven = json.load(sys.stdin)\n{code}"],
         input=json.dumps(given),
-        env={"PYTHONPATH": str(AGENT), "PATH": os.environ["PATH"]},
+        env={"PYTHONPATH": str(AGENT), "PATH": os.environ["PATH"], **variables},
         capture_output=True,
         text=True,
         check=True,
@@ -222,3 +224,38 @@ def test_metadata_are_read_in_both_forms_and_stale_variables_go() -> None:
 def test_both_sides_mean_the_same_variables() -> None:
     [first, *_] = joint(V4_8)
     assert set(first) - {"ALLOW_MULTIPLE_LIBTPU_LOAD"} == TOPOLOGY
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """The metadata server of a v4-8."""
+
+    def do_GET(self) -> None:
+        rows = "".join(f"{key}: '{value}'\n" for key, value in {**V4_8, "WORKER_ID": "0"}.items())
+        body = (rows if self.path.endswith("/tpu-env") else "w-0:7:10.0.0.1").encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("count", "answers", "said"),
+    [
+        (4, True, 4),
+        (8, True, "its metadata (tpu-env) say 4 chips, not 8"),
+        (4, False, "the metadata server does not say tpu-env and worker-network-endpoints"),
+    ],
+)
+def test_a_host_asks_its_own_metadata(count: int, answers: bool, said: object) -> None:
+    code = (
+        "import programs, base\ntry: found = len(programs.chips(given))\n"
+        "except base.Refused as error: found = str(error)\nprint(json.dumps(found))"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port if answers else 9
+        assert in_agent(code, count, GCE_METADATA_HOST=f"127.0.0.1:{port}") == said
+        server.shutdown()

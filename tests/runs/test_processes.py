@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
+from tpuctl.envs.pinned import PinnedEnvironment
+from tpuctl.envs.spec import EnvironmentSpec
 from tpuctl.errors import UsageError
 from tpuctl.hosts.protocol import JoinReport, WorkerState, WorkerStatus, parse_log_news, parse_worker_status
 from tpuctl.lib.text import fold_label, fold_workers
@@ -18,6 +20,7 @@ from tpuctl.runs.charge import worker_ends
 from tpuctl.runs.failure import WorkerLog, describe_failure, name_failure, parse_signatures
 from tpuctl.runs.join import judge_join
 from tpuctl.runs.rules import check_run
+from tpuctl.runs.submit import check_launcher
 from tpuctl.runs.trouble import describe_trouble
 
 STARTED = {"state": "exited", "run": "r", "attempt": "1", "boot_id": "b", "time": 9.0}
@@ -62,6 +65,16 @@ def test_processes_that_would_not_come_together_are_refused(more: dict[str, Any]
 )
 def test_one_process_each_may_use_spmd(more: dict[str, Any]) -> None:
     assert check_run(RunRequest(script="x.py", **more)) == ("python3", "x.py")
+
+
+def test_torchrun_wants_an_environment_with_torch() -> None:
+    pinned = PinnedEnvironment(EnvironmentSpec("bare", ("3.11",)))
+    with pytest.raises(UsageError, match="needs torch, and the environment bare has none"):
+        check_launcher(RunRequest(script="x.py", per="torchrun"), pinned)
+    spmd = PinnedEnvironment(EnvironmentSpec("spmd", ("3.11",), variables={"XLA_USE_SPMD": "1"}))
+    with pytest.raises(UsageError, match="XLA_USE_SPMD=1"):
+        check_launcher(RunRequest(script="x.py", per="chip"), spmd)
+    check_launcher(RunRequest(script="x.py", per="chip", var={"XLA_USE_SPMD": "0"}), spmd)
 
 
 def test_the_process_that_ended_first_is_named_on_whatever_host() -> None:

@@ -92,6 +92,20 @@ def test_hosts_that_do_not_reach_each_other_end_a_run_in_seconds(
     assert told in run.reason
 
 
+@pytest.mark.parametrize(("per", "started"), [("chip", False), ("torchrun", False), ("host", True)])
+def test_processes_of_several_hosts_need_ports_of_their_own(
+    place: MemoryPlace, services: MemoryServices, per: str, started: bool
+) -> None:
+    place.hosts.programs["main.py"] = scripted(1.0)
+    place.hosts.filtered.add(8479)
+    services.project_api = Rules(Firewall(RANGES, ()))
+    bring_up(services, "big")
+    run = run_to_end(services, "big", f"meets by {per}", per=per)
+    assert (run.attempt is not None and run.attempt.started_at is not None) is started
+    told = ":8479 (no answer in 5 s; where libtpu has a process): no firewall rule of network default"
+    assert (told in run.reason) is not started
+
+
 def test_hosts_of_a_run_that_has_trained_get_time_to_reach_each_other(
     place: MemoryPlace, services: MemoryServices
 ) -> None:

@@ -73,3 +73,43 @@ def write_jax(folder: Path) -> None:
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+
+
+TORCHRUN = """\
+import argparse, os, subprocess, sys, time
+parser = argparse.ArgumentParser()
+for name in ("nnodes", "node-rank", "nproc-per-node", "master-addr", "master-port"):
+    parser.add_argument("--" + name, required=True)
+parser.add_argument("--no-python", action="store_true", required=True)
+parser.add_argument("words", nargs=argparse.REMAINDER)
+given = parser.parse_args()
+count, node = int(given.nproc_per_node), int(given.node_rank)
+def begin(own):
+    own_names = {"LOCAL_RANK": own, "RANK": node * count + own, "LOCAL_WORLD_SIZE": count,
+                 "WORLD_SIZE": int(given.nnodes) * count, "MASTER_ADDR": given.master_addr,
+                 "MASTER_PORT": given.master_port}
+    environ = {**os.environ, **{name: str(value) for name, value in own_names.items()}}
+    return subprocess.Popen(given.words, env=environ, start_new_session=True)
+processes = [begin(own) for own in range(count)]
+while any(each.poll() is None for each in processes) and not any(each.poll() for each in processes):
+    time.sleep(0.1)
+failed = any(each.poll() for each in processes)
+for each in processes:
+    if failed and each.poll() is None:
+        os.killpg(each.pid, 15)
+    each.wait()
+print("a word of torchrun")
+sys.exit(failed)
+"""
+
+
+def write_torchrun(folder: Path) -> None:
+    """Puts `torch.distributed.run` into `folder`, with as much of it as starts, ends and waits for processes as
+    that of torch 2.9 does."""
+    for name, text in {
+        "__init__.py": "",
+        "distributed/__init__.py": "",
+        "distributed/run.py": TORCHRUN,
+    }.items():
+        (folder / "torch" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "torch" / name).write_text(text)

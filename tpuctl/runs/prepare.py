@@ -37,8 +37,10 @@ from tpuctl.things.driver import Provisioning, explain
 from tpuctl.transfer.prepare import prepare_on, require_all, require_values
 
 PORT_BESIDE_LIBTPU = 8474
-"""Where workers meet whose processes take 8476 and the ports after it for libtpu. Google opens this one, too,
-between the hosts of a slice by itself (jax-ml/jax issue 35905)."""
+"""Where workers meet whose processes take the ports from `LIBTPU_PORT` on. Google opens this one, too, between
+the hosts of a slice by itself (jax-ml/jax issue 35905)."""
+LIBTPU_PORT = 8476
+"""Of the first process of a host, as in `tpuctl/agent/launch.py`; Google opens none of those after it."""
 
 
 class Preparation:
@@ -338,11 +340,16 @@ def _check_network(p: Preparation) -> RunFinding | None:
     """Workers of a slice meet at a port of the first one."""
     hosts, first = p.hosts, p.acknowledged[0]
     coordinator = hosts.address(first)
-    note = _port_note(hosts, first)
-    closed = check_reach(hosts.services, hosts.agent, hosts.targets, hosts.slice, coordinator, note)
-    if closed is None:
-        p.passed("network", f"every worker reaches {coordinator}")
-    return p.lack(closed) if closed is not None else None
+    places = {coordinator: _port_note(hosts, first)}
+    if hosts.attempt.processes > 1 and hosts.is_for_chips():
+        last = LIBTPU_PORT + hosts.attempt.processes - 1
+        places[f"{coordinator.rpartition(':')[0]}:{last}"] = "where libtpu has a process"
+    for place, note in places.items():
+        closed = check_reach(hosts.services, hosts.agent, hosts.targets, hosts.slice, place, note)
+        if closed is not None:
+            return p.lack(closed)
+    p.passed("network", f"every worker reaches {' and '.join(places)}")
+    return None
 
 
 def _port_note(hosts: AttemptHosts, first: PrepareReply) -> str:
