@@ -28,10 +28,7 @@ from tpuctl.transfer.tree import make_tree
 
 def programs_on(place: MemoryPlace) -> int:
     """How many workers have a program of a run alive."""
-    attempts = [
-        each for host in place.hosts.all() for run in host.runs.values() for each in run.attempts.values()
-    ]
-    return sum(each.supervisor is not None and each.supervisor.alive for each in attempts)
+    return sum(len(host.running()) for host in place.hosts.all())
 
 
 class Stop:

@@ -81,8 +81,11 @@ def test_a_run_of_minutes_is_followed_to_its_end_with_its_output_kept(place, ser
     assert services.clock.now() - began >= 600.0
     lines = [f"rank {rank} step {step}" for rank in range(2) for step in range(6)]
     assert sorted(services.output().splitlines()) == lines
-    kept = [bytes(data).decode().splitlines() for _, data in sorted(services.logs.files.items()) if data]
-    assert sorted(line for each in kept for line in each) == lines
+    kept = {key: bytes(data).decode() for key, data in services.logs.files.items() if data}
+    assert sorted("".join(kept[key] for key in kept if key[3] == "stdout").splitlines()) == lines
+    assert {key[2:] for key in kept} == {
+        (rank, name) for rank in range(2) for name in ("stdout", "stdout-times")
+    }
 
 
 def test_every_worker_is_told_where_the_coordinator_of_its_attempt_listens(place, services):
@@ -427,13 +430,8 @@ def test_two_machines_share_a_fleet_and_a_pass_without_news_changes_nothing(plac
 
 def worker_processes(place: MemoryPlace, run_id: str) -> list[str]:
     """The attempts of a run that run on any host, one entry per process."""
-    found = []
-    for host in place.hosts.all():
-        host.advance()
-        for number, attempt in host.runs[run_id].attempts.items() if run_id in host.runs else ():
-            if attempt.supervisor is not None and attempt.supervisor.alive:
-                found.append(number)
-    return sorted(found)
+    running = [each for host in place.hosts.all() for each in host.running()]
+    return sorted(each.number for each in running if each.run == run_id)
 
 
 def test_an_attempt_that_outlived_two_others_is_ended_before_the_next(place, services):

@@ -64,7 +64,7 @@ def test_logs_beyond_the_limit_go_but_for_those_of_runs_that_are_kept_or_go_on(p
     start_run(services, goes_on.id)
     services.logs.append(goes_on.id, 1, 0, "stdout", bytes(5 << 20))
     assert find_excess(services, 0) == find_excess(services, 100) == []
-    assert [each.run_id for each in find_excess(services, 7)] == [first.id]
+    assert [each.run_id for each in find_excess(services, 8)] == [first.id]
     keep_run(services, first, None)
     assert [each.run_id for each in find_excess(services, 1)] == [second.id]
     said = remove_logs(services, find_excess(services, 1))

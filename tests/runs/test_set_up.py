@@ -22,7 +22,7 @@ from tests.support.builders import a_run, a_slice, a_spec
 from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tests.support.memory.verbs import FREE_PORT
+from tests.support.memory.stand_ins import OTHER_PORT, USUAL_PORT
 from tests.support.session import ROOT
 from tpuctl.errors import DeniedError
 from tpuctl.hosts.protocol import AccessReply, BucketAccess
@@ -78,7 +78,7 @@ def test_hosts_that_do_not_reach_each_other_end_a_run_in_seconds(
     place: MemoryPlace, services: MemoryServices, firewall: Firewall | None, told: str
 ) -> None:
     place.hosts.programs["main.py"] = scripted(HOUR)
-    place.hosts.filtered.add(FREE_PORT)
+    place.hosts.filtered.add(USUAL_PORT)
     services.project_api = Rules(firewall)
     bring_up(services, "big")
     began = services.clock.now()
@@ -88,7 +88,7 @@ def test_hosts_that_do_not_reach_each_other_end_a_run_in_seconds(
     assert run.attempt is not None
     assert (run.attempt.cause, run.attempt.number, run.attempt.started_at) == (Cause.NOT_SET_UP, 1, None)
     assert run.reason.startswith("worker 1 cannot reach worker 0 at ")
-    assert f":{FREE_PORT} (no answer in {timeouts.REACH_S} s)" in run.reason
+    assert f":{USUAL_PORT} (no answer in {timeouts.REACH_S} s)" in run.reason
     assert told in run.reason
 
 
@@ -121,7 +121,7 @@ def test_hosts_of_a_run_that_has_trained_get_time_to_reach_each_other(
 
     passes(2)
     assert get_run(services, run.id).record.state is RunState.RUNNING
-    place.hosts.filtered.add(FREE_PORT)
+    place.hosts.filtered.add(USUAL_PORT)
     place.world.preempt("big-1")
     passes(40)
     ended = get_run(services, run.id).record
@@ -134,7 +134,7 @@ def test_hosts_of_a_run_that_has_trained_get_time_to_reach_each_other(
 
 def test_a_connection_that_fails_once_ends_no_run(place: MemoryPlace, services: MemoryServices) -> None:
     place.hosts.programs["main.py"] = scripted(60.0)
-    place.hosts.filtered.add(FREE_PORT)
+    place.hosts.filtered.add(USUAL_PORT)
     services.project_api = Rules(Firewall(RANGES, ()), then=place.hosts.filtered.clear)
     bring_up(services, "big")
     run = run_to_end(services, "big", "meets in the end")
@@ -150,7 +150,7 @@ def test_a_first_worker_that_is_preempted_before_others_reach_it_is_a_preemption
         place.world.preempt("big-1")
 
     place.hosts.programs["main.py"] = scripted(60.0)
-    place.hosts.filtered.add(FREE_PORT)
+    place.hosts.filtered.add(USUAL_PORT)
     services.project_api = Rules(Firewall(RANGES, ()), then=preempt)
     bring_up(services, "big")
     run = run_to_end(services, "big", "goes on elsewhere", policy=Policy(max_failures=0))
@@ -164,7 +164,7 @@ def test_a_rule_is_not_blamed_where_some_hosts_get_through(
     place.hosts.programs["main.py"] = scripted(HOUR)
     services.project_api = Rules(Firewall(RANGES, ()))
     bring_up(services, "big", accelerator_type="v4-32", hosts=4, chips=16)
-    place.hosts.filtered.add((FREE_PORT, place.hosts.all()[2].hostname))
+    place.hosts.filtered.add((USUAL_PORT, place.hosts.all()[2].hostname))
     began = services.clock.now()
     run = run_to_end(services, "big", "three of four")
     assert services.clock.now() - began >= timeouts.VERDICT_MAX_S
@@ -191,7 +191,7 @@ def test_a_suspicion_of_something_else_does_not_count(place: MemoryPlace, servic
         suspect_why="workers 0-1 do not answer",
     )
     save(services, stored, replace(stored.record, state=RunState.PREPARING, attempt=old))
-    place.hosts.filtered.add(FREE_PORT)
+    place.hosts.filtered.add(USUAL_PORT)
     advance_run(services, run.id)
     again = get_run(services, run.id).record.attempt
     assert again is not None
@@ -203,12 +203,12 @@ def test_a_port_that_was_taken_is_named_where_another_is_closed(
     place: MemoryPlace, services: MemoryServices
 ) -> None:
     place.hosts.programs["main.py"] = scripted(HOUR)
-    place.hosts.filtered.add(FREE_PORT)
-    place.hosts.taken_port = 8476
+    place.hosts.filtered.add(OTHER_PORT)
+    place.hosts.taken_port = USUAL_PORT
     services.project_api = Rules(Firewall(RANGES, ()))
     bring_up(services, "big")
     run = run_to_end(services, "big", "meets elsewhere")
-    assert f"; port 8476 of worker 0 is taken: workers meet at {FREE_PORT}): no firewall rule" in run.reason
+    assert f"; port 8476 of worker 0 is taken: workers meet at {OTHER_PORT}): no firewall rule" in run.reason
 
 
 @pytest.mark.parametrize(

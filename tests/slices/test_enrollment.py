@@ -233,8 +233,7 @@ def test_a_run_is_stopped_from_a_machine_that_hosts_do_not_know_yet(place):
 
 
 def running(host) -> bool:
-    attempts = [each for run in host.runs.values() for each in run.attempts.values()]
-    return any(each.supervisor is not None and each.supervisor.alive for each in attempts)
+    return bool(host.running())
 
 
 def test_a_run_from_a_machine_that_was_removed_is_refused_with_the_way_back_and_charges_nothing(place):

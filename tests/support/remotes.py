@@ -157,7 +157,7 @@ class MemoryLab:
         self.host(target).reboot()
 
     def kill_supervisor(self, target: HostTarget) -> None:
-        [attempt] = [each for run in self.host(target).runs.values() for each in run.attempts.values()]
+        [attempt] = self.host(target).attempts()
         assert attempt.supervisor is not None
         attempt.supervisor.kill()
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import bring_up, submit
-from tests.support.memory.host import MemoryAttempt, MemoryHost
+from tests.support.memory.agent import Attempt
+from tests.support.memory.host import MemoryHost
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Note, Transfer
@@ -43,16 +44,15 @@ def submitted(services: MemoryServices, spec: dict[str, Any] = EIGHT) -> str:
     return submit(services, "big", CODE).id
 
 
-def copies(host: MemoryHost) -> dict[str, MemoryAttempt]:
+def copies(host: MemoryHost) -> dict[str, Attempt]:
     """What the host knows of copies, by the last word of their names."""
-    host.advance()
-    found = [run.attempts for name, run in host.runs.items() if name.startswith("copy-")]
-    return {name.rpartition("-")[2]: each for attempts in found for name, each in attempts.items()}
+    found = [each for each in host.attempts() if each.run.startswith("copy-")]
+    return {each.number.rpartition("-")[2]: each for each in found}
 
 
-def copying(place: MemoryPlace) -> list[MemoryAttempt]:
+def copying(place: MemoryPlace) -> list[Attempt]:
     every = [each for host in place.hosts.all() for each in copies(host).values()]
-    return [each for each in every if each.supervisor is not None and each.supervisor.alive]
+    return [each for each in every if each.supervisor is not None]
 
 
 def having(place: MemoryPlace) -> int:

@@ -60,7 +60,7 @@ class Auditor:
         self._on_slice[slice_name].append(start)
 
     def _check_fence(self, start: Start) -> None:
-        fence = start.process.host.runs[start.run].fence
+        fence = start.process.host.fence(start.run)
         known = self._fences[start.run]
         if known.setdefault(start.attempt, fence) != fence:
             raise Broken(f"{start} has fence {fence}, its other workers {known[start.attempt]}")

@@ -188,6 +188,11 @@ def rows_of(host: MemoryHost) -> list[dict[str, object]]:
     return found
 
 
+def word_at(host: MemoryHost, path: str) -> str:
+    keys = [str(each["key"]) for each in host.mounts if each["path"] == path]
+    return host.network.disks.contents[keys[0]].word if keys else ""
+
+
 def mount_disk(host: MemoryHost, parameters: Json) -> Json:
     """A copy that is not of one moment is refused, and a disk that is not blank is never formatted."""
     path, read_only, label = parameters["path"], parameters["read_only"], parameters["label"]

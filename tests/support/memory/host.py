@@ -1,8 +1,8 @@
 """Hosts that exist in memory only, and the network between them; they stand behind the simulated cloud, too.
 
 A host has an address, a host key, accepted keys and a condition; below its login there are the product's agent
-(its own modules where it handles files alone, see `agent.py`, else played by `verbs.py`), attempts, and
-processes. Its processes move when somebody looks: `advance`.
+(the real one, see `agent.py`) on a folder that is its file system, and processes. These move when somebody
+looks: `advance`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from tests.support.memory.agent import agent, on
+from tests.support.memory.agent import Attempt, attempts_of, fence_of, module, on
 from tests.support.memory.disks import HeldDisk, MemoryDisks
 from tests.support.memory.process import NEVER, Process, Program, Steps
-from tests.support.memory.provision import Job
 from tpuctl.engine.ports import Clock
 from tpuctl.model import timeouts
 from tpuctl.sim.hosts.backend import HostAddress, HostDisk, HostSpec
@@ -49,39 +47,6 @@ class Condition(StrEnum):
     """Packets vanish: a host without power, a cut cable, a port that a firewall drops."""
     SILENT = "silent"
     """TCP connects and acknowledges, sshd says nothing: SIGSTOP."""
-
-
-@dataclass
-class MemoryAttempt:
-    """One attempt of one run as the agent's files on a host would show it."""
-
-    bundle: str | None
-    fence: int
-    wanted: str | None = None
-    """The tree that a copy is to complete."""
-    beats: bool = False
-    started_at: float | None = None
-    supervisor: Process | None = None
-    tree: list[Process] = field(default_factory=list)
-    """What the supervisor started, and all that came of it."""
-    survivors_told_at: float | None = None
-    boot_id: str = ""
-    stop_grace_s: float | None = None
-    stop_asked: bool = False
-    stdout: bytearray = field(default_factory=bytearray)
-    stderr: bytearray = field(default_factory=bytearray)
-    status: dict[str, object] = field(default_factory=dict)
-    job: Job | None = None
-    """What a provisioning job does."""
-
-    def log(self, stream: str) -> bytearray:
-        return self.stdout if stream == "stdout" else self.stderr
-
-
-@dataclass
-class MemoryRun:
-    fence: int = 0
-    attempts: dict[str, MemoryAttempt] = field(default_factory=dict)
 
 
 class MemoryHost:
@@ -145,10 +110,16 @@ class MemoryHost:
         self.told: dict[str, object] = {}
         """Sections of `facts` that are not as on any other host."""
         self.agents: set[str] = set()
-        self.runs: dict[str, MemoryRun] = {}
         self.fed: dict[str, Process] = {}
         """By name of the pipe: what reads from it, once that runs."""
         self.processes: list[Process] = []
+        self.beating: list[Process] = []
+        """Supervisors that publish the heartbeat."""
+        self.withdrawn = False
+        """The last heartbeat was taken back."""
+        self.watchers: set[Process] = set()
+        self.changes = 0
+        """How often anything has stirred."""
 
     # Identity.
 
@@ -161,10 +132,15 @@ class MemoryHost:
     def home(self) -> str:
         return f"{self.folder}/home/{self.user or 'user'}"
 
+    def make_folders(self) -> None:
+        """What is there on every host."""
+        for path in (self.home, f"{self.folder}/shm"):
+            os.makedirs(path, exist_ok=True)
+
     def blob(self, area: str, digest: str) -> Path:
         """Where the agent keeps a content."""
         with on(self):
-            path = Path(agent.contents.blob_path(area, digest))
+            path = Path(module("contents").blob_path(area, digest))
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -180,11 +156,34 @@ class MemoryHost:
         *,
         argv: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
-        tree: list[Process] | None = None,
+        parent: Process | None = None,
     ) -> Process:
-        process = Process(self, next(self._pids), program, argv=argv, env=env, tree=tree)
+        process = Process(self, next(self._pids), program, argv=argv, env=env, parent=parent)
         self.processes.append(process)
         return process
+
+    def find_process(self, pid: int) -> Process | None:
+        return next((each for each in self.processes if each.pid == pid and each.alive), None)
+
+    def stir(self) -> None:
+        """Wakes those that look again and again."""
+        self.changes += 1
+        for watcher in self.watchers:
+            watcher.stir()
+        self.watchers.clear()
+
+    def attempts(self) -> list[Attempt]:
+        """What the agent knows of attempts, as its own `attempts` tells it."""
+        self.advance()
+        return attempts_of(self)
+
+    def fence(self, run_id: str) -> int:
+        """The highest that was shown for a run."""
+        return fence_of(self, run_id)
+
+    def running(self) -> list[Attempt]:
+        """Attempts whose supervisor lives."""
+        return [each for each in self.attempts() if each.supervisor is not None]
 
     def advance(self, now: float | None = None) -> bool:
         """Brings all processes up to `now`, in the order in which things happen; whether any of them moved."""
@@ -290,13 +289,11 @@ class MemoryHost:
         reads it or it is about to end: in between nobody sees it."""
         if self.condition is Condition.DEAD:
             return
-        attempts = [attempt for run in self.runs.values() for attempt in run.attempts.values()]
-        alive = [each for each in attempts if each.supervisor is not None and each.supervisor.alive]
-        if any(each.beats for each in alive):
+        if any(each.alive for each in self.beating):
             self.publish(
                 BEAT, f"{self.boot_id[:8]}-{self.network.clock.now() // timeouts.HOST_HEARTBEAT_S:.0f}"
             )
-        elif attempts and all(attempt.status.get("state") == "exited" for attempt in attempts):
+        elif self.withdrawn:
             self.publish(BEAT, None)
 
     def _go_quiet(self, condition: Condition) -> None:

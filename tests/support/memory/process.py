@@ -8,6 +8,7 @@ by itself: whoever looks at a host brings its processes up to date first, event 
 from __future__ import annotations
 
 import math
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -40,7 +41,9 @@ class Wait:
 
     seconds: float | None = None
     stdin: bool = False
-    change: tuple[Process, ...] = ()
+    ends: tuple[Process, ...] = ()
+    stir_s: float | None = None
+    """So long after anything that a program on this host does: writes, begins, ends."""
 
 
 Steps = Generator["Wait | float", None, Any]
@@ -48,7 +51,7 @@ Program = Callable[["Process"], Steps]
 
 
 class Process:
-    """One process. `name` is for people; `tree` is shared with everything that it starts."""
+    """One process."""
 
     def __init__(
         self,
@@ -58,14 +61,22 @@ class Process:
         *,
         argv: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
-        tree: list[Process] | None = None,
+        parent: Process | None = None,
     ) -> None:
         self.host = host
         self.pid = pid
         self.argv = tuple(argv)
         self.env = dict(env or {})
-        self.tree: list[Process] = [] if tree is None else tree
-        self.tree.append(self)
+        self.parent = parent
+        self.adopts = False
+        """What its descendants leave behind becomes its own: PR_SET_CHILD_SUBREAPER."""
+        self.asks = False
+        """It is a verb of the agent, which changes nothing by its end."""
+        self.on_term: Callable[[], None] | None = None
+        """Its handler of SIGTERM, of programs that are no generators."""
+        self.alarm_at = NEVER
+        self.locks: list[int] = []
+        """Handles of files that it has locked, closed at its end."""
         self.started_at = host.time
         self.ended_at: float | None = None
         self.exit_status: int | None = None
@@ -80,7 +91,6 @@ class Process:
         self.silence_s = NEVER
         """How long this process waits for a sign of life from a client that it cannot reach."""
         self._posted = 0
-        self._rest = b""
         self._pending_term = False
         self._watchers: set[Process] = set()
         self._wait = Wait(0.0)
@@ -97,14 +107,13 @@ class Process:
         raw = data.encode() if isinstance(data, str) else data
         if raw:
             self.emit(stream, raw)
-            self.poke()
 
     def print(self, text: str, stream: str = "stdout") -> None:
         self.write(f"{text}\n", stream)
 
     def spawn(self, program: Program, *, argv: Sequence[str] = ()) -> Process:
-        """A child; it stays in the tree when this process has ended, as with setsid or a double fork."""
-        child = self.host.start(program, argv=argv, env=self.env, tree=self.tree)
+        """A child; it may live on when this process has ended, as with setsid or a double fork."""
+        child = self.host.start(program, argv=argv, env=self.env, parent=self)
         child.outbox, child.emit = None, self.emit
         child.reader = self.reader or self
         return child
@@ -113,9 +122,6 @@ class Process:
         """Some bytes of stdin; empty at its end."""
         while not self.stdin and not self.at_eof:
             yield Wait(stdin=True)
-        if self._rest:
-            data, self._rest = self._rest, b""
-            return data
         return self.stdin.popleft() if self.stdin else b""
 
     def read_line(self) -> Generator[Wait, None, bytes]:
@@ -165,7 +171,7 @@ class Process:
     @property
     def unread(self) -> int:
         """How much of what it was fed it left."""
-        return sum(map(len, self.stdin)) + len(self._rest)
+        return sum(map(len, self.stdin))
 
     @property
     def blocked(self) -> bool:
@@ -202,15 +208,13 @@ class Process:
             self._steps.close()
             self._end(signal=number)
 
-    def poke(self) -> None:
-        """Wakes those that wait for a change of this process."""
-        for watcher in self._watchers:
-            watcher.wake()
-        self._watchers.clear()
-
-    def wake(self) -> None:
+    def wake(self, in_s: float = 0.0) -> None:
         """Something that it looks at has changed."""
-        self._wake_at = min(self._wake_at, self.host.time)
+        self._wake_at = min(self._wake_at, self.host.time + in_s)
+
+    def stir(self) -> None:
+        """Something on its host has changed."""
+        self.wake(self._wait.stir_s or 0.0)
 
     def due_at(self) -> float:
         """When it is to be run on; NEVER when only a signal or a client can make it move."""
@@ -221,7 +225,7 @@ class Process:
         if self.blocked:
             return NEVER
         if self._wait.stdin:
-            return min(self._wake_at, self.host.time if self.stdin or self._rest else self.eof_at)
+            return min(self._wake_at, self.host.time if self.stdin else self.eof_at)
         return self._wake_at
 
     def resume(self) -> None:
@@ -241,36 +245,33 @@ class Process:
     def _await(self, wait: Wait) -> None:
         self._wait = wait
         self._wake_at = NEVER if wait.seconds is None else self.host.time + wait.seconds
-        for other in wait.change:
+        for other in wait.ends:
             if other.alive:
                 other._watchers.add(self)
             else:
                 self._wake_at = self.host.time
+        if wait.stir_s is not None:
+            self.host.watchers.add(self)
 
     def _end(self, *, exit_status: int | None = None, signal: int | None = None) -> None:
         self.exit_status, self.signal, self.ended_at = exit_status, signal, self.host.time
-        self.poke()
+        for handle in self.locks:
+            os.close(handle)
+        heir = self.parent
+        while heir is not None and not (heir.alive and heir.adopts):
+            heir = heir.parent
+        for child in self.host.processes:
+            if child.parent is self:
+                child.parent = heir
+        for watcher in self._watchers:
+            watcher.wake()
+        if not self.asks:
+            self.host.stir()
 
     def _post(self, stream: str, data: bytes) -> None:
         if self.outbox is not None:
             self.outbox.append((stream, data))
             self._posted += len(data)
-
-
-def end_tree(tree: Sequence[Process], grace_s: Callable[[], float], began: float) -> Steps:
-    """TERM to all, `grace_s()` seconds since `began`, KILL; new members and a shorter grace count."""
-    told: set[int] = set()
-    while alive := [process for process in tree if process.alive]:
-        left = began + grace_s() - alive[0].now
-        if left <= 0:
-            for process in alive:
-                process.kill()
-            return
-        for process in alive:
-            if process.pid not in told:
-                process.terminate()
-                told.add(process.pid)
-        yield Wait(left, change=tuple(alive))
 
 
 def scripted(

@@ -35,7 +35,7 @@ STRIKE_READS = {
     FaultKind.EXPIRED_TOKEN,
     FaultKind.BILLING_OFF,
 }
-AGENT = b"the agent that verbs.py plays"
+AGENT = b"what is sent to hosts in memory, which have the agent"
 
 
 class MemoryLogs:

@@ -44,13 +44,13 @@ INSTALL = _pattern(render_install_command(SHA), (SHA, "(?P<sha>[0-9a-f]{64})"), 
 
 def run_command(host: MemoryHost, command: str) -> Program:
     """The program that a login session runs for `command`."""
-    from tests.support.memory.verbs import find_program
+    from tests.support.memory.agent import verb
 
     if found := AGENT.match(command):
         named = NAMED.search(command)
         if named is None or named[1] not in host.agents:
             return exits(EXIT_NOT_INSTALLED, NOT_INSTALLED_LINE.decode().rstrip())
-        return late(find_program(found["verb"]), host.network.answer_s)
+        return late(verb(found["verb"]), host.network.answer_s)
     if found := INSTALL.match(command):
         return install(found["sha"])
     return host.network.programs.get(command) or _words(host, command)
@@ -141,7 +141,10 @@ def install_environment(process: Process) -> Steps:
     yield 60.0
     mark = json.dumps({"schema": 1, "key": request["key"], "python": "3.10.12", "packages": _pins(lock)})
     folder = Path(process.host.home, ".tpuctl", "envs", request["key"])
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.joinpath("bin").mkdir(parents=True, exist_ok=True)
+    folder.joinpath("bin", "python").unlink(missing_ok=True)
+    folder.joinpath("bin", "python").symlink_to("/usr/bin/env")
+    (folder / "tpuctl-files.json").write_text('{"bin/python": ["link:/usr/bin/env"]}')
     (folder / "tpuctl-env.json").write_text(mark)
     process.print(mark)
     return 0
@@ -158,7 +161,10 @@ def hostname(process: Process) -> Steps:
 
 
 def default_programs() -> dict[str, Program]:
+    from tests.support.memory.agent import carry
+
     return {
+        "agent": carry,
         "true": exits(0),
         "false": exits(1),
         "echo": echo,
