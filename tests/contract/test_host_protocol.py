@@ -643,6 +643,7 @@ def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, agent: HostAge
         pytest.param({}, {"a/b": b"2"}, {"a/b": b"2"}, [], id="a-directory-for-a-file"),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("step", ["asked-first", "one-call"])
 def test_a_mirror_removes_what_is_gone_and_keeps_what_was_changed_there(
     lab: Lab,
     agent: HostAgent,
@@ -650,13 +651,19 @@ def test_a_mirror_removes_what_is_gone_and_keeps_what_was_changed_there(
     here: dict[str, bytes],
     lies_there: dict[str, bytes],
     kept: list[tuple[str, str]],
+    step: str,
 ):
     target = lab.add(0)
 
+    last: list[bytes] = []
+
     def put(files: dict[str, bytes], *, mirror: bool) -> Pushed:
         tree = make_tree({f"p/{name}": data for name, data in files.items()})
+        before = last[-1] if last and mirror and step == "one-call" else None
+        last.extend([tree.tree] if mirror else [])
+        emit = [].append
         return push(
-            agent, [target], tree, ["p"], "./", clock=lab.clock, emit=lambda _event: None, mirror=mirror
+            agent, [target], tree, ["p"], "./", clock=lab.clock, emit=emit, mirror=mirror, before=before
         )
 
     assert put({"a": b"1", "d/c": b"3"}, mirror=True).results[0].ok

@@ -20,8 +20,8 @@ from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.distribute import distribute
-from tpuctl.transfer.lacking import Where
-from tpuctl.transfer.tree import Blob, Content, Entry, TreeFile, TreeFolder, TreeLink, render_tree
+from tpuctl.transfer.lacking import SMALL_BYTES, TRANSFER_TIMEOUT_S, Where
+from tpuctl.transfer.tree import Blob, Content, Entry, TreeFile, TreeFolder, TreeLink, parse_tree, render_tree
 
 COPY_TIMEOUT_S = 6 * 3600.0
 
@@ -63,6 +63,7 @@ def push(
     clock: Clock,
     emit: EventSink,
     mirror: bool = False,
+    before: bytes | None = None,
 ) -> Pushed:
     """Puts the tree `content` with the top-level entries `names` on every target.
 
@@ -71,11 +72,10 @@ def push(
     there. Only contents that a worker lacks travel, at `destination` or from a copy that broke off before.
 
     `mirror`: what an earlier call put into the one directory and `content` has no more goes away. What somebody
-    changed on a worker since is kept, and told.
+    changed on a worker since is kept, and told. `before` is the tree that all targets were given last: a small
+    change of it takes one call.
     """
     where = Where("incoming", host_path(destination), tuple(names))
-    sent = distribute(agent, targets, content, clock=clock, emit=emit, where=where)
-    ready = [target for target in targets if target.worker not in sent.failed]
     request = {
         "area": where.area,
         "tree": content.sha256,
@@ -83,13 +83,47 @@ def push(
         "names": list(names),
         **({"mirror": True} if mirror else {}),
     }
+    replies, change_bytes = _send_change(agent, targets, content, before, request)
+    left = [target for target in targets if target.worker not in replies]
+    sent = distribute(agent, left, content, clock=clock, emit=emit, where=where)
+    replies.update(sent.failed)
+    ready = [target for target in left if target.worker not in sent.failed]
     placed = agent.call(ready, "place", request, timeout_s=COPY_TIMEOUT_S) if ready else []
-    replies = {**sent.failed, **{reply.worker: reply for reply in placed}}
+    replies.update((reply.worker, reply) for reply in placed)
     results = tuple(_result_of(replies[target.worker]) for target in targets)
-    kept = {reply.worker: _kept(reply.value) for reply in placed if reply.value is not None}
-    return Pushed(
-        results, sent.sent_bytes, sent.relayed, {worker: rows for worker, rows in kept.items() if rows}
-    )
+    kept = {worker: _kept(reply.value) for worker, reply in replies.items() if reply.value is not None}
+    told = {worker: rows for worker, rows in kept.items() if rows}
+    return Pushed(results, change_bytes + sent.sent_bytes, sent.relayed, told)
+
+
+def _send_change(
+    agent: HostAgent,
+    targets: Sequence[HostTarget],
+    content: Content,
+    before: bytes | None,
+    place: Mapping[str, Any],
+) -> tuple[dict[int, Reply[Any]], int]:
+    """The answers of the workers that had the rest of `content`, and the bytes that were sent to all. Others,
+    which lost something of it or where it was changed, have no answer here; so has nobody a large change."""
+    if before is None:
+        return {}, 0
+    old = {(entry.path, entry.blob) for entry in parse_tree(before) if isinstance(entry, TreeFile)}
+    files = [entry for entry in parse_tree(content.tree) if isinstance(entry, TreeFile)]
+    lacking = dict.fromkeys(entry.blob for entry in files if (entry.path, entry.blob) not in old)
+    blobs = [Blob(content.sha256, len(content.tree)), *lacking]
+    size = sum(blob.size for blob in blobs)
+    if size > SMALL_BYTES:
+        return {}, 0
+
+    def payload(_target: HostTarget) -> Iterator[bytes]:
+        yield content.tree
+        for blob in lacking:
+            yield from content.read(blob.sha256)
+
+    receive = {"area": place["area"], "blobs": [[blob.sha256, blob.size, 0] for blob in blobs]}
+    calls = {"receive": receive, "place": place}
+    _, placed = agent.call_several(targets, calls, payload=payload, timeout_s=TRANSFER_TIMEOUT_S)
+    return {reply.worker: reply for reply in placed if reply.value is not None}, size * len(targets)
 
 
 def _kept(answer: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

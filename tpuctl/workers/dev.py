@@ -21,11 +21,11 @@ from tpuctl.model.records import HOSTS_ANSWER, SliceRecord
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.transfer.bundle import freeze_directory, list_code
-from tpuctl.transfer.tree import TreeFile, list_blobs, parse_tree
+from tpuctl.transfer.tree import Content, TreeFile, list_blobs, parse_tree
 from tpuctl.workers.copy_to import Pushed, push
 from tpuctl.workers.exec import execute
 
-LOOK_S = 0.3
+LOOK_S = 0.25
 """How often the directory is looked at."""
 LOOK_SHARE = 10
 """A look may take one part in so many of the time: in a large tree there are fewer."""
@@ -127,7 +127,7 @@ class DevLoop:
         self._program = Program(services, work.command, cwd) if work.command is not None else None
         self._state: _State | None = None
         self._due = work.directory is not None
-        self._sent: tuple[int, str] | None = None
+        self._sent: tuple[int, bytes] | None = None
         """The incarnation that has it, and the tree."""
         self._retry_at = self._looked_at = 0.0
         self._used_at = services.clock.now()
@@ -143,7 +143,7 @@ class DevLoop:
                 if changed and self._work.directory is not None:
                     self._send(self._work.directory)
                 self._tell_end()
-                clock.sleep(max(SETTLE_S if self._due else LOOK_S, took * LOOK_SHARE))
+                clock.sleep(SETTLE_S if self._due else max(LOOK_S, took * LOOK_SHARE))
         finally:
             if self._program is not None:
                 self._program.stop()
@@ -182,34 +182,43 @@ class DevLoop:
         if record.state not in HOSTS_ANSWER:
             self._retry_at = self._services.clock.now() + RETRY_S
             return
-        if self._sent == (record.last_incarnation, content.sha256):
+        if self._sent == (record.last_incarnation, content.tree):
             self._due = False
             return
         if self._program is not None:
             self._program.stop()
-        agent = HostAgent(self._services.remote, self._services.agent_source)
-        targets, clock, began = (
-            host_targets(self._services, record),
-            self._services.clock,
-            self._services.clock.now(),
-        )
-        pushed = push(
-            agent, targets, content, [directory.name], "./", clock=clock, emit=self._services.emit, mirror=True
-        )
-        self._used_at = clock.now()
+        pushed, text = self._push(record, directory.name, content)
+        self._used_at = self._services.clock.now()
         self._tell_kept(pushed)
         if self._failed(pushed.results, "did not get the change"):
-            self._retry_at = clock.now() + RETRY_S
+            self._retry_at = self._services.clock.now() + RETRY_S
             return
+        self._services.emit(Note(self._name, text))
+        self._due, self._sent = False, (record.last_incarnation, content.tree)
+        self._start(record)
+
+    def _push(self, record: SliceRecord, name: str, content: Content) -> tuple[Pushed, str]:
+        """Brings `content` to all workers, and says what came of it where it succeeds."""
+        services, targets = self._services, host_targets(self._services, record)
+        began = services.clock.now()
+        pushed = push(
+            HostAgent(services.remote, services.agent_source),
+            targets,
+            content,
+            [name],
+            "./",
+            clock=services.clock,
+            emit=services.emit,
+            mirror=True,
+            before=self._sent[1]
+            if self._sent is not None and self._sent[0] == record.last_incarnation
+            else None,
+        )
         files = [entry for entry in parse_tree(content.tree) if isinstance(entry, TreeFile)]
         size = sized(sum(blob.size for blob in list_blobs(files)))
-        text = (
-            f"{counted(len(targets), 'worker')} have {directory.name}, {counted(len(files), 'file')} of {size}"
-        )
-        took = f"sent {sized(pushed.sent_bytes)} in {clock.now() - began:.1f} s"
-        self._services.emit(Note(self._name, f"{text}: {took}"))
-        self._due, self._sent = False, (record.last_incarnation, content.sha256)
-        self._start(record)
+        text = f"{counted(len(targets), 'worker')} have {name}, {counted(len(files), 'file')} of {size}"
+        took = f"sent {sized(pushed.sent_bytes)} in {services.clock.now() - began:.1f} s"
+        return pushed, f"{text}: {took}"
 
     def _start(self, record: SliceRecord) -> None:
         if self._program is not None:
