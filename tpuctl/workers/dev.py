@@ -143,7 +143,8 @@ class DevLoop:
                 if changed and self._work.directory is not None:
                     self._send(self._work.directory)
                 self._tell_end()
-                clock.sleep(SETTLE_S if self._due else max(LOOK_S, took * LOOK_SHARE))
+                settles = self._due and clock.now() >= self._retry_at
+                clock.sleep(SETTLE_S if settles else max(LOOK_S, took * LOOK_SHARE))
         finally:
             if self._program is not None:
                 self._program.stop()
