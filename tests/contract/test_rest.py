@@ -16,6 +16,7 @@ from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.rest import RestClient
 from tpuctl.errors import (
+    BadConfigError,
     DeniedError,
     InvalidRequestError,
     NoAnswerError,
@@ -130,6 +131,16 @@ def test_typed_clients_fail_as_calls_by_rest_do_and_send_once(api, status, body)
     for name in ("message", "hint", "details"):
         assert getattr(typed.value, name) == getattr(by_rest.value, name)
     assert [asked[:2] for asked in told.asked] == [("DELETE", path)] * 2
+
+
+@pytest.mark.parametrize("variable", ["GOOGLE_API_USE_MTLS_ENDPOINT", "GOOGLE_CLOUD_UNIVERSE_DOMAIN"])
+def test_a_variable_that_the_library_does_not_understand_is_bad_configuration(api, monkeypatch, variable):
+    monkeypatch.setenv(variable, " ")
+    told, _ = api
+    with pytest.raises(BadConfigError, match="Google's client of Snapshots refuses its settings: ") as caught:
+        GoogleDisks("p", told.endpoint, Credentials(token="t")).delete_snapshot("s")
+    assert variable in (caught.value.hint or "")
+    assert told.asked == []
 
 
 def test_a_proxy_that_refuses_in_its_own_form_is_believed(api):

@@ -10,12 +10,13 @@ from tests.support.jobs import SPEC, bring_up
 from tests.support.memory.services import MemoryPlace
 from tpuctl.disks.attach import attach
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_request import CloneRequest, plan_clone
+from tpuctl.disks.clone_request import plan_clone
 from tpuctl.disks.make import bring_about, get_record, save_record
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import use_disk
 from tpuctl.errors import UsageError
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
+from tpuctl.model.requests import CloneRequest
 from tpuctl.model.shipped_files import load_disk_rules
 
 RULES = DiskRules(load_disk_rules())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.disks.fitting import Purpose, generations_in, new_type_in, parse_purpose, shared_type_in
+from tpuctl.disks.fitting import generations_in, new_type_in, shared_type_in
 from tpuctl.disks.rules import DiskRules
 from tpuctl.errors import UsageError
+from tpuctl.model.requests import Purpose, parse_purpose
 from tpuctl.model.shipped_files import load_disk_rules
 
 RULES = DiskRules(load_disk_rules())

@@ -12,8 +12,7 @@ from tests.support.jobs import SPEC
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import running_sim
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_request import CloneRequest, plan_clone
-from tpuctl.disks.fitting import Purpose
+from tpuctl.disks.clone_request import plan_clone
 from tpuctl.disks.follow import attach_all, remember
 from tpuctl.disks.make import get_record
 from tpuctl.disks.rules import DiskRules
@@ -21,6 +20,7 @@ from tpuctl.disks.slices import nodes_of
 from tpuctl.disks.throughput import set_throughput
 from tpuctl.errors import InvalidRequestError, UsageError
 from tpuctl.model.disks import DiskMode, DiskRequest
+from tpuctl.model.requests import CloneRequest, Purpose
 from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.slices.desired import request_slice

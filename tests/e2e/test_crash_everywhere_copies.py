@@ -29,11 +29,11 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Watched, make_ready, nodes, state_of
 from tests.support.surviving import Repair, Story, cases, survive_all
 from tpuctl.disks.clone import clone
-from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.make import find_record
 from tpuctl.disks.remove import remove_disk, unused_copies
 from tpuctl.disks.use import leave_disk, repair_disk
 from tpuctl.model.records import SliceState
+from tpuctl.model.requests import CloneRequest
 from tpuctl.runs.take_down import take_down
 
 OWN = "mine"

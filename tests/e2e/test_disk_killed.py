@@ -21,7 +21,6 @@ from tests.support.soak import soak
 from tests.support.things import with_disks
 from tpuctl.disks import hosts
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.make import list_records
 from tpuctl.disks.remove import check_removable, remove_disk, unused_copies
 from tpuctl.disks.rules import DiskRules
@@ -32,6 +31,7 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import OWNER_LABEL
 from tpuctl.model.disks import MASTER_LABEL, DiskMode, DiskRequest
 from tpuctl.model.records import SliceState
+from tpuctl.model.requests import CloneRequest
 from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.provenance.keep import keep_run, release_run

@@ -12,13 +12,13 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.disks.attach import attach, detach
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.remove import remove_disk, unused_copies
 from tpuctl.disks.resize import resize_disk
 from tpuctl.disks.rules import DiskRules
 from tpuctl.engine.events import Waiting
 from tpuctl.errors import QuotaError
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
+from tpuctl.model.requests import CloneRequest
 from tpuctl.model.shipped_files import load_disk_rules
 
 ZONE, OTHER = "us-central2-b", "us-central1-a"

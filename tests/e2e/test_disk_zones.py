@@ -20,7 +20,6 @@ from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tests.support.things import with_disks
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.make import get_record, list_records, save_record
 from tpuctl.disks.remove import check_removable, remove_disk, unused_copies
 from tpuctl.disks.rules import DiskRules
@@ -30,6 +29,7 @@ from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.disks import DiskMode, DiskRequest
 from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.requests import CloneRequest
 from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.runs.take_down import take_down

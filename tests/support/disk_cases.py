@@ -9,11 +9,11 @@ from tests.support.memory.disks import written
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import make_ready
 from tpuctl.disks.clone import clone, create_master
-from tpuctl.disks.clone_request import CloneRequest
 from tpuctl.disks.make import list_records
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import use_disk
 from tpuctl.model.disks import DiskRequest
+from tpuctl.model.requests import CloneRequest
 from tpuctl.model.shipped_files import load_disk_rules
 
 DISK, COPY, PATH = "data", "data-g1", "/mnt/data"

@@ -224,10 +224,8 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     if end["exit_status"] != 0:
         # A host that goes down tells all processes at once, and the program may have been faster than we.
         stopped = stopped or tree.asked_to_stop
-    times.look(last=True)
-    masks.look(last=True)
-    if progress is not None:
-        progress.look(last=True)
+    for each in filter(None, (times, masks, progress)):
+        each.look(last=True)
     secret_files.remove(more[MARK])
     alive = [[pid, found[2]] for pid, found in ((pid, process_stat(pid)) for pid in sorted(left)) if found]
     record.insist(

@@ -191,7 +191,15 @@ class Noun(typer.Typer):
     def command(  # type: ignore[override]
         self, name: str, *, json: bool = False, quiet: bool = False
     ) -> Callable[[Verb], Verb]:
-        return super().command(name, cls=command_class(json=json, quiet=quiet))
+        from tpuctl.cli.request_options import with_requests
+
+        made = super().command(name, cls=command_class(json=json, quiet=quiet))
+
+        def register(verb: Verb) -> Verb:
+            made(with_requests(verb))
+            return verb
+
+        return register
 
 
 def _first_help() -> str:
@@ -255,8 +263,8 @@ def load_command(entry: Entry) -> Any:
     target = getattr(module, entry.target or entry.module)
     if isinstance(target, typer.Typer):
         return spare(typer.main.get_command(target))
-    single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    single.command(entry.name, cls=command_class(json=entry.json, quiet=entry.quiet))(target)
+    single = Noun(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    single.command(entry.name, json=entry.json, quiet=entry.quiet)(target)
     return spare(typer.main.get_command(single))
 
 

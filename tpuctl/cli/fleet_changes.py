@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.fleet.load import LoadedFleet
@@ -29,8 +30,7 @@ COLUMNS = (
 
 
 File = Annotated[
-    Path | None,
-    typer.Option("--file", "-f", metavar="FILE", help="The fleet file; the nearest tpuctl.yaml if left out."),
+    Path | None, Option("The fleet file; the nearest tpuctl.yaml if left out.", short="-f", metavar="FILE")
 ]
 
 

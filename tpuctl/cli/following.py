@@ -13,6 +13,7 @@ from tpuctl.errors import DeniedError, TpuctlError
 from tpuctl.model.records import RunRecord
 
 if TYPE_CHECKING:
+    from tpuctl.model.requests import LaunchRequest, RerunRequest
     from tpuctl.runs.submit import Submission
 
 FIRST_PASS_S = 150.0
@@ -23,24 +24,23 @@ def submit_and_follow(
     context: AppContext,
     submission: Submission,
     run_id: str,
+    asked: LaunchRequest | RerunRequest,
     *,
-    named: bool,
     since: float,
-    detach: bool,
     timeout: float | None,
 ) -> None:
-    """Writes the run down and follows it, or with `detach` leaves it. `since`: when it was asked for."""
+    """Writes the run down and follows it, or leaves it if that is asked. `since`: when it was asked for."""
     from tpuctl.runs.submit import refused_run, submit_run
 
     context.emit.show_only(())  # nothing of an earlier run that ended while nobody looked
     try:
-        record = submit_run(context, submission, run_id, named=named)
+        record = submit_run(context, submission, run_id, named=asked.name is not None)
     finally:
         context.emit.show_only(None)
     again = f", a rerun of {submission.rerun_of}" if submission.rerun_of else ""
     context.console.say(f"run {record.id} on {record.slice_name}{again}")
     try:
-        follow_or_leave(context, record, detach=detach, timeout=timeout)
+        follow_or_leave(context, record, detach=asked.detach, timeout=timeout)
     except DeniedError as error:
         raise refused_run(context, record, error, since=since) from error
 

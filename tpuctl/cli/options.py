@@ -8,6 +8,7 @@ import typer
 
 from tpuctl.cli.completion import run_ids, slice_names
 from tpuctl.cli.invocation import invocation
+from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import WORKERS_HELP
 
 
@@ -41,13 +42,10 @@ def json_and_quiet(
     `Invocation` and to no function."""
 
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done and why; change nothing.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there, whatever it is.")]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Delete even where hosts cannot save what they wrote on disks and mounts."),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, Option("Print what would be done and why; change nothing.")]
+Overwrite = Annotated[bool, Option("Replace a file that is there, whatever it is.")]
+Force = Annotated[bool, Option("Delete even where hosts cannot save what they wrote on disks and mounts.")]
+Yes = Annotated[bool, Option("Do not ask.", short="-y")]
 OwnSlice = Annotated[
     str | None,
     typer.Argument(
@@ -62,28 +60,18 @@ SliceOrRun = Annotated[
         autocompletion=slice_names,
     ),
 ]
-OnSlice = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="NAME",
-        help="The slice; optional if you have just one.",
-        autocompletion=slice_names,
-    ),
-]
+OnSlice = Annotated[str | None, Option("The slice; optional if you have just one.", metavar="NAME")]
 RunId = Annotated[
     str, typer.Argument(metavar="[RUN]", help="Id of the run; the newest if left out.", autocompletion=run_ids)
 ]
-Workers = Annotated[str | None, typer.Option("--worker", metavar="LIST", help=WORKERS_HELP)]
-AllWorkers = Annotated[
-    bool, typer.Option("--all-workers", help="All workers (the default).", show_default=False)
-]
-AllUsers = Annotated[
-    bool, typer.Option("--all-users", help="Also what other users made; asks you to type the project id.")
-]
+Workers = Annotated[str | None, Option(WORKERS_HELP, metavar="LIST")]
+AllWorkers = Annotated[bool, Option("All workers (the default).")]
+AllUsers = Annotated[bool, Option("Also what other users made; asks you to type the project id.")]
 Confirm = Annotated[
     str | None,
-    typer.Option("--confirm", metavar="PROJECT", help="Project id for --all-users where there is no terminal."),
+    Option(
+        "Project id for --all-users where there is no terminal.", flags=(Flag("--confirm"),), metavar="PROJECT"
+    ),
 ]
 
 
@@ -99,5 +87,5 @@ def _seconds(word: str) -> float:
 
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="TIME", parser=_seconds, help="Give up after this long: 90s, 5m, 1h30m."),
+    Option("Give up after this long: 90s, 5m, 1h30m.", metavar="TIME", parse=_seconds),
 ]

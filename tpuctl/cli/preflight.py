@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.local_env import Interpreter
 
 
-def parse_variables(words: list[str]) -> dict[str, str]:
+def parse_variables(words: Sequence[str]) -> dict[str, str]:
     """Of `--var K=V`. Raises UsageError."""
     pairs = [word.partition("=") for word in words]
     for name, equals, _ in pairs:

@@ -1,4 +1,4 @@
-"""The flags of a command that are fields of a request: made of its declaration, put together as one value."""
+"""The flags of a command: made of its declaration, and put together as what its function takes."""
 
 from __future__ import annotations
 
@@ -12,84 +12,142 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from tpuctl.cli.completion import slice_names
+from tpuctl.cli.completion import run_ids, slice_names
 from tpuctl.cli.invocation import invocation
 from tpuctl.errors import UsageError
-from tpuctl.lib.options import Flag, Option, flags_of, hints_of, registry
+from tpuctl.lib.options import Flag, Option, flags_of, hints_of, option_in, registry, without_none
 
-_COMPLETIONS = {"--on": slice_names}
+_COMPLETIONS = {"--on": slice_names, "[NAME] -- COMMAND...": slice_names, "RUN": run_ids, "[RUN]": run_ids}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_NONE = inspect.Parameter.empty
 
 
 def with_requests(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives `command` the flags of each request among its parameters, in that parameter's place. A flag of two
-    of them is one flag, and said to both."""
+    """`command` as Typer calls it. Each parameter with an `Option` is a flag, and of a request each field that
+    is typed, in that parameter's place; a flag of two requests is one flag, said to both. `context` is opened
+    for it and closed after it; `ctx` is Typer's own."""
     own = inspect.signature(command, eval_str=True).parameters
     shapes = {name: item.annotation for name, item in own.items() if _is_request(item.annotation)}
-    made: list[inspect.Parameter] = []
+    made = {"ctx": inspect.Parameter("ctx", _KEYWORD, annotation=typer.Context)}
     for name, item in own.items():
-        mine = _parameters(shapes[name]) if name in shapes else [item.replace(kind=_KEYWORD)]
-        made += [each for each in mine if each.name not in {other.name for other in made}]
+        if name not in ("ctx", "context"):
+            for each in _parameters(shapes[name]) if name in shapes else _own_parameters(item):
+                made.setdefault(each.name, each)
 
     @functools.wraps(command)
-    def wrapper(**values: Any) -> None:
-        typed = invocation(values["ctx"]).arguments
+    def wrapper(ctx: typer.Context, **values: Any) -> None:
+        typed = invocation(ctx).arguments
         typed = typed[: typed.index("--")] if "--" in typed else typed
         requests = {name: _request(shape, values, typed) for name, shape in shapes.items()}
-        command(**{name: value for name, value in values.items() if name in own}, **requests)
+        given = {**{name: values[name] for name in own if name in values}, **requests}
+        if "ctx" in own:
+            given["ctx"] = ctx
+        if "context" not in own:
+            command(**given)
+            return
+        from tpuctl.cli.context import AppContext
 
-    wrapper.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {item.name: item.annotation for item in made}
+        with AppContext(invocation(ctx)) as context:
+            command(context=context, **given)
+
+    wrapper.__signature__ = inspect.Signature(list(made.values()))  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {item.name: item.annotation for item in made.values()}
     return wrapper
-
-
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def _is_request(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
 
 
+def _own_parameters(item: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    option = option_in(item.annotation)
+    if option is None:
+        yield item.replace(kind=_KEYWORD)
+        return
+    hint = without_none(typing.get_args(item.annotation)[0])
+    yield from _made(item.name, hint, item.default, option, flags_of(item.name, option))
+
+
 def _options(shape: Any) -> Iterator[tuple[str, Any, Option, tuple[Flag, ...]]]:
-    """Name, type, meaning and flags of each field that is said by flags: those that have a group in help."""
+    """Name, type, meaning and flags of each field that is typed: switches, and what help can name. Others are
+    for files, or worked out of the words of the command line."""
     for name, option in registry(shape).items():
-        if option.group:
-            yield name, hints_of(shape)[name], option, flags_of(name, option)
+        hint = hints_of(shape)[name]
+        if option.group or option.metavar or hint is bool:
+            yield name, hint, option, flags_of(name, option)
 
 
 def _parameters(shape: Any) -> Iterator[inspect.Parameter]:
-    defaults = {field.name: field.default for field in msgspec.structs.fields(shape)}
+    fields = {field.name: field for field in msgspec.structs.fields(shape)}
     for name, hint, option, flags in _options(shape):
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            for flag in flags:
-                yield _parameter(_name_of(flag), bool, False, _switch(flag.name, flag.help, option))
-        elif hint is bool:
-            default = defaults[name]
-            kind = bool if default is False else bool | None
-            switch = _switch("/".join(flag.name for flag in flags), option.help, option)
-            yield _parameter(name, kind, default, switch)
-        elif typing.get_origin(hint) in (tuple, Mapping):
-            yield _parameter(name, list[str] | None, None, _value(flags[0], option))
-        else:
-            kind = hint if defaults[name] is not None else hint | None
-            yield _parameter(name, kind, defaults[name], _value(flags[0], option))
+        default = _NONE if fields[name].required else fields[name].default
+        yield from _made(name, hint, default, option, flags)
+    for part in _parts(shape).values():
+        yield from _parameters(part)
+
+
+def _parts(shape: Any) -> dict[str, Any]:
+    """The fields that are requests themselves."""
+    read = {name for name, option in registry(shape).items() if option.parse is not None}
+    return {name: hint for name, hint in hints_of(shape).items() if _is_request(hint) and name not in read}
+
+
+def _made(
+    name: str, hint: Any, default: Any, option: Option, flags: tuple[Flag, ...]
+) -> Iterator[inspect.Parameter]:
+    if _is_choice(hint, flags):
+        for flag in flags:
+            yield _parameter(_name_of(flag), bool, False, _switch(flag.name, flag.help, option, False))
+    elif hint is bool:
+        kind = bool if isinstance(default, bool) else bool | None
+        names = "/".join(flag.name for flag in flags)
+        yield _parameter(name, kind, default, _switch(names, option.help, option, default is True))
+    elif typing.get_origin(hint) in (tuple, Mapping):
+        many = list[str] if default is _NONE else list[str] | None
+        default = default if default is _NONE else None
+        yield _parameter(name, many, default, _value(flags, option, default))
+    else:
+        default = None if option.parse is not None and default is not _NONE else default
+        kind = hint if default is not None else hint | None
+        yield _parameter(name, kind, default, _value(flags, option, default))
+
+
+def _is_choice(hint: Any, flags: tuple[Flag, ...]) -> bool:
+    """Each of its values has a flag."""
+    return isinstance(hint, type) and issubclass(hint, Enum) and len(flags) > 1
 
 
 def _parameter(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
     return inspect.Parameter(name, _KEYWORD, default=default, annotation=Annotated[kind, option])
 
 
-def _switch(names: str, help_text: str, option: Option) -> Any:
-    return typer.Option(names, help=help_text, show_default=False, rich_help_panel=option.group)
+def _switch(names: str, help_text: str, option: Option, shown: bool) -> Any:
+    short = (option.short,) if option.short else ()
+    return typer.Option(names, *short, help=help_text, show_default=shown, rich_help_panel=option.group)
 
 
-def _value(flag: Flag, option: Option) -> Any:
+def _value(flags: tuple[Flag, ...], option: Option, default: Any) -> Any:
+    names = [flag.name for flag in flags]
+    complete = _COMPLETIONS.get(names[0])
+    if not names[0].startswith("-"):
+        return typer.Argument(
+            metavar=names[0],
+            help=option.help,
+            autocompletion=complete,
+            parser=option.parse,
+            show_default=False,
+        )
     return typer.Option(
-        flag.name,
-        metavar=option.metavar,
+        *names,
+        *((option.short,) if option.short else ()),
+        metavar=option.metavar or None,
         help=option.help,
         min=option.minimum,
+        max=option.maximum,
+        parser=option.parse,
+        show_default=default != "",
         rich_help_panel=option.group,
-        autocompletion=_COMPLETIONS.get(flag.name),
+        autocompletion=complete,
     )
 
 
@@ -99,9 +157,9 @@ def _name_of(flag: Flag) -> str:
 
 def _request(shape: Any, values: dict[str, Any], typed: list[str]) -> Any:
     """The request that was typed. Raises UsageError."""
-    said: dict[str, Any] = {}
+    said: dict[str, Any] = {name: _request(part, values, typed) for name, part in _parts(shape).items()}
     for name, hint, option, flags in _options(shape):
-        if isinstance(hint, type) and issubclass(hint, Enum):
+        if _is_choice(hint, flags):
             given = [flag for flag in flags if values[_name_of(flag)]]
             _refuse_both([flag.name for flag in given])
             said[name] = hint(given[0].name.removeprefix("--")) if given else None
@@ -114,7 +172,8 @@ def _request(shape: Any, values: dict[str, Any], typed: list[str]) -> Any:
             value = tuple(value or ())
         elif typing.get_origin(hint) is Mapping:
             value = dict(map(option.pair, value or ())) if option.pair else _pairs(flags[0].name, value)
-        said[name] = value
+        if value is not None or option.parse is None:
+            said[name] = value
     return shape(**said)
 
 

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
 
 
+def check_workers(worker: str | None, all_workers: bool) -> None:
+    """Raises UsageError for flags that exclude each other."""
+    if all_workers and worker is not None:
+        raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
+
+
 def choose(record: SliceRecord, worker: str | None) -> tuple[int, ...] | None:
     """The workers that the flag names, None for all. Raises UsageError."""
     from tpuctl.lib.text import parse_workers

@@ -11,12 +11,14 @@ from typing import Any
 
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import Credentials
+from google.auth.exceptions import MutualTLSChannelError
 from google.cloud import compute_v1
 from google.protobuf.json_format import MessageToDict, ParseError
 
 from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.rest import CALL_TIMEOUT_S, api_error, refusal
+from tpuctl.errors import BadConfigError
 
 
 class ComputeClients:
@@ -31,10 +33,19 @@ class ComputeClients:
     def client(self, service: type) -> Any:
         """The client of a service, such as `v1.DisksClient`."""
         if service not in self._clients:
-            made: Any = service(transport="rest", **self._options)
+            made: Any = self._made(service)
             made.transport._session.hooks["response"].append(_refuse)
             self._clients[service] = made
         return self._clients[service]
+
+    def _made(self, service: Any) -> Any:
+        """Raises BadConfigError for a variable that the library does not understand."""
+        try:
+            return service(transport="rest", **self._options)
+        except (MutualTLSChannelError, ValueError) as error:
+            why = f"Google's client of {service.__name__.removesuffix('Client')} refuses its settings: {error}"
+            hint = "unset GOOGLE_API_USE_MTLS_ENDPOINT GOOGLE_CLOUD_UNIVERSE_DOMAIN"
+            raise BadConfigError(why, hint=hint) from error
 
     def change(self, service: type, method: str, request: Any, what: str) -> wire.Json:
         """The operation that a request began, as JSON; `what` says in errors what was being done.

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
-from tpuctl.disks.clone_request import CloneRequest, Plan, check_rate, plan_clone
+from tpuctl.disks.clone_request import Plan, check_rate, plan_clone
 from tpuctl.disks.follow import note_mounted, remember
 from tpuctl.disks.hold import Hold, make_under, note_over, resume_hold, take_hold
 from tpuctl.disks.hosts import Mounted
@@ -38,6 +38,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord, DiskRequest
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.requests import CloneRequest
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import despite_others

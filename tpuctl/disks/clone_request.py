@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.disks.fitting import Purpose, shared_type_in
+from tpuctl.disks.fitting import shared_type_in
 from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_record, list_records, new_record
 from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone
-from tpuctl.disks.rules import DiskRules, Place, refuse, warnings
+from tpuctl.disks.rules import DiskRules, Finding, Place, refuse, warnings
 from tpuctl.disks.slices import check_on_hosts, place_of, writer_of
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
@@ -18,32 +18,8 @@ from tpuctl.lib.names import check_disk_name
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.disks import MASTER_LABEL, SHARED, DataDisk, DiskInfo, DiskMode, DiskRecord, DiskRequest
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.requests import CloneRequest, Purpose
 from tpuctl.state.repository import get_slice
-
-
-class CloneRequest(Struct, frozen=True):
-    """What `disk clone` was told. Empty and None: what follows from the slice and the master. A copy that goes
-    `to` no slice is attached nowhere."""
-
-    master: str
-    to: str | None = None
-    name: str = ""
-    path: str = ""
-    zone: str = ""
-    type: str = ""
-    purpose: Purpose = Purpose()
-    """What a copy that goes to no slice is for."""
-    throughput_mib_s: int | None = None
-    snapshot_only: bool = False
-    from_snapshot: str = ""
-    rw: bool = False
-    """A master of its own comes of it, called `name`."""
-    crash_consistent: bool = False
-    """The file system goes on meanwhile; the clone is repaired `on` a slice of one host, that which writes the
-    master where none is said."""
-    on: str | None = None
-    unmount: bool = False
-    """The master is unmounted meanwhile, not frozen."""
 
 
 class Plan(Struct, frozen=True):
@@ -61,8 +37,19 @@ class Plan(Struct, frozen=True):
     """The same command has come to its end before; nothing is left to do."""
 
 
+class _Goal(Struct, frozen=True):
+    """Where a copy goes: to the hosts of `target` at `path`, or nowhere but its zone."""
+
+    target: SliceRecord | None
+    place: Place | None
+    zone: str
+    purpose: Purpose
+    path: str
+
+
 def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> Plan:
     """Reads and decides; changes nothing. Raises UsageError for what cannot be."""
+    check_place_of_copy(request)
     master = get_record(services, request.master)
     disk = services.disks.find_disk(master.request.zone, master.name)
     if disk is None:
@@ -70,107 +57,140 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     if master.generation:
         return _plan_elsewhere(services, rules, master, disk, request)
     _check_together(request)
+    goal = _goal_of(services, master, disk, request)
+    kind = request.type or (disk.type if request.rw else _type_of(rules, disk, goal, request))
+    if kind is None:
+        where = goal.purpose.generation or goal.zone
+        raise UsageError(f"no copy of a {disk.type} disk can be shared on {where}", hint="--type")
+    made = _finished(services, master, request, goal)
+    if made is not None and services.disks.find_disk(goal.zone, made.name) is not None:
+        return Plan(made, master, disk, goal.target, goal.path, done=True)
+    record, others = _record_of(services, master, request, goal.zone, kind)
+    record = _wanted_as(rules, record, disk, request, goal, kind)
+    findings = _findings(rules, record, disk, request, goal)
+    refuse(findings)
+    on = ""
+    exists = services.disks.find_disk(goal.zone, record.name) is not None
+    if request.crash_consistent and not request.rw and not (exists and record.token):
+        on = _repaired_on(services, rules, master, _born(record), request)
+    if not exists and (request.from_snapshot or request.crash_consistent):
+        word = _word_of(services, master, disk, request.from_snapshot) if request.from_snapshot else ""
+        record = replace(record, token="" if request.crash_consistent else word)
+    check_rate(services, rules, disk, record.snapshot if not request.from_snapshot else "")
+    if goal.target is not None:
+        check_free(services, goal.target, record.name, goal.path)
+        if request.path:
+            check_on_hosts(services, goal.target, goal.path)
+    left = ""
+    if others:
+        left = f"{', '.join(others)} of {master.name} was begun and is another copy, left as it is"
+        left += f": tpuctl disk rm {others[0]}"
+    return Plan(record, master, disk, goal.target, goal.path, (*warnings(findings), left), on)
+
+
+def _goal_of(services: Services, master: DiskRecord, disk: DiskInfo, request: CloneRequest) -> _Goal:
     if request.path:
         check_place(request.path, field="path", what="disk", hint="--path /mnt/data")
-    target = None if request.to is None else get_slice(services, request.to).record
-    place = place_of(services, target) if target is not None else None
-    zone = place.zone if place is not None else request.zone or disk.zone
-    goal = Purpose(place.generation, place.hosts) if place is not None else request.purpose
-    kind = request.type or (disk.type if request.rw else _type_of(rules, disk, zone, goal, request))
-    if kind is None:
-        raise UsageError(
-            f"no copy of a {disk.type} disk can be shared on {goal.generation or zone}", hint="--type"
-        )
     path = request.path or f"/mnt/{master.name}"
-    made = _finished(services, master, request, target, zone, path)
-    if made is not None and services.disks.find_disk(zone, made.name) is not None:
-        return Plan(made, master, disk, target, path, done=True)
-    readers = goal.hosts
-    throughput = request.throughput_mib_s or rules.throughput_for(kind, disk.size_gib, readers)
-    by_snapshot = kind != disk.type or zone != disk.zone or request.snapshot_only or bool(request.from_snapshot)
-    others: list[str] = []
+    if request.to is None:
+        return _Goal(None, None, request.zone or disk.zone, request.purpose, path)
+    target = get_slice(services, request.to).record
+    place = place_of(services, target)
+    return _Goal(target, place, place.zone, Purpose(place.generation, place.hosts), path)
+
+
+def _record_of(
+    services: Services, master: DiskRecord, request: CloneRequest, zone: str, kind: str
+) -> tuple[DiskRecord, list[str]]:
+    """The intent of the copy, new or begun before, and the names of other copies that were begun."""
     if request.rw:
-        record = _next_master(services, master, request, zone, kind)
-    else:
-        begun = _unfinished(services, master, zone)
-        fits = [each for each in begun if _is_same(each, request, kind)]
-        record = fits[0] if fits else _new(services, master, request, zone)
-        others = [each.name for each in begun if each.name != record.name]
-    snapshot = request.from_snapshot or (f"{record.name}-s" if by_snapshot else "")
+        return _next_master(services, master, request, zone, kind), []
+    begun = _unfinished(services, master, zone)
+    fits = [each for each in begun if _is_same(each, request, kind)]
+    record = fits[0] if fits else _new(services, master, request, zone)
+    return record, [each.name for each in begun if each.name != record.name]
+
+
+def _wanted_as(
+    rules: DiskRules, record: DiskRecord, disk: DiskInfo, request: CloneRequest, goal: _Goal, kind: str
+) -> DiskRecord:
+    """The intent, with what is asked of Compute: a snapshot comes between where type or zone differ."""
+    apart = (kind, goal.zone) != (disk.type, disk.zone)
+    own = f"{record.name}-s" if apart or request.snapshot_only else ""
+    snapshot = request.from_snapshot or own
     wanted = DiskRequest(
         record.name,
-        zone,
+        goal.zone,
         kind,
         disk.size_gib,
         {},
-        throughput,
+        request.throughput or rules.throughput_for(kind, disk.size_gib, goal.purpose.hosts),
         "" if request.rw else rules.access_mode_for(kind),
         "" if snapshot else disk.name,
         snapshot,
     )
-    record = replace(record, request=wanted, snapshot=snapshot)
-    findings = rules.check_new(kind, disk.size_gib, throughput)
-    findings += rules.check_master(kind) if request.rw else []
-    findings += rules.check_type(kind, goal.generation) if place is None else []
-    born = DiskInfo(record.name, zone, "", kind, disk.size_gib, "READY", wanted.access_mode, throughput)
-    if place is not None:
-        repaired = _after_repair(place, record) if request.crash_consistent else place
-        findings += rules.check_attach(born, DiskMode.READ_ONLY, repaired)
-    refuse(findings)
-    on = ""
-    exists = services.disks.find_disk(zone, record.name) is not None
-    if request.crash_consistent and not request.rw and not (exists and record.token):
-        on = _repaired_on(services, rules, master, born, request)
-    if not exists and (request.from_snapshot or request.crash_consistent):
-        word = _word_of(services, master, disk, request.from_snapshot) if request.from_snapshot else ""
-        record = replace(record, token="" if request.crash_consistent else word)
-    check_rate(services, rules, disk, snapshot if not request.from_snapshot else "")
-    if target is not None:
-        check_free(services, target, record.name, path)
-        if request.path:
-            check_on_hosts(services, target, path)
-    left = (
-        f"{', '.join(others)} of {master.name} was begun and is another copy, left as it is" if others else ""
+    return replace(record, request=wanted, snapshot=snapshot)
+
+
+def _born(record: DiskRecord) -> DiskInfo:
+    """The disk as it will be."""
+    has = record.request
+    return DiskInfo(
+        record.name, has.zone, "", has.type, has.size_gib, "READY", has.access_mode, has.throughput_mib_s
     )
-    if left:
-        left += f": tpuctl disk rm {others[0]}"
-    return Plan(record, master, disk, target, path, (*warnings(findings), left), on)
 
 
-def _finished(
-    services: Services,
-    master: DiskRecord,
-    request: CloneRequest,
-    target: SliceRecord | None,
-    zone: str,
-    path: str,
-) -> DiskRecord | None:
+def _findings(
+    rules: DiskRules, record: DiskRecord, disk: DiskInfo, request: CloneRequest, goal: _Goal
+) -> list[Finding]:
+    """What the rules say of the copy."""
+    kind, place = record.request.type, goal.place
+    found = rules.check_new(kind, disk.size_gib, record.request.throughput_mib_s)
+    found += rules.check_master(kind) if request.rw else []
+    if place is None:
+        return found + rules.check_type(kind, goal.purpose.generation)
+    repaired = _after_repair(place, record) if request.crash_consistent else place
+    return found + rules.check_attach(_born(record), DiskMode.READ_ONLY, repaired)
+
+
+def _finished(services: Services, master: DiskRecord, request: CloneRequest, goal: _Goal) -> DiskRecord | None:
     """What the same command made before: the copy at this path of the slice, or what has the name that was
     asked for. Without either, each command makes another copy."""
     if request.snapshot_only:
         return None
     names = [request.name] if request.name else []
-    if target is not None:
-        there = refs_in_zone(services, target.spec.disks, zone)
-        names = [ref.name for ref in there if ref.path == path and request.name in ("", ref.name)]
+    if goal.target is not None:
+        there = refs_in_zone(services, goal.target.spec.disks, goal.zone)
+        names = [ref.name for ref in there if ref.path == goal.path and request.name in ("", ref.name)]
     for name in names:
         known = find_record(services, name)
         if known is None:
             continue
         record = known[0]
         of = record.parent if request.rw else record.master
-        same = of == master.name and (record.generation == 0) is request.rw and record.request.zone == zone
+        same = of == master.name and (record.generation == 0) is request.rw and record.request.zone == goal.zone
         as_asked = request.type in ("", record.request.type) and request.from_snapshot in ("", record.snapshot)
         if same and as_asked and record.wanted and record.complete:
             return record
     return None
 
 
-def _type_of(rules: DiskRules, disk: DiskInfo, zone: str, goal: Purpose, request: CloneRequest) -> str | None:
+def _type_of(rules: DiskRules, disk: DiskInfo, goal: _Goal, request: CloneRequest) -> str | None:
     """The type of a copy for readers; a snapshot alone can become a disk of any type."""
     if request.snapshot_only:
-        return rules.shared_type(disk.type, goal.generation) or disk.type
-    return shared_type_in(rules, disk.type, zone, goal.generation)
+        return rules.shared_type(disk.type, goal.purpose.generation) or disk.type
+    return shared_type_in(rules, disk.type, goal.zone, goal.purpose.generation)
+
+
+def check_place_of_copy(request: CloneRequest) -> None:
+    """Raises UsageError for a copy that cannot be both where and for what it is asked for."""
+    if request.to is None:
+        return
+    if request.zone or request.snapshot_only:
+        flag = "--zone" if request.zone else "--snapshot-only"
+        raise UsageError(f"with {flag} the copy is attached nowhere", hint=f"without {flag}, or without --to")
+    if request.purpose != Purpose():
+        raise UsageError(f"--to {request.to} says what the copy is for", hint="without --for, or without --to")
 
 
 def _check_together(request: CloneRequest) -> None:
@@ -237,8 +257,8 @@ def _plan_elsewhere(
     services: Services, rules: DiskRules, copy: DiskRecord, disk: DiskInfo, request: CloneRequest
 ) -> Plan:
     """The same clone in another zone, maybe of another type: all that can be made of a clone."""
-    kind, rate, goal = request.type, request.throughput_mib_s, request.purpose
-    can = CloneRequest(copy.name, zone=request.zone, type=kind, purpose=goal, throughput_mib_s=rate)
+    kind, rate, goal = request.type, request.throughput, request.purpose
+    can = CloneRequest(copy.name, zone=request.zone, type=kind, purpose=goal, throughput=rate)
     if not request.zone or request != can:
         hint = f"tpuctl disk clone {copy.master}; for another zone: tpuctl disk clone {copy.name} --zone ZONE"
         raise UsageError(f"{copy.name} is a copy of {copy.master}", hint=hint)

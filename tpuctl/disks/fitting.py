@@ -5,28 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct
-
-from tpuctl.disks.rules import DiskRules
+from tpuctl.disks.rules import DiskRules, refuse
 from tpuctl.errors import UsageError
+from tpuctl.model.disks import DiskRequest
+from tpuctl.model.requests import CreateRequest
 from tpuctl.model.shipped_files import load_accelerators
-
-
-class Purpose(Struct, frozen=True):
-    """What a disk is for: slices of a generation, of so many hosts. No generation: nobody has said."""
-
-    generation: str = ""
-    hosts: int = 1
-
-
-def parse_purpose(text: str) -> Purpose:
-    """Of an accelerator type such as `v6e-16`, or a generation alone. Raises UsageError for what is neither."""
-    catalog = load_accelerators()
-    generation = catalog.find_generation(text)
-    if generation is not None:
-        return Purpose(generation.name)
-    found = catalog.get(text)
-    return Purpose(found.generation, found.hosts)
 
 
 def generations_in(zone: str) -> tuple[str, ...]:
@@ -45,6 +28,18 @@ def shared_type_in(rules: DiskRules, own: str, zone: str, generation: str = "") 
 def new_type_in(rules: DiskRules, zone: str, generation: str = "") -> str:
     """The type of a new disk in a zone. Raises UsageError as `shared_type_in`."""
     return _agreed(zone, generation, rules.new_type) or rules.new_type("")
+
+
+def resolve_new(rules: DiskRules, request: CreateRequest, *, default_zone: str) -> DiskRequest:
+    """The disk that `disk create` asks for. Raises UsageError for one that cannot be."""
+    zone, goal = request.zone or default_zone, request.purpose
+    if not zone:
+        raise UsageError("in which zone?", hint="--zone ZONE: that of the slices that will use it")
+    kind, rate = request.type or new_type_in(rules, zone, goal.generation), request.throughput
+    if rate is None:
+        rate = rules.throughput_for(kind, request.size, goal.hosts)
+    refuse([*rules.check_new(kind, request.size, rate), *rules.check_type(kind, goal.generation)])
+    return DiskRequest(request.name, zone, kind, request.size, {}, rate)
 
 
 def _agreed(zone: str, generation: str, choose: Callable[[str], str | None]) -> str | None:

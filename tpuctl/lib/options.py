@@ -2,7 +2,8 @@
 documents are made of that.
 
 A field `network: Annotated[str | None, Option("VPC network.")] = None` of a msgspec.Struct is the flag
-`--network` and the key `network`. A field without an `Option` is nothing that a user writes.
+`--network` and the key `network`. A field without an `Option` is nothing that a user writes. A parameter of a
+command is declared in the same way.
 """
 
 from __future__ import annotations
@@ -29,24 +30,27 @@ class Flag(Struct, frozen=True):
 class Option(Struct, frozen=True):
     """What one thing that a user may write means.
 
-    `group` and `metavar` are for the help of flags, `pair` reads the K=V of a mapping's flag; `api` names the
-    field of Google's API that it ends up in. The rest is for files: `text` takes numbers and truth values as
-    they are written; `single` takes one value for a list of one; `check` raises UsageError for a value,
-    `check_key` for a key of a mapping.
+    `short` is its flag of one letter, `group` and `metavar` are for the help of flags, `parse` reads the value
+    of a flag, `pair` the K=V of that of a mapping; `api` names the field of Google's API that it ends up in.
+    The rest is for files: `text` takes numbers and truth values as they are written; `single` takes one value
+    for a list of one; `check` raises UsageError for a value, `check_key` for a key of a mapping.
     """
 
     help: str
     flags: tuple[Flag, ...] = ()
+    short: str = ""
     group: str = ""
     metavar: str = ""
     api: str = ""
     text: bool = False
     single: bool = False
     minimum: float | None = None
+    maximum: float | None = None
     check: Callable[[Any], Any] | None = None
     check_key: Callable[[str], Any] | None = None
     key_pattern: str | None = None
     pair: Callable[[str], tuple[str, str]] | None = None
+    parse: Callable[[str], Any] | None = None
     examples: tuple[Any, ...] = ()
     in_place: bool = False
     """It changes on what is there, without making another thing of it."""
@@ -56,14 +60,14 @@ class Option(Struct, frozen=True):
 def registry(shape: Any) -> Mapping[str, Option]:
     """The options of a shape, in the order of its fields."""
     hints = typing.get_type_hints(shape, include_extras=True)
-    found = {name: _option(hints[name]) for name in shape.__struct_fields__}
+    found = {name: option_in(hints[name]) for name in shape.__struct_fields__}
     return {name: option for name, option in found.items() if option is not None}
 
 
 @cache
 def hints_of(shape: Any) -> Mapping[str, Any]:
     """The type of each field, without `| None`."""
-    return {name: _without_none(hint) for name, hint in typing.get_type_hints(shape).items()}
+    return {name: without_none(hint) for name, hint in typing.get_type_hints(shape).items()}
 
 
 @cache
@@ -88,11 +92,13 @@ def names_of(option: Option) -> tuple[str, ...]:
     return tuple(flag.name for flag in option.flags)
 
 
-def _option(hint: Any) -> Option | None:
+def option_in(hint: Any) -> Option | None:
+    """The option of an annotation `Annotated[T, Option(...)]`."""
     return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
 
 
-def _without_none(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
+    """The type without `| None`."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return next(arg for arg in typing.get_args(hint) if arg is not type(None))
     return hint

@@ -27,8 +27,6 @@ from tpuctl.slices.replacement import find_replacement_limit
 
 _OF_THE_PROGRAM = frozenset({Cause.FAILED, Cause.RESTART_ASKED, Cause.NOT_JOINED})
 """Ends for which a mount that died may be the reason."""
-_OTHERS_TELL = frozenset({Cause.FAILED, Cause.NOT_JOINED})
-"""Ends at which what the other workers wait for says something; they are about to be stopped."""
 
 
 def apply_plan(context: RunContext, plan: RunPlan) -> Outcome:
@@ -148,7 +146,7 @@ def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
     cause, why = plan.cause or Cause.FAILED, plan.why
     if cause is Cause.STALLED:
         _keep_stacks(context)
-    elif cause in _OTHERS_TELL:
+    elif cause is Cause.NOT_JOINED or (cause is Cause.FAILED and _has_ended(context)):
         _keep_stacks(context, {w.worker for w in context.workers if w.state is WorkerState.RUNNING})
     if cause in _OF_THE_PROGRAM:
         now = (*context.attempt.mounts, *mounts_now(context.attempt, context.slice, context.workers))
@@ -166,6 +164,12 @@ def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
         mend=plan.changes.get("mend", ""),
     )
     return Outcome(wait_for("the attempt to end"), acted=True)
+
+
+def _has_ended(context: RunContext) -> bool:
+    """Whether a program has ended, so that what the others wait for says something. Of a start that was refused
+    no program has."""
+    return any(each.state is WorkerState.EXITED for each in context.workers)
 
 
 def _stop_workers(context: RunContext, _: RunPlan) -> Outcome:

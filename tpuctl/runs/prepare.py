@@ -186,14 +186,15 @@ def _ensure_mounts(p: Preparation) -> RunFinding | None:
         why = f"the bucket gs://{gone[0]} is gone, and {path} shows no files"
         return in_the_way(hosts, why, f"make it again, or tpuctl mount rm {path} --on {hosts.run.slice_name}")
     found = _provision(hosts, hosts.kept)
-    verdict = _explain(hosts, found, "say how their mounts are")
+    look = f"`tpuctl mount check --on {hosts.run.slice_name}`" if spec.mounts else ""
+    verdict = _explain(hosts, found, "say how their mounts are", look)
     if isinstance(verdict, Wait):
         return busy(verdict.why)
     if isinstance(verdict, Blocked):
         return in_the_way(hosts, verdict.why, verdict.hint or "")
     sick = first_trouble(zip(hosts.attempt.workers, p.add(found), strict=True), hosts.kept)
     if sick:
-        return busy(f"its mounts: {sick}")
+        return busy("; ".join(filter(None, (f"its mounts: {sick}", look))))
     for check, refs in (("disks", spec.disks), ("mounts", spec.mounts)):
         if refs:
             p.passed(check, f"well at {', '.join(ref.path for ref in refs)}")
@@ -209,12 +210,14 @@ def _provision(hosts: AttemptHosts, kinds: Sequence[Kind], told: Sequence[Facts]
     return driver.step(hosts.attempt.fence, told)
 
 
-def _explain(hosts: AttemptHosts, found: Verdict, what: str) -> Done | Wait | Blocked:
-    """What a step of the driver came to. Raises PartialError: a failure counts against the attempt at once."""
+def _explain(hosts: AttemptHosts, found: Verdict, what: str, look: str = "") -> Done | Wait | Blocked:
+    """What a step of the driver came to. Raises PartialError: a failure counts against the attempt at once;
+    `look` is then typed first."""
     if isinstance(found, Unanswered):
         require_all(found.replies, what)
     verdict = explain(found, hosts.run.slice_name, tries=0)
     if isinstance(verdict, Failed):
+        verdict.error.hint = "; ".join(filter(None, (look, verdict.error.hint))) or None
         raise verdict.error
     return verdict
 

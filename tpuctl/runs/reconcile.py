@@ -13,6 +13,7 @@ from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleReco
 from tpuctl.hosts.deadline import HOST_TIME_S, OBSERVE_TIME_S, WATCH_TIME_S
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.codec import to_data
+from tpuctl.lib.names import check_run_id
 from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, RunRecord, RunState, SliceRecord, SliceState
@@ -134,6 +135,13 @@ def _hand_slice_over(services: Services, asked_for: str, run: RunRecord) -> None
     stored = find_slice(services, run.slice_name)
     if stored is not None and run.spec.owns_slice and stored.record.run_id == asked_for != run.id:
         save(services, stored, replace(stored.record, run_id=run.id))
+
+
+def choose_run_id(services: Services, name: str | None) -> str:
+    """The id of a new run: its `name`, or one that nobody has. Raises UsageError, and as `check_new_id`."""
+    run_id = check_run_id(name or services.ids.new_id())
+    check_new_id(services, run_id)
+    return run_id
 
 
 def check_new_id(services: Services, run_id: str, *, again: bool = True) -> None:

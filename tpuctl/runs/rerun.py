@@ -18,11 +18,13 @@ from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
 from tpuctl.errors import BadManifestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.model.disks import DiskMode
+from tpuctl.model.hosts import Tier
 from tpuctl.model.receipt import Receipt
-from tpuctl.model.records import RunRecord, SliceRecord
+from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
+from tpuctl.model.requests import RerunRequest
 from tpuctl.model.run_spec import EnvironmentRef, Policy, RunSpec
-from tpuctl.model.shipped_files import load_mount_table
+from tpuctl.model.shipped_files import load_accelerators, load_mount_table
 from tpuctl.model.slice_spec import MountRef, SliceRequest
 from tpuctl.mounts.spec import typed_mount
 from tpuctl.provenance.bundle import code_problem
@@ -30,26 +32,16 @@ from tpuctl.provenance.manifest import Row, RunManifest, typed
 from tpuctl.provenance.rerun import Available, Bucket, Change, is_possible, plan_rerun
 from tpuctl.runs.data import data_problems
 from tpuctl.runs.rerun_disks import find_disks
-from tpuctl.runs.submit import Submission, check_request, recorded_settings
+from tpuctl.runs.submit import Submission, check_request, own_slice_name, recorded_settings
 from tpuctl.slices.bring_up import resolve_wanted
 from tpuctl.slices.resolve import WantedSlice
 from tpuctl.slices.things import check_home
+from tpuctl.state.repository import find_slice
 from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.tree import Content, list_blobs, parse_tree
 
 SHARDS_LISTED = 10_000
 """Objects among which files of ranks are looked for."""
-
-
-class RerunRequest(Struct, frozen=True):
-    """How a run is to be done again. `secrets` are references by name, `checkpoint_dir` a directory to go on
-    with; None for one of its own."""
-
-    run_id: str
-    secrets: Mapping[str, str]
-    checkpoint_dir: str | None = None
-    data: tuple[str, ...] = ()
-    """Data with newer receipts, as for a run."""
 
 
 class Rerun(Struct, frozen=True):
@@ -66,14 +58,19 @@ def prepare_rerun(
     record: RunRecord | None,
     request: RerunRequest,
     target: SliceRecord | WantedSlice,
+    run_id: str,
 ) -> Rerun:
-    """Looks at everything and changes nothing. `record` is that of the run, where this store has it. Raises
-    UsageError for what is wrong in itself."""
+    """Looks at everything and changes nothing. `record` is that of the run that is done again, where this store
+    has it, `run_id` of the new one. Raises UsageError for what is wrong in itself."""
     manifest = typed(data)
-    secrets = {**(dict(record.spec.secrets) if record is not None else {}), **request.secrets}
+    secrets = {**(dict(record.spec.secrets) if record is not None else {}), **request.secret}
     newer = {each.uri: each for each in (find_receipt(services, word) for word in request.data)}
     data_of_run = _receipts(manifest, newer)
-    spec = replace(_spec(manifest, target, request, secrets), data=data_of_run, synthetic=manifest.synthetic)
+    spec = replace(
+        _spec(manifest, target, request.checkpoint_dir or _own_directory(manifest, run_id), secrets),
+        data=data_of_run,
+        synthetic=manifest.synthetic,
+    )
     environment = _environment(services, manifest)
     there = Available(
         slice_name=target.name,
@@ -98,6 +95,34 @@ def prepare_rerun(
     code = _code(services, manifest)
     submission = Submission(spec, code, frozen, wanted, settings, rerun_of=manifest.run.id)
     return Rerun(plan, submission)
+
+
+def resolve_target(
+    services: Services, config: Config, data: Row, request: RerunRequest, directory: Path
+) -> SliceRecord | WantedSlice:
+    """The slice for the run: one that is there, or a new one of a type, by default of that of the manifest."""
+    manifest = typed(data)
+    was = manifest.slice
+    name = request.on or was.name
+    stored = find_slice(services, name)
+    if stored is not None and stored.record.state is not SliceState.GONE:
+        if request.zone or request.pay:
+            said = f"slice {name} is there: --zone and --pay are for a new one"
+            raise UsageError(said, hint="leave them out")
+        return stored.record
+    kind = request.on or was.accelerator_type
+    if kind is None or load_accelerators().find(kind) is None:
+        said = f"{name} is neither a slice that is there nor a type of accelerator"
+        raise UsageError.of("on", said, "tpuctl ls; tpuctl types")
+    plain = SliceRequest(
+        accelerator=kind,
+        zone=request.zone or ((was.zone,) if was.zone and kind == was.accelerator_type else ()),
+        tier=Tier(was.tier) if was.tier else None,
+        pay=request.pay,
+        slices=was.slices,
+    )
+    own = own_slice_name(services, plain, None if request.on else was.name)
+    return resolve_like(services, config, manifest, plain, own, directory)
 
 
 def resolve_like(
@@ -161,11 +186,11 @@ def refuse(plan: tuple[Change, ...]) -> UsageError:
 def _spec(
     manifest: RunManifest,
     target: SliceRecord | WantedSlice,
-    request: RerunRequest,
+    place: str | None,
     secrets: Mapping[str, str],
 ) -> RunSpec:
+    """`place`: where it has its checkpoints."""
     command, environment = manifest.command, manifest.environment
-    place = request.checkpoint_dir or _own_directory(manifest, request.run_id)
     plain = Policy()
     policy = Policy(
         max_failures=plain.max_failures if command.max_failures is None else command.max_failures,

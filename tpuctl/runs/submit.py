@@ -22,6 +22,7 @@ from tpuctl.lib.time import parse_duration
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.regions import is_near
+from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_spec import RunRequest, RunSpec, fingerprint
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns
 from tpuctl.model.slice_spec import SliceRequest
@@ -30,7 +31,8 @@ from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run, check_spmd, given_topology
-from tpuctl.slices.bring_up import after_refused_login, request_wanted
+from tpuctl.slices.bring_up import after_refused_login, request_wanted, resolve_wanted
+from tpuctl.slices.choose import resolve_slice
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
 from tpuctl.slices.things import check_home
 from tpuctl.state.repository import find_slice, get_run, get_slice
@@ -128,6 +130,26 @@ def prepare_run(
     check_request(services, spec, zones)
     check_data(services, spec.data, None if isinstance(target, WantedSlice) else target)
     return Submission(spec, code, environment, wanted, recorded_settings(config))
+
+
+def prepare_launch(
+    services: Services,
+    config: Config,
+    request: RunRequest,
+    launch: LaunchRequest,
+    capacity: SliceRequest,
+    directory: Path,
+) -> Submission:
+    """A run with the code in `directory`, on the slice that it names or on one of its own, of this `capacity`.
+    Changes nothing. Raises as `prepare_run`, `resolve_slice` and `resolve_wanted` do."""
+    code = freeze_code(config, request, directory)
+    target: SliceRecord | WantedSlice
+    if launch.up is None:
+        target = resolve_slice(services, request.on, flag="--on")
+    else:
+        own = capacity.of(launch.up)
+        target = resolve_wanted(services, config, own, own_slice_name(services, own, request.on), directory)
+    return prepare_run(services, config, request, code, directory, target, keep_slice=launch.keep)
 
 
 def own_slice_name(services: Services, request: SliceRequest, name: str | None) -> str:

@@ -13,13 +13,13 @@ from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.repository import find_slice, get_slice, list_slices
 
 
-def resolve_slice(services: Services, name: str | None, *, flag: str = "") -> SliceRecord:
+def resolve_slice(services: Services, name: str | None, *, flag: str = "", otherwise: str = "") -> SliceRecord:
     """The slice called `name`, or the caller's own only slice. Raises NotFoundError or UsageError.
 
     What this machine's own `ssh` knows of it follows it. `flag` is how the command takes the name, if not as a
-    word.
+    word, and `otherwise` what one may do instead.
     """
-    record = get_slice(services, name).record if name is not None else _only_slice(services, flag)
+    record = get_slice(services, name).record if name is not None else _only_slice(services, flag, otherwise)
     follow_slices(services, [record])
     return record
 
@@ -42,7 +42,7 @@ def _is_there(services: Services, name: str) -> bool:
     return is_slice_name(name) and find_slice(services, name) is not None
 
 
-def _only_slice(services: Services, flag: str) -> SliceRecord:
+def _only_slice(services: Services, flag: str, otherwise: str) -> SliceRecord:
     mine = [
         record
         for record in list_slices(services)
@@ -51,9 +51,7 @@ def _only_slice(services: Services, flag: str) -> SliceRecord:
     if len(mine) == 1:
         return mine[0]
     names = ", ".join(record.name for record in mine)
-    raise UsageError(
-        f"which slice? you have {names}" if mine else "you have no slice",
-        hint=f"{f'{flag} NAME with' if flag else 'add'} one of these names"
-        if mine
-        else "tpuctl up ACCELERATOR --spot",
-    )
+    if not mine:
+        raise UsageError("you have no slice", hint=f"tpuctl up ACCELERATOR --spot{otherwise}")
+    add = f"{flag} NAME with" if flag else "add"
+    raise UsageError(f"which slice? you have {names}", hint=f"{add} one of these names{otherwise}")

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from tpuctl.cli.confirm import confirm
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Timeout, Yes
+from tpuctl.model.requests import AdoptRequest
 
 
 def adopt(
-    ctx: typer.Context,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The node, or its queued resource.")],
-    zone: Annotated[str | None, typer.Option("--zone", metavar="ZONE", help="Where it is.")] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Name of the slice; from the node if left out.")
-    ] = None,
-    add_key: Annotated[
-        bool,
-        typer.Option(
-            "--add-key", help="Add the SSH key of this machine to the metadata, and turn OS Login off."
-        ),
-    ] = False,
-    pay: Annotated[
-        bool, typer.Option("--pay", help="Agree to pay for what no grant covers, also after a preemption.")
-    ] = False,
+    context: AppContext,
+    request: AdoptRequest,
     timeout: Timeout = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -36,36 +20,34 @@ def adopt(
     Afterwards only `tpuctl down NAME` deletes it. Also takes back a slice of a lost store, which is then
     managed as before: created again after a preemption, so a grant must cover it, or you agree to pay.
     """
-    from tpuctl.lib.names import check_zone_name
     from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.slices.adopt import adopt as take_over
     from tpuctl.slices.adopt import find_candidate, price_of
     from tpuctl.slices.reconcile import wait_for_slice
     from tpuctl.views.slices import slice_status
 
-    with open_context(ctx) as context:
-        found = find_candidate(context, node, check_zone_name(zone) if zone else None, name)
-        catalog, user = load_accelerators(), context.config.login_user
-        if dry_run:
-            price = price_of(context, catalog, found, user)
-            refused = not (pay or price.coverage.covered)
-            told = {
-                "would_adopt": found.name,
-                "evidence": found.evidence,
-                "price": price.line,
-                "not_covered": f"{price.coverage.reason}; without --pay refused" if refused else "",
-                "not_kept": ", ".join(found.not_kept),
-            }
-            context.console.fields(told)
-            return
-        if found.store not in ("", context.store.identity()):
-            other = f"which carries the labels of another fleet ({found.store}) that may still want it"
-            confirm(context, f"take over {node}, {other}?", yes=yes)
-        with context.interruptible(f"the adoption goes on with `{context.shared.typed}`"):
-            record = take_over(context, catalog, found, login_user=user, add_key=add_key, pay=pay)
-            if found.not_kept:
-                context.console.warn(f"its next TPU will be without {', '.join(found.not_kept)}")
-            deadline = context.deadline(timeout)
-            wait_for_slice(context, record.name, deadline=deadline)
-            status = slice_status(context, record.name)
-            context.console.answer(status, f"{record.name} is {status['state']}: {found.evidence}")
+    found = find_candidate(context, request.node, request.zone, request.name)
+    catalog, user = load_accelerators(), context.config.login_user
+    if dry_run:
+        price = price_of(context, catalog, found, user)
+        refused = not (request.pay or price.coverage.covered)
+        told = {
+            "would_adopt": found.name,
+            "evidence": found.evidence,
+            "price": price.line,
+            "not_covered": f"{price.coverage.reason}; without --pay refused" if refused else "",
+            "not_kept": ", ".join(found.not_kept),
+        }
+        context.console.fields(told)
+        return
+    if found.store not in ("", context.store.identity()):
+        other = f"which carries the labels of another fleet ({found.store}) that may still want it"
+        confirm(context, f"take over {request.node}, {other}?", yes=yes)
+    with context.interruptible(f"the adoption goes on with `{context.shared.typed}`"):
+        record = take_over(context, catalog, found, login_user=user, add_key=request.add_key, pay=request.pay)
+        if found.not_kept:
+            context.console.warn(f"its next TPU will be without {', '.join(found.not_kept)}")
+        deadline = context.deadline(timeout)
+        wait_for_slice(context, record.name, deadline=deadline)
+        status = slice_status(context, record.name)
+        context.console.answer(status, f"{record.name} is {status['state']}: {found.evidence}")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tpuctl.cli.confirm import confirm
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.fleet_changes import File, change_row, read_file, show_changes, with_file
 from tpuctl.cli.options import DryRun, Force, Timeout, Yes
+from tpuctl.lib.options import Flag, Option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,22 +18,18 @@ if TYPE_CHECKING:
 
 
 def apply(
-    ctx: typer.Context,
+    context: AppContext,
     file: File = None,
     replace_: Annotated[
-        bool, typer.Option("--replace", help="Delete and create again what exists with another specification.")
+        bool,
+        Option("Delete and create again what exists with another specification.", flags=(Flag("--replace"),)),
     ] = False,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove what came from this file and is no longer in it.")
-    ] = False,
+    prune: Annotated[bool, Option("Remove what came from this file and is no longer in it.")] = False,
     again: Annotated[
-        list[str] | None,
-        typer.Option("--again", metavar="RUN", help="Start this run again although it has ended; repeatable."),
+        list[str] | None, Option("Start this run again although it has ended; repeatable.", metavar="RUN")
     ] = None,
-    all_users: Annotated[
-        bool, typer.Option("--all-users", help="Also change, --replace and --prune other users' slices.")
-    ] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Request everything and return at once.")] = False,
+    all_users: Annotated[bool, Option("Also change, --replace and --prune other users' slices.")] = False,
+    no_wait: Annotated[bool, Option("Request everything and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
     force: Force = False,
@@ -48,15 +43,14 @@ def apply(
     from tpuctl.fleet.load import plan_changes
     from tpuctl.fleet.plan import How
 
-    with open_context(ctx) as context:
-        loaded = read_file(context, file)
-        how = How(replace=replace_, prune=prune, all_users=all_users, again=frozenset(again or []))
-        planned, costs = plan_changes(context, loaded, how)
-        changes = with_file(planned, file)
-        if dry_run:
-            show_changes(context, changes, costs)
-            return
-        _carry_out(context, loaded, changes, yes=yes, wait=not no_wait, timeout=timeout, force=force)
+    loaded = read_file(context, file)
+    how = How(replace=replace_, prune=prune, all_users=all_users, again=frozenset(again or []))
+    planned, costs = plan_changes(context, loaded, how)
+    changes = with_file(planned, file)
+    if dry_run:
+        show_changes(context, changes, costs)
+        return
+    _carry_out(context, loaded, changes, yes=yes, wait=not no_wait, timeout=timeout, force=force)
 
 
 def _carry_out(

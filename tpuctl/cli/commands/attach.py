@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import follow_or_leave
 from tpuctl.cli.options import RunId, Timeout
+from tpuctl.lib.options import Option
 
 
 def attach(
-    ctx: typer.Context,
+    context: AppContext,
     run_id: RunId = "last",
-    go_on: Annotated[
-        bool, typer.Option("--go-on", help="Restart it although attempts ended without a newer checkpoint.")
-    ] = False,
+    go_on: Annotated[bool, Option("Restart it although attempts ended without a newer checkpoint.")] = False,
     timeout: Timeout = None,
 ) -> None:
     """Follow a run that was started earlier.
@@ -26,8 +23,7 @@ def attach(
     from tpuctl.runs import progress
     from tpuctl.state.repository import get_run
 
-    with open_context(ctx) as context:
-        record = get_run(context, run_id).record
-        if go_on:
-            record = progress.go_on(context, record.id)
-        follow_or_leave(context, record, detach=False, timeout=timeout)
+    record = get_run(context, run_id).record
+    if go_on:
+        record = progress.go_on(context, record.id)
+    follow_or_leave(context, record, detach=False, timeout=timeout)

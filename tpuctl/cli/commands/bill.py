@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.lib.options import Flag, Option
 
 if TYPE_CHECKING:
     from tpuctl.money.bill import Bill, BillLine
@@ -31,15 +32,14 @@ COLUMNS = (
 
 
 def bill(
-    ctx: typer.Context,
+    context: AppContext,
     receipt: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            "--receipt",
+        Option(
+            "Also write a receipt: what was read, when and by whom (.yaml or .json).",
+            flags=(Flag("--output"), Flag("--receipt")),
+            short="-o",
             metavar="FILE",
-            help="Also write a receipt: what was read, when and by whom (.yaml or .json).",
         ),
     ] = None,
 ) -> None:
@@ -52,25 +52,24 @@ def bill(
     from tpuctl.money.bill import with_notes
     from tpuctl.money.bill_report import bill_data, bill_of
 
-    with open_context(ctx) as context:
-        path = None if receipt is None else _check_receipt(receipt)
-        catalog, prices = load_accelerators(), load_other_prices()
-        unwanted = _unwanted(context)
-        found = with_notes(bill_of(context, context.inventory, catalog, prices), unwanted)
-        data = bill_data(context, found, context.config.require_project(), catalog, prices)
-        if path is not None:
-            _write_new(path, data)
-            context.console.say(f"receipt written to {path}")
-        if context.console.json_mode:
-            context.console.data(data)
-        else:
-            _show(context, found, data)
-            for (zone, name), said in unwanted.items():
-                context.console.warn(f"{name} in {zone}: {said}")
-        if not found.zero:
-            from tpuctl.money.bill import Payer
+    path = None if receipt is None else _check_receipt(receipt)
+    catalog, prices = load_accelerators(), load_other_prices()
+    unwanted = _unwanted(context)
+    found = with_notes(bill_of(context, context.inventory, catalog, prices), unwanted)
+    data = bill_data(context, found, context.config.require_project(), catalog, prices)
+    if path is not None:
+        _write_new(path, data)
+        context.console.say(f"receipt written to {path}")
+    if context.console.json_mode:
+        context.console.data(data)
+    else:
+        _show(context, found, data)
+        for (zone, name), said in unwanted.items():
+            context.console.warn(f"{name} in {zone}: {said}")
+    if not found.zero:
+        from tpuctl.money.bill import Payer
 
-            raise typer.Exit(EXIT_PAID if found.of(Payer.YOU) else EXIT_UNREAD)
+        raise typer.Exit(EXIT_PAID if found.of(Payer.YOU) else EXIT_UNREAD)
 
 
 def _unwanted(context: AppContext) -> dict[tuple[str, str], str]:

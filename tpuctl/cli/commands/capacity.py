@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Overwrite
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.model.capacity import CapacityNote
@@ -30,13 +31,12 @@ CAPACITY = (
 
 
 def capacity(
-    ctx: typer.Context,
+    context: AppContext,
     accelerator: Annotated[
         str | None, typer.Argument(metavar="[ACCELERATOR]", help="Only this type, such as v4-32.")
     ] = None,
     plot: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Also draw it, hour by hour, as an SVG picture for your browser."),
+        str | None, Option("Also draw it, hour by hour, as an SVG picture for your browser.", metavar="FILE")
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -47,20 +47,19 @@ def capacity(
 
     kind = None if accelerator is None else load_accelerators().get(accelerator).name
     picture = None if plot is None else _check_picture(plot, overwrite=overwrite)
-    with open_context(ctx) as context:
-        found = [note for note in list_notes(context) if kind in (None, note.accelerator_type)]
-        if picture is not None and found:
-            _draw(picture, found, context.store.now())
-            context.console.say(f"picture written to {picture}")
-        pending = count_open(context)
-        if context.console.json_mode:
-            context.console.data([{**to_data(note), "open": pending[note.key]} for note in found])
-            return
-        rows = [_row(note, pending[note.key], context.store.now()) for note in found]
-        about = f" about {kind}" if kind else ""
-        context.console.table(
-            rows, CAPACITY, empty=f"nothing is known yet{about}; `tpuctl up` learns with every request"
-        )
+    found = [note for note in list_notes(context) if kind in (None, note.accelerator_type)]
+    if picture is not None and found:
+        _draw(picture, found, context.store.now())
+        context.console.say(f"picture written to {picture}")
+    pending = count_open(context)
+    if context.console.json_mode:
+        context.console.data([{**to_data(note), "open": pending[note.key]} for note in found])
+        return
+    rows = [_row(note, pending[note.key], context.store.now()) for note in found]
+    about = f" about {kind}" if kind else ""
+    context.console.table(
+        rows, CAPACITY, empty=f"nothing is known yet{about}; `tpuctl up` learns with every request"
+    )
 
 
 def _check_picture(name: str, *, overwrite: bool) -> Path:

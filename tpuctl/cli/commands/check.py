@@ -9,8 +9,9 @@ import typer
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Timeout
+from tpuctl.lib.options import Flag, Option
 
 app = new_group("Check the weights of a model or checkpoint.")
 
@@ -22,26 +23,23 @@ NO_NUMBERS = {"nan": 0, "inf": 0, "zeros": 0, "mean": 0.0, "std": None, "equal":
 
 @app.command("weights", json=True, quiet=True)
 def weights(
-    ctx: typer.Context,
+    context: AppContext,
     target: Annotated[
         str,
         typer.Argument(metavar="FILE:FUNCTION|CHECKPOINT", help="What makes parameters, or where they are."),
     ],
     init: Annotated[
-        str | None,
-        typer.Option("--init", metavar="NAME", help="What drew every matrix: lecun, he, glorot, torch, 0.02."),
+        str | None, Option("What drew every matrix: lecun, he, glorot, torch, 0.02.", metavar="NAME")
     ] = None,
-    env: Annotated[
-        str | None, typer.Option("--env", metavar="NAME", help="The environment; else that of the settings.")
-    ] = None,
+    env: Annotated[str | None, Option("The environment; else that of the settings.", metavar="NAME")] = None,
     python: Annotated[
-        Path | None,
-        typer.Option("--python", metavar="FILE", help="An interpreter in place of the environment."),
+        Path | None, Option("An interpreter in place of the environment.", metavar="FILE")
     ] = None,
     variables: Annotated[
-        list[str] | None, typer.Option("--var", metavar="K=V", help="A variable of the program; repeatable.")
+        list[str] | None,
+        Option("A variable of the program; repeatable.", flags=(Flag("--var"),), metavar="K=V"),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
+    strict: Annotated[bool, Option("Warnings are errors.")] = False,
     timeout: Timeout = None,
 ) -> None:
     """Check weights for NaN, dead or doubled layers, wrong scales.
@@ -57,22 +55,21 @@ def weights(
     from tpuctl.lib.codec import to_data
     from tpuctl.preflight.check_weights import READ_S, check_initialiser, check_weights, parse_target
 
-    with open_context(ctx) as context:
-        path, function = parse_target(target)
-        expected = check_initialiser(init) if init is not None else None
-        given = parse_variables(variables or [])
-        interpreter = find_interpreter(context, env, python)
-        found = check_weights(path, function, expected, interpreter, given, timeout or READ_S)
-        if context.console.json_mode:
-            context.console.data(
-                {"leaves": [{**NO_NUMBERS, **row} for row in found.rows], "findings": to_data(found.findings)}
-            )
-        else:
-            sizes = sum(row["size"] for row in found.rows)
-            context.console.table(
-                [to_data(each) for each in found.findings],
-                COLUMNS,
-                empty=f"{len(found.rows)} leaves with {sizes:,} parameters: nothing found",
-            )
-        if any(strict or each.level == "error" for each in found.findings):
-            raise typer.Exit(1)
+    path, function = parse_target(target)
+    expected = check_initialiser(init) if init is not None else None
+    given = parse_variables(variables or [])
+    interpreter = find_interpreter(context, env, python)
+    found = check_weights(path, function, expected, interpreter, given, timeout or READ_S)
+    if context.console.json_mode:
+        context.console.data(
+            {"leaves": [{**NO_NUMBERS, **row} for row in found.rows], "findings": to_data(found.findings)}
+        )
+    else:
+        sizes = sum(row["size"] for row in found.rows)
+        context.console.table(
+            [to_data(each) for each in found.findings],
+            COLUMNS,
+            empty=f"{len(found.rows)} leaves with {sizes:,} parameters: nothing found",
+        )
+    if any(strict or each.level == "error" for each in found.findings):
+        raise typer.Exit(1)

@@ -5,38 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
 from tpuctl.errors import ConflictError, NotFoundError, UsageError
+from tpuctl.lib.options import Option
 from tpuctl.lib.text import counted
 
 app = new_group("Show settings and where each came from; share the store.")
 
 
 @app.command("show", json=True)
-def show(ctx: typer.Context) -> None:
+def show(context: AppContext) -> None:
     """Show every setting with its value and where it came from."""
     from tpuctl.config.settings import BY_NAME
     from tpuctl.config.settings import show as settings_of
 
-    with open_context(ctx) as context:
-        rows = [
-            {"name": name, "value": value, "origin": origin, "env": BY_NAME[name].env}
-            for name, value, origin in settings_of(context.config)
-        ]
-        columns = (
-            Column("name", "SETTING"),
-            Column("value", "VALUE", give=1),
-            Column("origin", "FROM", give=2),
-        )
-        if not context.console.json_mode:
-            home = f"{Path.home()}/"
-            rows = [{**row, **{key: _at_home(row[key], home) for key in ("value", "origin")}} for row in rows]
-        context.console.table(rows, columns)
+    rows = [
+        {"name": name, "value": value, "origin": origin, "env": BY_NAME[name].env}
+        for name, value, origin in settings_of(context.config)
+    ]
+    columns = (
+        Column("name", "SETTING"),
+        Column("value", "VALUE", give=1),
+        Column("origin", "FROM", give=2),
+    )
+    if not context.console.json_mode:
+        home = f"{Path.home()}/"
+        rows = [{**row, **{key: _at_home(row[key], home) for key in ("value", "origin")}} for row in rows]
+    context.console.table(rows, columns)
 
 
 def _at_home(value: Any, home: str) -> Any:
@@ -46,12 +44,11 @@ def _at_home(value: Any, home: str) -> Any:
 
 @app.command("init")
 def init(
-    ctx: typer.Context,
+    context: AppContext,
     store: Annotated[
-        str | None,
-        typer.Option("--store", metavar="gs://BUCKET/PREFIX", help="Where to keep the fleet's records."),
+        str | None, Option("Where to keep the fleet's records.", metavar="gs://BUCKET/PREFIX")
     ] = None,
-    join: Annotated[bool, typer.Option("--join", help="Join the store that is there already.")] = False,
+    join: Annotated[bool, Option("Join the store that is there already.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Share a fleet: move the store into a bucket, or join one.
@@ -65,23 +62,22 @@ def init(
     if store is None:
         raise UsageError("where to?", hint="tpuctl config init --store gs://BUCKET/PREFIX")
     uri = check_bucket_uri(store).rstrip("/")
-    with open_context(ctx) as context:
-        _check_bucket(context, uri)
-        there, local = read_identity(context.objects, uri, context.project), context.local_store
-        if there is not None and there != local.identity() and not join:
-            raise ConflictError(f"{uri} is the store of another fleet", hint="add --join to use it from here")
-        if there is None and join:
-            raise NotFoundError(f"there is no store at {uri} to join", hint=f"tpuctl config init --store {uri}")
-        joining = there is not None and there != local.identity()
-        if dry_run:
-            context.console.line(f"would {'join' if joining else 'move the store to'} {uri}")
-            return
-        again = f"tpuctl config init --store {uri}{' --join' if joining else ''}"
-        with context.interruptible(f"nothing is lost: `{again}` goes on where it was"):
-            if joining:
-                _join(context, uri)
-            else:
-                _move(context, uri, born=there is not None)
+    _check_bucket(context, uri)
+    there, local = read_identity(context.objects, uri, context.project), context.local_store
+    if there is not None and there != local.identity() and not join:
+        raise ConflictError(f"{uri} is the store of another fleet", hint="add --join to use it from here")
+    if there is None and join:
+        raise NotFoundError(f"there is no store at {uri} to join", hint=f"tpuctl config init --store {uri}")
+    joining = there is not None and there != local.identity()
+    if dry_run:
+        context.console.line(f"would {'join' if joining else 'move the store to'} {uri}")
+        return
+    again = f"tpuctl config init --store {uri}{' --join' if joining else ''}"
+    with context.interruptible(f"nothing is lost: `{again}` goes on where it was"):
+        if joining:
+            _join(context, uri)
+        else:
+            _move(context, uri, born=there is not None)
 
 
 def _check_bucket(context: AppContext, uri: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpuctl.cli.completion import slice_paths
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Workers
 from tpuctl.cli.workers import choose, raise_for_failed
 from tpuctl.errors import UsageError
@@ -30,7 +30,7 @@ def split_remote(word: str) -> tuple[str | None, str]:
 
 
 def cp(
-    ctx: typer.Context,
+    context: AppContext,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -60,28 +60,27 @@ def cp(
     if target[0] is not None and from_slices != {None}:
         raise UsageError("cannot copy from one slice to another", hint="copy to this machine first")
     name = target[0] or sources[0][0]
-    with open_context(ctx) as context:
-        from tpuctl.hosts.targets import host_targets
-        from tpuctl.slices.choose import resolve_slice
-        from tpuctl.workers.exec import choose_workers
+    from tpuctl.hosts.targets import host_targets
+    from tpuctl.slices.choose import resolve_slice
+    from tpuctl.workers.exec import choose_workers
 
-        record = resolve_slice(context, name)
-        targets = choose_workers(record, choose(record, worker), host_targets(context, record))
-        if dry_run:
-            paths = [path for _, path in sources]
-            _show_dry_run(context, targets, paths, target[1], to_hosts=target[0] is not None)
-            return
-        if target[0] is not None:
-            with context.interruptible("the same command again sends only what is missing"):
-                results, partly = _push(context, targets, [Path(path) for _, path in sources], target[1]), False
-        else:
-            with context.interruptible("the same command again fetches only what is missing"):
-                results, partly = _pull(context, targets, sources[0][1], target[1])
-        broken = any(result.failure in BROKEN_OFF for result in results)
-        hint = "the same command again goes on where it broke off" if broken else None
-        if target[0] is None and set(sources[0][1]) & set("*?["):
-            hint = _instead_of_pattern(record.name, sources[0][1])
-        raise_for_failed(record, results, hint=hint, partly=partly or broken)
+    record = resolve_slice(context, name)
+    targets = choose_workers(record, choose(record, worker), host_targets(context, record))
+    if dry_run:
+        paths = [path for _, path in sources]
+        _show_dry_run(context, targets, paths, target[1], to_hosts=target[0] is not None)
+        return
+    if target[0] is not None:
+        with context.interruptible("the same command again sends only what is missing"):
+            results, partly = _push(context, targets, [Path(path) for _, path in sources], target[1]), False
+    else:
+        with context.interruptible("the same command again fetches only what is missing"):
+            results, partly = _pull(context, targets, sources[0][1], target[1])
+    broken = any(result.failure in BROKEN_OFF for result in results)
+    hint = "the same command again goes on where it broke off" if broken else None
+    if target[0] is None and set(sources[0][1]) & set("*?["):
+        hint = _instead_of_pattern(record.name, sources[0][1])
+    raise_for_failed(record, results, hint=hint, partly=partly or broken)
 
 
 def _instead_of_pattern(name: str, path: str) -> str:

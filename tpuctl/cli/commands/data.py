@@ -9,8 +9,9 @@ import typer
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
+from tpuctl.lib.options import Option
 
 __all__ = ["app"]
 
@@ -41,15 +42,13 @@ CHECKS = (
 
 @app.command("pack", json=True, quiet=True)
 def pack(
-    ctx: typer.Context,
+    context: AppContext,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder with the files.")],
     uri: Annotated[
         str,
         typer.Argument(metavar="gs://BUCKET/PREFIX", help="Where to: empty, or the same pack begun earlier."),
     ],
-    shard_size: Annotated[
-        int | None, typer.Option("--shard-size", metavar="MB", min=1, help="Size of a shard; 150.")
-    ] = None,
+    shard_size: Annotated[int | None, Option("Size of a shard; 150.", metavar="MB", minimum=1)] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Pack the files of a folder into tar shards in a bucket.
@@ -60,10 +59,7 @@ def pack(
     from tpuctl.datasets.pack import pack as pack_folder
     from tpuctl.datasets.plan import SHARD_MB
 
-    with (
-        open_context(ctx) as context,
-        context.interruptible("the same command again sends only what is missing"),
-    ):
+    with context.interruptible("the same command again sends only what is missing"):
         found = pack_folder(context, folder, uri, shard_mb=shard_size or SHARD_MB, dry_run=dry_run)
         context.emit.close()
         context.console.answer(found, found["said"])
@@ -71,39 +67,33 @@ def pack(
 
 @app.command("verify", json=True, quiet=True)
 def verify(
-    ctx: typer.Context,
+    context: AppContext,
     uri: Uri,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="By the checksums that the bucket has, without reading the shards.")
-    ] = False,
+    quick: Annotated[bool, Option("By the checksums that the bucket has, without reading the shards.")] = False,
 ) -> None:
     """Compare the shards of a pack with its manifest."""
     from tpuctl.datasets.verify import check_rows
     from tpuctl.datasets.verify import verify as verify_pack
     from tpuctl.lib.text import counted
 
-    with open_context(ctx) as context:
-        rows = verify_pack(context, uri, quick=quick)
-        context.emit.close()
-        bad = [row for row in rows if row["problem"] is not None]
-        if bad and not context.console.json_mode:
-            context.console.table(bad, (Column("shard", "SHARD"), Column("problem", "PROBLEM", give=1)))
-        check_rows(uri, rows)
-        if context.console.json_mode:
-            context.console.data(rows)
-        context.console.say(f"{counted(len(rows), 'shard')} of {uri} as the manifest says")
+    rows = verify_pack(context, uri, quick=quick)
+    context.emit.close()
+    bad = [row for row in rows if row["problem"] is not None]
+    if bad and not context.console.json_mode:
+        context.console.table(bad, (Column("shard", "SHARD"), Column("problem", "PROBLEM", give=1)))
+    check_rows(uri, rows)
+    if context.console.json_mode:
+        context.console.data(rows)
+    context.console.say(f"{counted(len(rows), 'shard')} of {uri} as the manifest says")
 
 
 @app.command("receipt", json=True, quiet=True)
 def receipt(
-    ctx: typer.Context,
+    context: AppContext,
     uri: Annotated[
         str, typer.Argument(metavar="URI", help="gs://BUCKET/PREFIX, a disk that is mounted, or SLICE:/PATH.")
     ],
-    contract: Annotated[
-        Path | None,
-        typer.Option("--contract", metavar="FILE", help="What a program expects of it (YAML)."),
-    ] = None,
+    contract: Annotated[Path | None, Option("What a program expects of it (YAML).", metavar="FILE")] = None,
 ) -> None:
     """Write a receipt of data: its digest, and its contract.
 
@@ -116,27 +106,24 @@ def receipt(
     from tpuctl.lib.codec import to_data
     from tpuctl.lib.text import counted, sized
 
-    with open_context(ctx) as context:
-        said = load_contract(contract) if contract is not None else Contract()
-        found = take_receipt(context, uri, said)
-        console = context.console
-        if found.checks and not console.json_mode:
-            rows = [
-                {"field": each.field, "result": each.result, "detail": each.detail} for each in found.checks
-            ]
-            console.table(rows, CHECKS)
-        refuse_unmet(found)
-        keep_receipt(context, found)
-        if console.json_mode:
-            console.data(to_data(found))
-            return
-        what = f"{counted(found.objects, 'object' if found.kind == 'gcs' else 'file')}, {sized(found.bytes)}"
-        console.sentence(f"{found.uri}: {what}, {found.digest.of} sha256 {found.digest.value}")
+    said = load_contract(contract) if contract is not None else Contract()
+    found = take_receipt(context, uri, said)
+    console = context.console
+    if found.checks and not console.json_mode:
+        rows = [{"field": each.field, "result": each.result, "detail": each.detail} for each in found.checks]
+        console.table(rows, CHECKS)
+    refuse_unmet(found)
+    keep_receipt(context, found)
+    if console.json_mode:
+        console.data(to_data(found))
+        return
+    what = f"{counted(found.objects, 'object' if found.kind == 'gcs' else 'file')}, {sized(found.bytes)}"
+    console.sentence(f"{found.uri}: {what}, {found.digest.of} sha256 {found.digest.value}")
 
 
 @app.command("ls", json=True)
 def ls(
-    ctx: typer.Context,
+    context: AppContext,
     uri: Annotated[
         str, typer.Argument(metavar="gs://BUCKET[/PREFIX]", help="A pack, or what packs are below of.")
     ],
@@ -145,23 +132,22 @@ def ls(
     from tpuctl.datasets.verify import list_packs
     from tpuctl.lib.text import counted, sized
 
-    with open_context(ctx) as context:
-        found, rows = list_packs(context, uri)
-        if context.console.json_mode:
-            context.console.data({"pack": found, "shards": rows} if found is not None else {"packs": rows})
-            return
-        if found is None:
-            shown = [
-                {
-                    **row,
-                    "content_bytes": sized(row["content_bytes"]),
-                    "state": "complete" if row["complete"] else "not complete",
-                }
-                for row in rows
-            ]
-            context.console.table(shown, PACKS, empty=f"no packs: tpuctl data pack DIR {uri.rstrip('/')}/NAME")
-            return
-        context.console.table([{**row, "size": sized(row["size"])} for row in rows], SHARDS)
-        if not found["complete"]:
-            hint = f"tpuctl data pack DIR {uri}"
-            context.console.warn(f"not complete: {counted(found['shards'], 'shard')} in all; go on: {hint}")
+    found, rows = list_packs(context, uri)
+    if context.console.json_mode:
+        context.console.data({"pack": found, "shards": rows} if found is not None else {"packs": rows})
+        return
+    if found is None:
+        shown = [
+            {
+                **row,
+                "content_bytes": sized(row["content_bytes"]),
+                "state": "complete" if row["complete"] else "not complete",
+            }
+            for row in rows
+        ]
+        context.console.table(shown, PACKS, empty=f"no packs: tpuctl data pack DIR {uri.rstrip('/')}/NAME")
+        return
+    context.console.table([{**row, "size": sized(row["size"])} for row in rows], SHARDS)
+    if not found["complete"]:
+        hint = f"tpuctl data pack DIR {uri}"
+        context.console.warn(f"not complete: {counted(found['shards'], 'shard')} in all; go on: {hint}")

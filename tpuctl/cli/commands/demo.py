@@ -24,6 +24,7 @@ import typer
 from tpuctl.cli.console import Console, put
 from tpuctl.config.settings import SIM_PROFILE
 from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.sim.server.options import SimOptions
@@ -167,9 +168,9 @@ def demo(
     story: Annotated[
         Story, typer.Argument(metavar="[STORY]", help="training, or disks (with --hosts isolated).")
     ] = Story.TRAINING,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the directory with all files behind.")] = False,
+    keep: Annotated[bool, Option("Leave the directory with all files behind.")] = False,
     hosts: Annotated[
-        str, typer.Option(metavar="TIER", help="process, or isolated (root on Linux); see `tpuctl sim up`.")
+        str, Option("process, or isolated (root on Linux); see `tpuctl sim up`.", metavar="TIER")
     ] = "process",
 ) -> None:
     """Show a training run that survives a preemption.

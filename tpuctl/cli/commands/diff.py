@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.fleet_changes import File, read_file, show_changes, with_file
 
 
-def diff(
-    ctx: typer.Context,
-    file: File = None,
-) -> None:
+def diff(context: AppContext, file: File = None) -> None:
     """Show what `apply` would change, and why.
 
     Exits with 10 if there is something, with 0 if not.
@@ -19,6 +14,5 @@ def diff(
     from tpuctl.fleet.load import plan_changes
     from tpuctl.fleet.plan import How
 
-    with open_context(ctx) as context:
-        planned, costs = plan_changes(context, read_file(context, file), How())
-        show_changes(context, with_file(planned, file), costs)
+    planned, costs = plan_changes(context, read_file(context, file), How())
+    show_changes(context, with_file(planned, file), costs)

@@ -10,8 +10,7 @@ import typer
 from msgspec.structs import replace
 
 from tpuctl.cli.console import Console, paint, wants_colour
-from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.invocation import invocation
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.wrapping import with_first, wrap
 from tpuctl.errors import BadConfigError, TpuctlError
 from tpuctl.lib.text import counted
@@ -76,26 +75,25 @@ class ThisMachine:
         return replace(installed_watch(self._context.config), broken_hooks=tuple(hook_problems(self._context)))
 
 
-def doctor(ctx: typer.Context) -> None:
+def doctor(context: AppContext) -> None:
     """Check the set-up, and print the fix of each problem.
 
     Credentials, clock, APIs, permissions, TPU and side quotas, SSH key, OS Login, buckets, store,
     watchdog and tools. Changes nothing. Ends with 1 when there is a problem; warnings alone end with 0.
     """
-    with open_context(ctx) as context:
-        try:
-            context.config.require_project()
-        except BadConfigError as error:
-            shared = invocation(ctx)
-            findings = _without_project(context, error)
-            _report(Console(json_mode=shared.json, quiet=shared.quiet), findings)
-            return
-        first = context.config.gcloud_first
-        found = [
-            each if each.fix is None else replace(each, fix=with_first(each.fix, first))
-            for each in _examine(context)
-        ]
-        _report(context.console, found)
+    try:
+        context.config.require_project()
+    except BadConfigError as error:
+        shared = context.shared
+        findings = _without_project(context, error)
+        _report(Console(json_mode=shared.json, quiet=shared.quiet), findings)
+        return
+    first = context.config.gcloud_first
+    found = [
+        each if each.fix is None else replace(each, fix=with_first(each.fix, first))
+        for each in _examine(context)
+    ]
+    _report(context.console, found)
 
 
 def _without_project(context: AppContext, error: BadConfigError) -> list[Finding]:

@@ -9,8 +9,9 @@ import typer
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.confirm import confirm, confirm_all_users
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Timeout, Yes
+from tpuctl.lib.options import Flag, Option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def down(
-    ctx: typer.Context,
+    context: AppContext,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME...", help="Names of the slices.", autocompletion=slice_names),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All slices of yours, but for those that were adopted.")
+        bool, Option("All slices of yours, but for those that were adopted.", flags=(Flag("--all"),))
     ] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Request the deletion and return.")] = False,
+    no_wait: Annotated[bool, Option("Request the deletion and return.")] = False,
     timeout: Timeout = None,
     all_users: AllUsers = False,
     confirm_project: Confirm = None,
@@ -44,26 +45,23 @@ def down(
     from tpuctl.state.repository import get_slice
 
     _check_chosen(names or [], every=every, all_users=all_users)
-    with open_context(ctx) as context:
-        names = _all_of_ours(context) if every else list(names or [])
-        if not names:
-            context.console.answer([], "you have no slice")
-            return
-        records = [get_slice(context, name).record for name in names]
-        check_owner(context, records, all_users=all_users)
-        if all_users and not dry_run:
-            confirm_all_users(context, confirm_project)
-        if dry_run:
-            _show_what_goes(context, records)
-            return
-        if not yes:
-            confirm(context, _what_goes(context, names), yes=False)
-        again = f"tpuctl down {' '.join(names)} --yes"
-        with context.interruptible(f"what is being deleted goes on: `{again}` waits for it and does the rest"):
-            deadline = context.deadline(timeout)
-            _delete(
-                context, names, wait_for_end=not no_wait, deadline=deadline, all_users=all_users, force=force
-            )
+    names = _all_of_ours(context) if every else list(names or [])
+    if not names:
+        context.console.answer([], "you have no slice")
+        return
+    records = [get_slice(context, name).record for name in names]
+    check_owner(context, records, all_users=all_users)
+    if all_users and not dry_run:
+        confirm_all_users(context, confirm_project)
+    if dry_run:
+        _show_what_goes(context, records)
+        return
+    if not yes:
+        confirm(context, _what_goes(context, names), yes=False)
+    again = f"tpuctl down {' '.join(names)} --yes"
+    with context.interruptible(f"what is being deleted goes on: `{again}` waits for it and does the rest"):
+        deadline = context.deadline(timeout)
+        _delete(context, names, wait_for_end=not no_wait, deadline=deadline, all_users=all_users, force=force)
 
 
 def _delete(

@@ -11,12 +11,12 @@ import typer
 
 from tpuctl.cli.arguments import split_words
 from tpuctl.cli.completion import slice_names
-from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.invocation import invocation
-from tpuctl.cli.options import AllWorkers, OnSlice, Timeout, Workers
-from tpuctl.cli.workers import choose, raise_for_failed
+from tpuctl.cli.context import AppContext
+from tpuctl.cli.options import Timeout
+from tpuctl.cli.workers import check_workers, choose, raise_for_failed
 from tpuctl.errors import PartialError, TpuctlError, UsageError
 from tpuctl.lib.text import counted
+from tpuctl.model.requests import ExecRequest
 
 if TYPE_CHECKING:
     from tpuctl.cli.worker_output import WorkerFiles
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def exec_(
-    ctx: typer.Context,
+    context: AppContext,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -35,22 +35,8 @@ def exec_(
             autocompletion=slice_names,
         ),
     ],
-    on: OnSlice = None,
-    worker: Workers = None,
-    all_workers: AllWorkers = False,
+    request: ExecRequest = ExecRequest(),
     timeout: Timeout = None,
-    group: Annotated[
-        bool, typer.Option("--group", help="Print identical output once, when all have ended.")
-    ] = False,
-    output_dir: Annotated[
-        str | None, typer.Option("--output-dir", metavar="DIR", help="One file per worker and stream instead.")
-    ] = None,
-    no_stdin: Annotated[
-        bool,
-        typer.Option(
-            "--no-stdin", "-n", help="Do not read standard input, for example in a loop that reads it."
-        ),
-    ] = False,
 ) -> None:
     """Run one command on the workers of a slice.
 
@@ -64,33 +50,29 @@ def exec_(
     from tpuctl.slices.choose import resolve_slice
     from tpuctl.workers.exec import execute
 
-    if all_workers and worker is not None:
-        raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
-    shared = invocation(ctx)
-    before, argv = split_words(shared, list(words or []))
+    check_workers(request.worker, request.all_workers)
+    before, argv = split_words(context.shared, list(words))
     if not argv or len(before) > 1:
-        raise _no_command(ctx, shared.arguments, before)
-    with open_context(ctx) as context:
-        record = resolve_slice(context, before[0] if before else on)
-        chosen = choose(record, worker)
-        with context.interruptible("what it started on the workers ends with it; the slice is as it was"):
+        raise _no_command(context, before)
+    record = resolve_slice(context, before[0] if before else request.on)
+    chosen = choose(record, request.worker)
 
-            def start(sink: OutputSink | None) -> list[RemoteResult]:
-                given = None if no_stdin else find_input()
-                found = execute(
-                    context, record, argv, workers=chosen, timeout_s=timeout, sink=sink, given=given
-                )
-                context.emit.close()
-                return found
+    def start(sink: OutputSink | None) -> list[RemoteResult]:
+        given = None if request.no_stdin else find_input()
+        found = execute(context, record, argv, workers=chosen, timeout_s=timeout, sink=sink, given=given)
+        context.emit.close()
+        return found
 
-            results = _with_output(context, record, start, group=group, output_dir=output_dir)
-            _end(record, results, quiet=context.console.json_mode)
+    with context.interruptible("what it started on the workers ends with it; the slice is as it was"):
+        results = _with_output(context, record, start, request)
+        _end(record, results, quiet=context.console.json_mode)
 
 
-def _no_command(ctx: typer.Context, arguments: Sequence[str], before: Sequence[str]) -> UsageError:
+def _no_command(context: AppContext, before: Sequence[str]) -> UsageError:
     """What was typed again, options and all, with -- where the command begins."""
+    arguments = context.shared.arguments
     name = before[0] if before else "NAME"
-    if "--" in arguments or not before or (len(before) == 1 and _is_slice(ctx, name)):
+    if "--" in arguments or not before or (len(before) == 1 and _is_slice(context, name)):
         return UsageError("which command?", hint=f"tpuctl exec {name} -- hostname")
     first = arguments.index(name)
     begins = first if len(before) == 1 else arguments.index(before[1], first + 1)
@@ -98,34 +80,31 @@ def _no_command(ctx: typer.Context, arguments: Sequence[str], before: Sequence[s
     return UsageError("put -- before the command", hint=f"tpuctl {meant}")
 
 
-def _is_slice(ctx: typer.Context, name: str) -> bool:
+def _is_slice(context: AppContext, name: str) -> bool:
     from tpuctl.lib.names import is_slice_name
     from tpuctl.state.repository import find_slice
 
-    with open_context(ctx) as context:
-        return is_slice_name(name) and find_slice(context, name) is not None
+    return is_slice_name(name) and find_slice(context, name) is not None
 
 
 def _with_output(
     context: AppContext,
     record: SliceRecord,
     start: Callable[[OutputSink | None], list[RemoteResult]],
-    *,
-    group: bool,
-    output_dir: str | None,
+    request: ExecRequest,
 ) -> list[RemoteResult]:
     """Runs the command with its output where the flags want it."""
     from tpuctl.cli.worker_output import open_output_dir, print_groups, temporary_files
 
-    if output_dir is not None:
-        files = open_output_dir(output_dir)
+    if request.output_dir is not None:
+        files = open_output_dir(request.output_dir)
         results = start(files.write)
         files.close()
-        context.console.say(f"output of {counted(len(results), 'worker')} is in {output_dir}")
+        context.console.say(f"output of {counted(len(results), 'worker')} is in {request.output_dir}")
         if context.console.json_mode:
             context.console.data([_result_row(result, None) for result in results])
         return results
-    if not group and not context.console.json_mode:
+    if not request.group and not context.console.json_mode:
         return start(None)
     with temporary_files() as files:
         results = start(files.write)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Timeout
+from tpuctl.model.requests import FitsRequest
 
 if TYPE_CHECKING:
     from tpuctl.preflight.fits import Cost, Fit
@@ -29,39 +30,7 @@ LIBRARIES = ("optax", "nnx", "maxtext")
 """Of which a template shows how their state is given as shapes with shardings."""
 
 
-def fits(
-    ctx: typer.Context,
-    step: Annotated[
-        str | None, typer.Argument(metavar="[FILE[:FUNCTION]]", help="The function; `step` if none is named.")
-    ] = None,
-    types: Annotated[
-        str | None, typer.Option("--for", metavar="LIST", help="Accelerator types: v5e-8,v6e-8,v4-32.")
-    ] = None,
-    mesh: Annotated[
-        str | None,
-        typer.Option("--mesh", metavar="AXES", help="data=4,model=2; * takes the rest. Else data=*."),
-    ] = None,
-    env: Annotated[
-        str | None, typer.Option("--env", metavar="NAME", help="The environment; else that of the settings.")
-    ] = None,
-    python: Annotated[
-        Path | None,
-        typer.Option("--python", metavar="FILE", help="An interpreter in place of the environment."),
-    ] = None,
-    variables: Annotated[
-        list[str] | None, typer.Option("--var", metavar="K=V", help="A variable of the program; repeatable.")
-    ] = None,
-    mfu: Annotated[
-        float, typer.Option("--mfu", min=0.01, max=1.0, help="Share of the chips' peak that is reached.")
-    ] = 0.4,
-    new: Annotated[
-        Path | None, typer.Option("--new", metavar="FILE", help="Write a file to start from, and end.")
-    ] = None,
-    library: Annotated[
-        str | None, typer.Option("--library", metavar="NAME", help="With --new: optax, nnx or maxtext.")
-    ] = None,
-    timeout: Timeout = None,
-) -> None:
+def fits(context: AppContext, request: FitsRequest, timeout: Timeout = None) -> None:
     """Compile a training step for slices, and say which it fits.
 
     The function returns three things: the step, its arguments as shapes, and how they are sharded. The real
@@ -71,40 +40,43 @@ def fits(
     receives in collectives. Time and cost assume --mfu of the chips' peak, and spot prices of the cheapest
     region. Status 1 where a type does not fit.
     """
+    if request.new is not None:
+        _write_new(context, request.new, request.library)
+        return
+    rows = _compile(context, request, timeout)
+    if context.console.json_mode:
+        context.console.data([_data(fit, cost) for fit, cost in rows])
+    else:
+        context.console.table([_row(fit, cost) for fit, cost in rows], COLUMNS)
+        _print_details(context, [fit for fit, _ in rows])
+    if not all(fit.fits for fit, _ in rows):
+        raise typer.Exit(1)
+
+
+def _compile(context: AppContext, request: FitsRequest, timeout: float | None) -> list[tuple[Fit, Cost]]:
+    """Of each type, what the compiler says. Raises UsageError."""
     from tpuctl.cli.preflight import find_interpreter, parse_variables
     from tpuctl.errors import UsageError
     from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.preflight.fits import COMPILE_S, compile_for, cost_of, parse_step
     from tpuctl.preflight.topologies import find_topology, mesh_for, parse_mesh
 
-    with open_context(ctx) as context:
-        if new is not None:
-            _write_new(context, new, library)
-            return
-        if library is not None:
-            raise UsageError("--library goes with --new", hint="tpuctl fits --new step.py --library nnx")
-        if step is None or types is None:
-            raise UsageError(
-                "name the function and the types", hint="tpuctl fits FILE:FUNCTION --for v5e-8,v6e-8"
-            )
-        catalog, found = load_accelerators(), parse_step(step)
-        axes = parse_mesh(mesh) if mesh is not None else {}
-        topologies = [find_topology(catalog, word.strip()) for word in types.split(",")]
-        meshes = [mesh_for(axes, each) for each in topologies]
-        given = parse_variables(variables or [])
-        interpreter = find_interpreter(context, env, python, jax=True)
-        rows = []
-        for topology, shape in zip(topologies, meshes, strict=True):
-            context.console.say(f"compiling {found} for {topology.name}")
-            fit = compile_for(found, topology, shape, interpreter, given, timeout or COMPILE_S)
-            rows.append((fit, cost_of(fit, catalog, mfu)))
-        if context.console.json_mode:
-            context.console.data([_data(fit, cost) for fit, cost in rows])
-        else:
-            context.console.table([_row(fit, cost) for fit, cost in rows], COLUMNS)
-            _print_details(context, [fit for fit, _ in rows])
-        if not all(fit.fits for fit, _ in rows):
-            raise typer.Exit(1)
+    if request.library is not None:
+        raise UsageError("--library goes with --new", hint="tpuctl fits --new step.py --library nnx")
+    if request.step is None or request.types is None:
+        raise UsageError("name the function and the types", hint="tpuctl fits FILE:FUNCTION --for v5e-8,v6e-8")
+    catalog, found = load_accelerators(), parse_step(request.step)
+    axes = parse_mesh(request.mesh) if request.mesh is not None else {}
+    topologies = [find_topology(catalog, word.strip()) for word in request.types.split(",")]
+    meshes = [mesh_for(axes, each) for each in topologies]
+    given = parse_variables(request.variables)
+    interpreter = find_interpreter(context, request.env, request.python, jax=True)
+    rows = []
+    for topology, shape in zip(topologies, meshes, strict=True):
+        context.console.say(f"compiling {found} for {topology.name}")
+        fit = compile_for(found, topology, shape, interpreter, given, timeout or COMPILE_S)
+        rows.append((fit, cost_of(fit, catalog, request.mfu)))
+    return rows
 
 
 def _write_new(context: AppContext, path: Path, library: str | None) -> None:

@@ -8,16 +8,17 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.completion import slice_names
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
+from tpuctl.lib.options import Option
 
 
 def forward(
-    ctx: typer.Context,
+    context: AppContext,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the slice.", autocompletion=slice_names)],
     port: Annotated[
         str, typer.Argument(metavar="PORT", help="The worker's port, or LOCAL:REMOTE; LOCAL 0 means any.")
     ],
-    worker: Annotated[int, typer.Option("--worker", metavar="N", min=0, help="Which worker.")] = 0,
+    worker: Annotated[int, Option("Which worker.", metavar="N", minimum=0)] = 0,
 ) -> None:
     """Forward a local port to a worker, until Ctrl-C.
 
@@ -26,7 +27,7 @@ def forward(
     from tpuctl.workers.forward import forward_port, parse_ports
 
     local, remote = parse_ports(port)
-    with open_context(ctx) as context, context.interruptible("the port is closed; the slice is as it was"):
+    with context.interruptible("the port is closed; the slice is as it was"):
         forwarding = forward_port(context, name, worker, remote, local_port=local)
         try:
             where = f"http://localhost:{forwarding.local_port}"

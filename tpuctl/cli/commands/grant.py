@@ -11,10 +11,11 @@ import typer
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.input_files import TEXT_LIMIT, read_file
+from tpuctl.lib.options import Option
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -33,27 +34,23 @@ COLUMNS = (
 Zone = Annotated[str, typer.Argument(metavar="ZONE", help="Such as us-central2-b.")]
 Tier = Annotated[str, typer.Argument(metavar="TIER", help="spot, preemptible, on-demand or reserved.")]
 Generation = Annotated[str, typer.Argument(metavar="GENERATION", help="Such as v4 or v6e.")]
-AtEnd = Annotated[
-    str,
-    typer.Option("--at-end", metavar="WHAT", help="Its slices at the end: keep (they cost money), or down."),
-]
-Ends = Annotated[str | None, typer.Option("--ends", metavar="DATE", help="Last day of the grant, YYYY-MM-DD.")]
+AtEnd = Annotated[str, Option("Its slices at the end: keep (they cost money), or down.", metavar="WHAT")]
+Ends = Annotated[str | None, Option("Last day of the grant, YYYY-MM-DD.", metavar="DATE")]
 
 
 @app.command("show", json=True)
-def show(ctx: typer.Context) -> None:
+def show(context: AppContext) -> None:
     """List the grants."""
     from tpuctl.lib.codec import to_data
     from tpuctl.money.coverage import list_grants
 
-    with open_context(ctx) as context:
-        rows = [to_data(found) for found in list_grants(context)]
-        context.console.table(rows, COLUMNS, empty="no grants: creates need --pay")
+    rows = [to_data(found) for found in list_grants(context)]
+    context.console.table(rows, COLUMNS, empty="no grants: creates need --pay")
 
 
 @app.command("import", json=True)
 def import_(
-    ctx: typer.Context,
+    context: AppContext,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The letter as text; - reads stdin.")],
     ends: Ends = None,
     at_end: AtEnd = "keep",
@@ -80,34 +77,33 @@ def import_(
             f"no grant found in {file}",
             hint="a line looks like: 64 spot Cloud TPU v6e chips in zone us-east1-d",
         )
-    with open_context(ctx) as context:
-        then = _check_at_end(at_end)
-        wanted = [replace(found, ends=last_day or found.ends, at_end=then) for found in grants]
-        before = _known(context)
-        if not dry_run:
-            for found in wanted:
-                _keep(context, found)
-        context.console.table([to_data(found) for found in wanted], COLUMNS)
+    then = _check_at_end(at_end)
+    wanted = [replace(found, ends=last_day or found.ends, at_end=then) for found in grants]
+    before = _known(context)
+    if not dry_run:
         for found in wanted:
-            _print_changes(context, before.get(found.key), found, dry_run=dry_run)
-        for line in unread_lines(letter, types):
-            hint = "record it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
-            context.console.caveat(f"not understood: {line!r}; {hint}")
-        if days is not None:
-            context.console.caveat(
-                f"the letter says for {days} days: counted from today; --ends YYYY-MM-DD gives another last day"
-            )
-        if any(found.ends is None for found in wanted):
-            context.console.say("the letter gives no last day; add --ends YYYY-MM-DD")
-        if any(found.at_end is AtEndChoice.KEEP for found in wanted):
-            context.console.say(
-                "THEN keep: slices go on after the last day and cost money; `--at-end down` takes them down"
-            )
+            _keep(context, found)
+    context.console.table([to_data(found) for found in wanted], COLUMNS)
+    for found in wanted:
+        _print_changes(context, before.get(found.key), found, dry_run=dry_run)
+    for line in unread_lines(letter, types):
+        hint = "record it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
+        context.console.caveat(f"not understood: {line!r}; {hint}")
+    if days is not None:
+        context.console.caveat(
+            f"the letter says for {days} days: counted from today; --ends YYYY-MM-DD gives another last day"
+        )
+    if any(found.ends is None for found in wanted):
+        context.console.say("the letter gives no last day; add --ends YYYY-MM-DD")
+    if any(found.at_end is AtEndChoice.KEEP for found in wanted):
+        context.console.say(
+            "THEN keep: slices go on after the last day and cost money; `--at-end down` takes them down"
+        )
 
 
 @app.command("add")
 def add(
-    ctx: typer.Context,
+    context: AppContext,
     chips: Annotated[int, typer.Argument(metavar="CHIPS", min=1, help="How many chips.")],
     tier: Tier,
     generation: Generation,
@@ -124,33 +120,31 @@ def add(
 
     from tpuctl.lib.names import check_zone_name
 
-    with open_context(ctx) as context:
-        found = replace(
-            _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends)),
-            at_end=_check_at_end(at_end),
-        )
-        old = _known(context).get(found.key)
-        if not dry_run:
-            _keep(context, found)
-        would = "would keep " if dry_run else ""
-        context.console.say(f"{would}{_in_words(found)}")
-        _print_changes(context, old, found, dry_run=dry_run)
+    found = replace(
+        _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends)),
+        at_end=_check_at_end(at_end),
+    )
+    old = _known(context).get(found.key)
+    if not dry_run:
+        _keep(context, found)
+    would = "would keep " if dry_run else ""
+    context.console.say(f"{would}{_in_words(found)}")
+    _print_changes(context, old, found, dry_run=dry_run)
 
 
 @app.command("rm")
-def rm(ctx: typer.Context, tier: Tier, generation: Generation, zone: Zone, dry_run: DryRun = False) -> None:
+def rm(context: AppContext, tier: Tier, generation: Generation, zone: Zone, dry_run: DryRun = False) -> None:
     """Remove one grant.
 
     Slices that it covers stay.
     """
-    with open_context(ctx) as context:
-        key = _grant(zone, tier, generation, 0, None).key
-        document = context.store.get(key)
-        if document is None:
-            raise NotFoundError(f"no grant for {tier} {generation} in {zone}", hint="tpuctl grant show")
-        if not dry_run:
-            context.store.delete(key, if_generation=document.generation)
-        context.console.say(f"{'would remove' if dry_run else 'removed'} {key}")
+    key = _grant(zone, tier, generation, 0, None).key
+    document = context.store.get(key)
+    if document is None:
+        raise NotFoundError(f"no grant for {tier} {generation} in {zone}", hint="tpuctl grant show")
+    if not dry_run:
+        context.store.delete(key, if_generation=document.generation)
+    context.console.say(f"{'would remove' if dry_run else 'removed'} {key}")
 
 
 def _known(context: AppContext) -> dict[str, Grant]:

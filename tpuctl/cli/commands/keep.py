@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, RunId
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Option
 
 
 def keep(
-    ctx: typer.Context,
+    context: AppContext,
     run_id: RunId = "last",
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Keep them until then: 90d, 2027-06-30.")
-    ] = None,
-    release: Annotated[bool, typer.Option("--release", help="Stop keeping them.")] = False,
+    until: Annotated[str | None, Option("Keep them until then: 90d, 2027-06-30.", metavar="TIME")] = None,
+    release: Annotated[bool, Option("Stop keeping them.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Keep the logs and disks of a run.
@@ -29,18 +26,17 @@ def keep(
     from tpuctl.provenance.keep import keep_run, release_run
     from tpuctl.state.repository import get_run
 
-    with open_context(ctx) as context:
-        if release and until is not None:
-            raise UsageError("--until and --release exclude each other", hint="keep one of them")
-        run = get_run(context, run_id).record
-        end = None if until is None else parse_until(until, "--until", context.store.now())
-        if dry_run:
-            would = "release" if release else "keep"
-            context.console.sentence(f"would {would} the logs and disks of run {run.id}")
-        elif release:
-            had = release_run(context, run)
-            context.console.say(f"run {run.id} {'is' if had else 'was'} not kept{' any more' if had else ''}")
-        else:
-            kept = keep_run(context, run, end)
-            limit = "" if end is None else f" until {render_moment(end)}"
-            context.console.say(f"kept {', '.join((f'the logs of {run.id}', *kept.disks))}{limit}")
+    if release and until is not None:
+        raise UsageError("--until and --release exclude each other", hint="keep one of them")
+    run = get_run(context, run_id).record
+    end = None if until is None else parse_until(until, "--until", context.store.now())
+    if dry_run:
+        would = "release" if release else "keep"
+        context.console.sentence(f"would {would} the logs and disks of run {run.id}")
+    elif release:
+        had = release_run(context, run)
+        context.console.say(f"run {run.id} {'is' if had else 'was'} not kept{' any more' if had else ''}")
+    else:
+        kept = keep_run(context, run, end)
+        limit = "" if end is None else f" until {render_moment(end)}"
+        context.console.say(f"kept {', '.join((f'the logs of {run.id}', *kept.disks))}{limit}")

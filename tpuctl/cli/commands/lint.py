@@ -4,73 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tpuctl.cli.console import Console
 from tpuctl.cli.invocation import invocation
+from tpuctl.model.requests import LintRequest
 
 if TYPE_CHECKING:
     from tpuctl.lint.lint import Report
     from tpuctl.lint.report import Format
     from tpuctl.lint.rules import Backend, Rule
 
-CHOICE, OUTPUT = "What is looked for", "Output"
 
-
-def lint(
-    ctx: typer.Context,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Files and folders; this folder if left out."),
-    ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="torch_xla, torch_tpu or jax; guessed from imports if left out.",
-            rich_help_panel=CHOICE,
-        ),
-    ] = None,
-    port: Annotated[
-        bool,
-        typer.Option("--port", help="Show what PyTorch for CUDA needs on TPUs, too.", rich_help_panel=CHOICE),
-    ] = False,
-    env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Pinned environment: its backend and its versions.",
-            rich_help_panel=CHOICE,
-        ),
-    ] = None,
-    deps: Annotated[
-        bool,
-        typer.Option(
-            "--deps", help="With --env: also the packages of it that are imported.", rich_help_panel=CHOICE
-        ),
-    ] = False,
-    select: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CODES", help="Only rules whose codes begin so; repeatable.", rich_help_panel=CHOICE
-        ),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CODES", help="No rules whose codes begin so; repeatable.", rich_help_panel=CHOICE
-        ),
-    ] = None,
-    output_format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="text, json, sarif or github.", rich_help_panel=OUTPUT)
-    ] = "text",
-    explain: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Print what rules are about, and end.", rich_help_panel=OUTPUT),
-    ] = None,
-) -> None:
+def lint(ctx: typer.Context, request: LintRequest) -> None:
     """Find what a program does that TPUs punish.
 
     Reads the code, and runs nothing of it. Errors are certain where they stand; warnings are about code that
@@ -78,38 +26,45 @@ def lint(
     here or in [tool.tpuctl.lint] of pyproject.toml; `# tpuctl: ignore[CODE] reason` ignores one on its line.
     """
     from tpuctl.errors import TpuctlError, UsageError
+    from tpuctl.lint.rules import choose_rules
+
+    shared = invocation(ctx)
+    console = Console(json_mode=shared.json, quiet=shared.quiet)
+    if request.explain is not None:
+        _explain(console, choose_rules((request.explain,), (), "--explain"))
+        return
+    shape = _format(request.output_format)
+    if request.deps and request.env is None:
+        raise UsageError("--deps needs an environment", hint="tpuctl lint --env NAME --deps")
+    report, rules = _look(request)
+    if request.deps and request.env is not None:
+        report = _with_packages(ctx, report, request.env, rules)
+    _print(console, report, shape)
+    if report.errors:
+        raise typer.Exit(TpuctlError.exit_code)
+
+
+def _look(request: LintRequest) -> tuple[Report, Sequence[Rule]]:
+    """What was found in the files, and the rules that were looked for."""
     from tpuctl.lint.files import list_files, top_of
     from tpuctl.lint.lint import lint_files
     from tpuctl.lint.options import LintOptions, find_options, is_excluded, split_codes
     from tpuctl.lint.project import Target
     from tpuctl.lint.rules import choose_rules, for_versions
 
-    shared = invocation(ctx)
-    console = Console(json_mode=shared.json, quiet=shared.quiet)
-    if explain is not None:
-        _explain(console, choose_rules((explain,), (), "--explain"))
-        return
-    shape = _format(output_format)
-    if deps and env is None:
-        raise UsageError("--deps needs an environment", hint="tpuctl lint --env NAME --deps")
-    asked = LintOptions(_backend(backend), port, split_codes(select or ()), split_codes(ignore or ()))
-    given = [Path(each) for each in paths or ["."]]
+    codes = split_codes(request.select), split_codes(request.ignore)
+    asked = LintOptions(_backend(request.backend), request.port, *codes)
+    given = [Path(each) for each in request.paths or ["."]]
     first = given[0].absolute()
     file, top = find_options(first if first.is_dir() else first.parent)
     options = asked.over(file)
     versions: Mapping[str, str] = {}
-    if env is not None:
-        own, versions = _of_environment(env)
+    if request.env is not None:
+        own, versions = _of_environment(request.env)
         options = options.for_environment(_backend(own))
     rules = for_versions(choose_rules(options.select, options.ignore), versions)
-    target = Target(options.backend, options.port)
     found = list_files(given, lambda path: is_excluded(path, top, options.exclude))
-    report = lint_files(found, rules, target, top_of(given, top))
-    if deps and env is not None:
-        report = _with_packages(ctx, report, env, rules)
-    _print(console, report, shape)
-    if report.errors:
-        raise typer.Exit(TpuctlError.exit_code)
+    return lint_files(found, rules, Target(options.backend, options.port), top_of(given, top)), rules
 
 
 def _backend(name: str | None) -> Backend | None:

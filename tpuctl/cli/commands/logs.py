@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import follow as follow_to_end
 from tpuctl.cli.following import goes_on
-from tpuctl.cli.options import RunId, Workers
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.text import counted
-from tpuctl.lib.time import render_instant, render_moment
+from tpuctl.lib.time import parse_duration, render_instant, render_moment
+from tpuctl.model.requests import LogsRequest
 
 if TYPE_CHECKING:
     from tpuctl.lib.text import Place
@@ -23,24 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.runs.log_lines import LogLine
 
 
-def logs(
-    ctx: typer.Context,
-    run_id: RunId = "last",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
-    worker: Workers = None,
-    attempt: Annotated[
-        int | None, typer.Option(metavar="N", help="This attempt; all if left out, with -f the newest.")
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Only lines of the last 10m, 2h or 1d.")
-    ] = None,
-    grep: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")
-    ] = None,
-    timestamps: Annotated[
-        bool, typer.Option("--timestamps", "-t", help="The time (UTC) before each line.")
-    ] = False,
-) -> None:
+def logs(context: AppContext, request: LogsRequest) -> None:
     """Print the output of a run.
 
     Lines of all workers in the order of time, whatever stream they were written to; what several wrote alike
@@ -48,43 +29,41 @@ def logs(
 
     The output is kept on this machine. Ctrl-C stops following; the run goes on.
     """
-    from tpuctl.lib.time import parse_duration
     from tpuctl.runs.log_archive import restore_logs
     from tpuctl.state.repository import get_run
 
-    with open_context(ctx) as context:
-        record = get_run(context, run_id).record
-        if record.attempt is None:
-            raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
-        if follow and context.console.json_mode:
-            raise UsageError("--json and --follow exclude each other", hint=f"tpuctl logs {record.id} --json")
-        newest = record.attempt.number
-        numbers = _numbers(record, newest, attempt, newest_only=follow)
-        chosen, processes = _chosen(record, worker)
-        pattern = _pattern(grep)
-        begin = None if since is None else context.clock.now() - parse_duration(since, "--since")
-        for number in numbers:
-            restore_logs(context, record.id, number)
-        here = [number for number in numbers if context.logs.has(record.id, number)]
-        names = _logs(record, chosen, processes)
-        lines = [(number, _lines(context, record, number, names, begin, pattern)) for number in here]
-        if context.console.json_mode:
-            if not here:
-                _say_where(context, record, numbers[-1], since)
-            _print_json(context, lines)
-            return
-        if run_id == "last":
-            context.console.say(f"run {record.id}")
-        if here:
-            _say_missing(context, record, [number for number in numbers if number not in here])
-        printed = _print_attempts(context, record, lines, named=len(numbers) > 1, stamped=timestamps)
-        if follow and numbers[-1] == newest and not record.state.final:
-            with context.interruptible(goes_on(record.id)):
-                only = None if worker is None else chosen
-                context.emit.show_only(only, pattern, stamped=timestamps, processes=processes)
-                follow_to_end(context, record.id, timeout=None)
-        elif not printed:
-            _say_where(context, record, numbers[-1], since, grep if here else None)
+    record = get_run(context, request.run).record
+    if record.attempt is None:
+        raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
+    if request.follow and context.console.json_mode:
+        raise UsageError("--json and --follow exclude each other", hint=f"tpuctl logs {record.id} --json")
+    newest = record.attempt.number
+    numbers = _numbers(record, newest, request.attempt, newest_only=request.follow)
+    chosen, processes = _chosen(record, request.worker)
+    pattern, begin = _pattern(request.grep), _begin(context, request.since)
+    for number in numbers:
+        restore_logs(context, record.id, number)
+    here = [number for number in numbers if context.logs.has(record.id, number)]
+    names = _logs(record, chosen, processes)
+    lines = [(number, _lines(context, record, number, names, begin, pattern)) for number in here]
+    if context.console.json_mode:
+        if not here:
+            _say_where(context, record, numbers[-1], request.since)
+        _print_json(context, lines)
+        return
+    if request.run == "last":
+        context.console.say(f"run {record.id}")
+    if here:
+        _say_missing(context, record, [number for number in numbers if number not in here])
+    stamped = request.timestamps
+    printed = _print_attempts(context, record, lines, named=len(numbers) > 1, stamped=stamped)
+    if request.follow and numbers[-1] == newest and not record.state.final:
+        with context.interruptible(goes_on(record.id)):
+            only = None if request.worker is None else chosen
+            context.emit.show_only(only, pattern, stamped=stamped, processes=processes)
+            follow_to_end(context, record.id, timeout=None)
+    elif not printed:
+        _say_where(context, record, numbers[-1], request.since, request.grep if here else None)
 
 
 def _numbers(record: RunRecord, newest: int, attempt: int | None, *, newest_only: bool) -> Sequence[int]:
@@ -132,6 +111,10 @@ def _logs(record: RunRecord, workers: Sequence[int], processes: frozenset[Place]
         return []
     everything = [(worker, stream) for worker in attempt.workers for stream in attempt.streams]
     return [log for log in everything if is_chosen(split_stream(*log)[0], workers, processes)]
+
+
+def _begin(context: AppContext, since: str | None) -> float | None:
+    return None if since is None else context.clock.now() - parse_duration(since, "--since")
 
 
 def _lines(

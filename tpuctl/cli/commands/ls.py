@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.slice_status import fleet_cells
+from tpuctl.lib.options import Option
 
 FLEET = (
     Column("name", "NAME", give=2),
@@ -28,8 +27,8 @@ MADE_UP = Column("made_up", "DATA", whole=True)
 
 
 def ls(
-    ctx: typer.Context,
-    mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
+    context: AppContext,
+    mine: Annotated[bool, Option("Only your own.")] = False,
 ) -> None:
     """List the slices and all other TPUs of the project.
 
@@ -40,27 +39,26 @@ def ls(
     from tpuctl.views.slices import fleet_rows
     from tpuctl.watch.pause import paused_why
 
-    with open_context(ctx) as context:
-        rows, unread = fleet_rows(context)
-        if mine:
-            rows = [row for row in rows if row["user"] in (context.user, label_value(context.user))]
-        if unread:
-            context.console.caveat(f"not read: {', '.join(unread)}; what is there is unknown")
-        shown = rows if context.console.json_mode else [fleet_cells(row, context.clock.now()) for row in rows]
-        synthetic = any(row["synthetic"] for row in rows)
-        alone = all(row["user"] == context.user for row in rows)
-        made_up = (MADE_UP,) if synthetic else ()
-        columns = (*FLEET[:AGE], *made_up, *(FLEET[AGE:-1] if alone else FLEET[AGE:]))
-        context.console.table(shown, columns, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
-        paused = paused_why(context)
-        if paused:
-            context.console.warn(f"{paused}; `tpuctl resume` lifts that")
-        for text in group_conditions([(row["name"], row["remark"]) for row in rows if row["remark"]]):
-            context.console.warn(text)
-        for state, advice in _ADVICE.items():
-            count = sum(row["state"] == state for row in rows)
-            if count:
-                context.console.say(f"{count} {state}: {advice}")
+    rows, unread = fleet_rows(context)
+    if mine:
+        rows = [row for row in rows if row["user"] in (context.user, label_value(context.user))]
+    if unread:
+        context.console.caveat(f"not read: {', '.join(unread)}; what is there is unknown")
+    shown = rows if context.console.json_mode else [fleet_cells(row, context.clock.now()) for row in rows]
+    synthetic = any(row["synthetic"] for row in rows)
+    alone = all(row["user"] == context.user for row in rows)
+    made_up = (MADE_UP,) if synthetic else ()
+    columns = (*FLEET[:AGE], *made_up, *(FLEET[AGE:-1] if alone else FLEET[AGE:]))
+    context.console.table(shown, columns, empty="no slices; bring one up with `tpuctl up v4-8 --spot`")
+    paused = paused_why(context)
+    if paused:
+        context.console.warn(f"{paused}; `tpuctl resume` lifts that")
+    for text in group_conditions([(row["name"], row["remark"]) for row in rows if row["remark"]]):
+        context.console.warn(text)
+    for state, advice in _ADVICE.items():
+        count = sum(row["state"] == state for row in rows)
+        if count:
+            context.console.say(f"{count} {state}: {advice}")
 
 
 _ADVICE = {

@@ -11,9 +11,10 @@ import typer
 from tpuctl.cli.app import ShowGroup, new_group
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Overwrite
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
+from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ DIFFERENCES = (
 
 @app.command("show", json=True)
 def show(
-    ctx: typer.Context,
+    context: AppContext,
     source: Source = "last",
-    attempt: Annotated[int | None, typer.Option(metavar="N", help="With this attempt alone.")] = None,
+    attempt: Annotated[int | None, Option("With this attempt alone.", metavar="N")] = None,
 ) -> None:
     """Show what ran, where, with which versions, and how it ended.
 
@@ -60,28 +61,27 @@ def show(
     """
     from tpuctl.provenance.parts import load_source
 
-    with open_context(ctx) as context:
-        found, record = load_source(context, source)
-        if attempt is not None:
-            rows = [row for row in found["attempts"] if row["number"] == attempt]
-            if not rows:
-                raise _no_attempt(found, record, attempt)
-            found = {**found, "attempts": rows}
-        if context.console.json_mode:
-            context.console.data(found)
-            return
-        import yaml
+    found, record = load_source(context, source)
+    if attempt is not None:
+        rows = [row for row in found["attempts"] if row["number"] == attempt]
+        if not rows:
+            raise _no_attempt(found, record, attempt)
+        found = {**found, "attempts": rows}
+    if context.console.json_mode:
+        context.console.data(found)
+        return
+    import yaml
 
-        from tpuctl.lib.codec import to_data
-        from tpuctl.provenance.manifest import typed
+    from tpuctl.lib.codec import to_data
+    from tpuctl.provenance.manifest import typed
 
-        ordered = to_data(typed(found))
-        context.console.line(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True).rstrip())
+    ordered = to_data(typed(found))
+    context.console.line(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True).rstrip())
 
 
 @app.command("diff", json=True)
 def diff(
-    ctx: typer.Context,
+    context: AppContext,
     left: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a file.", autocompletion=run_ids)],
     right: Annotated[str, typer.Argument(metavar="OTHER", help="Another.", autocompletion=run_ids)],
 ) -> None:
@@ -95,23 +95,22 @@ def diff(
     from tpuctl.provenance.compare import ABSENT, compare
     from tpuctl.provenance.parts import load_source
 
-    with open_context(ctx) as context:
-        one, other = load_source(context, left)[0], load_source(context, right)[0]
-        rows = [to_data(each) for each in compare(one, other)]
-        if context.console.json_mode:
-            context.console.data(rows)
-            return
-        titles = (one["run"]["id"], other["run"]["id"])
-        columns = (
-            *DIFFERENCES[:2],
-            *(replace(c, title=t) for c, t in zip(DIFFERENCES[2:], titles, strict=True)),
-        )
-        shown = [{key: ABSENT if value is None else value for key, value in row.items()} for row in rows]
-        context.console.table(shown, columns, empty=f"{titles[0]} and {titles[1]} ran the same")
+    one, other = load_source(context, left)[0], load_source(context, right)[0]
+    rows = [to_data(each) for each in compare(one, other)]
+    if context.console.json_mode:
+        context.console.data(rows)
+        return
+    titles = (one["run"]["id"], other["run"]["id"])
+    columns = (
+        *DIFFERENCES[:2],
+        *(replace(c, title=t) for c, t in zip(DIFFERENCES[2:], titles, strict=True)),
+    )
+    shown = [{key: ABSENT if value is None else value for key, value in row.items()} for row in rows]
+    context.console.table(shown, columns, empty=f"{titles[0]} and {titles[1]} ran the same")
 
 
 @app.command("verify", json=True)
-def verify(ctx: typer.Context, source: Source = "last") -> None:
+def verify(context: AppContext, source: Source = "last") -> None:
     """Check that a manifest is as it was written.
 
     Compares the digest of each part, and reads the code and the environment that it names, which must be in the
@@ -120,37 +119,37 @@ def verify(ctx: typer.Context, source: Source = "last") -> None:
     from tpuctl.provenance.parts import load_source
     from tpuctl.provenance.verify import verify_manifest
 
-    with open_context(ctx) as context:
-        found, record = load_source(context, source)
-        name = found["run"]["id"]
-        wrong = verify_manifest(context, found, sealed=record is not None and record.state.final)
-        if wrong:
-            raise TpuctlError(
-                f"the manifest of run {name} does not hold: {'; '.join(wrong)}",
-                details={"run": name, "problems": wrong},
-            )
-        digest = found["chain"][-1]
-        if context.console.json_mode:
-            context.console.data({"run": name, "parts": len(found["chain"]), "sha256": digest})
-            return
-        context.console.sentence(
-            f"run {name}: {counted(len(found['chain']), 'part')} as written, sha256 {digest}"
+    found, record = load_source(context, source)
+    name = found["run"]["id"]
+    wrong = verify_manifest(context, found, sealed=record is not None and record.state.final)
+    if wrong:
+        raise TpuctlError(
+            f"the manifest of run {name} does not hold: {'; '.join(wrong)}",
+            details={"run": name, "problems": wrong},
         )
+    digest = found["chain"][-1]
+    if context.console.json_mode:
+        context.console.data({"run": name, "parts": len(found["chain"]), "sha256": digest})
+        return
+    context.console.sentence(f"run {name}: {counted(len(found['chain']), 'part')} as written, sha256 {digest}")
 
 
 @app.command("export")
 def export(
-    ctx: typer.Context,
+    context: AppContext,
     source: Source = "last",
     as_: Annotated[
         Form,
-        typer.Option(
-            "--as", help="The form: an in-toto statement, an MLflow run, a crate, or all that it needs."
+        Option(
+            "The form: an in-toto statement, an MLflow run, a crate, or all that it needs.",
+            flags=(Flag("--as"),),
         ),
     ] = Form.BUNDLE,
     to: Annotated[
         str | None,
-        typer.Option("--output", "-o", "--to", metavar="FILE", help="Where to; stdout if left out."),
+        Option(
+            "Where to; stdout if left out.", flags=(Flag("--output"), Flag("--to")), short="-o", metavar="FILE"
+        ),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -168,25 +167,24 @@ def export(
     from tpuctl.provenance.manifest import typed
     from tpuctl.provenance.parts import load_source
 
-    with open_context(ctx) as context:
-        found, _ = load_source(context, source)
-        if as_ is Form.BUNDLE:
-            if to is None:
-                raise UsageError(
-                    "a bundle is written to a file, and none is named", hint=f"-o {found['run']['id']}.tar"
-                )
-            path = check_output(to, "-o", kind="bundle", ours=begins_bundle, overwrite=overwrite)
-            count = write_bundle(context.store, found, path)
-            context.console.say(f"wrote {to}: the manifest and {counted(count, 'content')}")
-            return
-        made = FORMATS[as_.value](typed(found), found)
+    found, _ = load_source(context, source)
+    if as_ is Form.BUNDLE:
         if to is None:
-            context.console.data(made)
-            return
-        ours = partial(begins_export, as_.value)
-        path = check_output(to, "-o", kind=f"export as {as_.value}", ours=ours, overwrite=overwrite)
-        write_output_text(path, "-o", render_json(made) + "\n")
-        context.console.say(f"wrote {to}")
+            raise UsageError(
+                "a bundle is written to a file, and none is named", hint=f"-o {found['run']['id']}.tar"
+            )
+        path = check_output(to, "-o", kind="bundle", ours=begins_bundle, overwrite=overwrite)
+        count = write_bundle(context.store, found, path)
+        context.console.say(f"wrote {to}: the manifest and {counted(count, 'content')}")
+        return
+    made = FORMATS[as_.value](typed(found), found)
+    if to is None:
+        context.console.data(made)
+        return
+    ours = partial(begins_export, as_.value)
+    path = check_output(to, "-o", kind=f"export as {as_.value}", ours=ours, overwrite=overwrite)
+    write_output_text(path, "-o", render_json(made) + "\n")
+    context.console.say(f"wrote {to}")
 
 
 def _no_attempt(found: dict[str, Any], record: RunRecord | None, attempt: int) -> NotFoundError:

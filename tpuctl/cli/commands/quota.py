@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.wrapping import wrap
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,11 +58,8 @@ GRANTS = (
 
 
 def quota(
-    ctx: typer.Context,
-    zone: Annotated[
-        list[str] | None,
-        typer.Option("--zone", metavar="ZONE", help="Also this zone; repeatable."),
-    ] = None,
+    context: AppContext,
+    zone: Annotated[list[str] | None, Option("Also this zone; repeatable.", metavar="ZONE")] = None,
 ) -> None:
     """Show quotas, who uses them, grants, and the cost per hour.
 
@@ -80,16 +76,15 @@ def quota(
     from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
     from tpuctl.money.quota_report import quota_report
 
-    with open_context(ctx) as context:
-        zones = [check_zone_name(name) for name in zone or context.config.zone]
-        context.require_credentials()
-        report = quota_report(context, load_accelerators(), zones)
-        rates, unread = copy_rates(context, DiskRules(load_disk_rules()))
-        report = replace(report, unread=(*report.unread, *unread))
-        if context.console.json_mode:
-            context.console.data(_document(report, rates))
-            return
-        _show(context, report, rates)
+    zones = [check_zone_name(name) for name in zone or context.config.zone]
+    context.require_credentials()
+    report = quota_report(context, load_accelerators(), zones)
+    rates, unread = copy_rates(context, DiskRules(load_disk_rules()))
+    report = replace(report, unread=(*report.unread, *unread))
+    if context.console.json_mode:
+        context.console.data(_document(report, rates))
+        return
+    _show(context, report, rates)
 
 
 def _document(report: QuotaReport, rates: Sequence[CopyRate]) -> dict[str, Any]:

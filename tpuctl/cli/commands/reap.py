@@ -8,9 +8,10 @@ import typer
 
 from tpuctl.cli.confirm import confirm, confirm_all_users
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Yes
 from tpuctl.errors import PartialError, TpuctlError
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.disks.unused import UnusedDisks
@@ -29,11 +30,11 @@ DEFAULT_TIMEOUT_S = 1200.0
 
 
 def reap(
-    ctx: typer.Context,
+    context: AppContext,
     all_users: AllUsers = False,
     confirm_project: Confirm = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop waiting after this long.")
+        float, Option("Stop waiting after this long.", metavar="SECONDS", minimum=0)
     ] = DEFAULT_TIMEOUT_S,
     dry_run: DryRun = False,
     force: Force = False,
@@ -49,27 +50,26 @@ def reap(
     from tpuctl.inventory.reap import reap as reap_them
     from tpuctl.inventory.resources import Fate
 
-    with open_context(ctx) as context:
-        if all_users and not dry_run:
-            confirm_all_users(context, confirm_project)
-        found = survey(context, all_users=all_users)
-        unused = _unused(context)
-        doomed = found.of(Fate.DELETE)
-        if dry_run or not doomed:
-            _show(context, found, unused, [])
-        else:
-            _show_table(context, found, unused)
-            names = ", ".join(each.found.name for each in doomed)
-            confirm(context, f"delete {names} and everything on their hosts?", yes=yes)
-            with context.interruptible(
-                "what is being deleted goes on: `tpuctl reap` looks again and does the rest"
-            ):
-                deadline = context.clock.now() + timeout
-                caller = caller_of(context, all_users=all_users)
-                results = reap_them(context, doomed, caller, deadline=deadline, may_lose=force)
-                context.emit.close()
-                _show(context, found, unused, results)
-                _raise_for(context, results)
+    if all_users and not dry_run:
+        confirm_all_users(context, confirm_project)
+    found = survey(context, all_users=all_users)
+    unused = _unused(context)
+    doomed = found.of(Fate.DELETE)
+    if dry_run or not doomed:
+        _show(context, found, unused, [])
+    else:
+        _show_table(context, found, unused)
+        names = ", ".join(each.found.name for each in doomed)
+        confirm(context, f"delete {names} and everything on their hosts?", yes=yes)
+        with context.interruptible(
+            "what is being deleted goes on: `tpuctl reap` looks again and does the rest"
+        ):
+            deadline = context.clock.now() + timeout
+            caller = caller_of(context, all_users=all_users)
+            results = reap_them(context, doomed, caller, deadline=deadline, may_lose=force)
+            context.emit.close()
+            _show(context, found, unused, results)
+            _raise_for(context, results)
 
 
 def _unused(context: AppContext) -> UnusedDisks:

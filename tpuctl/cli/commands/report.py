@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.completion import run_ids
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Overwrite
+from tpuctl.lib.options import Flag, Option
 
 OURS = b'<meta name="generator" content="tpuctl '
 
 
 def report(
-    ctx: typer.Context,
+    context: AppContext,
     source: Annotated[
         str,
         typer.Argument(
@@ -25,7 +26,12 @@ def report(
     ] = "last",
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", "--to", metavar="FILE", help="Where to; RUN.html here if left out."),
+        Option(
+            "Where to; RUN.html here if left out.",
+            flags=(Flag("--output"), Flag("--to")),
+            short="-o",
+            metavar="FILE",
+        ),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -39,16 +45,15 @@ def report(
     from tpuctl.lib.output_files import check_output, write_output_text
     from tpuctl.views.report import make_report
 
-    with open_context(ctx) as context:
-        made = make_report(context, source)
-        path = check_output(
-            output or f"{made.run_id}.html", "-o", kind="report", ours=_is_report, overwrite=overwrite
-        )
-        write_output_text(path, "-o", made.html)
-        if context.console.json_mode:
-            context.console.data({"run": made.run_id, "file": str(path), "bytes": path.stat().st_size})
-        else:
-            context.console.sentence(f"wrote {path}: open it in a browser")
+    made = make_report(context, source)
+    path = check_output(
+        output or f"{made.run_id}.html", "-o", kind="report", ours=_is_report, overwrite=overwrite
+    )
+    write_output_text(path, "-o", made.html)
+    if context.console.json_mode:
+        context.console.data({"run": made.run_id, "file": str(path), "bytes": path.stat().st_size})
+    else:
+        context.console.sentence(f"wrote {path}: open it in a browser")
 
 
 def _is_report(head: bytes) -> bool:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import typer
-
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
 
 
-def resume(ctx: typer.Context, dry_run: DryRun = False) -> None:
+def resume(context: AppContext, dry_run: DryRun = False) -> None:
     """End a pause of the watchdogs."""
     from tpuctl.watch.pause import paused_why, resume_fleet
 
-    with open_context(ctx) as context:
-        if dry_run:
-            context.console.sentence(f"would lift: {paused_why(context) or 'nothing, the fleet is not paused'}")
-            return
-        context.console.say("resumed" if resume_fleet(context) else "the fleet was not paused")
+    if dry_run:
+        context.console.sentence(f"would lift: {paused_why(context) or 'nothing, the fleet is not paused'}")
+        return
+    context.console.say("resumed" if resume_fleet(context) else "the fleet was not paused")

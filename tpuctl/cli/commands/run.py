@@ -11,55 +11,31 @@ import msgspec
 import typer
 
 from tpuctl.cli.arguments import split_words
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import submit_and_follow
-from tpuctl.cli.invocation import Invocation, invocation
-from tpuctl.cli.options import AllWorkers, DryRun, Timeout, Workers
-from tpuctl.cli.request_options import with_requests
+from tpuctl.cli.invocation import Invocation
+from tpuctl.cli.options import DryRun, Timeout
+from tpuctl.cli.workers import check_workers
 from tpuctl.errors import UsageError
-from tpuctl.model.run_spec import PLACE, PolicyRequest, RunRequest
+from tpuctl.model.requests import LaunchRequest
+from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.rules import check_run
 
 if TYPE_CHECKING:
-    from tpuctl.model.records import SliceRecord
     from tpuctl.provenance.manifest import Row
     from tpuctl.runs.submit import Submission
-    from tpuctl.slices.resolve import WantedSlice
 
 
-@with_requests
 def run(
-    ctx: typer.Context,
+    context: AppContext,
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="[SCRIPT] [ARGS]...", help="A script and its arguments, or -- COMMAND."),
     ] = None,
     request: RunRequest = RunRequest(),
-    up: Annotated[
-        str | None,
-        typer.Option(
-            "--up",
-            metavar="TYPE",
-            help="Bring a slice up for this run; it goes with it.",
-            rich_help_panel=PLACE,
-        ),
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="With --up: keep the slice when the run ends.", rich_help_panel=PLACE)
-    ] = False,
-    smoke: Annotated[
-        bool,
-        typer.Option(
-            "--smoke", help="First test every chip; do not start where one fails.", rich_help_panel=PLACE
-        ),
-    ] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and return.")] = False,
-    all_workers: AllWorkers = False,
-    worker: Workers = None,
-    policy: PolicyRequest = PolicyRequest(),
-    name: Annotated[str | None, typer.Option("--name", metavar="ID", help="Id of the run.")] = None,
-    slice_request: SliceRequest = SliceRequest(),
+    launch: LaunchRequest = LaunchRequest(),
+    capacity: SliceRequest = SliceRequest(),
     timeout: Timeout = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -69,62 +45,41 @@ def run(
     the run that is under way; under another --name it is refused. Ctrl-C only stops following it: `tpuctl stop`
     ends the run. Put options of the program after `--`: `tpuctl run train.py -- --lr 3e-4`.
     """
-    _check_together(up, slice_request.given, smoke, worker, all_workers)
-    from tpuctl.lib.names import check_run_id
-    from tpuctl.runs.reconcile import check_new_id
-    from tpuctl.runs.submit import freeze_code, own_slice_name, prepare_run
-    from tpuctl.slices.bring_up import resolve_wanted
-    from tpuctl.slices.choose import resolve_slice
+    _check_together(launch, capacity)
+    from tpuctl.runs.reconcile import choose_run_id
+    from tpuctl.runs.submit import prepare_launch
 
     here = Path.cwd()
-    program = _program(invocation(ctx), list(words or []), request.module)
-    request = msgspec.structs.replace(request, worker=worker, policy=policy, **program)
+    program = _program(context.shared, list(words or []), request.module)
+    request = msgspec.structs.replace(request, worker=launch.worker, **program)
     check_run(request)
-    with open_context(ctx) as context:
-        config = context.config
-        run_id = check_run_id(name or context.ids.new_id())
-        check_new_id(context, run_id)
-        _check_script(context, request)
-        code = freeze_code(config, request, here)
-        since = context.store.now()
-        target: SliceRecord | WantedSlice
-        if up is None:
-            target = resolve_slice(context, request.on, flag="--on")
-        else:
-            own = slice_request.of(up)
-            target = resolve_wanted(context, config, own, own_slice_name(context, own, request.on), here)
-        submission = prepare_run(context, config, request, code, here, target, keep_slice=keep)
-        if submission.wanted is not None:
-            context.require_credentials()
-        if dry_run:
-            _show(context, submission)
-            return
-        with context.interruptible(_still_there(submission)):
-            if smoke:
-                checks = tuple(_test_first(context, request, submission.spec.slice_name, here))
-                submission = msgspec.structs.replace(submission, checks=checks)
-            submit_and_follow(
-                context,
-                submission,
-                run_id,
-                named=name is not None,
-                since=since,
-                detach=detach,
-                timeout=timeout,
-            )
+    run_id = choose_run_id(context, launch.name)
+    _check_script(context, request)
+    since = context.store.now()
+    submission = prepare_launch(context, context.config, request, launch, capacity, here)
+    if submission.wanted is not None:
+        context.require_credentials()
+    if dry_run:
+        _show(context, submission)
+        return
+    with context.interruptible(_still_there(submission)):
+        if launch.smoke:
+            checks = tuple(_test_first(context, request, submission.spec.slice_name, here))
+            submission = msgspec.structs.replace(submission, checks=checks)
+        submit_and_follow(context, submission, run_id, launch, since=since, timeout=timeout)
 
 
-def _check_together(up: str | None, given: bool, smoke: bool, worker: str | None, all_workers: bool) -> None:
+def _check_together(launch: LaunchRequest, capacity: SliceRequest) -> None:
     """Raises UsageError for flags that exclude each other."""
-    if all_workers and worker is not None:
-        raise UsageError("--all-workers and --worker exclude each other", hint="keep one of them")
-    if up is None and given:
+    check_workers(launch.worker, launch.all_workers)
+    if launch.up is None and capacity.given:
         raise UsageError(
             "flags about capacity go with --up: without it the slice is there already",
             hint="add --up TYPE, or leave them out",
         )
-    if smoke and up is not None:
-        raise UsageError("--smoke needs a slice that is there", hint=f"tpuctl up {up}, then tpuctl run --smoke")
+    if launch.smoke and launch.up is not None:
+        hint = f"tpuctl up {launch.up}, then tpuctl run --smoke"
+        raise UsageError("--smoke needs a slice that is there", hint=hint)
 
 
 def _still_there(submission: Submission) -> str:

@@ -12,10 +12,10 @@ import typer
 
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
-from tpuctl.cli.invocation import invocation
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.run_status import cost_text, show_run
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import counted
 
 RUNS = (
@@ -33,7 +33,7 @@ NOT_IN_CSV = ("failure",)
 
 
 def runs(
-    ctx: typer.Context,
+    context: AppContext,
     run_id: Annotated[
         str | None,
         typer.Argument(
@@ -42,12 +42,13 @@ def runs(
             autocompletion=run_ids,
         ),
     ] = None,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this group.")] = None,
+    group: Annotated[str | None, Option("Only runs of this group.", metavar="NAME")] = None,
     tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY[=VALUE]", help="Only runs with this tag; repeatable."),
+        list[str] | None, Option("Only runs with this tag; repeatable.", metavar="KEY[=VALUE]")
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, all columns.")] = False,
+    as_csv: Annotated[
+        bool, Option("Print comma-separated values, all columns.", flags=(Flag("--csv"),))
+    ] = False,
 ) -> None:
     """List runs, newest first, with what they came to.
 
@@ -58,27 +59,26 @@ def runs(
     from tpuctl.state.repository import get_run
     from tpuctl.views.slices import run_rows
 
-    if as_csv and invocation(ctx).json:
+    if as_csv and context.shared.json:
         raise UsageError("--csv and --json exclude each other", hint="keep one of them")
-    with open_context(ctx) as context:
-        if run_id is not None:
-            _check_alone({"--group": group, "--tag": tag, "--csv": as_csv}, run_id)
-            show_run(context, get_run(context, run_id).record)
-            return
-        rows, console = run_rows(context, group, tag or ()), context.console
-        if as_csv:
-            console.line(_csv(rows))
-            return
-        shown = rows if console.json_mode else [_run_line(row) for row in rows]
-        asked = group is not None or tag
-        empty = "no runs; start one with `tpuctl run SCRIPT`"
-        columns = [each for each in RUNS if each.key != "made_up" or any(row["synthetic"] for row in rows)]
-        removed = [row["id"] for row in rows if context.logs.removed_at(row["id"]) is not None]
-        console.table(shown, columns, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
-        if removed:
-            some = ", ".join(removed[:3]) + (", …" if len(removed) > 3 else "")
-            what = f"the logs of {counted(len(removed), 'run')} ({some})"
-            console.say(f"{what} were removed from this machine: setting logs_limit_mib")
+    if run_id is not None:
+        _check_alone({"--group": group, "--tag": tag, "--csv": as_csv}, run_id)
+        show_run(context, get_run(context, run_id).record)
+        return
+    rows, console = run_rows(context, group, tag or ()), context.console
+    if as_csv:
+        console.line(_csv(rows))
+        return
+    shown = rows if console.json_mode else [_run_line(row) for row in rows]
+    asked = group is not None or tag
+    empty = "no runs; start one with `tpuctl run SCRIPT`"
+    columns = [each for each in RUNS if each.key != "made_up" or any(row["synthetic"] for row in rows)]
+    removed = [row["id"] for row in rows if context.logs.removed_at(row["id"]) is not None]
+    console.table(shown, columns, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
+    if removed:
+        some = ", ".join(removed[:3]) + (", …" if len(removed) > 3 else "")
+        what = f"the logs of {counted(len(removed), 'run')} ({some})"
+        console.say(f"{what} were removed from this machine: setting logs_limit_mib")
 
 
 def _check_alone(flags: Mapping[str, Any], run_id: str) -> None:

@@ -7,23 +7,20 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import goes_on
 from tpuctl.cli.options import DryRun
+from tpuctl.lib.options import Option
 from tpuctl.model.timeouts import SMOKE_S
 
 
 def smoke(
-    ctx: typer.Context,
+    context: AppContext,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The slice, if you have several.")
     ] = None,
-    env: Annotated[
-        str | None, typer.Option("--env", metavar="NAME", help="The environment; else that of the slice.")
-    ] = None,
-    limit: Annotated[
-        float, typer.Option("--limit", metavar="SECONDS", min=1, help="Stop what takes longer.")
-    ] = SMOKE_S,
+    env: Annotated[str | None, Option("The environment; else that of the slice.", metavar="NAME")] = None,
+    limit: Annotated[float, Option("Stop what takes longer.", metavar="SECONDS", minimum=1)] = SMOKE_S,
     dry_run: DryRun = False,
 ) -> None:
     """Test every chip of a slice.
@@ -38,24 +35,23 @@ def smoke(
     from tpuctl.runs.smoke_run import prepare_smoke, run_smoke
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        target = resolve_slice(context, name)
-        test = prepare_smoke(context, context.config, target, env, Path.cwd())
-        run_id = check_run_id(f"smoke-{context.ids.new_id()}")
-        if dry_run:
-            workers = counted(target.spec.hosts, "worker")
-            context.console.sentence(f"would test {workers} of {target.name} on {test.backend}")
-            return
-        with context.interruptible(goes_on(run_id)):
-            context.emit.show_only(())  # reports are for the table
-            rows = run_smoke(context, test, run_id, limit)
-            context.emit.close()
-            columns = (
-                Column("worker", "WORKER", right=True),
-                Column("backend", "BACKEND"),
-                Column("devices", "DEVICES", right=True),
-                Column("matmul_s", "MATMUL S", right=True),
-                Column("collective_s", "COLLECTIVE S", right=True),
-                Column("finding", "FINDING", give=1),
-            )
-            context.console.table(rows, columns)
+    target = resolve_slice(context, name)
+    test = prepare_smoke(context, context.config, target, env, Path.cwd())
+    run_id = check_run_id(f"smoke-{context.ids.new_id()}")
+    if dry_run:
+        workers = counted(target.spec.hosts, "worker")
+        context.console.sentence(f"would test {workers} of {target.name} on {test.backend}")
+        return
+    with context.interruptible(goes_on(run_id)):
+        context.emit.show_only(())  # reports are for the table
+        rows = run_smoke(context, test, run_id, limit)
+        context.emit.close()
+        columns = (
+            Column("worker", "WORKER", right=True),
+            Column("backend", "BACKEND"),
+            Column("devices", "DEVICES", right=True),
+            Column("matmul_s", "MATMUL S", right=True),
+            Column("collective_s", "COLLECTIVE S", right=True),
+            Column("finding", "FINDING", give=1),
+        )
+        context.console.table(rows, columns)

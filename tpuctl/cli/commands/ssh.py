@@ -11,6 +11,7 @@ from tpuctl.cli.arguments import split_words
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.invocation import invocation
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
@@ -24,8 +25,8 @@ def ssh(
             metavar="[NAME] [ARGS]...", help="The slice; ARGS go to ssh.", autocompletion=slice_names
         ),
     ] = None,
-    worker: Annotated[int, typer.Option("--worker", metavar="N", min=0, help="Which worker.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the ssh command instead.")] = False,
+    worker: Annotated[int, Option("Which worker.", metavar="N", minimum=0)] = 0,
+    dry_run: Annotated[bool, Option("Print the ssh command instead.")] = False,
 ) -> None:
     """Open a shell on one worker.
 

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.completion import slice_names
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
+from tpuctl.lib.options import Option
 from tpuctl.lib.text import counted
 
 
 def ssh_config(
-    ctx: typer.Context,
+    context: AppContext,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -21,9 +22,7 @@ def ssh_config(
             autocompletion=slice_names,
         ),
     ] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Keep them in a file that follows the slice; prints how to use it.")
-    ] = False,
+    write: Annotated[bool, Option("Keep them in a file that follows the slice; prints how to use it.")] = False,
 ) -> None:
     """Print ssh config entries for the workers of a slice.
 
@@ -34,21 +33,20 @@ def ssh_config(
     from tpuctl.model.records import HOSTS_ANSWER
     from tpuctl.state.repository import get_slice, list_slices
 
-    with open_context(ctx) as context:
-        if name is not None:
-            records = [get_slice(context, name).record]
+    if name is not None:
+        records = [get_slice(context, name).record]
+    else:
+        records = [record for record in list_slices(context) if record.state in HOSTS_ANSWER]
+    if records:
+        context.make_key_pair()
+    for record in records:
+        targets = host_targets(context, record)
+        if write:
+            path = context.ssh_entries.write(record.name, targets)
+            context.console.say(f"{record.name}: {counted(len(targets), 'worker')} in {path}")
         else:
-            records = [record for record in list_slices(context) if record.state in HOSTS_ANSWER]
-        if records:
-            context.make_key_pair()
-        for record in records:
-            targets = host_targets(context, record)
-            if write:
-                path = context.ssh_entries.write(record.name, targets)
-                context.console.say(f"{record.name}: {counted(len(targets), 'worker')} in {path}")
-            else:
-                context.ssh_entries.write_pins(record.name, targets)
-                context.console.line(context.ssh_entries.render(targets))
-        if write and records:
-            context.console.say("put this line at the top of ~/.ssh/config, once:")
-            context.console.line(context.ssh_entries.include)
+            context.ssh_entries.write_pins(record.name, targets)
+            context.console.line(context.ssh_entries.render(targets))
+    if write and records:
+        context.console.say("put this line at the top of ~/.ssh/config, once:")
+        context.console.line(context.ssh_entries.include)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import SliceOrRun
 from tpuctl.cli.run_status import show_run
 from tpuctl.cli.slice_status import status_lines
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
 
 
-def status(ctx: typer.Context, name: SliceOrRun = None) -> None:
+def status(context: AppContext, name: SliceOrRun = None) -> None:
     """Show one slice or run in full.
 
     Of a run, and of `last`, the newest one: its state with the reason, the attempts, how each worker is, the
@@ -29,28 +27,27 @@ def status(ctx: typer.Context, name: SliceOrRun = None) -> None:
     from tpuctl.slices.choose import resolve_slice
     from tpuctl.views.slices import slice_status
 
-    with open_context(ctx) as context:
-        run = None if name is None else _run_called(context, name)
-        if run is not None:
-            show_run(context, run)
-            return
-        record = resolve_slice(context, name)
-        facts = {**slice_status(context, record.name), **slice_cost(context, record)}
-        if context.console.json_mode:
-            context.console.data(facts)
-            return
-        workers = facts["workers"]
-        context.console.fields(status_lines(facts, context.clock.now()))
-        columns = (
-            Column("worker", "WORKER", right=True),
-            Column("address", "ADDRESS"),
-            Column("hostname", "HOST"),
-        )
-        if workers:
-            context.console.line()
-            context.console.table(workers, columns)
-        if facts["remark"]:
-            context.console.warn(facts["remark"])
+    run = None if name is None else _run_called(context, name)
+    if run is not None:
+        show_run(context, run)
+        return
+    record = resolve_slice(context, name)
+    facts = {**slice_status(context, record.name), **slice_cost(context, record)}
+    if context.console.json_mode:
+        context.console.data(facts)
+        return
+    workers = facts["workers"]
+    context.console.fields(status_lines(facts, context.clock.now()))
+    columns = (
+        Column("worker", "WORKER", right=True),
+        Column("address", "ADDRESS"),
+        Column("hostname", "HOST"),
+    )
+    if workers:
+        context.console.line()
+        context.console.table(workers, columns)
+    if facts["remark"]:
+        context.console.warn(facts["remark"])
 
 
 def _run_called(context: AppContext, name: str) -> RunRecord | None:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tpuctl.cli.confirm import confirm
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import print_run
 from tpuctl.cli.options import DryRun, RunId, Timeout, Yes
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
 
 
 def stop(
-    ctx: typer.Context,
+    context: AppContext,
     run_id: RunId = "last",
     grace: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Seconds between SIGTERM and SIGKILL.")
+        float | None, Option("Seconds between SIGTERM and SIGKILL.", metavar="SECONDS", minimum=0)
     ] = None,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -34,31 +33,30 @@ def stop(
     from tpuctl.runs.stops import confirm_stop, stop_error
     from tpuctl.state.repository import get_run, list_runs
 
-    with open_context(ctx) as context:
-        record = get_run(context, run_id).record
-        if run_id == "last" and record.state.final:
-            going = [each.id for each in list_runs(context) if not each.state.final]
-            if going:
-                raise UsageError(
-                    f"the newest run, {record.id}, is over; running: {', '.join(going)}",
-                    hint=f"tpuctl stop {going[0]}",
-                )
-        if dry_run:
-            _show_stop(context, record)
-            return
-        if not record.state.final:
-            confirm(context, f"stop run {record.id}?", yes=yes)
-        with context.interruptible(f"the stop goes on: `tpuctl attach {record.id}` waits for the end"):
-            context.emit.show_only(())  # what it wrote is for `tpuctl logs`
-            deadline = context.deadline(timeout)
-            stopped = stop_run(context, record.id, grace_s=grace, deadline=deadline)
-            if record.state.final:
-                stopped = confirm_stop(context, record.id)
-            context.emit.close()
-            error = stop_error(context, stopped)
-            if error is not None:
-                raise error
-            print_run(context, record.id)
+    record = get_run(context, run_id).record
+    if run_id == "last" and record.state.final:
+        going = [each.id for each in list_runs(context) if not each.state.final]
+        if going:
+            raise UsageError(
+                f"the newest run, {record.id}, is over; running: {', '.join(going)}",
+                hint=f"tpuctl stop {going[0]}",
+            )
+    if dry_run:
+        _show_stop(context, record)
+        return
+    if not record.state.final:
+        confirm(context, f"stop run {record.id}?", yes=yes)
+    with context.interruptible(f"the stop goes on: `tpuctl attach {record.id}` waits for the end"):
+        context.emit.show_only(())  # what it wrote is for `tpuctl logs`
+        deadline = context.deadline(timeout)
+        stopped = stop_run(context, record.id, grace_s=grace, deadline=deadline)
+        if record.state.final:
+            stopped = confirm_stop(context, record.id)
+        context.emit.close()
+        error = stop_error(context, stopped)
+        if error is not None:
+            raise error
+        print_run(context, record.id)
 
 
 def _show_stop(context: AppContext, record: RunRecord) -> None:

@@ -9,8 +9,9 @@ import typer
 from tpuctl.cli.app import new_group
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Yes
+from tpuctl.lib.options import Option
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -31,20 +32,13 @@ COLUMNS = (
 
 @app.command("prune", json=True)
 def prune(
-    ctx: typer.Context,
+    context: AppContext,
     older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than", metavar="DURATION", help="Minimum age; the setting prune_after_days if left out."
-        ),
+        str | None, Option("Minimum age; the setting prune_after_days if left out.", metavar="DURATION")
     ] = None,
     runs_older_than: Annotated[
         str | None,
-        typer.Option(
-            "--runs-older-than",
-            metavar="DURATION",
-            help="Also runs that ended this long ago, with their manifests; 30d or more.",
-        ),
+        Option("Also runs that ended this long ago, with their manifests; 30d or more.", metavar="DURATION"),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -62,24 +56,23 @@ def prune(
     from tpuctl.state.gc import prune as prune_store
     from tpuctl.state.gc_plan import parse_runs_age
 
-    with open_context(ctx) as context:
-        age_s = _age(context, older_than)
-        runs_s = None if runs_older_than is None else parse_runs_age(runs_older_than, "--runs-older-than")
-        waste = find_waste(context.store, age_s, runs_after_s=runs_s)
-        logs = find_excess(context, context.config.logs_limit_mib)
-        if dry_run:
+    age_s = _age(context, older_than)
+    runs_s = None if runs_older_than is None else parse_runs_age(runs_older_than, "--runs-older-than")
+    waste = find_waste(context.store, age_s, runs_after_s=runs_s)
+    logs = find_excess(context, context.config.logs_limit_mib)
+    if dry_run:
+        _show(context, waste, logs, removed=False)
+        return
+    if waste.blobs or waste.old.journals or waste.old.runs or logs:
+        if not context.console.json_mode:
             _show(context, waste, logs, removed=False)
-            return
-        if waste.blobs or waste.old.journals or waste.old.runs or logs:
-            if not context.console.json_mode:
-                _show(context, waste, logs, removed=False)
-            also = f", and {describe_excess(logs)} from this machine" if logs else ""
-            confirm(context, f"remove {waste.words} from the store{also}?", yes=yes)
-        removed = prune_store(context.store, age_s, runs_after_s=runs_s)
-        also = remove_logs(context, logs)
-        if context.console.json_mode:
-            _show(context, removed, logs, removed=True)
-        context.console.say(f"removed {removed.words}{f', and {also}' if also else ''}")
+        also = f", and {describe_excess(logs)} from this machine" if logs else ""
+        confirm(context, f"remove {waste.words} from the store{also}?", yes=yes)
+    removed = prune_store(context.store, age_s, runs_after_s=runs_s)
+    also = remove_logs(context, logs)
+    if context.console.json_mode:
+        _show(context, removed, logs, removed=True)
+    context.console.say(f"removed {removed.words}{f', and {also}' if also else ''}")
 
 
 def _age(context: AppContext, older_than: str | None) -> float:
@@ -129,7 +122,7 @@ def _show(context: AppContext, waste: Waste, logs: Sequence[KeptLogs], *, remove
 
 @app.command("forget")
 def forget(
-    ctx: typer.Context,
+    context: AppContext,
     key: Annotated[str, typer.Argument(metavar="KEY", help="Of a damaged record, such as slices/big.")],
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -141,14 +134,13 @@ def forget(
     """
     from tpuctl.doctor.damage import check_damaged
 
-    with open_context(ctx) as context:
-        document = check_damaged(context, key)
-        if dry_run:
-            context.console.sentence(f"would remove the damaged record {key}")
-            return
-        confirm(context, f"remove the damaged record {key}?", yes=yes)
-        context.store.delete(key, if_generation=document.generation)
-        context.console.say(f"removed {key}")
+    document = check_damaged(context, key)
+    if dry_run:
+        context.console.sentence(f"would remove the damaged record {key}")
+        return
+    confirm(context, f"remove the damaged record {key}?", yes=yes)
+    context.store.delete(key, if_generation=document.generation)
+    context.console.say(f"removed {key}")
 
 
 MACHINES = (
@@ -161,10 +153,9 @@ MACHINES = (
 
 @app.command("machines", json=True)
 def machines(
-    ctx: typer.Context,
+    context: AppContext,
     remove: Annotated[
-        str | None,
-        typer.Option("--remove", metavar="MACHINE", help="Remove its key from all hosts, now and in future."),
+        str | None, Option("Remove its key from all hosts, now and in future.", metavar="MACHINE")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -176,22 +167,21 @@ def machines(
     """
     from tpuctl.slices.enrollment import get_machine, list_machines, remove_machine
 
-    with open_context(ctx) as context:
-        out = remove is not None and get_machine(context, remove).data.get("removed")
-        if remove is not None and not dry_run:
-            if not out:
-                confirm(context, f"remove the key of {remove} from all hosts?", yes=yes)
-            gone = remove_machine(context, remove)
-            context.console.say(
-                f"{remove} is removed; the next pass removes its key from live hosts"
-                if gone
-                else "nothing to change"
-            )
-        elif remove is not None:
-            told = (
-                f"the key of {remove} is removed already"
-                if out
-                else f"would remove the key of {remove} from all hosts"
-            )
-            context.console.say(told)
-        context.console.table(list_machines(context), MACHINES, empty="no machine is enrolled yet")
+    out = remove is not None and get_machine(context, remove).data.get("removed")
+    if remove is not None and not dry_run:
+        if not out:
+            confirm(context, f"remove the key of {remove} from all hosts?", yes=yes)
+        gone = remove_machine(context, remove)
+        context.console.say(
+            f"{remove} is removed; the next pass removes its key from live hosts"
+            if gone
+            else "nothing to change"
+        )
+    elif remove is not None:
+        told = (
+            f"the key of {remove} is removed already"
+            if out
+            else f"would remove the key of {remove} from all hosts"
+        )
+        context.console.say(told)
+    context.console.table(list_machines(context), MACHINES, empty="no machine is enrolled yet")

@@ -9,6 +9,7 @@ import typer
 
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.invocation import invocation
+from tpuctl.lib.options import Option
 
 COLUMNS = (
     Column("name", "TYPE"),
@@ -36,7 +37,7 @@ def types(
             metavar="[GENERATION]", help="Only this generation, such as v4 or v5e, or this type, such as v4-8."
         ),
     ] = None,
-    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Only types offered in this zone.")] = None,
+    zone: Annotated[str | None, Option("Only types offered in this zone.", metavar="ZONE")] = None,
 ) -> None:
     """List accelerator types: chips, hosts, zones, prices.
 

@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.completion import slice_names
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Timeout
-from tpuctl.cli.request_options import with_requests
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Option
 from tpuctl.model.slice_spec import SliceRequest
 
 
-@with_requests
 def up(
-    ctx: typer.Context,
+    context: AppContext,
     accelerator: Annotated[
         str | None,
         typer.Argument(
@@ -28,7 +27,7 @@ def up(
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
     request: SliceRequest = SliceRequest(),
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Request it and return at once.")] = False,
+    no_wait: Annotated[bool, Option("Request it and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -43,25 +42,24 @@ def up(
     from tpuctl.views.slices import slice_status
 
     _check_order(accelerator, name)
-    with open_context(ctx) as context:
-        since = context.store.now()
-        request = request.of(accelerator)
-        wanted = resolve_wanted(context, context.config, request, name, Path.cwd())
-        context.require_credentials()
-        if dry_run:
-            print_preview(context, wanted, preview_slice(context, wanted))
-            return
-        request_wanted(context, wanted)
-        with context.interruptible(
-            f"slice {wanted.name} is still wanted and may cost money: `tpuctl up {wanted.name}` waits on, "
-            f"`tpuctl down {wanted.name}` gives it up"
-        ):
-            deadline = context.deadline(timeout)
-            bring_up(context, wanted, since=since, wait=not no_wait, deadline=deadline)
-            if no_wait:
-                warn_if_unwatched(context, f"slice {wanted.name}", detached=True)
-            status = slice_status(context, wanted.name)
-            context.console.answer(status, f"{wanted.name} is {status['state']}: {status['cloud']}")
+    since = context.store.now()
+    request = request.of(accelerator)
+    wanted = resolve_wanted(context, context.config, request, name, Path.cwd())
+    context.require_credentials()
+    if dry_run:
+        print_preview(context, wanted, preview_slice(context, wanted))
+        return
+    request_wanted(context, wanted)
+    with context.interruptible(
+        f"slice {wanted.name} is still wanted and may cost money: `tpuctl up {wanted.name}` waits on, "
+        f"`tpuctl down {wanted.name}` gives it up"
+    ):
+        deadline = context.deadline(timeout)
+        bring_up(context, wanted, since=since, wait=not no_wait, deadline=deadline)
+        if no_wait:
+            warn_if_unwatched(context, f"slice {wanted.name}", detached=True)
+        status = slice_status(context, wanted.name)
+        context.console.answer(status, f"{wanted.name} is {status['state']}: {status['cloud']}")
 
 
 def _check_order(accelerator: str | None, name: str | None) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import typer
-
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import SliceOrRun
 
 
-def why(ctx: typer.Context, name: SliceOrRun = None) -> None:
+def why(context: AppContext, name: SliceOrRun = None) -> None:
     """Show the decisions about a slice or run, and their reasons.
 
     The oldest comes first. With them come holds of the slice's disks for a copy. `tpuctl why fleet` shows
@@ -21,19 +19,18 @@ def why(ctx: typer.Context, name: SliceOrRun = None) -> None:
     from tpuctl.slices.choose import resolve_slice
     from tpuctl.views.slices import decisions, describe_condition, synthetic_runs
 
-    with open_context(ctx) as context:
-        subject = name if name is not None else resolve_slice(context, None).name
-        rows = decisions(context, subject)
-        if not context.console.json_mode:
-            told = zip(rows, _moments(rows), _deciders(rows), strict=True)
-            rows = [{**row, "at": moment, "by": by} for row, moment, by in told]
-        several = any(_deciders(rows))
-        context.console.table(rows, [each for each in _COLUMNS if several or each.key != "by"])
-        for run in synthetic_runs(context, subject):
-            context.console.alarm(f"run {run} runs on synthetic data", f"tpuctl manifest show {run}")
-        condition = describe_condition(context, subject)
-        if condition:
-            context.console.warn(condition)
+    subject = name if name is not None else resolve_slice(context, None).name
+    rows = decisions(context, subject)
+    if not context.console.json_mode:
+        told = zip(rows, _moments(rows), _deciders(rows), strict=True)
+        rows = [{**row, "at": moment, "by": by} for row, moment, by in told]
+    several = any(_deciders(rows))
+    context.console.table(rows, [each for each in _COLUMNS if several or each.key != "by"])
+    for run in synthetic_runs(context, subject):
+        context.console.alarm(f"run {run} runs on synthetic data", f"tpuctl manifest show {run}")
+    condition = describe_condition(context, subject)
+    if condition:
+        context.console.warn(condition)
 
 
 _COLUMNS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.disk.attach import attach, detach
-from tpuctl.cli.commands.disk.clone import clone
+from tpuctl.cli.commands.disk.clone import clone, snapshot
 from tpuctl.cli.commands.disk.create import create
 from tpuctl.cli.commands.disk.gc import gc
 from tpuctl.cli.commands.disk.ls import ls, show
@@ -12,7 +12,6 @@ from tpuctl.cli.commands.disk.mount import mount, umount
 from tpuctl.cli.commands.disk.repair import repair
 from tpuctl.cli.commands.disk.resize import resize
 from tpuctl.cli.commands.disk.rm import rm
-from tpuctl.cli.commands.disk.snapshot import snapshot
 from tpuctl.cli.commands.disk.throughput import throughput
 
 __all__ = ["app"]

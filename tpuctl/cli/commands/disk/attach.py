@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tpuctl.cli.commands.disk.shared import Allow, DiskName, Path, To, rules_of
-from tpuctl.cli.context import open_context
+from tpuctl.cli.commands.disk.shared import Allow, rules_of
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
+from tpuctl.lib.options import Option
+from tpuctl.model.requests import AttachRequest, DiskName, ToSlice
 
 
-def attach(
-    ctx: typer.Context,
-    name: DiskName,
-    to: To = None,
-    rw: Annotated[bool, typer.Option("--rw/--ro", help="Read-write on one host, or read-only.")] = True,
-    path: Path = "",
-    no_mount: Annotated[bool, typer.Option("--no-mount", help="Attach it and do not mount it.")] = False,
-    allow: Allow = None,
-    dry_run: DryRun = False,
-) -> None:
+def attach(context: AppContext, request: AttachRequest, allow: Allow = None, dry_run: DryRun = False) -> None:
     """Attach a disk to a slice and mount it on its hosts.
 
     An empty disk that `disk create` made is formatted.
@@ -28,21 +19,25 @@ def attach(
     from tpuctl.disks.use import use_disk
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        target = resolve_slice(context, to, flag="--to").name
-        found = use_disk(
-            context, rules_of(allow), name, to=target, rw=rw, path=path, mounted=not no_mount, dry_run=dry_run
-        )
-        context.console.answer(found, found["said"])
+    found = use_disk(
+        context,
+        rules_of(allow),
+        request.name,
+        to=resolve_slice(context, request.to, flag="--to").name,
+        rw=request.rw,
+        path=request.path,
+        mounted=not request.no_mount,
+        dry_run=dry_run,
+    )
+    context.console.answer(found, found["said"])
 
 
 def detach(
-    ctx: typer.Context,
+    context: AppContext,
     name: DiskName,
-    to: To = None,
+    to: ToSlice = None,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Also from a host that does not answer: what it has not written is lost."),
+        bool, Option("Also from a host that does not answer: what it has not written is lost.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -52,6 +47,5 @@ def detach(
     """
     from tpuctl.disks.use import leave_disk
 
-    with open_context(ctx) as context:
-        found = leave_disk(context, name, to=to, detached=True, dry_run=dry_run, force=force)
-        context.console.answer(found, found["said"])
+    found = leave_disk(context, name, to=to, detached=True, dry_run=dry_run, force=force)
+    context.console.answer(found, found["said"])

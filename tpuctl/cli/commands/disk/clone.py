@@ -1,14 +1,15 @@
-"""`disk clone`: a copy of one moment, on every host of a slice."""
+"""`disk clone` and `disk snapshot`: a copy of one moment, on every host of a slice."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from msgspec.structs import replace
 
-from tpuctl.cli.commands.disk.shared import Allow, DiskName, For, Path, To, Unmount, rules_of
-from tpuctl.cli.context import open_context
+from tpuctl.cli.commands.disk.shared import Allow, rules_of
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Timeout
+from tpuctl.model.requests import CloneRequest, DiskName, Unmount
 
 if TYPE_CHECKING:
     from tpuctl.cli.console import Console
@@ -16,45 +17,8 @@ if TYPE_CHECKING:
 
 
 def clone(
-    ctx: typer.Context,
-    name: DiskName,
-    to: To = None,
-    copy: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the copy.", show_default=False)] = "",
-    path: Path = "",
-    zone: Annotated[
-        str,
-        typer.Option(
-            "--zone",
-            metavar="ZONE",
-            help="Create the clone in this zone, and do not attach it.",
-            show_default=False,
-        ),
-    ] = "",
-    type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Of the copy.", show_default=False)] = "",
-    purpose: For = "",
-    throughput: Annotated[
-        int | None,
-        typer.Option("--throughput", metavar="MIBS", help="Throughput of a hyperdisk-ml clone, in MiB/s."),
-    ] = None,
-    snapshot_only: Annotated[bool, typer.Option("--snapshot-only", help="Make the snapshot and stop.")] = False,
-    from_snapshot: Annotated[
-        str,
-        typer.Option("--from-snapshot", metavar="NAME", help="Clone this older snapshot.", show_default=False),
-    ] = "",
-    rw: Annotated[
-        bool, typer.Option("--rw", help="Create a master of its own, not attached; needs --name.")
-    ] = False,
-    crash_consistent: Annotated[
-        bool,
-        typer.Option("--crash-consistent", help="Do not freeze the file system; repair the clone afterwards."),
-    ] = False,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on", metavar="SLICE", help="With --crash-consistent: repair it on this slice of one host."
-        ),
-    ] = None,
-    unmount: Unmount = False,
+    context: AppContext,
+    request: CloneRequest,
     allow: Allow = None,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -66,48 +30,36 @@ def clone(
     another --type.
     """
     from tpuctl.disks.clone import clone as make_clone
-    from tpuctl.disks.clone_request import CloneRequest, plan_clone
-    from tpuctl.disks.fitting import Purpose, parse_purpose
-    from tpuctl.errors import UsageError
-    from tpuctl.lib.names import check_zone_name
+    from tpuctl.disks.clone_request import check_place_of_copy, plan_clone
     from tpuctl.slices.choose import resolve_slice
 
-    if to is not None and (zone or snapshot_only):
-        flag = "--zone" if zone else "--snapshot-only"
-        raise UsageError(f"with {flag} the copy is attached nowhere", hint=f"without {flag}, or without --to")
-    if to is not None and purpose:
-        raise UsageError(f"--to {to} says what the copy is for", hint="without --for, or without --to")
-    with open_context(ctx) as context:
-        rules = rules_of(allow)
-        nowhere = zone or snapshot_only or (rw and to is None)
-        request = CloneRequest(
-            name,
-            to=None if nowhere else resolve_slice(context, to, flag="--to").name,
-            name=copy,
-            path=path,
-            zone=check_zone_name(zone) if zone else "",
-            type=type,
-            purpose=parse_purpose(purpose) if purpose else Purpose(),
-            throughput_mib_s=throughput,
-            snapshot_only=snapshot_only,
-            from_snapshot=from_snapshot,
-            rw=rw,
-            crash_consistent=crash_consistent,
-            on=on,
-            unmount=unmount,
-        )
-        plan = plan_clone(context, rules, request)
-        with context.interruptible(f"`{context.shared.typed}` goes on with {plan.record.name}"):
-            if not dry_run and not plan.done:
-                deadline = context.deadline(timeout)
-                make_clone(context, rules, request, plan, deadline=deadline)
-            _report(context.console, name, plan, dry_run=dry_run, snapshot_only=snapshot_only)
+    check_place_of_copy(request)
+    if request.for_slice:
+        or_zone = "; for a copy on no slice: --zone ZONE"
+        target = resolve_slice(context, request.to, flag="--to", otherwise=or_zone)
+        request = replace(request, to=target.name)
+    rules = rules_of(allow)
+    plan = plan_clone(context, rules, request)
+    with context.interruptible(f"`{context.shared.typed}` goes on with {plan.record.name}"):
+        if not dry_run and not plan.done:
+            make_clone(context, rules, request, plan, deadline=context.deadline(timeout))
+        _report(context.console, request, plan, dry_run=dry_run)
 
 
-def _report(console: Console, master: str, plan: Plan, *, dry_run: bool, snapshot_only: bool) -> None:
+def snapshot(context: AppContext, name: DiskName, unmount: Unmount = False, timeout: Timeout = None) -> None:
+    """Make a snapshot of a disk as it is now."""
+    from tpuctl.disks.clone import clone as make_clone
+
+    request = CloneRequest(name, snapshot_only=True, unmount=unmount)
+    record = make_clone(context, rules_of(None), request, deadline=context.deadline(timeout))
+    made = {"master": name, "snapshot": record.snapshot}
+    context.console.answer(made, f"made snapshot {record.snapshot} of {name}")
+
+
+def _report(console: Console, request: CloneRequest, plan: Plan, *, dry_run: bool) -> None:
     from tpuctl.disks.rules import monthly_cost
 
-    copy, wanted = plan.record, plan.record.request
+    master, copy, wanted = request.master, plan.record, plan.record.request
     price = monthly_cost(wanted.type, wanted.size_gib, wanted.throughput_mib_s)
     where = plan.target.name if plan.target is not None else wanted.zone
     if console.json_mode:
@@ -119,7 +71,7 @@ def _report(console: Console, master: str, plan: Plan, *, dry_run: bool, snapsho
         if plan.target is None:
             at = f"in {where}; for another: --name NAME"
         console.say(f"{copy.name} is a copy of {master} already, {at}")
-    elif snapshot_only:
+    elif request.snapshot_only:
         console.say(f"{'would make' if dry_run else 'made'} snapshot {copy.snapshot} of {master}")
     else:
         cost = f", about ${price:.2f} a month" if price is not None else ""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from tpuctl.cli.commands.disk.shared import DiskName
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
+from tpuctl.lib.options import Option
+from tpuctl.model.requests import DiskName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,36 +24,34 @@ COLUMNS = (
 
 
 def ls(
-    ctx: typer.Context,
-    tree: Annotated[bool, typer.Option("--tree", help="Show clones below their masters.")] = False,
+    context: AppContext,
+    tree: Annotated[bool, Option("Show clones below their masters.")] = False,
 ) -> None:
     """List the disks and snapshots of this fleet."""
     from tpuctl.disks.listing import list_rows
 
-    with open_context(ctx) as context:
-        rows, unread = list_rows(context)
-        if unread:
-            context.console.caveat(f"not read: {', '.join(unread)}; what is there is unknown")
-        shown: Sequence[dict[str, Any]] = rows
-        if not context.console.json_mode:
-            shown = [
-                {
-                    **row,
-                    "name": f"  {row['name']}" if tree and row["generation"] else row["name"],
-                    "used_by": ", ".join(row["used_by"]),
-                }
-                for row in rows
-            ]
-        context.console.table(shown, COLUMNS, empty="no disks: tpuctl disk create NAME --zone ZONE")
+    rows, unread = list_rows(context)
+    if unread:
+        context.console.caveat(f"not read: {', '.join(unread)}; what is there is unknown")
+    shown: Sequence[dict[str, Any]] = rows
+    if not context.console.json_mode:
+        shown = [
+            {
+                **row,
+                "name": f"  {row['name']}" if tree and row["generation"] else row["name"],
+                "used_by": ", ".join(row["used_by"]),
+            }
+            for row in rows
+        ]
+    context.console.table(shown, COLUMNS, empty="no disks: tpuctl disk create NAME --zone ZONE")
 
 
-def show(ctx: typer.Context, name: DiskName) -> None:
+def show(context: AppContext, name: DiskName) -> None:
     """Show one disk with its clones and snapshots."""
     from tpuctl.disks.listing import describe
 
-    with open_context(ctx) as context:
-        found = describe(context, name)
-        if context.console.json_mode:
-            context.console.data(found)
-        else:
-            context.console.fields(found)
+    found = describe(context, name)
+    if context.console.json_mode:
+        context.console.data(found)
+    else:
+        context.console.fields(found)

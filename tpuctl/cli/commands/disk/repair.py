@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tpuctl.cli.commands.disk.shared import Allow, DiskName, rules_of
-from tpuctl.cli.context import open_context
+from tpuctl.cli.commands.disk.shared import Allow, rules_of
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
+from tpuctl.lib.options import Option
+from tpuctl.model.requests import DiskName
 
 
 def repair(
-    ctx: typer.Context,
+    context: AppContext,
     name: DiskName,
     on: Annotated[
-        str | None,
-        typer.Option("--on", metavar="SLICE", help="A slice of one host, to attach it to for the repair."),
+        str | None, Option("A slice of one host, to attach it to for the repair.", metavar="SLICE")
     ] = None,
     allow: Allow = None,
     dry_run: DryRun = False,
@@ -28,7 +27,6 @@ def repair(
     from tpuctl.disks.use import repair_disk
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        target = resolve_slice(context, on, flag="--on").name
-        found = repair_disk(context, rules_of(allow), name, on=target, dry_run=dry_run)
-        context.console.answer(found, found["said"])
+    target = resolve_slice(context, on, flag="--on").name
+    found = repair_disk(context, rules_of(allow), name, on=target, dry_run=dry_run)
+    context.console.answer(found, found["said"])

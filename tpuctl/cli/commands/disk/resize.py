@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tpuctl.cli.commands.disk.shared import DiskName
 from tpuctl.cli.confirm import confirm
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Yes
+from tpuctl.lib.options import Option
+from tpuctl.model.requests import DiskName
 
 
 def resize(
-    ctx: typer.Context,
+    context: AppContext,
     name: DiskName,
-    size: Annotated[int, typer.Option("--size", metavar="GIB", min=1, help="The new size.")],
+    size: Annotated[int, Option("The new size.", metavar="GIB", minimum=1)],
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -25,8 +24,7 @@ def resize(
     interruption the same command goes on."""
     from tpuctl.disks.resize import resize_disk
 
-    with open_context(ctx) as context:
-        if not dry_run:
-            confirm(context, f"make disk {name} {size} GiB large, for good?", yes=yes)
-        found = resize_disk(context, name, size, dry_run=dry_run)
-        context.console.answer(found, found["said"])
+    if not dry_run:
+        confirm(context, f"make disk {name} {size} GiB large, for good?", yes=yes)
+    found = resize_disk(context, name, size, dry_run=dry_run)
+    context.console.answer(found, found["said"])

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.confirm import confirm
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Yes
 
 
 def rm(
-    ctx: typer.Context,
+    context: AppContext,
     names: Annotated[list[str], typer.Argument(metavar="DISK...", help="Names of the disks.")],
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -22,15 +22,14 @@ def rm(
     A clone goes with the snapshot that was made for it. One that is attached is refused."""
     from tpuctl.disks.remove import check_removable, remove_disk
 
-    with open_context(ctx) as context:
+    for name in names:
+        check_removable(context, name)
+    if not dry_run:
+        confirm(context, f"delete {', '.join(names)} with all that is on them?", yes=yes)
         for name in names:
-            check_removable(context, name)
-        if not dry_run:
-            confirm(context, f"delete {', '.join(names)} with all that is on them?", yes=yes)
-            for name in names:
-                remove_disk(context, name)
-                context.console.say(f"{name}: gone")
-        elif not context.console.json_mode:
-            context.console.say(f"would delete {', '.join(names)}")
-        if context.console.json_mode:
-            context.console.data([{"name": name, "gone": not dry_run} for name in names])
+            remove_disk(context, name)
+            context.console.say(f"{name}: gone")
+    elif not context.console.json_mode:
+        context.console.say(f"would delete {', '.join(names)}")
+    if context.console.json_mode:
+        context.console.data([{"name": name, "gone": not dry_run} for name in names])

@@ -1,45 +1,15 @@
-"""What the commands of `tpuctl disk` share: options, the table of rules, a disk in words."""
+"""What the commands of `tpuctl disk` share: the table of rules, and which of them may be broken."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.disks.rules import DiskRules
 
-DiskName = Annotated[str, typer.Argument(metavar="DISK", help="Name of the disk.")]
-To = Annotated[
-    str | None, typer.Option("--to", metavar="SLICE", help="The slice; optional if you have just one.")
-]
-Path = Annotated[
-    str,
-    typer.Option(
-        "--path", metavar="DIR", help="Where it is mounted; /mnt/DISK if left out.", show_default=False
-    ),
-]
-For = Annotated[
-    str,
-    typer.Option(
-        "--for",
-        metavar="ACCELERATOR",
-        help="What it is for, where no slice says it: v6e-16, or a generation such as v6e.",
-        show_default=False,
-    ),
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow", metavar="RULE", help="Continue although this rule refuses; repeatable.", show_default=False
-    ),
-]
-Unmount = Annotated[
-    bool,
-    typer.Option(
-        "--unmount", help="Unmount the file system meanwhile instead of freezing it; nothing may be open there."
-    ),
-]
+Allow = Annotated[list[str] | None, Option("Continue although this rule refuses; repeatable.", metavar="RULE")]
 
 
 def rules_of(allow: list[str] | None) -> DiskRules:

@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.cli.commands.disk.shared import DiskName, rules_of
+from tpuctl.cli.commands.disk.shared import rules_of
 from tpuctl.cli.confirm import confirm
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Yes
+from tpuctl.model.requests import DiskName
 
 
 def throughput(
-    ctx: typer.Context,
+    context: AppContext,
     name: DiskName,
     mib_s: Annotated[int, typer.Argument(metavar="MIBS", min=1, help="The new throughput, in MiB/s.")],
     dry_run: DryRun = False,
@@ -26,12 +27,11 @@ def throughput(
     """
     from tpuctl.disks.throughput import set_throughput
 
-    with open_context(ctx) as context:
-        rules = rules_of(None)
-        planned = set_throughput(context, rules, name, mib_s, dry_run=True)
-        if dry_run or planned["was"] == mib_s:
-            context.console.answer(planned, planned["said"])
-            return
-        confirm(context, f"{planned['said'].removeprefix('would ')}?", yes=yes)
-        done = set_throughput(context, rules, name, mib_s, dry_run=False)
-        context.console.answer(done, done["said"])
+    rules = rules_of(None)
+    planned = set_throughput(context, rules, name, mib_s, dry_run=True)
+    if dry_run or planned["was"] == mib_s:
+        context.console.answer(planned, planned["said"])
+        return
+    confirm(context, f"{planned['said'].removeprefix('would ')}?", yes=yes)
+    done = set_throughput(context, rules, name, mib_s, dry_run=False)
+    context.console.answer(done, done["said"])

@@ -9,12 +9,12 @@ import typer
 from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.env.files import capture, derive, lock, new
 from tpuctl.cli.commands.env.hosts import apply, gc, plan, verify
-from tpuctl.cli.completion import slice_names
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
 from tpuctl.envs.load import environment_folder
 from tpuctl.errors import TpuctlError, UsageError
+from tpuctl.lib.options import Option
 
 app = new_group("Pin the packages of runs, the same on every host.")
 
@@ -73,13 +73,7 @@ def diff(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="One or two environments.")
     ] = None,
     on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--on",
-            metavar="SLICE",
-            help="What the hosts of a slice have; repeatable.",
-            autocompletion=slice_names,
-        ),
+        list[str] | None, Option("What the hosts of a slice have; repeatable.", metavar="SLICE")
     ] = None,
 ) -> None:
     """Show how two environments differ.

@@ -13,18 +13,16 @@ from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, OnSlice
 from tpuctl.envs.load import environment_folder
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Flag, Option
 
 if TYPE_CHECKING:
     from tpuctl.envs.pinned import PinnedEnvironment
     from tpuctl.envs.spec import EnvironmentSpec, ExtraFile
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment.")]
-NoLock = Annotated[
-    bool, typer.Option("--no-lock", help="Write the file only; `tpuctl env lock` makes the lock.")
-]
+NoLock = Annotated[bool, Option("Write the file only; `tpuctl env lock` makes the lock.")]
 Requires = Annotated[
-    list[str] | None,
-    typer.Option("--require", metavar="X==VERSION", help="A package with its exact version; repeatable."),
+    list[str] | None, Option("A package with its exact version; repeatable.", metavar="X==VERSION")
 ]
 
 
@@ -36,13 +34,9 @@ def _console(ctx: typer.Context) -> Console:
 def new(
     ctx: typer.Context,
     name: Name,
-    like: Annotated[
-        str | None, typer.Option("--like", metavar="NAME", help="Start from this environment.")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option("--backend", metavar="NAME", help="jax, torch_xla, torch_tpu or cpu.")
-    ] = None,
-    python: Annotated[str | None, typer.Option("--python", metavar="3.N", help="Version of Python.")] = None,
+    like: Annotated[str | None, Option("Start from this environment.", metavar="NAME")] = None,
+    backend: Annotated[str | None, Option("jax, torch_xla, torch_tpu or cpu.", metavar="NAME")] = None,
+    python: Annotated[str | None, Option("Version of Python.", metavar="3.N")] = None,
     require: Requires = None,
     no_lock: NoLock = False,
 ) -> None:
@@ -103,13 +97,11 @@ def derive(
     name: Name,
     with_: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="X==VERSION", help="A package in this version instead; repeatable."),
+        Option("A package in this version instead; repeatable.", flags=(Flag("--with"),), metavar="X==VERSION"),
     ] = None,
     file: Annotated[
         list[str] | None,
-        typer.Option(
-            "--file", metavar="DEST=SRC", help="A file in the environment: gs://… or a path here; repeatable."
-        ),
+        Option("A file in the environment: gs://… or a path here; repeatable.", metavar="DEST=SRC"),
     ] = None,
     no_lock: NoLock = False,
 ) -> None:
@@ -134,14 +126,11 @@ def derive(
 def capture(
     ctx: typer.Context,
     name: Name,
-    python: Annotated[
-        str, typer.Option("--python", metavar="PATH", help="Its interpreter, such as /home/me/venv/bin/python.")
-    ],
+    python: Annotated[str, Option("Its interpreter, such as /home/me/venv/bin/python.", metavar="PATH")],
     on: OnSlice = None,
-    worker: Annotated[int, typer.Option("--worker", metavar="N", help="The host that has it.")] = 0,
+    worker: Annotated[int, Option("The host that has it.", metavar="N")] = 0,
     unmanaged: Annotated[
-        bool,
-        typer.Option("--unmanaged", help="Use what every host has there itself, with the digest of its files."),
+        bool, Option("Use what every host has there itself, with the digest of its files.")
     ] = False,
     no_lock: NoLock = False,
 ) -> None:
@@ -203,7 +192,10 @@ def lock(
     ctx: typer.Context,
     name: Name,
     python: Annotated[
-        bool, typer.Option("--python/--no-python", help="Fetch an interpreter too, for hosts that lack it.")
+        bool,
+        Option(
+            "Fetch an interpreter too, for hosts that lack it.", flags=(Flag("--python"), Flag("--no-python"))
+        ),
     ] = True,
     dry_run: DryRun = False,
 ) -> None:

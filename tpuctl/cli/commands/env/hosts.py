@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, OnSlice, Timeout
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ def _check_use(context: AppContext, found: PinnedEnvironment, record: SliceRecor
         context.console.caveat(notice)
 
 
-def apply(
-    ctx: typer.Context,
-    name: Name,
-    on: OnSlice = None,
-    timeout: Timeout = None,
-) -> None:
+def apply(context: AppContext, name: Name, on: OnSlice = None, timeout: Timeout = None) -> None:
     """Install an environment on all hosts of a slice, and verify it.
 
     Packages come from the setting `wheelhouse` (a gs:// prefix), which this command fills; without it, one host
@@ -46,35 +41,33 @@ def apply(
     from tpuctl.envs.wheelhouse import fill_wheelhouse
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        pinned = _pinned(context, name)
-        record = resolve_slice(context, on, flag="--on")
-        _check_use(context, pinned, record)
-        fill_wheelhouse(context, pinned)
-        deadline = context.deadline(timeout)
-        rows = apply_environment(context, record, pinned, deadline=deadline)
-        context.emit.close()
-        if context.console.json_mode:
-            context.console.data([dict(row) for row in rows])
+    pinned = _pinned(context, name)
+    record = resolve_slice(context, on, flag="--on")
+    _check_use(context, pinned, record)
+    fill_wheelhouse(context, pinned)
+    deadline = context.deadline(timeout)
+    rows = apply_environment(context, record, pinned, deadline=deadline)
+    context.emit.close()
+    if context.console.json_mode:
+        context.console.data([dict(row) for row in rows])
 
 
-def plan(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
+def plan(context: AppContext, name: Name, on: OnSlice = None) -> None:
     """Show what `apply` would do on each host, and why."""
     from tpuctl.envs.install import plan_environment
     from tpuctl.envs.wheelhouse import check_flags_of
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        pinned = _pinned(context, name)
-        record = resolve_slice(context, on, flag="--on")
-        _check_use(context, pinned, record)
-        check_flags_of(context, pinned)
-        rows = plan_environment(context, record, pinned)
-        columns = (Column("workers", "WORKERS"), Column("does", "DOES", give=1), Column("why", "WHY", give=1))
-        context.console.table(rows, columns)
+    pinned = _pinned(context, name)
+    record = resolve_slice(context, on, flag="--on")
+    _check_use(context, pinned, record)
+    check_flags_of(context, pinned)
+    rows = plan_environment(context, record, pinned)
+    columns = (Column("workers", "WORKERS"), Column("does", "DOES", give=1), Column("why", "WHY", give=1))
+    context.console.table(rows, columns)
 
 
-def verify(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
+def verify(context: AppContext, name: Name, on: OnSlice = None) -> None:
     """Show how hosts differ from the environment.
 
     Also compares the hosts with each other, with one request per host. Each difference comes with the command
@@ -84,20 +77,19 @@ def verify(ctx: typer.Context, name: Name, on: OnSlice = None) -> None:
     from tpuctl.lib.text import counted
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        pinned = _pinned(context, name)
-        record = resolve_slice(context, on, flag="--on")
-        _check_use(context, pinned, record)
-        hosts, differences = verify_environment(context, record, pinned)
-        if context.console.json_mode and not differences:
-            context.console.data({"hosts": hosts, "differences": []})
-        if differences:
-            raise drift_error(record.name, differences)
-        said = f"is as {name} says" if hosts == 1 else f"are as {name} says, and alike"
-        context.console.say(f"{counted(hosts, 'host')} of {record.name} {said}")
+    pinned = _pinned(context, name)
+    record = resolve_slice(context, on, flag="--on")
+    _check_use(context, pinned, record)
+    hosts, differences = verify_environment(context, record, pinned)
+    if context.console.json_mode and not differences:
+        context.console.data({"hosts": hosts, "differences": []})
+    if differences:
+        raise drift_error(record.name, differences)
+    said = f"is as {name} says" if hosts == 1 else f"are as {name} says, and alike"
+    context.console.say(f"{counted(hosts, 'host')} of {record.name} {said}")
 
 
-def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
+def gc(context: AppContext, on: OnSlice = None, dry_run: DryRun = False) -> None:
     """Remove environments that hosts no longer need.
 
     What the slice has or a run needs stays, and so do the two that were used last, to go back to. Compile
@@ -106,7 +98,6 @@ def gc(ctx: typer.Context, on: OnSlice = None, dry_run: DryRun = False) -> None:
     from tpuctl.envs.gc import remove_old
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        removed = remove_old(context, resolve_slice(context, on, flag="--on"), dry_run=dry_run)
-        for line in removed or ["nothing to remove"]:
-            context.console.say(line)
+    removed = remove_old(context, resolve_slice(context, on, flag="--on"), dry_run=dry_run)
+    for line in removed or ["nothing to remove"]:
+        context.console.say(line)

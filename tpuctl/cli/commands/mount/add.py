@@ -7,15 +7,14 @@ from typing import Annotated
 import typer
 
 from tpuctl.cli.commands.mount.shared import At, On
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
-from tpuctl.cli.request_options import with_requests
+from tpuctl.lib.options import Option
 from tpuctl.mounts.spec import MountOptions, parse_options
 
 
-@with_requests
 def add(
-    ctx: typer.Context,
+    context: AppContext,
     what: Annotated[
         str,
         typer.Argument(
@@ -26,12 +25,9 @@ def add(
     ],
     on: On = None,
     how: MountOptions = MountOptions(),
-    create: Annotated[
-        bool, typer.Option("--create", help="Make the bucket first, in the region of the slice.")
-    ] = False,
+    create: Annotated[bool, Option("Make the bucket first, in the region of the slice.")] = False,
     flat: Annotated[
-        bool,
-        typer.Option("--flat", help="With --create: without the hierarchical namespace of profile checkpoint."),
+        bool, Option("With --create: without the hierarchical namespace of profile checkpoint.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -42,11 +38,8 @@ def add(
     from tpuctl.mounts.use import add_mount
     from tpuctl.slices.choose import resolve_slice
 
-    with (
-        open_context(ctx) as context,
-        context.interruptible(
-            "the same command again goes on with it; `tpuctl mount rm` of its path takes it away"
-        ),
+    with context.interruptible(
+        "the same command again goes on with it; `tpuctl mount rm` of its path takes it away"
     ):
         found = add_mount(
             context,
@@ -67,19 +60,13 @@ def add(
         context.console.say(f"ttl {'for ever' if ttl_s < 0 else f'{ttl_s} s'}. {found['sees']}")
 
 
-def rm(
-    ctx: typer.Context,
-    path: At,
-    on: On = None,
-    dry_run: DryRun = False,
-) -> None:
+def rm(context: AppContext, path: At, on: On = None, dry_run: DryRun = False) -> None:
     """Unmount a bucket on every host of its slice; its files stay."""
     from tpuctl.mounts.use import remove_mount
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        record = resolve_slice(context, on, flag="--on")
-        with context.interruptible("the same command again goes on with it"):
-            found = remove_mount(context, record, path, dry_run=dry_run)
-            said = found.pop("said")
-            context.console.answer(found, said)
+    record = resolve_slice(context, on, flag="--on")
+    with context.interruptible("the same command again goes on with it"):
+        found = remove_mount(context, record, path, dry_run=dry_run)
+        said = found.pop("said")
+        context.console.answer(found, said)

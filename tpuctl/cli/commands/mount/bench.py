@@ -8,8 +8,9 @@ import typer
 
 from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.console import Column, Console
-from tpuctl.cli.context import open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.invocation import invocation
+from tpuctl.lib.options import Option
 
 MEASURED = (
     Column("worker", "WORKER", right=True),
@@ -27,15 +28,11 @@ PRICED = (
 
 
 def bench(
-    ctx: typer.Context,
+    context: AppContext,
     path: At,
     on: On = None,
-    size: Annotated[
-        int, typer.Option("--size", metavar="MIB", min=1, help="Of the object of each host.")
-    ] = 1024,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="For writing, and for reading.")
-    ] = 600.0,
+    size: Annotated[int, Option("Of the object of each host.", metavar="MIB", minimum=1)] = 1024,
+    timeout: Annotated[float, Option("For writing, and for reading.", metavar="SECONDS", minimum=1)] = 600.0,
 ) -> None:
     """Measure how fast all hosts write and read at once.
 
@@ -48,31 +45,30 @@ def bench(
     from tpuctl.mounts.bench import bench_mount
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        record = resolve_slice(context, on, flag="--on")
-        script = read_template("mount_bench.py")
-        found = bench_mount(context, record, path, script, size_mib=size, timeout_s=timeout)
-        if context.console.json_mode:
-            context.console.data(found)
-            if found["errors"]:
-                raise typer.Exit(PartialError.exit_code)
-            return
-        together = {**found, "worker": "all", "errors": [str(found["errors"])] if found["errors"] else []}
-        shown = [
-            {
-                **row,
-                "errors": "; ".join(row["errors"]),
-                **{key: _rate(row[key]) for key in ("write_gb_s", "read_gb_s")},
-            }
-            for row in (*found["hosts"], together)
-        ]
-        context.console.table(shown, MEASURED)
-        bad = [row["worker"] for row in found["hosts"] if row["errors"]]
-        if bad:
-            hint = f"tpuctl mount check --on {record.name}"
-            raise PartialError(
-                f"{path}: errors on {counted(len(bad), 'host')}", hint=hint, details={"workers": bad}
-            )
+    record = resolve_slice(context, on, flag="--on")
+    script = read_template("mount_bench.py")
+    found = bench_mount(context, record, path, script, size_mib=size, timeout_s=timeout)
+    if context.console.json_mode:
+        context.console.data(found)
+        if found["errors"]:
+            raise typer.Exit(PartialError.exit_code)
+        return
+    together = {**found, "worker": "all", "errors": [str(found["errors"])] if found["errors"] else []}
+    shown = [
+        {
+            **row,
+            "errors": "; ".join(row["errors"]),
+            **{key: _rate(row[key]) for key in ("write_gb_s", "read_gb_s")},
+        }
+        for row in (*found["hosts"], together)
+    ]
+    context.console.table(shown, MEASURED)
+    bad = [row["worker"] for row in found["hosts"] if row["errors"]]
+    if bad:
+        hint = f"tpuctl mount check --on {record.name}"
+        raise PartialError(
+            f"{path}: errors on {counted(len(bad), 'host')}", hint=hint, details={"workers": bad}
+        )
 
 
 def _rate(value: float | None) -> str | None:
@@ -81,21 +77,12 @@ def _rate(value: float | None) -> str | None:
 
 def cost(
     ctx: typer.Context,
-    files: Annotated[int, typer.Option("--files", metavar="N", min=1, help="Files behind the mount.")],
-    hosts: Annotated[int, typer.Option("--hosts", metavar="N", min=1, help="Hosts that mount it.")],
-    profile: Annotated[
-        str, typer.Option("--profile", metavar="PROFILE", help="checkpoint, train, dataset or shared-code.")
-    ] = "train",
-    ttl: Annotated[
-        str | None,
-        typer.Option("--ttl", metavar="0|SECONDS|forever", help="Instead of the profile's."),
-    ] = None,
-    passes: Annotated[
-        float, typer.Option("--passes", metavar="N", min=0, help="How often a day a host opens every file.")
-    ] = 24.0,
-    place: Annotated[
-        str, typer.Option("--place", metavar="KIND", help="region, dual-region or multi-region.")
-    ] = "region",
+    files: Annotated[int, Option("Files behind the mount.", metavar="N", minimum=1)],
+    hosts: Annotated[int, Option("Hosts that mount it.", metavar="N", minimum=1)],
+    profile: Annotated[str, Option("checkpoint, train, dataset or shared-code.", metavar="PROFILE")] = "train",
+    ttl: Annotated[str | None, Option("Instead of the profile's.", metavar="0|SECONDS|forever")] = None,
+    passes: Annotated[float, Option("How often a day a host opens every file.", metavar="N", minimum=0)] = 24.0,
+    place: Annotated[str, Option("region, dual-region or multi-region.", metavar="KIND")] = "region",
 ) -> None:
     """Estimate what the operations of a mount cost at most.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-On = Annotated[
-    str | None, typer.Option("--on", metavar="SLICE", help="The slice; optional if you have just one.")
-]
+from tpuctl.lib.options import Option
+
+On = Annotated[str | None, Option("The slice; optional if you have just one.", metavar="SLICE")]
 At = Annotated[str, typer.Argument(metavar="PATH", help="Where it is mounted.")]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
-
 from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
+from tpuctl.lib.options import Option
 
 LISTED = (
     Column("slice", "SLICE"),
@@ -28,20 +27,19 @@ CHECKED = (
 )
 
 
-def ls(ctx: typer.Context) -> None:
+def ls(context: AppContext) -> None:
     """List the mounts of all slices.
 
     STATE is what the store tells of it; `tpuctl mount check` asks the hosts.
     """
     from tpuctl.mounts.use import list_mounts
 
-    with open_context(ctx) as context:
-        rows = [{**row, "state": _trouble(context, row) or row["state"]} for row in list_mounts(context)]
-        shown = rows
-        if not context.console.json_mode:
-            shown = [{**row, "ttl_s": "forever" if row["ttl_s"] < 0 else row["ttl_s"]} for row in rows]
-        empty = "no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
-        context.console.table(shown, LISTED, empty=empty)
+    rows = [{**row, "state": _trouble(context, row) or row["state"]} for row in list_mounts(context)]
+    shown = rows
+    if not context.console.json_mode:
+        shown = [{**row, "ttl_s": "forever" if row["ttl_s"] < 0 else row["ttl_s"]} for row in rows]
+    empty = "no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
+    context.console.table(shown, LISTED, empty=empty)
 
 
 def _trouble(context: AppContext, row: Mapping[str, Any]) -> str:
@@ -55,37 +53,27 @@ def _trouble(context: AppContext, row: Mapping[str, Any]) -> str:
     return sick_mounts(each for each in seen if each.path == row["path"])
 
 
-def show(
-    ctx: typer.Context,
-    path: At,
-    on: On = None,
-) -> None:
+def show(context: AppContext, path: At, on: On = None) -> None:
     """Show how a mount is configured, and what other hosts see when."""
     from tpuctl.mounts.use import show_mount
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        found = show_mount(resolve_slice(context, on, flag="--on"), path)
-        if context.console.json_mode:
-            context.console.data(found)
-            return
-        fields = {
-            name.replace("_", " "): found[name] for name in ("slice", "source", "path", "profile", "gcsfuse")
-        }
-        context.console.fields({**fields, "cost": found["cost"]})
-        context.console.say(found["sees"])
-        context.console.say(f"\n$ {found['command']}\n# gcsfuse.yaml\n{found['configuration'].rstrip()}")
+    found = show_mount(resolve_slice(context, on, flag="--on"), path)
+    if context.console.json_mode:
+        context.console.data(found)
+        return
+    fields = {name.replace("_", " "): found[name] for name in ("slice", "source", "path", "profile", "gcsfuse")}
+    context.console.fields({**fields, "cost": found["cost"]})
+    context.console.say(found["sees"])
+    context.console.say(f"\n$ {found['command']}\n# gcsfuse.yaml\n{found['configuration'].rstrip()}")
 
 
 def check(
-    ctx: typer.Context,
+    context: AppContext,
     on: On = None,
     heal: Annotated[
         bool,
-        typer.Option(
-            "--heal",
-            help="Mount again what is not well, and replace keepers of another tpuctl; open files stay open.",
-        ),
+        Option("Mount again what is not well, and replace keepers of another tpuctl; open files stay open."),
     ] = False,
 ) -> None:
     """Ask every host how its mounts are."""
@@ -93,18 +81,17 @@ def check(
     from tpuctl.mounts.use import check_mounts, heal_mounts, hint_of
     from tpuctl.slices.choose import resolve_slice
 
-    with open_context(ctx) as context:
-        record = resolve_slice(context, on, flag="--on")
-        if heal:
-            heal_mounts(context, record)
-            record = resolve_slice(context, record.name, flag="--on")
-        rows = check_mounts(context, record)
-        bad = [row for row in rows if not row["well"]]
-        if not (bad and context.console.json_mode):
-            context.console.table(
-                rows, CHECKED, empty="no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
-            )
-        if bad:
-            workers = sorted({row["worker"] for row in bad})
-            why = f"{bad[0]['path']} on worker {bad[0]['worker']}: {bad[0]['health']}"
-            raise PartialError(why, hint=hint_of(record, bad[0]), details={"workers": workers, "mounts": rows})
+    record = resolve_slice(context, on, flag="--on")
+    if heal:
+        heal_mounts(context, record)
+        record = resolve_slice(context, record.name, flag="--on")
+    rows = check_mounts(context, record)
+    bad = [row for row in rows if not row["well"]]
+    if not (bad and context.console.json_mode):
+        context.console.table(
+            rows, CHECKED, empty="no mounts: tpuctl mount add gs://BUCKET:/mnt/data --on SLICE"
+        )
+    if bad:
+        workers = sorted({row["worker"] for row in bad})
+        why = f"{bad[0]['path']} on worker {bad[0]['worker']}: {bad[0]['health']}"
+        raise PartialError(why, hint=hint_of(record, bad[0]), details={"workers": workers, "mounts": rows})

@@ -10,6 +10,7 @@ from tpuctl.cli.commands.sim.lifecycle import Node, NodeZone, OnlyWorkers, app, 
 from tpuctl.cli.console import Column
 from tpuctl.cli.running_sim import running_sim
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Option
 
 __all__ = ["app"]
 
@@ -59,9 +60,9 @@ def capacity(
 def reservation(
     ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Its name.")] = None,
-    zone: Annotated[str, typer.Option(metavar="ZONE", help="Where its chips are.")] = "",
-    generation: Annotated[str, typer.Option(metavar="GENERATION", help="Of which kind, such as v4.")] = "",
-    chips: Annotated[int, typer.Option(metavar="N", help="How many; 0 removes it.")] = 0,
+    zone: Annotated[str, Option("Where its chips are.", metavar="ZONE")] = "",
+    generation: Annotated[str, Option("Of which kind, such as v4.", metavar="GENERATION")] = "",
+    chips: Annotated[int, Option("How many; 0 removes it.", metavar="N")] = 0,
 ) -> None:
     """Set a reservation; without arguments, list them.
 
@@ -84,12 +85,7 @@ def reservation(
 
 
 @app.command("crash")
-def crash(
-    ctx: typer.Context,
-    node: Node,
-    worker: OnlyWorkers = None,
-    zone: NodeZone = None,
-) -> None:
+def crash(ctx: typer.Context, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
     """Kill hosts of a node, while the API still says READY."""
     from tpuctl.sim.server import control
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,17 +13,19 @@ from tpuctl.cli.console import Column, Console
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.running_sim import facts_of, running_sim, show_facts, sim_state_dir
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import parse_number
+from tpuctl.model.requests import SimRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from tpuctl.sim.server.options import SimOptions
 
 
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")]
-NodeZone = Annotated[str | None, typer.Option(metavar="ZONE", help="Its zone, if the name is not enough.")]
-OnlyWorkers = Annotated[
-    list[int] | None, typer.Option(metavar="N", help="Only this worker's host; repeatable.")
-]
+NodeZone = Annotated[str | None, Option("Its zone, if the name is not enough.", metavar="ZONE")]
+OnlyWorkers = Annotated[list[int] | None, Option("Only this worker's host; repeatable.", metavar="N")]
 app = new_group("Start and control the simulated cloud.")
 
 
@@ -34,75 +35,47 @@ def console_of(ctx: typer.Context) -> Console:
 
 
 @app.command("up", json=True)
-def up(
-    ctx: typer.Context,
-    foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay in this terminal until Ctrl-C.")
-    ] = False,
-    speed: Annotated[
-        float, typer.Option(metavar="FACTOR", help="Divide the simulator's delays by this.")
-    ] = 1.0,
-    instant: Annotated[bool, typer.Option("--instant", help="No delays at all.")] = False,
-    project: Annotated[str, typer.Option(metavar="ID", help="Id of the simulated project.")] = "sim-project",
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of ids and addresses.")] = 1,
-    hosts: Annotated[
-        str,
-        typer.Option(metavar="TIER", help="process, or isolated: namespaces and a real sshd (root on Linux)."),
-    ] = "process",
-    firewall: Annotated[
-        str,
-        typer.Option(
-            metavar="MODE",
-            help="open, or strict: no rule lets hosts reach each other, and rules are obeyed (isolated hosts).",
-        ),
-    ] = "open",
-    quota: Annotated[
-        list[str] | None,
-        typer.Option("--quota", metavar="KEY=N", help="Set a quota, as `tpuctl sim quota` does; repeatable."),
-    ] = None,
-    catalog: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Accelerator types and zones, in the form of tpuctl's own table."),
-    ] = None,
-) -> None:
+def up(ctx: typer.Context, request: SimRequest) -> None:
     """Start the simulator, unless it runs already.
 
     If it runs already, other options than its own are refused.
     """
     from tpuctl.sim.hosts.init import keeps_root
     from tpuctl.sim.server import control
-    from tpuctl.sim.server.options import PROCESS, SimOptions
+    from tpuctl.sim.server.options import PROCESS
+
+    console, options = console_of(ctx), _options(ctx, request)
+    if options.hosts == PROCESS and keeps_root():
+        console.warn(
+            "programs on simulated hosts run as root of this machine, as it withholds CAP_DAC_READ_SEARCH from "
+            "the simulator; with Docker: --cap-add DAC_READ_SEARCH, or run tpuctl as another user"
+        )
+    if request.foreground:
+        from tpuctl.sim.server.supervisor import run_foreground
+
+        console.say("runs until Ctrl-C; `tpuctl sim status` shows where it answers")
+        run_foreground(sim_state_dir(), options)
+        return
+    show_facts(console, control.up(sim_state_dir(), options))
+    console.say("use it with --profile sim or TPUCTL_PROFILE=sim; `tpuctl sim down` ends it")
+
+
+def _options(ctx: typer.Context, request: SimRequest) -> SimOptions:
+    """Those that were typed, over those of the simulator that runs."""
+    from tpuctl.sim.server import control
+    from tpuctl.sim.server.options import SimOptions
 
     running = control.status(sim_state_dir())
     values: dict[str, Any] = {
-        "project": project,
-        "speed": speed,
-        "seed": seed,
-        "delays": "instant" if instant else "realistic",
-        "quotas": _parse_quotas(quota or []),
-        "hosts": hosts,
-        "firewall": firewall,
-        "catalog": None if catalog is None else str(catalog.absolute()),
+        **{name: getattr(request, name) for name in ("project", "speed", "seed", "hosts", "firewall")},
+        "delays": "instant" if request.instant else "realistic",
+        "quotas": _parse_quotas(request.quota),
+        "catalog": None if request.catalog is None else str(request.catalog.absolute()),
     }
     words = {"delays": "instant", "quotas": "quota"}
     typed = {name for name in values if _was_typed(ctx, words.get(name, name))}
     before = SimOptions() if running is None else SimOptions(**running.options)
-    options = replace(before, **{name: values[name] for name in typed})
-    if options.hosts == PROCESS and keeps_root():
-        console_of(ctx).warn(
-            "programs on simulated hosts run as root of this machine, as it withholds CAP_DAC_READ_SEARCH from "
-            "the simulator; with Docker: --cap-add DAC_READ_SEARCH, or run tpuctl as another user"
-        )
-    if foreground:
-        from tpuctl.sim.server.supervisor import run_foreground
-
-        console_of(ctx).say("runs until Ctrl-C; `tpuctl sim status` shows where it answers")
-        run_foreground(sim_state_dir(), options)
-        return
-    info = control.up(sim_state_dir(), options)
-    console = console_of(ctx)
-    show_facts(console, info)
-    console.say("use it with --profile sim or TPUCTL_PROFILE=sim; `tpuctl sim down` ends it")
+    return replace(before, **{name: values[name] for name in typed})
 
 
 def _was_typed(ctx: typer.Context, parameter: str) -> bool:
@@ -145,8 +118,7 @@ def status(ctx: typer.Context) -> None:
 def env(
     ctx: typer.Context,
     https: Annotated[
-        bool,
-        typer.Option("--https", help="For programs that know no address but Google's own: a proxy for those."),
+        bool, Option("For programs that know no address but Google's own: a proxy for those.")
     ] = False,
 ) -> None:
     """Print variables for gcloud and other clients.
@@ -170,11 +142,7 @@ def env(
 
 
 @app.command("preempt")
-def preempt(
-    ctx: typer.Context,
-    node: Node,
-    zone: NodeZone = None,
-) -> None:
+def preempt(ctx: typer.Context, node: Node, zone: NodeZone = None) -> None:
     """Preempt a node.
 
     As in the cloud, its hosts are shut down in order, then their disks are wiped.
@@ -186,12 +154,7 @@ def preempt(
 
 
 @app.command("reboot")
-def reboot(
-    ctx: typer.Context,
-    node: Node,
-    worker: OnlyWorkers = None,
-    zone: NodeZone = None,
-) -> None:
+def reboot(ctx: typer.Context, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
     """Reboot the hosts of a node, as maintenance does.
 
     Programs get SIGTERM, disks stay, the node stays READY.
@@ -207,11 +170,10 @@ def fault(
     ctx: typer.Context,
     preset: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="One of those above.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A field of the fault; repeatable.")
+        list[str] | None,
+        Option("A field of the fault; repeatable.", flags=(Flag("--set"),), metavar="KEY=VALUE"),
     ] = None,
-    clear: Annotated[
-        bool, typer.Option("--clear", help="Remove the faults that have not occurred yet.")
-    ] = False,
+    clear: Annotated[bool, Option("Remove the faults that have not occurred yet.")] = False,
 ) -> None:
     """Add a fault; without arguments, list those that are set.
 
@@ -298,7 +260,7 @@ def quota(
     console_of(ctx).table(rows, columns, empty="no limits")
 
 
-def _parse_quotas(words: list[str]) -> dict[str, int]:
+def _parse_quotas(words: Sequence[str]) -> dict[str, int]:
     from tpuctl.sim.world.catalog import load_catalog
     from tpuctl.sim.world.quotas import check_keys
 

@@ -14,9 +14,10 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.watch.hooks import hooks, tell_about
 from tpuctl.cli.commands.watch.install import install, say_what_is_installed, uninstall
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.hooks import hook_problems
 from tpuctl.errors import PartialError, TpuctlError
+from tpuctl.lib.options import Option
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -45,13 +46,12 @@ for _verb in (install, uninstall, hooks):
 
 @app.command("once", json=True, quiet=True)
 def once(
-    ctx: typer.Context,
+    context: AppContext,
     every: Annotated[
-        int | None,
-        typer.Option(metavar="MIN", min=1, help="Interval of the passes; `watch install` sets it."),
+        int | None, Option("Interval of the passes; `watch install` sets it.", metavar="MIN", minimum=1)
     ] = None,
     ping: Annotated[
-        str | None, typer.Option(metavar="URL", help="Call this after a good pass, as a dead man's switch.")
+        str | None, Option("Call this after a good pass, as a dead man's switch.", metavar="URL")
     ] = None,
 ) -> None:
     """Check every slice and run once, and do what is due.
@@ -63,27 +63,26 @@ def once(
     from tpuctl.lib.files import try_lock
     from tpuctl.watch.log import PassLog
 
-    with open_context(ctx) as context:
-        context.shared.unattended = True
-        url = context.config.ping_url if ping is None else check_ping_url(ping)
-        folder = watch_dir(context)
-        with try_lock(folder / "pass.lock") as mine:
-            if not mine:
-                context.console.table([], COLUMNS, empty="another pass is running on this machine")
-                return
-            with context.interruptible("nothing is lost: the next `tpuctl watch once` goes on from here"):
-                log = PassLog(folder / "watch.log")
-                try:
-                    report = _logged_pass(context, log, None if every is None else every * 60.0, url)
-                    if report.good:
-                        if context.config.prune_after_days:
-                            _once_a_day(context, folder / "pruned", log, _prune, "store: not pruned")
-                        stamp = folder / "logs-limited"
-                        _once_a_day(context, stamp, log, _limit_logs, "logs: none removed")
-                finally:
-                    log.close()
-                context.emit.close()
-                _print_report(context, report)
+    context.shared.unattended = True
+    url = context.config.ping_url if ping is None else check_ping_url(ping)
+    folder = watch_dir(context)
+    with try_lock(folder / "pass.lock") as mine:
+        if not mine:
+            context.console.table([], COLUMNS, empty="another pass is running on this machine")
+            return
+        with context.interruptible("nothing is lost: the next `tpuctl watch once` goes on from here"):
+            log = PassLog(folder / "watch.log")
+            try:
+                report = _logged_pass(context, log, None if every is None else every * 60.0, url)
+                if report.good:
+                    if context.config.prune_after_days:
+                        _once_a_day(context, folder / "pruned", log, _prune, "store: not pruned")
+                    stamp = folder / "logs-limited"
+                    _once_a_day(context, stamp, log, _limit_logs, "logs: none removed")
+            finally:
+                log.close()
+            context.emit.close()
+            _print_report(context, report)
 
 
 def _prune(context: AppContext, log: PassLog) -> None:
@@ -212,7 +211,7 @@ def _trouble_line(trouble: Trouble) -> str:
 
 
 @app.command("status", json=True)
-def status(ctx: typer.Context) -> None:
+def status(context: AppContext) -> None:
     """Show which machines make passes, and what needs a person.
 
     Ends with 1 when no pass came within three intervals.
@@ -222,33 +221,32 @@ def status(ctx: typer.Context) -> None:
     from tpuctl.watch.heartbeat import INSTALL_HINT, judge
     from tpuctl.watch.pause import paused_why
 
-    with open_context(ctx) as context:
-        beats, now = list_heartbeats(context), context.store.now()
-        health, console, paused = judge(beats, now), context.console, paused_why(context)
-        if console.json_mode:
-            console.data(
-                {
-                    "health": str(health.verdict),
-                    "why": health.why,
-                    "paused": paused,
-                    "log": str(watch_dir(context) / "watch.log"),
-                    "watchdogs": [{**to_data(beat), "next_due": beat.next_due} for beat in beats],
-                }
-            )
-            if not health.good:
-                raise typer.Exit(TpuctlError.exit_code)
-            return
-        console.table([_row(beat, now) for beat in beats], WATCHDOGS, empty="no watchdog has made a pass yet")
-        say_what_is_installed(context)
-        if paused:
-            console.warn(f"{paused}; `tpuctl resume` lifts that")
-        for beat in beats:
-            _print_troubles(context, beat)
+    beats, now = list_heartbeats(context), context.store.now()
+    health, console, paused = judge(beats, now), context.console, paused_why(context)
+    if console.json_mode:
+        console.data(
+            {
+                "health": str(health.verdict),
+                "why": health.why,
+                "paused": paused,
+                "log": str(watch_dir(context) / "watch.log"),
+                "watchdogs": [{**to_data(beat), "next_due": beat.next_due} for beat in beats],
+            }
+        )
         if not health.good:
-            from tpuctl.watch.install.installer import installed_watch
+            raise typer.Exit(TpuctlError.exit_code)
+        return
+    console.table([_row(beat, now) for beat in beats], WATCHDOGS, empty="no watchdog has made a pass yet")
+    say_what_is_installed(context)
+    if paused:
+        console.warn(f"{paused}; `tpuctl resume` lifts that")
+    for beat in beats:
+        _print_troubles(context, beat)
+    if not health.good:
+        from tpuctl.watch.install.installer import installed_watch
 
-            here = installed_watch(context.config).installed
-            raise TpuctlError(health.why, hint="tpuctl doctor" if here else INSTALL_HINT)
+        here = installed_watch(context.config).installed
+        raise TpuctlError(health.why, hint="tpuctl doctor" if here else INSTALL_HINT)
 
 
 def _row(beat: Heartbeat, now: float) -> dict[str, Any]:

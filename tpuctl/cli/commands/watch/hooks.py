@@ -6,12 +6,11 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tpuctl.cli.console import Column
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.hooks import load_user_hooks
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.config.hooks import Hook
@@ -27,29 +26,27 @@ HOOKS = (
 
 
 def hooks(
-    ctx: typer.Context,
+    context: AppContext,
     test: Annotated[
-        str | None,
-        typer.Option("--test", metavar="NAME", help="Send this hook an event of the kind test, now."),
+        str | None, Option("Send this hook an event of the kind test, now.", metavar="NAME")
     ] = None,
 ) -> None:
     """List the hooks of your configuration file, or try one."""
     from tpuctl.notify.deliver import hook_cursor, sample_event
 
-    with open_context(ctx) as context:
-        known = load_user_hooks(context)
-        if test is None:
-            rows = [_row(hook, hook_cursor(context, hook).error) for hook in known]
-            context.console.table(rows, HOOKS, empty="no hooks; add them to ~/.config/tpuctl/config.yaml")
-            return
-        found = next((hook for hook in known if hook.name == test), None)
-        if found is None:
-            names = ", ".join(hook.name for hook in known) or "none"
-            raise NotFoundError(f"no hook called {test} (known: {names})", hint="tpuctl watch hooks")
-        trouble = sender(context, context.console.say)(found, sample_event(context))
-        if trouble:
-            raise PartialError(f"hook {test}: {trouble}", hint="tpuctl watch hooks")
-        context.console.say(f"{test} was told")
+    known = load_user_hooks(context)
+    if test is None:
+        rows = [_row(hook, hook_cursor(context, hook).error) for hook in known]
+        context.console.table(rows, HOOKS, empty="no hooks; add them to ~/.config/tpuctl/config.yaml")
+        return
+    found = next((hook for hook in known if hook.name == test), None)
+    if found is None:
+        names = ", ".join(hook.name for hook in known) or "none"
+        raise NotFoundError(f"no hook called {test} (known: {names})", hint="tpuctl watch hooks")
+    trouble = sender(context, context.console.say)(found, sample_event(context))
+    if trouble:
+        raise PartialError(f"hook {test}: {trouble}", hint="tpuctl watch hooks")
+    context.console.say(f"{test} was told")
 
 
 def tell_about(

@@ -11,26 +11,26 @@ import typer
 
 from tpuctl.cli.commands.watch.remote import install_on, uninstall_on
 from tpuctl.cli.confirm import confirm
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Yes
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.watch.install.installer import Installation
 
 On = Annotated[
-    str | None,
-    typer.Option("--on", metavar="USER@HOST", help="On that machine, by your own ssh; needs a shared store."),
+    str | None, Option("On that machine, by your own ssh; needs a shared store.", metavar="USER@HOST")
 ]
-Systemd = Annotated[bool, typer.Option("--systemd", help="A systemd user timer instead of cron.")]
+Systemd = Annotated[bool, Option("A systemd user timer instead of cron.")]
 
 
 def install(
-    ctx: typer.Context,
+    context: AppContext,
     every: Annotated[int, typer.Option(metavar="MIN", min=1, max=60, help="Minutes between passes.")] = 1,
     systemd: Systemd = False,
     ping: Annotated[
-        str | None, typer.Option(metavar="URL", help="Call this after each good pass, as a dead man's switch.")
+        str | None, Option("Call this after each good pass, as a dead man's switch.", metavar="URL")
     ] = None,
     on: On = None,
     dry_run: DryRun = False,
@@ -44,38 +44,33 @@ def install(
         raise UsageError("--on and --systemd exclude each other", hint="keep --on; it uses cron there")
     from tpuctl.slices.enrollment import enroll_machine
 
-    with open_context(ctx) as context:
-        if on is not None:
-            install_on(context, on, every, ping, dry_run=dry_run, yes=yes)
-            return
-        from tpuctl.config.proxy import check_ping_url
-        from tpuctl.watch.install.installer import plan_install
+    if on is not None:
+        install_on(context, on, every, ping, dry_run=dry_run, yes=yes)
+        return
+    from tpuctl.config.proxy import check_ping_url
+    from tpuctl.watch.install.installer import plan_install
 
-        url = None if ping is None else check_ping_url(ping)
-        plan = plan_install(context.config, every, systemd=systemd, ping_url=url)
-        warnings = _warnings(context, systemd=systemd)
-        there = plan.is_installed()
-        _show(context, plan, warnings, dry_run=dry_run, there=there)
-        if dry_run:
-            return
-        if not there:
-            confirm(context, f"install this for profile {context.config.profile}?", yes=yes)
-        enroll_machine(context)
-        changed = plan.install()
-        context.console.say(
-            f"a pass every {every} min from now on; `tpuctl watch status` shows them"
-            if changed
-            else "nothing to change"
-        )
-        if context.console.json_mode:
-            context.console.data({**_facts(plan, warnings), "changed": changed})
+    url = None if ping is None else check_ping_url(ping)
+    plan = plan_install(context.config, every, systemd=systemd, ping_url=url)
+    warnings = _warnings(context, systemd=systemd)
+    there = plan.is_installed()
+    _show(context, plan, warnings, dry_run=dry_run, there=there)
+    if dry_run:
+        return
+    if not there:
+        confirm(context, f"install this for profile {context.config.profile}?", yes=yes)
+    enroll_machine(context)
+    changed = plan.install()
+    context.console.say(
+        f"a pass every {every} min from now on; `tpuctl watch status` shows them"
+        if changed
+        else "nothing to change"
+    )
+    if context.console.json_mode:
+        context.console.data({**_facts(plan, warnings), "changed": changed})
 
 
-def uninstall(
-    ctx: typer.Context,
-    on: On = None,
-    dry_run: DryRun = False,
-) -> None:
+def uninstall(context: AppContext, on: On = None, dry_run: DryRun = False) -> None:
     """Remove what `watch install` wrote, and nothing else.
 
     Slices and runs stay as they are.
@@ -84,22 +79,21 @@ def uninstall(
     from tpuctl.watch.install.installer import installers
     from tpuctl.watch.install.installer import uninstall as uninstall_all
 
-    with open_context(ctx) as context:
-        if on is not None:
-            uninstall_on(context, on, dry_run=dry_run)
-            return
-        found = [item for each in installers(context.config) for item in each.found()]
-        if not dry_run:
-            uninstall_all(context.config)
-            if found:
-                forget_heartbeat(context, context.machine)
-        word = "would remove" if dry_run else "removed"
-        for item in found:
-            context.console.say(f"{word}: {item}")
-        if not found:
-            context.console.say("no watchdog is installed here")
-        if context.console.json_mode:
-            context.console.data({"removed": found, "dry_run": dry_run})
+    if on is not None:
+        uninstall_on(context, on, dry_run=dry_run)
+        return
+    found = [item for each in installers(context.config) for item in each.found()]
+    if not dry_run:
+        uninstall_all(context.config)
+        if found:
+            forget_heartbeat(context, context.machine)
+    word = "would remove" if dry_run else "removed"
+    for item in found:
+        context.console.say(f"{word}: {item}")
+    if not found:
+        context.console.say("no watchdog is installed here")
+    if context.console.json_mode:
+        context.console.data({"removed": found, "dry_run": dry_run})
 
 
 def _warnings(context: AppContext, *, systemd: bool) -> list[str]:
