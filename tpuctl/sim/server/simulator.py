@@ -63,14 +63,7 @@ class Simulator:
         self.hosts = _make_hosts(options, root / "h", world_id)
         self.world = World(
             self.hosts,
-            WorldOptions(
-                project=options.project,
-                seed=options.seed,
-                speed=options.speed,
-                delays=Delays.parse(options.delays),
-                quotas=options.quotas,
-                internal_rule=options.firewall != STRICT,
-            ),
+            _world_options(options),
             clock=clock,
             catalog=load_catalog(options.catalog),
             host_environment=self._host_environment,
@@ -175,6 +168,17 @@ class Simulator:
         self.world.close()
         self.hosts.close()
         self.storage.close()
+
+
+def _world_options(options: SimOptions) -> WorldOptions:
+    return WorldOptions(
+        project=options.project,
+        seed=options.seed,
+        speed=options.speed,
+        delays=Delays.parse(options.delays),
+        quotas=options.quotas,
+        internal_rule=options.firewall != STRICT,
+    )
 
 
 def _make_hosts(options: SimOptions, root: Path, world_id: str) -> HostBackend:
