@@ -13,7 +13,7 @@ from tests.support.stories import HOUR, Watched, make_ready, nodes, state_of
 from tests.support.surviving import Repair, Story, cases, survive_all
 from tpuctl.errors import NotFoundError
 from tpuctl.model.records import SliceState
-from tpuctl.mounts.spec import options_said
+from tpuctl.mounts.spec import MountRequest
 from tpuctl.mounts.use import add_mount, remove_mount
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.repository import get_slice
@@ -23,7 +23,8 @@ PATH = "/mnt/b"
 
 def add(services: MemoryServices, name: str = "big", **said: str) -> None:
     record = get_slice(services, name).record
-    add_mount(services, record, f"gs://bucket:{PATH}", options=options_said(said), program=None, dry_run=False)
+    request = MountRequest(what=f"gs://bucket:{PATH}", **said)
+    add_mount(services, record, request, program=None, dry_run=False)
 
 
 def on_hosts(place: MemoryPlace) -> list[list[str]]:

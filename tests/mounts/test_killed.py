@@ -14,7 +14,7 @@ from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.errors import NotFoundError, PartialError
 from tpuctl.model.slice_spec import MountRef
-from tpuctl.mounts.spec import options_said
+from tpuctl.mounts.spec import MountRequest
 from tpuctl.mounts.use import add_mount, check_mounts, heal_mounts, remove_mount
 from tpuctl.state.repository import get_slice
 
@@ -65,8 +65,8 @@ Command = Callable[[MemoryServices], object]
 def add(path: str, **said: str) -> Command:
     def command(services: MemoryServices) -> None:
         record = get_slice(services, "big").record
-        options = options_said(said)
-        add_mount(services, record, f"gs://bucket:{path}", options=options, program=None, dry_run=False)
+        request = MountRequest(what=f"gs://bucket:{path}", **said)
+        add_mount(services, record, request, program=None, dry_run=False)
 
     return command
 

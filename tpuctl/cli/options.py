@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.cli.completion import run_ids, slice_names
+from tpuctl.cli.completion import slice_names
 from tpuctl.cli.invocation import invocation
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import WORKERS_HELP
 
 
@@ -47,23 +47,14 @@ Overwrite = Annotated[bool, Option("Replace a file that is there, whatever it is
 Force = Annotated[bool, Option("Delete even where hosts cannot save what they wrote on disks and mounts.")]
 Yes = Annotated[bool, Option("Do not ask.", short="-y")]
 OwnSlice = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[NAME]", help="The slice; optional if you have just one.", autocompletion=slice_names
-    ),
+    str | None, argument("[NAME]", "The slice; optional if you have just one.", complete=slice_names)
 ]
 SliceOrRun = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[NAME]",
-        help="The slice or run; optional if you have just one slice.",
-        autocompletion=slice_names,
-    ),
+    argument("[NAME]", "The slice or run; optional if you have just one slice.", complete=slice_names),
 ]
 OnSlice = Annotated[str | None, Option("The slice; optional if you have just one.", metavar="NAME")]
-RunId = Annotated[
-    str, typer.Argument(metavar="[RUN]", help="Id of the run; the newest if left out.", autocompletion=run_ids)
-]
+RunId = Annotated[str, argument("[RUN]", "Id of the run; the newest if left out.")]
 Workers = Annotated[str | None, Option(WORKERS_HELP, metavar="LIST")]
 AllWorkers = Annotated[bool, Option("All workers (the default).")]
 AllUsers = Annotated[bool, Option("Also what other users made; asks you to type the project id.")]

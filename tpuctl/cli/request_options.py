@@ -17,7 +17,7 @@ from tpuctl.cli.invocation import invocation
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import Flag, Option, flags_of, hints_of, option_in, registry, without_none
 
-_COMPLETIONS = {"--on": slice_names, "[NAME] -- COMMAND...": slice_names, "RUN": run_ids, "[RUN]": run_ids}
+_COMPLETIONS = {"--on": slice_names, "RUN": run_ids, "[RUN]": run_ids}
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _NONE = inspect.Parameter.empty
 
@@ -128,12 +128,13 @@ def _switch(names: str, help_text: str, option: Option, shown: bool) -> Any:
 
 def _value(flags: tuple[Flag, ...], option: Option, default: Any) -> Any:
     names = [flag.name for flag in flags]
-    complete = _COMPLETIONS.get(names[0])
+    complete = option.complete or _COMPLETIONS.get(names[0])
     if not names[0].startswith("-"):
         return typer.Argument(
             metavar=names[0],
             help=option.help,
             autocompletion=complete,
+            min=option.minimum,
             parser=option.parse,
             show_default=False,
         )

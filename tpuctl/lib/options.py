@@ -30,10 +30,11 @@ class Flag(Struct, frozen=True):
 class Option(Struct, frozen=True):
     """What one thing that a user may write means.
 
-    `short` is its flag of one letter, `group` and `metavar` are for the help of flags, `parse` reads the value
-    of a flag, `pair` the K=V of that of a mapping; `api` names the field of Google's API that it ends up in.
-    The rest is for files: `text` takes numbers and truth values as they are written; `single` takes one value
-    for a list of one; `check` raises UsageError for a value, `check_key` for a key of a mapping.
+    `short` is its flag of one letter, `group` and `metavar` are for the help of flags, `complete` offers values
+    to shells, `parse` reads the value of a flag, `pair` the K=V of that of a mapping; `api` names the field of
+    Google's API that it ends up in. The rest is for files: `text` takes numbers and truth values as they are
+    written; `single` takes one value for a list of one; `check` raises UsageError for a value, `check_key` for
+    a key of a mapping.
     """
 
     help: str
@@ -51,9 +52,15 @@ class Option(Struct, frozen=True):
     key_pattern: str | None = None
     pair: Callable[[str], tuple[str, str]] | None = None
     parse: Callable[[str], Any] | None = None
+    complete: Callable[..., list[str]] | None = None
     examples: tuple[Any, ...] = ()
     in_place: bool = False
     """It changes on what is there, without making another thing of it."""
+
+
+def argument(name: str, help_text: str, **more: Any) -> Option:
+    """A word of the command line, without a flag; `name` is its place in the usage."""
+    return Option(help_text, flags=(Flag(name),), metavar=name, **more)
 
 
 @cache

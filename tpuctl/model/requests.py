@@ -5,20 +5,16 @@ Those of `up` and `run` are in `slice_spec.py` and `run_spec.py`, as fleet files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Struct, field
 
 from tpuctl.lib.names import check_disk_name, check_zone_name, parse_secret
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import WORKERS_HELP
 from tpuctl.model.run_spec import PLACE
-
-
-def _argument(name: str, help_text: str, parse: Callable[[str], str] | None = None) -> Option:
-    return Option(help_text, flags=(Flag(name),), metavar=name, parse=parse)
 
 
 class Purpose(Struct, frozen=True):
@@ -40,7 +36,7 @@ def parse_purpose(text: str) -> Purpose:
     return Purpose(found.generation, found.hosts)
 
 
-DiskName = Annotated[str, _argument("DISK", "Name of the disk.")]
+DiskName = Annotated[str, argument("DISK", "Name of the disk.")]
 ToSlice = Annotated[str | None, Option("The slice; optional if you have just one.", metavar="SLICE")]
 MountPath = Annotated[str, Option("Where it is mounted; /mnt/DISK if left out.", metavar="DIR")]
 Unmount = Annotated[
@@ -63,7 +59,7 @@ _For = Annotated[
 class CreateRequest(Struct, frozen=True):
     """A new, empty disk. Empty and None: what follows from the zone and the size."""
 
-    name: Annotated[str, _argument("DISK", "Name of the disk.", check_disk_name)]
+    name: Annotated[str, argument("DISK", "Name of the disk.", parse=check_disk_name)]
     size: Annotated[int, Option("GiB.", metavar="GIB", minimum=1)] = 100
     zone: Annotated[
         str, Option("Zone of the slices that will use it.", metavar="ZONE", parse=check_zone_name)
@@ -124,7 +120,7 @@ class CloneRequest(Struct, frozen=True):
 class AdoptRequest(Struct, frozen=True):
     """A TPU that was made without tpuctl, and the slice that it becomes."""
 
-    node: Annotated[str, _argument("NODE", "The node, or its queued resource.")]
+    node: Annotated[str, argument("NODE", "The node, or its queued resource.")]
     zone: Annotated[str | None, Option("Where it is.", metavar="ZONE", parse=check_zone_name)] = None
     name: Annotated[str | None, Option("Name of the slice; from the node if left out.", metavar="NAME")] = None
     add_key: Annotated[
@@ -151,7 +147,7 @@ class RerunRequest(Struct, frozen=True):
     """How a run is to be done again. `secret` has references by name, `checkpoint_dir` a directory to go on
     with; None for one of its own."""
 
-    source: Annotated[str, _argument("RUN", "A run, its manifest or its bundle.")]
+    source: Annotated[str, argument("RUN", "A run, its manifest or its bundle.")]
     on: Annotated[str | None, Option("On this slice, or on a new one of this type.", metavar="SLICE|TYPE")] = (
         None
     )
@@ -187,7 +183,7 @@ class ExecRequest(Struct, frozen=True):
 class LogsRequest(Struct, frozen=True):
     """Which lines of a run are meant."""
 
-    run: Annotated[str, _argument("[RUN]", "Id of the run; the newest if left out.")] = "last"
+    run: Annotated[str, argument("[RUN]", "Id of the run; the newest if left out.")] = "last"
     follow: Annotated[bool, Option("Follow until the run ends.", short="-f")] = False
     worker: Workers = None
     attempt: Annotated[
@@ -204,9 +200,7 @@ OPTIONS, CHOICE, OUTPUT = "Options", "What is looked for", "Output"
 class LintRequest(Struct, frozen=True):
     """What is looked for, and where."""
 
-    paths: Annotated[
-        tuple[str, ...], _argument("[PATH]...", "Files and folders; this folder if left out.")
-    ] = ()
+    paths: Annotated[tuple[str, ...], argument("[PATH]...", "Files and folders; this folder if left out.")] = ()
     backend: Annotated[
         str | None,
         Option("torch_xla, torch_tpu or jax; guessed from imports if left out.", group=CHOICE, metavar="NAME"),
@@ -235,7 +229,7 @@ class LintRequest(Struct, frozen=True):
 class FitsRequest(Struct, frozen=True):
     """A training step, and what it is compiled for."""
 
-    step: Annotated[str | None, _argument("[FILE[:FUNCTION]]", "The function; `step` if none is named.")] = None
+    step: Annotated[str | None, argument("[FILE[:FUNCTION]]", "The function; `step` if none is named.")] = None
     types: Annotated[
         str | None, Option("Accelerator types: v5e-8,v6e-8,v4-32.", flags=(Flag("--for"),), metavar="LIST")
     ] = None

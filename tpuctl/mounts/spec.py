@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.lib.mount_paths import check_apart, check_place
-from tpuctl.lib.options import Flag, Option, hints_of, registry
+from tpuctl.lib.options import Flag, Option, argument, hints_of, registry
 from tpuctl.model.slice_spec import MountRef
 
 FORM = "gs://BUCKET[/DIR]:/PATH[:PROFILE][,OPTION…]"
@@ -80,6 +80,24 @@ class MountOptions(Struct, frozen=True, kw_only=True):
         _flag("What the file cache may grow to.", metavar="GIB", minimum=1, api="file-cache.max-size-mb"),
     ] = None
     cross_region: Annotated[bool, _flag("Mount a bucket of another region, and pay for its traffic.")] = False
+
+
+class MountRequest(MountOptions, frozen=True, kw_only=True):
+    """What `mount add` was told."""
+
+    what: Annotated[
+        str,
+        argument(
+            "gs://BUCKET[/DIR]:/PATH[:PROFILE]",
+            "The bucket or a folder of it, where, and how: checkpoint, train (the default), dataset or"
+            " shared-code.",
+        ),
+    ]
+    on: Annotated[str | None, Option("The slice; optional if you have just one.", metavar="SLICE")] = None
+    create: Annotated[bool, Option("Make the bucket first, in the region of the slice.")] = False
+    flat: Annotated[
+        bool, Option("With --create: without the hierarchical namespace of profile checkpoint.")
+    ] = False
 
 
 WORDS = tuple(name.replace("_", "-") for name in registry(MountOptions) if name != "opt")

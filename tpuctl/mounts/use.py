@@ -57,7 +57,7 @@ from tpuctl.mounts.hosts import (
 )
 from tpuctl.mounts.render import command_line, options_of, render_configuration, what_others_see
 from tpuctl.mounts.rules import MountRules
-from tpuctl.mounts.spec import Options, check_together, check_unused
+from tpuctl.mounts.spec import MountRequest, check_together, check_unused, parse_options
 from tpuctl.state.repository import list_slices
 from tpuctl.things.driver import bring_hosts
 
@@ -74,25 +74,23 @@ HOST, GONE, DENIED, SILENT = "host", "bucket gone", "bucket denied", "bucket sil
 def add_mount(
     services: Services,
     record: SliceRecord,
-    text: str,
+    request: MountRequest,
     *,
-    options: Options,
     program: str | None,
     dry_run: bool,
-    create: bool = False,
-    flat: bool = False,
 ) -> dict[str, Any]:
-    """Mounts a bucket on all hosts of a slice, or changes how it is mounted. `create`: makes the bucket first;
-    `flat`: one without a hierarchical namespace."""
+    """Mounts a bucket on all hosts of a slice, or changes how it is mounted."""
     rules = load_rules()
-    ref = parse_ref(rules, text, options)
+    ref = parse_ref(rules, request.what, parse_options(request))
     check_owned(services, record)
-    if flat and not create:
+    if request.flat and not request.create:
         raise UsageError.of("flat", "a bucket that is there stays as it is", "--create --flat, or neither")
     check_unused(record.spec.mounts, (ref,))
     others = tuple(each for each in record.spec.mounts if each.path != ref.path)
     check_together((*others, ref), [disk.path for disk in record.spec.disks])
-    bucket = plan_bucket(services, rules, ref, record, flat=flat) if create else None
+    bucket = None
+    if request.create:
+        bucket = plan_bucket(services, rules, ref, record, flat=request.flat)
     if bucket is None:
         check_bucket(services, rules, ref, record.requested_zones)
         note_small_objects(services, ref)

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Overwrite
 from tpuctl.errors import UsageError
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 if TYPE_CHECKING:
     from tpuctl.model.capacity import CapacityNote
@@ -32,9 +30,7 @@ CAPACITY = (
 
 def capacity(
     context: AppContext,
-    accelerator: Annotated[
-        str | None, typer.Argument(metavar="[ACCELERATOR]", help="Only this type, such as v4-32.")
-    ] = None,
+    accelerator: Annotated[str | None, argument("[ACCELERATOR]", "Only this type, such as v4-32.")] = None,
     plot: Annotated[
         str | None, Option("Also draw it, hour by hour, as an SVG picture for your browser.", metavar="FILE")
     ] = None,

@@ -11,7 +11,7 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Timeout
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 
 app = new_group("Check the weights of a model or checkpoint.")
 
@@ -24,10 +24,7 @@ NO_NUMBERS = {"nan": 0, "inf": 0, "zeros": 0, "mean": 0.0, "std": None, "equal":
 @app.command("weights", json=True, quiet=True)
 def weights(
     context: AppContext,
-    target: Annotated[
-        str,
-        typer.Argument(metavar="FILE:FUNCTION|CHECKPOINT", help="What makes parameters, or where they are."),
-    ],
+    target: Annotated[str, argument("FILE:FUNCTION|CHECKPOINT", "What makes parameters, or where they are.")],
     init: Annotated[
         str | None, Option("What drew every matrix: lecun, he, glorot, torch, 0.02.", metavar="NAME")
     ] = None,

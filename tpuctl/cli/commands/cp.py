@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tpuctl.cli.completion import slice_paths
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Workers
 from tpuctl.cli.workers import choose, raise_for_failed
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import argument
 from tpuctl.lib.text import counted, sized
 
 if TYPE_CHECKING:
@@ -32,10 +31,7 @@ def split_remote(word: str) -> tuple[str | None, str]:
 def cp(
     context: AppContext,
     words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE... TARGET", help="Paths; on workers as NAME:PATH.", autocompletion=slice_paths
-        ),
+        list[str], argument("SOURCE... TARGET", "Paths; on workers as NAME:PATH.", complete=slice_paths)
     ],
     worker: Workers = None,
     dry_run: DryRun = False,

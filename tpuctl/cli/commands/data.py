@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 __all__ = ["app"]
 
 app = new_group("Pack files into shards, and write receipts of data.")
-Uri = Annotated[str, typer.Argument(metavar="gs://BUCKET/PREFIX", help="Where the pack is.")]
+Uri = Annotated[str, argument("gs://BUCKET/PREFIX", "Where the pack is.")]
 SHARDS = (
     Column("name", "SHARD"),
     Column("size", "SIZE", right=True),
@@ -43,11 +41,8 @@ CHECKS = (
 @app.command("pack", json=True, quiet=True)
 def pack(
     context: AppContext,
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder with the files.")],
-    uri: Annotated[
-        str,
-        typer.Argument(metavar="gs://BUCKET/PREFIX", help="Where to: empty, or the same pack begun earlier."),
-    ],
+    folder: Annotated[str, argument("DIR", "The folder with the files.")],
+    uri: Annotated[str, argument("gs://BUCKET/PREFIX", "Where to: empty, or the same pack begun earlier.")],
     shard_size: Annotated[int | None, Option("Size of a shard; 150.", metavar="MB", minimum=1)] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -90,9 +85,7 @@ def verify(
 @app.command("receipt", json=True, quiet=True)
 def receipt(
     context: AppContext,
-    uri: Annotated[
-        str, typer.Argument(metavar="URI", help="gs://BUCKET/PREFIX, a disk that is mounted, or SLICE:/PATH.")
-    ],
+    uri: Annotated[str, argument("URI", "gs://BUCKET/PREFIX, a disk that is mounted, or SLICE:/PATH.")],
     contract: Annotated[Path | None, Option("What a program expects of it (YAML).", metavar="FILE")] = None,
 ) -> None:
     """Write a receipt of data: its digest, and its contract.
@@ -124,9 +117,7 @@ def receipt(
 @app.command("ls", json=True)
 def ls(
     context: AppContext,
-    uri: Annotated[
-        str, typer.Argument(metavar="gs://BUCKET[/PREFIX]", help="A pack, or what packs are below of.")
-    ],
+    uri: Annotated[str, argument("gs://BUCKET[/PREFIX]", "A pack, or what packs are below of.")],
 ) -> None:
     """List the shards of a pack, or the packs below a prefix."""
     from tpuctl.datasets.verify import list_packs

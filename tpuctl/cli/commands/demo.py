@@ -19,12 +19,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tpuctl.cli.console import Console, put
 from tpuctl.config.settings import SIM_PROFILE
 from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 if TYPE_CHECKING:
     from tpuctl.sim.server.options import SimOptions
@@ -166,7 +164,7 @@ class Story(StrEnum):
 
 def demo(
     story: Annotated[
-        Story, typer.Argument(metavar="[STORY]", help="training, or disks (with --hosts isolated).")
+        Story, argument("[STORY]", "training, or disks (with --hosts isolated).")
     ] = Story.TRAINING,
     keep: Annotated[bool, Option("Leave the directory with all files behind.")] = False,
     hosts: Annotated[

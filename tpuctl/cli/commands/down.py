@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.confirm import confirm, confirm_all_users
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import AllUsers, Confirm, DryRun, Force, Timeout, Yes
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +20,7 @@ if TYPE_CHECKING:
 def down(
     context: AppContext,
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME...", help="Names of the slices.", autocompletion=slice_names),
+        list[str] | None, argument("NAME...", "Names of the slices.", complete=slice_names)
     ] = None,
     every: Annotated[
         bool, Option("All slices of yours, but for those that were adopted.", flags=(Flag("--all"),))

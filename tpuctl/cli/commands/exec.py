@@ -15,6 +15,7 @@ from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Timeout
 from tpuctl.cli.workers import check_workers, choose, raise_for_failed
 from tpuctl.errors import PartialError, TpuctlError, UsageError
+from tpuctl.lib.options import argument
 from tpuctl.lib.text import counted
 from tpuctl.model.requests import ExecRequest
 
@@ -29,11 +30,7 @@ def exec_(
     context: AppContext,
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[NAME] -- COMMAND...",
-            help="The slice, and what to run on its workers.",
-            autocompletion=slice_names,
-        ),
+        argument("[NAME] -- COMMAND...", "The slice, and what to run on its workers.", complete=slice_names),
     ],
     request: ExecRequest = ExecRequest(),
     timeout: Timeout = None,

@@ -5,19 +5,15 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import AppContext
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 
 def forward(
     context: AppContext,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the slice.", autocompletion=slice_names)],
-    port: Annotated[
-        str, typer.Argument(metavar="PORT", help="The worker's port, or LOCAL:REMOTE; LOCAL 0 means any.")
-    ],
+    name: Annotated[str, argument("NAME", "Name of the slice.", complete=slice_names)],
+    port: Annotated[str, argument("PORT", "The worker's port, or LOCAL:REMOTE; LOCAL 0 means any.")],
     worker: Annotated[int, Option("Which worker.", metavar="N", minimum=0)] = 0,
 ) -> None:
     """Forward a local port to a worker, until Ctrl-C.

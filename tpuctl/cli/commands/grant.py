@@ -7,15 +7,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.input_files import TEXT_LIMIT, read_file
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -31,9 +29,9 @@ COLUMNS = (
     Column("ends", "LAST DAY"),
     Column("at_end", "THEN"),
 )
-Zone = Annotated[str, typer.Argument(metavar="ZONE", help="Such as us-central2-b.")]
-Tier = Annotated[str, typer.Argument(metavar="TIER", help="spot, preemptible, on-demand or reserved.")]
-Generation = Annotated[str, typer.Argument(metavar="GENERATION", help="Such as v4 or v6e.")]
+Zone = Annotated[str, argument("ZONE", "Such as us-central2-b.")]
+Tier = Annotated[str, argument("TIER", "spot, preemptible, on-demand or reserved.")]
+Generation = Annotated[str, argument("GENERATION", "Such as v4 or v6e.")]
 AtEnd = Annotated[str, Option("Its slices at the end: keep (they cost money), or down.", metavar="WHAT")]
 Ends = Annotated[str | None, Option("Last day of the grant, YYYY-MM-DD.", metavar="DATE")]
 
@@ -51,7 +49,7 @@ def show(context: AppContext) -> None:
 @app.command("import", json=True)
 def import_(
     context: AppContext,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The letter as text; - reads stdin.")],
+    file: Annotated[str, argument("FILE", "The letter as text; - reads stdin.")],
     ends: Ends = None,
     at_end: AtEnd = "keep",
     dry_run: DryRun = False,
@@ -104,7 +102,7 @@ def import_(
 @app.command("add")
 def add(
     context: AppContext,
-    chips: Annotated[int, typer.Argument(metavar="CHIPS", min=1, help="How many chips.")],
+    chips: Annotated[int, argument("CHIPS", "How many chips.", minimum=1)],
     tier: Tier,
     generation: Generation,
     zone: Zone,

@@ -6,15 +6,13 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tpuctl.cli.app import ShowGroup, new_group
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Overwrite
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -24,12 +22,8 @@ __all__ = ["app"]
 
 app = new_group("Show, compare and verify the records of what ran.", ShowGroup)
 Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="[RUN]", help="Id of the run, or a file with a manifest; the newest run if left out.",
-        autocompletion=run_ids,
-    ),
-]  # fmt: skip
+    str, argument("[RUN]", "Id of the run, or a file with a manifest; the newest run if left out.")
+]
 
 
 class Form(StrEnum):
@@ -82,8 +76,8 @@ def show(
 @app.command("diff", json=True)
 def diff(
     context: AppContext,
-    left: Annotated[str, typer.Argument(metavar="RUN", help="A run, or a file.", autocompletion=run_ids)],
-    right: Annotated[str, typer.Argument(metavar="OTHER", help="Another.", autocompletion=run_ids)],
+    left: Annotated[str, argument("RUN", "A run, or a file.")],
+    right: Annotated[str, argument("OTHER", "Another.", complete=run_ids)],
 ) -> None:
     """Show in what two runs differ, by section.
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tpuctl.cli.completion import run_ids
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Overwrite
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 
 OURS = b'<meta name="generator" content="tpuctl '
 
@@ -17,12 +14,7 @@ OURS = b'<meta name="generator" content="tpuctl '
 def report(
     context: AppContext,
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="[RUN]",
-            help="Id of the run, or a file with a manifest; the newest run if left out.",
-            autocompletion=run_ids,
-        ),
+        str, argument("[RUN]", "Id of the run, or a file with a manifest; the newest run if left out.")
     ] = "last",
     output: Annotated[
         str | None,

@@ -8,7 +8,6 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
 
 from tpuctl.cli.arguments import split_words
 from tpuctl.cli.context import AppContext
@@ -17,6 +16,7 @@ from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.options import DryRun, Timeout
 from tpuctl.cli.workers import check_workers
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import argument
 from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 def run(
     context: AppContext,
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SCRIPT] [ARGS]...", help="A script and its arguments, or -- COMMAND."),
+        list[str] | None, argument("[SCRIPT] [ARGS]...", "A script and its arguments, or -- COMMAND.")
     ] = None,
     request: RunRequest = RunRequest(),
     launch: LaunchRequest = LaunchRequest(),

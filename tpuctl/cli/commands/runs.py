@@ -8,14 +8,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
-from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.run_status import cost_text, show_run
 from tpuctl.errors import UsageError
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import counted
 
 RUNS = (
@@ -34,14 +31,7 @@ NOT_IN_CSV = ("failure",)
 
 def runs(
     context: AppContext,
-    run_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]",
-            help="Only this run, in full; `last` is the newest.",
-            autocompletion=run_ids,
-        ),
-    ] = None,
+    run_id: Annotated[str | None, argument("[RUN]", "Only this run, in full; `last` is the newest.")] = None,
     group: Annotated[str | None, Option("Only runs of this group.", metavar="NAME")] = None,
     tag: Annotated[
         list[str] | None, Option("Only runs with this tag; repeatable.", metavar="KEY[=VALUE]")

@@ -5,20 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import goes_on
 from tpuctl.cli.options import DryRun
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 from tpuctl.model.timeouts import SMOKE_S
 
 
 def smoke(
     context: AppContext,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The slice, if you have several.")
-    ] = None,
+    name: Annotated[str | None, argument("[NAME]", "The slice, if you have several.")] = None,
     env: Annotated[str | None, Option("The environment; else that of the slice.", metavar="NAME")] = None,
     limit: Annotated[float, Option("Stop what takes longer.", metavar="SECONDS", minimum=1)] = SMOKE_S,
     dry_run: DryRun = False,

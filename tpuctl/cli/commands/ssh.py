@@ -11,7 +11,7 @@ from tpuctl.cli.arguments import split_words
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.invocation import invocation
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 if TYPE_CHECKING:
     from tpuctl.model.records import SliceRecord
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def ssh(
     ctx: typer.Context,
     words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME] [ARGS]...", help="The slice; ARGS go to ssh.", autocompletion=slice_names
-        ),
+        list[str] | None, argument("[NAME] [ARGS]...", "The slice; ARGS go to ssh.", complete=slice_names)
     ] = None,
     worker: Annotated[int, Option("Which worker.", metavar="N", minimum=0)] = 0,
     dry_run: Annotated[bool, Option("Print the ssh command instead.")] = False,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import AppContext
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 from tpuctl.lib.text import counted
 
 
@@ -16,11 +14,7 @@ def ssh_config(
     context: AppContext,
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Name of the slice; all that are ready if left out.",
-            autocompletion=slice_names,
-        ),
+        argument("[NAME]", "Name of the slice; all that are ready if left out.", complete=slice_names),
     ] = None,
     write: Annotated[bool, Option("Keep them in a file that follows the slice; prints how to use it.")] = False,
 ) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tpuctl.cli.app import new_group
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Yes
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -123,7 +121,7 @@ def _show(context: AppContext, waste: Waste, logs: Sequence[KeptLogs], *, remove
 @app.command("forget")
 def forget(
     context: AppContext,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Of a damaged record, such as slices/big.")],
+    key: Annotated[str, argument("KEY", "Of a damaged record, such as slices/big.")],
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.invocation import invocation
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 COLUMNS = (
     Column("name", "TYPE"),
@@ -33,9 +33,7 @@ def types(
     ctx: typer.Context,
     generation: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[GENERATION]", help="Only this generation, such as v4 or v5e, or this type, such as v4-8."
-        ),
+        argument("[GENERATION]", "Only this generation, such as v4 or v5e, or this type, such as v4-8."),
     ] = None,
     zone: Annotated[str | None, Option("Only types offered in this zone.", metavar="ZONE")] = None,
 ) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Timeout
 from tpuctl.errors import UsageError
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 from tpuctl.model.slice_spec import SliceRequest
 
 
@@ -19,13 +17,9 @@ def up(
     context: AppContext,
     accelerator: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[ACCELERATOR]",
-            help="Accelerator type, such as v4-32; v4 with --topology.",
-            autocompletion=slice_names,
-        ),
+        argument("[ACCELERATOR]", "Accelerator type, such as v4-32; v4 with --topology.", complete=slice_names),
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; the type if left out.")] = None,
+    name: Annotated[str | None, argument("[NAME]", "Name; the type if left out.")] = None,
     request: SliceRequest = SliceRequest(),
     no_wait: Annotated[bool, Option("Request it and return at once.")] = False,
     timeout: Timeout = None,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Yes
+from tpuctl.lib.options import argument
 
 
 def rm(
     context: AppContext,
-    names: Annotated[list[str], typer.Argument(metavar="DISK...", help="Names of the disks.")],
+    names: Annotated[list[str], argument("DISK...", "Names of the disks.")],
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:

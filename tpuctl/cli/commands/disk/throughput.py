@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tpuctl.cli.commands.disk.shared import rules_of
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Yes
+from tpuctl.lib.options import argument
 from tpuctl.model.requests import DiskName
 
 
 def throughput(
     context: AppContext,
     name: DiskName,
-    mib_s: Annotated[int, typer.Argument(metavar="MIBS", min=1, help="The new throughput, in MiB/s.")],
+    mib_s: Annotated[int, argument("MIBS", "The new throughput, in MiB/s.", minimum=1)],
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:

@@ -14,7 +14,7 @@ from tpuctl.cli.context import open_context
 from tpuctl.cli.invocation import invocation
 from tpuctl.envs.load import environment_folder
 from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 app = new_group("Pin the packages of runs, the same on every host.")
 
@@ -69,9 +69,7 @@ def _row(found: Any) -> dict[str, Any]:
 @app.command("diff", json=True)
 def diff(
     ctx: typer.Context,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="One or two environments.")
-    ] = None,
+    names: Annotated[list[str] | None, argument("[NAME]...", "One or two environments.")] = None,
     on: Annotated[
         list[str] | None, Option("What the hosts of a slice have; repeatable.", metavar="SLICE")
     ] = None,

@@ -13,13 +13,13 @@ from tpuctl.cli.invocation import invocation
 from tpuctl.cli.options import DryRun, OnSlice
 from tpuctl.envs.load import environment_folder
 from tpuctl.errors import UsageError
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 
 if TYPE_CHECKING:
     from tpuctl.envs.pinned import PinnedEnvironment
     from tpuctl.envs.spec import EnvironmentSpec, ExtraFile
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment.")]
+Name = Annotated[str, argument("NAME", "Name of the environment.")]
 NoLock = Annotated[bool, Option("Write the file only; `tpuctl env lock` makes the lock.")]
 Requires = Annotated[
     list[str] | None, Option("A package with its exact version; repeatable.", metavar="X==VERSION")
@@ -93,7 +93,7 @@ def _with_verified(spec: EnvironmentSpec, verified: bool) -> EnvironmentSpec:
 
 def derive(
     ctx: typer.Context,
-    base: Annotated[str, typer.Argument(metavar="BASE", help="The environment to start from.")],
+    base: Annotated[str, argument("BASE", "The environment to start from.")],
     name: Name,
     with_: Annotated[
         list[str] | None,

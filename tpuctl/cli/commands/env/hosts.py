@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, OnSlice, Timeout
+from tpuctl.lib.options import argument
 
 if TYPE_CHECKING:
     from tpuctl.envs.pinned import PinnedEnvironment
     from tpuctl.model.records import SliceRecord
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The environment.")]
+Name = Annotated[str, argument("NAME", "The environment.")]
 
 
 def _pinned(context: AppContext, name: str) -> PinnedEnvironment:

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
-from tpuctl.lib.options import Option
-from tpuctl.mounts.spec import MountOptions, parse_options
+from tpuctl.mounts.spec import MountRequest
 
 
-def add(
-    context: AppContext,
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="gs://BUCKET[/DIR]:/PATH[:PROFILE]",
-            help="The bucket or a folder of it, where, and how: checkpoint, train (the default), dataset or"
-            " shared-code.",
-        ),
-    ],
-    on: On = None,
-    how: MountOptions = MountOptions(),
-    create: Annotated[bool, Option("Make the bucket first, in the region of the slice.")] = False,
-    flat: Annotated[
-        bool, Option("With --create: without the hierarchical namespace of profile checkpoint.")
-    ] = False,
-    dry_run: DryRun = False,
-) -> None:
+def add(context: AppContext, request: MountRequest, dry_run: DryRun = False) -> None:
     """Mount a bucket on every host, or mount it otherwise.
 
     Options may also stand behind the profile, as in --mount of up: gs://b:/mnt/b:train,ttl=0,read-only
@@ -41,16 +19,8 @@ def add(
     with context.interruptible(
         "the same command again goes on with it; `tpuctl mount rm` of its path takes it away"
     ):
-        found = add_mount(
-            context,
-            resolve_slice(context, on, flag="--on"),
-            what,
-            options=parse_options(how),
-            program=context.config.gcsfuse,
-            dry_run=dry_run,
-            create=create,
-            flat=flat,
-        )
+        target = resolve_slice(context, request.on, flag="--on")
+        found = add_mount(context, target, request, program=context.config.gcsfuse, dry_run=dry_run)
         said = found.pop("said")
         if context.console.json_mode:
             context.console.data(found)

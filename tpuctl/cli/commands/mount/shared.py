@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 On = Annotated[str | None, Option("The slice; optional if you have just one.", metavar="SLICE")]
-At = Annotated[str, typer.Argument(metavar="PATH", help="Where it is mounted.")]
+At = Annotated[str, argument("PATH", "Where it is mounted.")]

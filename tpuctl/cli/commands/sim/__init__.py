@@ -10,7 +10,7 @@ from tpuctl.cli.commands.sim.lifecycle import Node, NodeZone, OnlyWorkers, app, 
 from tpuctl.cli.console import Column
 from tpuctl.cli.running_sim import running_sim
 from tpuctl.errors import UsageError
-from tpuctl.lib.options import Option
+from tpuctl.lib.options import Option, argument
 
 __all__ = ["app"]
 
@@ -18,8 +18,8 @@ __all__ = ["app"]
 @app.command("set")
 def set_fields(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Node or queued resource, such as big-1.")],
-    fields: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="What the API shows then.")],
+    name: Annotated[str, argument("NAME", "Node or queued resource, such as big-1.")],
+    fields: Annotated[list[str], argument("FIELD=VALUE...", "What the API shows then.")],
     zone: NodeZone = None,
 ) -> None:
     """Set what the API shows of a node: state, health, maintenance.
@@ -39,7 +39,7 @@ def set_fields(
 def capacity(
     ctx: typer.Context,
     limits: Annotated[
-        list[str] | None, typer.Argument(metavar="[ZONE=CHIPS]...", help="Chips that there are, or `plenty`.")
+        list[str] | None, argument("[ZONE=CHIPS]...", "Chips that there are, or `plenty`.")
     ] = None,
 ) -> None:
     """Limit the capacity of a zone; without arguments, list limits.
@@ -59,7 +59,7 @@ def capacity(
 @app.command("reservation", json=True)
 def reservation(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Its name.")] = None,
+    name: Annotated[str | None, argument("[NAME]", "Its name.")] = None,
     zone: Annotated[str, Option("Where its chips are.", metavar="ZONE")] = "",
     generation: Annotated[str, Option("Of which kind, such as v4.", metavar="GENERATION")] = "",
     chips: Annotated[int, Option("How many; 0 removes it.", metavar="N")] = 0,
@@ -96,9 +96,7 @@ def crash(ctx: typer.Context, node: Node, worker: OnlyWorkers = None, zone: Node
 @app.command("delay", json=True)
 def delay(
     ctx: typer.Context,
-    delays: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=SECONDS]...", help="Which step takes how long.")
-    ] = None,
+    delays: Annotated[list[str] | None, argument("[NAME=SECONDS]...", "Which step takes how long.")] = None,
 ) -> None:
     """Set delays; without arguments, list them.
 

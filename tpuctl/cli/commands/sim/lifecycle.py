@@ -13,7 +13,7 @@ from tpuctl.cli.console import Column, Console
 from tpuctl.cli.invocation import invocation
 from tpuctl.cli.running_sim import facts_of, running_sim, show_facts, sim_state_dir
 from tpuctl.errors import UsageError
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import parse_number
 from tpuctl.model.requests import SimRequest
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpuctl.sim.server.options import SimOptions
 
 
-Node = Annotated[str, typer.Argument(metavar="NODE", help="Node or queued resource, such as big-1.")]
+Node = Annotated[str, argument("NODE", "Node or queued resource, such as big-1.")]
 NodeZone = Annotated[str | None, Option("Its zone, if the name is not enough.", metavar="ZONE")]
 OnlyWorkers = Annotated[list[int] | None, Option("Only this worker's host; repeatable.", metavar="N")]
 app = new_group("Start and control the simulated cloud.")
@@ -168,7 +168,7 @@ def reboot(ctx: typer.Context, node: Node, worker: OnlyWorkers = None, zone: Nod
 @app.command("fault", json=True)
 def fault(
     ctx: typer.Context,
-    preset: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="One of those above.")] = None,
+    preset: Annotated[str | None, argument("[PRESET]", "One of those above.")] = None,
     settings: Annotated[
         list[str] | None,
         Option("A field of the fault; repeatable.", flags=(Flag("--set"),), metavar="KEY=VALUE"),
@@ -244,7 +244,7 @@ def _parse_field(word: str) -> tuple[str, Any]:
 @app.command("quota", json=True)
 def quota(
     ctx: typer.Context,
-    limits: Annotated[list[str] | None, typer.Argument(metavar="[KEY=N]...", help="What to limit.")] = None,
+    limits: Annotated[list[str] | None, argument("[KEY=N]...", "What to limit.")] = None,
 ) -> None:
     """Set quotas; without arguments, list those that are set.
 
