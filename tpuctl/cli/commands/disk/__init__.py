@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from tpuctl.cli.app import new_group
-from tpuctl.cli.commands.disk.attach import attach, detach
+from tpuctl.cli.commands.disk.attach import attach, detach, mount, repair, umount
+from tpuctl.cli.commands.disk.change import gc, resize, rm, throughput
 from tpuctl.cli.commands.disk.clone import clone, snapshot
 from tpuctl.cli.commands.disk.create import create
-from tpuctl.cli.commands.disk.gc import gc
 from tpuctl.cli.commands.disk.ls import ls, show
-from tpuctl.cli.commands.disk.mount import mount, umount
-from tpuctl.cli.commands.disk.repair import repair
-from tpuctl.cli.commands.disk.resize import resize
-from tpuctl.cli.commands.disk.rm import rm
-from tpuctl.cli.commands.disk.throughput import throughput
 
 __all__ = ["app"]
 
