@@ -790,6 +790,21 @@ def attempt_of(services: MemoryServices, run: RunRecord) -> Attempt:
     return attempt
 
 
+def test_of_a_start_that_a_worker_refused_no_stacks_are_fetched(place, services):
+    place.hosts.programs["main.py"] = scripted(HOUR)
+    bring_up(services, "big")
+    run = submit(services, "big", "is stopped on worker 1 by hand")
+    place.hosts.answer_s = 4.0
+    while get_run(services, run.id).record.attempt is None or not attempt_of(services, run).coordinator:
+        advance_run(services, run.id)
+    place.hosts.answer_s = 0.0
+    (stopped,) = place.hosts.all()[1].runs[run.id].attempts.values()
+    stopped.stop_grace_s = 1.0
+    over = follow_run(services, run.id, deadline=services.clock.now() + 3600)
+    assert "was stopped before it started" in over.reason
+    assert not [key for key in services.logs.files if key[3] == "stacks"]
+
+
 @pytest.mark.parametrize("lost", ["host", "sshd"])
 def test_a_worker_lost_before_it_said_that_it_began_is_named_at_once_and_the_run_begins_again(
     place, services, lost
