@@ -25,29 +25,35 @@ _NONE = inspect.Parameter.empty
 def with_requests(command: Callable[..., None]) -> Callable[..., None]:
     """`command` as Typer calls it. Each parameter with an `Option` is a flag, and of a request each field that
     is typed, in that parameter's place; a flag of two requests is one flag, said to both. `context` is opened
-    for it and closed after it; `ctx` is Typer's own."""
-    own = inspect.signature(command, eval_str=True).parameters
+    for it and closed after it; `console` prints where no profile is needed; `ctx` is Typer's own."""
+    # A module that seldom needs a context imports its type for checks alone.
+    own = inspect.signature(command, eval_str=True, locals={"AppContext": object}).parameters
     shapes = {name: item.annotation for name, item in own.items() if _is_request(item.annotation)}
     made = {"ctx": inspect.Parameter("ctx", _KEYWORD, annotation=typer.Context)}
     for name, item in own.items():
-        if name not in ("ctx", "context"):
+        if name not in ("ctx", "console", "context"):
             for each in _parameters(shapes[name]) if name in shapes else _own_parameters(item):
                 made.setdefault(each.name, each)
 
     @functools.wraps(command)
     def wrapper(ctx: typer.Context, **values: Any) -> None:
-        typed = invocation(ctx).arguments
+        shared = invocation(ctx)
+        typed = shared.arguments
         typed = typed[: typed.index("--")] if "--" in typed else typed
         requests = {name: _request(shape, values, typed) for name, shape in shapes.items()}
         given = {**{name: values[name] for name in own if name in values}, **requests}
         if "ctx" in own:
             given["ctx"] = ctx
+        if "console" in own:
+            from tpuctl.cli.console import Console
+
+            given["console"] = Console(json_mode=shared.json, quiet=shared.quiet)
         if "context" not in own:
             command(**given)
             return
         from tpuctl.cli.context import AppContext
 
-        with AppContext(invocation(ctx)) as context:
+        with AppContext(shared) as context:
             command(context=context, **given)
 
     wrapper.__signature__ = inspect.Signature(list(made.values()))  # type: ignore[attr-defined]

@@ -47,6 +47,8 @@ K = TypeVar("K", bound=Hashable)
 
 Place = int | tuple[int, int]
 """A worker, or a process of one: (3, 2) is 3.2."""
+PLACE = "Where it runs"
+"""The group in help of what says where a run goes."""
 WORKERS_HELP = "Only these workers, such as 0 or 0-3,7."
 """What `--worker` takes, see `parse_workers`."""
 

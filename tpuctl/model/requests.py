@@ -13,8 +13,7 @@ from msgspec import Struct, field
 
 from tpuctl.lib.names import check_disk_name, check_zone_name, parse_secret
 from tpuctl.lib.options import Flag, Option, argument
-from tpuctl.lib.text import WORKERS_HELP
-from tpuctl.model.run_spec import PLACE
+from tpuctl.lib.text import PLACE, WORKERS_HELP
 
 
 class Purpose(Struct, frozen=True):

@@ -16,12 +16,12 @@ from msgspec.structs import fields, replace
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import parse_secret, parse_var
 from tpuctl.lib.options import Flag, Option
-from tpuctl.lib.text import WORKERS_HELP
+from tpuctl.lib.text import PLACE, WORKERS_HELP
 from tpuctl.lib.time import parse_duration
 from tpuctl.model import timeouts
 from tpuctl.model.receipt import Receipt
 
-PROGRAM, PLACE, RESTARTS = "What it runs", "Where it runs", "Checkpoints and restarts"
+PROGRAM, RESTARTS = "What it runs", "Checkpoints and restarts"
 LISTED = "How it is listed"
 """Groups of the flags in help."""
 

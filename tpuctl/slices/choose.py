@@ -52,6 +52,6 @@ def _only_slice(services: Services, flag: str, otherwise: str) -> SliceRecord:
         return mine[0]
     names = ", ".join(record.name for record in mine)
     if not mine:
-        raise UsageError("you have no slice", hint=f"tpuctl up ACCELERATOR --spot{otherwise}")
+        raise UsageError("you have no slice", hint="tpuctl up ACCELERATOR --spot" + otherwise)
     add = f"{flag} NAME with" if flag else "add"
     raise UsageError(f"which slice? you have {names}", hint=f"{add} one of these names{otherwise}")

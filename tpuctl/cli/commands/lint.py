@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from tpuctl.cli.console import Console
-from tpuctl.cli.invocation import invocation
 from tpuctl.model.requests import LintRequest
 
 if TYPE_CHECKING:
+    from tpuctl.cli.context import AppContext
     from tpuctl.lint.lint import Report
     from tpuctl.lint.report import Format
     from tpuctl.lint.rules import Backend, Rule
 
 
-def lint(ctx: typer.Context, request: LintRequest) -> None:
+def lint(context: AppContext, console: Console, request: LintRequest) -> None:
     """Find what a program does that TPUs punish.
 
     Reads the code, and runs nothing of it. Errors are certain where they stand; warnings are about code that
@@ -28,8 +28,6 @@ def lint(ctx: typer.Context, request: LintRequest) -> None:
     from tpuctl.errors import TpuctlError, UsageError
     from tpuctl.lint.rules import choose_rules
 
-    shared = invocation(ctx)
-    console = Console(json_mode=shared.json, quiet=shared.quiet)
     if request.explain is not None:
         _explain(console, choose_rules((request.explain,), (), "--explain"))
         return
@@ -38,7 +36,7 @@ def lint(ctx: typer.Context, request: LintRequest) -> None:
         raise UsageError("--deps needs an environment", hint="tpuctl lint --env NAME --deps")
     report, rules = _look(request)
     if request.deps and request.env is not None:
-        report = _with_packages(ctx, report, request.env, rules)
+        report = _with_packages(context, report, request.env, rules)
     _print(console, report, shape)
     if report.errors:
         raise typer.Exit(TpuctlError.exit_code)
@@ -95,18 +93,16 @@ def _of_environment(name: str) -> tuple[str | None, Mapping[str, str]]:
     return None if backend is Backend.CPU else str(backend), known_versions(found)
 
 
-def _with_packages(ctx: typer.Context, report: Report, env: str, rules: Sequence[Rule]) -> Report:
+def _with_packages(context: AppContext, report: Report, env: str, rules: Sequence[Rule]) -> Report:
     """The report with what is in packages of the environment that the code imports."""
     from msgspec.structs import replace
 
-    from tpuctl.cli.context import open_context
     from tpuctl.envs.load import environment_folder, pin, read_environment
     from tpuctl.envs.wheelhouse import imported_wheels
     from tpuctl.lint.packages import FRAMEWORKS, lint_wheel
 
-    with open_context(ctx) as context:
-        pinned = pin(read_environment(env, environment_folder()))
-        wheels = imported_wheels(context, pinned, report.imports - FRAMEWORKS)
+    pinned = pin(read_environment(env, environment_folder()))
+    wheels = imported_wheels(context, pinned, report.imports - FRAMEWORKS)
     found = [each for label, wheel in wheels.items() for each in lint_wheel(label, wheel, rules, report.target)]
     return replace(report, findings=(*report.findings, *found))
 

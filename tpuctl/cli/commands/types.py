@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
-
 from tpuctl.cli.console import Column, Console
-from tpuctl.cli.invocation import invocation
 from tpuctl.lib.options import Option, argument
 
 COLUMNS = (
@@ -30,7 +27,7 @@ GENERATIONS = (
 
 
 def types(
-    ctx: typer.Context,
+    console: Console,
     generation: Annotated[
         str | None,
         argument("[GENERATION]", "Only this generation, such as v4 or v5e, or this type, such as v4-8."),
@@ -50,8 +47,6 @@ def types(
     from tpuctl.model.shipped_files import load_accelerators
 
     catalog = load_accelerators()
-    shared = invocation(ctx)
-    console = Console(json_mode=shared.json, quiet=shared.quiet)
     known = list(catalog.generations)
     wanted = next((n for n, g in catalog.generations.items() if generation in (n, *g.aliases)), None)
     if zone is not None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.env.files import capture, derive, lock, new
 from tpuctl.cli.commands.env.hosts import apply, gc, plan, verify
 from tpuctl.cli.console import Column, Console
-from tpuctl.cli.context import open_context
-from tpuctl.cli.invocation import invocation
+from tpuctl.cli.context import AppContext
 from tpuctl.envs.load import environment_folder
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.options import Option, argument
@@ -33,12 +30,10 @@ for _verb in (new, lock, derive, capture, plan, apply, verify, gc):
 
 
 @app.command("ls", json=True)
-def ls(ctx: typer.Context) -> None:
+def ls(console: Console) -> None:
     """List environments: those of the project and the presets."""
     from tpuctl.envs.load import environment_names, read_environment
 
-    shared = invocation(ctx)
-    console = Console(json_mode=shared.json, quiet=shared.quiet)
     folder = environment_folder()
     rows = []
     for name in environment_names(folder):
@@ -68,7 +63,8 @@ def _row(found: Any) -> dict[str, Any]:
 
 @app.command("diff", json=True)
 def diff(
-    ctx: typer.Context,
+    context: AppContext,
+    console: Console,
     names: Annotated[list[str] | None, argument("[NAME]...", "One or two environments.")] = None,
     on: Annotated[
         list[str] | None, Option("What the hosts of a slice have; repeatable.", metavar="SLICE")
@@ -91,17 +87,14 @@ def diff(
         from tpuctl.envs.verify import properties_of_slice
         from tpuctl.state.repository import get_slice
 
-        with open_context(ctx) as context:
-            wanted = found[0] if found else None
-            sides = [installed_properties(wanted)] if wanted is not None else []
-            sides += [
-                dict(properties_of_slice(context, get_slice(context, name).record, wanted)) for name in slices
-            ]
+        wanted = found[0] if found else None
+        sides = [installed_properties(wanted)] if wanted is not None else []
+        sides += [
+            dict(properties_of_slice(context, get_slice(context, name).record, wanted)) for name in slices
+        ]
         rows, empty = difference_rows(*sides), "hosts have the same"
     else:
         rows, empty = differences(*found), "they install, set and verify the same"
-    shared = invocation(ctx)
-    console = Console(json_mode=shared.json, quiet=shared.quiet)
     first, second = (*files, *slices)
     columns = (Column("item", "WHAT"), Column("first", first, give=1), Column("second", second, give=1))
     console.table(rows, columns, empty=empty)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tpuctl.cli.console import Console
-from tpuctl.cli.context import open_context
-from tpuctl.cli.invocation import invocation
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, OnSlice
 from tpuctl.envs.load import environment_folder
 from tpuctl.errors import UsageError
@@ -26,13 +25,9 @@ Requires = Annotated[
 ]
 
 
-def _console(ctx: typer.Context) -> Console:
-    shared = invocation(ctx)
-    return Console(json_mode=shared.json, quiet=shared.quiet)
-
-
 def new(
-    ctx: typer.Context,
+    context: AppContext,
+    console: Console,
     name: Name,
     like: Annotated[str | None, Option("Start from this environment.", metavar="NAME")] = None,
     backend: Annotated[str | None, Option("jax, torch_xla, torch_tpu or cpu.", metavar="NAME")] = None,
@@ -48,7 +43,7 @@ def new(
     from tpuctl.envs.spec import check_environment_name
     from tpuctl.envs.write import new_environment
 
-    console, folder = _console(ctx), environment_folder()
+    folder = environment_folder()
     check_environment_name(name)
     bases = {"jax": "jax-tpu", "torch_xla": "torch-xla", "torch_tpu": "torch-tpu", "cpu": "cpu"}
     if backend is not None and backend not in bases:
@@ -61,7 +56,7 @@ def new(
     if name in environment_names(folder) and (folder / f"{name}.yaml").exists():
         raise UsageError(f"there is an environment {name} already", hint=f"tpuctl env lock {name}")
     spec = _derived(base, name, require or [], [], python)
-    _write(ctx, folder, new_environment(base, spec), name, no_lock=no_lock)
+    _write(context, console, folder, new_environment(base, spec), name, no_lock=no_lock)
 
 
 def _ask_backend(console: Console, known: list[str]) -> str:
@@ -92,7 +87,8 @@ def _with_verified(spec: EnvironmentSpec, verified: bool) -> EnvironmentSpec:
 
 
 def derive(
-    ctx: typer.Context,
+    context: AppContext,
+    console: Console,
     base: Annotated[str, argument("BASE", "The environment to start from.")],
     name: Name,
     with_: Annotated[
@@ -120,11 +116,12 @@ def derive(
         raise UsageError("it says nothing that is different", hint="--with X==VERSION or --file DEST=SRC")
     files = [_extra_file(folder, name, words) for words in file or []]
     spec = _derived(found, name, with_ or [], files, None)
-    _write(ctx, folder, new_environment(found, spec), name, no_lock=no_lock)
+    _write(context, console, folder, new_environment(found, spec), name, no_lock=no_lock)
 
 
 def capture(
-    ctx: typer.Context,
+    context: AppContext,
+    console: Console,
     name: Name,
     python: Annotated[str, Option("Its interpreter, such as /home/me/venv/bin/python.", metavar="PATH")],
     on: OnSlice = None,
@@ -146,17 +143,15 @@ def capture(
     from tpuctl.slices.choose import resolve_slice
 
     check_environment_name(name)
-    with open_context(ctx) as context:
-        record = resolve_slice(context, on, flag="--on")
-        found = capture_environment(context, record, worker, python, name, unmanaged=unmanaged)
-    console = _console(ctx)
+    record = resolve_slice(context, on, flag="--on")
+    found = capture_environment(context, record, worker, python, name, unmanaged=unmanaged)
     for note in found.notes:
         console.caveat(note)
     if unmanaged:
         written = save_environment(environment_folder(), name, new_environment(None, found.spec))
         console.say(f"wrote {written}")
         return
-    _write(ctx, environment_folder(), new_environment(None, found.spec), name, no_lock=no_lock)
+    _write(context, console, environment_folder(), new_environment(None, found.spec), name, no_lock=no_lock)
 
 
 def _extra_file(folder: Path, name: str, words: str) -> ExtraFile:
@@ -176,20 +171,20 @@ def _extra_file(folder: Path, name: str, words: str) -> ExtraFile:
     return ExtraFile(placed, destination, digest)
 
 
-def _write(ctx: typer.Context, folder: Path, text: str, name: str, *, no_lock: bool) -> None:
+def _write(context: AppContext, console: Console, folder: Path, text: str, name: str, *, no_lock: bool) -> None:
     from tpuctl.envs.write import save_environment
 
-    console = _console(ctx)
     path = save_environment(folder, name, text)
     console.say(f"wrote {path}")
     if no_lock:
         console.say(f"`tpuctl env lock {name}` makes its lock")
         return
-    _lock(ctx, folder, name)
+    _lock(context, console, folder, name)
 
 
 def lock(
-    ctx: typer.Context,
+    context: AppContext,
+    console: Console,
     name: Name,
     python: Annotated[
         bool,
@@ -204,10 +199,18 @@ def lock(
     Asks the package index, or the one that UV_DEFAULT_INDEX names. The lock is pylock.NAME.toml beside the
     file (PEP 751); keep both under version control. Flags that its libtpu does not take are refused.
     """
-    _lock(ctx, environment_folder(), name, python=python, dry_run=dry_run)
+    _lock(context, console, environment_folder(), name, python=python, dry_run=dry_run)
 
 
-def _lock(ctx: typer.Context, folder: Path, name: str, *, python: bool = True, dry_run: bool = False) -> None:
+def _lock(
+    context: AppContext,
+    console: Console,
+    folder: Path,
+    name: str,
+    *,
+    python: bool = True,
+    dry_run: bool = False,
+) -> None:
     import dataclasses
 
     from tpuctl.envs.lock import render_lock
@@ -216,13 +219,11 @@ def _lock(ctx: typer.Context, folder: Path, name: str, *, python: bool = True, d
     from tpuctl.envs.write import save_lock
     from tpuctl.lib.text import counted
 
-    console = _console(ctx)
     found, made, notes = lock_environment(name, folder, python=python)
     packages = counted(len(made.packages), "package")
     for note in notes:
         console.caveat(note)
-    with open_context(ctx) as context:
-        check_flags_of(context, dataclasses.replace(found, lock=render_lock(made)))
+    check_flags_of(context, dataclasses.replace(found, lock=render_lock(made)))
     if dry_run:
         console.say(f"would lock {packages}")
         return

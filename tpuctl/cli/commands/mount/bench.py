@@ -9,7 +9,6 @@ import typer
 from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.invocation import invocation
 from tpuctl.lib.options import Option
 
 MEASURED = (
@@ -76,7 +75,7 @@ def _rate(value: float | None) -> str | None:
 
 
 def cost(
-    ctx: typer.Context,
+    console: Console,
     files: Annotated[int, Option("Files behind the mount.", metavar="N", minimum=1)],
     hosts: Annotated[int, Option("Hosts that mount it.", metavar="N", minimum=1)],
     profile: Annotated[str, Option("checkpoint, train, dataset or shared-code.", metavar="PROFILE")] = "train",
@@ -102,8 +101,6 @@ def cost(
     said = options_said({"ttl": ttl} if ttl is not None else {})
     ref = parse_ref(rules, f"gs://bucket:/mnt/bucket:{profile}", said)
     rows = operation_costs(options_of(rules, ref, rules.pinned), Use(hosts, files, passes), prices[place])
-    shared = invocation(ctx)
-    console = Console(json_mode=shared.json, quiet=shared.quiet)
     if console.json_mode:
         console.data({"usd_month": total_usd(rows), "operations": to_data(rows)})
         return
