@@ -178,9 +178,8 @@ class Record:
 
 def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     """Runs the programs of one attempt to their end and records it; runs in the daemon, file descriptor 3 tells
-    `start`. One that ends wrongly stops the others.
-    Meanwhile the host's heartbeat is published each `beat` seconds, 0 for never, the steps that `pattern`
-    finds in the logs are written down, and `secrets` are also files in memory."""
+    `start`. One that ends wrongly stops the others. Meanwhile the host's heartbeat is published each `beat`
+    seconds, 0 for never, steps that `pattern` finds are written down, `secrets` are also files in memory."""
     record, tree, killed = Record(attempt), Tree(), oom_kills()
     more = {MARK: mark_of(record.status["supervisor"])}
     secret_files.sweep()
@@ -200,8 +199,7 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
         say(attempt, why)
         masks.look(last=True)
         secret_files.remove(more[MARK])
-        now = time.time()
-        record.insist(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
+        record_unstarted(record, not_started(error), why)
         return
     rows = [described(pid, number if len(begun) > 1 else None) for number, pid in enumerate(tree.mains)]
     first = {name: rows[0][name] for name in ("pid", "start_time")}
@@ -238,6 +236,12 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     )
     if heartbeat is not None:
         heartbeat.stop()
+
+
+def record_unstarted(record, exit_status, why):
+    """The end of what never began."""
+    now = time.time()
+    record.insist(state="exited", exit_status=exit_status, started_at=now, ended_at=now, detail=why)
 
 
 def described(pid, number):

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import AppContext, open_context
 from tpuctl.cli.options import DryRun, Timeout
-from tpuctl.cli.request_options import with_requests
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
 from tpuctl.model.slice_spec import SliceRequest
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from tpuctl.workers.dev import Work
 
 
-@with_requests
 def dev(
     ctx: typer.Context,
     accelerator: Annotated[
