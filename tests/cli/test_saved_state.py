@@ -40,9 +40,12 @@ class SavedState:
 
 
 def alike(shown: object, said: object) -> bool:
-    """The same but for numbers that grow while a command runs."""
+    """The same but for numbers that grow while a command runs. Keys that came since have nothing to tell."""
     if isinstance(shown, dict) and isinstance(said, dict):
-        return shown.keys() == said.keys() and all(alike(shown[key], said[key]) for key in said)
+        came = [value for key, value in shown.items() if key not in said]
+        return (
+            shown.keys() >= said.keys() and not any(came) and all(alike(shown[key], said[key]) for key in said)
+        )
     if isinstance(shown, list) and isinstance(said, list):
         return len(shown) == len(said) and all(map(alike, shown, said))
     if isinstance(shown, float) and isinstance(said, float):
