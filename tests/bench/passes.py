@@ -30,7 +30,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.sim.api.http import STORAGE_PREFIXES, HttpServer, Router
 from tpuctl.sim.api.tpu_rest import TpuRestApi
-from tpuctl.sim.gcs.storage import Storage
+from tpuctl.sim.gcs.server import Storage
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.iam import STORAGE

@@ -56,7 +56,7 @@ def require_isolated_hosts() -> None:
 def require_heeded_immutability(folder: Path) -> None:
     """Skips where files of the folder can be written by who has them open although they are immutable: not
     ext4, or no CAP_LINUX_IMMUTABLE. Simulated disks there keep some of what real ones lose."""
-    from tpuctl.sim.hosts.file_flags import set_immutable
+    from tpuctl.sim.hosts.files import set_immutable
 
     probe = folder / "probe"
     try:

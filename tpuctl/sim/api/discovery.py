@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tpuctl.sim.api.tpu_rest import BODIES, ROUTES, TYPES_OF
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import ApiTypes, load_types
-from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.wire.status import Json, invalid_argument
 
 PATHS = ("/$discovery/rest", "/%24discovery/rest")
 PREFERRED = "v2"
@@ -35,7 +35,7 @@ def answer_discovery(request: Request) -> Response:
     INVALID_ARGUMENT for one that nobody has."""
     version = request.query.get("version", [PREFERRED])[-1]
     if version not in ROUTES:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Discovery document not found for version: {version}")
+        raise invalid_argument(f"Discovery document not found for version: {version}")
     return json_response(discovery_document(version))
 
 

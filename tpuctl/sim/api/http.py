@@ -21,7 +21,14 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tpuctl.sim.wire.messages import Request, Response, json_response
-from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, DroppedConnectionError, unknown_method
+from tpuctl.sim.wire.status import (
+    HTTP_STATUS,
+    ApiError,
+    Code,
+    DroppedConnectionError,
+    invalid_argument,
+    unknown_method,
+)
 from tpuctl.sim.world.iam import caller_of
 from tpuctl.sim.world.paths import TOKEN_PREFIX
 
@@ -117,8 +124,7 @@ class Router:
             if self._storage is not None and self._is_storage(admitted.path, request.headers.get("host", "")):
                 return self._storage.handle(admitted)
             if request.spooled is not None:
-                text = f"Request payload size exceeds the limit: {_MAX_MESSAGE} bytes."
-                raise ApiError(Code.INVALID_ARGUMENT, text)
+                raise invalid_argument(f"Request payload size exceeds the limit: {_MAX_MESSAGE} bytes.")
             for prefix, handler in self._apis:
                 if admitted.path.startswith(prefix):
                     return handler(admitted)
@@ -245,7 +251,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
             return None
         except ValueError:
             self.close_connection = True
-            return self._send(error_response(ApiError(Code.INVALID_ARGUMENT, "bad request body")))
+            return self._send(error_response(invalid_argument("bad request body")))
         if not self.server.admits(host.lower()):
             return self._send(error_response(ApiError(Code.PERMISSION_DENIED, "bad Host header")))
         url = urlsplit(self.path)

@@ -6,15 +6,23 @@ Reads, and the calls that mend what a person of the project has to: APIs are tur
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import unquote
 
+from tpuctl.sim.api.secrets import Row, SecretsApi
 from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
-from tpuctl.sim.wire.status import ApiError, Code, Json, not_found, unknown_method
+from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument, not_found, unknown_method
 from tpuctl.sim.world.faults import FaultKind
-from tpuctl.sim.world.iam import CLOUD_QUOTAS, PROJECT_NUMBER, RESOURCE_MANAGER, SERVICE_USAGE, SERVICES
+from tpuctl.sim.world.iam import (
+    CLOUD_QUOTAS,
+    PROJECT_NUMBER,
+    RESOURCE_MANAGER,
+    SECRET_MANAGER,
+    SERVICE_USAGE,
+    SERVICES,
+)
 from tpuctl.sim.world.listing import page_of
 from tpuctl.sim.world.quotas import Quotas
 from tpuctl.sim.world.world import World
@@ -26,34 +34,30 @@ _PROJECT = r"/(?:v1|v3)/projects/(?P<project>[^/:]+)"
 _SERVICES = r"/v1/projects/(?P<project>[^/:]+)/services"
 _QUOTAS = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/services/(?P<service>[^/]+)/quotaInfos"
 _PREFERENCES = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/quotaPreferences"
-_TEST = "projects.testIamPermissions"
+_GET, _SET, _TEST = "projects.getIamPolicy", "projects.setIamPolicy", "projects.testIamPermissions"
 _BODIES = {
-    "projects.getIamPolicy": "GetIamPolicyRequest",
-    "projects.setIamPolicy": "SetIamPolicyRequest",
+    _GET: "GetIamPolicyRequest",
+    _SET: "SetIamPolicyRequest",
     "services.batchEnable": "BatchEnableServicesRequest",
     "services.disable": "DisableServiceRequest",
     "quotaPreferences.create": "QuotaPreference",
     "quotaPreferences.patch": "QuotaPreference",
     _TEST: "TestIamPermissionsRequest",
 }
-_PERMISSION = re.compile(
-    r"("
-    r"aiplatform|artifactregistry|bigquery|billing|certificatemanager|cloudasset|"
-    r"cloudbuild|cloudfunctions|cloudkms|cloudquotas|cloudsql|cloudtrace|composer|"
-    r"compute|container|dataflow|dataproc|datastore|dns|eventarc|file|firebase|iam|"
-    r"iap|logging|monitoring|networkmanagement|networksecurity|networkservices|notebooks|"
-    r"orgpolicy|osconfig|oslogin|privateca|pubsub|recommender|redis|resourcemanager|run|"
-    r"secretmanager|securitycenter|servicedirectory|servicemanagement|servicenetworking|"
-    r"serviceusage|source|spanner|storage|storagetransfer|tpu|vpcaccess|workflows"
-    r")(\.[a-zA-Z]+){2}"
+_WITH_PERMISSIONS = (
+    "aiplatform artifactregistry bigquery billing certificatemanager cloudasset cloudbuild cloudfunctions "
+    "cloudkms cloudquotas cloudsql cloudtrace composer compute container dataflow dataproc datastore dns "
+    "eventarc file firebase iam iap logging monitoring networkmanagement networksecurity networkservices "
+    "notebooks orgpolicy osconfig oslogin privateca pubsub recommender redis resourcemanager run "
+    "secretmanager securitycenter servicedirectory servicemanagement servicenetworking serviceusage "
+    "source spanner storage storagetransfer tpu vpcaccess workflows "
 )
 """Services with permissions on a project (https://cloud.google.com/iam/docs/permissions-reference)."""
+_PERMISSION = re.compile(rf"({'|'.join(_WITH_PERMISSIONS.split())})(\.[a-zA-Z]+){{2}}")
 _TPU_SERVICE = "tpu.googleapis.com"
 _DONE = "operations/noop.DONE_OPERATION"
 _AGENTS = {_TPU_SERVICE: "cloud-tpu"}
 """Services whose agent has a name of its own (https://cloud.google.com/iam/docs/service-agents)."""
-
-Handler = Callable[..., Json]
 
 
 class ProjectApi:
@@ -64,35 +68,38 @@ class ProjectApi:
         self._types = load_types("project")
         manager, usage, quotas = RESOURCE_MANAGER, SERVICE_USAGE, CLOUD_QUOTAS
         one, preference = _SERVICES + r"/(?P<service>[^/:]+)", _PREFERENCES + r"/(?P<id>[^/]+)"
-        identity = one.replace("/v1/", "/v1beta1/") + ":generateServiceIdentity"
-        rows: tuple[tuple[str, str, str, str, Handler], ...] = (
-            ("projects.get", "GET", _PROJECT, manager, self._get_project),
-            (_TEST, "POST", _PROJECT + ":testIamPermissions", manager, self._test_permissions),
-            ("projects.getIamPolicy", "POST", _PROJECT + ":getIamPolicy", manager, self._get_policy),
-            ("projects.setIamPolicy", "POST", _PROJECT + ":setIamPolicy", manager, self._set_policy),
-            ("projects.search", "GET", "/v3/projects:search", manager, self._list_projects),
-            ("projects.list", "GET", "/v1/projects", manager, self._list_projects),
-            ("services.list", "GET", _SERVICES, usage, self._list_services),
-            ("services.batchGet", "GET", _SERVICES + ":batchGet", usage, self._batch_get),
-            ("services.get", "GET", one, usage, self._get_service),
-            ("services.batchEnable", "POST", _SERVICES + ":batchEnable", usage, self._batch_enable),
-            ("services.generateServiceIdentity", "POST", identity, usage, self._make_identity),
-            ("services.enable", "POST", one + ":enable", usage, self._enable),
-            ("services.disable", "POST", one + ":disable", usage, self._disable),
-            ("quotaInfos.list", "GET", _QUOTAS, quotas, self._list_quotas),
-            ("quotaInfos.get", "GET", _QUOTAS + r"/(?P<quota>[^/]+)", quotas, self._get_quota),
-            ("quotaPreferences.create", "POST", _PREFERENCES, quotas, self._create_preference),
-            ("quotaPreferences.list", "GET", _PREFERENCES, quotas, self._list_preferences),
-            ("quotaPreferences.get", "GET", preference, quotas, self._get_preference),
-            ("quotaPreferences.patch", "PATCH", preference, quotas, self._update_preference),
+        see, identity = "serviceusage.services", one.replace("/v1/", "/v1beta1/") + ":generateServiceIdentity"
+        lists, gives = "cloudquotas.quotas.get", "cloudquotas.quotas.update"
+        rows: tuple[Row, ...] = (
+            ("projects.get", "GET", _PROJECT, manager, "", self._get_project),
+            (_TEST, "POST", _PROJECT + ":testIamPermissions", manager, "", self._test_permissions),
+            (_GET, "POST", _PROJECT + ":getIamPolicy", manager, f"resourcemanager.{_GET}", self._get_policy),
+            (_SET, "POST", _PROJECT + ":setIamPolicy", manager, f"resourcemanager.{_SET}", self._set_policy),
+            ("projects.search", "GET", "/v3/projects:search", manager, "", self._list_projects),
+            ("projects.list", "GET", "/v1/projects", manager, "", self._list_projects),
+            ("services.list", "GET", _SERVICES, usage, f"{see}.list", self._list_services),
+            ("services.batchGet", "GET", _SERVICES + ":batchGet", usage, f"{see}.get", self._batch_get),
+            ("services.get", "GET", one, usage, f"{see}.get", self._get_service),
+            ("services.batchEnable", "POST", _SERVICES + ":batchEnable", usage, "", self._batch_enable),
+            ("services.generateServiceIdentity", "POST", identity, usage, "", self._make_identity),
+            ("services.enable", "POST", one + ":enable", usage, "", self._enable),
+            ("services.disable", "POST", one + ":disable", usage, "", self._disable),
+            ("quotaInfos.list", "GET", _QUOTAS, quotas, lists, self._list_quotas),
+            ("quotaInfos.get", "GET", _QUOTAS + r"/(?P<quota>[^/]+)", quotas, lists, self._get_quota),
+            ("quotaPreferences.create", "POST", _PREFERENCES, quotas, gives, self._create_preference),
+            ("quotaPreferences.list", "GET", _PREFERENCES, quotas, lists, self._list_preferences),
+            ("quotaPreferences.get", "GET", preference, quotas, lists, self._get_preference),
+            ("quotaPreferences.patch", "PATCH", preference, quotas, gives, self._update_preference),
+            *SecretsApi(world).rows(),
         )
         self._routes = [
-            (method, verb, re.compile(path), api, handle) for method, verb, path, api, handle in rows
+            (method, verb, re.compile(path), api, permission, handle)
+            for method, verb, path, api, permission, handle in rows
         ]
 
     def handle(self, request: Request) -> Response:
         path = unquote(request.path)
-        for method, verb, pattern, api, handler in self._routes:
+        for method, verb, pattern, api, permission, handler in self._routes:
             found = pattern.fullmatch(path)
             if found is None or verb != request.method:
                 continue
@@ -101,11 +108,15 @@ class ProjectApi:
             access.check_service(api)
             parts = found.groupdict()
             self._check_project(parts.pop("project", PROJECT_NUMBER))
-            answer = handler(request.path, self._read(method, request), **parts)
+            asked = self._read(method, request) if method else {}
+            if permission:
+                below = "/secrets" if api == SECRET_MANAGER else ""
+                access.check_permission(permission, f"{self._name()}{below}")
+            answer = handler(request, asked, **parts)
             try:
                 return json_response(shaped(request, answer))
             except FieldsError as error:
-                raise ApiError(Code.INVALID_ARGUMENT, f"Invalid field selection {error}") from None
+                raise invalid_argument(f"Invalid field selection {error}") from None
         raise unknown_method(f"{request.method} {path}")
 
     def _read(self, method: str, request: Request) -> Json:
@@ -124,24 +135,23 @@ class ProjectApi:
 
     # Resource Manager.
 
-    def _get_project(self, path: str, _asked: Json) -> Json:
+    def _get_project(self, request: Request, _asked: Json) -> Json:
         id = self._world.options.project
         self._world.access.check_permission("resourcemanager.projects.get", f"projects/{id}")
-        if path.startswith("/v3/"):
+        if request.path.startswith("/v3/"):
             return {"name": self._name(), "projectId": id, "state": "ACTIVE", "displayName": id}
         return {"projectNumber": PROJECT_NUMBER, "projectId": id, "lifecycleState": "ACTIVE", "name": id}
 
-    def _test_permissions(self, _path: str, asked: Json) -> Json:
+    def _test_permissions(self, _request: Request, asked: Json) -> Json:
         wrong = [each for each in asked.get("permissions", []) if not _PERMISSION.fullmatch(each)]
         if wrong:
-            text = f"Permission {wrong[0]} is not valid for this resource."
-            raise ApiError(Code.INVALID_ARGUMENT, text)
+            raise invalid_argument(f"Permission {wrong[0]} is not valid for this resource.")
         granted = self._world.access.granted(asked.get("permissions", []))
         return {"permissions": granted} if granted else {}
 
-    def _list_projects(self, path: str, asked: Json) -> Json:
+    def _list_projects(self, request: Request, asked: Json) -> Json:
         """The only one, if it is meant."""
-        shown = self._get_project(f"{path}/", {})
+        shown = self._get_project(replace(request, path=f"{request.path}/"), {})
         text = str(asked.pop("query", "") or asked.pop("filter", ""))
         wanted = re.fullmatch(r"(?:(?:project)?[iI]d|name)[:=]\"?([^ \"*]+)\"?\*?", text)
         if text and wanted is None and not text.lower().startswith(("state:active", "lifecyclestate:active")):
@@ -149,12 +159,10 @@ class ProjectApi:
         found = [shown] if wanted is None or wanted[1] == shown["projectId"] else []
         return page_of([(each["projectId"], each) for each in found], asked, "projects")
 
-    def _get_policy(self, _path: str, _asked: Json) -> Json:
-        self._world.access.check_permission("resourcemanager.projects.getIamPolicy", self._name())
+    def _get_policy(self, _request: Request, _asked: Json) -> Json:
         return dict(self._world.access.policy)
 
-    def _set_policy(self, _path: str, asked: Json) -> Json:
-        self._world.access.check_permission("resourcemanager.projects.setIamPolicy", self._name())
+    def _set_policy(self, _request: Request, asked: Json) -> Json:
         return self._world.access.set_policy(asked.get("policy") or {})
 
     # Service Usage.
@@ -169,28 +177,23 @@ class ProjectApi:
             "state": "ENABLED" if self._world.access.is_enabled(service) else "DISABLED",
         }
 
-    def _list_services(self, _path: str, asked: Json) -> Json:
-        self._world.access.check_permission("serviceusage.services.list", self._name())
+    def _list_services(self, _request: Request, asked: Json) -> Json:
         text = asked.pop("filter", "")
         wanted = text.removeprefix("state:")
         if text and text not in ("state:ENABLED", "state:DISABLED"):
-            raise ApiError(
-                Code.INVALID_ARGUMENT, f"Invalid filter: {text}. Use state:ENABLED or state:DISABLED."
-            )
+            raise invalid_argument(f"Invalid filter: {text}. Use state:ENABLED or state:DISABLED.")
         shown = [self._service(service) for service in SERVICES]
         rows = [(each["name"], each) for each in shown if wanted in ("", each["state"])]
         return page_of(rows, asked, "services")
 
-    def _batch_get(self, _path: str, asked: Json) -> Json:
-        self._world.access.check_permission("serviceusage.services.get", self._name())
+    def _batch_get(self, _request: Request, asked: Json) -> Json:
         names = asked.get("names", [])
         return {"services": [self._service(name.rpartition("/")[2]) for name in names]}
 
-    def _get_service(self, _path: str, _asked: Json, service: str) -> Json:
-        self._world.access.check_permission("serviceusage.services.get", self._name())
+    def _get_service(self, _request: Request, _asked: Json, service: str) -> Json:
         return self._service(service)
 
-    def _enable(self, _path: str, _asked: Json, service: str) -> Json:
+    def _enable(self, _request: Request, _asked: Json, service: str) -> Json:
         """Done at once: the faults that keep exactly this API off are cleared."""
         self._service(service)
         self._world.access.check_permission("serviceusage.services.enable", self._name())
@@ -198,12 +201,16 @@ class ProjectApi:
             self._world.faults.remove(fault.id)
         return self._done("Enable", service)
 
-    def _batch_enable(self, path: str, asked: Json) -> Json:
-        services = [self._enable(path, {}, each)["response"]["service"] for each in asked.get("serviceIds", [])]
+    def _batch_enable(self, request: Request, asked: Json) -> Json:
+        done = [self._enable(request, {}, each) for each in asked.get("serviceIds", [])]
         kind = "type.googleapis.com/google.api.serviceusage.v1.BatchEnableServicesResponse"
-        return {"name": _DONE, "done": True, "response": {"@type": kind, "services": services}}
+        return {
+            "name": _DONE,
+            "done": True,
+            "response": {"@type": kind, "services": [each["response"]["service"] for each in done]},
+        }
 
-    def _make_identity(self, _path: str, _asked: Json, service: str) -> Json:
+    def _make_identity(self, _request: Request, _asked: Json, service: str) -> Json:
         """The account with which Google manages a service in a project, which is there already."""
         self._service(service)
         self._world.access.check_permission("serviceusage.services.enable", self._name())
@@ -212,7 +219,7 @@ class ProjectApi:
         email = f"service-{PROJECT_NUMBER}@{title}.iam.gserviceaccount.com"
         return {"name": _DONE, "done": True, "response": {"@type": kind, "email": email, "uniqueId": "1"}}
 
-    def _disable(self, _path: str, _asked: Json, service: str) -> Json:
+    def _disable(self, _request: Request, _asked: Json, service: str) -> Json:
         """The fault of that name, made by another way."""
         self._service(service)
         self._world.access.check_permission("serviceusage.services.disable", self._name())
@@ -228,37 +235,32 @@ class ProjectApi:
     # Cloud Quotas.
 
     def _quota_infos(self, service: str) -> list[Json]:
-        self._world.access.check_permission("cloudquotas.quotas.get", self._name())
         return self._world.read_quotas(Quotas.tpu_infos) if service == _TPU_SERVICE else []
 
-    def _list_quotas(self, _path: str, asked: Json, service: str) -> Json:
+    def _list_quotas(self, _request: Request, asked: Json, service: str) -> Json:
         rows = [(each["name"], each) for each in self._quota_infos(service)]
         return page_of(rows, asked, "quotaInfos")
 
-    def _get_quota(self, _path: str, _asked: Json, service: str, quota: str) -> Json:
+    def _get_quota(self, _request: Request, _asked: Json, service: str, quota: str) -> Json:
         found = [each for each in self._quota_infos(service) if each["quotaId"] == quota]
         if not found:
             raise not_found(f"quotaInfos/{quota}")
         return found[0]
 
-    def _list_preferences(self, _path: str, asked: Json) -> Json:
-        self._world.access.check_permission("cloudquotas.quotas.get", self._name())
+    def _list_preferences(self, _request: Request, asked: Json) -> Json:
         if asked.keys() & {"filter", "orderBy"}:
             raise unknown_method("a filter or an order of quotaPreferences")
         rows = [(each["name"], each) for each in self._world.quota_preferences.list()]
         return page_of(rows, asked, "quotaPreferences")
 
-    def _get_preference(self, _path: str, _asked: Json, id: str) -> Json:
-        self._world.access.check_permission("cloudquotas.quotas.get", self._name())
+    def _get_preference(self, _request: Request, _asked: Json, id: str) -> Json:
         return self._world.quota_preferences.get(id)
 
-    def _create_preference(self, _path: str, asked: Json) -> Json:
-        self._world.access.check_permission("cloudquotas.quotas.update", self._name())
+    def _create_preference(self, _request: Request, asked: Json) -> Json:
         unsafe = "ignoreSafetyChecks" in asked
         return self._world.quota_preferences.create(asked.pop("quotaPreferenceId", ""), asked, unsafe=unsafe)
 
-    def _update_preference(self, _path: str, asked: Json, id: str) -> Json:
-        self._world.access.check_permission("cloudquotas.quotas.update", self._name())
+    def _update_preference(self, _request: Request, asked: Json, id: str) -> Json:
         unsafe, missing = "ignoreSafetyChecks" in asked, bool(asked.get("allowMissing"))
         if asked.get("validateOnly"):
             raise unknown_method("a change of a quotaPreference that is validated only")

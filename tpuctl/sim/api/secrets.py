@@ -10,13 +10,12 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
-from urllib.parse import unquote
 
 import google_crc32c
 
-from tpuctl.sim.wire.messages import Request, Response, json_response
+from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.wire.payload import parse_body
-from tpuctl.sim.wire.status import ApiError, Code, Json, not_found, unknown_method
+from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument, not_found, unknown_method
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.iam import PROJECT_NUMBER, SECRET_MANAGER
 from tpuctl.sim.world.listing import page_of
@@ -24,53 +23,38 @@ from tpuctl.sim.world.world import World
 
 _SECRETS = r"/v1/projects/(?P<project>[^/:]+)/secrets"
 _ONE = _SECRETS + r"/(?P<secret>[^/:]+)"
+_VERSION = r"/versions/(?P<version>\d+|latest)"
+Row = tuple[str, str, str, str, str, Callable[..., Json]]
+"""A call: its method as `load_types` has it (empty for one that reads the request itself), verb, path, API,
+permission, and what answers it."""
 
 
 class SecretsApi:
-    """Answers the paths of `owns`; raises ApiError for refusals."""
+    """Raises ApiError for refusals."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._secrets: dict[str, list[bytes]] = {}
         self._shown: dict[str, Json] = {}
-        version = r"/versions/(?P<version>\d+|latest)"
-        rows: tuple[tuple[str, str, str, Callable[..., Json]], ...] = (
-            ("POST", _SECRETS, "secretmanager.secrets.create", self._create),
-            ("GET", _SECRETS, "secretmanager.secrets.list", self._list),
-            ("GET", _ONE, "secretmanager.secrets.get", self._get),
-            ("DELETE", _ONE, "secretmanager.secrets.delete", self._delete),
-            ("GET", _ONE + "/versions", "secretmanager.versions.list", self._list_versions),
-            ("GET", _ONE + version, "secretmanager.versions.get", self._get_version),
-            ("POST", _ONE + ":addVersion", "secretmanager.versions.add", self._add),
-            ("GET", _ONE + version + ":access", "secretmanager.versions.access", self._access),
+
+    def rows(self) -> tuple[Row, ...]:
+        """Its calls, for the API of the project, which has the same paths."""
+        api, secret, of = SECRET_MANAGER, "secretmanager.secrets", "secretmanager.versions"
+        return (
+            ("", "POST", _SECRETS, api, f"{secret}.create", self._create),
+            ("", "GET", _SECRETS, api, f"{secret}.list", self._list),
+            ("", "GET", _ONE, api, f"{secret}.get", self._get),
+            ("", "DELETE", _ONE, api, f"{secret}.delete", self._delete),
+            ("", "GET", _ONE + "/versions", api, f"{of}.list", self._list_versions),
+            ("", "GET", _ONE + _VERSION, api, f"{of}.get", self._get_version),
+            ("", "POST", _ONE + ":addVersion", api, f"{of}.add", self._add),
+            ("", "GET", _ONE + _VERSION + ":access", api, f"{of}.access", self._access),
         )
-        self._routes = [(verb, re.compile(path), permission, handle) for verb, path, permission, handle in rows]
 
-    def owns(self, path: str) -> bool:
-        """Whether a path below /v1, which several APIs share, is of this one."""
-        return re.match(_SECRETS, unquote(path)) is not None
-
-    def handle(self, request: Request) -> Response:
-        path, access = unquote(request.path), self._world.access
-        for verb, pattern, permission, handle in self._routes:
-            found = pattern.fullmatch(path)
-            if found is None or verb != request.method:
-                continue
-            access.check_token()
-            access.check_service(SECRET_MANAGER)
-            parts = found.groupdict()
-            if parts.pop("project") not in (self._world.options.project, PROJECT_NUMBER):
-                raise ApiError(Code.PERMISSION_DENIED, "The caller does not have permission")
-            access.check_permission(permission, f"projects/{PROJECT_NUMBER}/secrets")
-            return json_response(handle(request, **parts))
-        raise unknown_method(f"{request.method} {path}")
-
-    def _create(self, request: Request) -> Json:
+    def _create(self, request: Request, _asked: Json) -> Json:
         name = (request.query.get("secretId") or [""])[-1]
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,255}", name):
-            raise ApiError(
-                Code.INVALID_ARGUMENT, f"The provided Secret ID [{name}] does not match the expected format."
-            )
+            raise invalid_argument(f"The provided Secret ID [{name}] does not match the expected format.")
         if name in self._secrets:
             raise ApiError(Code.ALREADY_EXISTS, f"Secret [{self._name(name)}] already exists.")
         asked = {key: value for key, value in parse_body(request).items() if value and key != "name"}
@@ -82,16 +66,16 @@ class SecretsApi:
         self._shown[name] = {"name": self._name(name), "replication": {"automatic": {}}, **asked, **times}
         return self._shown[name]
 
-    def _get(self, _request: Request, secret: str) -> Json:
+    def _get(self, _request: Request, _asked: Json, secret: str) -> Json:
         self._versions(secret)
         return self._shown[secret]
 
-    def _list(self, request: Request) -> Json:
+    def _list(self, request: Request, _asked: Json) -> Json:
         if request.query.get("filter"):
             raise unknown_method("filters of lists of secrets")
         return _page(request, [(each["name"], each) for each in self._shown.values()], "secrets")
 
-    def _delete(self, _request: Request, secret: str) -> Json:
+    def _delete(self, _request: Request, _asked: Json, secret: str) -> Json:
         self._versions(secret)
         del self._secrets[secret], self._shown[secret]
         return {}
@@ -99,25 +83,25 @@ class SecretsApi:
     def _version(self, secret: str, number: int) -> Json:
         return {"name": f"{self._name(secret)}/versions/{number}", "state": "ENABLED"}
 
-    def _list_versions(self, request: Request, secret: str) -> Json:
+    def _list_versions(self, request: Request, _asked: Json, secret: str) -> Json:
         """The newest first."""
         numbers = range(len(self._versions(secret)), 0, -1)
         rows = [(f"{10**9 - number}", self._version(secret, number)) for number in numbers]
         return _page(request, rows, "versions")
 
-    def _get_version(self, _request: Request, secret: str, version: str) -> Json:
+    def _get_version(self, _request: Request, _asked: Json, secret: str, version: str) -> Json:
         return self._version(secret, self._number(secret, version))
 
-    def _add(self, request: Request, secret: str) -> Json:
+    def _add(self, request: Request, _asked: Json, secret: str) -> Json:
         versions = self._versions(secret)
         payload = parse_body(request).get("payload")
         try:
             versions.append(base64.b64decode(str((payload or {}).get("data", "")), validate=True))
         except (binascii.Error, AttributeError) as error:
-            raise ApiError(Code.INVALID_ARGUMENT, "Invalid value at 'payload.data' (TYPE_BYTES)") from error
+            raise invalid_argument("Invalid value at 'payload.data' (TYPE_BYTES)") from error
         return self._version(secret, len(versions))
 
-    def _access(self, _request: Request, secret: str, version: str) -> Json:
+    def _access(self, _request: Request, _asked: Json, secret: str, version: str) -> Json:
         number = self._number(secret, version)
         content = self._versions(secret)[number - 1]
         payload = {
@@ -148,5 +132,5 @@ def _page(request: Request, rows: list[tuple[str, Json]], key: str) -> Json:
     asked: Json = {name: values[-1] for name, values in request.query.items()}
     size = str(asked.pop("pageSize", "0"))
     if not size.isdecimal() or len(size) > 9:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid value at 'page_size' (TYPE_INT32), \"{size}\"")
+        raise invalid_argument(f"Invalid value at 'page_size' (TYPE_INT32), \"{size}\"")
     return page_of(rows, {**asked, "pageSize": int(size)}, key)

@@ -14,7 +14,7 @@ from typing import Any
 from tpuctl.sim.api.project_grpc import ProjectCalls
 from tpuctl.sim.api.tpu_rest import ALPHA_ROUTES, COMMON_ROUTES
 from tpuctl.sim.gcs.grpc import ControlCalls
-from tpuctl.sim.gcs.storage import Storage
+from tpuctl.sim.gcs.server import Storage
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.payload import camel
 from tpuctl.sim.wire.status import ApiError, Code, DroppedConnectionError, Json

@@ -44,20 +44,14 @@ DISK_TYPES: Mapping[str, tuple[int, int, int]] = {
 }
 """Default, smallest and largest size in GB."""
 INTERNAL_RULE = "default-allow-internal"
-_FIREWALL: Mapping[str, tuple[int, list[Json], str]] = {
-    "default-allow-icmp": (65_534, [{"IPProtocol": "icmp"}], "0.0.0.0/0"),
-    INTERNAL_RULE: (
-        65_534,
-        [
-            {"IPProtocol": "tcp", "ports": ["0-65535"]},
-            {"IPProtocol": "udp", "ports": ["0-65535"]},
-            {"IPProtocol": "icmp"},
-        ],
-        "10.128.0.0/9",
-    ),
-    "default-allow-rdp": (65_534, [{"IPProtocol": "tcp", "ports": ["3389"]}], "0.0.0.0/0"),
-    "default-allow-ssh": (65_534, [{"IPProtocol": "tcp", "ports": ["22"]}], "0.0.0.0/0"),
+_EVERY_PORT = ["0-65535"]
+_FIREWALL: Mapping[str, tuple[str, Mapping[str, list[str]]]] = {
+    "default-allow-icmp": ("0.0.0.0/0", {"icmp": []}),
+    INTERNAL_RULE: ("10.128.0.0/9", {"tcp": _EVERY_PORT, "udp": _EVERY_PORT, "icmp": []}),
+    "default-allow-rdp": ("0.0.0.0/0", {"tcp": ["3389"]}),
+    "default-allow-ssh": ("0.0.0.0/0", {"tcp": ["22"]}),
 }
+"""Rule → from where it lets in what, by protocol and ports."""
 
 
 @dataclass(frozen=True)
@@ -252,14 +246,16 @@ class ComputeCatalog:
         }
 
     def _firewall(self, name: str) -> Json:
-        priority, allowed, source = _FIREWALL[name]
+        source, allowed = _FIREWALL[name]
         return {
             **self._resource("firewall", Scope(GLOBAL), name, len(name)),
-            "allowed": allowed,
+            "allowed": [
+                {"IPProtocol": each, **({"ports": ports} if ports else {})} for each, ports in allowed.items()
+            ],
             "direction": "INGRESS",
             "disabled": False,
             "logConfig": {"enable": False},
             "network": f"{self._base}/global/networks/default",
-            "priority": priority,
+            "priority": 65_534,
             "sourceRanges": [source],
         }

@@ -15,7 +15,7 @@ from functools import cache
 
 from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.catalog import DISK_TYPES, Scope
-from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument
 from tpuctl.sim.world.faults import RATE_EXCEEDED
 from tpuctl.sim.world.quotas import DISK_METRICS
 
@@ -45,7 +45,7 @@ gce/ERR/2024_001."""
 
 def invalid(field: str, value: object, why: str) -> ApiError:
     """Compute Engine's form of INVALID_ARGUMENT."""
-    return ApiError(Code.INVALID_ARGUMENT, f"Invalid value for field '{field}': '{value}'. {why}")
+    return invalid_argument(f"Invalid value for field '{field}': '{value}'. {why}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Scope
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.faults import RATE_EXCEEDED, Fault
-from tpuctl.sim.world.ids import Ids
+from tpuctl.sim.world.state import Ids
 
 KEPT = 5000
 """How many operations can be asked for; older ones are forgotten."""

@@ -18,7 +18,15 @@ from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
-from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, DroppedConnectionError, Json, unknown_method
+from tpuctl.sim.wire.status import (
+    HTTP_STATUS,
+    ApiError,
+    Code,
+    DroppedConnectionError,
+    Json,
+    invalid_argument,
+    unknown_method,
+)
 from tpuctl.sim.world.faults import Fault, FaultKind
 from tpuctl.sim.world.iam import COMPUTE, PROJECT_NUMBER
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
@@ -142,7 +150,7 @@ class ComputeApi:
         try:
             shown: Json = shaped(request, answer, types, message, "" if singular == name else "items")
         except FieldsError as error:
-            raise ApiError(Code.INVALID_ARGUMENT, f"Invalid field selection {error}") from None
+            raise invalid_argument(f"Invalid field selection {error}") from None
         return shown
 
     def _answer(self, request: Request) -> Json:

@@ -31,10 +31,9 @@ from tpuctl.sim.compute.disks import (
 from tpuctl.sim.compute.operations import ComputeOperations, Planned, place
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
-from tpuctl.sim.world.ids import Ids
 from tpuctl.sim.world.paths import ResourcePath, check_labels
 from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS
-from tpuctl.sim.world.state import copy_json
+from tpuctl.sim.world.state import Ids, copy_json
 from tpuctl.sim.world.world import World
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tpuctl.sim.gcs.storage import Storage
+from tpuctl.sim.gcs.server import Storage
 from tpuctl.sim.gcs.wire import Data, GcsError, Preconditions
 from tpuctl.sim.wire.grpc_types import message_classes
-from tpuctl.sim.wire.status import ApiError, Code
+from tpuctl.sim.wire.status import ApiError, Code, invalid_argument
 
 SERVICE = "/google.storage.control.v2.StorageControl/"
 _NAME = re.compile(r"projects/[^/]+/buckets/([^/]+)(?:/(?:storageLayout|folders/(.+)))?")
@@ -46,7 +46,7 @@ class ControlCalls:
         given = getattr(request, "name", "") or getattr(request, "parent", "")
         found = _NAME.fullmatch(given)
         if found is None:
-            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid resource name "{given}".')
+            raise invalid_argument(f'Invalid resource name "{given}".')
         bucket, folder = found[1], found[2] or ""
         # There are few threads: what waits must not keep others waiting.
         self._storage.admit(method, bucket, wait=False)

@@ -5,12 +5,16 @@ Not there, and refused as such: access control lists, notifications, customer ke
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 
+from tpuctl.errors import BugError
 from tpuctl.sim.gcs.folders import Folders
-from tpuctl.sim.gcs.iam import no_access, permissions_of, resource
+from tpuctl.sim.gcs.iam import bucket_of, no_access, permissions_of, resource, unauthenticated
 from tpuctl.sim.gcs.json_api import JsonMethods, storage_layout
 from tpuctl.sim.gcs.methods import BATCH, DOWNLOADS, JSON, JSON_PATHS, UPLOADS, find_method, load_api, read_call
 from tpuctl.sim.gcs.objects import ObjectStore
@@ -21,9 +25,11 @@ from tpuctl.sim.gcs.xml_api import XmlApi
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
-from tpuctl.sim.wire.status import ApiError
-from tpuctl.sim.world.iam import Access
-from tpuctl.sim.world.paths import TOKEN_PREFIX
+from tpuctl.sim.wire.status import ApiError, DroppedConnectionError
+from tpuctl.sim.world.faults import FaultKind
+from tpuctl.sim.world.iam import STORAGE, Access
+from tpuctl.sim.world.paths import TOKEN_PREFIX, ResourcePath
+from tpuctl.sim.world.world import World
 
 _SHOWN = {
     "storage#bucket": ("Bucket", ""),
@@ -32,6 +38,8 @@ _SHOWN = {
     "storage#objects": ("Object", "items"),
 }
 """The type of what an answer of a kind is, and where in it that is a list."""
+BUCKET = "sim-bucket"
+"""Exists from the start."""
 _WRONG_URL = "Upload requests must include an uploadType URL parameter and a URL path beginning with /upload/"
 
 
@@ -56,15 +64,14 @@ class GcsApi:
         """Never raises for what a client sent; errors are answers in Google's form."""
         for bucket, now in self._store.follow_lifecycle():
             self._xml.parts.abort_old(bucket, now)
-        by_json = request.path.startswith(JSON_PATHS)
         try:
             self._check_permissions(request)
+            by_json = request.path.startswith(JSON_PATHS)
             return self._answer_json(request) if by_json else self._xml.handle(request)
         except ApiError as error:
-            refused = GcsError.of(error)
+            return _refusal(request, GcsError.of(error))
         except GcsError as error:
-            refused = error
-        return refused.response() if by_json else refused.xml_response()
+            return _refusal(request, error)
 
     def _check_permissions(self, request: Request) -> None:
         """Raises ApiError or GcsError for what the caller may not do."""
@@ -143,3 +150,97 @@ class GcsApi:
 
     def close(self) -> None:
         self._store.close()
+
+
+def _refusal(request: Request, error: GcsError) -> Response:
+    return error.response() if request.path.startswith(JSON_PATHS) else error.xml_response()
+
+
+class Storage:
+    """Cloud Storage inside the simulator: faults in front of it, its one bucket made, emptied on reset.
+
+    Buckets are below `root`, and may be those of a simulator that ran before. Faults match the methods
+    `storage.get`, `storage.post` and so on."""
+
+    def __init__(self, root: Path, world: World) -> None:
+        self._root = root
+        self._world = world
+        self.api = self._open()
+
+    def _open(self) -> GcsApi:
+        self._root.mkdir(parents=True, exist_ok=True)
+        api = GcsApi(self._root, now=self._now, access=self._world.access)
+        query = {"project": [self._world.options.project]}
+        made = api.handle(
+            Request(
+                "POST", "/storage/v1/b", query, {"host": "localhost"}, json.dumps({"name": BUCKET}).encode()
+            )
+        )
+        if made.status >= 300 and made.status != HTTPStatus.CONFLICT:
+            raise BugError(f"the bucket {BUCKET} could not be made: {bytes(made.body)!r}")
+        return api
+
+    def _now(self) -> float:
+        """What answers have as their Date."""
+        return self._world.clock.now() + self._world.access.clock_skew()
+
+    def handle(self, request: Request) -> Response:
+        """Refusals become answers as Cloud Storage words them; DroppedConnectionError passes when a fault says
+        so."""
+        method = f"storage.{request.method.lower()}"
+        path = self._path(bucket_of(request))
+        try:
+            self.admit(method, path.id, token=self.needs_token(request))
+            answer = self.api.handle(request)
+        except ApiError as error:
+            answer = _refusal(request, GcsError.of(error))
+        except GcsError as error:
+            answer = _refusal(request, error)
+        if self._world.faults.take(FaultKind.DROP, method, path) is not None:
+            raise DroppedConnectionError(method)
+        return answer
+
+    def _path(self, bucket: str) -> ResourcePath:
+        """What faults match by its name."""
+        return ResourcePath(self._world.options.project, "global", "buckets", bucket)
+
+    def admit(self, method: str, bucket: str, *, token: bool = True, wait: bool = True) -> None:
+        """Raises ApiError, or DroppedConnectionError, for a call that goes no further. `wait`: an answer may be
+        late."""
+        path, faults = self._path(bucket), self._world.faults
+        if token:
+            self._world.access.check_token()
+        self._world.access.check_service(STORAGE)
+        slow = faults.take(FaultKind.SLOW_ANSWER, method, path) if wait else None
+        if slow is not None and not slow.seconds:
+            faults.wait_cleared(slow)
+            raise DroppedConnectionError(method)
+        if slow is not None:
+            self._world.clock.pause(slow.seconds)
+        fault = faults.take(FaultKind.ERROR, method, path)
+        if fault is not None:
+            raise fault.error(path)
+
+    @staticmethod
+    def needs_token(request: Request) -> bool:
+        """The address of a resumable upload lets its bearer in, whoever it is:
+        https://cloud.google.com/storage/docs/resumable-uploads#session-uris"""
+        return not is_session(request)
+
+    @staticmethod
+    def refuse_unauthenticated(request: Request) -> Response:
+        """For a request without the token."""
+        return _refusal(request, unauthenticated(request))
+
+    def reset(self) -> None:
+        """Buckets as at the start."""
+        self.api.close()
+        shutil.rmtree(self._root)
+        self.api = self._open()
+
+    def close(self) -> None:
+        """Leaves nothing behind where nothing was written."""
+        unused = self.api.is_unused
+        self.api.close()
+        if unused:
+            shutil.rmtree(self._root)

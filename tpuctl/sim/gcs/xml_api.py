@@ -224,13 +224,9 @@ def stored_fields(request: Request) -> Data:
 
 
 def written_headers(data: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "etag": etag_of(data),
-        "x-goog-generation": data["generation"],
-        "x-goog-metageneration": data["metageneration"],
-        "x-goog-stored-content-length": data["size"],
-        "x-goog-stored-content-encoding": data.get("contentEncoding", "identity"),
-    }
+    told = ("generation", "metageneration", "stored-content-length", "stored-content-encoding")
+    known = media_headers(data)
+    return {"etag": etag_of(data), **{f"x-goog-{name}": known[f"x-goog-{name}"] for name in told}}
 
 
 def _number(text: str) -> int:

@@ -29,7 +29,7 @@ class HostSpec:
     because the addresses of peers are known only after all are made; `metadata` is what the metadata server
     says now, by its path below `/computeMetadata/v1/`; `publish` takes a guest attribute (`NAMESPACE/KEY` and
     its value, None to remove it), False where they are turned off. All are called from threads of the tier.
-    `bans` is asked by its event loop: see `process/blocker.py`; the isolated tier has no such thing.
+    `bans` is asked by its event loop: see `Blocker` of `process/host.py`; the isolated tier has no such thing.
     """
 
     node_key: str

@@ -3,17 +3,19 @@ somebody else's data."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
+import stat
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sim.hosts.file_flags import set_immutable
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -54,6 +56,31 @@ def _unmount(point: Path) -> None:
         program = shutil.which(command[0])
         if program and subprocess.run([program, *command[1:], point], capture_output=True).returncode == 0:
             return
+
+
+# linux/fs.h
+_GETFLAGS = 0x80086601
+_SETFLAGS = 0x40086602
+_IMMUTABLE = 0x10
+
+
+def set_immutable(path: Path, wanted: bool) -> None:
+    """Of a file or folder; nothing else has it. Where the file system knows no such thing, nothing changes."""
+    try:
+        if stat.S_IFMT(path.lstat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return  # it is gone
+    try:
+        (flags,) = struct.unpack("l", fcntl.ioctl(descriptor, _GETFLAGS, bytes(8)))
+        changed = flags | _IMMUTABLE if wanted else flags & ~_IMMUTABLE
+        if changed != flags:
+            fcntl.ioctl(descriptor, _SETFLAGS, struct.pack("l", changed))
+    except OSError:
+        return  # of a kind that has no attributes
+    finally:
+        os.close(descriptor)
 
 
 def _force(remove: Callable[..., Any], path: str, _info: Any) -> None:

@@ -15,12 +15,11 @@ from tpuctl.sim.api.http import Handler, HttpServer, Router
 from tpuctl.sim.api.https import HttpsProxy, is_google
 from tpuctl.sim.api.oauth import TokenApi
 from tpuctl.sim.api.project import ProjectApi
-from tpuctl.sim.api.secrets import SecretsApi
 from tpuctl.sim.api.tpu_grpc import TpuGrpcApi
 from tpuctl.sim.api.tpu_rest import TpuRestApi
 from tpuctl.sim.compute import rest as compute
 from tpuctl.sim.compute.rest import ComputeApi
-from tpuctl.sim.gcs.storage import Storage
+from tpuctl.sim.gcs.server import Storage
 from tpuctl.sim.hosts.backend import HostBackend
 from tpuctl.sim.hosts.files import wheel_cache
 from tpuctl.sim.hosts.init import RIGHTS_DROPPED, give_to_hosts
@@ -135,7 +134,6 @@ class Simulator:
         tpu = TpuRestApi(self.world)
         computing = ComputeApi(self.world)
         projects = ProjectApi(self.world)
-        secrets = SecretsApi(self.world)
 
         def reset() -> None:
             self.storage.reset()
@@ -150,12 +148,8 @@ class Simulator:
             compute.BATCH: computing.handle,
             admin.PREFIX: control.handle,
             **dict.fromkeys(project.PREFIXES, projects.handle),
-            project.SHARED_PREFIX: lambda request: (
-                secrets.handle(request)
-                if secrets.owns(request.path)
-                else tpu.handle(request)
-                if tpu.owns(request.path)
-                else projects.handle(request)
+            project.SHARED_PREFIX: lambda request: (tpu if tpu.owns(request.path) else projects).handle(
+                request
             ),
         }
 

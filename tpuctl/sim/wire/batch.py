@@ -12,7 +12,7 @@ from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 from tpuctl.sim.wire.messages import Request, Response
-from tpuctl.sim.wire.status import ApiError, Code
+from tpuctl.sim.wire.status import invalid_argument
 
 MAX_CALLS = 1000
 _BOUNDARY = "batch_tpuctl_sim"
@@ -52,8 +52,7 @@ def _parts(request: Request) -> list[email.message.Message]:
     message = email.parser.BytesParser(policy=email.policy.compat32).parsebytes(whole)
     parts = message.get_payload() if message.is_multipart() else []
     if not parts or len(parts) > MAX_CALLS:
-        text = f"Failed to parse batch request, error: a batch has 1 to {MAX_CALLS} parts."
-        raise ApiError(Code.INVALID_ARGUMENT, text)
+        raise invalid_argument(f"Failed to parse batch request, error: a batch has 1 to {MAX_CALLS} parts.")
     return [part for part in parts if isinstance(part, email.message.Message)]
 
 
@@ -66,7 +65,7 @@ def _inner(part: email.message.Message, outer: Request) -> Request:
     try:
         url = urlsplit(rest.rsplit(" ", 1)[0] if " " in rest else rest)
     except ValueError as error:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Failed to parse batch request, error: {error}") from error
+        raise invalid_argument(f"Failed to parse batch request, error: {error}") from error
     headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
     query = parse_qs(url.query, keep_blank_values=True)
     all_headers = {**outer.headers, **headers}

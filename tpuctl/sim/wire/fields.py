@@ -10,7 +10,7 @@ from typing import Any
 
 from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.wire.payload import ApiTypes
-from tpuctl.sim.wire.status import ApiError, Code, unknown_method
+from tpuctl.sim.wire.status import invalid_argument, unknown_method
 
 
 class FieldsError(ValueError):
@@ -94,7 +94,7 @@ def shaped(
     query = request.query
     form, *options = (query.get("$alt") or query.get("alt") or ["json"])[-1].split(";")
     if form not in _FORMS:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid value '{form}' of alt. It must be one of: {_FORMS}")
+        raise invalid_argument(f"Invalid value '{form}' of alt. It must be one of: {_FORMS}")
     if form != "json":
         raise unknown_method(f"answers with alt={form}")
     if "enum-encoding=int" in options and types is not None:

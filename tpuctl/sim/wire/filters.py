@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.wire.status import ApiError, Json, invalid_argument
 
 Predicate = Callable[[Json], bool]
 MAX_LENGTH = 4096
@@ -44,9 +44,7 @@ def parse_filter(text: str) -> Predicate:
 
 def _invalid(text: str) -> ApiError:
     shown = text if len(text) < 200 else f"{text[:200]}..."
-    return ApiError(
-        Code.INVALID_ARGUMENT, f"Invalid value for field 'filter': '{shown}'. Invalid list filter expression."
-    )
+    return invalid_argument(f"Invalid value for field 'filter': '{shown}'. Invalid list filter expression.")
 
 
 class _Parser:

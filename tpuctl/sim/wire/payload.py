@@ -20,7 +20,7 @@ from typing import Any
 
 from tpuctl.model.shipped_files import read_table
 from tpuctl.sim.wire.messages import Request
-from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument
 from tpuctl.sim.wire.timestamps import rfc3339
 
 MAX_BODY = 10 * 1024 * 1024
@@ -87,17 +87,16 @@ def snake(name: str) -> str:
 def parse_body(request: Request) -> Json:
     """The JSON object of a request. Raises ApiError, INVALID_ARGUMENT."""
     if len(request.body) > MAX_BODY:
-        text = f"Request payload size exceeds the limit: {MAX_BODY} bytes."
-        raise ApiError(Code.INVALID_ARGUMENT, text)
+        raise invalid_argument(f"Request payload size exceeds the limit: {MAX_BODY} bytes.")
     try:
         body = json.loads(request.body, parse_constant=_no_constant) if request.body else {}
     except (ValueError, RecursionError) as error:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid JSON payload received. {error}") from error
+        raise invalid_argument(f"Invalid JSON payload received. {error}") from error
     if body is None:  # as Go's library sends what it leaves empty
         return {}
     if not isinstance(body, dict):
         text = 'Invalid JSON payload received. Unknown name "": Root element must be a message.'
-        raise ApiError(Code.INVALID_ARGUMENT, text)
+        raise invalid_argument(text)
     return body
 
 

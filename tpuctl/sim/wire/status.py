@@ -84,9 +84,12 @@ class DroppedConnectionError(Exception):
     """The call took effect and its answer is lost: the API closes the connection without one."""
 
 
-def bad_request(text: str, eid: str) -> ApiError:
-    """The TPU API's form of INVALID_ARGUMENT."""
-    return ApiError(Code.INVALID_ARGUMENT, f"Cloud TPU received a bad request. {text} [EID: {eid}]")
+def invalid_argument(text: str) -> ApiError:
+    return ApiError(Code.INVALID_ARGUMENT, text)
+
+
+def failed_precondition(text: str) -> ApiError:
+    return ApiError(Code.FAILED_PRECONDITION, text)
 
 
 def not_found(resource: str) -> ApiError:

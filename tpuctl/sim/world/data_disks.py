@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostDisk
-from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.wire.status import ApiError, Code, Json, failed_precondition, invalid_argument
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.paths import ResourcePath, attached_disk
 from tpuctl.sim.world.state import Kernel, Node
@@ -72,7 +72,7 @@ def check_disks(
     seen: dict[tuple[str, str], Json] = {}
     if len(wanted) >= MAX_DISKS.get(offer.generation, 128):
         most = MAX_DISKS.get(offer.generation, 128)
-        raise _refused(
+        raise failed_precondition(
             f"Maximum disks count should be less than or equal to [{most}], Requested : [{len(wanted) + 1}]"
         )
     before = (
@@ -84,14 +84,14 @@ def check_disks(
         source = str(entry.get("sourceDisk") or "")
         key = attached_disk(source)
         if key is None or not source.startswith(f"projects/{path.project}/"):
-            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid source disk "{source}": must be the full path.')
+            raise invalid_argument(f'Invalid source disk "{source}": must be the full path.')
         if key[0] != path.zone:
-            raise ApiError(Code.INVALID_ARGUMENT, f'The disk "{source}" is not in zone "{path.zone}".')
+            raise invalid_argument(f'The disk "{source}" is not in zone "{path.zone}".')
         if key in seen:
-            raise ApiError(Code.INVALID_ARGUMENT, f'The disk "{source}" is attached twice.')
+            raise invalid_argument(f'The disk "{source}" is attached twice.')
         seen[key] = entry
         if before.get(source, _mode(entry)) != _mode(entry):
-            raise _refused(f"The disk '{source}' is already attached with mode {before[source]}.")
+            raise failed_precondition(f"The disk '{source}' is already attached with mode {before[source]}.")
         _check_one(kernel, path, offer, entry, attached_already=source in before)
 
 
@@ -107,35 +107,29 @@ def _check_one(
     if attached_already:
         return
     if disk["status"] != "READY":
-        raise _refused(f"The resource '{source}' is not ready")
+        raise failed_precondition(f"The resource '{source}' is not ready")
     compatible = COMPATIBLE.get(offer.generation)
     if compatible is not None and kind not in compatible:
-        raise _refused(
+        raise failed_precondition(
             f"[{kind}] features and [instance_type: VIRTUAL_MACHINE] InstanceTaxonomies are not compatible for "
             "creating instance."
         )
     hosts = len(entry.get("workerIds") or ()) or offer.hosts
     if mode == RW and hosts > 1:
-        raise _refused(f"The disk '{source}' cannot be attached in read-write mode to more than one worker.")
+        raise failed_precondition(
+            f"The disk '{source}' cannot be attached in read-write mode to more than one worker."
+        )
     if mode == RO and kind == "hyperdisk-balanced":
-        raise _refused(f"{kind} disk type cannot be attached in read-only mode.")
+        raise failed_precondition(f"{kind} disk type cannot be attached in read-only mode.")
     shared = disk.get("accessMode") == "READ_ONLY_MANY"
     if kind == "hyperdisk-ml" and (mode == RO) != shared:
-        raise _refused(
+        raise failed_precondition(
             f"The disk '{source}' with access mode {disk.get('accessMode')} cannot be attached in {mode} mode."
         )
     for other, held, node, workers in holders(kernel.nodes.values()):
         if other == (zone, name) and node.path != path and RW in (mode, held):
-            raise _in_use(source, instance(node, workers[0]))
-
-
-def _in_use(source: str, user: str) -> ApiError:
-    text = f"The disk resource '{source}' is already being used by '{user}'"
-    return _refused(text)
-
-
-def _refused(text: str) -> ApiError:
-    return ApiError(Code.FAILED_PRECONDITION, text)
+            user = instance(node, workers[0])
+            raise failed_precondition(f"The disk resource '{source}' is already being used by '{user}'")
 
 
 def number_disks(kernel: Kernel, node: Node) -> None:

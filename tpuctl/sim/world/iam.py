@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.status import PROJECT_NUMBER as PROJECT_NUMBER
-from tpuctl.sim.wire.status import ApiError, Code, Json, error_info, unknown_method
+from tpuctl.sim.wire.status import ApiError, Code, Json, error_info, invalid_argument, unknown_method
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
 from tpuctl.sim.world.paths import ACCOUNT
 
@@ -121,7 +121,7 @@ class Access:
                 raise unknown_method("conditions of roles (bindings.condition)")
             if not _ROLE.fullmatch(binding.get("role", "")):
                 text = f"Role ({binding.get('role', '')}) does not exist in the resource's hierarchy."
-                raise ApiError(Code.INVALID_ARGUMENT, text)
+                raise invalid_argument(text)
         self.policy = self._numbered(asked.get("bindings", []))
         for fault in self._faults.list_active():
             if fault.kind == FaultKind.NO_PERMISSION and any(

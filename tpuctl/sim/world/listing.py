@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 
 from tpuctl.sim.wire.filters import parse_filter
-from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument
 from tpuctl.sim.world.paths import ANY_ZONE, ResourcePath, parse_path
 from tpuctl.sim.world.state import Kernel, copy_json
 
@@ -43,11 +43,10 @@ def page_of(rows: list[tuple[str, Json]], request: Json, key: str) -> Json:
     last one seen in that order, so pages survive changes in between."""
     size = int(request.get("pageSize") or DEFAULT_PAGE)
     if size < 0:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid page size: {size}. It must not be negative.")
+        raise invalid_argument(f"Invalid page size: {size}. It must not be negative.")
     order = str(request.get("orderBy") or "name").strip()
     if order not in ("name", "name asc", _NEWEST_FIRST):
-        text = f"Invalid value for field 'orderBy': '{order}'. Use name or {_NEWEST_FIRST}."
-        raise ApiError(Code.INVALID_ARGUMENT, text)
+        raise invalid_argument(f"Invalid value for field 'orderBy': '{order}'. Use name or {_NEWEST_FIRST}.")
     down = order == _NEWEST_FIRST
     selects = parse_filter(str(request.get("filter") or ""))
     keyed = [
@@ -73,5 +72,5 @@ def _decode(token: str) -> list[str] | None:
         if not isinstance(place, list) or [type(part) for part in place] != [str, str]:
             raise ValueError(token)
     except (binascii.Error, ValueError, RecursionError) as error:
-        raise ApiError(Code.INVALID_ARGUMENT, "Invalid page token.") from error
+        raise invalid_argument("Invalid page token.") from error
     return place

@@ -38,10 +38,8 @@ def fill_node(spec: Json, path: ResourcePath) -> Json:
         "email": account.get("email") or DEFAULT_ACCOUNT,
         "scope": list(account.get("scope") or SCOPES),
     }
-    scheduling = node.get("schedulingConfig") or {}
-    node["schedulingConfig"] = {key: value for key, value in scheduling.items() if value}
-    shielded = node.get("shieldedInstanceConfig") or {}
-    node["shieldedInstanceConfig"] = {key: value for key, value in shielded.items() if value}
+    for config in ("schedulingConfig", "shieldedInstanceConfig"):
+        node[config] = {key: value for key, value in (node.get(config) or {}).items() if value}
     return _leave_out_empty(node)
 
 

@@ -8,7 +8,14 @@ from functools import partial
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.wire.payload import camel
-from tpuctl.sim.wire.status import ApiError, Code, Json, bad_request, not_found
+from tpuctl.sim.wire.status import (
+    ApiError,
+    Code,
+    Json,
+    failed_precondition,
+    invalid_argument,
+    not_found,
+)
 from tpuctl.sim.world.data_disks import check_disks, number_disks
 from tpuctl.sim.world.faults import STOCKOUT, FaultKind
 from tpuctl.sim.world.listing import list_resources
@@ -75,7 +82,7 @@ class Nodes:
     @staticmethod
     def _worker(node: Node, text: str) -> int:
         if not text.isdecimal() or int(text) >= node.offer.hosts:
-            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid worker id "{text}" for node {node.path.id}.')
+            raise invalid_argument(f'Invalid worker id "{text}" for node {node.path.id}.')
         return int(text)
 
     @staticmethod
@@ -233,7 +240,7 @@ class Nodes:
     # Stop, start, patch.
 
     def _not_supported(self, verb: str, node: Node) -> ApiError:
-        return bad_request(f"{verb} is not supported while in state {node.state}", self._kernel.ids.eid())
+        return self._kernel.bad_request(f"{verb} is not supported while in state {node.state}")
 
     def _check_power(self, verb: str, node: Node, state: str) -> None:
         """Only single-host on-demand nodes that were made directly can be stopped and started."""
@@ -241,11 +248,11 @@ class Nodes:
             raise self._not_supported(verb, node)
         scheduling = node.data.get("schedulingConfig") or {}
         if node.queued is not None:
-            raise bad_request(f"{verb} is not supported for nodes of queued resources", self._kernel.ids.eid())
+            raise self._kernel.bad_request(f"{verb} is not supported for nodes of queued resources")
         if node.offer.hosts > 1:
-            raise bad_request(f"{verb} is not supported for multi-host slices", self._kernel.ids.eid())
+            raise self._kernel.bad_request(f"{verb} is not supported for multi-host slices")
         if scheduling.get("spot") or scheduling.get("preemptible"):
-            raise bad_request(f"{verb} is not supported for preemptible nodes", self._kernel.ids.eid())
+            raise self._kernel.bad_request(f"{verb} is not supported for preemptible nodes")
 
     def stop(self, request: Json, version: str) -> Json:
         node = self.find(request["name"])
@@ -282,7 +289,7 @@ class Nodes:
         node = self.find(change["name"])
         fields = [camel(each.split(".")[0]) for each in str(request.get("updateMask") or "").split(",") if each]
         if not fields or not set(fields) <= UPDATABLE:
-            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid update mask "{request.get("updateMask")}".')
+            raise invalid_argument(f'Invalid update mask "{request.get("updateMask")}".')
         if node.state not in LIVE:
             raise self._not_supported("update", node)
         if "labels" in fields:
@@ -374,6 +381,5 @@ class Nodes:
         """Begins at once what was announced."""
         node = self.find(request["name"])
         if node.data.pop("upcomingMaintenance", None) is None:
-            text = f"There is no upcoming maintenance for node {node.path.id}."
-            raise ApiError(Code.FAILED_PRECONDITION, text)
+            raise failed_precondition(f"There is no upcoming maintenance for node {node.path.id}.")
         return self.simulate_maintenance({"name": node.path.name}, version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tpuctl.sim.wire.status import ApiError, Code, Json, not_found
+from tpuctl.sim.wire.status import ApiError, Code, Json, failed_precondition, not_found
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.listing import page_of
 from tpuctl.sim.world.paths import ResourcePath, parse_path
@@ -190,7 +190,7 @@ class Operations:
     def delete(self, request: Json) -> Json:
         operation = self._find(request["name"])
         if not operation["done"]:
-            raise ApiError(Code.FAILED_PRECONDITION, f"Operation {request['name']} is still running.")
+            raise failed_precondition(f"Operation {request['name']} is still running.")
         del self._kernel.operations[request["name"]]
         return {}
 

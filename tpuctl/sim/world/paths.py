@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tpuctl.sim.wire.status import ApiError, Code
+from tpuctl.sim.wire.status import invalid_argument
 
 ACCOUNT = "sim@tpuctl.invalid"
 _DISK = re.compile(r"(?:https?://[^/]+/compute/v1/)?projects/([^/]+)/zones/([^/]+)/disks/([^/]+)")
@@ -42,7 +42,7 @@ def parse_path(name: str) -> ResourcePath:
     """Takes a location's or a resource's name apart; raises INVALID_ARGUMENT."""
     parts = name.split("/")
     if len(parts) not in (4, 6) or parts[0] != "projects" or parts[2] != "locations" or not all(parts[1::2]):
-        raise ApiError(Code.INVALID_ARGUMENT, f'Invalid resource name "{name}".')
+        raise invalid_argument(f'Invalid resource name "{name}".')
     return ResourcePath(parts[1], parts[3], *parts[4:])
 
 
@@ -55,22 +55,21 @@ def attached_disk(source: str) -> tuple[str, str] | None:
 def check_id(kind: str, value: str) -> None:
     """Ids become host names: lower case letters, digits and hyphens, a letter first, at most 63."""
     if len(value) > MAX_ID or not _ID.match(value):
-        raise ApiError(
-            Code.INVALID_ARGUMENT,
+        raise invalid_argument(
             f'Invalid {kind} id "{value}": must match "[a-z]([-a-z0-9]*[a-z0-9])?" and be at most 63 '
-            "characters long.",
+            "characters long."
         )
 
 
 def check_labels(labels: dict[str, str]) -> None:
     """Google Cloud's label rules: https://cloud.google.com/resource-manager/docs/labels-overview."""
     if len(labels) > MAX_LABELS:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Too many labels: {len(labels)} > {MAX_LABELS}.")
+        raise invalid_argument(f"Too many labels: {len(labels)} > {MAX_LABELS}.")
     for key, value in labels.items():
         if not _LABEL_KEY.match(key):
-            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid label key "{key}".')
+            raise invalid_argument(f'Invalid label key "{key}".')
         if not _LABEL_VALUE.match(value):
-            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid value "{value}" for label "{key}".')
+            raise invalid_argument(f'Invalid value "{value}" for label "{key}".')
 
 
 TOKEN_PREFIX = "/_t/"  # noqa: S105 - a path, not a secret

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 
-from tpuctl.sim.wire.status import ApiError, Code, Json, not_found
+from tpuctl.sim.wire.status import ApiError, Code, Json, failed_precondition, invalid_argument, not_found
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.faults import Fault, FaultKind
 from tpuctl.sim.world.listing import list_resources
@@ -54,7 +54,7 @@ def expand_specs(spec: Json, queued_id: str, version: str) -> list[Json]:
         return [{**rest, "nodeId": spec.get("nodeId") or queued_id}]
     count = int(multi.get("nodeCount", 0))
     if count < 2:
-        raise ApiError(Code.INVALID_ARGUMENT, "node_count must be greater than 1.")
+        raise invalid_argument("node_count must be greater than 1.")
     prefix = multi.get("nodeIdPrefix") or queued_id
     return [{**copy_json(rest), "nodeId": f"{prefix}-{n}"} for n in range(count)]
 
@@ -66,7 +66,7 @@ def _seconds_until(duration: object, moment: object, now: float, what: str = "qu
             return float(str(duration).removesuffix("s"))
         return datetime.fromisoformat(str(moment)).timestamp() - now if moment else None
     except ValueError as error:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid {what}: {error}") from error
+        raise invalid_argument(f"Invalid {what}: {error}") from error
 
 
 def valid_for(policy: Json, now: float) -> float | None:
@@ -96,14 +96,14 @@ def check_provisioning(body: Json, valid_s: float | None) -> None:
     model = body.get("provisioningModel")
     if model == "STANDARD" and "spot" in body:
         # The words that gcloud's users were shown, whose alpha track sends both.
-        raise ApiError(Code.INVALID_ARGUMENT, "STANDARD provisioning model incompatible with spot requests")
+        raise invalid_argument("STANDARD provisioning model incompatible with spot requests")
     if len({"spot", "guaranteed", "bestEffort"} & set(body)) > 1:
-        raise ApiError(Code.INVALID_ARGUMENT, "Only one tier can be specified.")
+        raise invalid_argument("Only one tier can be specified.")
     if valid_s is not None and valid_s <= 0:
-        raise ApiError(Code.INVALID_ARGUMENT, "The queueing policy ends in the past.")
+        raise invalid_argument("The queueing policy ends in the past.")
     run_s = run_for(body, 0.0) if "terminationTime" not in (body.get("runDuration") or {}) else None
     if run_s is not None and not 0 < run_s <= FLEX_START_MAX_S:
-        raise ApiError(Code.INVALID_ARGUMENT, "The maximum run duration must be at most 7 days (604800s).")
+        raise invalid_argument("The maximum run duration must be at most 7 days (604800s).")
 
 
 class QueuedResources:
@@ -164,7 +164,7 @@ class QueuedResources:
         given = (body.get("tpu") or {}).get("nodeSpec") or []
         specs = [each for spec in given for each in expand_specs(spec, path.id, version)]
         if not specs:
-            raise ApiError(Code.INVALID_ARGUMENT, "QueuedResource.tpu.node_spec is required.")
+            raise invalid_argument("QueuedResource.tpu.node_spec is required.")
         model = body.get("provisioningModel")
         spot = "spot" in body or model == "SPOT"
         offers = []
@@ -214,10 +214,9 @@ class QueuedResources:
         flexible = queued.data.get("provisioningModel") == "FLEX_START"
         if not flexible or queued.path.zone in queued.offer.flex_start_zones:
             return None
-        return ApiError(
-            Code.INVALID_ARGUMENT,
+        return invalid_argument(
             "FLEX_START provisioning model is not supported for accelerator type "
-            f'"{queued.offer.name}" in location "{queued.path.zone}"',
+            f'"{queued.offer.name}" in location "{queued.path.zone}"'
         )
 
     def _accept(self, queued: Queued, operation: Json, fault: Fault | None) -> None:
@@ -364,16 +363,15 @@ class QueuedResources:
         queued = self.find(request["name"])
         force = str(request.get("force", "")).lower() == "true"
         if queued.state == "DELETING":
-            raise ApiError(Code.FAILED_PRECONDITION, f"{queued.path.name} is already being deleted.")
+            raise failed_precondition(f"{queued.path.name} is already being deleted.")
         if queued.state == "ACTIVE" and not force and self._nodes_of(queued):
-            raise ApiError(
-                Code.FAILED_PRECONDITION,
+            raise failed_precondition(
                 f"Queued resource {queued.path.name} is in state {queued.state} and has nodes. Delete the "
-                "nodes first, or set force.",
+                "nodes first, or set force."
             )
         if queued.state not in _DELETABLE | {"ACTIVE"}:
             text = f"Queued resource {queued.path.name} is in state {queued.state}."
-            raise ApiError(Code.FAILED_PRECONDITION, f"{text} Resource is not in a deletable state.")
+            raise failed_precondition(f"{text} Resource is not in a deletable state.")
 
         def begin() -> None:
             self._set_state(queued, "DELETING", "USER")
@@ -395,7 +393,7 @@ class QueuedResources:
         nothing to an ACTIVE request."""
         queued = self.find(request["name"])
         if queued.state != "ACTIVE":
-            raise ApiError(Code.FAILED_PRECONDITION, f"reset is not supported while in state {queued.state}")
+            raise failed_precondition(f"reset is not supported while in state {queued.state}")
         operation = self._operations.start("queuedResources.reset", "reset", queued.path, version)
         self._operations.succeed(operation, "QueuedResource", queued.data)
         return show_operation(operation)
@@ -407,8 +405,7 @@ class QueuedResources:
         nodes = [node for node in self._nodes_of(queued) if not asked or node.path.id in asked]
         due = [node for node in nodes if "upcomingMaintenance" in node.data]
         if not due:
-            text = f"There is no upcoming maintenance for {queued.path.id}."
-            raise ApiError(Code.FAILED_PRECONDITION, text)
+            raise failed_precondition(f"There is no upcoming maintenance for {queued.path.id}.")
 
         def begin() -> None:
             for node in due:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 
-from tpuctl.sim.wire.status import ApiError, Code, Json, not_found
+from tpuctl.sim.wire.status import ApiError, Code, Json, failed_precondition, invalid_argument, not_found
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.iam import COMPUTE, PROJECT_NUMBER, TPU
 from tpuctl.sim.world.quotas import (
@@ -77,7 +77,7 @@ class QuotaPreferences:
         limits = [min(PLENTY, self._kernel.quotas.get(key, PLENTY)) * unit for key, unit in keys.items()]
         if wanted < min(limits, default=0) * _LEAST_PART and not unsafe:
             text = f"The quota override of {wanted} for {asked['quotaId']} decreases effective quota unsafely"
-            raise ApiError(Code.FAILED_PRECONDITION, text)
+            raise failed_precondition(text)
         now = rfc3339(self._kernel.clock.now())
         config: Json = {"preferredValue": str(wanted), "grantedValue": "0", "traceId": self._kernel.ids.eid()}
         made = {**shown, "quotaConfig": config, "updateTime": now, "reconciling": True, "etag": now}
@@ -113,14 +113,14 @@ def _keys(kernel: Kernel, asked: Json) -> Iterator[tuple[str, int]]:
     dimensions = asked.get("dimensions") or {}
     wanted = int((asked.get("quotaConfig") or {}).get("preferredValue", 0))
     if wanted < 0:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Invalid preferred_value: {wanted}")
+        raise invalid_argument(f"Invalid preferred_value: {wanted}")
     if service == TPU and (quota := tpu_quota_of(id)):
         if set(dimensions) - {quota.kind}:
-            raise ApiError(Code.INVALID_ARGUMENT, f"Invalid dimensions for quota {id}: {dict(dimensions)}")
+            raise invalid_argument(f"Invalid dimensions for quota {id}: {dict(dimensions)}")
         places = Quotas(kernel).places(quota)
         place = dimensions.get(quota.kind)
         if place is not None and place not in places:
-            raise ApiError(Code.INVALID_ARGUMENT, f"Invalid dimensions for quota {id}: {dict(dimensions)}")
+            raise invalid_argument(f"Invalid dimensions for quota {id}: {dict(dimensions)}")
         for each in places if place is None else (place,):
             yield from ((key, places[each]) for key in keys_of_tpu_quota(kernel.quotas, quota, each))
     elif service == COMPUTE and id in COMPUTE_QUOTA_IDS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tpuctl.sim.wire.status import ApiError, Code
+from tpuctl.sim.wire.status import ApiError, failed_precondition
 from tpuctl.sim.world.state import Kernel, Node, Reservation
 
 ANY = "-"
@@ -46,4 +46,4 @@ def take_chips(kernel: Kernel, node: Node, wanted: str) -> ApiError | None:
         if reservation.chips - chips_used(kernel, reservation) >= node.offer.chips:
             node.reservation = reservation.name
             return None
-    return ApiError(Code.FAILED_PRECONDITION, _SHORTAGE.format(eid=kernel.ids.eid()))
+    return failed_precondition(_SHORTAGE.format(eid=kernel.ids.eid()))

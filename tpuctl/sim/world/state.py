@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,14 +13,42 @@ import msgspec
 
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostAddress, HostBackend
-from tpuctl.sim.wire.status import ApiError, Code, Json, location_denied
+from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument, location_denied
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.catalog import SimCatalog
 from tpuctl.sim.world.clock import Clock, Schedule
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultPlan
-from tpuctl.sim.world.ids import Ids
 from tpuctl.sim.world.paths import ResourcePath
+
+
+class Ids:
+    """Thread-safe; the same seed and the same order of calls give the same identifiers."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+
+    def _hex(self, digits: int) -> str:
+        with self._lock:
+            return f"{self._random.getrandbits(digits * 4):0{digits}x}"
+
+    def node_id(self) -> str:
+        """`Node.id`: an int64, which JSON carries as a string."""
+        with self._lock:
+            return str(self._random.randrange(10**18, 9 * 10**18))
+
+    def operation_id(self, now: float) -> str:
+        """`operation-<ms epoch>-<13 hex>-<8 hex>-<8 hex>`, as real operation names look."""
+        return f"operation-{int(now * 1000)}-{self._hex(13)}-{self._hex(8)}-{self._hex(8)}"
+
+    def eid(self) -> str:
+        """The `[EID: 0x…]` of error texts."""
+        return f"0x{self._hex(16)}"
+
+    def short(self) -> str:
+        """Eight hex digits, for host names like `t1v-n-9472280f-w-0`."""
+        return self._hex(8)
 
 
 def copy_json(value: Any) -> Any:
@@ -145,6 +174,10 @@ class Kernel:
 
     def timestamp(self) -> str:
         return rfc3339(self.clock.now())
+
+    def bad_request(self, text: str) -> ApiError:
+        """The TPU API's form of INVALID_ARGUMENT."""
+        return invalid_argument(f"Cloud TPU received a bad request. {text} [EID: {self.ids.eid()}]")
 
     def check_zone(self, path: ResourcePath) -> None:
         """Refuses other projects and zones that the catalog does not know."""

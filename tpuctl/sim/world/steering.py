@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from tpuctl.errors import NotFoundError, UsageError
@@ -38,8 +39,8 @@ class Steering:
         self._wake = wake
         """Gives requests that wait for capacity another turn."""
         self._setters: Mapping[str, Callable[[Node, str], None]] = {
-            "state": self._set_state,
-            "health": self._set_health,
+            "state": partial(self._set_word, "state", NODE_STATES),
+            "health": partial(self._set_word, "health", HEALTHS),
             "healthDescription": self._set_description,
             "symptom": self._add_symptom,
             "maintenance": self._announce,
@@ -72,11 +73,9 @@ class Steering:
                     self._setters[field](node, value)
             return [node.path.name for node in nodes]
 
-    def _set_state(self, node: Node, value: str) -> None:
-        node.data["state"] = check_word("state of a node", value, NODE_STATES)
-
-    def _set_health(self, node: Node, value: str) -> None:
-        node.data["health"] = check_word("health of a node", value, HEALTHS)
+    @staticmethod
+    def _set_word(field: str, known: tuple[str, ...], node: Node, value: str) -> None:
+        node.data[field] = check_word(f"{field} of a node", value, known)
 
     @staticmethod
     def _set_description(node: Node, value: str) -> None:

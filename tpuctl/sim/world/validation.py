@@ -8,7 +8,7 @@ from typing import Any
 
 from tpuctl.lib.names import region_of
 from tpuctl.model.accelerators import AcceleratorType
-from tpuctl.sim.wire.status import ApiError, Code, Json, bad_request
+from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 from tpuctl.sim.world.paths import ResourcePath, check_labels
@@ -51,11 +51,10 @@ def find_offer(kernel: Kernel, path: ResourcePath, spec: Json) -> AcceleratorTyp
     else:
         offer = kernel.catalog.find(wanted)
     if offer is None or path.zone not in (*offer.zones, *offer.listed_zones):
-        raise bad_request(
+        raise kernel.bad_request(
             f'The requested accelerator configuration for accelerator type, "{wanted}", could not be found in '
             f'the zonal accelerator configurations for "{path.zone}".; the accelerator {wanted} was not found '
-            f"in zone {path.zone}",
-            kernel.ids.eid(),
+            f"in zone {path.zone}"
         )
     return offer
 
@@ -69,14 +68,13 @@ def prepare_spec(kernel: Kernel, path: ResourcePath, spec: Json) -> tuple[Json, 
     clean.setdefault("acceleratorConfig", {"type": offer.config_type, "topology": offer.topology})
     version = clean.get("runtimeVersion")
     if not version:
-        raise ApiError(Code.INVALID_ARGUMENT, "Node.runtime_version is required.")
+        raise invalid_argument("Node.runtime_version is required.")
     if version not in kernel.catalog.runtime_versions(path.zone):
-        raise bad_request(
-            f'The requested runtime version "{version}" could not be found in zone "{path.zone}"',
-            kernel.ids.eid(),
+        raise kernel.bad_request(
+            f'The requested runtime version "{version}" could not be found in zone "{path.zone}"'
         )
     if len(clean.get("description", "")) > MAX_DESCRIPTION:
-        raise ApiError(Code.INVALID_ARGUMENT, f"Node.description is longer than {MAX_DESCRIPTION}.")
+        raise invalid_argument(f"Node.description is longer than {MAX_DESCRIPTION}.")
     check_labels(clean.get("labels") or {})
     _check_metadata(clean.get("metadata") or {})
     _check_network(clean)
@@ -84,10 +82,10 @@ def prepare_spec(kernel: Kernel, path: ResourcePath, spec: Json) -> tuple[Json, 
     size = (clean.get("bootDiskConfig") or {}).get("diskSizeGb")
     if size is not None and int(size) < IMAGE_GB:
         text = f"Node.boot_disk_config.disk_size_gb must be at least the size of the image, {IMAGE_GB} GB."
-        raise ApiError(Code.INVALID_ARGUMENT, text)
+        raise invalid_argument(text)
     scheduling = clean.get("schedulingConfig") or {}
     if scheduling.get("spot") and scheduling.get("preemptible"):
-        raise ApiError(Code.INVALID_ARGUMENT, "A node is either spot or preemptible, not both.")
+        raise invalid_argument("A node is either spot or preemptible, not both.")
     return clean, offer
 
 
@@ -96,17 +94,15 @@ def _check_metadata(metadata: Json) -> None:
     for key, value in metadata.items():
         if len(str(value).encode()) > MAX_METADATA:
             text = f"Value for metadata key '{key}' is too large: maximum size {MAX_METADATA} bytes."
-            raise ApiError(Code.INVALID_ARGUMENT, text)
+            raise invalid_argument(text)
 
 
 def _check_network(spec: Json) -> None:
     if spec.get("networkConfig") and spec.get("networkConfigs"):
-        raise ApiError(
-            Code.INVALID_ARGUMENT, "Only one of network_config and network_configs can be specified."
-        )
+        raise invalid_argument("Only one of network_config and network_configs can be specified.")
     for tag in spec.get("tags") or ():
         if not _TAG.match(str(tag)):
-            raise ApiError(Code.INVALID_ARGUMENT, f'Invalid tag "{tag}".')
+            raise invalid_argument(f'Invalid tag "{tag}".')
 
 
 def _check_project(kernel: Kernel, path: ResourcePath, spec: Json) -> None:
@@ -115,11 +111,11 @@ def _check_project(kernel: Kernel, path: ResourcePath, spec: Json) -> None:
         network = _own_name(config.get("network"), path)
         if network not in ("default", "") or kernel.faults.standing(FaultKind.NO_NETWORK, network):
             text = f"The resource 'projects/{path.project}/global/networks/{network}' was not found"
-            raise bad_request(text, kernel.ids.eid())
+            raise kernel.bad_request(text)
         subnetwork = _own_name(config.get("subnetwork"), path)
         if subnetwork not in ("default", ""):
             there = f"projects/{path.project}/regions/{region_of(path.zone)}/subnetworks/{subnetwork}"
-            raise bad_request(f"The resource '{there}' was not found", kernel.ids.eid())
+            raise kernel.bad_request(f"The resource '{there}' was not found")
     permission = "iam.serviceAccounts.actAs"
     if kernel.faults.standing(FaultKind.NO_PERMISSION, permission):
         account = (spec.get("serviceAccount") or {}).get("email") or f"{PROJECT_NUMBER}-{DEFAULT}"

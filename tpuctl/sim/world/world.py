@@ -28,7 +28,6 @@ from tpuctl.sim.world.data_disks import holders, instance
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
 from tpuctl.sim.world.iam import PROJECT_NUMBER, TPU, Access, permission_of
-from tpuctl.sim.world.ids import Ids
 from tpuctl.sim.world.locations import Inventory
 from tpuctl.sim.world.nodes import Nodes
 from tpuctl.sim.world.operations import Operations
@@ -36,7 +35,7 @@ from tpuctl.sim.world.paths import ANY_ZONE, ResourcePath
 from tpuctl.sim.world.queued_resources import QueuedResources
 from tpuctl.sim.world.quota_preferences import QuotaPreferences
 from tpuctl.sim.world.quotas import Quotas, check_keys
-from tpuctl.sim.world.state import Kernel, Node
+from tpuctl.sim.world.state import Ids, Kernel, Node
 from tpuctl.sim.world.steering import Steering
 from tpuctl.sim.world.tpu_vms import Machines
 

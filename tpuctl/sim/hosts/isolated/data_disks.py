@@ -23,8 +23,7 @@ from pathlib import Path
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.hosts.backend import HostDisk
-from tpuctl.sim.hosts.file_flags import set_immutable
-from tpuctl.sim.hosts.files import SYSTEM_PATH
+from tpuctl.sim.hosts.files import SYSTEM_PATH, set_immutable
 from tpuctl.sim.hosts.isolated.loop_devices import attach_loop, clear_loop, grow_loop, is_bound, stop_discards
 
 SETTLE_TIMEOUT_S = 30.0

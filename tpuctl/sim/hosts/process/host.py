@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import shlex
 import shutil
 import socket
+import struct
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,6 @@ from tpuctl.sim.hosts.backend import SHUTDOWN_SCRIPT, STARTUP_SCRIPT, HostAddres
 from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
 from tpuctl.sim.hosts.metadata import Values, serve_connection
 from tpuctl.sim.hosts.process.addresses import AddressPool, Place
-from tpuctl.sim.hosts.process.blocker import Blocker
 from tpuctl.sim.hosts.process.children import HostProcesses, Nursery
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
 from tpuctl.sim.hosts.process.session import SHELL, HomeSFTPServer, Session
@@ -54,6 +55,59 @@ class WorkerPlace:
     @property
     def tmp(self) -> Path:
         return self.folder / "tmp"
+
+
+LOOK_S = 0.2
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""One instruction of the kernel's packet filters (linux/filter.h): accept no byte."""
+
+
+class Blocker:
+    """An intrusion blocker: after some refused log-ins nothing of what is sent to the host arrives. sshguard of
+    Google's Ubuntu images does so for each address; all clients of a process host have that of this machine, so
+    it goes deaf to everybody.
+
+    Counts refusals in a row. `bans` says of how many of them none counts and for how many seconds the next
+    one bans; None while there is no such blocker, which also ends a ban."""
+
+    def __init__(self, bans: Callable[[], tuple[int, float] | None]) -> None:
+        self._bans = bans
+        self._refused = 0
+        self._sockets: list[socket.socket] = []
+        self._deaf_until: float | None = None
+
+    def guard(self, sockets: Iterable[socket.socket]) -> None:
+        """These are what the host listens on, from its boot on."""
+        self._sockets, self._refused, self._deaf_until = list(sockets), 0, None
+
+    def let_in(self) -> None:
+        self._refused = 0
+
+    def refuse(self) -> None:
+        """A log-in was refused."""
+        self._refused += 1
+        found = self._bans()
+        if found is None or self._refused <= found[0] or self._deaf_until is not None:
+            return
+        buffer = ctypes.create_string_buffer(_DROP_ALL)
+        for each in self._sockets:
+            program = struct.pack("HL", 1, ctypes.addressof(buffer))
+            each.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        self._deaf_until = asyncio.get_running_loop().time() + found[1]
+        self._look()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._deaf_until is None:
+            return
+        if self._bans() is not None and loop.time() < self._deaf_until:
+            loop.call_later(LOOK_S, self._look)
+            return
+        self._refused, self._deaf_until = 0, None
+        for each in self._sockets:
+            if each.fileno() >= 0:  # the power may be off
+                each.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 class _Login(asyncssh.SSHServer):
