@@ -42,6 +42,7 @@ def json_and_quiet(
     `Invocation` and to no function."""
 
 
+MountPoint = Annotated[str, argument("PATH", "Where it is mounted.")]
 DryRun = Annotated[bool, Option("Print what would be done and why; change nothing.")]
 Overwrite = Annotated[bool, Option("Replace a file that is there, whatever it is.")]
 Force = Annotated[bool, Option("Delete even where hosts cannot save what they wrote on disks and mounts.")]
@@ -77,6 +78,5 @@ def _seconds(word: str) -> float:
 
 
 Timeout = Annotated[
-    float | None,
-    Option("Give up after this long: 90s, 5m, 1h30m.", metavar="TIME", parse=_seconds),
+    float | None, Option("Give up after this long: 90s, 5m, 1h30m.", metavar="TIME", parse=_seconds)
 ]

@@ -84,10 +84,7 @@ def temporary_files() -> Iterator[WorkerFiles]:
 
 
 def print_groups(
-    name: str,
-    results: Sequence[RemoteResult],
-    files: WorkerFiles,
-    write: Callable[[str, bytes], None],
+    name: str, results: Sequence[RemoteResult], files: WorkerFiles, write: Callable[[str, bytes], None]
 ) -> None:
     """Prints what workers wrote, identical output once under the folded names of its workers."""
     from tpuctl.lib.text import fold_label, group_equal

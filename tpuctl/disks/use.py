@@ -209,13 +209,7 @@ def _to(slice_name: str | None) -> str:
 
 @alone_with_disk
 def leave_disk(
-    services: Services,
-    name: str,
-    *,
-    to: str | None,
-    detached: bool,
-    dry_run: bool = False,
-    force: bool = False,
+    services: Services, name: str, *, to: str | None, detached: bool, dry_run: bool = False, force: bool = False
 ) -> dict[str, Any]:
     """Unmounts a disk on all hosts of a slice and, if `detached`, takes it from the node. One that can be
     written is proved to be used by nothing before; `force` does without the word of hosts that do not
@@ -331,13 +325,7 @@ def _check_unused(services: Services, target: SliceRecord, name: str, found: Vac
 
 @alone_with_disk
 def repair_disk(
-    services: Services,
-    rules: DiskRules,
-    name: str,
-    *,
-    on: str,
-    dry_run: bool,
-    deadline: float | None = None,
+    services: Services, rules: DiskRules, name: str, *, on: str, dry_run: bool, deadline: float | None = None
 ) -> dict[str, Any]:
     """Replays the journal of a copy that nobody held still, on a slice of one host, and detaches it again. What
     programs had not brought to the disk at that moment stays lost."""

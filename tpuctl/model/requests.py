@@ -105,8 +105,7 @@ class CloneRequest(Struct, frozen=True):
     )
     """It is repaired `on` a slice of one host, that which writes the master where none is said."""
     on: Annotated[
-        str | None,
-        Option("With --crash-consistent: repair it on this slice of one host.", metavar="SLICE"),
+        str | None, Option("With --crash-consistent: repair it on this slice of one host.", metavar="SLICE")
     ] = None
     unmount: Unmount = False
 
@@ -235,10 +234,7 @@ class FitsRequest(Struct, frozen=True):
     mesh: Annotated[str | None, Option("data=4,model=2; * takes the rest. Else data=*.", metavar="AXES")] = None
     env: Annotated[str | None, Option("The environment; else that of the settings.", metavar="NAME")] = None
     python: Annotated[Path | None, Option("An interpreter in place of the environment.", metavar="FILE")] = None
-    variables: Annotated[
-        tuple[str, ...],
-        Option("A variable of the program; repeatable.", flags=(Flag("--var"),), metavar="K=V"),
-    ] = ()
+    var: Annotated[tuple[str, ...], Option("A variable of the program; repeatable.", metavar="K=V")] = ()
     mfu: Annotated[
         float, Option("Share of the chips' peak that is reached.", group=OPTIONS, minimum=0.01, maximum=1.0)
     ] = 0.4

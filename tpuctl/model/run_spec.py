@@ -58,8 +58,7 @@ class PolicyRequest(Struct, frozen=True):
         ),
     ] = Policy().max_failures
     max_preemptions: Annotated[
-        int,
-        Option("Restarts after preemptions.", group=RESTARTS, metavar="N", minimum=0, examples=(20,)),
+        int, Option("Restarts after preemptions.", group=RESTARTS, metavar="N", minimum=0, examples=(20,))
     ] = Policy().max_preemptions
     grace: Annotated[
         float,
@@ -172,10 +171,7 @@ class ProgramRequest(RunOptions, frozen=True):
     command: Annotated[
         tuple[str, ...],
         Option(
-            "Any command, word by word.",
-            flags=(Flag("COMMAND"),),
-            text=True,
-            examples=(("bash", "train.sh"),),
+            "Any command, word by word.", flags=(Flag("COMMAND"),), text=True, examples=(("bash", "train.sh"),)
         ),
     ] = ()
     args: Annotated[

@@ -52,8 +52,7 @@ class MountOptions(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     read_only: Annotated[bool, _flag("Let nobody write.")] = False
     uid: Annotated[
-        int | None,
-        _flag("Owner of the files; the login user.", metavar="ID", minimum=0, api="file-system.uid"),
+        int | None, _flag("Owner of the files; the login user.", metavar="ID", minimum=0, api="file-system.uid")
     ] = None
     gid: Annotated[int | None, _flag("Group of the files.", metavar="ID", minimum=0, api="file-system.gid")] = (
         None

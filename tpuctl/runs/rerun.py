@@ -184,10 +184,7 @@ def refuse(plan: tuple[Change, ...]) -> UsageError:
 
 
 def _spec(
-    manifest: RunManifest,
-    target: SliceRecord | WantedSlice,
-    place: str | None,
-    secrets: Mapping[str, str],
+    manifest: RunManifest, target: SliceRecord | WantedSlice, place: str | None, secrets: Mapping[str, str]
 ) -> RunSpec:
     """`place`: where it has its checkpoints."""
     command, environment = manifest.command, manifest.environment

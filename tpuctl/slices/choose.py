@@ -30,15 +30,16 @@ def own_dev_slice(
     """Type and name, as for `up`, of the slice that `dev` means: without a name that of the user, `dev-USER`. A
     type is not needed where it is there, or was before."""
     if name is not None or (
-        accelerator is not None and catalog.find(accelerator) is None and _is_there(services, accelerator)
+        accelerator is not None and catalog.find(accelerator) is None and is_known(services, accelerator)
     ):
         return accelerator, name
     plain = re.sub("[^a-z0-9]+", "-", services.user.lower())
     own = f"dev-{plain}"[:MAX_SLICE_NAME].rstrip("-")
-    return (own, None) if accelerator is None and _is_there(services, own) else (accelerator, own)
+    return (own, None) if accelerator is None and is_known(services, own) else (accelerator, own)
 
 
-def _is_there(services: Services, name: str) -> bool:
+def is_known(services: Services, name: str) -> bool:
+    """Whether a slice has that name, or had it."""
     return is_slice_name(name) and find_slice(services, name) is not None
 
 

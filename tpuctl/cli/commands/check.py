@@ -11,7 +11,7 @@ from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Timeout
-from tpuctl.lib.options import Flag, Option, argument
+from tpuctl.lib.options import Option, argument
 
 app = new_group("Check the weights of a model or checkpoint.")
 
@@ -32,10 +32,7 @@ def weights(
     python: Annotated[
         Path | None, Option("An interpreter in place of the environment.", metavar="FILE")
     ] = None,
-    variables: Annotated[
-        list[str] | None,
-        Option("A variable of the program; repeatable.", flags=(Flag("--var"),), metavar="K=V"),
-    ] = None,
+    var: Annotated[list[str] | None, Option("A variable of the program; repeatable.", metavar="K=V")] = None,
     strict: Annotated[bool, Option("Warnings are errors.")] = False,
     timeout: Timeout = None,
 ) -> None:
@@ -54,7 +51,7 @@ def weights(
 
     path, function = parse_target(target)
     expected = check_initialiser(init) if init is not None else None
-    given = parse_variables(variables or [])
+    given = parse_variables(var or [])
     interpreter = find_interpreter(context, env, python)
     found = check_weights(path, function, expected, interpreter, given, timeout or READ_S)
     if context.console.json_mode:

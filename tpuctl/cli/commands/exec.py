@@ -67,21 +67,16 @@ def exec_(
 
 def _no_command(context: AppContext, before: Sequence[str]) -> UsageError:
     """What was typed again, options and all, with -- where the command begins."""
+    from tpuctl.slices.choose import is_known
+
     arguments = context.shared.arguments
     name = before[0] if before else "NAME"
-    if "--" in arguments or not before or (len(before) == 1 and _is_slice(context, name)):
+    if "--" in arguments or not before or (len(before) == 1 and is_known(context, name)):
         return UsageError("which command?", hint=f"tpuctl exec {name} -- hostname")
     first = arguments.index(name)
     begins = first if len(before) == 1 else arguments.index(before[1], first + 1)
     meant = shlex.join([*arguments[:begins], "--", *arguments[begins:]])
     return UsageError("put -- before the command", hint=f"tpuctl {meant}")
-
-
-def _is_slice(context: AppContext, name: str) -> bool:
-    from tpuctl.lib.names import is_slice_name
-    from tpuctl.state.repository import find_slice
-
-    return is_slice_name(name) and find_slice(context, name) is not None
 
 
 def _with_output(

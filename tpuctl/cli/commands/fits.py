@@ -69,7 +69,7 @@ def _compile(context: AppContext, request: FitsRequest, timeout: float | None) -
     axes = parse_mesh(request.mesh) if request.mesh is not None else {}
     topologies = [find_topology(catalog, word.strip()) for word in request.types.split(",")]
     meshes = [mesh_for(axes, each) for each in topologies]
-    given = parse_variables(request.variables)
+    given = parse_variables(request.var)
     interpreter = find_interpreter(context, request.env, request.python, jax=True)
     rows = []
     for topology, shape in zip(topologies, meshes, strict=True):

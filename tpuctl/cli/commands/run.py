@@ -138,13 +138,12 @@ def _program(shared: Invocation, words: list[str], module: str | None) -> dict[s
 def _check_script(context: AppContext, request: RunRequest) -> None:
     """Raises UsageError for a slice in the place of the script, where other commands take its name, and for a
     command without its --."""
-    from tpuctl.lib.names import is_slice_name
-    from tpuctl.state.repository import find_slice
+    from tpuctl.slices.choose import is_known
 
     name = request.script
     if name is None or Path(name).exists():
         return
-    if is_slice_name(name) and find_slice(context, name) is not None:
+    if is_known(context, name):
         meant = shlex.join(request.args) or "SCRIPT"
         raise UsageError(f"{name} is a slice, not a script", hint=f"tpuctl run --on {name} {meant}")
     if "/" not in name and not name.endswith(".py"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.options import DryRun
+from tpuctl.cli.options import DryRun, MountPoint
+from tpuctl.model.requests import ToSlice
 from tpuctl.mounts.spec import MountRequest
 
 
@@ -30,7 +30,7 @@ def add(context: AppContext, request: MountRequest, dry_run: DryRun = False) -> 
         context.console.say(f"ttl {'for ever' if ttl_s < 0 else f'{ttl_s} s'}. {found['sees']}")
 
 
-def rm(context: AppContext, path: At, on: On = None, dry_run: DryRun = False) -> None:
+def rm(context: AppContext, path: MountPoint, on: ToSlice = None, dry_run: DryRun = False) -> None:
     """Unmount a bucket on every host of its slice; its files stay."""
     from tpuctl.mounts.use import remove_mount
     from tpuctl.slices.choose import resolve_slice

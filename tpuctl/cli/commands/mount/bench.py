@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.context import AppContext
+from tpuctl.cli.options import MountPoint
 from tpuctl.lib.options import Option
+from tpuctl.model.requests import ToSlice
 
 MEASURED = (
     Column("worker", "WORKER", right=True),
@@ -28,8 +29,8 @@ PRICED = (
 
 def bench(
     context: AppContext,
-    path: At,
-    on: On = None,
+    path: MountPoint,
+    on: ToSlice = None,
     size: Annotated[int, Option("Of the object of each host.", metavar="MIB", minimum=1)] = 1024,
     timeout: Annotated[float, Option("For writing, and for reading.", metavar="SECONDS", minimum=1)] = 600.0,
 ) -> None:

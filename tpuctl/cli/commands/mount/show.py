@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from tpuctl.cli.commands.mount.shared import At, On
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
+from tpuctl.cli.options import MountPoint
 from tpuctl.lib.options import Option
+from tpuctl.model.requests import ToSlice
 
 LISTED = (
     Column("slice", "SLICE"),
@@ -53,7 +54,7 @@ def _trouble(context: AppContext, row: Mapping[str, Any]) -> str:
     return sick_mounts(each for each in seen if each.path == row["path"])
 
 
-def show(context: AppContext, path: At, on: On = None) -> None:
+def show(context: AppContext, path: MountPoint, on: ToSlice = None) -> None:
     """Show how a mount is configured, and what other hosts see when."""
     from tpuctl.mounts.use import show_mount
     from tpuctl.slices.choose import resolve_slice
@@ -70,7 +71,7 @@ def show(context: AppContext, path: At, on: On = None) -> None:
 
 def check(
     context: AppContext,
-    on: On = None,
+    on: ToSlice = None,
     heal: Annotated[
         bool,
         Option("Mount again what is not well, and replace keepers of another tpuctl; open files stay open."),
