@@ -123,7 +123,7 @@ def test_the_agent_installs_itself_and_says_what_the_host_is(agent: HostAgent, t
 
 
 def test_several_verbs_are_done_in_one_call_until_one_is_refused(runs: Runs):
-    said, listed = runs.agent.hello_and_attempts([runs.target], chips=False, sections=[])
+    said, listed = runs.agent.hello_and_attempts([runs.target], claim=None, sections=[])
     assert (said[0].value.host.worker_id, listed[0].value) == ("0", ())
     ids = {"run": "r1", "attempt": "1"}
     calls = {

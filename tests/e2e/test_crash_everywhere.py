@@ -37,7 +37,7 @@ from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.grants import AtEnd, Grant
-from tpuctl.runs.follow import start_run
+from tpuctl.runs.follow import start_run, stop_run
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
@@ -256,6 +256,73 @@ class WatchedRecovery(Watched):
         assert run.attempt.number == 2
 
 
+class RunBeside:
+    """Runs begin on the chips of one host, beside one that goes on as it was."""
+
+    watched = True
+    lasting = True
+
+    def prepare(self, place: MemoryPlace) -> None:
+        long_program(place)
+        services = place.machine()
+        make_ready(services, "big", accelerator_type="v4-8", hosts=1, chips=4)
+        start_run(services, submit(services, "big", "hours", chips="1", policy=Policy(grace_s=1.0)).id)
+
+    def command(self, services: MemoryServices) -> None:
+        for tag in ("second", "third"):
+            run = submit(services, "big", "hours", chips="1", tags=(tag,), policy=Policy(grace_s=1.0))
+            start_run(services, run.id)
+
+    def chips(self, place: MemoryPlace) -> dict[str, tuple[int, ...]]:
+        """Of the runs that are not over, by their tags; each in its first attempt."""
+        runs = [run for run in list_runs(place.machine("server")) if not run.state.final]
+        attempts = [run.attempt for run in runs]
+        assert {(run.state, run.failures, run.preemptions) for run in runs} == {(RunState.RUNNING, 0, 0)}
+        assert {attempt.number for attempt in attempts if attempt is not None} == {1}
+        return {"".join(run.spec.tags): run.chips for run in runs}
+
+    def check(self, place: MemoryPlace) -> None:
+        found = self.chips(place)
+        assert found[""] == (0,)
+        assert sorted(found) == ["", "second", "third"]
+        assert sorted(found.values()) == [(0,), (1,), (2,)]
+
+
+class StopBeside(RunBeside):
+    """One of two runs on a host is stopped, and its chip is the next one's."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        super().prepare(place)
+        services = place.machine()
+        start_run(services, submit(services, "big", "hours", chip="1", policy=Policy(grace_s=1.0)).id)
+
+    def command(self, services: MemoryServices) -> None:
+        second = list_runs(services)[1]
+        stop_run(services, second.id)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert self.chips(place) == {"": (0,)}
+        stopped = [run.chips for run in list_runs(place.machine("server")) if run.state is RunState.STOPPED]
+        assert stopped == [(1,)]
+
+
+class WatchedRecoveryBeside(Watched):
+    """A preempted slice of one host comes back with its runs, each on the chip that it had."""
+
+    minutes = 15
+
+    def begin(self, place: MemoryPlace) -> None:
+        RunBeside().prepare(place)
+        RunBeside().command(place.machine())
+        place.world.preempt("big-1")
+
+    def check(self, place: MemoryPlace) -> None:
+        runs = list_runs(place.machine("server"))
+        assert {(run.state, run.preemptions, run.failures) for run in runs} == {(RunState.RUNNING, 1, 0)}
+        assert {run.attempt.number for run in runs if run.attempt is not None} == {2}
+        assert sorted(run.chips for run in runs) == [(0,), (1,), (2,)]
+
+
 class CopyingRun:
     """A run begins whose code its hosts copy from each other, which takes them longer than a step."""
 
@@ -426,6 +493,8 @@ class ApplyPrune(ApplyReplace):
 
 STORIES: dict[str, Callable[[], Story]] = {
     "run whose code hosts copy": CopyingRun,
+    "runs beside another": RunBeside,
+    "stop beside another": StopBeside,
     "up queued": Up,
     "up direct": lambda: Up(queued=False),
     "up multislice": lambda: Up(accelerator_type="v4-8", hosts=2, chips=8, slices=2),
@@ -446,6 +515,7 @@ STORIES: dict[str, Callable[[], Story]] = {
     "pass: recovery queued": WatchedRecovery,
     "pass: recovery direct": lambda: WatchedRecovery(queued=False),
     "pass: recovery multislice": lambda: WatchedRecovery(accelerator_type="v4-8", hosts=2, chips=8, slices=2),
+    "pass: recovery of runs beside each other": WatchedRecoveryBeside,
     "pass: end of a grant": WatchedGrantEnd,
     "pass: end of a time limit": WatchedTimeLimit,
     "pass: silent hosts": WatchedSilence,

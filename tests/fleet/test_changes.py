@@ -88,6 +88,9 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "checkpoint_dir": {"no_checkpoint": False, "checkpoint_dir": "gs://b/x"},
     "no_checkpoint": {"no_checkpoint": False},
     "any_region": {"any_region": True},
+    "chips": {"chips": "1"},
+    "chip": {"chip": "2"},
+    "unproven": {"unproven": True},
     "policy": {"policy": PolicyRequest(max_failures=5)},
 }
 

@@ -101,7 +101,8 @@ def test_a_typo_in_any_key_is_named_with_its_line_and_the_nearest_key(shape, key
         assert len(found) == 1, typo
         assert found[0].startswith(f"{line}:")
         if len(key) > 2:
-            assert found[0].endswith(f"did you mean {key!r}?"), (typo, found)
+            alike = [each for each in known if each.startswith(key) or key.startswith(each)]
+            assert found[0].endswith(tuple(f"did you mean {each!r}?" for each in alike)), (typo, found)
 
 
 @pytest.mark.parametrize("key", ["disks", "mounts"])

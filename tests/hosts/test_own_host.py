@@ -42,7 +42,7 @@ def test_who_has_a_chip_is_looked_for_among_processes_with_the_mark_of_the_host(
         assert holder.stdout.readline() == "open\n"
         program = "import activity; print(activity.chip_holders((sys.argv[1],)))"
         said = in_agent(program, str(tmp_path / "accel"), TPUCTL_HOST_MARK=mark)
-        assert said == (f"({{{holder.pid}}}, False)" if mine else "(set(), False)")
+        assert said == (f"({{{holder.pid}: {{{str(chip)!r}}}}}, False)" if mine else "({}, False)")
     finally:
         holder.kill()
         holder.wait()
@@ -54,3 +54,35 @@ def test_the_lock_on_chips_is_libtpus_unless_the_host_names_its_own(tmp_path: Pa
     own = str(tmp_path / "lock")
     assert in_agent(program, TPUCTL_CHIP_LOCK=own) == own
     assert in_agent("import lockfile; print(lockfile.look())", TPUCTL_CHIP_LOCK=own) == "None"
+
+
+def test_a_chip_that_the_kernel_has_not_given_free_is_busy_and_only_those_that_are_claimed_are_tried(
+    tmp_path: Path,
+) -> None:
+    for number in (0, 2, 10):
+        (tmp_path / f"accel{number}").touch()
+    (tmp_path / "accelctl").touch()
+    program = """
+import errno, facts_chips
+tried, real = [], facts_chips.os.open
+def open_busily(path, flags, *more):
+    tried.append(path[-1])
+    if path.endswith("2"):
+        raise OSError(errno.EBUSY, "busy")
+    return real(path, flags, *more)
+facts_chips.os.open = open_busily
+for request in ({}, {"claim": []}, {"claim": [1]}, {"claim": [0]}):
+    tried.clear()
+    told = facts_chips.chips_facts(request)
+    print([d[-2:] for d in told["devices"]], [d[-6:] for d in told["busy"]], tried)
+"""
+    said = in_agent(
+        program, TPUCTL_CHIP_DEVICES=str(tmp_path / "accel"), TPUCTL_CHIP_LOCK=str(tmp_path / "lock")
+    )
+    devices = "['l0', 'l2', '10']"
+    assert said.splitlines() == [
+        f"{devices} [] []",
+        f"{devices} ['accel2'] ['0', '2', '0']",
+        f"{devices} ['accel2'] ['2']",
+        f"{devices} [] ['0']",
+    ]

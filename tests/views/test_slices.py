@@ -48,13 +48,24 @@ FACTS = {
     "payer": "",
     "usd_per_hour": None,
     "paid": "",
-    "run": {
-        "id": "r1",
-        "state": "waiting",
-        "failure": {"signature": "disk-full"},
-        "synthetic": True,
-        "trouble": None,
-    },
+    "runs": [
+        {
+            "id": "r1",
+            "state": "waiting",
+            "chips": [],
+            "failure": {"signature": "disk-full"},
+            "synthetic": True,
+            "trouble": None,
+        },
+        {
+            "id": "r2",
+            "state": "running",
+            "chips": [2],
+            "failure": None,
+            "synthetic": False,
+            "trouble": None,
+        },
+    ],
 }
 
 
@@ -63,17 +74,17 @@ def test_times_are_spans_and_what_does_not_apply_is_left_out() -> None:
     assert lines["type"] == "2 x v4-32, 8 hosts, 32 chips"
     assert lines["last loss"] == f"preempted {render_time(NOW - 30)}, 30 s ago: SUSPENDED by the service"
     assert lines["taken down"] == f"at {render_time(NOW + 3600)}, in 1 h, or when unused for 30 min"
-    assert lines["run"] == "r1 (waiting); before: disk-full"
+    assert lines["run"] == "r1 (waiting); before: disk-full; r2 (running on chip 2)"
     assert lines["data"] == "synthetic"
     assert lines["service account"] == "trainer@my-project.iam.gserviceaccount.com"
     assert "ready since" not in lines
     assert not lines.get("trouble")
-    slow = {**FACTS["run"], "trouble": "slow: 0.9 steps/s in the last 5 min, 2.1 before"}
-    assert status_lines({**FACTS, "run": slow}, NOW)["trouble"] == slow["trouble"]
+    slow = {**FACTS["runs"][0], "trouble": "slow: 0.9 steps/s in the last 5 min, 2.1 before"}
+    assert status_lines({**FACTS, "runs": [slow]}, NOW)["trouble"] == slow["trouble"]
 
 
 def test_a_slice_on_its_way_down_says_so() -> None:
-    lines = status_lines({**FACTS, "desired": "down", "ends": None, "stop_when_idle_s": None, "run": None}, NOW)
+    lines = status_lines({**FACTS, "desired": "down", "ends": None, "stop_when_idle_s": None, "runs": []}, NOW)
     assert lines["state"] == "lost (to be taken down)"
     assert not {"taken down", "run", "data"} & set(lines)
 

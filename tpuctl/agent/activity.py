@@ -8,7 +8,8 @@ from rooted import output_of, run_root
 from survivors import is_ours
 
 SESSION_MIN_AGE_S = 60.0  # a watchdog's own connections are shorter
-CHIP_DEVICES = ("/dev/accel", "/dev/vfio/")
+# Hosts that share a machine name their own.
+CHIP_DEVICES = tuple((os.environ.get("TPUCTL_CHIP_DEVICES") or "/dev/accel:/dev/vfio/").split(":"))
 
 
 def processes(proc="/proc"):
@@ -99,23 +100,29 @@ def look_as_root():
 
 
 def chip_holders(prefixes=CHIP_DEVICES):
-    """The processes that have a chip open, and whether there may be more that could not be found out."""
+    """The processes that have a chip open, each with its devices, and whether there may be more that could not
+    be found out."""
     if not have_devices(prefixes):
-        return set(), False
-    users, hidden = set(), False
+        return {}, False
+    users, hidden = {}, False
     for pid in filter(is_ours, processes()):
         links = open_files(pid)
         hidden = hidden or links is None
-        if any(link.startswith(tuple(prefixes)) for link in links or ()):
-            users.add(pid)
+        note_holder(users, pid, links or (), prefixes)
     if users or not hidden:
         return users, False
     lines = look_as_root()
     if lines is None:
-        return set(), True
-    found = [line.partition(" ") for line in lines]
-    pids = {int(where.split("/")[2]) for where, _, link in found if link.startswith(tuple(prefixes))}
-    return set(filter(is_ours, pids)), False
+        return {}, True
+    for where, _, link in (line.partition(" ") for line in lines):
+        note_holder(users, int(where.split("/")[2]), [link], prefixes)
+    return {pid: devices for pid, devices in users.items() if is_ours(pid)}, False
+
+
+def note_holder(users, pid, links, prefixes):
+    found = {link for link in links if link.startswith(tuple(prefixes))}
+    if found:
+        users.setdefault(pid, set()).update(found)
 
 
 def chip_users(prefixes=CHIP_DEVICES):

@@ -4,6 +4,7 @@ the last lines of libtpu's own logs. For people: nothing reads it."""
 import os
 import time
 
+from base import root
 from rooted import as_root, how_root, output_of
 from secret_masks import mask_by_hashes
 from state import list_attempts
@@ -19,10 +20,12 @@ PROGRAMS = (
 )
 
 
-def diagnose(_request, _stdin):
+def diagnose(request, _stdin):
+    """`driver_logs`: where libtpu writes them for a run that has a folder of its own, below `~/.tpuctl`."""
+    own = request.get("driver_logs")
     parts = [("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())), ("kernel", kernel_messages())]
     parts += [(title, (output_of(argv) or "")[:READ_MAX]) for title, argv in PROGRAMS]
-    parts += [(path, tail(path)) for path in driver_logs()]
+    parts += [(path, tail(path)) for path in driver_logs(root(own) if own else DRIVER_LOGS)]
     told = mask_by_hashes([text for _, text in parts], list_attempts())
     ends = {"kernel", *(path for path, _ in parts if path.startswith("/"))}
     pairs = [
@@ -36,10 +39,10 @@ def kernel_messages():
     return (output_of(as_root(argv) if how_root() else argv) or "")[-READ_MAX:]
 
 
-def driver_logs():
+def driver_logs(folder):
     """The newest few."""
     try:
-        paths = [os.path.join(DRIVER_LOGS, name) for name in os.listdir(DRIVER_LOGS)]
+        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
         files = [path for path in paths if os.path.isfile(path) and not os.path.islink(path)]
         return sorted(files, key=os.path.getmtime)[-LOGS_MAX:]
     except OSError:

@@ -1,5 +1,6 @@
 """The section `chips` of `facts`: how many, and who has them; `free_chips`: what is left there goes."""
 
+import errno
 import os
 import pwd
 import time
@@ -15,34 +16,54 @@ COMMAND_MAX, READ_MAX = 200, 64 << 10
 GRACE_S = 2.0  # from TERM to KILL: nobody looks after these any more
 
 
-def chips_facts(_request):
-    pids, unknown = chip_holders()
+def chips_facts(request):
+    """With `claim`, numbers of chips or none for all, also which of them cannot be opened."""
+    holding, unknown = chip_holders()
     lock = lockfile.look()
     if lock is not None:
-        lock["holders"] = described(lock["holders"])
+        lock["holders"] = described(dict.fromkeys(lock["holders"], ()))
+    devices, claim = chip_devices(), request.get("claim")
+    mine = [device for index, device in enumerate(devices) if claim is not None and index in (claim or [index])]
     return {
-        "devices": chip_devices(),
-        "holders": described(pids),
+        "devices": devices,
+        "holders": described(holding),
         "unknown": unknown,
         "lockfile": lock,
+        "busy": [device for device in mine if is_busy(device)],
     }
 
 
+def is_busy(device):
+    """Whether the kernel has not given a chip free yet: it takes up to half a minute after its process was
+    killed. Nobody else may want the chip meanwhile, for it is open here for a moment."""
+    try:
+        os.close(os.open(device, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno == errno.EBUSY  # any other reason is for the program to say
+    return False
+
+
+def number_of(device):
+    return int("".join(filter(str.isdigit, os.path.basename(device))))
+
+
 def chip_devices():
+    """In the order of their numbers, by which programs name them."""
     found = []
     for prefix in CHIP_DEVICES:
         folder, start = os.path.split(prefix)
         for name in os.listdir(folder) if os.path.isdir(folder) else []:
             if name.startswith(start) and name[len(start) :][:1].isdigit():
                 found.append(os.path.join(folder, name))
-    return sorted(found)
+    return sorted(found, key=number_of)
 
 
-def described(pids):
-    return [holder for holder in map(describe, sorted(pids)) if holder]
+def described(holding):
+    """Of processes, each with its devices."""
+    return [holder for holder in (describe(pid, holding[pid]) for pid in sorted(holding)) if holder]
 
 
-def describe(pid):
+def describe(pid, devices=()):
     try:
         user = os.stat("/proc/%d" % pid).st_uid
         with open("/proc/%d/cmdline" % pid, "rb") as file:
@@ -59,17 +80,23 @@ def describe(pid):
         "command": mask_by_hashes([command], list_attempts())[0][:COMMAND_MAX],
         "since": time.time() - age_s(pid),
         "left_by": left_by(pid),
+        "run": run_of(pid)[0],
+        "devices": sorted(devices),
     }
+
+
+def run_of(pid):
+    """The run of which a process is, and the supervisor that began it, as number and start time."""
+    said = dict(line.partition(b"=")[::2] for line in environment(pid))
+    who, run = said.get(MARK.encode(), b"").decode(), said.get(b"TPUCTL_RUN_ID", b"").decode(errors="replace")
+    number, _, start = who.partition(".")
+    return (run, int(number), int(start)) if run and number.isdigit() and start.isdigit() else ("", 0, 0)
 
 
 def left_by(pid):
     """The run of which a process is, where the supervisor that began it is gone; else nothing."""
-    said = dict(line.partition(b"=")[::2] for line in environment(pid))
-    who, run = said.get(MARK.encode(), b"").decode(), said.get(b"TPUCTL_RUN_ID", b"").decode(errors="replace")
-    number, _, start = who.partition(".")
-    if not run or not number.isdigit() or not start.isdigit() or is_alive(int(number), int(start)):
-        return ""
-    return run
+    run, number, start = run_of(pid)
+    return "" if is_alive(number, start) else run
 
 
 def free_chips(request, _stdin):

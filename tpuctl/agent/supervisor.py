@@ -72,6 +72,10 @@ def start(request, _stdin):
     for name, place in (request.get("env_dirs") or {}).items():
         environment[str(name)] = make_dir(root(str(place)))
     environment.update({str(key): str(value) for key, value in env.items()})
+    if request.get("chips"):
+        from launch import independent
+
+        environment.update(independent(request["chips"]))
     weights = str(request.get("check_weights") or "")
     if request.get("watch_join") or request.get("watch_cache") or weights:
         import join

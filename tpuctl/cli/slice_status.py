@@ -32,9 +32,9 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "environment": facts["env"],
         "user": facts["user"],
         "login as": facts["login_user"],
-        "run": _run(facts["run"]),
-        "trouble": (facts["run"] or {}).get("trouble") or "",
-        "data": "synthetic" if facts["run"] is not None and facts["run"]["synthetic"] else "",
+        "run": "; ".join(map(_run, facts["runs"])),
+        "trouble": "; ".join(run["trouble"] for run in facts["runs"] if run["trouble"]),
+        "data": "synthetic" if any(run["synthetic"] for run in facts["runs"]) else "",
         "created": _ago(facts["created"], now),
         "node": facts["node"] or "",
         "requested": _ago(facts["requested"], now),
@@ -82,12 +82,13 @@ def _size(facts: Mapping[str, Any]) -> str:
     return f"{kind}, {counted(facts['hosts'], 'host')}, {counted(facts['chips'], 'chip')}"
 
 
-def _run(run: Mapping[str, Any] | None) -> str:
-    """With what its last attempt failed of, while it is tried again."""
-    if run is None:
-        return ""
-    failure = run["failure"]
-    return f"{run['id']} ({run['state']})" + (f"; before: {failure['signature']}" if failure else "")
+def _run(run: Mapping[str, Any]) -> str:
+    """With its chips beside other runs, and what its last attempt failed of, while it is tried again."""
+    from tpuctl.runs.chips import describe_chips
+
+    failure, chips = run["failure"], describe_chips(run["chips"])
+    said = f"{run['id']} ({run['state']}{f' on {chips}' if chips else ''})"
+    return said + (f"; before: {failure['signature']}" if failure else "")
 
 
 def _mounts(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -28,15 +28,22 @@ class CompileCache(Struct, frozen=True):
 
 
 def compile_cache(
-    spec: EnvironmentSpec, key: str, accelerator_type: str, variables: Mapping[str, str], rank: int
+    spec: EnvironmentSpec,
+    key: str,
+    accelerator_type: str,
+    variables: Mapping[str, str],
+    rank: int,
+    chips: Sequence[int] = (),
 ) -> CompileCache:
-    """The cache of the process of this rank; `variables` are all that the run sets. There is one writer: JAX
-    writes from process 0 alone (`_cache_write` in jax/_src/compiler.py), PyTorch/XLA is told to only read
-    elsewhere."""
+    """The cache of the process of this rank; `variables` are all that the run sets, `chips` those that it has
+    beside other runs. There is one writer: JAX writes from process 0 alone (`_cache_write` in
+    jax/_src/compiler.py), PyTorch/XLA is told to only read elsewhere, and runs on other chips have another
+    cache."""
     if spec.compile_cache == "off":
         return CompileCache()
     flags = "\n".join(variables.get(name, "") for name in FLAGS)
     name = f"{key}-{accelerator_type}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
+    name += f"-chip{'-'.join(map(str, chips))}" if chips else ""
     of_torch = spec.backend is Backend.TORCH_XLA
     variable = "XLA_PERSISTENT_CACHE_PATH" if of_torch else "JAX_COMPILATION_CACHE_DIR"
     more = {"XLA_PERSISTENT_CACHE_READ_ONLY": "1"} if of_torch and rank else {}

@@ -32,6 +32,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.quota_report import check_side_quotas
+from tpuctl.runs.chips import check_chips
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import find_data
 from tpuctl.runs.reconcile import find_end
@@ -215,6 +216,8 @@ def _resolve_run(
     data = find_data(services, config, request)
     spec = resolve_run(request, config, on, hosts, frozen.directory, environment, data)
     check_alone(spec)
+    if on in slices:
+        check_chips(request, request.var, slices[on].spec)
     code[name] = frozen
     return WantedRun(name, spec, frozen.sha256, environment)
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.run_spec import Policy, RunSpec, fingerprint
-from tpuctl.model.slice_spec import option_of
+from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.provenance.manifest import SettingSection
+from tpuctl.runs.chips import claim_chips
 from tpuctl.slices.lifetime import limit_differences
 from tpuctl.slices.resolve import WantedSlice
 from tpuctl.slices.things import THINGS, find_changes
@@ -125,7 +126,11 @@ def plan_fleet(
     known = {record.name: record for record in slices}
     changes = [_slice_change(wanted.name, item, known.get(item.name), user, how) for item in wanted.slices]
     going = {change.name for change in changes if change.change is Change.REPLACE}
-    changes += [_run_change(wanted.name, item, runs, going, how) for item in wanted.runs]
+    specs = {item.name: item.spec for item in wanted.slices}
+    changes += [
+        _run_change(wanted.name, item, specs.get(item.spec.slice_name), runs, going, how)
+        for item in wanted.runs
+    ]
     kept = {change.record for change in changes if change.record}
     stays = {change.name for change in changes if change.change in {Change.NONE, Change.UPDATE}}
     for item in wanted.slices:
@@ -230,7 +235,12 @@ def _said(name: str, value: Any) -> str:
 
 
 def _run_change(
-    fleet: str, item: WantedRun, runs: Sequence[RunRecord], going: Collection[str], how: How
+    fleet: str,
+    item: WantedRun,
+    on: SliceSpec | None,
+    runs: Sequence[RunRecord],
+    going: Collection[str],
+    how: How,
 ) -> FleetChange:
     def change(
         what: Change, why: str, hint: str = "", differs: tuple[str, ...] = (), record: str = ""
@@ -238,13 +248,15 @@ def _run_change(
         return FleetChange(Kind.RUN, item.name, what, why, hint, differs, record)
 
     here = [run for run in runs if run.slice_name == item.spec.slice_name]
-    active = next((run for run in here if not run.state.final), None)
-    if active is not None and item.is_same(active):
-        return _same_run(item, active, going, how)
+    there = [run for run in here if not run.state.final]
+    active = next((run for run in there if item.is_same(run)), None)
     if active is not None:
-        differs = _run_differences(active, item)
+        return _same_run(item, active, going, how)
+    before = [run for run in there if run.fleet == fleet and run.fleet_run == item.name]
+    active = next(iter([*before, *claim_chips(item.spec, on, there)[1]]), None)
+    if active is not None:
+        differs, ours = _run_differences(active, item), active in before
         reason = f"run {active.id} is {active.state} there, with other {_words(differs)}"
-        ours = active.fleet == fleet and active.fleet_run == item.name
         if active.slice_name in going or (how.replace and ours):
             return change(Change.REPLACE, reason, differs=differs, record=active.id)
         hint = f"tpuctl stop {active.id}" + (", or tpuctl apply --replace" if ours else "")

@@ -108,10 +108,12 @@ class HostAgent(AgentLink):
         return _parse(self.call(targets, "hello", _hello_request(chips, sections)), _parse_hello)
 
     def hello_and_attempts(
-        self, targets: Sequence[HostTarget], *, chips: bool, sections: Iterable[Section]
+        self, targets: Sequence[HostTarget], *, claim: Sequence[int] | None, sections: Iterable[Section]
     ) -> tuple[list[Reply[Hello]], list[Reply[tuple[protocol.WorkerStatus, ...]]]]:
-        """`hello` and `attempts` in one call."""
-        calls = {"hello": _hello_request(chips, sections), "attempts": {}}
+        """`hello` and `attempts` in one call. `claim`: the chips that are to be used, empty for all, None for
+        no chips."""
+        hello = {**_hello_request(claim is not None, sections), "claim": claim}
+        calls = {"hello": hello, "attempts": {}}
         said, listed = self.call_several(targets, calls)
         return _parse(said, _parse_hello), [_parsed(reply, _all_of(reply.worker)) for reply in listed]
 
@@ -273,9 +275,11 @@ class HostAgent(AgentLink):
         """What each process of an attempt does."""
         return _parse(self.call(targets, "stacks", {"run": run, "attempt": attempt}), protocol.parse_stacks)
 
-    def diagnose(self, targets: Sequence[HostTarget]) -> list[Reply[str]]:
-        """How each host stands, as text: kernel messages, memory, disks, processes, libtpu's logs."""
-        return _parse(self.call(targets, "diagnose", {}), lambda data: str(data.get("text", "")))
+    def diagnose(self, targets: Sequence[HostTarget], driver_logs: str = "") -> list[Reply[str]]:
+        """How each host stands, as text: kernel messages, memory, disks, processes, and libtpu's logs, which a
+        run may have in a folder of its own."""
+        request = {"driver_logs": driver_logs}
+        return _parse(self.call(targets, "diagnose", request), lambda data: str(data.get("text", "")))
 
     def tree(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0

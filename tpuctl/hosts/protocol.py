@@ -63,14 +63,16 @@ class MalformedReplyError(ValueError):
 
 
 class ChipHolder(Struct, frozen=True):
-    """A process that has a chip open, `since` a time by its host's clock. `left_by`: the run that it is of,
-    where the supervisor of that is gone."""
+    """A process that has a chip open, `since` a time by its host's clock. `run` is that which it is of, if any;
+    `left_by` the same, where the supervisor of that is gone; `devices` are those that it has open."""
 
     pid: int
     user: str
     command: str
     since: float
     left_by: str = ""
+    run: str = ""
+    devices: tuple[str, ...] = ()
 
     @property
     def said(self) -> str:
@@ -89,12 +91,14 @@ class ChipLock(Struct, frozen=True):
 
 
 class Chips(Struct, frozen=True):
-    """`unknown`: there may be holders that this user cannot see."""
+    """`devices` are in the order of their chips. `unknown`: there may be holders that this user cannot see.
+    `busy` are devices that cannot be opened yet."""
 
     devices: tuple[str, ...]
     holders: tuple[ChipHolder, ...]
     unknown: bool
     lockfile: ChipLock | None = None
+    busy: tuple[str, ...] = ()
 
     @property
     def taken_by(self) -> tuple[ChipHolder, ...]:

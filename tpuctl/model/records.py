@@ -512,6 +512,8 @@ class RunRecord(Struct, frozen=True):
     fleet_run: str = ""
     rerun_of: str = ""
     """The run whose manifest it repeats."""
+    chips: tuple[int, ...] = ()
+    """Those of its one host that it alone may use until it is over; empty for all of its slice."""
 
     @property
     def key(self) -> str:

@@ -151,6 +151,34 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         bool,
         Option("Also try zones outside the region of the checkpoint bucket.", group=RESTARTS, examples=(True,)),
     ] = False
+    chips: Annotated[
+        str,
+        Option(
+            "On a slice of one host: 1, a free chip, so that other runs may have the others; or all.",
+            group=PLACE,
+            metavar="1|all",
+            text=True,
+            examples=("1",),
+        ),
+    ] = "all"
+    chip: Annotated[
+        str | None,
+        Option(
+            "On a slice of one host: this chip, so that other runs may have the others.",
+            group=PLACE,
+            metavar="NUMBER",
+            text=True,
+            examples=("2",),
+        ),
+    ] = None
+    unproven: Annotated[
+        bool,
+        Option(
+            "With --chip: take several chips, such as 0,2, of which nobody has shown that they start alone.",
+            group=PLACE,
+            examples=(True,),
+        ),
+    ] = False
 
     def kept(self) -> dict[str, Any]:
         """These options by name, for what keeps them, too."""

@@ -137,6 +137,9 @@ PROBE_S = 600.0
 LEASE_TTL_S = 60.0
 """A lease outlives the longest step (3 steps of 20 s)."""
 
+CHIPS_BUSY_S = 60.0
+"""The kernel gives chips free 10 to 30 s after their process was killed; after twice that somebody has them."""
+
 STOP_GRACE_S = 30.0
 """Default time between TERM and KILL for a run: enough for a checkpoint of a small model."""
 STOP_MAX_S = 60.0

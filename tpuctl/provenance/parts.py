@@ -137,8 +137,7 @@ def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None
     parts = load_parts(services, run.id)
     if parts.start is None:
         return None
-    chips = slice_.spec.chips if slice_ is not None else None
-    price = list_price(slice_.spec) if slice_ is not None else None
+    chips, price = _share(run, slice_)
     if parts.end is None:
         content = build_end(run, parts.contents, chips=chips, usd_per_hour=price)
         save_once(services, f"manifests/{run.id}/{END}", render_part(parts.last_digest, content))
@@ -148,11 +147,17 @@ def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None
 def current_totals(services: Services, run: RunRecord, slice_: SliceRecord | None) -> RunTotals:
     """What went into a run that is not over, until now."""
     parts = load_parts(services, run.id)
-    return build_totals(
-        [*parts.contents, current_part(services, run, slice_, parts)],
-        chips=slice_.spec.chips if slice_ is not None else None,
-        usd_per_hour=list_price(slice_.spec) if slice_ is not None else None,
-    )
+    chips, price = _share(run, slice_)
+    rows = [*parts.contents, current_part(services, run, slice_, parts)]
+    return build_totals(rows, chips=chips, usd_per_hour=price)
+
+
+def _share(run: RunRecord, slice_: SliceRecord | None) -> tuple[int | None, float | None]:
+    """How many chips of its slice a run has, and the list price of that share for an hour."""
+    if slice_ is None:
+        return None, None
+    chips, price = len(run.chips) or slice_.spec.chips, list_price(slice_.spec)
+    return chips, None if price is None else price * chips / slice_.spec.chips
 
 
 def current_part(

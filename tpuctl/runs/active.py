@@ -9,12 +9,9 @@ from tpuctl.model.records import Desired, RunRecord, SliceRecord
 from tpuctl.state.repository import list_runs
 
 
-def active_run(services: Services, slice_name: str) -> RunRecord | None:
-    """The run that is not over yet on a slice, if any."""
-    for run in list_runs(services):
-        if run.slice_name == slice_name and not run.state.final:
-            return run
-    return None
+def active_runs(services: Services, slice_name: str) -> list[RunRecord]:
+    """The runs that are not over yet on a slice: one, or several that each have their own chips of it."""
+    return [run for run in list_runs(services) if run.slice_name == slice_name and not run.state.final]
 
 
 def never_began(services: Services, record: SliceRecord) -> str:

@@ -161,7 +161,8 @@ class AttemptHosts:
                 **self._ids(),
                 "fence": attempt.fence,
                 "argv": list(argv),
-                "env_dirs": {**self._bytecode(target.worker), **cache.directories},
+                "chips": list(self.run.chips),
+                "env_dirs": {**self._bytecode(target.worker), **cache.directories, **self._driver_logs()},
                 "env": {
                     **pinned,
                     **cache.variables,
@@ -177,6 +178,11 @@ class AttemptHosts:
 
         return request
 
+    def _driver_logs(self) -> Mapping[str, str]:
+        """A run that shares a host has the logs of libtpu, which are in one folder otherwise, for itself."""
+        folder = f"runs/{self.run.id}/{self.attempt.attempt_id}/driver-logs"
+        return {"TPU_LOG_DIR": folder} if self.run.chips else {}
+
     def _environment_key(self, worker: int) -> str:
         keys = {row["worker"]: row.get("environment_key", "") for row in self.attempt.hosts}
         return keys.get(str(worker), "")
@@ -191,7 +197,8 @@ class AttemptHosts:
         if self.environment is None or not key:
             return CompileCache()
         rank = self.attempt.workers.index(worker)
-        return compile_cache(self.environment.spec, key, self.slice.spec.accelerator_type, variables, rank)
+        kind, chips = self.slice.spec.accelerator_type, self.run.chips
+        return compile_cache(self.environment.spec, key, kind, variables, rank, chips)
 
     def _environment_path(self) -> dict[int, list[str]]:
         rows = self.attempt.hosts
@@ -300,7 +307,7 @@ class AttemptHosts:
     def keep_diagnosis(self, workers: Collection[int]) -> None:
         """What these workers' hosts say of themselves, as `worker-N.host.log` beside their output."""
         chosen = [target for target in self.targets if target.worker in workers]
-        for reply in self.agent.diagnose(chosen):
+        for reply in self.agent.diagnose(chosen, self._driver_logs().get("TPU_LOG_DIR", "")):
             self._append(reply.worker, "host", (reply.value or f"no answer: {reply.message}\n").encode())
 
     def _append(self, worker: int, stream: str, data: bytes) -> None:

@@ -27,6 +27,7 @@ from tpuctl.model.records import (
 from tpuctl.model.shipped_files import load_failure_table, load_secret_patterns
 from tpuctl.model.verdict import wait_for
 from tpuctl.provenance.parts import add_attempt, seal_manifest
+from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import AttemptHosts
 from tpuctl.runs.charge import charge, worker_ends
 from tpuctl.runs.context import RunContext
@@ -161,9 +162,10 @@ def _emit_end(context: RunContext, run: RunRecord, attempt: Attempt, diagnosis: 
 
 
 def _replace_hardware(context: RunContext, run: RunRecord, attempt: Attempt) -> None:
-    """Asks for another slice after the second failure of the hardware of one worker of this one."""
+    """Asks for another slice after the second failure of the hardware of one worker of this one, unless other
+    runs have chips of it: they go on, and this one until its failures are counted."""
     now, slice_ = attempt.failure, context.slice
-    if now is None or slice_ is None or run.state.final or not _is_hardware(now):
+    if now is None or slice_ is None or run.state.final or not _is_hardware(now) or _neighbours(context, run):
         return
     before = [
         each.failure
@@ -227,12 +229,18 @@ def release_slice(context: RunContext, run: RunRecord) -> None:
     """A slice made for this run goes with it, and one that is to go waited for its end."""
     stored = find_slice(context.services, run.slice_name)
     if stored is not None and goes_after_run(stored.record):
-        request_down(context.services, run.slice_name)
+        if not _neighbours(context, run):
+            request_down(context.services, run.slice_name)
         return
     if not run.spec.owns_slice or run.spec.keep_slice or context.slice is None:
         return
     if context.slice.desired is Desired.UP and context.slice.run_id == run.id:
         request_down(context.services, run.slice_name, why=f"run {run.id}, for which it was made, is over")
+
+
+def _neighbours(context: RunContext, run: RunRecord) -> list[RunRecord]:
+    """Other runs that are not over on its slice."""
+    return [other for other in active_runs(context.services, run.slice_name) if other.id != run.id]
 
 
 NOT_LOOKED_AT = (

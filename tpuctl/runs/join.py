@@ -27,7 +27,7 @@ def judge_join(run: RunRecord, slice_: SliceRecord | None, workers: Sequence[Wor
     if slice_ is None or run.attempt is None or run.attempt.joined:
         return JoinVerdict()
     hosts = max(1, slice_.spec.hosts)
-    expected = slice_.spec.chips * len(run.attempt.workers) // hosts
+    expected = len(run.chips) or slice_.spec.chips * len(run.attempt.workers) // hosts
     wrong: dict[str, list[Place]] = {}
     joined: list[Place] = []
     idle: list[Place] = []

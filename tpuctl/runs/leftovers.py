@@ -7,10 +7,14 @@ from functools import partial
 
 from tpuctl.engine.events import Note
 from tpuctl.hosts.agent import Reply
-from tpuctl.hosts.protocol import ChipLock, HostFacts, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import ChipHolder, ChipLock, HostFacts, WorkerState, WorkerStatus
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
+from tpuctl.lib.time import render_moment
+from tpuctl.model import timeouts
+from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import AttemptHosts, busy, in_the_way, is_own_probe, kill_hint
+from tpuctl.runs.chips import are_shared, describe_chips
 from tpuctl.runs.states import RunFinding
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
@@ -23,10 +27,10 @@ def stop_leftovers(
     """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach or the
     program of a supervisor that died may have survived: two attempts must not hold the chips or write the
     same checkpoints."""
-    known = require_values(running, "say what runs there")
+    known, beside = require_values(running, "say what runs there"), _runs_beside(hosts)
     for target, attempts in zip(hosts.targets, known, strict=True):
         for each in attempts:
-            if each.state is WorkerState.EXITED and each.survivors:
+            if each.state is WorkerState.EXITED and each.survivors and each.run not in beside:
                 why = f"what outlived attempt {each.attempt} of {each.run}: {each.survivors_said}"
                 hint = kill_hint(hosts.run.slice_name, target.worker, each.survivors)
                 return in_the_way(hosts, f"worker {target.worker} has {why}", hint)
@@ -52,24 +56,60 @@ def _is_over(hosts: AttemptHosts, run: str) -> bool:
 
 
 def free_chips(hosts: AttemptHosts, facts: Sequence[HostFacts]) -> RunFinding | None:
-    """Who holds the chips and is in the way. What dead runs of ours left there goes."""
+    """Who holds the chips and is in the way. What dead runs of ours left there goes, nothing of runs beside
+    this one."""
     left: dict[int, list[int]] = {}
     locks: dict[int, ChipLock] = {}
+    beside = _runs_beside(hosts)
     for target, fact in zip(hosts.targets, facts, strict=True):
         if fact.chips is None:
             continue
         taken, lock = fact.chips.taken_by, fact.chips.lockfile
-        others = [holder for holder in taken if not _is_left_behind(hosts, holder.left_by)]
+        gone = [holder for holder in taken if _is_left_behind(hosts, holder.left_by)]
+        mine = {fact.chips.devices[chip] for chip in hosts.run.chips if chip < len(fact.chips.devices)}
+        others = [each for each in taken if each not in gone and _is_in_the_way(hosts, each, mine, beside)]
         if others:
             why = f"worker {target.worker}: {', '.join(holder.said for holder in others)} has the chips"
             return in_the_way(
                 hosts, why, kill_hint(hosts.run.slice_name, target.worker, [each.pid for each in others])
             )
-        if taken:
-            left[target.worker] = [holder.pid for holder in taken]
+        if gone:
+            left[target.worker] = [holder.pid for holder in gone]
         if lock is not None and lock.foreign:
             locks[target.worker] = lock
-    return _end_holders(hosts, left, locks)
+    return _end_holders(hosts, left, locks) or _wait_for_chips(hosts, facts)
+
+
+def _runs_beside(hosts: AttemptHosts) -> set[str]:
+    """The runs that have other chips of the slice."""
+    runs = active_runs(hosts.services, hosts.run.slice_name) if hosts.run.chips else []
+    return {run.id for run in runs if are_shared(run, hosts.run)}
+
+
+def _is_in_the_way(hosts: AttemptHosts, holder: ChipHolder, mine: set[str], beside: set[str]) -> bool:
+    """Of a process that holds chips, or the lock on them: one that has chips of its own open is in the way of
+    these, others of all but the runs beside theirs."""
+    if hosts.run.chips and holder.devices:
+        return not mine.isdisjoint(holder.devices)
+    return holder.run not in beside
+
+
+def _wait_for_chips(hosts: AttemptHosts, facts: Sequence[HostFacts]) -> RunFinding | None:
+    """The kernel gives a chip free some time after its process was killed."""
+    found = [
+        (target.worker, chips)
+        for target, fact in zip(hosts.targets, facts, strict=True)
+        if (chips := fact.chips) and chips.busy
+    ]
+    if not found:
+        return None
+    worker, chips = found[0]
+    numbers = [chips.devices.index(device) for device in chips.busy]
+    said, since = f"{describe_chips(numbers)} of worker {worker}", hosts.attempt.created_at
+    if hosts.services.store.now() < since + timeouts.CHIPS_BUSY_S:
+        return busy(f"{said}, busy since {render_moment(since)}")
+    hint = f"tpuctl exec --worker {worker} {hosts.run.slice_name} -- sudo fuser -v {' '.join(chips.busy)}"
+    return in_the_way(hosts, f"{said}: busy since {render_moment(since)}, and nobody is seen to have it", hint)
 
 
 def _is_left_behind(hosts: AttemptHosts, run: str) -> bool:

@@ -22,6 +22,7 @@ from tpuctl.hosts.protocol import HostFacts, PrepareReply, WorkerStatus
 from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, Verdict
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import HostTarget
+from tpuctl.model.records import RunRecord
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, busy, explain_refusal, in_the_way
 from tpuctl.runs.data import why_changed
@@ -41,6 +42,8 @@ PORT_BESIDE_LIBTPU = 8474
 the hosts of a slice by itself (jax-ml/jax issue 35905)."""
 LIBTPU_PORT = 8476
 """Of the first process of a host, as in `tpuctl/agent/launch.py`; Google opens none of those after it."""
+PORT_BESIDE_RUNS = 8500
+"""The same for a run that shares its one host, plus the number of its first chip."""
 
 
 class Preparation:
@@ -146,7 +149,7 @@ def _say_hello(p: Preparation) -> None:
     sections = sections_for_run(early) if early is not None else set()
     began = clock.now()
     answers, p.running = hosts.agent.hello_and_attempts(
-        hosts.targets, chips=hosts.is_for_chips(), sections=sections
+        hosts.targets, claim=hosts.run.chips if hosts.is_for_chips() else None, sections=sections
     )
     ended = clock.now()
     said = require_values(answers, "answer")
@@ -320,6 +323,13 @@ def _deliver_code(p: Preparation) -> RunFinding | None:
     return None
 
 
+def _coordinator_port(run: RunRecord) -> int | None:
+    """Another one than the usual where that is libtpu's, or another run's."""
+    if run.chips:
+        return PORT_BESIDE_RUNS + run.chips[0]
+    return PORT_BESIDE_LIBTPU if run.spec.per != "host" else None
+
+
 def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str:
     """Makes the work directory of the attempt, or of a probe before it."""
     hosts = p.hosts
@@ -335,7 +345,7 @@ def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str
         until=hosts.until,
         send_first=not p.begins,
         promised=hosts.promised(() if attempt_id != hosts.attempt.attempt_id else p.rows),
-        port=PORT_BESIDE_LIBTPU if hosts.run.spec.per != "host" else None,
+        port=_coordinator_port(hosts.run),
     )
 
 

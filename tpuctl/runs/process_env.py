@@ -30,6 +30,10 @@ def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[st
         "TPUCTL_COORDINATOR": attempt.coordinator,
         "PYTHONUNBUFFERED": "1",
     }
+    if run.chips:
+        # Without it jax.distributed.initialize() takes port 8482 on every TPU VM (coordinator_port in
+        # jax/_src/clusters/cloud_tpu_cluster.py), which only one run of a host can have.
+        variables["JAX_COORDINATOR_ADDRESS"] = attempt.coordinator
     if attempt.slices > 1:
         variables |= _megascale(attempt, worker)
     if run.checkpoint_place:

@@ -20,8 +20,9 @@ from tpuctl.model.records import AttemptPhase, RunRecord, RunState, SliceRecord,
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.provenance.parts import begin_manifest
-from tpuctl.runs.active import active_run
+from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import attempt_hosts
+from tpuctl.runs.chips import claim_chips, describe_chips
 from tpuctl.runs.context import RunContext
 from tpuctl.runs.effects import apply_plan
 from tpuctl.runs.last_sign import note_sign
@@ -38,7 +39,7 @@ from tpuctl.slices.states import ObservedEvent, SliceEvent
 from tpuctl.slices.things import lost_buckets
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import Versioned, find_run, find_slice, get_run, list_runs, save
+from tpuctl.state.repository import Versioned, find_run, find_slice, get_run, save
 
 _ASKED_OF_HOSTS = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
 """Attempt states in which the workers' own word is asked for."""
@@ -57,8 +58,8 @@ def request_run(
     """Writes down a run. The same request while it is under way means that run, which is returned, unless
     somebody chose another id for this one (`named`). `configuration` and `checks` are for its manifest.
 
-    Raises ConflictError while another run is active on the same slice. Under the slice's lease, because two
-    requests at once are two documents, which nothing else would make collide.
+    Raises ConflictError while other runs have its chips. Under the slice's lease, because two requests at once
+    are two documents, which nothing else would make collide.
     """
 
     def once() -> RunRecord:
@@ -79,10 +80,18 @@ def request_run(
     try:
         return ask()
     except ConflictError:
-        other = active_run(services, run.slice_name)
-        if other is None or not find_end(services, other.id).state.final:
+        others = [other for other in active_runs(services, run.slice_name) if other.id != run.id]
+        if not any(find_end(services, other.id).state.final for other in _claim(services, run, others)[1]):
             raise
     return ask()
+
+
+def _claim(
+    services: Services, run: RunRecord, others: Sequence[RunRecord]
+) -> tuple[tuple[int, ...], list[RunRecord]]:
+    """As `claim_chips`."""
+    stored = find_slice(services, run.slice_name)
+    return claim_chips(run.spec, stored.record.spec if stored is not None else None, others)
 
 
 def find_end(services: Services, run_id: str) -> RunRecord:
@@ -110,24 +119,39 @@ def _request_run(
     configuration: Mapping[str, SettingSection],
     checks: Sequence[Row],
 ) -> RunRecord:
-    for other in list_runs(services):
-        if other.slice_name != run.slice_name or other.state.final:
-            continue
+    others = active_runs(services, run.slice_name)
+    for other in others:
         meant = other.id == run.id or not named
         if meant and other.fingerprint == run.fingerprint and not other.stop_asked:
             _hand_slice_over(services, run.id, other)
             return other
-        if other.id != run.id:
-            raise ConflictError(
-                f"run {other.id} is still {other.state} on slice {run.slice_name}",
-                hint=f"tpuctl attach {other.id}, or tpuctl stop {other.id}",
-            )
+    chips, in_the_way = _claim(services, run, [other for other in others if other.id != run.id])
+    if in_the_way:
+        raise _taken(run, in_the_way)
+    run = replace(run, chips=chips)
     check_new_id(services, run.id, again=False)
     services.logs.set_aside(run.id)
     record_decision(services, run.key, "run", f"asked for by {services.user}")
     stored = find_slice(services, run.slice_name)
     begin_manifest(services, run, stored.record if stored is not None else None, configuration, checks)
     return save(services, Versioned(run, 0), run).record
+
+
+def _taken(run: RunRecord, in_the_way: Sequence[RunRecord]) -> ConflictError:
+    """Says which runs have the chips, and what to type."""
+    said = [
+        f"run {each.id} is still {each.state} on {describe_chips(each.chips) or 'all chips'}"
+        for each in in_the_way
+    ]
+    first = in_the_way[0].id
+    if not any(each.chips for each in in_the_way):
+        said = [f"run {first} is still {in_the_way[0].state}"]
+    beside = "" if not in_the_way[0].chips else ", or --chips 1 for a free chip"
+    return ConflictError(
+        f"{', '.join(said)} of slice {run.slice_name}",
+        hint=f"tpuctl attach {first}, or tpuctl stop {first}{beside}",
+        details={"runs": [each.id for each in in_the_way]},
+    )
 
 
 def _hand_slice_over(services: Services, asked_for: str, run: RunRecord) -> None:

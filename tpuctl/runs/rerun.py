@@ -30,6 +30,7 @@ from tpuctl.mounts.spec import typed_mount
 from tpuctl.provenance.bundle import code_problem
 from tpuctl.provenance.manifest import Row, RunManifest, typed
 from tpuctl.provenance.rerun import Available, Bucket, Change, is_possible, plan_rerun
+from tpuctl.runs.chips import check_chips
 from tpuctl.runs.data import data_problems
 from tpuctl.runs.rerun_disks import find_disks
 from tpuctl.runs.submit import Submission, check_request, own_slice_name, recorded_settings
@@ -88,6 +89,7 @@ def prepare_rerun(
     if not is_possible(plan):
         return Rerun(plan, None)
     frozen = environment if isinstance(environment, PinnedEnvironment) else None
+    check_chips(spec, spec.variables, target.spec)
     check_home(target.spec, spec.variables)
     check_request(services, spec, target.zones if isinstance(target, WantedSlice) else target.candidates)
     wanted = target if isinstance(target, WantedSlice) else None

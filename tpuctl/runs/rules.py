@@ -13,6 +13,7 @@ from tpuctl.model.processes import PER, TOPOLOGY
 from tpuctl.model.run_spec import RunRequest, RunSpec
 from tpuctl.model.secret_patterns import check_argv, check_named
 from tpuctl.model.shipped_files import load_secret_patterns
+from tpuctl.runs.chips import parse_chips
 from tpuctl.runs.hang import check_progress
 
 
@@ -39,6 +40,7 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
         raise UsageError.of("check", f"--check {request.check!r} is unknown", "weights, strict or off")
     if request.lint not in ("warn", "strict", "off"):
         raise UsageError.of("lint", f"--lint {request.lint!r} is unknown", "warn, strict or off")
+    parse_chips(request)
     with_field("stall", partial(parse_duration, request.stall, "--stall"))
     with_field("first_step_limit", partial(parse_duration, request.first_step_limit, "--first-step-limit"))
     if request.progress:
@@ -85,6 +87,9 @@ def check_processes(request: RunRequest) -> None:
             f"--per {per} and --worker exclude each other: the processes of all hosts take the chips together",
             "leave out --worker",
         )
+    if parse_chips(request) != ():
+        why = f"--per {per} starts a process on every chip of a host, and --chips and --chip leave some out"
+        raise UsageError.of("per", why, "leave out --per, or --chips and --chip")
     check_spmd(per, request.var)
 
 

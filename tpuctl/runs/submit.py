@@ -27,6 +27,7 @@ from tpuctl.model.run_spec import RunRequest, RunSpec, fingerprint
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.provenance.manifest import Row, SettingSection
+from tpuctl.runs.chips import check_chips
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.reconcile import end_with_slice, request_run
@@ -126,6 +127,7 @@ def prepare_run(
     data = find_data(services, config, request)
     spec = resolve_run(request, config, target.name, target.spec.hosts, code.directory, environment, data)
     spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
+    check_chips(request, request.var, target.spec)
     check_home(target.spec, spec.variables)
     check_request(services, spec, zones)
     check_data(services, spec.data, None if isinstance(target, WantedSlice) else target)

@@ -1,4 +1,4 @@
-"""Taking a slice down with its run: the run ends in order first, if that can be.
+"""Taking a slice down with its runs: they end in order first, if that can be.
 
 `take_down` does all of it for a command. `end_slice` is one step, for a loop over many slices.
 """
@@ -11,7 +11,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.model.records import Desired, RunRecord, SliceRecord
 from tpuctl.model.verdict import Wait, wait_for
-from tpuctl.runs.active import active_run
+from tpuctl.runs.active import active_runs
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import goes_after_run, request_down, withdraw_if_unsent
@@ -29,23 +29,25 @@ def take_down(
     all_users: bool = False,
     may_lose: bool = False,
 ) -> SliceRecord:
-    """Stops the slice's run, keeps its logs, and deletes the slice until the cloud says not-found.
+    """Stops the slice's runs, keeps their logs, and deletes the slice until the cloud says not-found.
 
     `all_users`: it goes even where its TPUs carry the label of another user than the record's owner;
     `may_lose`: also where its hosts cannot bring what they wrote to its disks. Else UnreachableError or
     ConflictError say what may be lost, and it stays.
     """
-    run = active_run(services, name)
+    runs = active_runs(services, name)
     unsent = f"down, asked for by {services.user}; nothing had been sent"
     withdrawn = withdraw_if_unsent(services, name, unsent)
-    if run is not None:
+    if runs:
         if not withdrawn and not may_lose:
             refuse_if_silent(services, name)
-        request_stop(services, run.id)
+        for run in runs:
+            request_stop(services, run.id)
         if not withdrawn:
-            # Before its run ends: what is lost meanwhile must not be asked for again.
+            # Before its runs end: what is lost meanwhile must not be asked for again.
             request_down(services, name, all_users=all_users, run_first=True, may_lose=may_lose)
-        _end_run_first(services, run.id, deadline)
+        for run in runs:
+            _end_run_first(services, run.id, deadline)
     if withdrawn or withdraw_if_unsent(services, name, unsent):
         return get_slice(services, name).record
     record = request_down(services, name, all_users=all_users, may_lose=may_lose)
@@ -67,16 +69,17 @@ def _end_run_first(services: Services, run_id: str, deadline: float | None) -> N
 
 
 def end_slice(services: Services, name: str, why: str, *, may_lose: bool = False) -> Outcome:
-    """One step of taking a slice down with its run: the run ends in order first, if that can be. The journal
+    """One step of taking a slice down with its runs: they end in order first, if that can be. The journal
     keeps `why`. `may_lose` as of take_down."""
     record = get_slice(services, name).record
     if record.desired is Desired.UP or goes_after_run(record):
-        run = active_run(services, name)
-        if run is not None and record.desired is Desired.UP and not may_lose:
+        runs = active_runs(services, name)
+        if runs and record.desired is Desired.UP and not may_lose:
             refuse_if_silent(services, name)
-        request_down(services, name, why=why, run_first=run is not None, may_lose=may_lose)
-        if run is not None and _keeps_slice(services, run):
-            return Outcome(wait_for(f"run {run.id} to end"), acted=False)
+        request_down(services, name, why=why, run_first=bool(runs), may_lose=may_lose)
+        going = [run.id for run in runs if _keeps_slice(services, run)]
+        if going:
+            return Outcome(wait_for(f"run {', '.join(going)} to end"), acted=False)
         request_down(services, name, why=why, may_lose=may_lose)
         return Outcome(wait_for(f"{name} to be gone"), acted=True)
     return advance_slice(services, name, person=True)[0]

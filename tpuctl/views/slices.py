@@ -17,7 +17,7 @@ from tpuctl.model.records import SLOW, AttemptPhase, RunRecord, RunTotals, Slice
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
-from tpuctl.runs.active import active_run, never_began
+from tpuctl.runs.active import active_runs, never_began
 from tpuctl.runs.mounts import sick_mounts
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.replacement import find_replacement_limit
@@ -89,7 +89,7 @@ FLEET_KEYS = (
 RUN_KEYS = (
     "id", "slice", "group", "tags", "state", "attempts", "failures", "preemptions", "goodput", "chip_hours",
     "usd", "unseen_usd", "step", "steps", "steps_per_s", "command", "created", "ended", "reason", "failure",
-    "user", "data", "synthetic",
+    "user", "data", "synthetic", "chips",
 )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
     """One slice in full, as recorded and as the cloud shows it now."""
     observation = observe_slice(services, name)
     record, incarnation = observation.record, observation.record.incarnation
-    run = next((r for r in readable_runs(services)[0] if r.slice_name == name and not r.state.final), None)
+    runs = [_run_on_slice(r) for r in readable_runs(services)[0] if r.slice_name == name and not r.state.final]
     return {
         "name": record.name,
         "state": str(record.state),
@@ -202,15 +202,19 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
             for i, w in enumerate(incarnation.workers if incarnation else ())
         ],
         "mounts": _mounts(services, record),
-        "run": None
-        if run is None
-        else {
-            "id": run.id,
-            "state": str(run.state),
-            "failure": _failure(run),
-            "trouble": _trouble(run),
-            "synthetic": run.spec.synthetic,
-        },
+        "run": runs[0] if runs else None,
+        "runs": runs,
+    }
+
+
+def _run_on_slice(run: RunRecord) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "state": str(run.state),
+        "chips": list(run.chips),
+        "failure": _failure(run),
+        "trouble": _trouble(run),
+        "synthetic": run.spec.synthetic,
     }
 
 
@@ -265,8 +269,8 @@ def _condition(services: Services, record: SliceRecord, cloud: str, *, why: bool
 
 
 def _sick_mounts(services: Services, record: SliceRecord) -> str:
-    run = active_run(services, record.name) if record.spec.mounts else None
-    sick = sick_mounts(run.attempt.mounts) if run is not None and run.attempt is not None else ""
+    runs = active_runs(services, record.name) if record.spec.mounts else []
+    sick = sick_mounts(each for run in runs if run.attempt is not None for each in run.attempt.mounts)
     return f"{record.name}: mount {sick}; `tpuctl mount check --on {record.name}`" if sick else ""
 
 
@@ -357,6 +361,7 @@ def run_row(services: Services, run: RunRecord) -> dict[str, Any]:
         "user": run.owner,
         "data": [receipt.uri for receipt in run.spec.data],
         "synthetic": run.spec.synthetic,
+        "chips": list(run.chips),
     }
 
 

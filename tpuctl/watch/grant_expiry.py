@@ -12,7 +12,7 @@ from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import AtEnd, Grant, days_left, due_warning, ended_on, same_pool
-from tpuctl.runs.active import active_run
+from tpuctl.runs.active import active_runs
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.state.journal import record_decision
@@ -78,13 +78,14 @@ def _take_along(
     last_day = ended_on(matching, generation, spec.zone, spec.tier, now)
     if last_day is None or not any(grant.at_end is AtEnd.DOWN for grant in matching):
         return None
-    run = active_run(services, record.name)
-    if run is not None:
-        # The slice follows in a later pass, when the run has ended in order and its logs are here.
-        if run.stop_asked:
-            return None
-        request_stop(services, run.id)
-        return GrantNews(run.id, f"stopped: the grant under slice {record.name} ended on {last_day}")
+    runs = active_runs(services, record.name)
+    if runs:
+        # The slice follows in a later pass, when its runs have ended in order and their logs are here.
+        going = [run.id for run in runs if not run.stop_asked]
+        for run_id in going:
+            request_stop(services, run_id)
+        why = f"stopped: the grant under slice {record.name} ended on {last_day}"
+        return GrantNews(", ".join(going), why) if going else None
     why = f"its grant ended on {last_day}"
     request_down(services, record.name, why=why)
     return GrantNews(record.name, f"taken down: {why}")

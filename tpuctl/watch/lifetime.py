@@ -11,7 +11,7 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired, Lifetime, SliceRecord, SliceState
-from tpuctl.runs.active import active_run
+from tpuctl.runs.active import active_runs
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.lifetime import (
@@ -55,14 +55,16 @@ def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None =
     now = services.store.now()
     if ask is None and not ends_soon(lifetime, now):
         return ""
-    run = active_run(services, record.name)
-    use = _use(services, record, lifetime, run.id if run else None, ask)
+    active = active_runs(services, record.name)
+    runs = ", ".join(run.id for run in active)
+    use = _use(services, record, lifetime, runs or None, ask)
     verdict = judge_lifetime(lifetime, _recall(services, record), use, now)
-    if verdict.step is Step.STOP and run is not None:
-        request_stop(services, run.id)
+    if verdict.step is Step.STOP and active:
+        for run in active:
+            request_stop(services, run.id)
         record_decision(services, record.key, "end", verdict.why)
         request_down(services, record.name, why=verdict.why, run_first=True)
-        return f"stopping run {run.id}: {verdict.why}"
+        return f"stopping run {runs}: {verdict.why}"
     if verdict.step is Step.STOP:
         record_decision(services, record.key, "end", verdict.why)
         request_down(services, record.name, why=verdict.why)

@@ -20,6 +20,7 @@ from tpuctl.lib.options import argument
 from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.chips import parse_chips
 from tpuctl.runs.rules import check_run
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def run(
     the run that is under way; under another --name it is refused. Ctrl-C only stops following it: `tpuctl stop`
     ends the run. Put options of the program after `--`: `tpuctl run train.py -- --lr 3e-4`.
     """
-    _check_together(launch, capacity)
+    _check_together(launch, capacity, shares=parse_chips(request) != ())
     from tpuctl.runs.reconcile import choose_run_id
     from tpuctl.runs.submit import prepare_launch
 
@@ -68,7 +69,7 @@ def run(
         submit_and_follow(context, submission, run_id, launch, since=since, timeout=timeout)
 
 
-def _check_together(launch: LaunchRequest, capacity: SliceRequest) -> None:
+def _check_together(launch: LaunchRequest, capacity: SliceRequest, *, shares: bool) -> None:
     """Raises UsageError for flags that exclude each other."""
     check_workers(launch.worker, launch.all_workers)
     if launch.up is None and capacity.given:
@@ -76,6 +77,8 @@ def _check_together(launch: LaunchRequest, capacity: SliceRequest) -> None:
             "flags about capacity go with --up: without it the slice is there already",
             hint="add --up TYPE, or leave them out",
         )
+    if launch.smoke and shares:
+        raise UsageError("--smoke tests all chips of a slice", hint="leave it out, or --chips and --chip")
     if launch.smoke and launch.up is not None:
         hint = f"tpuctl up {launch.up}, then tpuctl run --smoke"
         raise UsageError("--smoke needs a slice that is there", hint=hint)
@@ -106,11 +109,11 @@ def _test_first(context: AppContext, request: RunRequest, slice_name: str, here:
     from tpuctl.lib.text import counted
     from tpuctl.lib.time import render_time
     from tpuctl.model.timeouts import SMOKE_S
-    from tpuctl.runs.active import active_run
+    from tpuctl.runs.active import active_runs
     from tpuctl.runs.smoke_run import prepare_smoke, run_smoke
     from tpuctl.state.repository import get_slice
 
-    if active_run(context, slice_name) is not None:
+    if active_runs(context, slice_name):
         return []
     target = get_slice(context, slice_name).record
     allow = request.allow_drift
@@ -172,5 +175,6 @@ def _print_submission(context: AppContext, submission: Submission) -> None:
         "environment": spec.environment.name if spec.environment else None,
         "checkpoint_dir": spec.checkpoint_dir,
         "workers": list(spec.workers) if spec.workers else "all",
+        "chips": spec.chip or spec.chips,
     }
     context.console.fields({"dry_run": True, **facts})

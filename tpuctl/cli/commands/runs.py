@@ -85,6 +85,7 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
     stuck = row["state"] == "preparing" and row["reason"]
     return {
         **row,
+        "slice": row["slice"] + f":{','.join(map(str, row['chips'] or ()))}" * bool(row["chips"]),
         "made_up": "synthetic" if row["synthetic"] else None,
         "state": f"{row['state']}: {failure['signature'] if failure else 'blocked'}"
         if failure or stuck

@@ -46,11 +46,11 @@ def ls(context: AppContext) -> None:
 def _trouble(context: AppContext, row: Mapping[str, Any]) -> str:
     """What the run under way was told of a mount that should be there; empty where it is well."""
     from tpuctl.mounts.use import MOUNTED
-    from tpuctl.runs.active import active_run
+    from tpuctl.runs.active import active_runs
     from tpuctl.runs.mounts import sick_mounts
 
-    run = active_run(context, row["slice"]) if row["state"] == MOUNTED else None
-    seen = run.attempt.mounts if run is not None and run.attempt is not None else ()
+    runs = active_runs(context, row["slice"]) if row["state"] == MOUNTED else []
+    seen = [each for run in runs if run.attempt is not None for each in run.attempt.mounts]
     return sick_mounts(each for each in seen if each.path == row["path"])
 
 

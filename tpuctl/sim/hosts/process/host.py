@@ -333,6 +333,7 @@ class Worker:
             # This machine's programs, and its lock on chips, are none of the hosts'.
             "TPUCTL_HOST_MARK": f"{self.place.world_id}/{self.spec.node_key}/{self.spec.worker}",
             "TPUCTL_CHIP_LOCK": str(self.place.tmp / "libtpu_lockfile"),
+            "TPUCTL_CHIP_DEVICES": str(self.place.tmp / "accel"),
             # The kernel's is this machine's, which does not boot with its hosts.
             "TPUCTL_BOOT_ID": self._boot_id,
             "GCE_METADATA_HOST": metadata,
