@@ -411,7 +411,6 @@ def test_up_compares_the_tpu_quota_before_it_asks(session):
     ("hooks", "said"),
     [
         ("hooks: [{name: p, command: [/nowhere/ring], events: [nope]}]", "nope"),
-        ("hooks: [{name: p, command: [/nowhere/ring], events: [needs-human]}]", "/nowhere/ring"),
         ("hooks: [{name: p, webhook_file: /nowhere/url, events: [needs-human]}]", "webhook_file"),
     ],
 )

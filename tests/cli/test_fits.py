@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.jax_python import jax_python
 from tests.support.session import ROOT, Session
+from tests.support.soak import soak
 from tpuctl.cli.commands.fits import LIBRARIES
 
 pytestmark = [pytest.mark.slow]
@@ -135,7 +136,9 @@ def jax() -> Iterator[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("function", ["good", "good_bfloat16", "truncated", *SPOILT])
+@pytest.mark.parametrize(
+    "function", ["good", "small", *map(soak, ("good_bfloat16", "truncated", "dead", "double", "not_a_number"))]
+)
 def test_bad_layers_of_a_real_model_are_found_and_good_ones_not(typed, jax, function):
     (typed.work / "model.py").write_text(MODEL)
     bad = function in SPOILT

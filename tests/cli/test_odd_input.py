@@ -163,7 +163,7 @@ def damaged(session: Session, key: str, data: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "data", ["{not json", '{"name": 5}', "[" * 5000, soak("{}"), soak("[]"), soak('"' + "[" * 5000)]
+    "data", ["{not json", *map(soak, ('{"name": 5}', "[" * 5000, "{}", "[]", '"' + "[" * 5000))]
 )
 def test_one_damaged_record_is_shown_and_the_others_go_on(session, data):
     with damaged(session, "slices/a", data):

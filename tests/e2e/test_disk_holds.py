@@ -75,17 +75,6 @@ def test_who_asks_for_it_gets_the_master_unmounted_and_mounted_again(session: Se
     on(session, "dev", "grep -q ' /mnt/data ext4 rw,.*noatime' /proc/mounts && touch /mnt/data/goes-on")
 
 
-def test_what_somebody_else_has_frozen_is_refused_at_once(session: Session) -> None:
-    on(session, "dev", "sudo fsfreeze -f /mnt/data")
-    try:
-        refused = session.type("disk", "snapshot", "data", status=3)
-    finally:
-        on(session, "dev", "sudo fsfreeze -u /mnt/data")
-    said = " ".join(refused.stderr.split())
-    assert "somebody else has frozen its file system" in said
-    assert "--crash-consistent" in said
-
-
 def test_a_copy_that_began_after_its_hold_had_ended_is_made_again(session: Session) -> None:
     """The host ends the hold while the cloud takes its time."""
     words = ("disk", "clone", "data", "--to", "big", "--path", "/mnt/late")

@@ -10,35 +10,30 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.support.crashing import Crash, Crashing, CrashPoint
-from tests.support.jobs import SPEC, bring_up, run_to_end
+from tests.support.jobs import bring_up, run_to_end
 from tests.support.require import require_isolated_hosts
 from tests.support.services import CountingIds, SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
-from tests.support.things import with_disks
 from tpuctl.disks import hosts
 from tpuctl.disks.clone import clone, create_master
 from tpuctl.disks.make import list_records
 from tpuctl.disks.remove import check_removable, remove_disk, unused_copies
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.thing import DISKS
-from tpuctl.disks.use import leave_disk, mount_disk, use_disk
+from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import OWNER_LABEL
-from tpuctl.model.disks import MASTER_LABEL, DiskMode, DiskRequest
-from tpuctl.model.records import SliceState
+from tpuctl.model.disks import MASTER_LABEL, DiskRequest
 from tpuctl.model.requests import CloneRequest
 from tpuctl.model.shipped_files import load_disk_rules
-from tpuctl.model.slice_spec import DiskRef
 from tpuctl.provenance.keep import keep_run, release_run
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.repository import get_slice
-from tpuctl.watch.reconciler import run_pass
 
 ZONE = "us-central2-b"
 RULES = DiskRules(load_disk_rules())
@@ -254,29 +249,13 @@ def test_whoever_goes_into_every_mount_does_not_stop_a_clone(lab: Lab) -> None:
     lab.clear()
 
 
-def test_a_copy_comes_back_after_a_preemption_and_stays_while_a_run_is_kept(lab: Lab) -> None:
+def test_a_copy_stays_while_a_run_is_kept(lab: Lab) -> None:
     with lab.process() as services:
         lab.clone(services)
-        lab.sim.preempt(get_slice(services, "big").record.incarnation.cloud_name)  # type: ignore[union-attr]
-    with lab.process() as services:
-        before = get_slice(services, "big").record.last_incarnation
-        for _ in range(60):
-            services.clock.skip(60.0)
-            run_pass(services)
-            record = get_slice(services, "big").record
-            if record.last_incarnation > before and record.state is SliceState.READY:
-                break
-            time.sleep(0.5)  # the hosts start by another clock
-        assert record.state is SliceState.READY
-        lab.check_owned(services)
-        [first] = lab.on(services, "dev", "sha256sum < /mnt/data/set")
-        assert lab.on(services, "big", "sha256sum < /mnt/data/set") == [first, first]
-        lab.on(services, "big", "! touch /mnt/data/x 2>/dev/null")
         [copy] = [each.name for each in list_records(services) if each.generation]
         assert unused_copies(services, 0).records == ()
         with pytest.raises(UsageError, match=f"{copy} is attached"):
             check_removable(services, copy)
-        lab.sim.world.settle()
         check_kept(services)
         assert get_slice(services, "big").record.spec.disks == ()
 
@@ -300,39 +279,6 @@ def check_kept(services: SimServices) -> None:
     for each in unused_copies(services, 0).records:
         remove_disk(services, each.name)
     assert [each.name for each in services.disks.list_disks().items] == ["data"]
-
-
-def test_a_slice_is_ready_with_the_disk_that_it_was_asked_for_with(lab: Lab) -> None:
-    with lab.process() as services:
-        create_master(services, RULES, DiskRequest("more", ZONE, "pd-balanced", 11, {}), "more")
-        spec = replace(SPEC, accelerator_type="v4-8", hosts=1, chips=4)
-        [wanted] = with_disks(services, ["more:/srv/more"], (spec,))
-        assert wanted.disks == (DiskRef("more", "/srv/more", DiskMode.READ_WRITE),)
-        bring_up(services, "third", accelerator_type="v4-8", hosts=1, chips=4, disks=wanted.disks)
-        lab.on(services, "third", "grep -q ' /srv/more ext4 rw' /proc/mounts && echo kept > /srv/more/word")
-        lab.sim.preempt("third-1")
-    with lab.process() as services:
-        for _ in range(60):
-            services.clock.skip(60.0)
-            run_pass(services)
-            record = get_slice(services, "third").record
-            if record.last_incarnation == 2 and record.state is SliceState.READY:
-                break
-        assert record.state is SliceState.READY
-        lab.on(services, "third", "grep -q ' /srv/more ext4 rw' /proc/mounts && test -e /srv/more/word")
-        with pytest.raises(UsageError, match="is used by third-2"):
-            with_disks(services, ["more"], (spec,))
-        leave_disk(services, "more", to="third", detached=False)
-        lab.on(services, "third", "! grep -q /srv/more /proc/mounts")
-        assert mount_disk(services, "more", to="third", path="")["path"] == "/srv/more"
-        lab.on(services, "third", "sudo mount -o remount,noatime /srv/more")
-        clone(services, RULES, CloneRequest("more", snapshot_only=True))
-        lab.on(services, "third", "grep -q ' /srv/more ext4 rw,.*noatime' /proc/mounts")
-        assert any("held still on third: frozen" in str(each) for each in services.events)
-        remove_disk(services, "more-g1")
-        assert services.disks.list_snapshots() == ()
-        take_down(services, "third")
-        remove_disk(services, "more")
 
 
 def cost_of_clone(lab: Lab, to: str) -> tuple[int, float]:

@@ -134,69 +134,6 @@ def test_a_foreign_process_on_the_chips_is_named_and_ended(session: Session) -> 
     session.type(*verify)
 
 
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-static long ahead;
-__attribute__((constructor)) static void look(void) {
-    char text[32] = {0};
-    int file = open("/etc/clock-ahead", O_RDONLY);
-    if (file < 0) return;
-    if (read(file, text, sizeof text - 1) > 0) ahead = atol(text);
-    close(file);
-}
-int clock_gettime(clockid_t id, struct timespec *at) {
-    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
-    int failed = real(id, at);
-    if (!failed && id == CLOCK_REALTIME) at->tv_sec += ahead;
-    return failed;
-}
-int gettimeofday(struct timeval *restrict at, void *restrict zone) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    at->tv_sec = now.tv_sec;
-    at->tv_usec = now.tv_nsec / 1000;
-    return 0;
-}
-time_t time(time_t *at) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (at) *at = now.tv_sec;
-    return now.tv_sec;
-}
-"""
-"""Hosts of one machine share its clock, and a time namespace leaves it as it is. So each program that starts
-on a host loads this, and sees a clock that is as many seconds ahead as a file says."""
-CHRONYC = """#!/bin/sh
-[ "$*" = makestep ] && echo 0 > /etc/clock-ahead
-"""
-"""What the hosts of TPU VMs have, and these have not: sets the clock at once."""
-
-
-def test_a_clock_two_minutes_off_is_named_keeps_runs_from_starting_and_is_set(alike: Session) -> None:
-    (alike.work / "clock.c").write_text(CLOCK)
-    command = [require_tool("cc"), "-shared", "-fPIC", "-o", "clock.so", "clock.c", "-ldl"]
-    subprocess.run(command, check=True, cwd=alike.work)
-    (alike.work / "chronyc").write_text(CHRONYC)
-    alike.type("cp", "--worker", "1", "clock.so", "chronyc", "big:/tmp/")
-    on(alike, 1, "sudo install /tmp/chronyc /usr/local/bin && sudo install /tmp/clock.so /usr/local/lib")
-    on(
-        alike,
-        1,
-        "echo 120 | sudo tee /etc/clock-ahead; echo /usr/local/lib/clock.so | sudo tee /etc/ld.so.preload",
-    )
-    hints = drift(alike, "clock", "worker 1 has a clock +1", " s off, not in step")
-    run = ("run", "--env", "tiny", "--on", "big", "--no-checkpoint", "--", "true")
-    assert "clock: worker 1 has a clock +1" in alike.type(*run, status=1).stderr
-    mend(alike, hints)
-    alike.type(*run)
-
-
 HOLDER = """
 import fcntl, glob, time
 lock = open("/var/lib/dpkg/lock-frontend", "w")

@@ -29,11 +29,10 @@ from tpuctl.money.coverage import quote
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.submit import check_request
 from tpuctl.sim.world.delays import Delays
-from tpuctl.slices.capacity_notes import list_notes
-from tpuctl.slices.desired import request_down, request_slice
+from tpuctl.slices.desired import request_slice
 from tpuctl.slices.enrollment import enroll_machine, remove_machine
 from tpuctl.slices.observe import observe_slice
-from tpuctl.slices.reconcile import advance_slice, wait_for_slice, wait_until_gone
+from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.slices import decisions, fleet_rows
 from tpuctl.watch.heartbeat import TROUBLED, PassLine
@@ -197,20 +196,6 @@ def test_a_pause_ends_by_itself(services):
     assert [line.result for line in run_pass(services)] == ["done"]
 
 
-def test_a_hunt_goes_where_capacity_is_and_the_next_one_begins_there(sim, services):
-    sim.fault(preset="stockout-now", zone="us-east1-d", times=0)
-    request_slice(services, "one", replace(V6E, queued=False), pay=False, zones=ZONES, admit=lambda: None)
-    record = wait_for_slice(services, "one")
-    assert record.spec.zone == "europe-west4-a"
-    notes = {note.zone: note for note in list_notes(services)}
-    assert notes["us-east1-d"].failures == 1
-    assert "no more capacity" in notes["us-east1-d"].last_error
-    assert (notes["europe-west4-a"].asked, notes["europe-west4-a"].granted) == (1, 1)
-    request_slice(services, "two", replace(V6E, queued=False), pay=False, zones=ZONES, admit=lambda: None)
-    assert wait_for_slice(services, "two").incarnation.number == 1
-    assert get_slice(services, "two").record.spec.zone == "europe-west4-a"
-
-
 @pytest.mark.parametrize(
     ("code", "message", "left"),
     [
@@ -224,35 +209,6 @@ def test_a_zone_that_refuses_is_left_out_or_left_alone(sim, services, code, mess
     request_slice(services, "one", V6E, pay=False, zones=ZONES[:2], admit=lambda: None)
     record = wait_for_slice(services, "one")
     assert (record.spec.zone, record.candidates, record.zones) == ("europe-west4-a", left, ZONES[:2])
-
-
-def test_a_request_that_only_waits_moves_on_and_leaves_nothing_behind(tmp_path):
-    with (
-        running_sim(tmp_path, delays={"queued_wait": 1e6, "queued_delete": 0.0, "list_everywhere": 0.0}) as sim,
-        sim_services(sim, tmp_path / "state") as services,
-    ):
-        request_slice(services, "one", V6E, pay=False, zones=ZONES, admit=lambda: None)
-        pass_until(services, lambda: get_slice(services, "one").record.spec.zone == "europe-west4-a")
-        pass_until(services, lambda: len(services.cloud.list_queued().items) == 1)
-        (left,) = services.cloud.list_queued().items
-        assert (left.zone, left.name) == ("europe-west4-a", "one-2")
-        request_down(services, "one")
-        wait_until_gone(services, "one")
-
-
-def test_a_node_deleted_under_its_queued_resource_comes_back_when_the_queue_notices(services):
-    bring_up(services, "big")
-    services.cloud = Lying(services.cloud, "find_node", lambda _: None, times=10_000)
-    services.cloud = Lying(
-        services.cloud, "list_nodes", lambda listing: replace(listing, items=()), times=10_000
-    )
-    run_pass(services)
-    record = get_slice(services, "big").record
-    assert record.state is SliceState.BOOTING
-    assert "its node is not there" in record.incarnation.doubt.why
-    services.clock.sleep(timeouts.NODE_MISSING_MAX_S)
-    run_pass(services)
-    assert get_slice(services, "big").record.loss.kind == "preempted"
 
 
 def keep_grant(services: SimServices, **changes: Any) -> None:

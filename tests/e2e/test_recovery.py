@@ -16,7 +16,6 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim
 from tests.support.soak import soak
 from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
-from tpuctl.model.run_spec import Policy
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.take_down import take_down
@@ -78,35 +77,6 @@ def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, s
     assert [q.name for q in services.cloud.list_queued().items] == (["big-2"] if queued else [])
     # The output of the lost attempt outlived its hosts.
     assert Path(services.logs.path(run.id, 1, 0, "stdout")).read_text() == "attempt 1\n"
-
-
-def test_a_bug_is_charged_as_a_failure_and_the_other_worker_is_stopped(sim, services):
-    bring_up(services, "big")
-    program = """
-import os, sys, time
-if os.environ["TPUCTL_RANK"] == "1":
-    sys.exit(3)
-time.sleep(600)
-"""
-    run = run_to_end(services, "big", program)
-    assert run.state is RunState.FAILED
-    assert (run.failures, run.preemptions) == (1, 0)
-    assert "worker 1 exited with 3" in run.reason
-    ends = {end.worker: end for end in run.attempt.ends}
-    assert ends[1].exit_status == 3
-    assert ends[0].signal == 15
-    assert get_slice(services, "big").record.state is SliceState.READY
-    creates = [e for e in sim.journal.entries() if e.method.endswith("create")]
-    assert len(creates) == 1, "a user's exception must never re-create the slice"
-
-
-def test_a_program_that_fails_at_once_ends_quickly_whatever_its_budget(services):
-    bring_up(services, "big")
-    run = run_to_end(services, "big", "raise SystemExit(3)", policy=Policy(max_failures=50, grace_s=1.0))
-    assert (run.state, run.attempt.number) == (RunState.FAILED, 2)
-    assert "exited with 3" in run.reason
-    assert "for the second time within 60 s of its start" in run.reason
-    assert attempt_row(services, run.id, 2)["exits"][0]["ran_s"] < 60
 
 
 def test_code_variables_and_secrets_of_the_first_attempt_are_those_of_the_second(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.support.environments import make_pinned
 from tests.support.jobs import SPEC, bring_up, run_to_end, submit
-from tests.support.memory.process import Killed, Process, Steps, Terminated, Wait, scripted
+from tests.support.memory.process import Killed, Process, Steps, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Transfer, Warn
 from tpuctl.errors import ConflictError
@@ -123,25 +123,6 @@ def test_passes_bring_a_preempted_slice_and_its_run_back_with_its_logs_up_to_the
     pass_for(place, services, 3 * HOUR)
     assert get_run(services, run.id).record.state is RunState.SUCCEEDED
     assert get_slice(services, "big").record.incarnation.cloud_name == "big-2"
-
-
-def test_a_stop_gives_the_program_its_grace_and_is_recorded(place, services):
-    def saving(process: Process) -> Steps:
-        try:
-            yield Wait()
-        except Terminated:
-            yield 10.0
-            process.print("saved")
-        return 0
-
-    place.hosts.programs["main.py"] = saving
-    bring_up(services, "big")
-    run = submit(services, "big", "until told", policy=Policy(grace_s=30.0))
-    start_run(services, run.id)
-    request_stop(services, run.id)
-    ended = follow_run(services, run.id, deadline=services.clock.now() + HOUR)
-    assert ended.state is RunState.STOPPED
-    assert "saved" in services.output()
 
 
 def test_one_worker_that_dies_ends_the_others_and_the_run(place, services):
@@ -635,17 +616,6 @@ def test_after_five_attempts_without_a_newer_checkpoint_a_person_is_asked(place,
     run_until(runs(7))
 
 
-def test_a_failure_budget_is_used_up_and_no_more(place, services):
-    def fail(process: Process) -> Steps:
-        yield 1.0
-        return int(process.env["TPUCTL_ATTEMPT"])
-
-    place.hosts.programs["main.py"] = fail
-    bring_up(services, "big")
-    run = run_to_end(services, "big", "fails", policy=Policy(max_failures=2, grace_s=1.0))
-    assert (run.state, run.failures, run.attempt.number) == (RunState.FAILED, 3, 3)
-
-
 @pytest.mark.parametrize(("workers", "incarnation"), [((1, 1, 2), 2), ((1, 0, 1, 2), 2), ((1, 0, 2), 1)])
 def test_another_slice_is_asked_for_when_hardware_of_a_worker_fails_twice(
     place, services, workers, incarnation
@@ -671,23 +641,6 @@ def test_another_slice_is_asked_for_when_hardware_of_a_worker_fails_twice(
     broken = [e for e in services.store.list("journal/slices/big/") if e.data["action"] == "broken"]
     assert len(broken) == incarnation - 1
     assert get_slice(services, "big").record.last_incarnation == incarnation
-
-
-def test_a_pass_keeps_all_that_was_written_since_the_last_one(place, services):
-    size = 5 << 20
-
-    def train(process: Process) -> Steps:
-        yield 10.0
-        process.write(b"x" * size)
-        yield HOUR
-        return 0
-
-    place.hosts.programs["main.py"] = train
-    bring_up(services, "big")
-    run = submit(services, "big", "writes much")
-    start_run(services, run.id)
-    pass_for(place, services, 60)
-    assert [services.logs.size(run.id, 1, worker, "stdout") for worker in (0, 1)] == [size, size]
 
 
 def test_what_one_machine_collected_is_there_for_another_without_the_hosts(place, services):

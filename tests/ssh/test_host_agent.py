@@ -23,7 +23,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.ssh.conftest import AGENT
-from tests.support.family import FAMILY, MEMBERS
 from tests.support.soak import soak
 from tests.support.sshd import SshFarm
 from tpuctl.errors import UsageError
@@ -37,7 +36,6 @@ from tpuctl.hosts.commands import (
 )
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.model.cloud import HostTarget, RemoteResult
-from tpuctl.ssh.keys import KeyPair
 from tpuctl.ssh.remote import SshRemote
 from tpuctl.transfer.tree import (
     Blob,
@@ -431,71 +429,6 @@ def test_starts_at_the_same_time_start_once(runs: Runs, home: Path) -> None:
     assert (home / ".tpuctl/runs/r1/1/work/count").read_text() == "once\n"
 
 
-CLIENT = """
-import sys
-from pathlib import Path
-from tpuctl.model.cloud import HostTarget
-from tpuctl.ssh.remote import SshRemote
-from tpuctl.hosts.agent import HostAgent
-key, agent, address, port, user, host_key, mode, script = sys.argv[1:9]
-target = HostTarget("big", 0, address, int(port), user, host_key)
-hosts = HostAgent(SshRemote(Path(key)), Path(agent).read_bytes())
-say = lambda worker, name, data: None
-argv = [sys.executable, script, *sys.argv[9:]]
-if mode == "session":
-    hosts.session([target], argv, say, grace_s=0.3)
-else:
-    hosts.prepare([target], {"run": "r1", "attempt": "1", "fence": 1, "bundle": None})
-    hosts.start([target], {"run": "r1", "attempt": "1", "fence": 1, "argv": argv, "grace_s": 0.3})
-    hosts.follow([target], lambda _: {"run": "r1", "attempt": "1"}, say)
-"""
-
-
-def client(mode: str, target: HostTarget, key: KeyPair, folder: Path, *more: str) -> subprocess.Popen[bytes]:
-    (folder / "family.py").write_text(FAMILY)
-    arguments = [key.private_path, AGENT, target.address, target.port, target.user, target.host_key, mode]
-    return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, *map(str, arguments), str(folder / "family.py"), *more]
-    )
-
-
-@pytest.mark.parametrize("stubborn", [False, True], ids=["polite", "ignoring-TERM"])
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-c"])
-def test_a_session_leaves_nothing_of_a_process_family_when_the_client_goes(
-    farm: SshFarm, target: HostTarget, key: KeyPair, home: Path, end: signal.Signals, stubborn: bool
-) -> None:
-    process = client("session", target, key, farm.folder, *(["--stubborn"] if stubborn else []))
-    until(lambda: {path.name for path in home.iterdir()} >= MEMBERS, "the start of the family")
-    assert len(farm.processes()) >= len(MEMBERS)
-    process.send_signal(end)
-    process.wait(20)
-    until(lambda: not farm.processes(), "the end of the family")
-
-
-def test_a_run_survives_kill_9_of_its_client_and_a_stop_reaches_the_whole_family(
-    farm: SshFarm, target: HostTarget, key: KeyPair, home: Path, runs: Runs
-) -> None:
-    process = client("run", target, key, farm.folder, "--stubborn")
-    work = home / ".tpuctl/runs/r1/1/work"
-    until(lambda: work.is_dir() and {path.name for path in work.iterdir()} >= MEMBERS, "the family's start")
-    process.kill()
-    process.wait()
-    assert runs.status().state is WorkerState.RUNNING
-    assert sum("family.py" in line for line in farm.processes().values()) >= len(MEMBERS)
-    runs.agent.stop(runs.targets, "r1", "1", 0.3)
-    status = runs.ended()
-    assert (status.signal, status.stopped, status.survivors) == (signal.SIGKILL, True, ())
-    until(lambda: not farm.processes(), "the end of the family")
-
-
-def test_a_command_in_a_session_takes_its_leftovers_along(
-    agent: HostAgent, target: HostTarget, farm: SshFarm
-) -> None:
-    [result] = agent.session([target], "setsid sleep 300 >/dev/null 2>&1 & exit 6", lambda *_: None)
-    assert result.exit_status == 6
-    until(lambda: not farm.processes(), "the end of the leftovers")
-
-
 def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
     assert runs.agent.stop(runs.targets, "other", "1", 1.0)[0].value.state is WorkerState.ABSENT
     runs.prepare()
@@ -503,15 +436,6 @@ def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
     runs.ended()
     assert runs.agent.stop(runs.targets, "r1", "1", 1.0)[0].value.state is WorkerState.EXITED
     assert runs.ended().stopped is False
-
-
-def test_a_supervisor_that_was_killed_leaves_a_lost_attempt(runs: Runs, home: Path) -> None:
-    runs.prepare()
-    runs.start("sleep", "60")
-    os.kill(status_file(home, "1")["supervisor"]["pid"], signal.SIGKILL)
-    assert runs.ended().state is WorkerState.LOST
-    [result] = runs.agent.follow(runs.targets, lambda _: {"run": "r1", "attempt": "1"}, lambda *_: None)
-    assert result.exit_status == 98
 
 
 def test_another_boot_makes_a_running_attempt_lost(runs: Runs, home: Path) -> None:

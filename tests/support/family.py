@@ -4,11 +4,7 @@ from __future__ import annotations
 
 FAMILY = """
 import os, signal, subprocess, sys, time
-STUBBORN = "--stubborn" in sys.argv
 def settle(name):
-    if STUBBORN:
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
     open(name, "w").close()
     time.sleep(300)
 def child(name, body):
