@@ -16,10 +16,17 @@ pytestmark = pytest.mark.timeout(300)
 UP = ("up", "v4-8", "mine", "--spot", "--pay")
 
 
-@pytest.fixture
-def session() -> Iterator[Session]:
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Session]:
     with open_session() as opened:
         yield opened
+
+
+@pytest.fixture
+def session(machine: Session) -> Iterator[Session]:
+    environ = dict(machine.environ)
+    yield machine
+    machine.environ = environ
 
 
 @pytest.fixture
@@ -48,14 +55,14 @@ def test_up_without_a_network_ends_with_the_whole_reason_and_leaves_nothing_want
 
 
 def test_a_record_that_never_left_is_withdrawn_by_down_offline(cut: Session) -> None:
-    up = cut.start(*UP)
+    up = cut.start("up", "v4-8", "other", *UP[3:])
     store = cut.root / "state" / "sim" / "sim-project" / "store.sqlite"
     wait_for_record(store)
     up.send_signal(signal.SIGKILL)
     cut.finish(up)
-    down = cut.type("down", "mine", "--yes")
-    assert "mine: gone" in down.stderr
-    assert cut.json("why", "mine")[-1]["action"] == "withdrawn"
+    down = cut.type("down", "other", "--yes")
+    assert "other: gone" in down.stderr
+    assert cut.json("why", "other")[-1]["action"] == "withdrawn"
 
 
 def wait_for_record(store: Path) -> None:
@@ -67,7 +74,7 @@ def wait_for_record(store: Path) -> None:
         if store.exists():
             with sqlite3.connect(store) as db:
                 found = db.execute("SELECT name FROM sqlite_master WHERE name = 'documents'").fetchall()
-                if found and db.execute("SELECT 1 FROM documents WHERE key = 'slices/mine'").fetchall():
+                if found and db.execute("SELECT 1 FROM documents WHERE key = 'slices/other'").fetchall():
                     return
         time.sleep(0.02)
     raise AssertionError("no record was written")

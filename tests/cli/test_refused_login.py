@@ -11,10 +11,25 @@ from tests.support.session import Session, open_session
 UP = ("up", "v4-8", "mine", "--spot", "--pay")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     with open_session() as opened:
         yield opened
+
+
+def test_a_run_whose_slice_was_never_asked_for_ends_with_it_and_can_be_repeated(session: Session) -> None:
+    (session.work / "main.py").write_text("print('it ran')\n")
+    run = ("run", "main.py", "--up", "v4-8", "--spot", "--pay", "--no-checkpoint")
+    session.type("sim", "fault", "expired-token")
+    refused = session.type(*run, "--name", "first", status=4)
+    assert "nothing was asked for" in refused.stderr
+    session.type("sim", "fault", "--clear")
+    assert session.json("ls") == []
+    (row,) = session.json("runs")
+    assert (row["state"], row["attempts"]) == ("stopped", 0)
+    session.type("watch", "once")
+    assert session.sim_journal() == []
+    assert "it ran" in session.type(*run, "--name", "second").stdout
 
 
 def test_a_first_request_that_never_left_is_withdrawn_and_can_be_repeated(session: Session) -> None:
@@ -31,25 +46,10 @@ def test_a_first_request_that_never_left_is_withdrawn_and_can_be_repeated(sessio
 
 
 def test_what_was_wanted_before_stays_wanted_and_that_is_said(session: Session) -> None:
-    session.type(*UP)
+    """After the test before."""
     session.type("sim", "fault", "expired-token")
     refused = session.type("up", "mine", "--pay", status=4)
     assert "`tpuctl down mine` withdraws it" in " ".join(refused.stderr.split())
     session.type("sim", "fault", "--clear")
     (row,) = session.json("ls")
     assert row["state"] == "ready"
-
-
-def test_a_run_whose_slice_was_never_asked_for_ends_with_it_and_can_be_repeated(session: Session) -> None:
-    (session.work / "main.py").write_text("print('it ran')\n")
-    run = ("run", "main.py", "--up", "v4-8", "--spot", "--pay", "--no-checkpoint")
-    session.type("sim", "fault", "expired-token")
-    refused = session.type(*run, "--name", "first", status=4)
-    assert "nothing was asked for" in refused.stderr
-    session.type("sim", "fault", "--clear")
-    assert session.json("ls") == []
-    (row,) = session.json("runs")
-    assert (row["state"], row["attempts"]) == ("stopped", 0)
-    session.type("watch", "once")
-    assert session.sim_journal() == []
-    assert "it ran" in session.type(*run, "--name", "second").stdout

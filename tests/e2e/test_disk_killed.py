@@ -3,10 +3,9 @@ held, nothing is half made without an owner, and the same command comes to its e
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from tests.support.crashing import Crash, Crashing, CrashPoint
 from tests.support.jobs import bring_up, run_to_end
 from tests.support.require import require_isolated_hosts
-from tests.support.services import CountingIds, SimServices, sim_services
+from tests.support.services import ProcessByProcess, SimServices
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tpuctl.disks import hosts
@@ -25,7 +24,6 @@ from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.thing import DISKS
 from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.errors import UsageError
-from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import OWNER_LABEL
 from tpuctl.model.disks import MASTER_LABEL, DiskRequest
 from tpuctl.model.requests import CloneRequest
@@ -51,15 +49,12 @@ IS_HELD = """sudo sh -c 'grep -qs "state.: .held" /run/tpuctl-holds/*.json'"""
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
-class Lab:
+class Lab(ProcessByProcess):
     """A dev box with a disk that somebody writes to all the time, a slice of two hosts, and one process after
     the other on one machine."""
 
     def __init__(self, sim: RunningSim, folder: Any) -> None:
-        self.sim = sim
-        self.folder = folder
-        self._numbers = itertools.count(1)
-        self._ids = CountingIds()
+        super().__init__(sim, folder)
         with self.process() as services:
             for name, kind in (("dev", "v4-8"), ("big", "v4-16")):
                 many = 2 if name == "big" else 1
@@ -70,19 +65,6 @@ class Lab:
             self.on(services, "dev", "head -c 300000 /dev/urandom > /mnt/data/set && sync")
             started = f"setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1"
             self.on(services, "dev", f"sudo {started}")
-
-    @contextmanager
-    def process(self) -> Iterator[SimServices]:
-        with sim_services(self.sim, self.folder / "state", process=next(self._numbers)) as services:
-            services.ids = self._ids  # hosts remember what was done for each id
-            yield services
-
-    def on(self, services: SimServices, name: str, command: str) -> list[str]:
-        """What the workers print."""
-        targets = host_targets(services, get_slice(services, name).record)
-        results = services.remote.run(targets, command, timeout_s=60.0)
-        assert [each.exit_status for each in results] == [0] * len(results), results
-        return [each.stdout.decode() for each in results]
 
     def clone(self, services: SimServices) -> None:
         clone(services, RULES, CloneRequest("data", to="big"))

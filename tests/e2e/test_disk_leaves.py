@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from tests.support.jobs import bring_up
-from tests.support.services import CountingIds, SimServices, sim_services
+from tests.support.services import ProcessByProcess, SimServices
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.disks.clone import create_master
 from tpuctl.disks.follow import remember
@@ -30,25 +28,16 @@ REF = DiskRef("data", "/mnt/data", DiskMode.READ_WRITE)
 pytestmark = pytest.mark.slow
 
 
-class Lab:
+class Lab(ProcessByProcess):
     """A slice of one host that writes a disk, and one process after the other on one machine."""
 
     def __init__(self, sim: RunningSim, folder: Path) -> None:
-        self.sim = sim
-        self.folder = folder
-        self._numbers = itertools.count(1)
-        self._ids = CountingIds()
+        super().__init__(sim, folder)
         with self.process() as services:
             for name in ("box", "other"):
                 bring_up(services, name, accelerator_type="v4-8", hosts=1, chips=4)
             create_master(services, RULES, DiskRequest("data", ZONE, "pd-balanced", 10, {}), "data")
             self.attach(services)
-
-    @contextmanager
-    def process(self) -> Iterator[SimServices]:
-        with sim_services(self.sim, self.folder / "state", process=next(self._numbers)) as services:
-            services.ids = self._ids
-            yield services
 
     def attach(self, services: SimServices) -> None:
         use_disk(services, RULES, "data", to="box", rw=True, path="", mounted=False, dry_run=False)

@@ -3,9 +3,8 @@ slice comes back."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from tests.support.crashing import DISK_CHANGES, Crash, Crashing, CrashPoint
 from tests.support.jobs import SPEC
 from tests.support.require import require_isolated_hosts
-from tests.support.services import CountingIds, SimServices, sim_services
+from tests.support.services import ProcessByProcess, SimServices
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tests.support.things import with_disks
@@ -26,7 +25,6 @@ from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.thing import DISKS
 from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.hosts.targets import host_targets
 from tpuctl.model.disks import DiskMode, DiskRequest
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.requests import CloneRequest
@@ -45,14 +43,11 @@ REF = DiskRef("data-g1", "/mnt/data", DiskMode.READ_ONLY)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-class Lab:
+class Lab(ProcessByProcess):
     """A dev box with a disk, and one process after the other on one machine."""
 
     def __init__(self, sim: RunningSim, folder: Path) -> None:
-        self.sim = sim
-        self.folder = folder
-        self._numbers = itertools.count(1)
-        self._ids = CountingIds()
+        super().__init__(sim, folder)
         with self.process() as services:
             self.ask(services, "dev", (HERE,), ())
             wait_for_slice(services, "dev")
@@ -61,12 +56,6 @@ class Lab:
             self.on(services, "dev", "echo first > /mnt/data/word && sync")
             clone(services, RULES, CloneRequest("data", zone=HERE))
             self.on(services, "dev", "echo second > /mnt/data/word && sync")
-
-    @contextmanager
-    def process(self) -> Iterator[SimServices]:
-        with sim_services(self.sim, self.folder / "state", process=next(self._numbers)) as services:
-            services.ids = self._ids
-            yield services
 
     def ask(
         self,
@@ -78,12 +67,6 @@ class Lab:
     ) -> None:
         spec = replace(SMALL, zone=zones[0], disks=disks, **more)
         request_slice(services, name, spec, pay=False, zones=zones, admit=lambda: None)
-
-    def on(self, services: SimServices, name: str, command: str) -> list[str]:
-        targets = host_targets(services, get_slice(services, name).record)
-        results = services.remote.run(targets, command, timeout_s=60.0)
-        assert [each.exit_status for each in results] == [0] * len(results), results
-        return [each.stdout.decode() for each in results]
 
     def passes(self, services: SimServices, until: Callable[[SliceRecord], bool]) -> SliceRecord:
         for _ in range(60):

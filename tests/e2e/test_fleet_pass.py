@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -11,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.jobs import SPEC, bring_up, submit
+from tests.support.jobs import SPEC, bring_up, pass_until, submit
 from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.sim import running_sim
 from tpuctl.engine.events import Warn
 from tpuctl.errors import UsageError
 from tpuctl.lib.codec import to_data
@@ -35,7 +34,7 @@ from tpuctl.slices.observe import observe_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.slices import decisions, fleet_rows
-from tpuctl.watch.heartbeat import TROUBLED, PassLine
+from tpuctl.watch.heartbeat import TROUBLED
 from tpuctl.watch.pause import pause_fleet
 from tpuctl.watch.reconciler import JUST_UP, run_pass
 
@@ -43,22 +42,6 @@ V6E = SliceSpec("v6e-8", "us-east1-d", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, ch
 ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")
 INSTANT = {each.name: 0.0 for each in fields(Delays)}
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
-
-
-def changes(sim: RunningSim) -> list[str]:
-    """Every call so far that changed something in the cloud."""
-    verbs = ("create", "delete", "patch", "start", "stop", "reset")
-    return [entry.method for entry in sim.journal.entries() if entry.method.endswith(verbs)]
-
-
-def pass_until(services: SimServices, wanted: Callable[[], bool], *, passes: int = 60) -> list[PassLine]:
-    """Passes a minute apart until `wanted`; the lines of the last one."""
-    for _ in range(passes):
-        lines = run_pass(services)
-        if wanted():
-            return lines
-        services.clock.sleep(60.0)
-    raise AssertionError(f"it never happened: {lines}")
 
 
 class Counting:
@@ -94,13 +77,6 @@ class Lying:
         return call
 
 
-def blocked_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_pass_over_a_fleet_in_order_costs_two_list_calls(services):
     for number in range(3):
         bring_up(services, f"slice-{number}")
@@ -111,18 +87,18 @@ def test_a_pass_over_a_fleet_in_order_costs_two_list_calls(services):
 
 def test_one_false_read_of_a_live_node_loses_nothing(sim, services):
     bring_up(services, "big", queued=False)
-    before = changes(sim)
+    before = sim.changes()
     truth = services.cloud
     services.cloud = Lying(truth, "find_node", lambda node: replace(node, state=NodeState.PREEMPTED), times=1)
     outcome, _ = advance_slice(services, "big")
     assert "two reads that agree" in outcome.verdict.why
     assert get_slice(services, "big").record.state is SliceState.READY
-    assert changes(sim) == before
+    assert sim.changes() == before
 
 
 def test_a_list_that_lies_is_not_believed_either(sim, services):
     bring_up(services, "big", queued=False)
-    before = changes(sim)
+    before = sim.changes()
     services.cloud = Lying(
         services.cloud,
         "list_nodes",
@@ -134,7 +110,7 @@ def test_a_list_that_lies_is_not_believed_either(sim, services):
     for _ in range(3):
         run_pass(services)
     assert get_slice(services, "big").record.state is SliceState.READY
-    assert changes(sim) == before
+    assert sim.changes() == before
 
 
 def test_another_node_under_our_name_and_labels_is_left_alone(services):
@@ -161,12 +137,12 @@ def test_a_zone_that_cannot_be_read_neither_loses_nor_creates_anything(sim, serv
         pay=False,
         admit=lambda: None,
     )
-    before = changes(sim)
+    before = sim.changes()
     sim.fault(kind="unreachable", zone="us-central2-b", times=0)
     lines = {line.subject: line for line in run_pass(services)}
     assert {line.result for line in lines.values()} == {"waiting"}
     assert "could not be read" in lines["big"].why
-    assert changes(sim) == before
+    assert sim.changes() == before
 
 
 def test_what_a_lost_answer_left_behind_is_collected(sim, services):
@@ -280,7 +256,7 @@ def test_a_machine_that_hosts_do_not_let_in_proves_nothing_about_them(sim, servi
     bring_up(services, "big")
     run = submit(services, "big", SLEEPS)
     pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-    before, stored = changes(sim), get_run(services, run.id).generation
+    before, stored = sim.changes(), get_run(services, run.id).generation
     with sim_services(sim, tmp_path / "other", process=2) as stranger:
         stranger.store, stranger.clock, stranger.machine = services.store, services.clock, "shut-out"
         enroll_machine(stranger)
@@ -291,7 +267,7 @@ def test_a_machine_that_hosts_do_not_let_in_proves_nothing_about_them(sim, servi
             assert "taken out of those that may log in" in lines[run.id].why
             services.clock.sleep(60.0)
     assert get_run(services, run.id).generation == stored
-    assert changes(sim) == before
+    assert sim.changes() == before
 
 
 def test_a_hunt_does_not_lead_away_from_the_checkpoints(services):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.support.jobs import bring_up, submit
+from tests.support.jobs import bring_up, pass_until, submit
 from tests.support.memory.host import BEAT
 from tests.support.memory.process import Process, Steps, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tests.support.services import SimServices, sim_services
+from tests.support.services import sim_services
 from tests.support.sim import running_sim
 from tpuctl.errors import DeniedError, PendingError, TransientError
 from tpuctl.model import timeouts
@@ -316,16 +314,6 @@ def test_a_blocked_port_is_told_from_dead_hosts_by_real_heartbeats(tmp_path, mon
         pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
         recorded = [row["reason"] for row in decisions(services, "big") if row["action"] == "unreachable"]
         assert "heartbeats have stood still" in recorded[0]
-
-
-def pass_until(services: SimServices, wanted: Callable[[], bool], *, passes: int = 60) -> None:
-    """Passes a minute apart until `wanted`."""
-    for _ in range(passes):
-        lines = run_pass(services)
-        if wanted():
-            return
-        services.clock.sleep(MINUTE)
-    raise AssertionError(f"it never happened: {lines}")
 
 
 def test_ordinary_passes_read_no_heartbeats_and_the_slice_takes_its_notes_along(place):

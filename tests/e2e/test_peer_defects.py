@@ -7,12 +7,11 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import shared_folder
+from tests.support.hosts import shared_folder, wait_until
 from tests.support.jobs import bring_up, submit
 from tests.support.sim import RunningSim
 from tpuctl.errors import DeniedError
@@ -25,13 +24,6 @@ from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def eventually(check: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
 
 
 def changes(sim: RunningSim) -> list[tuple[str, str]]:
@@ -73,7 +65,7 @@ print("finished", flush=True)
     run = submit(services, "big", program)
 
     def trouble() -> None:
-        eventually(lambda: tally.exists() and len(tally.read_text().split()) == 2)
+        wait_until(lambda: tally.exists() and len(tally.read_text().split()) == 2)
         for _ in range(4):
             sim.cut_connections("big-1")
             time.sleep(0.3)

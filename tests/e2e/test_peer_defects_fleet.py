@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.jobs import SPEC, bring_up, submit
-from tests.support.services import SimServices, sim_services
+from tests.support.jobs import SPEC, bring_up, pass_until, submit
+from tests.support.services import sim_services
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tpuctl.errors import TransientError
@@ -17,17 +15,10 @@ from tpuctl.model.records import Desired, RunState, SliceState
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_slice
 from tpuctl.state.repository import get_run, get_slice
-from tpuctl.watch.heartbeat import TROUBLED, PassLine
+from tpuctl.watch.heartbeat import TROUBLED
 from tpuctl.watch.reconciler import run_pass
 
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
-
-
-def blocked_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class FailingFor:
@@ -72,23 +63,8 @@ def test_trouble_with_one_slice_is_told_and_the_others_have_their_turn(sim, serv
     assert get_slice(services, "bad").record.incarnation.number == 1
 
 
-def changes(sim: RunningSim) -> list[str]:
-    """Every call so far that changed something in the cloud."""
-    verbs = ("create", "delete", "patch", "start", "stop", "reset")
-    return [entry.method for entry in sim.journal.entries() if entry.method.endswith(verbs)]
-
-
 def creates(sim: RunningSim) -> int:
-    return sum(method.endswith("create") for method in changes(sim))
-
-
-def pass_until(services: SimServices, wanted: Callable[[], bool], passes: int = 60) -> list[PassLine]:
-    for _ in range(passes):
-        lines = run_pass(services)
-        if wanted():
-            return lines
-        services.clock.sleep(60.0)
-    raise AssertionError(f"it never happened: {lines}")
+    return sum(method.endswith("create") for method in sim.changes())
 
 
 def test_a_record_that_cannot_be_read_is_told_and_the_others_have_their_turn(sim, services):
@@ -106,14 +82,14 @@ def test_reads_that_fail_for_half_an_hour_delete_nothing_and_start_no_second_run
     bring_up(services, "big")
     run = submit(services, "big", SLEEPS)
     pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-    before = changes(sim)
+    before = sim.changes()
     sim.fault(kind="error", method=method, code=14, message="Internal error. Please try again.", times=0)
     for _ in range(3):
         run_pass(services)
         services.clock.sleep(600.0)
     sim.world.faults.clear()
     run_pass(services)
-    assert changes(sim) == before
+    assert sim.changes() == before
     record = get_run(services, run.id).record
     assert (record.state, record.attempt.number) == (RunState.RUNNING, 1)
     request_stop(services, run.id)
@@ -161,7 +137,7 @@ def test_a_hiccup_of_ssh_does_not_keep_later_failures_from_counting(sim, service
     bring_up(services, "big")
     run = submit(services, "big", "import time\ntime.sleep(2)\nraise SystemExit(3)\n")
     pass_until(services, lambda: get_run(services, run.id).record.state is RunState.RUNNING)
-    port, services.ssh_port = services.ssh_port, blocked_port()
+    port, services.ssh_port = services.ssh_port, 1
     run_pass(services)
     services.ssh_port = port
     pass_until(services, lambda: get_run(services, run.id).record.state.final)

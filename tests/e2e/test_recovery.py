@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import shared_folder
+from tests.support.hosts import shared_folder, wait_until
 from tests.support.jobs import SPEC, attempt_row, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim
@@ -24,15 +22,6 @@ from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_attempts
 from tpuctl.views.slices import decisions
 from tpuctl.watch.reconciler import run_pass
-
-
-def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Waits for real processes; fails when they never get there."""
-    end = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
-
 
 FIRST_ATTEMPT_HANGS = """
 import os, time, pathlib
@@ -50,7 +39,7 @@ def preempt_when_running(
     """Preempts once output of both workers was seen."""
 
     def work() -> None:
-        eventually(lambda: all(services.logs.size(run_id, 1, worker, "stdout") for worker in (0, 1)))
+        wait_until(lambda: all(services.logs.size(run_id, 1, worker, "stdout") for worker in (0, 1)))
         sim.preempt(cloud_name)
 
     thread = threading.Thread(target=work)
@@ -131,7 +120,7 @@ def test_two_fleets_in_one_project_leave_each_others_slices_alone(sim, services,
 def test_a_queued_resource_that_a_person_deleted_is_not_asked_for_again(services):
     record = bring_up(services, "big")
     services.cloud.delete_queued(record.spec.zone, "big-1")
-    eventually(lambda: advance_slice(services, "big")[1].record.state is SliceState.REMOVED)
+    wait_until(lambda: advance_slice(services, "big")[1].record.state is SliceState.REMOVED)
     assert services.cloud.list_queued().items == ()
 
 
@@ -183,7 +172,7 @@ def test_a_slice_that_is_to_go_keeps_its_hosts_until_its_run_has_ended_whoever_a
     request_stop(services, run.id)
     request_down(services, "big", run_first=True)
     assert get_slice(services, "big").record.state is SliceState.READY
-    eventually(lambda: run_pass(services) == [] or get_slice(services, "big").record.state is SliceState.GONE)
+    wait_until(lambda: run_pass(services) == [] or get_slice(services, "big").record.state is SliceState.GONE)
     assert get_run(services, run.id).record.state is RunState.STOPPED
     assert Path(services.logs.path(run.id, 1, 0, "stdout")).read_text() == "ended in order\n"
     assert services.cloud.list_nodes().items == ()
@@ -192,7 +181,7 @@ def test_a_slice_that_is_to_go_keeps_its_hosts_until_its_run_has_ended_whoever_a
 def test_a_slice_that_waited_for_a_run_goes_when_there_is_none(services):
     bring_up(services, "big")
     request_down(services, "big", run_first=True)
-    eventually(lambda: run_pass(services) == [] or get_slice(services, "big").record.state is SliceState.GONE)
+    wait_until(lambda: run_pass(services) == [] or get_slice(services, "big").record.state is SliceState.GONE)
     assert services.cloud.list_nodes().items == ()
 
 

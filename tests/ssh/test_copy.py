@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.real_lab import RealClock
 from tests.support.sshd import SshFarm
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.hosts.agent import HostAgent
@@ -22,14 +22,6 @@ from tpuctl.workers.file_receiver import FileReceiver
 NAMES = ["plain", "with space", "quo'te", 'dou"ble', "new\nline", "-dash", "日本é", "$HOME", "a;b", "x" * 150]
 
 
-class SystemClock:
-    def now(self) -> float:
-        return time.time()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-
 def send(agent: HostAgent, targets: list[HostTarget], path: Path, destination: str) -> Pushed:
     return push(
         agent,
@@ -37,7 +29,7 @@ def send(agent: HostAgent, targets: list[HostTarget], path: Path, destination: s
         scan([path]),
         [path.name],
         destination,
-        clock=SystemClock(),
+        clock=RealClock(),
         emit=lambda event: None,
     )
 
@@ -49,7 +41,7 @@ def fetch(agent: HostAgent, targets: list[HostTarget], path: str, folder: Path) 
         targets,
         path,
         lambda target: FileReceiver(folder / target.label),
-        clock=SystemClock(),
+        clock=RealClock(),
         emit=lambda event: None,
     )
 
@@ -139,7 +131,7 @@ def test_a_copy_that_breaks_off_leaves_no_half_file_and_goes_on_where_it_was(
         yield data[:300_000]
 
     def attempt(content: Content) -> Pushed:
-        clock = SystemClock()
+        clock = RealClock()
         return push(agent, [target], content, ["data"], "half", clock=clock, emit=lambda event: None)
 
     first = attempt(Content(whole.tree, broken))

@@ -23,6 +23,8 @@ from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.transfer.tree import make_tree
+from tpuctl.watch.heartbeat import PassLine
+from tpuctl.watch.reconciler import run_pass
 
 SPEC = SliceSpec("v4-16", "us-central2-b", Tier.SPOT, "tpu-ubuntu2204-base", hosts=2, chips=8)
 
@@ -62,6 +64,16 @@ def submit(services: SimServices, slice_name: str, program: str, **request: Any)
 def run_to_end(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:
     run = submit(services, slice_name, program, **request)
     return follow_run(services, run.id, deadline=services.clock.now() + 3600)
+
+
+def pass_until(services: SimServices, wanted: Callable[[], bool], *, passes: int = 60) -> list[PassLine]:
+    """Passes a minute apart until `wanted`; the lines of the last one."""
+    for _ in range(passes):
+        lines = run_pass(services)
+        if wanted():
+            return lines
+        services.clock.sleep(60.0)
+    raise AssertionError(f"it never happened: {lines}")
 
 
 def attempt_row(services: SimServices, run_id: str, number: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.engine.services import Sightings
 from tpuctl.errors import UsageError
+from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import Secret
 from tpuctl.model.shipped_files import read_agent, read_template
 from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
@@ -27,6 +28,7 @@ from tpuctl.ssh.keys import ensure_keypair
 from tpuctl.ssh.remote import SshRemote
 from tpuctl.ssh.ssh_config import SshConfigFiles
 from tpuctl.state.create_limit import FileRateLimiter
+from tpuctl.state.repository import get_slice
 from tpuctl.state.run_logs import LogFiles
 from tpuctl.state.sqlite import SqliteStore
 
@@ -124,6 +126,29 @@ class SimServices:
         """Everything the workers' programs were seen to write."""
         chunks = [event.data for event in self.events if hasattr(event, "data")]
         return b"".join(chunks).decode(errors="replace")
+
+
+class ProcessByProcess:
+    """A simulator, and one process of the client after the other on one machine."""
+
+    def __init__(self, sim: RunningSim, folder: Path) -> None:
+        self.sim = sim
+        self.folder = folder
+        self._numbers = itertools.count(1)
+        self._ids = CountingIds()
+
+    @contextmanager
+    def process(self) -> Iterator[SimServices]:
+        with sim_services(self.sim, self.folder / "state", process=next(self._numbers)) as services:
+            services.ids = self._ids  # hosts remember what was done for each id
+            yield services
+
+    def on(self, services: SimServices, name: str, command: str) -> list[str]:
+        """What the workers print."""
+        targets = host_targets(services, get_slice(services, name).record)
+        results = services.remote.run(targets, command, timeout_s=60.0)
+        assert [each.exit_status for each in results] == [0] * len(results), results
+        return [each.stdout.decode() for each in results]
 
 
 @contextmanager

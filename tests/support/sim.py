@@ -64,6 +64,11 @@ class RunningSim:
     def cut_connections(self, name: str) -> None:
         self.world.cut_connections(name)
 
+    def changes(self) -> list[str]:
+        """Every call so far that changed something in the cloud."""
+        verbs = ("create", "delete", "patch", "start", "stop", "reset")
+        return [entry.method for entry in self.journal.entries() if entry.method.endswith(verbs)]
+
     def fault(self, spec: Mapping[str, Any] | None = None, **fields: Any) -> None:
         """`sim.fault(preset="stockout", times=2)`; see `tpuctl.sim.world.faults.Fault` for the fields."""
         self.world.faults.add({**(spec or {}), **fields})

@@ -26,7 +26,6 @@ class Auditor:
         training.on_start = self.begins
         self._fences: dict[str, dict[int, int]] = defaultdict(dict)
         """By run: the fence of each attempt that began."""
-        self._slice_of: dict[str, str] = {}
         self._on_slice: dict[str, list[Start]] = defaultdict(list)
         self._read: dict[str, int] = {}
         self.taken_down: set[str] = set()
