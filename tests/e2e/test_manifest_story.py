@@ -22,7 +22,7 @@ from tpuctl.provenance.manifest import json_schema
 from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
-HOSTS = 4
+HOSTS = 2
 STEPS = 12
 TOKEN = "hf_" + "ZyXwVuTsRqPoNmLkJiHgFeDcBa9876543210"
 SECRETS = ("--secret", "KEY=sm://sim-project/planted")
@@ -49,7 +49,7 @@ print("loss", state[:8], flush=True)
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """A slice of four hosts with an environment, two buckets and the clone of a disk; state is in a bucket."""
+    """A slice of two hosts with an environment, two buckets and the clone of a disk; state is in a bucket."""
     require_isolated_hosts()
     program = require_gcsfuse()
     with open_session("--instant", "--hosts", "isolated") as made:
@@ -65,7 +65,7 @@ def session() -> Iterator[Session]:
         made.type("exec", "dev", "--", "sh", "-c", "echo data > /mnt/data/set")
         mounts = ("gs://sim-bucket/ckpt:/mnt/ckpt:checkpoint", "gs://sim-bucket/more:/mnt/more:checkpoint")
         words = ("--env", "tiny", *(word for mount in mounts for word in ("--mount", mount)))
-        made.type("up", "v4-32", "big", "--spot", "--pay", "--zone", ZONE, *words, within_s=300)
+        made.type("up", "v4-16", "big", "--spot", "--pay", "--zone", ZONE, *words, within_s=300)
         made.type("disk", "clone", "data", "--to", "big")
         made.type("exec", "big", "--worker", "0", "--", "sh", "-c", "echo more > /mnt/more/set")
         yield made

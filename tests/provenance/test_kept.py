@@ -72,9 +72,10 @@ def test_a_run_through_two_preemptions_leaves_a_whole_manifest(place, services):
 
 
 def test_each_part_is_written_once_and_a_changed_byte_is_found(place, services):
+    place.hosts.programs["main.py"] = scripted(60.0, lines=["begun"])
     bring_up(services, "big")
-    run = submit(services, "big", "two hours")
-    over = follow_run(services, run.id, deadline=services.clock.now() + 30_000)
+    run = submit(services, "big", "a minute")
+    over = follow_run(services, run.id, deadline=services.clock.now() + 3600)
     parts = load_parts(services, run.id)
     seal_manifest(services, over, None)
     assert load_parts(services, run.id) == parts
