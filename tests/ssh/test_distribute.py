@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from tests.ssh.conftest import AGENT
-from tests.ssh.test_copy import SystemClock, send
+from tests.ssh.test_copy import send
+from tests.support.real_lab import RealClock
 from tests.support.soak import soak
 from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Note, Transfer
@@ -41,7 +42,7 @@ def spread(
     clock: Clock | None = None,
 ) -> Distributed:
     seen: list[object] = [] if events is None else events
-    return distribute(agent, targets, content, clock=clock or SystemClock(), emit=seen.append)
+    return distribute(agent, targets, content, clock=clock or RealClock(), emit=seen.append)
 
 
 def blobs(farm: SshFarm, worker: int) -> Path:
@@ -163,7 +164,7 @@ def test_workers_that_cannot_fetch_are_sent_to_directly(farm: SshFarm, agent: Ho
     assert sent.sent_bytes > 6 * (2 << 20)
 
 
-class Hurried(SystemClock):
+class Hurried(RealClock):
     """Every look is a second later, so that nothing is too soon to be told."""
 
     def __init__(self) -> None:
@@ -215,7 +216,7 @@ def test_a_host_that_still_writes_what_an_earlier_step_sent_is_asked_again(
     part.write_bytes(file[:1000])
 
     def step() -> Distributed:
-        job, clock = CopyJob("r1-1", 1), SystemClock()
+        job, clock = CopyJob("r1-1", 1), RealClock()
         return distribute_in_steps(
             agent, targets, content, clock=clock, emit=lambda _: None, until=clock.now() + 60, job=job
         )

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.ssh.conftest import AGENT
-from tests.ssh.test_copy import SystemClock, fetch
+from tests.ssh.test_copy import fetch
 from tests.ssh.test_distribute import Hurried
+from tests.support.real_lab import RealClock
 from tests.support.require import require_tool
 from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Transfer
@@ -89,7 +90,7 @@ def fetch_struck(agent: HostAgent, target: HostTarget, place: Path, strike: Call
         [target],
         "data.bin",
         lambda _: Struck(place, 3_000_000, strike),
-        clock=SystemClock(),
+        clock=RealClock(),
         emit=lambda event: None,
     )
 
