@@ -1,4 +1,4 @@
-"""What every `Cloud` must do: the real adapter over HTTP, and the one that calls the world directly."""
+"""What every `Cloud` must do: the real adapter over HTTP, and in the process of the world."""
 
 from __future__ import annotations
 

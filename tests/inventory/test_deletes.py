@@ -178,7 +178,9 @@ def test_a_swap_between_two_reads_keeps_the_second(place, services):
     assert standing(place) == ["big-1"]
 
 
-def made_by_hand(services: MemoryServices, name: str, labels: dict[str, str] | None = None) -> None:
+def made_by_hand(
+    place: MemoryPlace, services: MemoryServices, name: str, labels: dict[str, str] | None = None
+) -> None:
     body = {
         "acceleratorType": "v4-8",
         "runtimeVersion": SPEC.runtime_version,
@@ -186,7 +188,7 @@ def made_by_hand(services: MemoryServices, name: str, labels: dict[str, str] | N
         "metadata": {"ssh-keys": f"tpuctl:{services.public_key}"},
     }
     parent = f"projects/{services.project}/locations/{ZONE}"
-    services.cloud._change("", "CreateNode", {"parent": parent, "nodeId": name, "node": body})
+    place.world.call("CreateNode", {"parent": parent, "nodeId": name, "node": body})
     services.clock.sleep(600.0)
 
 
@@ -199,7 +201,7 @@ def test_an_adopted_node_with_the_number_of_an_earlier_life_is_kept_by_passes(pl
     for _ in range(3):
         bring_up(services, "big", queued=False)
         take_down(services, "big")
-    made_by_hand(services, "big-2")
+    made_by_hand(place, services, "big-2")
     taken_over(services, "big-2")
     minutes(place, 5)
     assert standing(place) == ["big-2"]
@@ -213,7 +215,7 @@ def test_what_is_adopted_after_a_pass_read_the_records_is_kept_by_it(place, serv
             services.cloud.find_node(ZONE, get_slice(services, "big").record.incarnation.cloud_name).labels
         )
         take_down(services, "big")
-    made_by_hand(services, "big-1", {**labels, INCARNATION_LABEL: "1"})
+    made_by_hand(place, services, "big-1", {**labels, INCARNATION_LABEL: "1"})
     before = load_slices(services)
     taken_over(services, "big-1")
     listed = services.cloud.list_nodes().items, services.cloud.list_queued().items
@@ -222,18 +224,18 @@ def test_what_is_adopted_after_a_pass_read_the_records_is_kept_by_it(place, serv
     assert standing(place) == ["big-1"]
 
 
-def left_over(services: MemoryServices, user: str) -> None:
+def left_over(place: MemoryPlace, services: MemoryServices, user: str) -> None:
     """A node of the first incarnation of `big`, whose slice is gone."""
     bring_up(services, "big", queued=False)
     labels = dict(services.cloud.find_node(ZONE, "big-1").labels)
     take_down(services, "big")
-    made_by_hand(services, "big-1", {**labels, USER_LABEL: user})
+    made_by_hand(place, services, "big-1", {**labels, USER_LABEL: user})
     assert {OWNER_LABEL, INCARNATION_LABEL, STORE_LABEL} < set(labels)
 
 
 def test_what_is_left_over_is_collected_only_from_its_own_user(place, services):
     bring_up(services, "other")
-    left_over(services, "bob")
+    left_over(place, services, "bob")
     stuck = minutes(place, 3)
     assert any("not deleted" in why and "it is bob's" in why for why in stuck), stuck
     assert "big-1" in standing(place)
@@ -243,7 +245,7 @@ def test_what_is_left_over_is_collected_only_from_its_own_user(place, services):
 
 
 def test_a_reap_looks_once_more_before_it_deletes(place, services):
-    left_over(services, "ada")
+    left_over(place, services, "ada")
     doomed = survey(services).of(Fate.DELETE)
     assert [each.found.name for each in doomed] == ["big-1"]
     place.clock.advance(600.0)

@@ -43,11 +43,15 @@ class RestClient:
         self._endpoint = endpoint.rstrip("/")
         self._session: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
+    def read(self, what: str, call: Callable[[], T]) -> T:
+        """The answer of a call that changes nothing, asked again after passing trouble."""
+        return read(what, call)
+
     def get(
         self, path: str, what: str, params: Data | None = None, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Data:
         """One answer."""
-        return read(what, lambda: self._call("GET", path, params=params, timeout_s=timeout_s))
+        return self.read(what, lambda: self._call("GET", path, params=params, timeout_s=timeout_s))
 
     def pages(
         self, path: str, what: str, params: Data | None = None, *, timeout_s: float = CALL_TIMEOUT_S

@@ -21,6 +21,7 @@ def read(
     call: Callable[[], T],
     translate: Callable[[Exception, str], TpuctlError] = errors.translate,
     passing: tuple[type[TpuctlError], ...] = (TransientError,),
+    sleep: Callable[[float], None] | None = None,
 ) -> T:
     """The answer of `call`, which changes nothing; `what` says in errors what was being done, `passing` what is
     tried once more.
@@ -35,7 +36,7 @@ def read(
             raise of_read(translate(error, what)) from error
 
     tries, pause_s = READ_TRIES, READ_PAUSE_S
-    return retry(once, passing, tries=tries, pause_s=pause_s, sleep=time.sleep, max_s=RETRY_MAX_S)
+    return retry(once, passing, tries=tries, pause_s=pause_s, sleep=sleep or time.sleep, max_s=RETRY_MAX_S)
 
 
 def of_read(error: TpuctlError) -> TpuctlError:

@@ -17,7 +17,6 @@ from google.auth.credentials import Credentials
 from tpuctl.cloud import nodes, wire
 from tpuctl.cloud.errors import translate_change
 from tpuctl.cloud.rest import RestClient
-from tpuctl.cloud.retry import read
 from tpuctl.errors import NotFoundError
 from tpuctl.model.cloud import (
     GuestHostKey,
@@ -134,7 +133,7 @@ class GoogleCloud:
         path = f"/v2/{self._parent(zone)}/nodes/{name}:getGuestAttributes"
         doing = f"read {what} of node {name} in {zone}"
         body = {"queryPath": query, "workerIds": [""]}
-        return read(doing, lambda: self._rest.change("POST", path, doing, body))
+        return self._rest.read(doing, lambda: self._rest.change("POST", path, doing, body))
 
     def _list(self, what: str, zone: str, kind: str, parse: Callable[[wire.Json], T]) -> Listing[T]:
         path = f"/v2/{self._parent(zone)}/{kind}"
