@@ -18,7 +18,7 @@ from tpuctl.datasets.plan import MANIFEST, Manifest
 from tpuctl.datasets.plan import difference as shard_difference
 from tpuctl.datasets.samples import ENDINGS, HEAD, Sample, choose_sample, read_sample
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
+from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
@@ -30,7 +30,7 @@ from tpuctl.model.cloud import ObjectInfo
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.receipt import DataCheck, DataDigest, Receipt, parse_receipt, receipt_key, sealed
 from tpuctl.model.records import WITH_HOSTS, SliceRecord
-from tpuctl.state.repository import decode, get_slice, list_slices
+from tpuctl.state.repository import despite_others, find, get_slice, list_slices, overwrite
 
 LISTED_MAX = 100_000
 """Objects or files of one receipt: they are listed again before each attempt, within the lease of a slice."""
@@ -221,14 +221,8 @@ def refuse_unmet(receipt: Receipt) -> None:
 
 def keep_receipt(services: Services, receipt: Receipt) -> None:
     """The newest receipt of its URI in the store."""
-    while True:
-        stored = services.store.get(receipt.key)
-        generation = stored.generation if stored is not None else 0
-        try:
-            services.store.put(receipt.key, to_data(receipt), if_generation=generation)
-        except ConflictError:
-            continue  # somebody else took one at the same time; the last counts
-        return
+    # Somebody else may take one at the same time; the last counts.
+    despite_others(services, lambda: overwrite(services, receipt.key, receipt))
 
 
 def find_receipt(services: Services, word: str) -> Receipt:
@@ -249,11 +243,11 @@ def find_receipt(services: Services, word: str) -> Receipt:
                 "data", f"{file} is the receipt of {found.uri}, not of {uri}", f"--data {found.uri}={file}"
             )
     else:
-        document = services.store.get(receipt_key(uri))
-        if document is None:
+        stored, _ = find(services.store, Receipt, receipt_key(uri))
+        if stored is None:
             hint = f"tpuctl data receipt {uri} --contract FILE"
             raise UsageError.of("data", f"there is no receipt of {uri}", hint)
-        found = decode(Receipt, document)
+        found = stored
     unmet = next((each for each in found.checks if each.met is False), None)
     if unmet is not None:
         raise UsageError.of("data", f"the receipt of {uri} says that {unmet.field} is not met", None)

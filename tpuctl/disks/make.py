@@ -15,7 +15,6 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.inventory.delete import delete_owned, find_owned
 from tpuctl.inventory.ownership import Claim, check_ownership
-from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import label_value
 from tpuctl.lib.text import sized
 from tpuctl.model.cloud import STORE_LABEL, CloudResource, ResourceKind
@@ -24,15 +23,15 @@ from tpuctl.model.error_table import ERRORS
 from tpuctl.model.shipped_files import load_error_table
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import decode, put_over
+from tpuctl.state.repository import decode, find, overwrite
 
 T = TypeVar("T")
 
 
 def find_record(services: Services, name: str) -> tuple[DiskRecord, int] | None:
     """The record of a disk and its generation."""
-    document = services.store.get(f"disks/{name}")
-    return None if document is None else (decode(DiskRecord, document), document.generation)
+    record, generation = find(services.store, DiskRecord, f"disks/{name}")
+    return None if record is None else (record, generation)
 
 
 def list_records(services: Services) -> list[DiskRecord]:
@@ -57,10 +56,8 @@ def get_disk(services: Services, record: DiskRecord) -> DiskInfo:
 
 
 def save_record(services: Services, record: DiskRecord) -> DiskRecord:
-    """Writes a record over what the store has of it. Raises StaleRecordError when somebody else wrote
-    meanwhile."""
-    found = find_record(services, record.name)
-    put_over(services, record.key, to_data(record), found[1] if found is not None else 0)
+    """As `overwrite`."""
+    overwrite(services, record.key, record)
     return record
 
 

@@ -19,6 +19,7 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
 from tpuctl.model.cloud import Listing
 from tpuctl.model.disks import DiskInfo, DiskRecord
+from tpuctl.state.repository import forget
 
 
 def check_removable(services: Services, name: str) -> None:
@@ -53,9 +54,7 @@ def remove_disk(services: Services, name: str) -> None:
         raise
     if record.own_snapshot:
         remove_snapshot(services, record)
-    document = services.store.get(record.key)
-    if document is not None:
-        services.store.delete(record.key, if_generation=document.generation)
+    forget(services.store, record.key)
 
 
 class Collectable(Struct, frozen=True):

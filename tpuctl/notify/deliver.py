@@ -27,7 +27,7 @@ from tpuctl.notify.events import (
     trouble_events,
 )
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import decode, decode_readable
+from tpuctl.state.repository import decode_readable, find
 from tpuctl.watch.heartbeat import UNTROUBLED, PassLine, Trouble
 
 Send = Callable[[Hook, HookEvent], str]
@@ -92,9 +92,8 @@ class _Telling:
         self._troubles = _by_cause(troubles, documents)
         self._send = send
         self._deadline = deadline
-        document = services.store.get(hook.key)
-        self._generation = 0 if document is None else document.generation
-        self._cursor = Cursor() if document is None else decode(Cursor, document)
+        cursor, self._generation = find(services.store, Cursor, hook.key)
+        self._cursor = cursor or Cursor()
 
     def work(self) -> list[str]:
         if self._cursor.read is None:
@@ -190,8 +189,7 @@ def _by_cause(troubles: Sequence[Trouble], documents: Mapping[str, Document]) ->
 
 def hook_cursor(services: Services, hook: Hook) -> Cursor:
     """How far a hook has come, and its last error."""
-    document = services.store.get(hook.key)
-    return Cursor() if document is None else decode(Cursor, document)
+    return find(services.store, Cursor, hook.key)[0] or Cursor()
 
 
 def sample_event(services: Services) -> HookEvent:

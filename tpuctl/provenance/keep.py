@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from tpuctl.engine.services import Services
-from tpuctl.lib.codec import to_data
 from tpuctl.model.disks import KeptRun
 from tpuctl.model.records import RunRecord
 from tpuctl.provenance.parts import load_parts
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import despite_others, find_slice, put_over
+from tpuctl.state.repository import despite_others, find_slice, overwrite
 
 
 def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun:
@@ -24,12 +23,7 @@ def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun
         names.update(each.name for each in stored.record.spec.disks)
     kept = KeptRun(run.id, tuple(sorted(names)), services.user, until)
     record_decision(services, f"runs/{run.id}", "keep", ", ".join(("its logs", *kept.disks)))
-
-    def write() -> None:
-        found = services.store.get(kept.key)
-        put_over(services, kept.key, to_data(kept), found.generation if found is not None else 0)
-
-    despite_others(services, write)
+    despite_others(services, lambda: overwrite(services, kept.key, kept))
     return kept
 
 

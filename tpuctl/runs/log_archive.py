@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError
 from tpuctl.lib.codec import parse_json
 from tpuctl.model.processes import times_of
 from tpuctl.model.records import Attempt, RunRecord
+from tpuctl.state.repository import try_put
 
 SEGMENT_BYTES = 16 << 20
 """Of logs in one blob, before it is compressed: what is held in memory."""
@@ -67,13 +67,8 @@ def archive_logs(services: Services, run: RunRecord, attempt: Attempt) -> None:
             return
         blob = services.store.put_blob(render_segment(parts))
         ends = {**data["ends"], **{_name(part): part.end for part in parts}}
-        try:
-            services.store.put(
-                key,
-                {"segments": [*data["segments"], blob], "ends": ends},
-                if_generation=0 if document is None else document.generation,
-            )
-        except ConflictError:
+        segments = {"segments": [*data["segments"], blob], "ends": ends}
+        if not try_put(services.store, key, segments, 0 if document is None else document.generation):
             return  # another process of this machine does it
 
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tpuctl.engine.events import Pace
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError
 from tpuctl.lib.codec import to_data
 from tpuctl.model import capacity as notes
 from tpuctl.model.capacity import CapacityNote, capacity_key
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.state.repository import decode, decode_readable, readable_slices
+from tpuctl.state.repository import decode_readable, find, readable_slices, try_put
 
 _ON_ITS_WAY = {SliceState.REQUESTED, SliceState.PROVISIONING}
 _TRIES = 3
@@ -25,9 +24,9 @@ def read_notes(services: Services, spec: SliceSpec, zones: Iterable[str]) -> dic
     """What is known about `spec`'s type and tier in each of `zones`."""
     found: dict[str, CapacityNote] = {}
     for zone in zones:
-        document = services.store.get(capacity_key(zone, spec.accelerator_type, spec.tier))
-        if document is not None:
-            found[zone] = decode(CapacityNote, document)
+        note, _ = find(services.store, CapacityNote, capacity_key(zone, spec.accelerator_type, spec.tier))
+        if note is not None:
+            found[zone] = note
     return found
 
 
@@ -117,14 +116,9 @@ def _update(
     services: Services, spec: SliceSpec, change: Callable[[CapacityNote], CapacityNote]
 ) -> CapacityNote:
     key = capacity_key(spec.zone, spec.accelerator_type, Tier(spec.tier))
-    changed = change(CapacityNote(spec.zone, spec.accelerator_type, spec.tier))
     for _ in range(_TRIES):
-        document = services.store.get(key)
-        if document is not None:
-            changed = change(decode(CapacityNote, document))
-        try:
-            services.store.put(key, to_data(changed), if_generation=document.generation if document else 0)
-        except ConflictError:
-            continue
-        break
+        note, generation = find(services.store, CapacityNote, key)
+        changed = change(note or CapacityNote(spec.zone, spec.accelerator_type, spec.tier))
+        if try_put(services.store, key, to_data(changed), generation):
+            break
     return changed

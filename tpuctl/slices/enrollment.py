@@ -17,7 +17,6 @@ from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import (
     BusyError,
-    ConflictError,
     LeaseHeldError,
     NotFoundError,
     StaleRecordError,
@@ -32,7 +31,7 @@ from tpuctl.slices.observe import find_slice_node
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import get_slice, save
+from tpuctl.state.repository import get_slice, save, try_put
 
 KEYS = "ssh-keys"
 
@@ -100,12 +99,8 @@ def _enroll(services: Services, document: Document | None) -> None:
     data = {"public_key": key, "user": services.user, **({"former_keys": former} if former else {})}
     if document is not None and dict(document.data) == data:
         return
-    try:
-        services.store.put(
-            _key(services.machine), data, if_generation=0 if document is None else document.generation
-        )
-    except ConflictError:
-        return  # another process of this machine has just written the same
+    # Where that fails, another process of this machine has just written the same.
+    try_put(services.store, _key(services.machine), data, 0 if document is None else document.generation)
 
 
 def remove_machine(services: Services, machine: str) -> bool:

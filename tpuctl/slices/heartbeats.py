@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.errors import RateLimitedError, TpuctlError, TransientError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import node_names
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.records import Cause, Incarnation, RunRecord, SliceRecord
 from tpuctl.slices.liveness import Heartbeats, Liveness, classify_heartbeats, count_read, due
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import decode, list_runs
+from tpuctl.state.repository import find, forget, list_runs, try_put
 
 
 def check_liveness(
@@ -33,8 +33,7 @@ def check_liveness(
     if incarnation is None:
         return Liveness.UNKNOWN
     key = heartbeats_key(record.name)
-    document = services.store.get(key)
-    known = None if document is None else decode(Heartbeats, document)
+    known, generation = find(services.store, Heartbeats, key)
     heartbeats = _read_again(services, record, incarnation, known)
     if heartbeats is None:
         return Liveness.UNKNOWN
@@ -44,13 +43,8 @@ def check_liveness(
     recorded = heartbeats.recorded
     if liveness not in (recorded, Liveness.UNKNOWN):
         heartbeats = replace(heartbeats, recorded=liveness)
-    if heartbeats is not known:
-        try:
-            services.store.put(
-                key, to_data(heartbeats), if_generation=0 if document is None else document.generation
-            )
-        except ConflictError:
-            return liveness  # another machine has just counted its own read, and tells of it
+    if heartbeats is not known and not try_put(services.store, key, to_data(heartbeats), generation):
+        return liveness  # another machine has just counted its own read, and tells of it
     if heartbeats.recorded is not recorded:
         reason = f"no answer over SSH from worker {fold_workers(silent)}; {describe_liveness(liveness)}"
         record_decision(services, record.key, "heartbeat", reason, incarnation=incarnation.cloud_name)
@@ -59,9 +53,7 @@ def check_liveness(
 
 def forget_heartbeats(services: Services, slice_name: str) -> None:
     """Removes what was read, with the slice."""
-    document = services.store.get(heartbeats_key(slice_name))
-    if document is not None:
-        services.store.delete(document.key, if_generation=document.generation)
+    forget(services.store, heartbeats_key(slice_name))
 
 
 def describe_liveness(liveness: Liveness) -> str:

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from tpuctl.engine.ports import Store, StoredBlob
-from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.errors import NotFoundError
 from tpuctl.lib.text import counted, sized
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord, SliceState
 from tpuctl.state.gc_plan import MAIN_REFERRERS, find_children, find_digests, other_referrers
-from tpuctl.state.repository import load_run, load_slice, remove_unchanged
+from tpuctl.state.repository import load_run, load_slice, remove_unchanged, try_put
 
 KEY = "pruned"
 HANDFUL = 100
@@ -93,9 +93,7 @@ def prune_if_due(store: Store, age_s: float) -> Waste | None:
     now = store.now()
     if document is not None and now - float(document.data["at"]) < timeouts.PRUNE_EVERY_S:
         return None
-    try:
-        store.put(KEY, {"at": now}, if_generation=0 if document is None else document.generation)
-    except ConflictError:
+    if not try_put(store, KEY, {"at": now}, 0 if document is None else document.generation):
         return None  # another machine does it
     return prune(store, age_s)
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, LeaseHeldError
 from tpuctl.model.timeouts import LEASE_TTL_S
-from tpuctl.state.repository import decode
+from tpuctl.state.repository import find, try_put
 
 
 class Lease(Struct, frozen=True):
@@ -57,11 +57,10 @@ def renew(services: Services, lease: Lease) -> Lease:
 def acquire(services: Services, name: str) -> Lease:
     """Raises LeaseHeldError while another process has it."""
     key = f"leases/{name}"
-    document = services.store.get(key)
+    last, generation = find(services.store, LeaseRecord, key)
     now = services.store.now()
     fence = 0
-    if document is not None:
-        last = decode(LeaseRecord, document)
+    if last is not None:
         holder, fence, expires = last.owner, last.fence, last.expires
         busy = holder and holder != services.lease_owner and now < expires
         if busy and services.process_alive(holder):
@@ -72,7 +71,7 @@ def acquire(services: Services, name: str) -> Lease:
             )
     data = {"owner": services.lease_owner, "expires": now + LEASE_TTL_S, "fence": fence + 1}
     try:
-        written = services.store.put(key, data, if_generation=0 if document is None else document.generation)
+        written = services.store.put(key, data, if_generation=generation)
     except ConflictError as error:
         raise LeaseHeldError(f"another tpuctl has just started to work on {name}") from error
     return Lease(name, fence + 1, written.generation)
@@ -81,8 +80,5 @@ def acquire(services: Services, name: str) -> Lease:
 def release(services: Services, lease: Lease) -> None:
     """Leaves it to the next."""
     tombstone = {"owner": "", "expires": 0.0, "fence": lease.fence}
-    try:
-        services.store.put(f"leases/{lease.name}", tombstone, if_generation=lease.generation)
-    except ConflictError:
-        # It had expired and somebody else took it: theirs now.
-        return
+    # Where it had expired and somebody else took it, it is theirs now.
+    try_put(services.store, f"leases/{lease.name}", tombstone, lease.generation)

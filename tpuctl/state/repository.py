@@ -35,6 +35,12 @@ def decode(cls: type[T], document: Document) -> T:
         raise DamagedRecordError(document.key, str(error)) from error
 
 
+def find(store: Store, cls: type[T], key: str) -> tuple[T | None, int]:
+    """The record at `key` and its generation; None and 0 where there is none. Raises DamagedRecordError."""
+    document = store.get(key)
+    return (None, 0) if document is None else (decode(cls, document), document.generation)
+
+
 def decode_readable(cls: type[T], documents: Iterable[Document]) -> tuple[list[T], list[DamagedRecordError]]:
     """The records in `documents`, and what is wrong with those that are none. For what is only shown, or where
     one record says nothing of another: what deletes or spends raises instead."""
@@ -49,8 +55,8 @@ def decode_readable(cls: type[T], documents: Iterable[Document]) -> tuple[list[T
 
 
 def find_slice(services: Services, name: str) -> Versioned[SliceRecord] | None:
-    document = services.store.get(f"slices/{name}")
-    return None if document is None else load_slice(document)
+    record, generation = find(services.store, SliceRecord, f"slices/{name}")
+    return None if record is None else Versioned(record, generation)
 
 
 def get_slice(services: Services, name: str) -> Versioned[SliceRecord]:
@@ -100,8 +106,8 @@ def readable_slices(services: Services) -> tuple[list[SliceRecord], list[Damaged
 
 
 def find_run(services: Services, run_id: str) -> Versioned[RunRecord] | None:
-    document = services.store.get(f"runs/{run_id}")
-    return None if document is None else load_run(document)
+    record, generation = find(services.store, RunRecord, f"runs/{run_id}")
+    return None if record is None else Versioned(record, generation)
 
 
 def get_run(services: Services, run_id: str) -> Versioned[RunRecord]:
@@ -177,12 +183,33 @@ def save_attempt_history(services: Services, run: RunRecord, attempt: Attempt) -
 
 def save_once(services: Services, key: str, data: Mapping[str, Any]) -> None:
     """Writes a document that nobody changes later. One that another process wrote first stands."""
-    if services.store.get(key) is not None:
-        return
+    if services.store.get(key) is None:
+        try_put(
+            services.store, key, data, 0
+        )  # unless whoever took over while this process slept has written it
+
+
+def overwrite(services: Services, key: str, record: Struct) -> None:
+    """Writes a record over whatever is there. Raises StaleRecordError when somebody else writes meanwhile."""
+    document = services.store.get(key)
+    put_over(services, key, to_data(record), document.generation if document is not None else 0)
+
+
+def try_put(store: Store, key: str, data: Mapping[str, Any], generation: int) -> bool:
+    """Writes over a generation, 0 for none; False where somebody else wrote first."""
     try:
-        services.store.put(key, data, if_generation=0)
+        store.put(key, data, if_generation=generation)
     except ConflictError:
-        return  # written since our look, by whoever took over while this process slept
+        return False
+    return True
+
+
+def forget(store: Store, key: str) -> bool:
+    """Removes what is there; False where nothing is. Raises ConflictError when it changes meanwhile."""
+    document = store.get(key)
+    if document is not None:
+        store.delete(key, if_generation=document.generation)
+    return document is not None
 
 
 def remove_unchanged(store: Store, key: str, generation: int) -> bool:

@@ -8,10 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.errors import TpuctlError
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired
-from tpuctl.state.repository import decode, decode_readable, readable_runs, readable_slices
+from tpuctl.state.repository import decode_readable, find, forget, readable_runs, readable_slices, try_put
 from tpuctl.watch.heartbeat import (
     FLEET,
     INSTALL_HINT,
@@ -60,8 +60,7 @@ def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlEr
 
     Raises only when the store cannot be read: a cloud that cannot be read is a line of the report.
     """
-    document = services.store.get(heartbeat_key(watcher.machine))
-    previous = None if document is None else decode(Heartbeat, document)
+    previous, generation = find(services.store, Heartbeat, heartbeat_key(watcher.machine))
     at, began = services.store.now(), services.clock.now()
     error: TpuctlError | None = None
     lines: Sequence[PassLine]
@@ -72,28 +71,20 @@ def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlEr
     lines = [*lines, *(PassLine(HOOKS, PassResult.BLOCKED, error.message, acted=False) for error in broken[:1])]
     seconds = services.clock.now() - began
     beat = next_heartbeat(previous, watcher, lines, at=at, seconds=seconds)
-    return PassReport(tuple(lines), beat, previous, 0 if document is None else document.generation, error)
+    return PassReport(tuple(lines), beat, previous, generation, error)
 
 
 def save_heartbeat(services: Services, report: PassReport, note: str = "") -> bool:
     """Writes the heartbeat of a pass, unless nothing changed; says whether it was written."""
     beat = replace(report.beat, note=note)
-    if not worth_writing(report.previous, beat):
-        return False
-    try:
-        services.store.put(beat.key, to_data(beat), if_generation=report.generation)
-    except ConflictError:
-        return False  # a pass of the same machine that began later has written its own
-    return True
+    # A pass of the same machine that began later may have written its own.
+    due = worth_writing(report.previous, beat)
+    return due and try_put(services.store, beat.key, to_data(beat), report.generation)
 
 
 def forget_heartbeat(services: Services, machine: str) -> bool:
     """Removes the heartbeat of a watchdog that was uninstalled, so that nobody waits for it."""
-    document = services.store.get(heartbeat_key(machine))
-    if document is None:
-        return False
-    services.store.delete(document.key, if_generation=document.generation)
-    return True
+    return forget(services.store, heartbeat_key(machine))
 
 
 def list_heartbeats(services: Services) -> list[Heartbeat]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, StaleRecordError, UsageError
+from tpuctl.errors import StaleRecordError, UsageError
 from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.coverage import list_grants
@@ -16,7 +16,7 @@ from tpuctl.runs.active import active_runs
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import Versioned
+from tpuctl.state.repository import Versioned, try_put
 
 
 class GrantNews(Struct, frozen=True):
@@ -43,11 +43,7 @@ def _warn(services: Services, grant: Grant, now: float) -> GrantNews | None:
     left = days_left(grant, now)
     text = f"ends on {grant.ends}, in {left} days" if left != 1 else f"ends on {grant.ends}, tomorrow"
     subject = f"{grant.tier} {grant.generation} in {grant.zone}"
-    if services.store.get(key) is not None:
-        return None
-    try:
-        services.store.put(key, {"at": now}, if_generation=0)
-    except ConflictError:
+    if services.store.get(key) is not None or not try_put(services.store, key, {"at": now}, 0):
         return None
     record_decision(services, "fleet", "grant-ends", f"the grant for {subject} {text}")
     return GrantNews(subject, f"the grant {text}; nothing is created or restarted after that day")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
@@ -25,7 +25,7 @@ from tpuctl.slices.lifetime import (
 )
 from tpuctl.slices.states import FINAL_STATES
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import decode
+from tpuctl.state.repository import find, try_put
 
 Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
 
@@ -101,8 +101,7 @@ def _key(record: SliceRecord) -> str:
 
 def _recall(services: Services, record: SliceRecord) -> IdleWatch:
     """What the passes before remembered of this incarnation."""
-    document = services.store.get(_key(record))
-    watch = None if document is None else decode(IdleWatch, document)
+    watch, _ = find(services.store, IdleWatch, _key(record))
     if watch is None or watch.incarnation != record.last_incarnation:
         return IdleWatch(record.last_incarnation)
     return watch
@@ -110,14 +109,9 @@ def _recall(services: Services, record: SliceRecord) -> IdleWatch:
 
 def _remember(services: Services, record: SliceRecord, watch: IdleWatch) -> None:
     """Another machine that writes at the same moment has seen the same; whose note stays does not matter."""
-    document = services.store.get(_key(record))
-    data = to_data(watch)
-    if document is not None and dict(document.data) == data:
-        return
-    try:
-        services.store.put(_key(record), data, if_generation=document.generation if document else 0)
-    except ConflictError:
-        return
+    known, generation = find(services.store, IdleWatch, _key(record))
+    if known != watch:
+        try_put(services.store, _key(record), to_data(watch), generation)
 
 
 def _warn_hosts(services: Services, record: SliceRecord, text: str) -> None:

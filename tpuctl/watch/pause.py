@@ -5,11 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, StaleRecordError
-from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import decode
+from tpuctl.state.repository import find, overwrite
 
 KEY = "pause"
 
@@ -26,8 +24,7 @@ class Pause(Struct, frozen=True):
 
 def current_pause(services: Services) -> Pause | None:
     """The pause that is in force, if any."""
-    document = services.store.get(KEY)
-    pause = decode(Pause, document) if document is not None else None
+    pause, _ = find(services.store, Pause, KEY)
     if pause is None or pause.lifted:
         return None
     over = pause.until is not None and services.store.now() >= pause.until
@@ -47,7 +44,7 @@ def paused_why(services: Services) -> str:
 def pause_fleet(services: Services, *, until: float | None, reason: str = "") -> Pause:
     """Stops every watchdog of this store. Pausing again replaces the end and the reason."""
     pause = Pause(services.user, services.store.now(), until, reason)
-    _write(services, pause)
+    overwrite(services, KEY, pause)
     record_decision(services, "fleet", "pause", reason or f"asked for by {services.user}")
     return pause
 
@@ -57,14 +54,6 @@ def resume_fleet(services: Services) -> bool:
     pause = current_pause(services)
     if pause is None:
         return False
-    _write(services, Pause(services.user, services.store.now(), lifted=True))
+    overwrite(services, KEY, Pause(services.user, services.store.now(), lifted=True))
     record_decision(services, "fleet", "resume", f"asked for by {services.user}")
     return True
-
-
-def _write(services: Services, pause: Pause) -> None:
-    document = services.store.get(KEY)
-    try:
-        services.store.put(KEY, to_data(pause), if_generation=document.generation if document else 0)
-    except ConflictError as error:
-        raise StaleRecordError("another tpuctl pauses or resumes at this moment") from error
