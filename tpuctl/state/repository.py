@@ -184,9 +184,7 @@ def save_attempt_history(services: Services, run: RunRecord, attempt: Attempt) -
 def save_once(services: Services, key: str, data: Mapping[str, Any]) -> None:
     """Writes a document that nobody changes later. One that another process wrote first stands."""
     if services.store.get(key) is None:
-        try_put(
-            services.store, key, data, 0
-        )  # unless whoever took over while this process slept has written it
+        try_put(services.store, key, data, 0)  # or who took over while this process slept wrote it
 
 
 def overwrite(services: Services, key: str, record: Struct) -> None:
