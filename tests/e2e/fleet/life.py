@@ -15,7 +15,7 @@ from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.cloud import Tier
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.runs.active import active_run
+from tpuctl.runs.active import active_runs
 from tpuctl.runs.progress import go_on
 from tpuctl.sim.wire.status import ApiError, Code
 from tpuctl.slices.desired import request_down, request_slice
@@ -167,7 +167,7 @@ class Life:
 
     def _up(self, services: MemoryServices, drawn: Drawn) -> None:
         request_slice(services, drawn.name, drawn.spec, pay=True, zones=drawn.zones, admit=lambda: None)
-        if drawn.name in self._run_on and active_run(services, drawn.name) is None:
+        if drawn.name in self._run_on and not active_runs(services, drawn.name):
             self.training.submit(services, drawn.name)
 
     def _half_a_minute(self, machine: str, skew_s: float) -> None:
@@ -228,10 +228,10 @@ class Life:
 
     def _see_to_the_run(self, services: MemoryServices, drawn: Drawn) -> None:
         """Its user answers its question, or begins the next one."""
-        run = active_run(services, drawn.name)
-        if run is None:
+        runs = active_runs(services, drawn.name)
+        if not runs:
             self.training.submit(services, drawn.name)
-        elif run.question:
+        for run in (each for each in runs if each.question):
             self.training.go_ons[run.id] += 1
             go_on(services, run.id)
 
