@@ -29,6 +29,7 @@ from tpuctl.runs.data import why_changed
 from tpuctl.runs.leftovers import free_chips, stop_leftovers
 from tpuctl.runs.probe import probe_check, probed
 from tpuctl.runs.probe_run import DataProbe, probed_before
+from tpuctl.runs.process_env import LIBTPU_PORT, PORT_BESIDE_LIBTPU, PORT_BESIDE_RUNS
 from tpuctl.runs.set_up import NotSetUp, check_buckets, check_reach, used_buckets
 from tpuctl.runs.states import News, RunEvent, RunFinding
 from tpuctl.runs.trouble import judge_lack
@@ -36,14 +37,6 @@ from tpuctl.slices.revisit import first_trouble
 from tpuctl.slices.things import lost_buckets
 from tpuctl.things.driver import Provisioning, explain
 from tpuctl.transfer.prepare import prepare_on, require_all, require_values
-
-PORT_BESIDE_LIBTPU = 8474
-"""Where workers meet whose processes take the ports from `LIBTPU_PORT` on. Google opens this one, too, between
-the hosts of a slice by itself (jax-ml/jax issue 35905)."""
-LIBTPU_PORT = 8476
-"""Of the first process of a host, as in `tpuctl/agent/launch.py`; Google opens none of those after it."""
-PORT_BESIDE_RUNS = 8500
-"""The same for a run that shares its one host, plus the number of its first chip."""
 
 
 class Preparation:

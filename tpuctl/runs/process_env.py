@@ -14,6 +14,13 @@ HOST_DEFAULTS: Mapping[str, str] = {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu,
 chips cannot be opened, and programs keep the CPU backend beside them (`jax.devices("cpu")`). It is said all the
 same, because without libtpu JAX sets nothing and goes on on the CPU, with exit status 0. Topology variables are
 left alone: libtpu finds them in the metadata server."""
+PORT_BESIDE_LIBTPU = 8474
+"""Where workers meet whose processes take the ports from `LIBTPU_PORT` on. Google opens this one, too, between
+the hosts of a slice by itself (jax-ml/jax issue 35905)."""
+LIBTPU_PORT = 8476
+"""Of the first process of a host, as in `tpuctl/agent/launch.py`; Google opens none of those after it."""
+PORT_BESIDE_RUNS = 8500
+"""The same for a run that shares its one host, plus the number of its first chip."""
 
 
 def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[str, str]:
