@@ -22,7 +22,6 @@ from tpuctl.hosts.protocol import HostFacts, PrepareReply, WorkerStatus
 from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, Verdict
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.records import RunRecord
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, busy, explain_refusal, in_the_way
 from tpuctl.runs.data import why_changed
@@ -316,16 +315,10 @@ def _deliver_code(p: Preparation) -> RunFinding | None:
     return None
 
 
-def _coordinator_port(run: RunRecord) -> int | None:
-    """Another one than the usual where that is libtpu's, or another run's."""
-    if run.chips:
-        return PORT_BESIDE_RUNS + run.chips[0]
-    return PORT_BESIDE_LIBTPU if run.spec.per != "host" else None
-
-
 def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str:
     """Makes the work directory of the attempt, or of a probe before it."""
     hosts = p.hosts
+    beside_libtpu = PORT_BESIDE_LIBTPU if hosts.run.spec.per != "host" else None
     return prepare_on(
         hosts.services,
         hosts.agent,
@@ -338,7 +331,7 @@ def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str
         until=hosts.until,
         send_first=not p.begins,
         promised=hosts.promised(() if attempt_id != hosts.attempt.attempt_id else p.rows),
-        port=_coordinator_port(hosts.run),
+        port=PORT_BESIDE_RUNS + hosts.run.chips[0] if hosts.run.chips else beside_libtpu,
     )
 
 
