@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 import requests
 
+from tests.docs.schemas import run_schema
 from tests.support.session import Session, another_machine, open_session
-from tpuctl.provenance.manifest import json_schema
 from tpuctl.sim.server import control
 from tpuctl.state.run_logs import LogFiles
 
@@ -91,7 +91,7 @@ def losses(session: Session, run: str) -> set[str]:
 
 def test_a_manifest_passes_its_schema_and_holds(session: Session) -> None:
     found = session.json("manifest", "one")
-    jsonschema.validate(found, json_schema())
+    jsonschema.validate(found, run_schema())
     assert found["code"]["dirty"] is True
     assert (found["code"]["remote"], found["command"]["secrets"]) == (
         "https://example.org/code.git",

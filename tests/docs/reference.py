@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 import tpuctl.cli.commands
+from tests.docs.schemas import environment_schema, file_help, fleet_schema, run_schema
 from tpuctl import __version__
 from tpuctl.cli.app import COMMANDS, DAILY, GROUPS, app
 from tpuctl.config.file import LOCAL_ONLY
@@ -17,12 +18,10 @@ from tpuctl.config.hooks import EVENT_NOTES
 from tpuctl.config.schema import render_example
 from tpuctl.config.settings import SETTINGS
 from tpuctl.disks.plan import STEPS
-from tpuctl.envs.schema import environment_schema
 from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive, Unmanaged
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
-from tpuctl.fleet.file import FleetRequest, file_help
+from tpuctl.fleet.file import FleetRequest
 from tpuctl.fleet.plan import CHANGE_NOTES
-from tpuctl.fleet.schema import fleet_schema
 from tpuctl.lib.options import Flag, Option, flags_of, registry
 from tpuctl.lint.rules import load_rules
 from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
@@ -30,7 +29,6 @@ from tpuctl.model.roles import PROJECT, ROLES, Who
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators, load_failure_table
 from tpuctl.model.slice_spec import SliceRequest
-from tpuctl.provenance.manifest import json_schema as run_schema
 from tpuctl.runs import states as run_states
 from tpuctl.runs.failure import parse_signatures
 from tpuctl.slices import states as slices_states

@@ -15,10 +15,10 @@ import jsonschema
 import pytest
 
 from tests.cli.test_manifest import add_secret, losses, make_dirty_repository, read
+from tests.docs.schemas import run_schema
 from tests.support.require import require_gcsfuse, require_isolated_hosts
 from tests.support.session import Session, another_machine, open_session
 from tests.support.wheels import Project
-from tpuctl.provenance.manifest import json_schema
 from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
@@ -100,7 +100,7 @@ def test_a_run_with_everything_is_preempted_twice_and_told_whole(session: Sessio
     done = session.finish(running, timeout_s=400)
     assert done.returncode == 0, done.stderr
     told = session.json("manifest", "whole")
-    jsonschema.validate(told, json_schema())
+    jsonschema.validate(told, run_schema())
     assert told["code"]["dirty"] is True
     assert told["code"]["commit"]
     assert told["code"]["diff_sha256"]

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
+from tests.docs.schemas import environment_schema
 from tpuctl.config.yaml_positions import parse_marked
-from tpuctl.envs.schema import environment_schema
 from tpuctl.envs.spec import (
     BuiltFrom,
     EnvironmentSpec,

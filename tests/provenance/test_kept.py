@@ -5,13 +5,14 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
+from tests.docs.schemas import run_schema
 from tests.support.jobs import bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.errors import BadManifestError
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import Policy
-from tpuctl.provenance.manifest import json_schema, verify_chain
+from tpuctl.provenance.manifest import verify_chain
 from tpuctl.provenance.parts import begin_manifest, load_manifest, load_parts, seal_manifest
 from tpuctl.provenance.phases import goodput
 from tpuctl.provenance.verify import verify_manifest
@@ -49,7 +50,7 @@ def test_a_run_through_two_preemptions_leaves_a_whole_manifest(place, services):
     pass_for(place, services, 7800)
     assert get_run(services, run.id).record.state is RunState.SUCCEEDED
     found = load_manifest(services, run.id)
-    jsonschema.validate(found, json_schema())
+    jsonschema.validate(found, run_schema())
     assert verify_manifest(services, found, sealed=True) == []
     assert [row["cause"] for row in found["attempts"]] == ["preempted", "preempted", "succeeded"]
     assert [row["slice"]["cloud_name"] for row in found["attempts"]] == ["big-1", "big-2", "big-3"]

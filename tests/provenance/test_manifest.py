@@ -8,20 +8,21 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.docs.schemas import run_schema
 from tests.provenance.samples import a_manifest
 from tests.support.builders import a_run, an_attempt
 from tpuctl.errors import BadManifestError
 from tpuctl.model.records import Cause, RunTotals, TimelineEntry
 from tpuctl.provenance.build import build_attempt, build_current, build_totals
 from tpuctl.provenance.compare import compare
-from tpuctl.provenance.manifest import assemble, json_schema, parse_manifest, verify_chain
+from tpuctl.provenance.manifest import assemble, parse_manifest, verify_chain
 from tpuctl.provenance.phases import PHASES, cost_by_phase, goodput, sum_phases
 
 
 def test_a_manifest_is_as_its_schema_says_and_its_digests_hold():
     manifest = a_manifest()
-    jsonschema.Draft202012Validator.check_schema(json_schema())
-    jsonschema.validate(manifest, json_schema())
+    jsonschema.Draft202012Validator.check_schema(run_schema())
+    jsonschema.validate(manifest, run_schema())
     assert verify_chain(manifest) == []
     assert parse_manifest(json.dumps(manifest).encode(), "run.json") == manifest
 

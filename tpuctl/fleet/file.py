@@ -19,7 +19,7 @@ from tpuctl.config.schema import Decoder, Problem
 from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.names import RUN_ID, SLICE_NAME, check_fleet_name, check_run_id, check_slice_name
-from tpuctl.lib.options import Option, flags_of, help_of, hints_of, registry
+from tpuctl.lib.options import Option, flags_of, hints_of, registry
 from tpuctl.lib.text import suggest
 from tpuctl.model.entrypoint import is_inside
 from tpuctl.model.run_spec import RunRequest
@@ -204,12 +204,6 @@ def in_file_words(text: str, shape: Any) -> str:
         if isinstance(typing.get_origin(hint), type) and issubclass(typing.get_origin(hint), Mapping):
             found = re.sub(rf"\b{name}: (\w+)=([^\s,]+)", rf"{name}: {{\1: \2}}", found)
     return found
-
-
-def file_help(shape: Any, name: str) -> str:
-    """What a key means, in words of a file."""
-    text = help_of(shape, name).replace("; repeatable", "").replace("; repeat it to", "; several to")
-    return in_file_words(text, shape)
 
 
 def _as_key(name: str, hint: Any, index: int, flag: str, rest: str) -> str:

@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
 from tpuctl.errors import BadManifestError
@@ -20,7 +19,6 @@ from tpuctl.lib.codec import from_data, parse_json
 from tpuctl.model.run_spec import RunSettings
 
 SCHEMA = "tpuctl.run/1"
-SCHEMA_ID = "https://tpuctl.dev/schemas/run.schema.json"
 
 Row = Mapping[str, Any]
 
@@ -346,16 +344,3 @@ def verify_chain(data: Row) -> list[str]:
             wrong.append(f"{name} was changed after it was written")
         previous = written
     return wrong
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a whole manifest, from the shapes above."""
-    _, definitions = msgspec.json.schema_components([RunManifest], ref_template="#/$defs/{name}")
-    own = definitions.pop("RunManifest")
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": SCHEMA_ID,
-        **own,
-        "properties": {**own["properties"], "schema": {"const": SCHEMA}},
-        "$defs": {name: definitions[name] for name in sorted(definitions)},
-    }
