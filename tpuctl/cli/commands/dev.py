@@ -6,13 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from msgspec.structs import replace
 
 from tpuctl.cli.completion import slice_names
-from tpuctl.cli.context import AppContext, open_context
+from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Timeout
 from tpuctl.errors import UsageError
+from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import counted
 from tpuctl.model.slice_spec import SliceRequest
 
@@ -22,27 +22,24 @@ if TYPE_CHECKING:
 
 
 def dev(
-    ctx: typer.Context,
+    context: AppContext,
     accelerator: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[ACCELERATOR]",
-            help="Accelerator type, such as v4-8; not needed where the slice is there.",
-            autocompletion=slice_names,
+        argument(
+            "[ACCELERATOR]",
+            "Accelerator type, such as v4-8; not needed where the slice is there.",
+            complete=slice_names,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name; dev-USER if left out.")] = None,
-    sync: Annotated[
-        Path | None,
-        typer.Option("--sync", metavar="DIR", help="Keep this directory the same on every worker."),
-    ] = None,
+    name: Annotated[str | None, argument("[NAME]", "Name; dev-USER if left out.")] = None,
+    sync: Annotated[Path | None, Option("Keep this directory the same on every worker.", metavar="DIR")] = None,
     command: Annotated[
         str | None,
-        typer.Option("--exec", metavar="CMD", help="With --sync: run this in it, again after each change."),
+        Option("With --sync: run this in it, again after each change.", (Flag("--exec"),), metavar="CMD"),
     ] = None,
     forward: Annotated[
         list[str] | None,
-        typer.Option("--forward", "-L", metavar="PORT", help="Forward PORT, or LOCAL:REMOTE; repeatable."),
+        Option("Forward PORT, or LOCAL:REMOTE; repeatable.", short="-L", metavar="PORT"),
     ] = None,
     request: SliceRequest = SliceRequest(),
     timeout: Timeout = None,
@@ -62,20 +59,19 @@ def dev(
     from tpuctl.workers.forward import parse_ports
 
     ports = [parse_ports(word) for word in forward or []]
-    with open_context(ctx) as context:
-        since = context.store.now()
-        work = _work(context, sync, command)
-        kind, own = own_dev_slice(context, load_accelerators(), accelerator, name)
-        request = replace(request.of(kind), env=request.env or context.config.env)
-        wanted = resolve_wanted(context, context.config, request, own, Path.cwd())
-        context.require_credentials()
-        if dry_run:
-            print_preview(context, wanted, preview_slice(context, wanted))
-            return
-        request_wanted(context, wanted)
-        with context.interruptible(_left(wanted.name)):
-            bring_up(context, wanted, since=since, wait=True, deadline=context.deadline(timeout))
-            _stay(context, wanted, work, ports)
+    since = context.store.now()
+    work = _work(context, sync, command)
+    kind, own = own_dev_slice(context, load_accelerators(), accelerator, name)
+    request = replace(request.of(kind), env=request.env or context.config.env)
+    wanted = resolve_wanted(context, context.config, request, own, Path.cwd())
+    context.require_credentials()
+    if dry_run:
+        print_preview(context, wanted, preview_slice(context, wanted))
+        return
+    request_wanted(context, wanted)
+    with context.interruptible(_left(wanted.name)):
+        bring_up(context, wanted, since=since, wait=True, deadline=context.deadline(timeout))
+        _stay(context, wanted, work, ports)
 
 
 def _work(context: AppContext, sync: Path | None, command: str | None) -> Work:
