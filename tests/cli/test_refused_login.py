@@ -46,10 +46,10 @@ def test_a_first_request_that_never_left_is_withdrawn_and_can_be_repeated(sessio
 
 
 def test_what_was_wanted_before_stays_wanted_and_that_is_said(session: Session) -> None:
-    """After the test before."""
+    session.type("up", "v4-8", "wanted", "--spot", "--pay")
     session.type("sim", "fault", "expired-token")
-    refused = session.type("up", "mine", "--pay", status=4)
-    assert "`tpuctl down mine` withdraws it" in " ".join(refused.stderr.split())
+    refused = session.type("up", "wanted", "--pay", status=4)
+    assert "`tpuctl down wanted` withdraws it" in " ".join(refused.stderr.split())
     session.type("sim", "fault", "--clear")
-    (row,) = session.json("ls")
+    (row,) = [row for row in session.json("ls") if row["name"] == "wanted"]
     assert row["state"] == "ready"

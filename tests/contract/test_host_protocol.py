@@ -641,6 +641,10 @@ def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, agent: HostAge
         pytest.param({"d/c": b"x"}, {"a": b"1"}, {"a": b"1", "d/c": b"x"}, [("p/d/c", "")], id="deleted-here"),
         pytest.param({}, {"d": b"2"}, {"d": b"2"}, [], id="a-file-for-a-directory"),
         pytest.param({}, {"a/b": b"2"}, {"a/b": b"2"}, [], id="a-directory-for-a-file"),
+        pytest.param({"d/new": b"x"}, {"d": b"2"}, {"d": b"2", "d.changed-here/new": b"x"},
+                     [("p/d", "d.changed-here")], id="a-file-for-a-directory-with-more-in-it"),
+        pytest.param({"a": b"x"}, {"a/b": b"2"}, {"a/b": b"2", "a.changed-here": b"x"},
+                     [("p/a", "a.changed-here")], id="a-directory-for-a-file-that-changed-there"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("step", ["asked-first", "one-call"])
@@ -675,6 +679,24 @@ def test_a_mirror_removes_what_is_gone_and_keeps_what_was_changed_there(
     found, _ = fetch(lab, agent, target, "p")
     assert found.names == lies_there
     assert put(here, mirror=True).kept == {}
+
+
+def test_a_mirror_that_is_a_link_on_the_host_keeps_what_was_changed_there(lab: Lab, agent: HostAgent):
+    target = lab.add(0)
+
+    def put(content: Content, *, mirror: bool) -> Pushed:
+        emit = [].append
+        return push(agent, [target], content, ["p"], "./", clock=lab.clock, emit=emit, mirror=mirror)
+
+    disk, emit = make_tree({"disk/old": b"0"}), [].append
+    assert push(agent, [target], disk, ["disk"], "./", clock=lab.clock, emit=emit).results[0].ok
+    link = Content(render_tree([TreeLink("p", "disk")]), lambda _sha256: [])
+    assert put(link, mirror=False).results[0].ok
+    assert put(make_tree({"p/a": b"1", "p/gone": b"1"}), mirror=True).results[0].ok
+    assert put(make_tree({"p/a": b"edited"}), mirror=False).results[0].ok
+    assert put(make_tree({"p/a": b"2"}), mirror=True).kept[0] == (("p/a", "a.changed-here"),)
+    found, _ = fetch(lab, agent, target, "disk")
+    assert found.names == {"old": b"0", "a": b"2", "a.changed-here": b"edited"}
 
 
 def fetch(lab: Lab, agent: HostAgent, target: HostTarget, path: str) -> tuple[Kept, Pulled]:

@@ -13,6 +13,13 @@ def text_of(path):
     return path.decode("utf-8", "surrogateescape")
 
 
+def parents(path):
+    """The directories above it, the nearest first."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
 def content_of(entry):
     """What tells one content of a path from another."""
     return "link " + text_of(entry[2]) if entry[0] == "l" else entry[3][0]
@@ -47,6 +54,9 @@ class Mirror:
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         self.top, self.find = top, find
         self.wanted = {text_of(entry[1]): content_of(entry) for entry in entries if entry[0] != "d"}
+        self.folders = {text_of(entry[1]) for entry in entries if entry[0] == "d"}
+        for path in self.wanted:
+            self.folders.update(parents(path))
         self.kept, self.removed = [], 0
 
     def begin(self):
@@ -56,34 +66,43 @@ class Mirror:
         for path, content in self.wanted.items():
             known.setdefault(path, set()).add(content)
         self.write({path: sorted(found) for path, found in known.items()})
-        for path in sorted(known):
-            self.clear(path, known[path])
+        for path in sorted(set(known) - set(self.wanted)):
+            self.remove(path, known[path])
+        for path in sorted(self.folders):
+            place = self.place_of(path)
+            if place and not os.path.islink(place) and not os.path.isdir(place):
+                self.set_aside(path, place)
+        for path in sorted(self.wanted):
+            place = self.place_of(path)
+            if place and content_at(place) not in known[path]:
+                self.set_aside(path, place)
 
-    def clear(self, path, ours):
+    def place_of(self, path):
+        """Where it lies on this host; empty where nothing is, or where a link on the way leads elsewhere. `top`
+        itself may be a link: what is brought goes through it."""
         place = self.find(path.encode("utf-8", "surrogateescape"))
-        if self.leads_away(place) or not os.path.lexists(place):
-            return
-        is_ours = content_at(place) in ours
-        if path in self.wanted:
-            if not is_ours and (os.path.islink(place) or not os.path.isdir(place)):
-                aside = free_name(place)
-                os.rename(place, aside)
-                self.kept.append([path, text_of(os.path.basename(aside))])
-        elif is_ours:
-            os.unlink(place)
-            self.removed += 1
-            self.remove_empty(os.path.dirname(place))
-        else:
-            self.kept.append([path, ""])
-
-    def leads_away(self, place):
-        """Whether a link on the way there, which did not come from us as a directory, leads elsewhere."""
         parent = os.path.dirname(place)
         while len(parent) > len(self.top):
             if os.path.islink(parent):
-                return True
+                return b""
             parent = os.path.dirname(parent)
-        return os.path.islink(self.top)
+        return place if os.path.lexists(place) else b""
+
+    def remove(self, path, ours):
+        place = self.place_of(path)
+        if not place:
+            return
+        if content_at(place) in ours:
+            os.unlink(place)
+            self.removed += 1
+            self.remove_empty(os.path.dirname(place))
+        elif path not in self.folders:
+            self.kept.append([path, ""])
+
+    def set_aside(self, path, place):
+        aside = free_name(place)
+        os.rename(place, aside)
+        self.kept.append([path, text_of(os.path.basename(aside))])
 
     def remove_empty(self, folder):
         with suppress(OSError):  # not empty

@@ -259,6 +259,8 @@ class AttemptHosts:
             more = more or (news.more and said)
             self._keep_times(target.worker, news)
             for stream, data in news.output.items():
+                if (target.worker, stream) not in self._positions:
+                    continue  # of a process that this record does not know
                 self._skip(target.worker, stream, news.skipped.get(stream, 0))
                 if data:
                     self.keep_output(target.worker, stream, data)

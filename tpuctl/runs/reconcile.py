@@ -81,7 +81,9 @@ def request_run(
         return ask()
     except ConflictError:
         others = [other for other in active_runs(services, run.slice_name) if other.id != run.id]
-        if not any(find_end(services, other.id).state.final for other in _claim(services, run, others)[1]):
+        # All of them: each that is over on its hosts is noted so.
+        ends = [find_end(services, other.id).state.final for other in _claim(services, run, others)[1]]
+        if not any(ends):
             raise
     return ask()
 

@@ -47,7 +47,9 @@ def refuse_moved(store: Store) -> None:
     to = moved.data["to"]
     again = f"tpuctl config init --store {to}"
     if not moved.data["done"]:
-        raise BadConfigError(f"this fleet's store is being moved to {to}", hint=again)
+        raise BadConfigError(
+            f"this fleet's store is being moved to {to}", hint=f"{again}, or another place if {to} is lost"
+        )
     raise BadConfigError(f"this fleet's store has moved to {to}", hint=f"{again} --join")
 
 

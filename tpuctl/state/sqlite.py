@@ -182,7 +182,7 @@ class SqliteStore:
             to = parse_document(MOVED, 1, row[0]).data["to"]
             raise BadConfigError(
                 f"this fleet's store moves to {to}",
-                hint=f"tpuctl config init --store {to}; then try again",
+                hint=f"tpuctl config init --store {to}, or another place if {to} is lost; then try again",
             )
 
     def _expect(self, key: str, generation: int) -> None:
