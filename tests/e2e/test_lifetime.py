@@ -92,9 +92,9 @@ def test_a_process_with_a_chip_open_is_found_and_gone_when_it_closes(tmp_path):
 
 def test_a_file_open_for_writing_is_found_and_one_that_is_read_is_not():
     program = (
-        "from mount_spaces import read_mounts; import open_for_writing; "
+        "from mount_spaces import read_mounts; import disk_users; "
         "mounts = {{each['id'] for each in read_mounts() if each['device'] == {device!r}}}; "
-        "print(open_for_writing.writes({pid}, mounts))"
+        "print(disk_users.writes({pid}, mounts))"
     )
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         number = os.fstat(file.fileno()).st_dev

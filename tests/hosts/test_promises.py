@@ -14,8 +14,8 @@ from tests.support.session import ROOT
 CODE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-import promises
-print(json.dumps(promises.broken(*json.loads(sys.argv[2]))))
+import facts_storage
+print(json.dumps(facts_storage.broken(*json.loads(sys.argv[2]))))
 """
 BUCKET = {"path": "/mnt/b", "fuse": True}
 DISK = {"path": "/mnt/d", "read_only": False}

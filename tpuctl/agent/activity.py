@@ -3,27 +3,13 @@
 import os
 
 from base import need, suppress
-from processes import process_stat
+from processes import ancestors, pids, process_stat, read_proc
 from rooted import output_of, run_root
 from survivors import is_ours
 
 SESSION_MIN_AGE_S = 60.0  # a watchdog's own connections are shorter
 # Hosts that share a machine name their own.
 CHIP_DEVICES = tuple((os.environ.get("TPUCTL_CHIP_DEVICES") or "/dev/accel:/dev/vfio/").split(":"))
-
-
-def processes(proc="/proc"):
-    return [int(name) for name in os.listdir(proc) if name.isdigit()]
-
-
-def ancestors(pid):
-    """`pid` and those above it: the connection that asks is no use of the host."""
-    found = set()
-    while pid > 0 and pid not in found:
-        found.add(pid)
-        stat = process_stat(pid)
-        pid = stat[1] if stat else 0
-    return found
 
 
 def age_s(pid):
@@ -41,19 +27,10 @@ def is_session(title):
 
 
 def sessions():
-    mine = ancestors(os.getpid())
-    count = 0
-    for pid in processes():
-        if pid in mine:
-            continue
-        try:
-            with open("/proc/%d/cmdline" % pid, "rb") as file:
-                title = file.read().split(b"\0")[0]
-        except OSError:
-            continue  # gone while we looked
-        if is_session(title) and age_s(pid) >= SESSION_MIN_AGE_S:
-            count += 1
-    return count
+    """The connection that asks is no use of the host."""
+    others = set(pids()) - ancestors()
+    found = [pid for pid in others if is_session(read_proc(pid, "cmdline").split(b"\0")[0])]
+    return sum(age_s(pid) >= SESSION_MIN_AGE_S for pid in found)
 
 
 def open_files(pid):
@@ -82,19 +59,8 @@ def have_devices(prefixes):
 
 def look_as_root():
     """Where file descriptors of all processes lead, through sudo; None without it."""
-
-    command = [
-        "sudo",
-        "-n",
-        "find",
-        "/proc",
-        "-maxdepth",
-        "3",
-        "-path",
-        "/proc/[0-9]*/fd/*",
-        "-printf",
-        "%h %l\n",
-    ]
+    search = ["-maxdepth", "3", "-path", "/proc/[0-9]*/fd/*", "-printf", "%h %l\n"]
+    command = ["sudo", "-n", "find", "/proc", *search]
     # Processes that end while find looks make it exit with 1; without sudo there is no output at all.
     return (output_of(command, any_status=True, seconds=10.0) or "").splitlines() or None
 
@@ -105,7 +71,7 @@ def chip_holders(prefixes=CHIP_DEVICES):
     if not have_devices(prefixes):
         return {}, False
     users, hidden = {}, False
-    for pid in filter(is_ours, processes()):
+    for pid in filter(is_ours, pids()):
         links = open_files(pid)
         hidden = hidden or links is None
         note_holder(users, pid, links or (), prefixes)
@@ -154,7 +120,7 @@ def writers():
     if not devices:
         return 0, False
     try:
-        return run_root(None, "open_for_writing", {"devices": devices}, 20)["writers"], False
+        return run_root(None, "disk_users", {"devices": devices}, 20)["writers"], False
     except Failed:
         return 0, True
 
@@ -196,8 +162,6 @@ def write_to_terminal(path, text):
 
 def warn(request, _stdin):
     """Writes to the terminals that we may write to, and through wall(1) to those of other users."""
-    import subprocess
-
     text = "".join(char if char.isprintable() else "?" for char in need(request, "text", str))
     terminals = []
     if os.path.isdir("/dev/pts"):

@@ -2,6 +2,8 @@
 
 import os
 
+from disk_stack import number
+
 HEAD = 16 << 20
 TAIL = 1 << 20
 SAMPLES = 256
@@ -16,8 +18,7 @@ def main(request):
     except OSError as error:
         return {"why": "%s is in use: %s" % (path, os.strerror(error.errno or 0))}
     try:
-        number = os.fstat(handle).st_rdev
-        why = used_by("%d:%d" % (os.major(number), os.minor(number)))
+        why = used_by(number(os.fstat(handle).st_rdev))
         return {"why": why or held(handle, path)}
     finally:
         os.close(handle)

@@ -5,7 +5,7 @@ import os
 import quick_json as json
 from base import Refused, make_dir, need, need_sha, root, suppress
 from client import CHUNK
-from digest import sha256
+from digest import file_sha256, sha256
 
 AREAS = ("blobs", "incoming", "sealed")
 LINKED_MIN = 1 << 20
@@ -140,15 +140,9 @@ def file_matches(path, size, digest):
 
     try:
         found = os.lstat(path)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-            return False
-        check = sha256(size)
-        with open(path, "rb") as file:
-            for chunk in iter(lambda: file.read(CHUNK), b""):
-                check.update(chunk)
+        return stat.S_ISREG(found.st_mode) and found.st_size == size and file_sha256(path) == digest
     except OSError:
         return False
-    return check.hexdigest() == digest
 
 
 def find_tree(area, digest):

@@ -6,9 +6,38 @@ frozen, or whose server is gone, makes whoever looks at it wait for ever.
 
 import os
 
-from mount_spaces import O_PATH, mount_of, processes, table
+from base import suppress
+from disk_stack import number
+from mount_spaces import O_PATH, mount_of, table
+from processes import ancestors, pids, proc_text
 
 FOLDERS = ("cwd", "root")
+OURS = ("gcsfuse",)  # its cache may lie on a disk
+
+
+def main(request):
+    """Which programs have a file of some file systems open for writing, of all users and in every mount
+    namespace. `devices`: `MAJOR:MINOR` of the file systems. Only what the kernel notes of open files is read:
+    a look at the files themselves may hang, as on a bucket that does not answer."""
+    wanted = set(request["devices"])
+    mounts = {each["id"] for space in table() for each in space["mounts"] or () if each["device"] in wanted}
+    return {"writers": sum(writes(pid, mounts) for pid in pids())}
+
+
+def writes(pid, mounts):
+    if proc_text(pid, "comm").strip() in OURS:
+        return False
+    names = []
+    with suppress(OSError):  # it has ended meanwhile
+        names = os.listdir("/proc/%d/fdinfo" % pid)
+    return any(written_mount(proc_text(pid, "fdinfo/" + each)) in mounts for each in names)
+
+
+def written_mount(text):
+    """The number of the mount of a file that is open for writing; -1 for another (proc(5), fdinfo)."""
+    rows = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    written = int(rows.get("flags", "0"), 8) & os.O_ACCMODE
+    return int(rows.get("mnt_id", "-1")) if written else -1
 
 
 def users_of(devices, paths=()):
@@ -19,19 +48,7 @@ def users_of(devices, paths=()):
     for space in table():
         mounted.update((each["id"], each["device"]) for each in space["mounts"] or ())
     ours = ancestors()
-    return [found for pid in processes() if pid not in ours for found in uses(pid, devices, paths, mounted)]
-
-
-def ancestors():
-    """This process and what it was started by."""
-    from processes import process_stat
-
-    found, pid = set(), os.getpid()
-    while pid and pid not in found:
-        found.add(pid)
-        stat = process_stat(pid)
-        pid = stat[1] if stat else 0
-    return found
+    return [found for pid in pids() if pid not in ours for found in uses(pid, devices, paths, mounted)]
 
 
 def uses(pid, devices, paths, mounted):
@@ -68,31 +85,24 @@ def uses(pid, devices, paths, mounted):
 def use_of(path, link, leads_to, devices, paths, mounted):
     """How what `path` (in /proc) leads to is one of those; empty where it is none."""
     kind = "file" if link.startswith("fd/") else link
-    if leads_to.startswith("/dev/") and number_of(path) in devices:
+    if leads_to.startswith("/dev/") and number(os.stat(path).st_rdev) in devices:
         return "device"
     if any(leads_to == each or leads_to.startswith(each + os.sep) for each in paths):
         return kind
     return kind if device_of(path, leads_to, mounted) in devices else ""
 
 
-def number_of(path):
-    """`major:minor` of the device that a link leads to."""
-    number = os.stat(path).st_rdev
-    return "%d:%d" % (os.major(number), os.minor(number))
-
-
 def device_of(path, leads_to, mounted):
     """`major:minor` of the file system on which something is that a link leads to."""
     handle = os.open(path, os.O_RDONLY | O_PATH)
     try:
-        number = mount_of(handle)
-        if number in mounted:
-            return mounted[number]
+        mount = mount_of(handle)
+        if mount in mounted:
+            return mounted[mount]
         if leads_to.startswith("/memfd:"):
             return ""
         # It was unmounted lazily: no table has it any more.
-        device = os.fstat(handle).st_dev
-        return "%d:%d" % (os.major(device), os.minor(device))
+        return number(os.fstat(handle).st_dev)
     finally:
         os.close(handle)
 
@@ -119,22 +129,14 @@ def decimal(number):
 
 def describe(pid):
     """Who it is, as far as that can be told."""
-    return {"pid": pid, "user": owner(pid), "program": text_of(pid, "comm").strip()}
+    return {"pid": pid, "user": owner(pid), "program": proc_text(pid, "comm").strip()}
 
 
 def owner(pid):
-    uid = next((line.split()[2] for line in text_of(pid, "status").splitlines() if line[:4] == "Uid:"), "")
+    uid = next((line.split()[2] for line in proc_text(pid, "status").splitlines() if line[:4] == "Uid:"), "")
     try:
         import pwd
 
         return pwd.getpwuid(int(uid)).pw_name
     except (ImportError, KeyError, ValueError):
         return uid
-
-
-def text_of(pid, name):
-    try:
-        with open("/proc/%d/%s" % (pid, name), errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

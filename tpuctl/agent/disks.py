@@ -13,7 +13,7 @@ import stat
 import sys
 
 from disk_roles import RO, RW, with_roles
-from disk_stack import partitions
+from disk_stack import folder_of, number, partitions, read
 from facts_storage import mounts
 from operations import Failed
 from points import CLOSE, check_point, left_open, typed
@@ -115,15 +115,14 @@ def whole_devices():
         path = "/dev/" + name
         if not is_disk(name) or not stat.S_ISBLK(os.stat(path).st_mode):
             continue
-        number = os.stat(path).st_rdev
-        device = "%d:%d" % (os.major(number), os.minor(number))
-        folder = "/sys/dev/block/" + device
+        device = number(os.stat(path).st_rdev)
+        folder = folder_of(device)
         found.append(
             {
                 "path": path,
                 "device": device,
-                "size": int(read(folder, "size")) * SECTOR,
-                "read_only": read(folder, "ro") == "1",
+                "size": int(read(os.path.join(folder, "size"))) * SECTOR,
+                "read_only": read(os.path.join(folder, "ro")) == "1",
             }
         )
     return found
@@ -160,11 +159,6 @@ def contents_of(paths):
             rows = found.setdefault(value, {})
         rows[name] = value
     return found
-
-
-def read(folder, name):
-    with open(os.path.join(folder, name)) as file:
-        return file.read().strip()
 
 
 def mount_disk(parameters, job):

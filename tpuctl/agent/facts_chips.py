@@ -7,10 +7,10 @@ import time
 
 import lockfile
 from activity import CHIP_DEVICES, age_s, chip_holders
-from processes import is_alive, signal, signal_all
+from processes import environment, is_alive, proc_text, signal, signal_all
 from secret_masks import mask_by_hashes
 from state import list_attempts
-from survivors import MARK, environment, living
+from survivors import MARK, living
 
 COMMAND_MAX, READ_MAX = 200, 64 << 10
 GRACE_S = 2.0  # from TERM to KILL: nobody looks after these any more
@@ -66,10 +66,9 @@ def described(holding):
 def describe(pid, devices=()):
     try:
         user = os.stat("/proc/%d" % pid).st_uid
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            command = file.read(READ_MAX).replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         return None  # gone while we looked
+    command = proc_text(pid, "cmdline")[:READ_MAX].replace("\0", " ").strip()
     try:
         name = pwd.getpwuid(user).pw_name
     except KeyError:

@@ -4,7 +4,7 @@ this user sets that leads programs elsewhere."""
 import os
 
 from base import read_json, root
-from digest import sha256
+from digest import file_sha256, sha256
 from facts import installed
 
 MARKER = "tpuctl-env.json"
@@ -159,19 +159,9 @@ def differs(path, digest):
     try:
         if os.path.islink(path):
             return digest != "link:" + os.readlink(path)
-        return sha256_of(path) != digest
+        return file_sha256(path) != digest
     except OSError:
         return True
-
-
-def sha256_of(path):
-    import hashlib  # takes as long as a look at a thousand files, and is seldom needed
-
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def variables_facts(_request):

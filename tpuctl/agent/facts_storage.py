@@ -9,7 +9,7 @@ import select
 import time
 
 import quick_json as json
-from base import unescape
+from base import Refused, unescape
 from processes import signal
 
 PROBE_S = 2.0
@@ -92,3 +92,38 @@ def parse_mount(line):
         "device": words[2],
         "read_only": "ro" in words[5].split(","),
     }
+
+
+def check_promised(promised):
+    """Refuses where a disk or mount of `promised` is not there as it was when it was asked: a host that booted
+    since has lost it, and a program would write to the boot disk. Each has `path` and, of a disk, `read_only`,
+    and its `word` and `uuid` where they are known; of a bucket `fuse`."""
+    there = {mount["path"]: mount for mount in mounts()}  # the last one at a path is what programs see
+    for one in promised:
+        why = broken(one, there.get(one["path"]))
+        if why:
+            raise Refused("promise", "%s: %s" % (one["path"], why))
+
+
+def broken(promise, mount):
+    """Why a promise is not kept; empty where it is. Nothing looks into a mount that may hang."""
+    if mount is None:
+        return "nothing is mounted there"
+    is_fuse = mount["fs"].startswith("fuse")
+    if promise.get("fuse"):
+        return "" if is_fuse else "no bucket is mounted there"
+    if is_fuse or mount["device"].startswith("0:"):
+        return "no disk is mounted there"
+    if mount["read_only"] != promise["read_only"]:
+        return "it is %s" % ("read-only" if mount["read_only"] else "not read-only")
+    from disks import UNSAFE, uuid_on, word_at
+
+    if any(each in mount["options"] for each in UNSAFE):
+        return "its journal was passed over"
+    if promise.get("word") and word_at(promise["path"]) != promise["word"]:
+        return "it is another copy"
+    if promise.get("uuid"):
+        uuid = uuid_on(mount["source"], promise["path"])
+        if uuid and uuid != promise["uuid"]:  # one that cannot be read tells nothing
+            return "it is another disk"
+    return ""

@@ -7,6 +7,7 @@ still is left alone: growing waits for the hold's end.
 import os
 
 import freeze
+from disk_stack import folder_of, read
 from facts_storage import mounts
 from operations import Failed
 from rooted import run_program
@@ -33,9 +34,9 @@ def main(request):
         raise Failed("%s is mounted read-only" % mount["path"], permanent=True)
     if os.path.isdir(freeze.FOLDER) and freeze.holder_of([mount["device"]]) is not None:
         raise Failed("%s is held still for a copy" % mount["path"])
-    folder = "/sys/dev/block/" + mount["device"]
+    folder = folder_of(mount["device"])
     rescan(os.path.basename(os.path.realpath(folder)))
-    size = int(text_of(os.path.join(folder, "size"))) * SECTOR
+    size = int(read(os.path.join(folder, "size"))) * SECTOR
     if size < request["size"]:
         raise Failed("the host sees %d GiB of the disk yet" % (size >> 30))
     if mount["fs"] not in WAYS:
@@ -71,8 +72,3 @@ def rescan(name):
             with open(path, "w") as file:
                 file.write("1")
             return
-
-
-def text_of(path):
-    with open(path) as file:
-        return file.read().strip()

@@ -1,10 +1,10 @@
-"""`hello`: what this host says of itself."""
+"""`hello`: what this host says of itself. `reach`: whether a port of another one hears it."""
 
 import os
 import sys
 import time
 
-from base import SCHEMA
+from base import SCHEMA, need
 from processes import boot_id
 
 
@@ -38,3 +38,20 @@ def hello(request, _stdin):
         "worker_id": os.environ.get("TPU_WORKER_ID"),
         "facts": told,
     }
+
+
+def reach(request, _stdin):
+    from metadata import socket
+
+    where, seconds = (need(request, "address", str), need(request, "port", int)), need(request, "seconds", int)
+    probe = socket.socket()
+    try:
+        probe.settimeout(seconds)
+        probe.connect(where)
+    except ConnectionRefusedError:
+        pass  # its kernel has answered, so packets get there; firewalls of networks drop them without a word
+    except OSError as error:
+        return {"reached": False, "why": error.strerror or "no answer in %d s" % seconds}
+    finally:
+        probe.close()
+    return {"reached": True}

@@ -4,7 +4,7 @@ on this host since is kept."""
 import os
 
 from base import make_dir, read_json, root, suppress, write_json
-from digest import sha256
+from digest import file_sha256, sha256
 
 KEPT = ".changed-here"  # behind the name of a file that a newer one replaces
 
@@ -30,13 +30,9 @@ def content_at(path):
     try:
         if os.path.islink(path):
             return "link " + text_of(os.readlink(path))
-        with open(path, "rb") as file:
-            check = sha256(os.fstat(file.fileno()).st_size)
-            for chunk in iter(lambda: file.read(1 << 20), b""):
-                check.update(chunk)
+        return file_sha256(path)
     except OSError:
         return ""
-    return check.hexdigest()
 
 
 class Mirror:

@@ -6,7 +6,7 @@ import os
 import quick_json as json
 from base import unescape
 from facts_storage import parse_mount
-from processes import signal
+from processes import pids, signal
 
 CLONE_NEWNS = 0x00020000  # linux/sched.h
 O_PATH = 0o10000000  # fcntl.h; a file that is opened so is not looked at
@@ -17,17 +17,13 @@ PROC = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)  # there may be none in an
 def spaces():
     """{name of a mount namespace: a process in it}, this one first."""
     found = {os.readlink("/proc/self/ns/mnt"): os.getpid()}
-    for pid in processes():
+    for pid in pids():
         try:
             name = os.readlink("/proc/%d/ns/mnt" % pid)
         except OSError:
             continue  # it is gone; a thread of the kernel has this one's
         found.setdefault(name, pid)
     return found
-
-
-def processes():
-    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def inside(pid, work, seconds=LIMIT_S):

@@ -1,4 +1,5 @@
-"""`install_packages`: packages of the operating system in exact versions, by apt.
+"""Operations on the operating system: `install_packages`, in exact versions, by apt, and `set_hugepages`, a
+setting of the kernel, which lasts until the next boot.
 
 For minutes after it boots a host brings itself up to date, and its locks are taken: they are waited for. A lock
 file is never removed; who holds it is at work.
@@ -8,7 +9,7 @@ import os
 import time
 
 import lockfile
-from facts import installed
+from facts import HUGEPAGES, hugepages, installed
 from operations import Failed
 from survivors import describe
 
@@ -20,6 +21,7 @@ LOCKS = (
 )
 WAIT_S = 900  # unattended upgrades of a fresh image take up to ten minutes
 INSTALL_S = 1800
+SET_S = 10.0
 APT = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=%d" % WAIT_S]
 INSTALL = ["install", "--no-install-recommends", "--allow-downgrades", "-o", "Dpkg::Options::=--force-confold"]
 UNKNOWN = ("Unable to locate package", "was not found")
@@ -69,3 +71,14 @@ def held_locks(locks):
         if pids:
             return "%s is held by %s" % (path, describe(pids))
     return ""
+
+
+def set_hugepages(parameters, job):
+    """`mode`: always, madvise or never."""
+    mode = parameters["mode"]
+    if hugepages() != mode:
+        job.run(["sh", "-c", 'echo "$1" > "$2"', "sh", mode, HUGEPAGES], root=True, seconds=SET_S)
+    found = hugepages()
+    if found != mode:
+        raise Failed("transparent hugepages are still %s" % (found or "not there"), permanent=True)
+    return {"transparent_hugepages": found}

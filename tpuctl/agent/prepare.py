@@ -31,7 +31,7 @@ def prepare(request, _stdin):
     attempt.locked()
     attempt.check_fence(fence)
     if request.get("promised"):
-        from promises import check_promised
+        from facts_storage import check_promised
 
         check_promised(request["promised"])
     make_prepared(attempt, fence, bundle, entries)

@@ -27,14 +27,30 @@ def boot_id():
         return file.read().strip()
 
 
+def pids():
+    """Of all processes that this host shows."""
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def read_proc(pid, name):
+    """One of the files that proc(5) has of a process; nothing of one that is gone, or into which we may not
+    look."""
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def proc_text(pid, name):
+    """The same, for a person."""
+    return read_proc(pid, name).decode("utf-8", "replace")
+
+
 def process_stat(pid):
     """(state, parent, start time) of a process, or None when it is gone."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return fields[0], int(fields[1]), int(fields[19])
+    fields = read_proc(pid, "stat").rpartition(b")")[2].split()
+    return (fields[0], int(fields[1]), int(fields[19])) if fields else None
 
 
 def is_alive(pid, start_time):
@@ -45,13 +61,12 @@ def is_alive(pid, start_time):
 def descendants(ancestor):
     """Living processes below `ancestor`, zombies not counted."""
     parents, dead = {}, set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            found = process_stat(int(name))
-            if found:
-                parents[int(name)] = found[1]
-                if found[0] in (b"Z", b"X"):
-                    dead.add(int(name))
+    for pid in pids():
+        found = process_stat(pid)
+        if found:
+            parents[pid] = found[1]
+            if found[0] in (b"Z", b"X"):
+                dead.add(pid)
     known = {ancestor}
     while True:
         more = {pid for pid, parent in parents.items() if parent in known and pid not in known}
@@ -60,8 +75,18 @@ def descendants(ancestor):
         known |= more
 
 
-def signal_all(pids, number):
-    for pid in pids:
+def ancestors():
+    """This process and those above it."""
+    found, pid = set(), os.getpid()
+    while pid and pid not in found:
+        found.add(pid)
+        stat = process_stat(pid)
+        pid = stat[1] if stat else 0
+    return found
+
+
+def signal_all(numbers, number):
+    for pid in numbers:
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
@@ -227,9 +252,10 @@ def not_started(error):
 
 def environment_of(pid):
     """What a program was started with; nothing of one that is gone."""
-    try:
-        with open("/proc/%d/environ" % (pid or 0), "rb") as file:
-            pairs = [os.fsdecode(each).partition("=") for each in file.read().split(b"\0")]
-    except OSError:
-        return {}
+    pairs = [os.fsdecode(each).partition("=") for each in environment(pid or 0)]
     return {name: value for name, _, value in pairs if name}
+
+
+def environment(pid):
+    """The same as it is there."""
+    return read_proc(pid, "environ").split(b"\0")

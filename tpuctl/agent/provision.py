@@ -23,7 +23,7 @@ from supervisor import launch
 OPERATIONS = {
     "run": "operations",
     "install_packages": "packages",
-    "set_hugepages": "kernel",
+    "set_hugepages": "packages",
     "mount_disk": "disks",
     "unmount_disk": "disks",
     "hold_disk": "holds",

@@ -11,7 +11,7 @@ import time
 
 from base import Attempt
 from join_hook import STACKS, STACKS_SIGNAL
-from processes import descendants, environment_of, process_stat
+from processes import descendants, environment_of, proc_text, process_stat
 from rooted import as_root, how_root, output_of
 from secret_masks import mask_by_hashes, masked_text, patterns_of
 from state import look
@@ -52,9 +52,9 @@ def describe(attempt, pid):
     stat = process_stat(pid)
     answer = {
         "pid": pid,
-        "command": text_of(pid, "cmdline").replace("\0", " ").strip(),
+        "command": proc_text(pid, "cmdline")[:TEXT_MAX].replace("\0", " ").strip(),
         "state": stat[0].decode() if stat else "gone",
-        "waits_in": text_of(pid, "wchan").strip("0"),
+        "waits_in": proc_text(pid, "wchan").strip("0"),
     }
     by, text = by_spy(pid)
     if not text:
@@ -95,21 +95,12 @@ def by_faulthandler(attempt, pid, state):
 
 
 def catches(pid, number):
-    for line in text_of(pid, "status").splitlines():
+    for line in proc_text(pid, "status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
 
 
 def by_kernel(pid):
-    path = "/proc/%d/stack" % pid
-    text = text_of(pid, "stack") or (output_of(as_root(["cat", path])) or "" if how_root() else "")
-    return "/proc", text
-
-
-def text_of(pid, name):
-    try:
-        with open("/proc/%d/%s" % (pid, name), "rb") as file:
-            return file.read(TEXT_MAX).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    argv = ["cat", "/proc/%d/stack" % pid]
+    return "/proc", proc_text(pid, "stack") or (output_of(as_root(argv)) or "" if how_root() else "")

@@ -58,7 +58,7 @@ def start(request, _stdin):
             {"state": found["state"], "pid": found["pid"], "already": True}, **told(request, environment)
         )
     if request.get("promised"):
-        from promises import check_promised
+        from facts_storage import check_promised
 
         check_promised(request["promised"])
     work = os.path.realpath(attempt.path("work"))

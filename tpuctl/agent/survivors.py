@@ -8,7 +8,17 @@ import os
 import time
 
 from base import SCHEMA, read_json, write_json
-from processes import descendants, is_alive, process_stat, signal, signal_all
+from processes import (
+    descendants,
+    environment,
+    is_alive,
+    pids,
+    proc_text,
+    process_stat,
+    read_proc,
+    signal,
+    signal_all,
+)
 
 MARK = "TPUCTL_SUPERVISOR"
 HOST_MARK = "TPUCTL_HOST_MARK"
@@ -27,20 +37,10 @@ def left_alone(status):
     if main and is_alive(main, status.get("start_time")):
         found.add(main)
     wanted = ("%s=%s" % (MARK, mark_of(status["supervisor"]))).encode()
-    for name in os.listdir("/proc"):
-        if name.isdigit() and wanted in environment(int(name)):
-            found.add(int(name))
+    found.update(pid for pid in pids() if wanted in environment(pid))
     for pid in list(found):
         found |= descendants(pid)
     return sorted(pid for pid in found if pid != os.getpid() and living(pid) and not is_holder(pid))
-
-
-def environment(pid):
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []  # gone meanwhile, or another user's
 
 
 def is_ours(pid):
@@ -58,8 +58,7 @@ def living(pid):
 def is_holder(pid):
     """Whether a process is one that holds a file system. Nobody but root can make one look so."""
     try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            words = file.read().split(b"\0")
+        words = read_proc(pid, "cmdline").split(b"\0")
         return words[7:8] == [HOLDER.encode()] and os.stat("/proc/%d" % pid).st_uid == 0
     except OSError:
         return False  # gone meanwhile
@@ -70,27 +69,26 @@ def still_alive(left):
     return sorted(pid for pid, start in left if is_alive(pid, start))
 
 
-def describe(pids):
+def describe(found):
     """Number, name and user of some of them, for a person."""
-    return ", ".join("%d %s" % (pid, name_of(pid)) for pid in pids[:NAMED])
+    return ", ".join("%d %s" % (pid, name_of(pid)) for pid in found[:NAMED])
 
 
 def name_of(pid):
     import pwd
 
     try:
-        with open("/proc/%d/comm" % pid, "rb") as file:
-            name = file.read().decode("utf-8", "replace").strip()
         user = os.stat("/proc/%d" % pid).st_uid
     except OSError:
         return "(gone)"
+    name = proc_text(pid, "comm").strip()
     try:
         return "%s of %s" % (name, pwd.getpwuid(user).pw_name)
     except KeyError:
         return "%s of user %d" % (name, user)
 
 
-def end(attempt, pids, grace):
+def end(attempt, left, grace):
     """TERM at the first call, KILL at calls after the grace period: whoever wants them gone asks again."""
     path = attempt.path("stop.json")
     since = (read_json(path) or {}).get("since")
@@ -100,6 +98,6 @@ def end(attempt, pids, grace):
         except OSError:
             grace = 0.0  # a full disk: nobody could tell later when it began
         since = time.monotonic()
-        signal_all(pids, signal.SIGTERM)
+        signal_all(left, signal.SIGTERM)
     if time.monotonic() - since >= grace:
-        signal_all(pids, signal.SIGKILL)
+        signal_all(left, signal.SIGKILL)

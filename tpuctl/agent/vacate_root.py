@@ -13,9 +13,9 @@ import time
 
 import quick_json as json
 from disk_stack import kind_of, name_of, on_top, open_device, swaps
-from disk_users import ancestors, text_of, users_of
+from disk_users import users_of
 from mount_spaces import O_PATH, inside, mount_of, read_mounts, table
-from processes import process_stat, signal, signal_all
+from processes import ancestors, proc_text, process_stat, signal, signal_all
 
 LOCK = "/run/tpuctl-vacate"
 LOOKS, LOOK_S = 4, 0.25  # a program that only passes by, such as udev's, is gone by then
@@ -241,15 +241,15 @@ def mortal(holders):
 
 def is_killed(pid):
     """Whether it was killed already, and waits in the kernel for what it does there."""
-    rows = [line.split() for line in text_of(pid, "status").splitlines()]
+    rows = [line.split() for line in proc_text(pid, "status").splitlines()]
     pending = [int(row[1], 16) for row in rows if row and row[0] in ("SigPnd:", "ShdPnd:")]
     return any(each >> (signal.SIGKILL - 1) & 1 for each in pending)
 
 
 def is_spared(pid, stat):
-    if pid in (1, KTHREADD) or stat[1] == KTHREADD or text_of(pid, "comm").strip() in SPARED:
+    if pid in (1, KTHREADD) or stat[1] == KTHREADD or proc_text(pid, "comm").strip() in SPARED:
         return True
-    arguments = text_of(pid, "cmdline").replace("\0", " ")
+    arguments = proc_text(pid, "cmdline").replace("\0", " ")
     return any(each in arguments for each in OURS)
 
 

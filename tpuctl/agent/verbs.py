@@ -18,7 +18,7 @@ MODULES = {
     "hello": "hello",
     "bucket_access": "bucket_access",
     "prepare": "prepare",
-    "reach": "reach",
+    "reach": "hello",
     "lacks": "placing",
     "place": "placing",
     "provision": "provision",

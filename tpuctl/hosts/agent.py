@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -20,7 +21,6 @@ from tpuctl.hosts import protocol
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
 from tpuctl.hosts.facts import BegunJob, Facts, Section, parse_begun_job, parse_facts
-from tpuctl.lib.codec import from_data
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
 T = TypeVar("T")
@@ -101,6 +101,12 @@ class HostAgent(AgentLink):
         replies = self.call(targets, "+".join(calls), request, payload=payload, timeout_s=timeout_s)
         return [[_part_of(reply, number) for reply in replies] for number in range(len(calls))]
 
+    def _ask(
+        self, cls: type[T], targets: Sequence[HostTarget], verb: str, request: Request, timeout_s: float = 20.0
+    ) -> list[Reply[T]]:
+        """`call`, with the answers as `cls`."""
+        return _parse_as(cls, self.call(targets, verb, request, timeout_s=timeout_s))
+
     def hello(
         self, targets: Sequence[HostTarget], *, chips: bool = False, sections: Iterable[Section] = ()
     ) -> list[Reply[Hello]]:
@@ -115,12 +121,12 @@ class HostAgent(AgentLink):
         hello = {**_hello_request(claim is not None, sections), "claim": claim}
         calls = {"hello": hello, "attempts": {}}
         said, listed = self.call_several(targets, calls)
-        return _parse(said, _parse_hello), [_parsed(reply, _all_of(reply.worker)) for reply in listed]
+        return _parse(said, _parse_hello), _parse_of_worker(protocol.parse_attempts, listed)
 
     def free_chips(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.FreeReply]]:
         """Ends the processes `pids` of the request that dead supervisors left behind; with `lock` removes the
         file of the lock that nobody holds."""
-        return _parse(self.call(targets, "free_chips", request), partial(from_data, protocol.FreeReply))
+        return self._ask(protocol.FreeReply, targets, "free_chips", request)
 
     def facts(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[Facts]]:
         """What each host is and has: the `sections` of the request, all without."""
@@ -192,10 +198,9 @@ class HostAgent(AgentLink):
         timeout_s: float = 60.0,
     ) -> list[Reply[protocol.LacksReply]]:
         """What each host lacks of a tree; sends the `tree` itself along if given."""
-        if tree is None:
-            return _parse(self.call(targets, "lacks", request, timeout_s=timeout_s), protocol.parse_lacks_reply)
-        sized = {**(request(targets[0]) if callable(request) else request), "size": len(tree)}
-        replies = self.call(targets, "lacks", sized, payload=tree, timeout_s=timeout_s)
+        if tree is not None:
+            request = {**(request(targets[0]) if callable(request) else request), "size": len(tree)}
+        replies = self.call(targets, "lacks", request, payload=tree or b"", timeout_s=timeout_s)
         return _parse(replies, protocol.parse_lacks_reply)
 
     def copy(
@@ -203,24 +208,19 @@ class HostAgent(AgentLink):
     ) -> list[Reply[protocol.CopyStatus]]:
         """Has the verb that `does` names done by each host's supervisor, which goes on without us. `request`
         holds run, attempt, fence and deadline_s, and what that verb is told."""
-        return _parse(
-            self.call(targets, "copy", request, timeout_s=timeout_s),
-            partial(protocol.parse_as, protocol.CopyStatus),
-        )
+        return self._ask(protocol.CopyStatus, targets, "copy", request, timeout_s)
 
     def prepare(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.PrepareReply]]:
         """Makes the work directory from the contents that a host has, or names some that it lacks. `request`
         holds run, attempt, fence, bundle (the sha256 of a tree, or None) and perhaps want_port."""
-        return _parse(self.call(targets, "prepare", request), partial(protocol.parse_as, protocol.PrepareReply))
+        return self._ask(protocol.PrepareReply, targets, "prepare", request)
 
     def prepare_or_lack(
         self, targets: Sequence[HostTarget], request: Request, lacks: Request
     ) -> tuple[list[Reply[protocol.PrepareReply]], list[Reply[protocol.LacksReply]]]:
         """`prepare`, and `lacks` of the same tree, in one call."""
         prepared, lacking = self.call_several(targets, {"prepare": request, "lacks": lacks})
-        return _parse(prepared, partial(protocol.parse_as, protocol.PrepareReply)), _parse(
-            lacking, protocol.parse_lacks_reply
-        )
+        return _parse_as(protocol.PrepareReply, prepared), _parse(lacking, protocol.parse_lacks_reply)
 
     def receive(
         self,
@@ -236,38 +236,33 @@ class HostAgent(AgentLink):
             return self.call(targets, "receive", request, payload=payload, timeout_s=timeout_s), []
         calls = {"receive": request, "prepare": prepare}
         received, prepared = self.call_several(targets, calls, payload=payload, timeout_s=timeout_s)
-        return received, _parse(prepared, partial(protocol.parse_as, protocol.PrepareReply))
+        return received, _parse_as(protocol.PrepareReply, prepared)
 
     def reach(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float
     ) -> list[Reply[protocol.ReachReply]]:
         """Whether what each host sends to `port` of `address` gets there in `seconds`."""
-        replies = self.call(targets, "reach", request, timeout_s=timeout_s)
-        return _parse(replies, partial(from_data, protocol.ReachReply))
+        return self._ask(protocol.ReachReply, targets, "reach", request, timeout_s)
 
     def bucket_access(
         self, target: HostTarget, request: Request, *, timeout_s: float
     ) -> Reply[protocol.AccessReply]:
         """What a host's own account may do with `buckets`; see `tpuctl/agent/bucket_access.py`."""
-        replies = self.call([target], "bucket_access", request, timeout_s=timeout_s)
-        return _parse(replies, partial(from_data, protocol.AccessReply))[0]
+        return self._ask(protocol.AccessReply, [target], "bucket_access", request, timeout_s)[0]
 
     def start(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
     ) -> list[Reply[protocol.StartReply]]:
         """Starts the prepared attempt under its supervisor. `request` holds run, attempt, fence, argv, env,
         path_prepend, cwd and grace_s; env may hold secrets and travels on stdin only."""
-        return _parse(
-            self.call(targets, "start", request, timeout_s=timeout_s),
-            partial(protocol.parse_as, protocol.StartReply),
-        )
+        return self._ask(protocol.StartReply, targets, "start", request, timeout_s)
 
     def status(
         self, targets: Sequence[HostTarget], run: str, attempt: str, *, host: bool = False
     ) -> list[Reply[protocol.WorkerStatus]]:
         """How an attempt stands; with `host` also what the metadata server says of each host."""
-        replies = self.call(targets, "status", {"run": run, "attempt": attempt, "host": host})
-        return [_parsed(reply, _status_of(reply.worker)) for reply in replies]
+        request = {"run": run, "attempt": attempt, "host": host}
+        return _parse_of_worker(protocol.parse_worker_status, self.call(targets, "status", request))
 
     def stacks(
         self, targets: Sequence[HostTarget], run: str, attempt: str
@@ -285,19 +280,18 @@ class HostAgent(AgentLink):
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
     ) -> list[Reply[protocol.TreeReply]]:
         """The files below the `path` of the request as one digest; see `tpuctl/agent/tree.py`."""
-        replies = self.call(targets, "tree", request, timeout_s=timeout_s)
-        return _parse(replies, partial(from_data, protocol.TreeReply))
+        return self._ask(protocol.TreeReply, targets, "tree", request, timeout_s)
 
     def attempts(self, targets: Sequence[HostTarget]) -> list[Reply[tuple[protocol.WorkerStatus, ...]]]:
         """All attempts that each host knows."""
-        return [_parsed(reply, _all_of(reply.worker)) for reply in self.call(targets, "attempts", {})]
+        return _parse_of_worker(protocol.parse_attempts, self.call(targets, "attempts", {}))
 
     def stop(
         self, targets: Sequence[HostTarget], run: str, attempt: str, grace_s: float
     ) -> list[Reply[protocol.WorkerStatus]]:
         """Asks for the end and returns at once with the state before it."""
-        replies = self.call(targets, "stop", {"run": run, "attempt": attempt, "grace_s": grace_s})
-        return [_parsed(reply, _status_of(reply.worker)) for reply in replies]
+        request = {"run": run, "attempt": attempt, "grace_s": grace_s}
+        return _parse_of_worker(protocol.parse_worker_status, self.call(targets, "stop", request))
 
     def read_news(
         self, targets: Sequence[HostTarget], request: Request, *, limit: int
@@ -379,14 +373,9 @@ def _stdin(request: Request, payload: Payload) -> Callable[[HostTarget], bytes |
     def stdin(target: HostTarget) -> bytes | Iterable[bytes]:
         body = request(target) if callable(request) else request
         line = json.dumps(body).encode() + b"\n"
-        return line + payload if isinstance(payload, bytes) else _after(line, payload(target))
+        return line + payload if isinstance(payload, bytes) else chain([line], payload(target))
 
     return stdin
-
-
-def _after(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 def _news_of(result: RemoteResult) -> Reply[protocol.LogNews]:
@@ -429,20 +418,6 @@ def _reply_of(result: RemoteResult) -> RawReply:
     return _checked(data, result.worker, result)
 
 
-def _status_of(worker: int) -> Callable[[Mapping[str, Any]], protocol.WorkerStatus]:
-    return lambda data: protocol.parse_worker_status(data, worker)
-
-
-def _all_of(worker: int) -> Callable[[Mapping[str, Any]], tuple[protocol.WorkerStatus, ...]]:
-    def parse(data: Mapping[str, Any]) -> tuple[protocol.WorkerStatus, ...]:
-        found = data.get("attempts")
-        if not isinstance(found, list):
-            raise protocol.MalformedReplyError(f"'attempts' is {found!r}, not a list")
-        return tuple(protocol.parse_worker_status(entry, worker) for entry in found)
-
-    return parse
-
-
 def _parse_hello(data: Mapping[str, Any]) -> Hello:
     facts = data.get("facts")
     return Hello(protocol.parse_as(protocol.HostFacts, data), parse_facts(facts) if facts is not None else None)
@@ -450,6 +425,14 @@ def _parse_hello(data: Mapping[str, Any]) -> Hello:
 
 def _parse(replies: list[RawReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Reply[T]]:
     return [_parsed(reply, parse) for reply in replies]
+
+
+def _parse_as(cls: type[T], replies: list[RawReply]) -> list[Reply[T]]:
+    return _parse(replies, partial(protocol.parse_as, cls))
+
+
+def _parse_of_worker(parse: Callable[..., T], replies: list[RawReply]) -> list[Reply[T]]:
+    return [_parsed(reply, partial(parse, worker=reply.worker)) for reply in replies]
 
 
 def _parsed(reply: RawReply, parse: Callable[[Mapping[str, Any]], T]) -> Reply[T]:

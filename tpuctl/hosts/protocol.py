@@ -523,6 +523,13 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
     return parse_as(WorkerStatus, data, **more, **came)
 
 
+def parse_attempts(data: Mapping[str, Any], worker: int) -> tuple[WorkerStatus, ...]:
+    found = data.get("attempts")
+    if not isinstance(found, list):
+        raise MalformedReplyError(f"'attempts' is {found!r}, not a list")
+    return tuple(parse_worker_status(entry, worker) for entry in found)
+
+
 def _parse_join(data: object) -> tuple[JoinReport, ...]:
     """Those that can be read: programs may write what they like there."""
     found = []

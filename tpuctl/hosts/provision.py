@@ -84,20 +84,9 @@ class Kind(Protocol):
         ...
 
 
-class Deliver(Protocol):
-    """Brings the files of a job to hosts, as far as the step has time for it."""
-
-    def __call__(
-        self,
-        targets: Sequence[HostTarget],
-        run: str,
-        attempt: str,
-        fence: int,
-        files: Mapping[str, bytes | Blob],
-    ) -> str | Wait:
-        """The digest of the tree that they make, once all `targets` have it; else what is waited for. Without
-        targets it asks nobody."""
-        ...
+Deliver = Callable[[Sequence[HostTarget], str, str, int, Mapping[str, bytes | Blob]], str | Wait]
+"""Brings the files of a job (run, attempt, fence) to hosts, as far as the step has time for it. The digest of
+the tree that they make, once all targets have it; else what is waited for. Without targets it asks nobody."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Copies from workers: each sends its list of files, and then those parts of them that are not here yet.
 
-Local files are the caller's: one `FileSink` per worker takes what comes.
+One `FileReceiver` per worker takes what comes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import posixpath
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,13 +21,13 @@ from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.lacking import Meter
 from tpuctl.workers.copy_to import COPY_TIMEOUT_S, host_path
-from tpuctl.workers.file_list import Found, FoundFile, Survey, SurveyReader, Unread, describe_missing, limits_of
+from tpuctl.workers.file_list import FoundFile, Survey, SurveyReader, Unread, describe_missing, limits_of
+from tpuctl.workers.file_receiver import FileReceiver
 from tpuctl.workers.receive_protocol import (
     Begin,
     Frame,
     FrameReader,
     Piece,
-    Room,
     Want,
     judge_room,
     render_wants,
@@ -40,32 +39,6 @@ COMPARED_AT_ONCE = 8
 ROUNDS = 3
 """How often a file is asked for that was written to while it was read."""
 STDERR_KEPT = 8192
-
-
-class FileSink(Protocol):
-    """Takes the files of one worker. Every failure is a TpuctlError."""
-
-    def plan(self, found: Sequence[Found]) -> None:
-        """Takes the list of what comes, and looks at what is here already."""
-        ...
-
-    def room(self) -> Room:
-        """What is still to come, and the room that there is for it."""
-        ...
-
-    def wants(self) -> tuple[Want, ...]:
-        """What is to be asked for now, and again after it was answered."""
-        ...
-
-    def take(self, frame: Frame) -> None: ...
-
-    def finish(self) -> Sequence[Unread]:
-        """Nothing more comes. The files that did not."""
-        ...
-
-    def close(self) -> None:
-        """Lets go. What has arrived of an unfinished file is kept for the next time."""
-        ...
 
 
 class Pulled(Struct, frozen=True):
@@ -93,7 +66,7 @@ def pull(
     agent: HostAgent,
     targets: Sequence[HostTarget],
     path: str,
-    open_receiver: Callable[[HostTarget], FileSink],
+    open_receiver: Callable[[HostTarget], FileReceiver],
     *,
     clock: Clock,
     emit: EventSink,
@@ -111,7 +84,7 @@ def pull(
 class _Source(Struct):
     """One worker: its list, where it goes, and what is wrong with it."""
 
-    receiver: FileSink
+    receiver: FileReceiver
     survey: Survey
     reader: FrameReader
     wanted: tuple[Want, ...] = ()
@@ -144,7 +117,7 @@ class _Pull:
         self._sources: dict[int, _Source] = {}
         self._said: dict[int, bytes] = {}
 
-    def run(self, open_receiver: Callable[[HostTarget], FileSink]) -> Pulled:
+    def run(self, open_receiver: Callable[[HostTarget], FileReceiver]) -> Pulled:
         try:
             self._survey(open_receiver)
             self._plan()
@@ -160,7 +133,7 @@ class _Pull:
                 source.receiver.close()
         return self._outcome()
 
-    def _survey(self, open_receiver: Callable[[HostTarget], FileSink]) -> None:
+    def _survey(self, open_receiver: Callable[[HostTarget], FileReceiver]) -> None:
         limits = limits_of(len(self._targets))
         readers = {target.worker: SurveyReader(limits) for target in self._targets}
         wrong: dict[int, str] = {}

@@ -50,7 +50,7 @@ def free_bytes(path: Path) -> int:
 
 
 class FileReceiver:
-    """The target of one worker. Implements `copy_from.FileSink`; every failure is a TpuctlError.
+    """The target of one worker; every failure is a TpuctlError.
 
     `ours` false: the directory `place` is the user's own and keeps its mode. `free` tells the room there is.
     """
