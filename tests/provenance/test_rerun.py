@@ -27,8 +27,7 @@ from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import MountRef, SliceRequest
 from tpuctl.provenance.manifest import AttemptSection, AttemptSlice, RunManifest, typed
 from tpuctl.provenance.rerun import Available, Bucket, DiskThere, Fate, is_possible, plan_rerun, world_sizes
-from tpuctl.runs.rerun import resolve_like
-from tpuctl.runs.rerun_disks import find_disks
+from tpuctl.runs.rerun import find_disks, resolve_like
 from tpuctl.slices.resolve import WantedSlice
 
 

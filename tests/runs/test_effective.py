@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpuctl.model.secret_patterns import MASK
 from tpuctl.model.shipped_files import load_secret_patterns
-from tpuctl.runs.effective import effective_rows
+from tpuctl.runs.process_env import effective_rows
 
 
 def test_variables_are_told_once_for_all_workers_and_secrets_are_masked() -> None:

@@ -35,15 +35,13 @@ def raise_for_failed(
 ) -> None:
     """Raises what the failed ones of `results` amount to; `hint` where there is no better one. `partly`: what
     failed was done in part."""
-    from tpuctl.lib.text import common_cause, fold_label, group_equal
+    from tpuctl.workers.exec import by_cause
 
     failed = [result for result in results if not result.ok]
     if not failed:
         return
-    groups = group_equal(failed, lambda each: common_cause(f"{record.name}-{each.worker}", _why(each)))
-    said = "; ".join(
-        f"{fold_label(record.name, [r.worker for r in members])}: {why}" for why, members in groups[:4]
-    )
+    groups = by_cause(record.name, failed)
+    said = "; ".join(f"{where}: {why}" for where, why in groups[:4])
     more = f"; and {counted(len(groups) - 4, 'other reason')}" if len(groups) > 4 else ""
     kind: type[TpuctlError] = PartialError if len(failed) < len(results) or partly else TpuctlError
     if all(result.failure == "connect" for result in results):
@@ -55,11 +53,3 @@ def raise_for_failed(
         hint=hint,
         details={"workers": [result.worker for result in failed]},
     )
-
-
-def _why(result: RemoteResult) -> str:
-    """Why a worker failed."""
-    if result.failure is not None or result.detail:
-        return result.detail or str(result.failure)
-    said = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-    return said[0] if said else f"exit status {result.exit_status}"

@@ -15,14 +15,7 @@ from tpuctl.envs.install import load_pinned
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
-from tpuctl.hosts.protocol import (
-    ALIVE,
-    LogNews,
-    PrepareReply,
-    WorkerStacks,
-    WorkerState,
-    WorkerStatus,
-)
+from tpuctl.hosts.protocol import ALIVE, LogNews, PrepareReply, WorkerStacks, WorkerState, WorkerStatus
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import sized
 from tpuctl.model import timeouts
@@ -31,9 +24,15 @@ from tpuctl.model.processes import split_stream, times_of
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.model.verdict import Blocked, wait_for
-from tpuctl.runs.effective import EFFECTIVE, effective_rows
 from tpuctl.runs.probe import is_probe_of
-from tpuctl.runs.process_env import HOST_DEFAULTS, render_defaults, render_environment, render_launch
+from tpuctl.runs.process_env import (
+    EFFECTIVE,
+    HOST_DEFAULTS,
+    effective_rows,
+    render_defaults,
+    render_environment,
+    render_launch,
+)
 from tpuctl.runs.states import RunEvent, RunFinding
 from tpuctl.runs.trouble import judge_refusal
 from tpuctl.slices.enrollment import why_closed
@@ -151,18 +150,19 @@ class AttemptHosts:
     def start_request(self, attempt: Attempt, argv: Sequence[str]) -> Callable[[HostTarget], Mapping[str, Any]]:
         """What starts a program with the variables, secrets and environment of the run."""
         secrets = {name: self.services.secrets.resolve(ref) for name, ref in self.run.spec.secrets.items()}
-        prepend = self._environment_path()
         pinned = self.environment.variables() if self.environment else {}
 
         def request(target: HostTarget) -> Mapping[str, Any]:
             variables = render_environment(self.run, attempt, target.worker)
-            cache = self._compile_cache(target.worker, {**pinned, **variables})
+            key = self._environment_key(target.worker)
+            cache = self._compile_cache(target.worker, key, {**pinned, **variables})
+            bytecode = bytecode_directories(self.environment.spec, key) if self.environment else {}
             return {
                 **self._ids(),
                 "fence": attempt.fence,
                 "argv": list(argv),
                 "chips": list(self.run.chips),
-                "env_dirs": {**self._bytecode(target.worker), **cache.directories, **self._driver_logs()},
+                "env_dirs": {**bytecode, **cache.directories, **self._driver_logs()},
                 "env": {
                     **pinned,
                     **cache.variables,
@@ -171,7 +171,7 @@ class AttemptHosts:
                 },
                 "secrets": list(secrets),
                 "env_defaults": render_defaults(self.run),
-                "path_prepend": prepend.get(target.worker, []),
+                "path_prepend": [f"envs/{key}/bin"] if key else [],
                 "cwd": self.run.spec.cwd,
                 "grace_s": self.run.spec.policy.grace_s,
             }
@@ -187,26 +187,12 @@ class AttemptHosts:
         keys = {row["worker"]: row.get("environment_key", "") for row in self.attempt.hosts}
         return keys.get(str(worker), "")
 
-    def _bytecode(self, worker: int) -> Mapping[str, str]:
-        if self.environment is None:
-            return {}
-        return bytecode_directories(self.environment.spec, self._environment_key(worker))
-
-    def _compile_cache(self, worker: int, variables: Mapping[str, str]) -> CompileCache:
-        key = self._environment_key(worker)
+    def _compile_cache(self, worker: int, key: str, variables: Mapping[str, str]) -> CompileCache:
         if self.environment is None or not key:
             return CompileCache()
         rank = self.attempt.workers.index(worker)
         kind, chips = self.slice.spec.accelerator_type, self.run.chips
         return compile_cache(self.environment.spec, key, kind, variables, rank, chips)
-
-    def _environment_path(self) -> dict[int, list[str]]:
-        rows = self.attempt.hosts
-        return {
-            int(row["worker"]): [f"envs/{row['environment_key']}/bin"]
-            for row in rows
-            if row.get("environment_key")
-        }
 
     def is_for_chips(self) -> bool:
         """Whether the program is to use the chips, as far as its variables and its environment say."""
@@ -223,11 +209,7 @@ class AttemptHosts:
 
         self.stop_alive(self.agent.attempts(self.targets), ours)
 
-    def stop_alive(
-        self,
-        answers: Attempts,
-        chosen: Callable[[str, str], bool],
-    ) -> list[tuple[str, str]]:
+    def stop_alive(self, answers: Attempts, chosen: Callable[[str, str], bool]) -> list[tuple[str, str]]:
         """Asks those of the attempts that live on workers to stop which are `chosen` by run and attempt."""
         found: dict[tuple[str, str], list[HostTarget]] = {}
         for target, answer in zip(self.targets, answers, strict=True):
@@ -253,7 +235,7 @@ class AttemptHosts:
                 unread.append(target.worker)
             news = answer.value or LogNews()
             if answer.value is not None and not self.services.logs.has(self.run.id, self.attempt.number):
-                self._append(target.worker, "stdout", b"")  # an empty file: asked, and nothing was written
+                self.append(target.worker, "stdout", b"")  # an empty file: asked, and nothing was written
             # Who has more to say and says nothing of it has none: it would be asked for ever.
             said = any(news.output.values()) or any(news.times.values()) or not answer.result.ok
             more = more or (news.more and said)
@@ -310,9 +292,10 @@ class AttemptHosts:
         """What these workers' hosts say of themselves, as `worker-N.host.log` beside their output."""
         chosen = [target for target in self.targets if target.worker in workers]
         for reply in self.agent.diagnose(chosen, self._driver_logs().get("TPU_LOG_DIR", "")):
-            self._append(reply.worker, "host", (reply.value or f"no answer: {reply.message}\n").encode())
+            self.append(reply.worker, "host", (reply.value or f"no answer: {reply.message}\n").encode())
 
-    def _append(self, worker: int, stream: str, data: bytes) -> None:
+    def append(self, worker: int, stream: str, data: bytes) -> None:
+        """To `worker-N.STREAM.log` on this machine."""
         self.services.logs.append(self.run.id, self.attempt.number, worker, stream, data)
 
     def follow_request(self, target: HostTarget) -> Mapping[str, Any]:
@@ -336,10 +319,6 @@ class AttemptHosts:
         place, kind = split_stream(worker, stream)
         writers = len(self.attempt.workers) * (1 if isinstance(place, int) else self.attempt.processes)
         self.services.emit(WorkerOutput(self.run.slice_name, place, kind, data, writers))
-
-    def keep_stacks(self, worker: int, text: str) -> None:
-        """At the end of `worker-N.stacks.log` beside its output."""
-        self._append(worker, "stacks", text.encode())
 
 
 def kill_hint(slice_name: str, worker: int, pids: Sequence[int]) -> str:

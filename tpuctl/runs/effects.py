@@ -123,11 +123,6 @@ def _record(context: RunContext, plan: RunPlan) -> Outcome:
     return Outcome(plan.verdict, acted=True)
 
 
-def _record_stall(context: RunContext, plan: RunPlan) -> Outcome:
-    _write_down(context, plan, with_stacks=True)
-    return Outcome(plan.verdict, acted=True)
-
-
 def _doubt(context: RunContext, plan: RunPlan) -> Outcome:
     _write_down(context, plan)
     if plan.found.is_suspicion:
@@ -196,7 +191,7 @@ EFFECTS: Mapping[RunEffect, Callable[[RunContext, RunPlan], Outcome]] = {
     RunEffect.START: _start,
     RunEffect.MARK_RUNNING: _mark_running,
     RunEffect.RECORD: _record,
-    RunEffect.RECORD_STALL: _record_stall,
+    RunEffect.RECORD_STALL: _record,
     RunEffect.DOUBT: _doubt,
     RunEffect.MEND_MOUNTS: _mend_mounts,
     RunEffect.BEGIN_END: _begin_end,
@@ -207,13 +202,13 @@ EFFECTS: Mapping[RunEffect, Callable[[RunContext, RunPlan], Outcome]] = {
 _NO_HOSTS = Outcome(wait_for("its slice"), acted=False)
 
 
-def _write_down(context: RunContext, plan: RunPlan, *, with_stacks: bool = False) -> None:
+def _write_down(context: RunContext, plan: RunPlan) -> None:
     """What was found: in the journal, in the record of the attempt, and for whoever watches."""
     found = plan.found
     entries = [context.entry(each.event, each.detail) for each in found.news]
     if found.journal:
         context.journal(found.journal, found.reason or found.why)
-    if with_stacks:
+    if plan.effect is RunEffect.RECORD_STALL:
         _keep_stacks(context)
     if found.changes or entries:
         _save(context, plan, entries, **found.changes)

@@ -99,7 +99,8 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
     run = charge(context.run, attempt, context.services.store.now())
     _emit_end(context, run, attempt, _keep_diagnosis(context, hosts, failure))
     run = weigh_progress(context.services, run, attempt)
-    _write_manifest(context, run, attempt)
+    things = things_for_manifest(context.services, context.slice, attempt.hosts)
+    add_attempt(context.services, run, context.slice, attempt, **things)
     save_attempt_history(context.services, run, attempt)
     said = f" ({describe_failure(failure)})" if failure is not None else ""
     context.journal("ended", f"attempt {attempt.number}: {attempt.cause}{said}; run is {run.state}")
@@ -183,30 +184,12 @@ def _collect(context: RunContext, hosts: AttemptHosts) -> bool:
     while True:
         fetched = hosts.fetch_logs(emit=True)
         if not fetched.more:
-            return not (_patience(context) and _answering(context).intersection(fetched.unread))
+            answering = {info.worker for info in context.workers if info.state not in SILENT}
+            since = context.attempt.ending_since
+            patient = since is not None and context.services.store.now() < since + timeouts.VERDICT_MAX_S
+            return not (patient and answering.intersection(fetched.unread))
         if context.services.clock.now() >= context.until:
             return False
-
-
-def _patience(context: RunContext) -> bool:
-    """Whether logs are still waited for that do not come in time."""
-    since = context.attempt.ending_since
-    return since is not None and context.services.store.now() < since + timeouts.VERDICT_MAX_S
-
-
-def _answering(context: RunContext) -> set[int]:
-    """Workers that said how the attempt stands when they were looked at."""
-    return {info.worker for info in context.workers if info.state not in SILENT}
-
-
-def _write_manifest(context: RunContext, run: RunRecord, attempt: Attempt) -> None:
-    add_attempt(
-        context.services,
-        run,
-        context.slice,
-        attempt,
-        **things_for_manifest(context.services, context.slice, attempt.hosts),
-    )
 
 
 def _doubt_slice(context: RunContext, attempt: Attempt) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -79,20 +80,8 @@ class _Match(Struct, frozen=True):
 
 def parse_signatures(data: Mapping[str, Any]) -> tuple[Signature, ...]:
     """The rows of `manifests/tables/failures.yaml`, in order."""
-    return tuple(
-        Signature(
-            id=row["id"],
-            whose=Fault(row["whose"]),
-            pattern=re.compile(row["pattern"], re.MULTILINE),
-            meaning=row["meaning"],
-            remedy=row["remedy"],
-            retry=row["retry"],
-            sample=row["sample"],
-            of=Place(row.get("of", Place.LOG)),
-            peer=row.get("peer", False),
-            hardware=row.get("hardware", False),
-        )
-        for row in data["signatures"]
+    return msgspec.convert(
+        data["signatures"], tuple[Signature, ...], dec_hook=lambda _, text: re.compile(text, re.MULTILINE)
     )
 
 

@@ -46,7 +46,9 @@ def step_run_and_slice(
         if outcome.acted:
             return outcome
         if not run.state.final and isinstance(outcome.verdict, Blocked | Blind):
-            return _blocked(services, run_id, observation, outcome)
+            # The slice needs a person; the run may still have its last attempt to end.
+            result = advance_run(services, run_id, observation)
+            return result if result.acted else outcome
         if get_slice(services, run.slice_name).record.last_incarnation != observation.record.last_incarnation:
             # This process slept: what it saw says nothing about an attempt that others began since.
             return Outcome(wait_for("another read of its slice"), acted=True)
@@ -66,12 +68,6 @@ def _step_slice(
         if plan.effect is None and plan.state is seen.record.state:
             return Outcome(plan.verdict, acted=False), seen
     return advance_slice(services, stored.record.name, partition, may_connect=may_connect)
-
-
-def _blocked(services: Services, run_id: str, observation: Observation, outcome: Outcome) -> Outcome:
-    """The slice needs a person; the run may still have its last attempt to end."""
-    result = advance_run(services, run_id, observation)
-    return result if result.acted else outcome
 
 
 def _prefer_slice_wait(result: Outcome, observation: Observation | None) -> Outcome:
@@ -100,7 +96,9 @@ def follow_run(services: Services, run_id: str, *, deadline: float | None = None
 
     converge(services, run_id, step, deadline=deadline)
     run = get_run(services, run_id).record
-    _wait_for_owned_slice(services, run)
+    stored = find_slice(services, run.slice_name)
+    if stored is not None and run.spec.owns_slice and stored.record.desired is not Desired.UP:
+        converge(services, run.slice_name, lambda: advance_slice(services, run.slice_name)[0])
     return run
 
 
@@ -137,13 +135,6 @@ def start_run(services: Services, run_id: str, *, deadline: float | None = None)
 
     converge(services, run_id, step, deadline=deadline)
     return get_run(services, run_id).record
-
-
-def _wait_for_owned_slice(services: Services, run: RunRecord) -> None:
-    stored = find_slice(services, run.slice_name)
-    if stored is None or not run.spec.owns_slice or stored.record.desired is Desired.UP:
-        return
-    converge(services, run.slice_name, lambda: advance_slice(services, run.slice_name)[0])
 
 
 def _stream_if_running(services: Services, run_id: str, deadline: float | None) -> bool:

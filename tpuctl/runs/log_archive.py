@@ -1,4 +1,5 @@
-"""Output of runs in a store that machines share: whoever fetched it, all can read it.
+"""Output of runs as it is kept: on this machine, and in a store that machines share, so that whoever fetched
+it, all can read it.
 
 Each round of a collection is a segment: a blob with what was new of all workers. One document for each machine
 and attempt names its segments and says how far they reach, so that what was collected is there whole or not at
@@ -9,19 +10,24 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
 from tpuctl.lib.codec import parse_json
-from tpuctl.model.processes import times_of
+from tpuctl.model.processes import split_stream, times_of
 from tpuctl.model.records import Attempt, RunRecord
+from tpuctl.runs.log_lines import LogLine, LogTimes, merge_lines, parse_times, timed_lines
 from tpuctl.state.repository import try_put
 
 SEGMENT_BYTES = 16 << 20
 """Of logs in one blob, before it is compressed: what is held in memory."""
+
+
+_PIECE = 1 << 20
 
 
 class LogPart(Struct, frozen=True):
@@ -120,3 +126,38 @@ def _name(part: LogPart) -> str:
 def _size(services: Services, run_id: str, number: int, name: str) -> int:
     worker, _, stream = name.partition(".")
     return services.logs.size(run_id, number, int(worker), stream)
+
+
+def kept_lines(
+    services: Services,
+    run_id: str,
+    attempt: int,
+    logs: Iterable[tuple[int, str]],
+    since: float | None = None,
+) -> Iterator[LogLine]:
+    """What stands in these logs, each by its worker and stream, by time; with `since` (epoch seconds) only what
+    was written after that, and what has no time."""
+    return merge_lines([_lines_of(services, run_id, attempt, worker, name, since) for worker, name in logs])
+
+
+def _lines_of(
+    services: Services, run_id: str, attempt: int, worker: int, stream: str, since: float | None
+) -> Iterator[LogLine]:
+    path = Path(services.logs.path(run_id, attempt, worker, stream))
+    index = Path(services.logs.path(run_id, attempt, worker, times_of(stream)))
+    times = parse_times(index.read_bytes()) if index.exists() else LogTimes()
+    # A line that goes on there began before it, and is told by its time.
+    begin = 0 if since is None else max(0, times.begin(since) - 1)
+    place, kind = split_stream(worker, stream)
+    for line in timed_lines(_pieces(path, begin), times, place, kind, begin):
+        if since is None or line.at is None or line.at >= since:
+            yield line
+
+
+def _pieces(path: Path, begin: int) -> Iterator[bytes]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(begin)
+        while piece := file.read(_PIECE):
+            yield piece

@@ -43,6 +43,7 @@ GOING_DOWN = frozenset({HostEvent.SHUT_DOWN, HostEvent.MAINTENANCE, HostEvent.PR
 """Events of a host that is still going down: the cloud may soon say more."""
 _BEGUN = frozenset({WorkerState.RUNNING, WorkerState.EXITED, WorkerState.STARTING})
 _E = RunEvent
+_UNPREPARED = "code and environment go to every worker first"
 
 
 class RunObservation(Struct, frozen=True):
@@ -122,10 +123,6 @@ def classify_run(seen: RunObservation) -> RunFinding:
             if found is not None and (phase, found.event) in TRANSITIONS:
                 return found
     raise AssertionError(f"nothing is seen of a run that is {phase}")
-
-
-def _find_over(seen: RunObservation) -> RunFinding | None:
-    return RunFinding(_E.OVER, seen.run.reason, Done(seen.run.reason))
 
 
 def _find_stop(seen: RunObservation) -> RunFinding | None:
@@ -211,10 +208,6 @@ def _find_loss(seen: RunObservation) -> RunFinding | None:
     if observed is not None and observed.event in {SliceEvent.PREEMPTED, SliceEvent.SUSPENDED_BY_USER}:
         return RunFinding(_E.PREEMPTED, observed.why)
     return None
-
-
-def _find_unprepared(_: RunObservation) -> RunFinding | None:
-    return RunFinding(_E.NOT_PREPARED, "code and environment go to every worker first")
 
 
 def _find_start(seen: RunObservation) -> RunFinding | None:
@@ -348,7 +341,7 @@ def _judge_trouble(seen: RunObservation) -> RunFinding:
 
 
 SEEN: Sequence[tuple[Sequence[RunEvent], Callable[[RunObservation], RunFinding | None]]] = (
-    ((_E.OVER,), _find_over),
+    ((_E.OVER,), lambda seen: RunFinding(_E.OVER, seen.run.reason, Done(seen.run.reason))),
     ((_E.STOP_REQUESTED,), _find_stop),
     ((_E.BLIND,), _find_blind),
     ((_E.SLICE_DOWN,), _find_slice),
@@ -356,7 +349,7 @@ SEEN: Sequence[tuple[Sequence[RunEvent], Callable[[RunObservation], RunFinding |
     ((_E.NOT_JOINED,), _find_not_joined),
     ((_E.SUCCEEDED,), _find_success),
     ((_E.PREEMPTED,), _find_loss),
-    ((_E.NOT_PREPARED,), _find_unprepared),
+    ((_E.NOT_PREPARED,), lambda _: RunFinding(_E.NOT_PREPARED, _UNPREPARED)),
     ((_E.NOT_STARTED, _E.ALL_STARTED), _find_start),
     ((_E.MOUNTS_CHANGED,), _find_mount_news),
     ((_E.JOINED,), _find_joined),

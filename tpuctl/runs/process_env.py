@@ -1,11 +1,13 @@
-"""What a run's program is told: its variables, by worker."""
+"""What a run's program is told: its variables, by worker; and with which it was started, whoever set them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from tpuctl.lib.text import fold_workers
 from tpuctl.model.records import Attempt, RunRecord
+from tpuctl.model.secret_patterns import MASK, SecretPatterns
 
 HOST_DEFAULTS: Mapping[str, str] = {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu,cpu"}
 """Set unless the host's own environment already says otherwise.
@@ -21,6 +23,12 @@ LIBTPU_PORT = 8476
 """Of the first process of a host, as in `tpuctl/agent/launch.py`; Google opens none of those after it."""
 PORT_BESIDE_RUNS = 8500
 """The same for a run that shares its one host, plus the number of its first chip."""
+EFFECTIVE = (
+    "XLA_", "LIBTPU_", "JAX_", "PJRT_", "TPU_", "MEGASCALE_", "PT_XLA_", "TORCH_", "HF_", "TF_CPP_",
+    "OMP_", "LD_PRELOAD", "PYTHONHASHSEED",
+)  # fmt: skip
+"""How variables begin that manifests have as the program saw them: those that steer compilers, devices and
+loaders, whoever set them."""
 
 
 def render_environment(run: RunRecord, attempt: Attempt, worker: int) -> dict[str, str]:
@@ -84,3 +92,18 @@ def _megascale(attempt: Attempt, worker: int) -> dict[str, str]:
         "MEGASCALE_NUM_SLICES": str(attempt.slices),
         "MEGASCALE_SLICE_ID": str(worker // hosts_per_slice),
     }
+
+
+def effective_rows(
+    seen: Mapping[int, Mapping[str, str]], patterns: SecretPatterns
+) -> tuple[Mapping[str, str], ...]:
+    """A row for each variable and value, with the workers that have it. What looks like a secret is masked."""
+    workers: dict[tuple[str, str], list[int]] = {}
+    for worker, variables in sorted(seen.items()):
+        for name, value in variables.items():
+            shown = MASK if patterns.find_named(name, value) else value
+            workers.setdefault((name, shown), []).append(worker)
+    return tuple(
+        {"name": name, "value": value, "workers": fold_workers(having)}
+        for (name, value), having in sorted(workers.items())
+    )

@@ -11,13 +11,16 @@ from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.datasets.receipt import find_receipt
+from tpuctl.disks.follow import plan_clone_in, type_in
+from tpuctl.disks.make import find_record
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import check_use
 from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
 from tpuctl.errors import BadManifestError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import from_data, to_data
-from tpuctl.model.disks import DiskMode
+from tpuctl.lib.shell import quote
+from tpuctl.model.disks import DiskMode, DiskRecord
 from tpuctl.model.hosts import Tier
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
@@ -29,10 +32,9 @@ from tpuctl.model.slice_spec import MountRef, SliceRequest
 from tpuctl.mounts.spec import typed_mount
 from tpuctl.provenance.bundle import code_problem
 from tpuctl.provenance.manifest import Row, RunManifest, typed
-from tpuctl.provenance.rerun import Available, Bucket, Change, is_possible, plan_rerun
+from tpuctl.provenance.rerun import Available, Bucket, Change, DiskThere, is_possible, plan_rerun, used
 from tpuctl.runs.chips import check_chips
 from tpuctl.runs.data import data_problems
-from tpuctl.runs.rerun_disks import find_disks
 from tpuctl.runs.submit import Submission, check_request, own_slice_name, recorded_settings
 from tpuctl.slices.bring_up import resolve_wanted
 from tpuctl.slices.resolve import WantedSlice
@@ -41,6 +43,7 @@ from tpuctl.state.repository import find_slice
 from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.tree import Content, list_blobs, parse_tree
 
+Target = SliceRecord | WantedSlice
 SHARDS_LISTED = 10_000
 """Objects among which files of ranks are looked for."""
 
@@ -58,7 +61,7 @@ def prepare_rerun(
     data: Row,
     record: RunRecord | None,
     request: RerunRequest,
-    target: SliceRecord | WantedSlice,
+    target: Target,
     run_id: str,
 ) -> Rerun:
     """Looks at everything and changes nothing. `record` is that of the run that is done again, where this store
@@ -101,7 +104,7 @@ def prepare_rerun(
 
 def resolve_target(
     services: Services, config: Config, data: Row, request: RerunRequest, directory: Path
-) -> SliceRecord | WantedSlice:
+) -> Target:
     """The slice for the run: one that is there, or a new one of a type, by default of that of the manifest."""
     manifest = typed(data)
     was = manifest.slice
@@ -185,9 +188,7 @@ def refuse(plan: tuple[Change, ...]) -> UsageError:
     return UsageError(said, hint=first.hint or None, details={"missing": [each.what for each in missing]})
 
 
-def _spec(
-    manifest: RunManifest, target: SliceRecord | WantedSlice, place: str | None, secrets: Mapping[str, str]
-) -> RunSpec:
+def _spec(manifest: RunManifest, target: Target, place: str | None, secrets: Mapping[str, str]) -> RunSpec:
     """`place`: where it has its checkpoints."""
     command, environment = manifest.command, manifest.environment
     plain = Policy()
@@ -234,7 +235,7 @@ def _environment(services: Services, manifest: RunManifest) -> PinnedEnvironment
         return error.message
 
 
-def _misfit(environment: PinnedEnvironment | None, target: SliceRecord | WantedSlice) -> str:
+def _misfit(environment: PinnedEnvironment | None, target: Target) -> str:
     if environment is None:
         return ""
     try:
@@ -244,9 +245,7 @@ def _misfit(environment: PinnedEnvironment | None, target: SliceRecord | WantedS
     return ""
 
 
-def _bucket(
-    services: Services, spec: RunSpec, request: RerunRequest, target: SliceRecord | WantedSlice
-) -> Bucket | None:
+def _bucket(services: Services, spec: RunSpec, request: RerunRequest, target: Target) -> Bucket | None:
     if spec.checkpoint_dir is None:
         return None
     found = Bucket(spec.checkpoint_dir)
@@ -287,3 +286,66 @@ def render_plan(plan: tuple[Change, ...]) -> list[dict[str, Any]]:
     """Rows of the plan, with stable keys."""
     rows: list[dict[str, Any]] = to_data(list(plan))
     return rows
+
+
+def find_disks(services: Services, manifest: RunManifest, target: Target) -> dict[str, DiskThere]:
+    """By path what each disk of the run is on the target. Reads only."""
+    return {str(row.get("path")): _find_disk(services, row, target) for row in used(manifest, "disks")}
+
+
+def _find_disk(services: Services, row: Row, target: Target) -> DiskThere:
+    spec, own = target.spec, str(row.get("type") or "")
+    ref = next((each for each in spec.disks if each.path == row.get("path")), None)
+    there = _record(services, ref.name) if ref is not None else None
+    if ref is not None and there is None:
+        return DiskThere(own, ref.name, same=ref.name == row.get("name"))
+    if there is not None:
+        plan = plan_clone_in(services, there, spec.zone, spec)
+        return DiskThere(plan.record.request.type, plan.record.name, _is_same(row, there), plan.cost)
+    shared = row.get("mode") in (DiskMode.READ_ONLY, DiskMode.READ_ONLY.short)
+    kind = type_in(own, spec, shared=shared) if own else ""
+    cost, hint = _what_to_type(services, row, target, kind or "")
+    return DiskThere(kind or "", cost=cost, hint=hint)
+
+
+def _record(services: Services, name: str) -> DiskRecord | None:
+    stored = find_record(services, name)
+    return stored[0] if stored is not None and stored[0].wanted else None
+
+
+def _is_same(row: Row, there: DiskRecord) -> bool:
+    """Whether a disk has the content that the run saw: the same master, or a clone of the same moment."""
+    if row.get("master") is None or row.get("generation") is None:
+        return bool(there.name == row.get("name"))
+    return (there.master, there.generation) == (row["master"], row["generation"])
+
+
+def _what_to_type(services: Services, row: Row, target: Target, kind: str) -> tuple[str, str]:
+    """What it costs, and the commands after which the target has a disk like that of `row`."""
+    name, zone, own = str(row.get("name")), target.spec.zone, str(row.get("type") or "")
+    record, master = _record(services, name), str(row.get("master") or name)
+    other = f" --type {kind}" if kind != own else ""
+    new = isinstance(target, WantedSlice)
+    slice_name = "SLICE" if new else target.name
+    first = f"tpuctl up {target.spec.accelerator_type} SLICE --zone {zone}, then " if new else ""
+    again = ", then rerun with --on SLICE" if new else ""
+    place = f"--to {slice_name} --path {quote(str(row.get('path')))}"
+    if record is None and _record(services, master) is None:
+        known = f"tpuctl disk ls; with one of the same content: tpuctl disk attach NAME {place}"
+        return "", f"{first}{known}{again}"
+    if record is None or (record.generation and record.request.zone == zone and other):
+        older = f" --from-snapshot {quote(row['snapshot'])}" if row.get("snapshot") else ""
+        return "", f"{first}tpuctl disk clone {quote(master)} {place}{other}{older}{again}"
+    cost, made, attached = "", "", name
+    if not record.generation and (record.request.zone != zone or other):
+        attached = f"{name}-2"
+        made = f"tpuctl disk clone {name} --rw --name {attached} --zone {zone}{other}, then "
+    elif record.generation and record.request.zone != zone:
+        plan = plan_clone_in(services, record, zone, target.spec)
+        cost, attached = plan.cost, plan.record.name
+        made = f"tpuctl disk clone {name} --zone {zone}{other}, then " if plan.said else ""
+        try:
+            plan.check()
+        except UsageError as error:
+            made = f"{error.hint}, then "
+    return cost, f"{first}{made}tpuctl disk attach {attached} {place}{again}"

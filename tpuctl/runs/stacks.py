@@ -28,7 +28,7 @@ def keep_stacks(hosts: AttemptHosts, workers: Collection[int] | None = None) -> 
     """Asks the workers, and appends what they say to `worker-N.stacks.log` beside their output."""
     found = hosts.stacks(workers)
     for each in found:
-        hosts.keep_stacks(each.worker, render_stacks(each))
+        hosts.append(each.worker, "stacks", render_stacks(each).encode())
     return found
 
 

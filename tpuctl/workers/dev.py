@@ -15,7 +15,7 @@ from tpuctl.envs.pinned import environment_key
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
-from tpuctl.lib.text import common_cause, counted, fold_label, group_equal, sized
+from tpuctl.lib.text import counted, fold_label, group_equal, sized
 from tpuctl.model.hosts import RemoteResult
 from tpuctl.model.records import HOSTS_ANSWER, SliceRecord
 from tpuctl.slices.reconcile import wait_for_slice
@@ -23,7 +23,7 @@ from tpuctl.state.repository import get_slice
 from tpuctl.transfer.bundle import freeze_directory, list_code
 from tpuctl.transfer.tree import Content, TreeFile, list_blobs, parse_tree
 from tpuctl.workers.copy_to import Pushed, push
-from tpuctl.workers.exec import execute
+from tpuctl.workers.exec import by_cause, execute
 
 LOOK_S = 0.25
 """How often the directory is looked at."""
@@ -171,12 +171,11 @@ class DevLoop:
         """Stops the command, brings the directory to all workers, and starts the command."""
         try:
             content = freeze_directory(directory, limit_bytes=self._work.limit_bytes)
-        except (
-            TpuctlError,
-            OSError,
-        ) as error:  # an OSError: it changed meanwhile, and the next look shows that
-            self._due = isinstance(error, OSError)
-            self._doubt(error if isinstance(error, TpuctlError) else TpuctlError(str(error)))
+        except OSError as error:  # it changed meanwhile, and the next look shows that
+            self._doubt(TpuctlError(str(error)))
+            return
+        except TpuctlError as error:
+            self._due = self._doubt(error)
             return
         self._told = ""
         record = get_slice(self._services, self._name).record
@@ -211,9 +210,7 @@ class DevLoop:
             clock=services.clock,
             emit=services.emit,
             mirror=True,
-            before=self._sent[1]
-            if self._sent is not None and self._sent[0] == record.last_incarnation
-            else None,
+            before=self._sent[1] if self._sent and self._sent[0] == record.last_incarnation else None,
         )
         files = [entry for entry in parse_tree(content.tree) if isinstance(entry, TreeFile)]
         size = sized(sum(blob.size for blob in list_blobs(files)))
@@ -237,16 +234,11 @@ class DevLoop:
     def _failed(self, results: Sequence[RemoteResult], what: str) -> bool:
         """Tells of the workers that failed, once for each cause; those that do not answer are waited for."""
         bad = [result for result in results if not result.ok]
-        for why, members in group_equal(bad, self._why):
-            where = fold_label(self._name, [result.worker for result in members])
+        for where, why in by_cause(self._name, bad):
             self._services.emit(Warn(where, f"{what}: {why}"))
         if any(result.failure is not None for result in bad):
             self._bring_back()
         return bool(bad)
-
-    def _why(self, result: RemoteResult) -> str:
-        said = result.detail or str(result.failure or f"exit status {result.exit_status}")
-        return common_cause(f"{self._name}-{result.worker}", said)
 
     def _bring_back(self) -> None:
         """Workers do not answer: the slice is waited for as `up` does, and then gets everything."""

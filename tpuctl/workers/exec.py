@@ -11,7 +11,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, TpuctlError, UsageError
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.targets import host_targets
-from tpuctl.lib.text import common_cause, counted, fold_label
+from tpuctl.lib.text import common_cause, counted, fold_label, group_equal
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.model.records import HOSTS_ANSWER, SliceRecord
 from tpuctl.model.verdict import Blocked
@@ -97,6 +97,20 @@ def _swallowed(count: int) -> str:
         f"{counted(count, 'byte')} of standard input came, which the command did not read: they are gone; "
         "-n, --no-stdin leaves it alone, as within a loop that reads it"
     )
+
+
+def by_cause(name: str, failed: Sequence[RemoteResult]) -> list[tuple[str, str]]:
+    """Workers of slice `name` on which something failed, and why: those with one cause together."""
+
+    def why(result: RemoteResult) -> str:
+        wrote = result.stderr.decode("utf-8", "replace").strip().splitlines() if not result.failure else []
+        said = result.detail or result.failure or (wrote[-1] if wrote else f"exit status {result.exit_status}")
+        return common_cause(f"{name}-{result.worker}", str(said))
+
+    return [
+        (fold_label(name, [result.worker for result in members]), cause)
+        for cause, members in group_equal(failed, why)
+    ]
 
 
 STOP_WITHIN_S = 15.0

@@ -17,7 +17,6 @@ from tpuctl.lib.text import counted
 from tpuctl.model.slice_spec import SliceRequest
 
 if TYPE_CHECKING:
-    from tpuctl.slices.resolve import WantedSlice
     from tpuctl.workers.dev import Work
 
 
@@ -35,11 +34,10 @@ def dev(
     sync: Annotated[Path | None, Option("Keep this directory the same on every worker.", metavar="DIR")] = None,
     command: Annotated[
         str | None,
-        Option("With --sync: run this in it, again after each change.", (Flag("--exec"),), metavar="CMD"),
+        Option("With --sync: run this in it, again after each change.", flags=(Flag("--exec"),), metavar="CMD"),
     ] = None,
     forward: Annotated[
-        list[str] | None,
-        Option("Forward PORT, or LOCAL:REMOTE; repeatable.", short="-L", metavar="PORT"),
+        list[str] | None, Option("Forward PORT, or LOCAL:REMOTE; repeatable.", short="-L", metavar="PORT")
     ] = None,
     request: SliceRequest = SliceRequest(),
     timeout: Timeout = None,
@@ -69,9 +67,12 @@ def dev(
         print_preview(context, wanted, preview_slice(context, wanted))
         return
     request_wanted(context, wanted)
-    with context.interruptible(_left(wanted.name)):
+    with context.interruptible(
+        f"slice {wanted.name} stays and may cost money: `tpuctl down {wanted.name}` ends it; "
+        f"`tpuctl dev {wanted.name}` comes back"
+    ):
         bring_up(context, wanted, since=since, wait=True, deadline=context.deadline(timeout))
-        _stay(context, wanted, work, ports)
+        _stay(context, wanted.name, work, ports)
 
 
 def _work(context: AppContext, sync: Path | None, command: str | None) -> Work:
@@ -95,21 +96,13 @@ def _work(context: AppContext, sync: Path | None, command: str | None) -> Work:
     return Work(directory, command, limit)
 
 
-def _left(name: str) -> str:
-    """What Ctrl-C says."""
-    return (
-        f"slice {name} stays and may cost money: `tpuctl down {name}` ends it; `tpuctl dev {name}` comes back"
-    )
-
-
-def _stay(context: AppContext, wanted: WantedSlice, work: Work, ports: list[tuple[int, int]]) -> None:
+def _stay(context: AppContext, name: str, work: Work, ports: list[tuple[int, int]]) -> None:
     """Everything that lasts until Ctrl-C, or until the slice goes."""
     from tpuctl.slices.reconcile import wait_until_gone
     from tpuctl.watch.attendance import Attendance
     from tpuctl.workers.dev import DevLoop
     from tpuctl.workers.forward import forward_port
 
-    name = wanted.name
     with ExitStack() as stack:
         _write_ssh_entries(context, name)
         for local, remote in ports:

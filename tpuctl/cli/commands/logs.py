@@ -126,7 +126,7 @@ def _lines(
     pattern: re.Pattern[str] | None,
 ) -> Iterator[LogLine]:
     from tpuctl.model.processes import split_stream
-    from tpuctl.runs.kept_logs import kept_lines
+    from tpuctl.runs.log_archive import kept_lines
     from tpuctl.runs.log_lines import fold_lines
 
     found = kept_lines(context, record.id, number, logs, begin)
