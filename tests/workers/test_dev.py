@@ -15,7 +15,7 @@ from tpuctl.model.records import Desired, Limits
 from tpuctl.slices.desired import request_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.attendance import Attendance
-from tpuctl.workers.dev import DevLoop, Work
+from tpuctl.workers.dev import DevLoop
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def limit(services: MemoryServices, **limits: float) -> None:
 def test_the_loop_ends_with_a_slice_that_nobody_used_for_so_long(services: MemoryServices) -> None:
     limit(services, idle_s=1800.0)
     began = services.clock.now()
-    DevLoop(services, "dev", Work(), Attendance(services, "dev").is_over).run()
+    DevLoop(services, "dev", Attendance(services, "dev").is_over).run()
     assert 1800 <= services.clock.now() - began < 1800 + 120
     assert get_slice(services, "dev").record.desired is Desired.DOWN
     warned = [event.text for event in services.events if isinstance(event, Warn)]
@@ -69,7 +69,7 @@ def test_a_directory_that_is_gone_is_told_once_and_empties_no_worker(
             directory.rmdir()
         return number == 3
 
-    DevLoop(services, "dev", Work(directory, None, 1 << 20), over).run()
+    DevLoop(services, "dev", over, directory, limit_bytes=1 << 20).run()
     said = [event.text for event in services.events if isinstance(event, Note | Warn)]
     assert sum("have project" in text for text in said) == 1
     assert sum("nothing is sent" in text for text in said) == 1

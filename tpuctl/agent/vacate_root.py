@@ -15,7 +15,7 @@ import quick_json as json
 from disk_stack import kind_of, name_of, on_top, open_device, swaps
 from disk_users import users_of
 from mount_spaces import O_PATH, inside, mount_of, read_mounts, table
-from processes import ancestors, proc_text, process_stat, signal, signal_all
+from processes import ancestors, is_alive, proc_text, process_stat, signal, signal_all
 
 LOCK = "/run/tpuctl-vacate"
 LOOKS, LOOK_S = 4, 0.25  # a program that only passes by, such as udev's, is gone by then
@@ -223,7 +223,7 @@ def end_users(device, grace_s):
             break
         signal_all(pids, signal.SIGTERM)
         wait_for_end(pids, grace_s if number == 0 else 1.0)
-        pids = {pid: start for pid, start in pids.items() if lives(pid, start)}
+        pids = {pid: start for pid, start in pids.items() if is_alive(pid, start)}
         signal_all(pids, signal.SIGKILL)
         wait_for_end(pids, KILL_S)
     return in_use(device)
@@ -253,14 +253,9 @@ def is_spared(pid, stat):
     return any(each in arguments for each in OURS)
 
 
-def lives(pid, start):
-    stat = process_stat(pid)
-    return stat is not None and stat[2] == start and stat[0] not in (b"Z", b"X")
-
-
 def wait_for_end(pids, seconds):
     until = time.monotonic() + seconds
-    while time.monotonic() < until and any(lives(pid, start) for pid, start in pids.items()):
+    while time.monotonic() < until and any(is_alive(pid, start) for pid, start in pids.items()):
         time.sleep(0.02)
 
 

@@ -31,7 +31,7 @@ MODULES = {
     "stacks": "stacks",
     "status": "state",
     "stop": "state",
-    "tree": "tree",
+    "tree": "sending",
     "vacate": "vacate",
     "attempts": "state",
     "follow": "streams",

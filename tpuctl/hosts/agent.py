@@ -279,7 +279,7 @@ class HostAgent(AgentLink):
     def tree(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
     ) -> list[Reply[protocol.TreeReply]]:
-        """The files below the `path` of the request as one digest; see `tpuctl/agent/tree.py`."""
+        """The files below the `path` of the request as one digest; see `tpuctl/agent/sending.py`."""
         return self._ask(protocol.TreeReply, targets, "tree", request, timeout_s)
 
     def attempts(self, targets: Sequence[HostTarget]) -> list[Reply[tuple[protocol.WorkerStatus, ...]]]:

@@ -1,7 +1,7 @@
 """What a host is and has: the agent's verb `facts`, read into types.
 
-A section that was not asked for, or that the host could not find out, is None; `failed` says why. Times are by
-the host's own clock.
+A section that was not asked for, or that the host could not find out, is None; `failed` says why. Fields that
+we do not know are passed over: an agent may tell more. Times are by the host's own clock.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from tpuctl.hosts.protocol import Chips, MalformedReplyError
 
@@ -31,11 +32,7 @@ class Section(StrEnum):
     VARIABLES = "variables"
 
 
-class Fact(msgspec.Struct, frozen=True):
-    """Fields that we do not know are passed over: an agent may tell more."""
-
-
-class FailedOperation(Fact, frozen=True):
+class FailedOperation(Struct, frozen=True):
     """`permanent`: in vain until something else changes. `hint`: what to type next, if the host can tell, or
     what for: then `on_host` is a command for that host."""
 
@@ -46,7 +43,7 @@ class FailedOperation(Fact, frozen=True):
     on_host: str = ""
 
 
-class Job(Fact, frozen=True):
+class Job(Struct, frozen=True):
     """A provisioning job on this host; `done` of its operations ended well, with `results`."""
 
     run: str
@@ -72,7 +69,7 @@ class Job(Fact, frozen=True):
         return self.state == "exited" and self.exit_status == 0
 
 
-class Host(Fact, frozen=True):
+class Host(Struct, frozen=True):
     """`root` is how this user becomes root: `root`, `sudo` (without a password), or not at all."""
 
     hostname: str
@@ -84,7 +81,7 @@ class Host(Fact, frozen=True):
     worker_id: str | None = None
 
 
-class Interpreter(Fact, frozen=True):
+class Interpreter(Struct, frozen=True):
     path: str
     version: str
 
@@ -93,7 +90,7 @@ class Interpreter(Fact, frozen=True):
         return ".".join(self.version.split(".")[:2])
 
 
-class Space(Fact, frozen=True):
+class Space(Struct, frozen=True):
     """How much a user may still write below `path`; `error` where that cannot be had."""
 
     path: str
@@ -102,7 +99,7 @@ class Space(Fact, frozen=True):
     free_bytes: int = 0
 
 
-class MountedDisk(Fact, frozen=True):
+class MountedDisk(Struct, frozen=True):
     """A file system on a disk. `word` is what a copy of a disk is known by; `unsafe`: its journal was passed
     over when it was mounted."""
 
@@ -114,14 +111,14 @@ class MountedDisk(Fact, frozen=True):
     uuid: str = ""
 
 
-class MountPoint(Fact, frozen=True):
+class MountPoint(Struct, frozen=True):
     """A path at which something is to be mounted, and what stands in the way; empty for nothing."""
 
     path: str
     trouble: str = ""
 
 
-class MountedBucket(Fact, frozen=True):
+class MountedBucket(Struct, frozen=True):
     """A mount that tpuctl made, by the word of its keeper. `alive`: keeper and gcsfuse run, and a look at it
     came back in time; `error` is what that look said, or why it is not up. `options` are the kernel's,
     `keeper` the sha256 of the program that keeps it, empty of one that does not say so yet. `open`: without the
@@ -141,7 +138,7 @@ class MountedBucket(Fact, frozen=True):
     options: tuple[str, ...] = ()
 
 
-class Gcsfuse(Fact, frozen=True):
+class Gcsfuse(Struct, frozen=True):
     """`version` is that of the gcsfuse on PATH, empty for none; `programs` are the sha256 of those that tpuctl
     brought, the first 16 digits."""
 
@@ -151,7 +148,7 @@ class Gcsfuse(Fact, frozen=True):
     mounts: tuple[MountedBucket, ...] = ()
 
 
-class Environment(Fact, frozen=True):
+class Environment(Struct, frozen=True):
     """A folder below ~/.tpuctl/envs; `mark` is what its installer wrote down, None for a half-made one.
     `changed` are files that are not as they were installed, the first few of `changes`."""
 
@@ -161,21 +158,21 @@ class Environment(Fact, frozen=True):
     changes: int = 0
 
 
-class Kernel(Fact, frozen=True):
+class Kernel(Struct, frozen=True):
     """Limits as (soft, hard), None for none."""
 
     transparent_hugepages: str
     memlock_bytes: tuple[int | None, int | None]
 
 
-class Variable(Fact, frozen=True):
+class Variable(Struct, frozen=True):
     """What a login sets; `file` is where, if that was found."""
 
     value: str
     file: str = ""
 
 
-class Facts(Fact, frozen=True):
+class Facts(Struct, frozen=True):
     """One host's answer."""
 
     time: float

@@ -120,7 +120,9 @@ def name_failure(
             matches = [match for match in matches if not match.signature.retry]
         found = min(matches, key=lambda match: (match.signature.peer, match.ended_at), default=None)
     if found is None and cause is Cause.FAILED:
-        found = _match_text(table, attempt.suspect_why)
+        # Workers could not be prepared or started: what they answered says why.
+        said = _with_short_lines(attempt.suspect_why)
+        found = _search(table, dict.fromkeys((Place.LOG, Place.ERROR), said), None, 0.0)
     if found is None:
         found = _match_cause(table, cause, attempt.suspect_why, _lost_worker(workers))
     return _failure(found, run, attempt.mend)
@@ -172,11 +174,6 @@ def _with_short_lines(text: str) -> str:
     )
 
 
-def _match_text(table: Sequence[Signature], text: str) -> _Match | None:
-    """Workers could not be prepared or started: what they answered says why."""
-    return _search(table, dict.fromkeys((Place.LOG, Place.ERROR), _with_short_lines(text)), None, 0.0)
-
-
 def _match_cause(table: Sequence[Signature], cause: Cause, why: str, worker: int | None) -> _Match:
     found = _search(table, {Place.CAUSE: str(cause)}, worker, float("inf"))
     if found is None:
@@ -192,14 +189,9 @@ def _search(
         match = signature.pattern.search(text) if text else None
         if match is not None:
             groups = {name: value or "" for name, value in match.groupdict().items()}
-            return _Match(signature, groups, _line_at(text, match.start()), worker, at)
+            line = text[: match.start()].rpartition("\n")[2] + text[match.start() :].partition("\n")[0]
+            return _Match(signature, groups, line.strip(), worker, at)
     return None
-
-
-def _line_at(text: str, position: int) -> str:
-    begin = text.rfind("\n", 0, position) + 1
-    end = text.find("\n", position)
-    return text[begin : len(text) if end < 0 else end].strip()
 
 
 def describe_end(worker: WorkerStatus) -> str:

@@ -94,13 +94,9 @@ def restore_logs(services: Services, run_id: str, number: int) -> None:
                 if part.offset <= here.get(_name(part), 0):
                     lacking.discard(_name(part))
         for blob in needed:  # in order: a size says that what is before it is here
-            _keep(services, run_id, number, parse_segment(services.store.get_blob(blob)))
-
-
-def _keep(services: Services, run_id: str, number: int, parts: Iterable[LogPart]) -> None:
-    for part in parts:
-        if part.end > services.logs.size(run_id, number, part.worker, part.name):
-            services.logs.write(run_id, number, part.worker, part.name, part.offset, part.data)
+            for part in parse_segment(services.store.get_blob(blob)):
+                if part.end > services.logs.size(run_id, number, part.worker, part.name):
+                    services.logs.write(run_id, number, part.worker, part.name, part.offset, part.data)
 
 
 def _new_parts(services: Services, run_id: str, attempt: Attempt, ends: Mapping[str, int]) -> list[LogPart]:

@@ -241,10 +241,6 @@ def _check_data(p: Preparation) -> RunFinding | None:
     return None
 
 
-def _needs_environment(p: Preparation) -> bool:
-    return p.hosts.environment is not None and not all(row.get("environment_key") for row in p.rows)
-
-
 def _ensure_environment(p: Preparation) -> RunFinding | None:
     """No program starts where its environment is not there, or where hosts differ from it."""
     hosts = p.hosts
@@ -269,10 +265,6 @@ def _ensure_environment(p: Preparation) -> RunFinding | None:
     name = hosts.run.spec.environment.name if hosts.run.spec.environment is not None else ""
     p.passed("environment", f"{name}{f', but for {allowed}' if allowed else ''}")
     return None
-
-
-def _needs_probe(p: Preparation) -> bool:
-    return not {probe_check(receipt) for receipt in probed(p.hosts.run.spec.data)} <= p.checked
 
 
 def _probe_data(p: Preparation) -> RunFinding | None:
@@ -369,8 +361,12 @@ STEPS = (
     Step("buckets", _begins, _check_buckets, with_previous=True),
     Step("mounts", lambda p: not all(k.column in row for k in p.hosts.kept for row in p.rows), _ensure_mounts),
     Step("data", lambda p: not {f"data {r.uri}" for r in p.hosts.run.spec.data} <= p.checked, _check_data),
-    Step("environment", _needs_environment, _ensure_environment),
-    Step("probe", _needs_probe, _probe_data),
+    Step(
+        "environment",
+        lambda p: p.hosts.environment is not None and not all(row.get("environment_key") for row in p.rows),
+        _ensure_environment,
+    ),
+    Step("probe", lambda p: not set(map(probe_check, probed(p.hosts.run.spec.data))) <= p.checked, _probe_data),
     Step("code", lambda _: True, _deliver_code),
     Step("network", lambda p: len(p.hosts.targets) > 1, _check_network),
 )

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
 from tpuctl.envs.install import load_pinned
@@ -105,28 +103,30 @@ class Program:
         return self._results
 
 
-class Work(Struct, frozen=True):
-    """What is to be done besides being there: `directory` is kept the same on all workers, `command` runs in
-    it, again after each change."""
-
-    directory: Path | None = None
-    command: str | None = None
-    limit_bytes: int = 0
-
-
 class DevLoop:
     """Until `over` says that the slice is gone, or Ctrl-C. `over` is asked from time to time, and told whether
-    this process uses the slice."""
+    this process uses the slice. `directory` is kept the same on all workers, `command` runs in it, again after
+    each change."""
 
-    def __init__(self, services: Services, name: str, work: Work, over: Callable[[bool], bool]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        name: str,
+        over: Callable[[bool], bool],
+        directory: Path | None = None,
+        command: str | None = None,
+        *,
+        limit_bytes: int = 0,
+    ) -> None:
         self._services = services
         self._name = name
-        self._work = work
+        self._directory = directory
+        self._limit_bytes = limit_bytes
         self._over = over
-        cwd = f"./{work.directory.name}" if work.directory is not None else None
-        self._program = Program(services, work.command, cwd) if work.command is not None else None
+        cwd = f"./{directory.name}" if directory is not None else None
+        self._program = Program(services, command, cwd) if command is not None else None
         self._state: _State | None = None
-        self._due = work.directory is not None
+        self._due = directory is not None
         self._sent: tuple[int, bytes] | None = None
         """The incarnation that has it, and the tree."""
         self._retry_at = self._looked_at = 0.0
@@ -138,10 +138,10 @@ class DevLoop:
         try:
             while not self._is_over():
                 began = clock.now()
-                changed = self._work.directory is not None and self._has_changed(self._work.directory)
+                changed = self._directory is not None and self._has_changed(self._directory)
                 took = clock.now() - began
-                if changed and self._work.directory is not None:
-                    self._send(self._work.directory)
+                if changed and self._directory is not None:
+                    self._send(self._directory)
                 self._tell_end()
                 settles = self._due and clock.now() >= self._retry_at
                 clock.sleep(SETTLE_S if settles else max(LOOK_S, took * LOOK_SHARE))
@@ -170,7 +170,7 @@ class DevLoop:
     def _send(self, directory: Path) -> None:
         """Stops the command, brings the directory to all workers, and starts the command."""
         try:
-            content = freeze_directory(directory, limit_bytes=self._work.limit_bytes)
+            content = freeze_directory(directory, limit_bytes=self._limit_bytes)
         except OSError as error:  # it changed meanwhile, and the next look shows that
             self._doubt(TpuctlError(str(error)))
             return
@@ -246,7 +246,7 @@ class DevLoop:
             wait_for_slice(self._services, self._name)
         except ConflictError as error:  # it is being taken down: the next look at it says why
             self._services.emit(Warn(self._name, error.message))
-        self._sent, self._due = None, self._work.directory is not None
+        self._sent, self._due = None, self._directory is not None
         self._looked_at = 0.0
 
     def _tell_end(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec.structs import replace
 
@@ -15,9 +15,6 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import counted
 from tpuctl.model.slice_spec import SliceRequest
-
-if TYPE_CHECKING:
-    from tpuctl.workers.dev import Work
 
 
 def dev(
@@ -58,7 +55,7 @@ def dev(
 
     ports = [parse_ports(word) for word in forward or []]
     since = context.store.now()
-    work = _work(context, sync, command)
+    directory = _directory(context, sync, command)
     kind, own = own_dev_slice(context, load_accelerators(), accelerator, name)
     request = replace(request.of(kind), env=request.env or context.config.env)
     wanted = resolve_wanted(context, context.config, request, own, Path.cwd())
@@ -72,31 +69,30 @@ def dev(
         f"`tpuctl dev {wanted.name}` comes back"
     ):
         bring_up(context, wanted, since=since, wait=True, deadline=context.deadline(timeout))
-        _stay(context, wanted.name, work, ports)
+        _stay(context, wanted.name, ports, directory, command)
 
 
-def _work(context: AppContext, sync: Path | None, command: str | None) -> Work:
-    """What is to be done on the slice. Raises UsageError for a directory that cannot be sent, before anything
-    costs money."""
+def _directory(context: AppContext, sync: Path | None, command: str | None) -> Path | None:
+    """What is to be sent. Raises UsageError where it cannot be, before anything costs money."""
     from tpuctl.transfer.bundle import freeze_directory
-    from tpuctl.workers.dev import Work
 
     if sync is None:
         if command is not None:
             raise UsageError("--exec needs --sync: it runs in that directory", hint="add --sync .")
-        return Work()
+        return None
     directory = sync.resolve()
     if not directory.is_dir():
         why = "is not a directory" if directory.exists() else "does not exist"
         raise UsageError(f"--sync {sync} {why}", hint="--sync . is the directory you are in")
     if command is not None and not command.strip():
         raise UsageError("--exec: the command is empty", hint="--exec 'python train.py'")
-    limit = context.config.bundle_limit_mib << 20
-    freeze_directory(directory, limit_bytes=limit)
-    return Work(directory, command, limit)
+    freeze_directory(directory, limit_bytes=context.config.bundle_limit_mib << 20)
+    return directory
 
 
-def _stay(context: AppContext, name: str, work: Work, ports: list[tuple[int, int]]) -> None:
+def _stay(
+    context: AppContext, name: str, ports: list[tuple[int, int]], directory: Path | None, command: str | None
+) -> None:
     """Everything that lasts until Ctrl-C, or until the slice goes."""
     from tpuctl.slices.reconcile import wait_until_gone
     from tpuctl.watch.attendance import Attendance
@@ -110,7 +106,8 @@ def _stay(context: AppContext, name: str, work: Work, ports: list[tuple[int, int
             stack.callback(forwarding.close)
             context.console.say(f"http://localhost:{forwarding.local_port} leads to port {remote} of {name}-0")
         _say_what_ends_it(context, name)
-        DevLoop(context, name, work, Attendance(context, name).is_over).run()
+        limit = context.config.bundle_limit_mib << 20
+        DevLoop(context, name, Attendance(context, name).is_over, directory, command, limit_bytes=limit).run()
     wait_until_gone(context, name)
     context.console.say(f"{name} is gone; `tpuctl why {name}` shows why")
 
