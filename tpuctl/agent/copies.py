@@ -44,15 +44,11 @@ def copy(request, _stdin):
         argv = [sys.executable, "-I", "-S", program, "carry", does]
         launch(attempt, fence, [(argv, dict(os.environ, **{VARIABLE: json.dumps(request)}))], work, GRACE_S)
     patience = time.monotonic() + PORT_WAIT_S
-    while does == "serve" and not is_over(attempt) and time.monotonic() < patience:
+    while does == "serve" and look(attempt)["state"] not in ENDED and time.monotonic() < patience:
         if "port" in stands(attempt):
             break
         time.sleep(0.02)
     return stands(attempt)
-
-
-def is_over(attempt):
-    return look(attempt)["state"] in ENDED
 
 
 def stands(attempt):

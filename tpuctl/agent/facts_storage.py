@@ -24,7 +24,8 @@ def probe_all(paths, seconds=PROBE_S, look=None):
         if not pid:
             os.closerange(0, tell)  # one that hangs keeps nobody's pipe open, and no lock
             os.closerange(tell + 1, 1024)
-            report(look or look_at, path, tell)
+            os.write(tell, json.dumps(tried(look or look_at, path)).encode())
+            os._exit(0)
         os.close(tell)
         children[told] = (path, pid)
     found, until = {}, time.monotonic() + seconds
@@ -38,11 +39,6 @@ def probe_all(paths, seconds=PROBE_S, look=None):
         os.close(told)
         os.kill(pid, signal.SIGKILL)  # not waited for: it may be one that no signal reaches
     return found
-
-
-def report(look, path, tell):
-    os.write(tell, json.dumps(tried(look, path)).encode())
-    os._exit(0)
 
 
 def tried(look, path):

@@ -53,7 +53,11 @@ def look(attempt):
             take(answer, status)
             if answer["state"] != "exited":
                 answer.update(state="lost", detail="the supervisor is gone and left no end")
-                finish_masks(attempt, answer, status)
+                # What its program wrote is told as far as its secrets are still known.
+                import secret_files
+
+                finish(attempt, secret_files.read(survivors.mark_of(status["supervisor"])))
+                answer.update(sizes(attempt))
         if not answer["rebooted"]:
             name_survivors(answer, status)
         answer["processes"] = members(attempt) or answer["processes"]
@@ -71,14 +75,6 @@ def sizes(attempt):
         kind + "_bytes": sum(log_size(attempt, name) for name in names if name.endswith(kind))
         for kind in STREAMS
     }
-
-
-def finish_masks(attempt, answer, status):
-    """What a program wrote whose supervisor was killed is told as far as its secrets are still known."""
-    import secret_files
-
-    finish(attempt, secret_files.read(survivors.mark_of(status["supervisor"])))
-    answer.update(sizes(attempt))
 
 
 TOLD = ("state", "exit_status", "signal", "started_at", "ended_at", "pid", "stopped", "detail", "oom_kills")

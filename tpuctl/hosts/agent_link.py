@@ -182,7 +182,9 @@ class AgentLink:
             if install.ok:
                 ready.append(i)
             else:
-                results[i] = _install_failed(install)
+                said = install.stderr.decode(errors="replace").strip()[-400:]
+                why = f"the agent could not be installed (exit status {install.exit_status}) {said}".strip()
+                results[i] = replace(install, detail=install.detail or why)
         if ready:
             for i, result in zip(ready, ask([targets[i] for i in ready]), strict=True):
                 results[i] = result
@@ -243,10 +245,3 @@ class _Feeding:
                 detail=f"its standard input was not passed: {why}",
             )
         return result
-
-
-def _install_failed(install: RemoteResult) -> RemoteResult:
-    said = install.stderr.decode(errors="replace").strip()[-400:]
-    status = f"the agent could not be installed (exit status {install.exit_status}) {said}".strip()
-    detail = install.detail or status
-    return replace(install, detail=detail)

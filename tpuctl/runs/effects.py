@@ -139,9 +139,11 @@ def _mend_mounts(context: RunContext, plan: RunPlan) -> Outcome:
 
 def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
     cause, why = plan.cause or Cause.FAILED, plan.why
+    # What others wait for says something once a program has ended. Of a start that was refused none has.
+    ended = any(each.state is WorkerState.EXITED for each in context.workers)
     if cause is Cause.STALLED:
         _keep_stacks(context)
-    elif cause is Cause.NOT_JOINED or (cause is Cause.FAILED and _has_ended(context)):
+    elif cause is Cause.NOT_JOINED or (cause is Cause.FAILED and ended):
         _keep_stacks(context, {w.worker for w in context.workers if w.state is WorkerState.RUNNING})
     if cause in _OF_THE_PROGRAM:
         now = (*context.attempt.mounts, *mounts_now(context.attempt, context.slice, context.workers))
@@ -159,12 +161,6 @@ def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
         mend=plan.changes.get("mend", ""),
     )
     return Outcome(wait_for("the attempt to end"), acted=True)
-
-
-def _has_ended(context: RunContext) -> bool:
-    """Whether a program has ended, so that what the others wait for says something. Of a start that was refused
-    no program has."""
-    return any(each.state is WorkerState.EXITED for each in context.workers)
 
 
 def _stop_workers(context: RunContext, _: RunPlan) -> Outcome:

@@ -80,6 +80,7 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
         # It was over when its slice was seen gone, and that had been so since the last sign of it.
         ended_at = context.attempt.ending_since or ended_at
         alive_at = find_alive_until(context.services, context.run, context.attempt, ended_at)
+    unseen = [WorkerStatus(worker, WorkerState.UNREACHABLE) for worker in context.attempt.workers]
     attempt = replace(
         context.attempt,
         state=AttemptPhase.ENDED,
@@ -91,7 +92,7 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
         ended_at=ended_at,
         alive_at=alive_at,
         hosts=_with_reports(context.attempt.hosts, context.workers, checked=_is_checked(context)),
-        ends=worker_ends(context.workers) or worker_ends(_unseen(context.attempt)),
+        ends=worker_ends(context.workers or unseen),
         timeline=(*context.attempt.timeline, context.entry("ended", plan.why)),
     )
     if _is_checked(context) and all(row.get("weights") == NOT_LOOKED_AT for row in attempt.hosts):
@@ -254,7 +255,3 @@ def _with_reports(
     return tuple(
         {**row, **{name: text for name, text in said.get(row["worker"], {}).items() if text}} for row in rows
     )
-
-
-def _unseen(attempt: Attempt) -> list[WorkerStatus]:
-    return [WorkerStatus(worker, WorkerState.UNREACHABLE) for worker in attempt.workers]

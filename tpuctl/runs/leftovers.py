@@ -65,7 +65,10 @@ def free_chips(hosts: AttemptHosts, facts: Sequence[HostFacts]) -> RunFinding | 
         if fact.chips is None:
             continue
         taken, lock = fact.chips.taken_by, fact.chips.lockfile
-        gone = [holder for holder in taken if _is_left_behind(hosts, holder.left_by)]
+        # Their supervisor is gone, and their run is ours to end.
+        gone = [
+            it for it in taken if it.left_by == hosts.run.id or (it.left_by and _is_over(hosts, it.left_by))
+        ]
         mine = {fact.chips.devices[chip] for chip in hosts.run.chips if chip < len(fact.chips.devices)}
         others = [each for each in taken if each not in gone and _is_in_the_way(hosts, each, mine, beside)]
         if others:
@@ -110,11 +113,6 @@ def _wait_for_chips(hosts: AttemptHosts, facts: Sequence[HostFacts]) -> RunFindi
         return busy(f"{said}, busy since {render_moment(since)}")
     hint = f"tpuctl exec --worker {worker} {hosts.run.slice_name} -- sudo fuser -v {' '.join(chips.busy)}"
     return in_the_way(hosts, f"{said}: busy since {render_moment(since)}, and nobody is seen to have it", hint)
-
-
-def _is_left_behind(hosts: AttemptHosts, run: str) -> bool:
-    """Whether a process whose supervisor is gone, and which is of `run`, is ours to end."""
-    return bool(run) and (run == hosts.run.id or _is_over(hosts, run))
 
 
 def _end_holders(

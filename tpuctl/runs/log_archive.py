@@ -83,7 +83,10 @@ def restore_logs(services: Services, run_id: str, number: int) -> None:
     if not services.store.shared:
         return
     for document in services.store.list(_prefix(run_id, number)):
-        here = {name: _size(services, run_id, number, name) for name in document.data["ends"]}
+        here = {}
+        for name in document.data["ends"]:
+            worker, _, stream = name.partition(".")
+            here[name] = services.logs.size(run_id, number, int(worker), stream)
         lacking = {name for name, end in document.data["ends"].items() if end > here[name]}
         needed: list[str] = []
         for blob in reversed(document.data["segments"]):
@@ -117,11 +120,6 @@ def _prefix(run_id: str, number: int) -> str:
 
 def _name(part: LogPart) -> str:
     return f"{part.worker}.{part.name}"
-
-
-def _size(services: Services, run_id: str, number: int, name: str) -> int:
-    worker, _, stream = name.partition(".")
-    return services.logs.size(run_id, number, int(worker), stream)
 
 
 def kept_lines(

@@ -270,7 +270,8 @@ class _Pull:
             lacking = [*source.survey.unread, *source.missing]
             if lacking:
                 count = source.survey.unread_count + len(source.missing)
-                self._results[worker] = _partial(self._results[worker], describe_missing(lacking, count))
+                result, said = self._results[worker], describe_missing(lacking, count)
+                self._results[worker] = replace(result, exit_status=result.exit_status or 1, detail=said)
 
     def _outcome(self) -> Pulled:
         fine = [each for each in self._sources.values() if each.trouble is None and each.survey.entries]
@@ -283,7 +284,3 @@ class _Pull:
             self._meter.moved,
             sum(source.survey.left_out for source in fine),
         )
-
-
-def _partial(result: RemoteResult, detail: str) -> RemoteResult:
-    return replace(result, exit_status=result.exit_status or 1, detail=detail)

@@ -17,6 +17,8 @@ from tpuctl.model.records import HOSTS_ANSWER, SliceRecord
 from tpuctl.model.verdict import Blocked
 from tpuctl.slices.enrollment import send_own_key, why_closed
 
+_LEAVE_IT = "-n, --no-stdin leaves it alone, as within a loop that reads it"
+
 
 def choose_workers(
     record: SliceRecord, workers: Sequence[int] | None, everyone: Sequence[HostTarget]
@@ -67,9 +69,12 @@ def execute(
     if given is not None and len(targets) == 1:
         results = [agent.session_fed(targets[0], list(argv), given, sink or emit, **limits)]
         if given.lost:
-            services.emit(Warn(record.name, _swallowed(given.lost)))
+            gone = f"{counted(given.lost, 'byte')} of standard input came, which the command did not read"
+            services.emit(Warn(record.name, f"{gone}: they are gone; {_LEAVE_IT}"))
     else:
-        _check_unread(given, targets)
+        if given is not None and given.has_some():
+            said = f"standard input is for one worker, and these are {len(targets)}"
+            raise UsageError(said, hint=f"--worker N passes it to one; {_LEAVE_IT}")
         results = agent.session(
             targets, list(argv), sink or emit, env=env, cwd=cwd, end_within_s=STOP_WITHIN_S, **limits
         )
@@ -82,21 +87,6 @@ class _Limits(TypedDict):
     timeout_s: float | None
     should_stop: Callable[[], bool]
     on_end: Callable[[RemoteResult], None]
-
-
-def _check_unread(given: Input | None, targets: Sequence[HostTarget]) -> None:
-    if given is not None and given.has_some():
-        raise UsageError(
-            f"standard input is for one worker, and these are {len(targets)}",
-            hint="--worker N passes it to one; -n, --no-stdin leaves it alone, as within a loop that reads it",
-        )
-
-
-def _swallowed(count: int) -> str:
-    return (
-        f"{counted(count, 'byte')} of standard input came, which the command did not read: they are gone; "
-        "-n, --no-stdin leaves it alone, as within a loop that reads it"
-    )
 
 
 def by_cause(name: str, failed: Sequence[RemoteResult]) -> list[tuple[str, str]]:
