@@ -112,7 +112,7 @@ def test_what_hosts_report_before_a_start_is_an_event_of_the_table(
         plan = plan_event(run, found)
         assert plan.event is event
         started = event is RunEvent.PROMISE_BROKEN and phase is AttemptPhase.STARTING
-        assert plan.cause is (Cause.HOST_LOST if started else cause)
+        assert plan.to.cause is (Cause.HOST_LOST if started else cause)
 
 
 def test_what_a_project_lacks_ends_an_attempt_only_where_it_is_found_again() -> None:

@@ -331,12 +331,11 @@ def _judge(
     if working:
         what = busy[0] if busy else next(plan.begin[0].title for _, _, plan in plans if plan.begin)
         return Wait(f"{counted(working, 'worker')}: {what}")
-    rows = tuple(_row(facts, asked[target.worker]) for target, facts, _ in plans)
+    rows = tuple(
+        {key: value for kind in asked[target.worker] for key, value in kind.row(facts).items()}
+        for target, facts, _ in plans
+    )
     return Provisioned(rows, tuple(facts for _, facts, _ in plans))
-
-
-def _row(facts: Facts, kinds: Sequence[Kind]) -> dict[str, str]:
-    return {key: value for kind in kinds for key, value in kind.row(facts).items()}
 
 
 def _begin(

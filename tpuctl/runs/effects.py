@@ -99,7 +99,7 @@ def _start_workers(context: RunContext, hosts: AttemptHosts | None, why: str) ->
 def _mark_running(context: RunContext, plan: RunPlan) -> Outcome:
     """Where the answer to the start was lost, hosts are asked again: they start nothing twice and tell the
     variables. If they do not, every worker runs all the same; only the record has less."""
-    changes, attempt = plan.changes, context.attempt
+    changes, attempt = plan.found.changes, context.attempt
     hosts = context.hosts() if not attempt.variables and "variables" not in changes else None
     if hosts is not None:
         changes = hosts.start().changes
@@ -138,7 +138,7 @@ def _mend_mounts(context: RunContext, plan: RunPlan) -> Outcome:
 
 
 def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
-    cause, why = plan.cause or Cause.FAILED, plan.why
+    cause, why = plan.to.cause or Cause.FAILED, plan.why
     # What others wait for says something once a program has ended. Of a start that was refused none has.
     ended = any(each.state is WorkerState.EXITED for each in context.workers)
     if cause is Cause.STALLED:
@@ -158,7 +158,7 @@ def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
         cause=cause,
         ending_since=context.services.store.now(),
         suspect_why=why,
-        mend=plan.changes.get("mend", ""),
+        mend=plan.found.changes.get("mend", ""),
     )
     return Outcome(wait_for("the attempt to end"), acted=True)
 

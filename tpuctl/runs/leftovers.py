@@ -67,7 +67,7 @@ def free_chips(hosts: AttemptHosts, facts: Sequence[HostFacts]) -> RunFinding | 
         taken, lock = fact.chips.taken_by, fact.chips.lockfile
         # Their supervisor is gone, and their run is ours to end.
         gone = [
-            it for it in taken if it.left_by == hosts.run.id or (it.left_by and _is_over(hosts, it.left_by))
+            it for it in taken if it.left_by and (it.left_by == hosts.run.id or _is_over(hosts, it.left_by))
         ]
         mine = {fact.chips.devices[chip] for chip in hosts.run.chips if chip < len(fact.chips.devices)}
         others = [each for each in taken if each not in gone and _is_in_the_way(hosts, each, mine, beside)]

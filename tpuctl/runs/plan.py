@@ -6,7 +6,7 @@ twice and the hosts were probed; only then is one of the budgets charged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
@@ -84,20 +84,12 @@ class RunPlan(Struct, frozen=True):
         return self.to.effect
 
     @property
-    def cause(self) -> Cause | None:
-        return self.to.cause
-
-    @property
     def event(self) -> RunEvent:
         return self.found.event
 
     @property
     def why(self) -> str:
         return self.found.why
-
-    @property
-    def changes(self) -> Mapping[str, object]:
-        return self.found.changes
 
     @property
     def verdict(self) -> Verdict:

@@ -92,9 +92,7 @@ class DataProbe:
             self._hosts.agent.stop(self._hosts.targets, self._hosts.run.id, self.name, 0.0)
         elif at_work:
             return f"{self._title} on worker {fold_workers([worker.worker for worker in at_work])}"
-        return self._judge(self._reports(workers))
-
-    def _judge(self, reports: Mapping[int, ProbeReport | str]) -> Passed | RunFinding:
+        reports = self._reports(workers)
         found = judge_probe(reports, self._contract.distinct)
         if found:
             return RunFinding(RunEvent.BAD_DATA, f"{self._title}: {describe_findings(found)}")

@@ -195,7 +195,9 @@ class DevLoop:
             return
         self._services.emit(Note(self._name, text))
         self._due, self._sent = False, (record.last_incarnation, content.tree)
-        self._start(record)
+        if self._program is not None:
+            self._services.emit(Note(self._name, f"runs {self._program.command}"))
+            self._program.start(record)
 
     def _push(self, record: SliceRecord, name: str, content: Content) -> tuple[Pushed, str]:
         """Brings `content` to all workers, and says what came of it where it succeeds."""
@@ -217,11 +219,6 @@ class DevLoop:
         text = f"{counted(len(targets), 'worker')} have {name}, {counted(len(files), 'file')} of {size}"
         took = f"sent {sized(pushed.sent_bytes)} in {services.clock.now() - began:.1f} s"
         return pushed, f"{text}: {took}"
-
-    def _start(self, record: SliceRecord) -> None:
-        if self._program is not None:
-            self._services.emit(Note(self._name, f"runs {self._program.command}"))
-            self._program.start(record)
 
     def _tell_kept(self, pushed: Pushed) -> None:
         """What somebody changed on workers, said once for all on which it is the same."""
