@@ -18,7 +18,7 @@ def tree(top: Path, **request: Any) -> dict[str, Any]:
     """What the verb answers, or what it refuses with."""
     asked = {"path": str(top), "limit": 9, "endings": [".bin"], "head": 3, **request}
     code = (
-        "import json, sys, tree\ntry:\n    found = tree.tree(json.loads(sys.argv[1]), None)\n"
+        "import json, sys, sending as tree\ntry:\n    found = tree.tree(json.loads(sys.argv[1]), None)\n"
         "except tree.Refused as error:\n    found = {'error': error.code, 'message': str(error)}\n"
         "print(json.dumps(found))"
     )

@@ -121,6 +121,6 @@ def test_what_a_project_lacks_ends_an_attempt_only_where_it_is_found_again() -> 
     assert (first.event, first.changes["suspect_since"]) == (RunEvent.REFUSED, NOW)
     known = replace(attempt, **first.changes)
     again = judge_lack(known, "no rule", "make one", NOW + POLL_FIRST_S, may_pass=False)
-    assert plan_event(a_run(attempt=known), again).cause is Cause.NOT_SET_UP
+    assert plan_event(a_run(attempt=known), again).to.cause is Cause.NOT_SET_UP
     assert judge_lack(known, "no rule", "make one", NOW + POLL_FIRST_S, may_pass=True).event is RunEvent.REFUSED
     assert judge_lack(known, "no bucket", "make that", NOW + 99.0, may_pass=False).event is RunEvent.REFUSED

@@ -203,8 +203,7 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
         say(attempt, why)
         masks.look(last=True)
         secret_files.remove(more[MARK])
-        now = time.time()
-        record.insist(state="exited", exit_status=not_started(error), started_at=now, ended_at=now, detail=why)
+        record_unstarted(record, not_started(error), why)
         return
     rows = [described(pid, number if len(begun) > 1 else None) for number, pid in enumerate(tree.mains)]
     first = {name: rows[0][name] for name in ("pid", "start_time")}
@@ -241,6 +240,12 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     )
     if heartbeat is not None:
         heartbeat.stop()
+
+
+def record_unstarted(record, exit_status, why):
+    """The end of what never began."""
+    now = time.time()
+    record.insist(state="exited", exit_status=exit_status, started_at=now, ended_at=now, detail=why)
 
 
 def described(pid, number):
