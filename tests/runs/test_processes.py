@@ -19,7 +19,7 @@ from tpuctl.model.shipped_files import load_failure_table
 from tpuctl.runs.charge import worker_ends
 from tpuctl.runs.failure import WorkerLog, describe_failure, name_failure, parse_signatures
 from tpuctl.runs.join import judge_join
-from tpuctl.runs.rules import check_run
+from tpuctl.runs.rules import check_run, topology_notes
 from tpuctl.runs.submit import check_launcher
 from tpuctl.runs.trouble import describe_trouble
 
@@ -75,6 +75,25 @@ def test_torchrun_wants_an_environment_with_torch() -> None:
     with pytest.raises(UsageError, match="XLA_USE_SPMD=1"):
         check_launcher(RunRequest(script="x.py", per="chip"), spmd)
     check_launcher(RunRequest(script="x.py", per="chip", var={"XLA_USE_SPMD": "0"}), spmd)
+
+
+@pytest.mark.parametrize(
+    ("per", "given", "pinned", "notes"),
+    [
+        ("chip", ("TPU_PROCESS_PORT",), (), ["--var TPU_PROCESS_PORT stays as it is"]),
+        ("chip", (), ("TPU_PROCESS_PORT", "LANG"), ["TPU_PROCESS_PORT of the environment does not count"]),
+        ("chip", ("TPU_PROCESS_PORT",), ("TPU_PROCESS_PORT",), ["--var TPU_PROCESS_PORT stays"]),
+        ("chip", ("LANG",), ("LANG",), []),
+        ("torchrun", (), ("TPU_VISIBLE_CHIPS",), []),
+        ("host", ("TPU_PROCESS_PORT",), ("TPU_PROCESS_PORT",), []),
+    ],
+)
+def test_who_wins_for_a_variable_of_the_topology_is_told(
+    per: str, given: tuple[str, ...], pinned: tuple[str, ...], notes: list[str]
+) -> None:
+    told = topology_notes(per, dict.fromkeys(given, "9"), dict.fromkeys(pinned, "8"))
+    assert len(told) == len(notes)
+    assert all(note.startswith(words) for note, words in zip(told, notes, strict=True))
 
 
 def test_the_process_that_ended_first_is_named_on_whatever_host() -> None:

@@ -94,8 +94,10 @@ def prepare_rerun(
     frozen = environment if isinstance(environment, PinnedEnvironment) else None
     check_chips(spec, spec.variables, target.spec)
     check_home(target.spec, spec.variables)
-    check_request(services, spec, target.zones if isinstance(target, WantedSlice) else target.candidates)
     wanted = target if isinstance(target, WantedSlice) else None
+    check_request(
+        services, spec, target.zones if isinstance(target, WantedSlice) else target.candidates, frozen
+    )
     settings = recorded_settings(config)
     code = _code(services, manifest)
     submission = Submission(spec, code, frozen, wanted, settings, rerun_of=manifest.run.id)

@@ -10,7 +10,7 @@ from tpuctl.lib.names import check_tag, parse_secret, parse_var
 from tpuctl.lib.time import parse_duration
 from tpuctl.model.entrypoint import render_argv
 from tpuctl.model.processes import PER, TOPOLOGY
-from tpuctl.model.run_spec import RunRequest, RunSpec
+from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.secret_patterns import check_argv, check_named
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.runs.chips import parse_chips
@@ -103,9 +103,17 @@ def check_spmd(per: str, variables: Mapping[str, str]) -> None:
         )
 
 
-def given_topology(spec: RunSpec) -> list[str]:
-    """The variables of `--var` that win over those by which processes share the chips."""
-    return sorted(TOPOLOGY.intersection(spec.variables)) if spec.per != "host" else []
+def topology_notes(per: str, given: Mapping[str, str], pinned: Mapping[str, str]) -> list[str]:
+    """What becomes of the variables by which processes share the chips where `--var` (`given`) has them, and
+    where the environment (`pinned`) has."""
+    notes = []
+    kept = ", ".join(sorted(TOPOLOGY.intersection(given)))
+    lost = ", ".join(sorted(TOPOLOGY.intersection(pinned).difference(given)))
+    if kept and per != "host":
+        notes.append(f"--var {kept} stays as it is, for all processes alike: --per {per} does not set it")
+    if lost and per == "chip":
+        notes.append(f"{lost} of the environment does not count: --per chip sets it for each process")
+    return notes
 
 
 def check_tags(group: str | None, tags: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from tpuctl.runs.chips import check_chips
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.reconcile import end_with_slice, request_run
-from tpuctl.runs.rules import check_run, check_spmd, given_topology
+from tpuctl.runs.rules import check_run, check_spmd, topology_notes
 from tpuctl.slices.bring_up import after_refused_login, request_wanted, resolve_wanted
 from tpuctl.slices.choose import resolve_slice
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
@@ -129,7 +129,7 @@ def prepare_run(
     spec = replace(spec, owns_slice=wanted is not None, keep_slice=keep_slice)
     check_chips(request, request.var, target.spec)
     check_home(target.spec, spec.variables)
-    check_request(services, spec, zones)
+    check_request(services, spec, zones, environment)
     check_data(services, spec.data, None if isinstance(target, WantedSlice) else target)
     return Submission(spec, code, environment, wanted, recorded_settings(config))
 
@@ -277,18 +277,19 @@ def _bucket(uri: str) -> str:
     return uri.removeprefix("gs://").split("/", 1)[0] if uri.startswith("gs://") else ""
 
 
-def check_request(services: Services, spec: RunSpec, zones: Sequence[str] = ()) -> None:
+def check_request(
+    services: Services,
+    spec: RunSpec,
+    zones: Sequence[str] = (),
+    environment: PinnedEnvironment | None = None,
+) -> None:
     """Everything that can be refused without changing anything. Raises UsageError or NotFoundError.
 
     `zones`: where the run's slice may be.
     """
     check_alone(spec)
-    held = given_topology(spec)
-    if held:
-        text = (
-            f"--var {', '.join(held)} stays as it is, for all processes alike: --per {spec.per} does not set it"
-        )
-        services.emit(Warn(spec.slice_name, text))
+    for note in topology_notes(spec.per, spec.variables, environment.variables() if environment else {}):
+        services.emit(Warn(spec.slice_name, note))
     for reference in spec.secrets.values():
         services.secrets.resolve(reference)
     if spec.checkpoint_dir:
