@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from tests.support.crashing import Sleep, make_crashing
 from tests.support.jobs import bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.records import SliceState
+from tpuctl.model.timeouts import LEASE_TTL_S
 from tpuctl.model.verdict import Wait
+from tpuctl.runs.active import active_runs
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.reconcile import advance_run
 from tpuctl.slices.probing import PartitionCheck
@@ -90,3 +94,34 @@ def test_a_machine_that_nobody_answers_is_cut_off_and_asks_only_once(place):
     assert not partition.another("other")
     assert partition.cut_off
     assert len(asked) == 1
+
+
+def choose_late(place: MemoryPlace, at: int, *, after: bool) -> bool:
+    """Whether a machine slept beyond its lease before or after its `at`-th change, while it asked for a chip;
+    another machine asked for one meanwhile."""
+    slept: list[str] = []
+
+    def meanwhile() -> None:
+        place.clock.advance(LEASE_TTL_S + 1.0)
+        slept.append(submit(place.machine("server"), "big", "other", chips="1").id)
+
+    laptop = place.machine(process=2)
+    make_crashing(laptop, Sleep(at, meanwhile, after=after))
+    submit(laptop, "big", "as registered", chips="1")
+    return bool(slept)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_two_machines_that_choose_at_once_choose_different_chips(after: bool) -> None:
+    for at in itertools.count(1):
+        place = MemoryPlace(shared_ids=True)
+        try:
+            bring_up(place.machine(), "big", accelerator_type="v4-8", hosts=1, chips=4)
+            slept = choose_late(place, at, after=after)
+            if not slept:
+                assert at > 3
+                return
+            chosen = sorted(run.chips for run in active_runs(place.machine(), "big"))
+            assert chosen == [(0,), (1,)], f"change {at}"
+        finally:
+            place.close()

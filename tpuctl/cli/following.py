@@ -30,6 +30,7 @@ def submit_and_follow(
     timeout: float | None,
 ) -> None:
     """Writes the run down and follows it, or leaves it if that is asked. `since`: when it was asked for."""
+    from tpuctl.runs.chips import describe_chips
     from tpuctl.runs.submit import refused_run, submit_run
 
     context.emit.show_only(())  # nothing of an earlier run that ended while nobody looked
@@ -38,7 +39,8 @@ def submit_and_follow(
     finally:
         context.emit.show_only(None)
     again = f", a rerun of {submission.rerun_of}" if submission.rerun_of else ""
-    context.console.say(f"run {record.id} on {record.slice_name}{again}")
+    chips = describe_chips(record.chips)
+    context.console.say(f"run {record.id} on {f'{chips} of ' if chips else ''}{record.slice_name}{again}")
     try:
         follow_or_leave(context, record, detach=asked.detach, timeout=timeout)
     except DeniedError as error:

@@ -89,8 +89,10 @@ def _because(facts: Mapping[str, Any]) -> str:
 
 
 def _slice(facts: Mapping[str, Any]) -> str:
-    state = facts["slice_state"]
-    return f"{facts['slice']} ({state})" if state else f"{facts['slice']} (not known here any more)"
+    from tpuctl.runs.chips import describe_chips
+
+    said = f"{facts['slice']} ({facts['slice_state'] or 'not known here any more'})"
+    return ", ".join(filter(None, (said, describe_chips(facts["chips"]))))
 
 
 def _attempt(facts: Mapping[str, Any], now: float) -> str:

@@ -22,7 +22,7 @@ from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.provenance.parts import begin_manifest
 from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import attempt_hosts
-from tpuctl.runs.chips import claim_chips, describe_chips
+from tpuctl.runs.chips import ONE, claim_chips, describe_chips
 from tpuctl.runs.context import RunContext
 from tpuctl.runs.effects import apply_plan
 from tpuctl.runs.last_sign import note_sign
@@ -38,8 +38,8 @@ from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.states import ObservedEvent, SliceEvent
 from tpuctl.slices.things import lost_buckets
 from tpuctl.state.journal import record_decision
-from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import Versioned, find_run, find_slice, get_run, save
+from tpuctl.state.leases import Lease, is_unbroken, take_lease
+from tpuctl.state.repository import Versioned, find_run, find_slice, get_run, remove_unchanged, save
 
 _ASKED_OF_HOSTS = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
 """Attempt states in which the workers' own word is asked for."""
@@ -63,8 +63,8 @@ def request_run(
     """
 
     def once() -> RunRecord:
-        with take_lease(services, run.slice_name):
-            return _request_run(services, run, named, configuration or {}, checks)
+        with take_lease(services, run.slice_name) as lease:
+            return _request_run(services, lease, run, named, configuration or {}, checks)
 
     def ask() -> RunRecord:
         # Waits are counted, not hours: a laptop that was closed in between has not waited.
@@ -116,6 +116,7 @@ def find_end(services: Services, run_id: str) -> RunRecord:
 
 def _request_run(
     services: Services,
+    lease: Lease,
     run: RunRecord,
     named: bool,
     configuration: Mapping[str, SettingSection],
@@ -127,19 +128,27 @@ def _request_run(
         if meant and other.fingerprint == run.fingerprint and not other.stop_asked:
             _hand_slice_over(services, run.id, other)
             return other
-    chips, in_the_way = _claim(services, run, [other for other in others if other.id != run.id])
+    rest = [other for other in others if other.id != run.id]
+    chips, in_the_way = _claim(services, run, rest)
     if in_the_way:
-        raise _taken(run, in_the_way)
+        one = replace(run, spec=replace(run.spec, chips=ONE, chip=None))
+        raise _taken(run, in_the_way, free=bool(in_the_way[0].chips) and not _claim(services, one, rest)[1])
     run = replace(run, chips=chips)
     check_new_id(services, run.id, again=False)
     services.logs.set_aside(run.id)
-    record_decision(services, run.key, "run", f"asked for by {services.user}")
+    said = describe_chips(chips)
+    record_decision(services, run.key, "run", f"asked for by {services.user}{f', on {said}' if said else ''}")
     stored = find_slice(services, run.slice_name)
     begin_manifest(services, run, stored.record if stored is not None else None, configuration, checks)
-    return save(services, Versioned(run, 0), run).record
+    saved = save(services, Versioned(run, 0), run)
+    if not is_unbroken(services, lease):
+        # This process slept: whoever took the lease meanwhile did not see this run, and may choose its chips.
+        remove_unchanged(services.store, run.key, saved.generation)
+        raise LeaseHeldError(f"another tpuctl has begun to work on {run.slice_name} meanwhile")
+    return saved.record
 
 
-def _taken(run: RunRecord, in_the_way: Sequence[RunRecord]) -> ConflictError:
+def _taken(run: RunRecord, in_the_way: Sequence[RunRecord], free: bool) -> ConflictError:
     """Says which runs have the chips, and what to type."""
     said = [
         f"run {each.id} is still {each.state} on {describe_chips(each.chips) or 'all chips'}"
@@ -148,7 +157,7 @@ def _taken(run: RunRecord, in_the_way: Sequence[RunRecord]) -> ConflictError:
     first = in_the_way[0].id
     if not any(each.chips for each in in_the_way):
         said = [f"run {first} is still {in_the_way[0].state}"]
-    beside = "" if not in_the_way[0].chips else ", or --chips 1 for a free chip"
+    beside = ", or `tpuctl run --chips 1` for a free chip" if free else ""
     return ConflictError(
         f"{', '.join(said)} of slice {run.slice_name}",
         hint=f"tpuctl attach {first}, or tpuctl stop {first}{beside}",

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
@@ -46,6 +48,9 @@ def take_down(
         if not withdrawn:
             # Before its runs end: what is lost meanwhile must not be asked for again.
             request_down(services, name, all_users=all_users, run_first=True, may_lose=may_lose)
+        for run in runs:
+            with suppress(TpuctlError):  # said where it is waited for: each may take its grace, all at once
+                step_run_and_slice(services, run.id)
         for run in runs:
             _end_run_first(services, run.id, deadline)
     if withdrawn or withdraw_if_unsent(services, name, unsent):

@@ -54,6 +54,11 @@ def renew(services: Services, lease: Lease) -> Lease:
     return Lease(lease.name, lease.fence, written.generation)
 
 
+def is_unbroken(services: Services, lease: Lease) -> bool:
+    """Whether nobody had it since, even if it expired: who takes it later sees what is written by now."""
+    return find(services.store, LeaseRecord, f"leases/{lease.name}")[1] == lease.generation
+
+
 def acquire(services: Services, name: str) -> Lease:
     """Raises LeaseHeldError while another process has it."""
     key = f"leases/{name}"
