@@ -19,12 +19,17 @@ from tpuctl.workers.dev import DevLoop
 
 
 @pytest.fixture
-def services() -> Iterator[MemoryServices]:
+def place() -> Iterator[MemoryPlace]:
     place = MemoryPlace()
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def services(place: MemoryPlace) -> MemoryServices:
     services = place.machine()
     make_ready(services, "dev")
-    yield services
-    place.close()
+    return services
 
 
 def limit(services: MemoryServices, **limits: float) -> None:
@@ -73,3 +78,27 @@ def test_a_directory_that_is_gone_is_told_once_and_empties_no_worker(
     said = [event.text for event in services.events if isinstance(event, Note | Warn)]
     assert sum("have project" in text for text in said) == 1
     assert sum("nothing is sent" in text for text in said) == 1
+
+
+def test_an_edit_after_a_preemption_brings_the_slice_back_with_everything(
+    place: MemoryPlace, services: MemoryServices, tmp_path: Path
+) -> None:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "train.py").write_text("print(1)")
+    looks = iter(range(100))
+
+    def sent() -> int:
+        return sum(isinstance(event, Note) and "have project" in event.text for event in services.events)
+
+    def over(_used: bool) -> bool:
+        number = next(looks)
+        if number == 1:
+            assert sent() == 1
+            place.world.preempt("dev-1")
+            (directory / "train.py").write_text("print(22)")
+        return number == 99 or sent() == 2
+
+    DevLoop(services, "dev", over, directory, limit_bytes=1 << 20).run()
+    assert sent() == 2
+    assert get_slice(services, "dev").record.last_incarnation == 2
