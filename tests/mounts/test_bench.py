@@ -17,6 +17,7 @@ from tpuctl.model.shipped_files import read_template
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.bench import bench_mount
 from tpuctl.mounts.follow import remember
+from tpuctl.state.repository import get_slice
 
 REF = MountRef("bucket", "/mnt/b", "train", "d")
 
@@ -47,7 +48,8 @@ def test_each_host_and_all_together_and_what_failed_and_nothing_is_left(
     try:
         services = place.machine()
         bring_up(services, "big")
-        record = remember(services, "big", replace(REF, read_only=read_only))
+        remember(services, "big", replace(REF, read_only=read_only))
+        record = get_slice(services, "big").record
         place.hosts.programs["python3 -I -S -"] = python
         found = bench_mount(
             services, record, REF.path, read_template("mount_bench.py"), size_mib=1, timeout_s=60.0

@@ -10,6 +10,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from typing import Any
 
 import google_crc32c
@@ -192,50 +193,48 @@ def _write(services: Services, uri: str, manifest: Manifest, generation: int) ->
         raise ConflictError(f"somebody else packs into {uri}", hint="wait for them, then pack again") from error
 
 
+@dataclass
 class _Shards:
     """Brings one shard after the other into the bucket; used by several threads."""
 
-    def __init__(
-        self, services: Services, folder: str, place: str, there: Mapping[str, ObjectInfo], meter: Meter
-    ) -> None:
-        self._services = services
-        self._folder = folder
-        self._place = place
-        self._there = there
-        self._meter = meter
-        self.stopped = threading.Event()
+    services: Services
+    folder: str
+    place: str
+    there: Mapping[str, ObjectInfo]
+    meter: Meter
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def bring(self, shard: Shard) -> tuple[int, PackedShard, bool]:
         """Its index, its line in the manifest, and whether it had to be sent."""
-        known = self._there.get(shard.name)
+        known = self.there.get(shard.name)
         if known is not None and known.size == shard.size:
             digest = Digest()
             for _ in self._stream(shard, digest):
                 pass
             if digest.crc32c == known.crc32c:
                 return shard.index, _row(shard, digest), False
-            self._meter.take_back(shard.size, shard.files)
+            self.meter.take_back(shard.size, shard.files)
         return shard.index, self._send(shard, known.generation if known is not None else 0), True
 
     def _send(self, shard: Shard, generation: int) -> PackedShard:
-        uri, objects = f"{self._place}/{shard.name}", self._services.objects
+        uri, objects = f"{self.place}/{shard.name}", self.services.objects
         digest = Digest()
 
         def upload() -> None:
             nonlocal digest
             if digest.size:
-                self._meter.take_back(digest.size, 0)
+                self.meter.take_back(digest.size, 0)
             digest = Digest()
             objects.upload(uri, self._stream(shard, digest), shard.size, if_generation=generation)
 
         try:
-            patiently(upload, self._services.clock.sleep)
+            patiently(upload, self.services.clock.sleep)
         except ConflictError as error:
             # The answer to our own upload may have been lost; another pack of the folder makes the same bytes.
             digest = Digest()
             for _ in self._stream(shard, digest):
                 pass
-            found = patiently(lambda: objects.list(uri, limit=1), self._services.clock.sleep)
+            found = patiently(lambda: objects.list(uri, limit=1), self.services.clock.sleep)
             if not any(info.crc32c == digest.crc32c for info in found):
                 raise ConflictError(
                     f"somebody else writes {uri}", hint="pack again when they are done"
@@ -243,7 +242,7 @@ class _Shards:
         return _row(shard, digest)
 
     def _stream(self, shard: Shard, digest: Digest) -> Iterator[bytes]:
-        for piece in digest.of(stream_shard(self._folder, shard, self._meter.add)):
+        for piece in digest.of(stream_shard(self.folder, shard, self.meter.add)):
             if self.stopped.is_set():
                 raise InterruptedByUserError("packing was ended")
             yield piece
@@ -258,25 +257,25 @@ def _row(shard: Shard, digest: Digest) -> PackedShard:
 PROGRESS_EVERY_S = 1.0
 
 
+@dataclass
 class Meter:
     """Used by several threads. `action` is what is done to the files, as `packed`."""
 
-    def __init__(
-        self, clock: Clock, emit: EventSink, subject: str, action: str, files: int, total: int
-    ) -> None:
-        self._clock = clock
-        self._emit = emit
-        self._subject = subject
-        self._action = action
-        self._files = files
-        self._total = total
-        self._began = self._told = clock.now()
+    clock: Clock
+    emit: EventSink
+    subject: str
+    action: str
+    files: int
+    total: int
+
+    def __post_init__(self) -> None:
+        self._began = self._told = self.clock.now()
         self._lock = threading.Lock()
         self._done_bytes = self._done_files = 0
 
     def add(self, count: int, files: int) -> None:
         """So many bytes and files more are done."""
-        now = self._clock.now()
+        now = self.clock.now()
         with self._lock:
             self._done_bytes += count
             self._done_files += files
@@ -284,15 +283,15 @@ class Meter:
                 return
             self._told = now
             event = DataProgress(
-                self._subject,
-                self._action,
+                self.subject,
+                self.action,
                 self._done_bytes,
-                self._total,
+                self.total,
                 self._done_files,
-                self._files,
+                self.files,
                 now - self._began,
             )
-        self._emit(event)
+        self.emit(event)
 
     def take_back(self, count: int, files: int) -> None:
         """They were not: they are done once more."""

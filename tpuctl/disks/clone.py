@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
 from tpuctl.disks.clone_request import Plan, check_rate, plan_clone
-from tpuctl.disks.follow import note_mounted, remember
-from tpuctl.disks.hold import Hold, make_under, note_over, resume_hold, take_hold
-from tpuctl.disks.hosts import Mounted
+from tpuctl.disks.follow import mount_on
+from tpuctl.disks.hold import Hold, make_under, note_over, take_hold
 from tpuctl.disks.leases import has_waited, lease_master, master_of
 from tpuctl.disks.make import (
     ask_for,
@@ -31,7 +30,7 @@ from tpuctl.disks.make import (
 )
 from tpuctl.disks.restore import Restore, restore
 from tpuctl.disks.rules import DiskRules, refuse
-from tpuctl.disks.slices import place_of
+from tpuctl.disks.slices import place_of, writer_of
 from tpuctl.disks.use import repair_disk
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
@@ -42,7 +41,6 @@ from tpuctl.model.requests import CloneRequest
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import despite_others
-from tpuctl.things.driver import bring_hosts
 
 
 def clone(
@@ -116,7 +114,9 @@ def _copy(
             make(lambda: None)
             return
         if exists:
-            hold: Hold | None = resume_hold(services, master, record, deadline)
+            # What a command that died holds for this copy, or did.
+            writer = writer_of(services, master)
+            hold: Hold | None = Hold(services, master, writer, record.hold, deadline)
         else:
             hold = take_hold(services, master, record, unmount=request.unmount, deadline=deadline)
         if make_under(hold, make):
@@ -163,21 +163,10 @@ def attach_copy(
 ) -> None:
     """Attaches a copy to all nodes of a slice and mounts it on every host."""
     place = place_of(services, target)
-    record = save_record(services, replace(get_record(services, record.name), path=path))
-    entry = DataDisk(record.request.zone, record.name, DiskMode.READ_ONLY)
-    attach(services, place.zone, place.nodes, entry, deadline=deadline)
-    kind = Mounted(
-        record.name,
-        path,
-        record.fs_label,
-        read_only=True,
-        word=record.token,
-        asked_by=services.ids.new_id(),
-    )
     ref = DiskRef(record.name, path, DiskMode.READ_ONLY)
-    unseen = entry not in place.disks
-    note_mounted(services, (ref,), bring_hosts(services, target, [kind], deadline=deadline, unseen=unseen))
-    remember(services, target.name, ref)
+    entry = DataDisk(record.request.zone, record.name, ref.mode)
+    attach(services, place.zone, place.nodes, entry, deadline=deadline)
+    mount_on(services, record, target, ref, unseen=entry not in place.disks, deadline=deadline)
     services.emit(Note(target.name, f"disk {record.name} is at {path} on {place.hosts} hosts, read-only"))
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tpuctl.disks.fitting import shared_type_in
 from tpuctl.disks.follow import check_free
-from tpuctl.disks.make import find_record, get_record, list_records, new_record
+from tpuctl.disks.make import find_record, get_disk, get_record, list_records, new_record
 from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone
 from tpuctl.disks.rules import DiskRules, Finding, Place, refuse, warnings
 from tpuctl.disks.slices import check_on_hosts, place_of, writer_of
@@ -51,9 +51,7 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     """Reads and decides; changes nothing. Raises UsageError for what cannot be."""
     check_place_of_copy(request)
     master = get_record(services, request.master)
-    disk = services.disks.find_disk(master.request.zone, master.name)
-    if disk is None:
-        raise NotFoundError(f"disk {master.name} is not in {master.request.zone}", hint="tpuctl disk ls")
+    disk = get_disk(services, master)
     if master.generation:
         return _plan_elsewhere(services, rules, master, disk, request)
     _check_together(request)

@@ -4,7 +4,6 @@ hosts, those that come after a preemption too."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -12,7 +11,7 @@ from tpuctl.disks.attach import change_disks
 from tpuctl.disks.hosts import OPEN, Mounted
 from tpuctl.disks.leases import lease_masters
 from tpuctl.disks.make import find_record, get_disk, get_record, save_record
-from tpuctl.disks.restore import Restore, find_in_zone, plan_restore, refs_in_zone, restore
+from tpuctl.disks.restore import Restore, plan_restore, refs_in_zone, restore
 from tpuctl.disks.rules import DiskRules, Place, Policy, parse_disk, refuse, warnings
 from tpuctl.disks.slices import nodes_of
 from tpuctl.engine.events import Note, Warn
@@ -26,6 +25,7 @@ from tpuctl.model.slice_spec import DiskRef, MountRef, SliceSpec
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_slice, get_slice, list_slices
 from tpuctl.things.changes import change_spec
+from tpuctl.things.driver import bring_hosts
 
 Refs = tuple[DiskRef, ...]
 
@@ -162,22 +162,28 @@ def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: Sli
         services.emit(Warn(disk.name, why))
 
 
-def kinds_of(services: Services, record: SliceRecord, asked_by: str) -> list[Mounted]:
-    """What the slice asks of each of its hosts about disks. `asked_by` names who asks."""
-    found = []
-    for ref in record.spec.disks:
-        disk = find_in_zone(services, ref.name, record.spec.zone)
-        if disk is None:  # it is not attached either, and said there
-            found.append(Mounted(ref.name, ref.path, "", ref.mode is DiskMode.READ_ONLY))
-            continue
-        read_only = ref.mode is DiskMode.READ_ONLY
-        blank = disk.blank and not read_only
-        size = disk.request.size_gib
-        kind = Mounted(
-            disk.name, ref.path, disk.fs_label, read_only, disk.token, size, blank, asked_by, disk.fs_uuid
-        )
-        found.append(kind)
-    return found
+def mounted_kind(record: DiskRecord, path: str, mode: DiskMode, asked_by: str) -> Mounted:
+    """A disk that a host is to have at `path`. `asked_by` names who asks."""
+    read_only = mode is DiskMode.READ_ONLY
+    blank, size = record.blank and not read_only, record.request.size_gib
+    return Mounted(record.name, path, record.fs_label, read_only, record.token, size, blank, asked_by)
+
+
+def mount_on(
+    services: Services,
+    record: DiskRecord,
+    target: SliceRecord,
+    ref: DiskRef,
+    *,
+    unseen: bool = False,
+    deadline: float | None = None,
+) -> None:
+    """Mounts a disk that is attached on all hosts of a slice, which has it from then on."""
+    # Where it is going to be is written before, so that it can be unmounted; that it is formatted, after.
+    record = save_record(services, replace(get_record(services, record.name), path=ref.path))
+    kind = mounted_kind(record, ref.path, ref.mode, services.ids.new_id())
+    note_mounted(services, (ref,), bring_hosts(services, target, [kind], deadline=deadline, unseen=unseen))
+    remember(services, target.name, ref)
 
 
 def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> None:
@@ -236,23 +242,6 @@ def note_mounted(services: Services, refs: Refs, rows: Sequence[Mapping[str, str
         blank = disk.blank and ref.mode is DiskMode.READ_ONLY
         if (disk.blank, disk.fs_uuid, disk.path) != (blank, uuid, ref.path):
             save_record(services, replace(disk, blank=blank, fs_uuid=uuid, path=ref.path))
-
-
-def disk_rows(services: Services, refs: Refs, hosts: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """The disks of a slice for the manifest of a run. `hosts` is what was seen on them."""
-    found: list[dict[str, Any]] = []
-    for ref in refs:
-        stored = find_record(services, ref.name)
-        row: dict[str, Any] = {"name": ref.name, "path": ref.path, "mode": ref.mode.short}
-        if stored is not None:
-            disk = stored[0]
-            row |= {"master": disk.master, "generation": disk.generation, "snapshot": disk.snapshot or None}
-            row["type"] = disk.request.type
-        seen = {host[key] for host in hosts if host.get(key := f"disk {ref.path} uuid")}
-        row["seen_by"] = sum(f"disk {ref.path}" in host for host in hosts)
-        row["fs_uuid"] = next(iter(seen)) if len(seen) == 1 else None
-        found.append(row)
-    return found
 
 
 def remember(services: Services, name: str, ref: DiskRef) -> None:

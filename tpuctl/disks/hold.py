@@ -9,6 +9,7 @@ have begun. That is asked of the host, by the call that ends the hold: no clocks
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -35,64 +36,54 @@ OVER = "over-"
 """Before the id of a hold that was given up before its copy had begun, as far as anybody knows."""
 
 
+@dataclass
 class Hold:
     """A file system that is held still for a copy, until `release` or the end of its lease. One without a
     `writer` holds nothing: nobody writes the master."""
 
-    def __init__(
-        self,
-        services: Services,
-        master: DiskRecord,
-        writer: SliceRecord | None,
-        name: str,
-        deadline: float | None,
-    ) -> None:
-        self._services = services
-        self._master = master
-        self._writer = writer
-        self._name = name
-        self._deadline = deadline
-        self._renewed = services.clock.now()
+    services: Services
+    master: DiskRecord
+    writer: SliceRecord | None
+    name: str
+    deadline: float | None
+
+    def __post_init__(self) -> None:
+        self._renewed = self.services.clock.now()
 
     def renew(self) -> None:
         """Does so where it is time. A host that does not answer is asked again next time: its timer goes on."""
-        now = self._services.clock.now()
-        if self._writer is None or now - self._renewed < RENEW_S:
+        now = self.services.clock.now()
+        if self.writer is None or now - self._renewed < RENEW_S:
             return
         self._renewed = now
         try:
             self._ask("renew_hold", now + RENEW_LIMIT_S)
         except TpuctlError as error:
-            self._services.emit(Warn(self._master.name, f"its hold was not renewed: {error.message}"))
+            self.services.emit(Warn(self.master.name, f"its hold was not renewed: {error.message}"))
 
     def release(self) -> bool:
         """Ends it; whether it had stood until now."""
-        if self._writer is None:
+        if self.writer is None:
             return False
-        return self._ask("release_disk", self._deadline, unseen=True).get("stood") == "True"
+        return self._ask("release_disk", self.deadline, unseen=True).get("stood") == "True"
 
     def try_release(self) -> None:
         """For a copy that came to nothing: where the host does not answer soon, its timer does it."""
         try:
-            if self._writer is not None:
-                limit = self._services.clock.now() + RENEW_LIMIT_S
+            if self.writer is not None:
+                limit = self.services.clock.now() + RENEW_LIMIT_S
                 self._ask("release_disk", limit, unseen=True)
         except TpuctlError as error:
             said = f"it goes on by itself within {HOLD_S} s: {error.message}"
-            self._services.emit(Warn(self._master.name, said))
+            self.services.emit(Warn(self.master.name, said))
 
     def _ask(self, verb: str, deadline: float | None, *, unseen: bool = False) -> Mapping[str, str]:
-        writer = self._writer
+        writer = self.writer
         if writer is None:
             return {}
-        once = Once(verb, self._master.fs_label, "", self._services.ids.new_id(), hold=self._name)
-        [row] = bring_hosts(self._services, writer, [once], workers=[0], deadline=deadline, unseen=unseen)
+        once = Once(verb, self.master.fs_label, "", self.services.ids.new_id(), hold=self.name)
+        [row] = bring_hosts(self.services, writer, [once], workers=[0], deadline=deadline, unseen=unseen)
         return row
-
-
-def resume_hold(services: Services, master: DiskRecord, record: DiskRecord, deadline: float | None) -> Hold:
-    """What a command that died holds for this copy, or did."""
-    return Hold(services, master, writer_of(services, master), record.hold, deadline)
 
 
 def take_hold(

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from tpuctl.hosts.facts import Facts, MountedDisk, Section
 from tpuctl.hosts.provision import NO_ROOT, Operation
+from tpuctl.lib.codec import to_data
 from tpuctl.model.verdict import Blocked
 
 HOLD_S = 120
@@ -179,17 +180,8 @@ class Once(Struct, frozen=True):
     def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
         if self.result(facts):
             return ()
-        parameters = {
-            "label": self.label,
-            "word": self.word,
-            "id": self.id,
-            "of": self.of,
-            "hold": self.hold,
-            "disk": self.disk,
-            "disks": list(self.disks),
-            "unmount": self.unmount,
-            "seconds": HOLD_S,
-        }
+        asked = {key: value for key, value in to_data(self).items() if key != "verb"}
+        parameters = {**asked, "seconds": HOLD_S}
         return _without_root(facts) or [Operation(self.verb, TITLES[self.verb][1], parameters)]
 
     def row(self, facts: Facts) -> Mapping[str, str]:

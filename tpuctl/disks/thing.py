@@ -10,15 +10,16 @@ from msgspec.structs import replace
 from tpuctl.disks.follow import (
     attach_all,
     check_mounts,
-    disk_rows,
-    kinds_of,
     merge_refs,
+    mounted_kind,
     note_mounted,
     resolve_refs,
 )
 from tpuctl.disks.hosts import Mounted
-from tpuctl.disks.restore import refs_in_zone
+from tpuctl.disks.make import find_record
+from tpuctl.disks.restore import find_in_zone, refs_in_zone
 from tpuctl.engine.services import Services
+from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.slice_spec import DiskRef, SliceSpec
 from tpuctl.things.driver import Rows
@@ -52,7 +53,14 @@ class DisksOfSlice(ThingOfSlice):
 
     def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[Mounted]:
         """Mounted on each host."""
-        return kinds_of(services, record, asked_by)
+        found = []
+        for ref in record.spec.disks:
+            disk = find_in_zone(services, ref.name, record.spec.zone)
+            if disk is None:  # it is not attached either, and said there
+                found.append(Mounted(ref.name, ref.path, "", ref.mode is DiskMode.READ_ONLY))
+            else:
+                found.append(replace(mounted_kind(disk, ref.path, ref.mode, asked_by), uuid=disk.fs_uuid))
+        return found
 
     def reached(self, services: Services, record: SliceRecord, rows: Rows) -> None:
         """None of them is empty any more."""
@@ -60,7 +68,19 @@ class DisksOfSlice(ThingOfSlice):
 
     def manifest(self, services: Services, record: SliceRecord, rows: Rows) -> list[dict[str, Any]]:
         """With the copy's generation, its snapshot, how many hosts have it, and the id of its file system."""
-        return disk_rows(services, _here(services, record), rows)
+        found: list[dict[str, Any]] = []
+        for ref in _here(services, record):
+            stored = find_record(services, ref.name)
+            row: dict[str, Any] = {"name": ref.name, "path": ref.path, "mode": ref.mode.short}
+            if stored is not None:
+                disk = stored[0]
+                row |= {"master": disk.master, "generation": disk.generation, "snapshot": disk.snapshot or None}
+                row["type"] = disk.request.type
+            seen = {host[key] for host in rows if host.get(key := f"disk {ref.path} uuid")}
+            row["seen_by"] = sum(f"disk {ref.path}" in host for host in rows)
+            row["fs_uuid"] = next(iter(seen)) if len(seen) == 1 else None
+            found.append(row)
+        return found
 
 
 def _here(services: Services, record: SliceRecord) -> tuple[DiskRef, ...]:

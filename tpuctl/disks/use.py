@@ -15,14 +15,14 @@ from tpuctl.disks.follow import (
     default_path,
     followed_by,
     forget,
-    note_mounted,
+    mount_on,
     path_of,
     path_on,
     readers_besides,
     remember,
 )
 from tpuctl.disks.hold import end_holds
-from tpuctl.disks.hosts import Mounted, Once, Unmounted
+from tpuctl.disks.hosts import Once, Unmounted
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
 from tpuctl.disks.plan import owner_labels
@@ -93,7 +93,7 @@ def use_disk(
     attach(services, place.zone, place.nodes, entry)
     if mounted:
         with _said_to_be_attached(name, target.name):
-            _mount(services, record, target, mode, where, unseen=entry not in place.disks)
+            mount_on(services, record, target, DiskRef(name, where, mode), unseen=entry not in place.disks)
     return told
 
 
@@ -141,37 +141,9 @@ def mount_disk(services: Services, name: str, *, to: str | None, path: str) -> d
     check_free(services, target, record.name, where)
     if path:
         check_on_hosts(services, target, path)
-    _mount(services, record, target, entry.mode, where)
+    mount_on(services, record, target, DiskRef(record.name, where, entry.mode))
     said = f"{record.name} is at {where} of {target.name}"
     return {"name": record.name, "to": target.name, "path": where, "said": said}
-
-
-def _mount(
-    services: Services,
-    record: DiskRecord,
-    target: SliceRecord,
-    mode: DiskMode,
-    path: str,
-    *,
-    unseen: bool = False,
-) -> None:
-    read_only = mode is DiskMode.READ_ONLY
-    size = record.request.size_gib
-    kind = Mounted(
-        record.name,
-        path,
-        record.fs_label,
-        read_only,
-        record.token,
-        size,
-        record.blank and not read_only,
-        services.ids.new_id(),
-    )
-    # Where it is going to be is written before, so that it can be unmounted; that it is formatted, after.
-    record = save_record(services, replace(get_record(services, record.name), path=path))
-    ref = DiskRef(record.name, path, mode)
-    note_mounted(services, (ref,), bring_hosts(services, target, [kind], unseen=unseen))
-    remember(services, target.name, ref)
 
 
 def _held(services: Services, name: str, to: str | None) -> tuple[DiskRecord, SliceRecord, DataDisk]:

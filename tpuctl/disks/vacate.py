@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.disks.follow import path_of
 from tpuctl.disks.make import list_records
@@ -230,7 +231,8 @@ def judge(record: SliceRecord, names: Mapping[int, tuple[str, ...]], replies: Se
             if device.proved:
                 continue
             unproved.update(names[worker])
-            holders += [_of(each, worker, names[worker]) for each in device.holders]
+            first = next(iter(names[worker]), "")
+            holders += [replace(each, worker=worker, disk=first) for each in device.holders]
             if device.why:
                 lost.append(f"worker {worker}: {device.why}")
     proved = {name for each in names.values() for name in each} - unproved
@@ -238,12 +240,6 @@ def judge(record: SliceRecord, names: Mapping[int, tuple[str, ...]], replies: Se
         lost.insert(0, _silent(record, {worker: names[worker] for worker in silent}).lost)
     return Vacancy(
         tuple(sorted(proved)), tuple(silent), tuple(holders), "; ".join(lost) if not working else "", working
-    )
-
-
-def _of(holder: Holder, worker: int, names: tuple[str, ...]) -> Holder:
-    return Holder(
-        holder.what, holder.path, holder.pid, holder.user, holder.program, worker, names[0] if names else ""
     )
 
 

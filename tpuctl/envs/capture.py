@@ -17,6 +17,7 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import parse_json
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.shipped_files import read_template
 
 TIMEOUT_S = 300.0
 """For a host that reads all files of an environment: 5 GB, from a disk that gives 20 MB/s."""
@@ -24,18 +25,6 @@ TOOLS = frozenset({"pip", "setuptools", "wheel", "uv"})
 """What installs packages is no part of what programs need."""
 MODULES = {Backend.TORCH_TPU: "torch_tpu", Backend.TORCH_XLA: "torch_xla", Backend.JAX: "jax"}
 """Backends by the module that programs import; the first one that is there counts, for they may need jax."""
-PROBE = """
-import importlib.metadata, json, platform, sys
-packages, sources = {}, {}
-for each in importlib.metadata.distributions():
-    name, url = each.metadata["Name"], each.read_text("direct_url.json")
-    if name and name not in packages:
-        packages[name] = each.version
-        if url:
-            sources[name] = json.loads(url).get("url", "")
-minor = ".".join(platform.python_version_tuple()[:2])
-print(json.dumps({"python": minor, "packages": packages, "sources": sources, "prefix": sys.prefix}))
-"""
 
 
 class Captured(Struct, frozen=True):
@@ -58,8 +47,8 @@ def capture_environment(
         raise UsageError(
             f"{record.name} has no worker {worker}", hint=f"--worker 0 to --worker {len(targets) - 1}"
         )
-    host = targets[worker]
-    found = _ask(services, record, host, python, [python, "-I", "-B", "-c", PROBE])
+    host, probe = targets[worker], read_template("env_packages.py").decode()
+    found = _ask(services, record, host, python, [python, "-I", "-B", "-c", probe])
     made = captured(name, found, f"as {python} on worker {worker} of {record.name} had it")
     if not unmanaged:
         return made

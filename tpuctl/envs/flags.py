@@ -31,32 +31,13 @@ from tpuctl.envs.spec import run_variables
 from tpuctl.errors import BadManifestError, UnreachableError
 from tpuctl.lib.codec import from_data, parse_json, to_data
 from tpuctl.lib.text import suggest
+from tpuctl.model.shipped_files import read_template
 
 LIBRARY = "libtpu/libtpu.so"
 LIMIT_S = 60.0
 """For one question: it takes half a second, and 10 s where the file has to come from a slow disk first."""
 RULES = 1
 """Of what is kept in the cache; another number asks again."""
-
-PROBE = """
-import ctypes, sys
-try:
-    library = ctypes.CDLL(sys.argv[1])
-    library.GetPjrtApi.restype = ctypes.c_void_p
-except (OSError, AttributeError) as error:
-    print("CANNOT LOAD", error)
-    sys.exit(0)
-class Arguments(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p)]
-table = ctypes.cast(library.GetPjrtApi(), ctypes.POINTER(ctypes.c_void_p))
-arguments = Arguments(ctypes.sizeof(Arguments), None)
-initialize = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(table[8])
-error = initialize(ctypes.addressof(arguments))
-print("NOT ASKED" if error else "ACCEPTED")
-"""
-"""Calls PJRT_Plugin_Initialize, whose place in the table the PJRT C API fixes
-(https://github.com/openxla/xla/blob/main/xla/pjrt/c/pjrt_c_api.h). With a bad flag it never returns. It
-returns an error, and has looked at no flag, where another process has /tmp/libtpu_lockfile (measured)."""
 
 _UNKNOWN = re.compile(r"ERROR: Unknown command line flag '([^']*)'(?:\. Did you mean: (.*?) ?\?)?$")
 _ILLEGAL = re.compile(r"ERROR: Illegal value '(.*)' specified for flag '([^']*)'")
@@ -220,7 +201,7 @@ def _initialize(library: Path, flags: str, folder: Path) -> FlagCheck:
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", PROBE, str(library)],
+            [sys.executable, "-I", "-c", read_template("libtpu_flags.py").decode(), str(library)],
             cwd=folder,
             env=environ,
             stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ goes on from where it stands. What may be destroyed was decided in the plan; not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -172,43 +173,36 @@ def _stopping(services: Services, run_id: str) -> Step:
     return step
 
 
+@dataclass
 class _SliceItem:
     """One slice of the file on its way to ready."""
 
-    def __init__(
-        self,
-        services: Services,
-        fleet: WantedFleet,
-        item: WantedSlice,
-        change: FleetChange,
-        *,
-        may_lose: bool,
-    ) -> None:
-        self._services = services
-        self._may_lose = may_lose
-        self._fleet = fleet
-        self._item = item
-        self._replace = change.change is Change.REPLACE
-        self._requested = change.change in {Change.NONE, Change.UPDATE}
-        self._update_first = change.change is Change.UPDATE
-        self._why = change.why
+    services: Services
+    fleet: WantedFleet
+    item: WantedSlice
+    change: FleetChange
+    may_lose: bool
+
+    def __post_init__(self) -> None:
+        self._requested = self.change.change in {Change.NONE, Change.UPDATE}
+        self._update_first = self.change.change is Change.UPDATE
 
     def step(self) -> Outcome:
         if self._update_first:
             return self._update()
         if not self._requested:
             return self._request()
-        outcome = advance_slice(self._services, self._item.name)[0]
-        if get_slice(self._services, self._item.name).record.desired is Desired.DOWN:
-            error = ConflictError(f"slice {self._item.name} is being taken down by another command")
+        outcome = advance_slice(self.services, self.item.name)[0]
+        if get_slice(self.services, self.item.name).record.desired is Desired.DOWN:
+            error = ConflictError(f"slice {self.item.name} is being taken down by another command")
             return Outcome(Failed(error), acted=False)
         return outcome
 
     def _update(self) -> Outcome:
-        services, item = self._services, self._item
+        services, item = self.services, self.item
         stored = get_slice(services, item.name)
         lifetime = replace_lifetime(stored.record.lifetime, item.limits, services.store.now())
-        text = f"{self._why} (fleet file of {services.user})"
+        text = f"{self.change.why} (fleet file of {services.user})"
         record_decision(services, stored.record.key, "update", text)
         record = replace(stored.record, pay=item.pay, lifetime=lifetime)
         changes = find_changes(record.spec, item.spec, item.without)
@@ -221,72 +215,74 @@ class _SliceItem:
 
     def _request(self) -> Outcome:
         """Requests the slice as soon as its name is free: gone, or never there."""
-        services, item = self._services, self._item
+        services, item = self.services, self.item
         stored = find_slice(services, item.name)
         if stored is not None and stored.record.state is not SliceState.GONE:
             record = stored.record
             other = bool(record.differs_from(item.spec, item.zones))
-            if other and (self._replace or record.desired is Desired.DOWN):
+            if other and (self.change.change is Change.REPLACE or record.desired is Desired.DOWN):
                 why = f"apply --replace by {services.user}"
-                return end_slice(services, item.name, why, may_lose=self._may_lose)
-        request_wanted(services, item, fleet=self._fleet.name, quotas=False)
+                return end_slice(services, item.name, why, may_lose=self.may_lose)
+        request_wanted(services, item, fleet=self.fleet.name, quotas=False)
         self._requested = True
         return Outcome(wait_for("the first read"), acted=True)
 
 
+@dataclass
 class _RunItem:
     """One run of the file on its way to running."""
 
-    def __init__(
-        self, services: Services, fleet: WantedFleet, item: WantedRun, code: CodeBundle, change: FleetChange
-    ) -> None:
-        self._services = services
-        self._fleet = fleet
-        self._item = item
-        self._code = code
-        self._ends_first = change.record if change.change is Change.REPLACE else ""
-        self._update = change.change is Change.UPDATE
-        self._run_id = change.record if change.change in {Change.NONE, Change.UPDATE} else ""
+    services: Services
+    fleet: WantedFleet
+    item: WantedRun
+    code: CodeBundle
+    change: FleetChange
+
+    def __post_init__(self) -> None:
+        kind, record = self.change.change, self.change.record
+        self._ends_first = record if kind is Change.REPLACE else ""
+        self._update = kind is Change.UPDATE
+        self._run_id = record if kind in {Change.NONE, Change.UPDATE} else ""
 
     def step(self) -> Outcome:
         if self._update:
             return self._new_policy()
         if not self._run_id:
             return self._submit()
-        run = get_run(self._services, self._run_id).record
+        run = get_run(self.services, self._run_id).record
         begun = run.attempt is not None and run.attempt.state is AttemptPhase.RUNNING
         if run.state.final or (begun and not run.stop_asked):
             return Outcome(Done("started"), acted=False)
-        return step_run_and_slice(self._services, self._run_id)
+        return step_run_and_slice(self.services, self._run_id)
 
     def _new_policy(self) -> Outcome:
-        services, policy = self._services, self._item.spec.policy
+        services, policy = self.services, self.item.spec.policy
         stored = get_run(services, self._run_id)
         record_decision(services, stored.record.key, "policy", f"changed by the fleet file of {services.user}")
-        print_of = self._item.fingerprint(policy)
+        print_of = self.item.fingerprint(policy)
         spec = replace(stored.record.spec, policy=policy)
         save(services, stored, replace(stored.record, spec=spec, fingerprint=print_of))
         self._update = False
         return Outcome(wait_for("the next read"), acted=True)
 
     def _submit(self) -> Outcome:
-        services, spec = self._services, self._item.spec
+        services, spec = self.services, self.item.spec
         if self._ends_first and not self._ended():
             return Outcome(wait_for(f"run {self._ends_first} to end"), acted=False)
         if not self._slice_is_requested():
             return Outcome(wait_for(f"slice {spec.slice_name} to be asked for"), acted=False)
         taken = {run.id for run in list_runs(services)}
-        run_id = run_id_of(self._item, taken)
-        fresh = freeze_run(services, run_id, spec, self._code, self._item.environment)
-        named = replace(fresh, fleet=self._fleet.name, fleet_run=self._item.name)
-        self._run_id = request_run(services, named, configuration=self._fleet.configuration).id
+        run_id = run_id_of(self.item, taken)
+        fresh = freeze_run(services, run_id, spec, self.code, self.item.environment)
+        named = replace(fresh, fleet=self.fleet.name, fleet_run=self.item.name)
+        self._run_id = request_run(services, named, configuration=self.fleet.configuration).id
         return Outcome(wait_for("its slice"), acted=True)
 
     def _slice_is_requested(self) -> bool:
         """Whether the slice of the file is wanted, and not one of the same name that is to go."""
-        name = self._item.spec.slice_name
-        stored = find_slice(self._services, name)
-        wanted = next(item for item in self._fleet.slices if item.name == name)
+        name = self.item.spec.slice_name
+        stored = find_slice(self.services, name)
+        wanted = next(item for item in self.fleet.slices if item.name == name)
         return (
             stored is not None
             and stored.record.desired is Desired.UP
@@ -295,8 +291,8 @@ class _RunItem:
 
     def _ended(self) -> bool:
         """One step of ending the run that is in the way."""
-        run = find_end(self._services, self._ends_first)
+        run = find_end(self.services, self._ends_first)
         if not run.state.final:
-            request_stop(self._services, run.id)
-            step_run_and_slice(self._services, run.id)
-        return get_run(self._services, self._ends_first).record.state.final
+            request_stop(self.services, run.id)
+            step_run_and_slice(self.services, run.id)
+        return get_run(self.services, self._ends_first).record.state.final

@@ -48,6 +48,12 @@ def claim_of(record: SliceRecord, incarnation: Incarnation, store_id: str, kind:
     return Claim(owner_labels(record, incarnation, store_id), user, adopted)
 
 
+def claim_as_labelled(found: CloudResource, store_id: str, user: str | None) -> Claim:
+    """What was condemned by its labels must show the same ones again, of this store and `user`."""
+    labels = {label: found.labels.get(label, "") for label in (OWNER_LABEL, INCARNATION_LABEL)}
+    return Claim({STORE_LABEL: store_id, **labels}, user)
+
+
 def check_ownership(first: CloudResource, again: CloudResource, claim: Claim) -> Refusal | None:
     """Why `again`, read right before a deletion, is not what `first` was or `claim` says; None if it is."""
     if again.uid != first.uid:

@@ -17,14 +17,11 @@ from tpuctl.engine.events import Note, StepStarted, Waiting
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_owned, find_owned, find_written
-from tpuctl.inventory.ownership import Claim, Refusal
+from tpuctl.inventory.ownership import Refusal, claim_as_labelled
 from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge, listed_nodes, written_disks
 from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import (
-    INCARNATION_LABEL,
-    OWNER_LABEL,
-    STORE_LABEL,
     CloudResource,
     NodeInfo,
 )
@@ -167,15 +164,10 @@ def _delete(services: Services, judged: Judged, caller: Caller) -> Reaped | None
             services.emit(StepStarted(found.slice_name, f"delete {found.name}", verdict.why))
             return None
 
-        refused = delete_owned(services, found, _claim(found, caller), decide).refused
+        user = None if caller.all_users else label_value(caller.user)
+        claim = claim_as_labelled(found, caller.store_id, user)
+        refused = delete_owned(services, found, claim, decide).refused
     return None if refused is None else Reaped(found, kept, refused.why)
-
-
-def _claim(found: CloudResource, caller: Caller) -> Claim:
-    """The labels that condemned it, of the caller's own unless all users' are meant."""
-    labels = {label: found.labels.get(label, "") for label in (OWNER_LABEL, INCARNATION_LABEL)}
-    user = None if caller.all_users else label_value(caller.user)
-    return Claim({STORE_LABEL: caller.store_id, **labels}, user)
 
 
 def _wait_until_gone(

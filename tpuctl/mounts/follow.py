@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,20 +15,16 @@ from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import region_of
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.shipped_files import load_mount_table
-from tpuctl.model.slice_spec import MountRef, SliceSpec
-from tpuctl.mounts.hosts import KeeperFiles, Mounted, Unmounted, mounted
+from tpuctl.model.slice_spec import MountRef
+from tpuctl.mounts.hosts import KeeperFiles, Unmounted
 from tpuctl.mounts.render import check_ttl, options_of
 from tpuctl.mounts.rules import MountRules
 from tpuctl.mounts.spec import (
     Options,
     Refs,
-    check_together,
-    check_unused,
-    is_asked,
     merge_mounts,
     parse_mount,
 )
-from tpuctl.state.repository import get_slice
 from tpuctl.things.changes import change_spec
 
 PROGRAM_LIMIT = 256 << 20
@@ -51,32 +46,6 @@ def parse_ref(rules: MountRules, text: str, said: Options | None = None) -> Moun
     found = replace(ref, read_only=ref.read_only or rules.profile(ref.profile).read_only)
     check_ttl(options_of(rules, found, rules.pinned))
     return found
-
-
-def resolve_mounts(
-    services: Services,
-    said: Sequence[str],
-    known: Refs,
-    spec: SliceSpec,
-    zones: Sequence[str],
-    *,
-    replaces: bool,
-) -> tuple[frozenset[str], Refs]:
-    """What `--mount` comes to for a slice with `known` mounts, anywhere in `zones`: the paths that it names,
-    and the mounts of which something is new. Raises UsageError; unless it `replaces`, also ConflictError for a
-    path at which another folder is mounted."""
-    rules = load_rules()
-    refs = tuple(parse_ref(rules, text) for text in said)
-    if not replaces:
-        check_unused(known, refs)
-    check_together(
-        (*(each for each in known if each.path not in {ref.path for ref in refs}), *refs),
-        [disk.path for disk in spec.disks],
-    )
-    new = tuple(each for each in refs if not is_asked(known, each))
-    for each in new:
-        check_bucket(services, rules, each, zones)
-    return frozenset(ref.path for ref in refs), new
 
 
 def check_bucket(services: Services, rules: MountRules, ref: MountRef, zones: Sequence[str]) -> None:
@@ -136,60 +105,36 @@ def ended_kinds(services: Services, record: SliceRecord, paths: Sequence[str]) -
     return [Unmounted(path, keeper, asked_by, end_users=True) for path in paths]
 
 
-def kinds_of(services: Services, record: SliceRecord, asked_by: str) -> list[Mounted]:
-    """What the slice asks of each of its hosts about mounts. `asked_by` names who asks."""
-    rules, files = load_rules(), KeeperFiles(*services.mount_files)
-    return [mounted(rules, each, files, asked_by) for each in record.spec.mounts if not each.leaving]
-
-
-def mount_rows(refs: Refs) -> list[dict[str, Any]]:
-    """The mounts of a slice for the manifest of a run."""
-    rules = load_rules()
-    return [
-        {
-            "source": each.source,
-            "path": each.path,
-            "profile": each.profile,
-            "gcsfuse": rules.pinned,
-            "options": dict(options_of(rules, each, rules.pinned)),
-        }
-        for each in refs
-        if not each.leaving
-    ]
-
-
-def change_mounts(services: Services, name: str, change: Callable[[Refs], Refs], why: str) -> SliceRecord:
-    """The slice has these mounts from now on, also on the hosts that come after these."""
-    change_spec(services, name, "mounts", change, why)
-    return get_slice(services, name).record
-
-
-def begin_mount(services: Services, name: str, ref: MountRef) -> SliceRecord:
+def begin_mount(services: Services, name: str, ref: MountRef) -> None:
     """Before hosts get a mount, the slice knows of it: who is killed leaves none that nobody can name. Until it
     is remembered, no pass mounts it."""
     begun = (replace(ref, leaving=True),)
     why = f"{ref.source} at {ref.path} is to be mounted"
-    return change_mounts(services, name, lambda known: merge_mounts(known, begun), why)
+    change_spec(services, name, "mounts", lambda known: merge_mounts(known, begun), why)
 
 
-def remember(services: Services, name: str, ref: MountRef) -> SliceRecord:
+def remember(services: Services, name: str, ref: MountRef) -> None:
     """The slice has this mount, in the place of one at the same path."""
-    return change_mounts(
-        services, name, lambda known: merge_mounts(known, (ref,)), f"{ref.source} at {ref.path}"
+    change_spec(
+        services, name, "mounts", lambda known: merge_mounts(known, (ref,)), f"{ref.source} at {ref.path}"
     )
 
 
-def mark_leaving(services: Services, name: str, path: str, *, leaving: bool) -> SliceRecord:
+def mark_leaving(services: Services, name: str, path: str, *, leaving: bool) -> None:
     """From now on no host gets the mount at `path`, or hosts get it again."""
 
     def change(known: Refs) -> Refs:
         return tuple(replace(each, leaving=leaving) if each.path == path else each for each in known)
 
-    return change_mounts(services, name, change, f"{path} {'is to be unmounted' if leaving else 'stays'}")
+    change_spec(services, name, "mounts", change, f"{path} {'is to be unmounted' if leaving else 'stays'}")
 
 
-def forget(services: Services, name: str, path: str) -> SliceRecord:
+def forget(services: Services, name: str, path: str) -> None:
     """The slice has no mount at `path` any more."""
-    return change_mounts(
-        services, name, lambda known: tuple(each for each in known if each.path != path), f"without {path}"
+    change_spec(
+        services,
+        name,
+        "mounts",
+        lambda known: tuple(each for each in known if each.path != path),
+        f"without {path}",
     )

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.errors import UsageError
+from tpuctl.lib.codec import from_data
 from tpuctl.lib.names import region_of
 from tpuctl.lib.text import suggest
 from tpuctl.model.facts import BucketPlace
@@ -27,16 +28,16 @@ _OURS = frozenset({"foreground", "disable-autoconfig", "only-dir", "app-name", "
 """Options that tpuctl itself needs to be as they are."""
 
 
-class Profile(Struct, frozen=True):
+class Profile(Struct, frozen=True, rename={"purpose": "for"}):
     """A row of the table. `options` are values as their keys have them."""
 
     name: str
     purpose: str
     options: Mapping[str, Any]
-    read_only: bool
-    cache: bool
     consistency: str
     cost: str
+    read_only: bool = False
+    cache: bool = False
     hierarchical: bool = False
     """A bucket that is made for it has a hierarchical namespace, in which folders are renamed at once."""
 
@@ -52,10 +53,6 @@ class MountRules:
     def pinned(self) -> str:
         """The version of gcsfuse that hosts get."""
         return str(self._table["gcsfuse"]["pinned"])
-
-    @property
-    def supported(self) -> tuple[str, ...]:
-        return tuple(self._table["gcsfuse"]["supported"])
 
     @property
     def default(self) -> str:
@@ -76,17 +73,7 @@ class MountRules:
         return self._table["cache"]["dir"], self._table["cache"]["size_mib"]
 
     def profile(self, name: str) -> Profile:
-        row = self._table["profiles"][name]
-        return Profile(
-            name,
-            row["for"],
-            row["options"],
-            bool(row.get("read_only")),
-            bool(row.get("cache")),
-            row["consistency"],
-            row["cost"],
-            bool(row.get("hierarchical")),
-        )
+        return from_data(Profile, {"name": name, **self._table["profiles"][name]})
 
     def keys(self, version: str) -> Mapping[str, tuple[str, str]]:
         """Key → flag and type. Raises UsageError for a version whose options are not known."""

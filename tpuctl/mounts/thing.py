@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.mounts.follow import is_gone, kinds_of, mount_rows, resolve_mounts, with_program
-from tpuctl.mounts.hosts import Mounted
-from tpuctl.mounts.spec import merge_mounts
+from tpuctl.mounts.follow import check_bucket, is_gone, load_rules, parse_ref, with_program
+from tpuctl.mounts.hosts import KeeperFiles, Mounted, mounted
+from tpuctl.mounts.render import options_of
+from tpuctl.mounts.spec import check_together, check_unused, is_asked, merge_mounts
 from tpuctl.things.driver import Rows
 from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingOfSlice
 
@@ -22,12 +23,20 @@ class MountsOfSlice(ThingOfSlice):
 
     def resolve(self, services: Services, asked: Asked, specs: Specs) -> Specs:
         """Beside the mounts that it has; of these what only a fleet file asked for before is left out, if that
-        file asks."""
+        file asks. Else also raises ConflictError for a path at which another folder is mounted."""
         known = asked.known.spec.mounts if asked.known is not None else ()
         zones, fleet = [each.zone for each in specs], asked.fleet
-        said = asked.request.mount
-        paths, refs = resolve_mounts(services, said, known, specs[0], zones, replaces=bool(fleet))
-        new = tuple(replace(each, fleet=fleet) for each in with_program(refs, asked.config.gcsfuse))
+        rules = load_rules()
+        refs = tuple(parse_ref(rules, text) for text in asked.request.mount)
+        paths = frozenset(ref.path for ref in refs)
+        if not fleet:
+            check_unused(known, refs)
+        others = (each for each in known if each.path not in paths)
+        check_together((*others, *refs), [disk.path for disk in specs[0].disks])
+        asked_anew = tuple(each for each in refs if not is_asked(known, each))
+        for each in asked_anew:
+            check_bucket(services, rules, each, zones)
+        new = tuple(replace(each, fleet=fleet) for each in with_program(asked_anew, asked.config.gcsfuse))
         kept = tuple(each for each in known if not fleet or each.fleet != fleet or each.path in paths)
         return tuple(replace(each, mounts=merge_mounts(kept, new)) for each in specs)
 
@@ -43,7 +52,8 @@ class MountsOfSlice(ThingOfSlice):
 
     def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[Mounted]:
         """Mounted on each host."""
-        return kinds_of(services, record, asked_by)
+        rules, files = load_rules(), KeeperFiles(*services.mount_files)
+        return [mounted(rules, each, files, asked_by) for each in record.spec.mounts if not each.leaving]
 
     def lost(self, services: Services, record: SliceRecord) -> Collection[str]:
         """Buckets, which hosts see as empty ones."""
@@ -53,7 +63,18 @@ class MountsOfSlice(ThingOfSlice):
     def manifest(self, services: Services, record: SliceRecord, rows: Rows) -> list[dict[str, Any]]:
         """With version and options as they are."""
         del services, rows
-        return mount_rows(record.spec.mounts)
+        rules = load_rules()
+        return [
+            {
+                "source": each.source,
+                "path": each.path,
+                "profile": each.profile,
+                "gcsfuse": rules.pinned,
+                "options": dict(options_of(rules, each, rules.pinned)),
+            }
+            for each in record.spec.mounts
+            if not each.leaving
+        ]
 
 
 MOUNTS = MountsOfSlice()

@@ -95,20 +95,8 @@ def build_start(
 def _slice(slice_: SliceRecord | None, name: str) -> SliceSection:
     if slice_ is None:
         return SliceSection(name)
-    spec = slice_.spec
-    return SliceSection(
-        name=slice_.name,
-        accelerator_type=spec.accelerator_type,
-        topology=spec.topology,
-        hosts=spec.hosts,
-        chips=spec.chips,
-        slices=spec.slices,
-        zone=spec.zone,
-        tier=str(spec.tier),
-        runtime_version=spec.runtime_version,
-        disks=tuple(to_data(disk) for disk in spec.disks),
-        mounts=tuple(to_data(mount) for mount in spec.mounts),
-    )
+    asked = {"name": slice_.name, **to_data(slice_.spec)}
+    return SliceSection(**{field: asked[field] for field in SliceSection.__struct_fields__})
 
 
 def build_attempt(

@@ -104,7 +104,22 @@ def begin_manifest(
     down is replaced: no run refers to it."""
     key = f"manifests/{run.id}/{START}"
     left = services.store.get(key)
-    content = _start(services, run, slice_, configuration, checks)
+    versions: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    if run.spec.environment is not None:
+        frozen = parse_frozen(services.store.get_blob(run.spec.environment.spec))
+        versions = {package.name: package.version for package in frozen.packages.packages}
+        variables = run_variables(frozen.spec)
+    content = build_start(
+        run,
+        slice_,
+        project=services.project,
+        version=__version__,
+        configuration=configuration,
+        package_versions=versions,
+        environment_variables=variables,
+        checks=checks,
+    )
     services.store.put(key, render_part("", content), if_generation=left.generation if left else 0)
 
 
@@ -174,28 +189,3 @@ def current_part(
 def _ended(parts: Parts) -> float | None:
     """When the last attempt that is written had ended."""
     return parse_timestamp(str(parts.contents[-1].get("ended")))
-
-
-def _start(
-    services: Services,
-    run: RunRecord,
-    slice_: SliceRecord | None,
-    configuration: Mapping[str, SettingSection] | None,
-    checks: Sequence[Row] = (),
-) -> dict[str, Any]:
-    versions: dict[str, str] = {}
-    variables: dict[str, str] = {}
-    if run.spec.environment is not None:
-        frozen = parse_frozen(services.store.get_blob(run.spec.environment.spec))
-        versions = {package.name: package.version for package in frozen.packages.packages}
-        variables = run_variables(frozen.spec)
-    return build_start(
-        run,
-        slice_,
-        project=services.project,
-        version=__version__,
-        configuration=configuration,
-        package_versions=versions,
-        environment_variables=variables,
-        checks=checks,
-    )

@@ -207,7 +207,10 @@ def request_wanted(
     _warn_of_version(services, wanted.spec)
 
     def admit() -> None:
-        price = _admitted(services, wanted, quotas=quotas)
+        price = Price(services, wanted)
+        price.check()
+        if quotas:
+            check_side_quotas(services, wanted.name, wanted.specs)
         if wanted.script is not None:
             services.store.put_blob(wanted.script)
         store_for_hosts(services, wanted)
@@ -240,14 +243,6 @@ def store_for_hosts(services: Services, wanted: WantedSlice) -> None:
         from tpuctl.mounts.follow import store_program
 
         store_program(services, wanted.spec.mounts, wanted.gcsfuse)
-
-
-def _admitted(services: Services, wanted: WantedSlice, *, quotas: bool = True) -> Price:
-    price = Price(services, wanted)
-    price.check()
-    if quotas:
-        check_side_quotas(services, wanted.name, wanted.specs)
-    return price
 
 
 def _warn_of_version(services: Services, spec: SliceSpec) -> None:

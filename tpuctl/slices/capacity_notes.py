@@ -16,6 +16,7 @@ from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.state.repository import decode_readable, find, readable_slices, try_put
 
 _ON_ITS_WAY = {SliceState.REQUESTED, SliceState.PROVISIONING}
+NoteEnd = Callable[[CapacityNote, float, float], CapacityNote]
 _TRIES = 3
 """Several commands may write one note at once; after three lost races the measurement is dropped."""
 
@@ -40,20 +41,12 @@ def remember_request(services: Services, record: SliceRecord) -> None:
     _update(services, record.spec, lambda note: notes.note_request(note, services.store.now()))
 
 
-def remember_ready(services: Services, record: SliceRecord) -> None:
-    """The node of the current incarnation became READY."""
+def remember_end(services: Services, record: SliceRecord, note_end: NoteEnd) -> None:
+    """What became of the last request: its node is READY (`note_ready`), or is found READY when it goes, though
+    nobody had waited for it (`note_came`)."""
     asked_at = record.incarnation.create_called_at if record.incarnation else None
-    if asked_at is None:
-        return
-    _update(services, record.spec, lambda note: notes.note_ready(note, asked_at, services.store.now()))
-
-
-def remember_came(services: Services, record: SliceRecord) -> None:
-    """The node of the current incarnation is found READY when it goes: nobody had waited for it."""
-    asked_at = record.incarnation.create_called_at if record.incarnation else None
-    if asked_at is None:
-        return
-    _update(services, record.spec, lambda note: notes.note_came(note, asked_at, services.store.now()))
+    if asked_at is not None:
+        _update(services, record.spec, lambda note: note_end(note, asked_at, services.store.now()))
 
 
 def count_open(services: Services) -> Counter[str]:
@@ -71,9 +64,8 @@ def count_open(services: Services) -> Counter[str]:
 def remember_lost(services: Services, record: SliceRecord) -> None:
     """The cloud took the current incarnation away."""
     ready_at = record.incarnation.cloud_ready_at if record.incarnation else None
-    if ready_at is None:
-        return
-    _update(services, record.spec, lambda note: notes.note_lost(note, ready_at, services.store.now()))
+    if ready_at is not None:
+        _update(services, record.spec, lambda note: notes.note_lost(note, ready_at, services.store.now()))
 
 
 def remember_failed(services: Services, record: SliceRecord, error: str) -> CapacityNote:

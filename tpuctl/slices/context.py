@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,33 +18,25 @@ from tpuctl.state.leases import Lease
 from tpuctl.state.repository import Versioned, save
 
 
+@dataclass
 class ReconcileContext:
     """What every effect on a slice is given, and the only way to write its record and its journal."""
 
-    def __init__(
-        self,
-        services: Services,
-        observation: Observation,
-        plan: SlicePlan,
-        lease: Lease,
-        partition: PartitionCheck,
-        *,
-        person: bool = False,
-        may_connect: bool = True,
-    ) -> None:
-        self.services = services
-        self.observation = observation
-        self.plan = plan
-        self.partition = partition
-        self.person = person
-        self.may_connect = may_connect
-        self._fence = lease.fence
-        self._stored = observation.stored
+    services: Services
+    observation: Observation
+    plan: SlicePlan
+    lease: Lease
+    partition: PartitionCheck
+    person: bool = False
+    may_connect: bool = True
+
+    def __post_init__(self) -> None:
+        self._stored = self.observation.stored
 
     @property
     def fence(self) -> int:
         """The counter of the lease."""
-        return self._fence
+        return self.lease.fence
 
     @property
     def record(self) -> SliceRecord:
@@ -79,5 +72,5 @@ class ReconcileContext:
             action,
             reason,
             incarnation=incarnation.cloud_name if incarnation else "",
-            fence=self._fence,
+            fence=self.fence,
         )

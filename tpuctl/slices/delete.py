@@ -12,10 +12,11 @@ from tpuctl.engine.retries import DELETE, next_retry
 from tpuctl.errors import BusyError, ConflictError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_owned
 from tpuctl.inventory.ownership import Refusal, check_ownership, claim_of
+from tpuctl.model.capacity import note_came
 from tpuctl.model.cloud import CloudResource, NodeState
 from tpuctl.model.records import Answer, Desired, Retry
 from tpuctl.model.verdict import Blocked, Wait, wait_for
-from tpuctl.slices.capacity_notes import remember_came
+from tpuctl.slices.capacity_notes import remember_end
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.plan import retry_verdict
 from tpuctl.slices.vacate import leave_hosts
@@ -33,7 +34,7 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
     to_delete, before = _to_delete(context), life.retry
     node = context.observation.info.node
     if before is None and life.cloud_ready_at is None and node is not None and node.state is NodeState.READY:
-        remember_came(services, context.record)
+        remember_end(services, context.record, note_came)
     if to_delete:
         life = replace(life, retry=next_retry(before, DELETE, Answer.TAKEN, services.store.now()))
     context.save(replace(context.record, state=context.plan.state, incarnation=life))

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome
+from tpuctl.model.capacity import note_ready
 from tpuctl.model.records import Desired, SliceState
 from tpuctl.slices.boot import doubt_hosts, probe_hosts, trust_hosts
-from tpuctl.slices.capacity_notes import remember_ready
+from tpuctl.slices.capacity_notes import remember_end
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.create import create_tpu, renew_incarnation
 from tpuctl.slices.delete import delete_incarnation
@@ -35,7 +36,7 @@ def _move(context: ReconcileContext) -> Outcome:
         record = replace(record, incarnation=replace(record.incarnation, unseen_since=None))
     if context.plan.state is SliceState.BOOTING and record.incarnation is not None:
         if record.incarnation.cloud_ready_at is None:
-            remember_ready(context.services, record)
+            remember_end(context.services, record, note_ready)
         ready = replace(record.incarnation, cloud_ready_at=context.services.store.now())
         if record.desired is Desired.UP:  # what was said for a deletion that did not come about is over
             ready = replace(ready, leaves_since=None, may_lose=False, unsaved="")

@@ -60,15 +60,11 @@ class Observation(Struct, frozen=True):
 
 def observe_slice(services: Services, name: str) -> Observation:
     """Reads the record of one slice and what the cloud shows of it."""
-    return _observe(services, get_slice(services, name))
+    return observe_record(services, get_slice(services, name))
 
 
-def observe_again(services: Services, earlier: Observation) -> Observation:
-    """A second, independent read for the record of an `earlier` one."""
-    return _observe(services, earlier.stored)
-
-
-def _observe(services: Services, stored: Versioned[SliceRecord]) -> Observation:
+def observe_record(services: Services, stored: Versioned[SliceRecord]) -> Observation:
+    """What the cloud shows now of the slice of a record."""
     info = _read_slice(services, stored.record)
     return Observation(stored, classify_slice(stored.record, info, services.store.identity()), info)
 
@@ -125,22 +121,15 @@ def _confirm_absence(services: Services, record: SliceRecord, operation: Operati
     return SliceInfo(operation=operation)
 
 
-class CloudInventory:
-    """What one list call of each kind shows of all slices, however many there are."""
+class CloudInventory(Struct, frozen=True):
+    """What one list call of each kind shows of all slices, however many there are, by zone and name. `unread`
+    says why nothing could be read; `asked` are the zones that were asked for."""
 
-    def __init__(
-        self,
-        nodes: Mapping[tuple[str, str], NodeInfo],
-        queued: Mapping[tuple[str, str], QueuedInfo],
-        unreachable: frozenset[str],
-        unread: str = "",
-        asked: Collection[str] = (),
-    ) -> None:
-        self.nodes = nodes
-        self.queued = queued
-        self.unreachable = unreachable
-        self.unread = unread
-        self._asked = asked
+    nodes: Mapping[tuple[str, str], NodeInfo] = {}
+    queued: Mapping[tuple[str, str], QueuedInfo] = {}
+    unreachable: frozenset[str] = frozenset()
+    unread: str = ""
+    asked: Collection[str] = ()
 
     def observe(self, stored: Versioned[SliceRecord], store_id: str) -> Observation:
         """What the lists amount to for one record."""
@@ -150,7 +139,7 @@ class CloudInventory:
     def absent(self, zone: str, name: str) -> bool:
         """Whether neither a node nor a request has this name, by lists that were read."""
         unread = bool(self.unread) or zone in self.unreachable
-        if _WILDCARD in self.unreachable and zone not in self._asked:
+        if _WILDCARD in self.unreachable and zone not in self.asked:
             return False  # nobody has read it
         return not unread and (zone, name) not in self.nodes and (zone, name) not in self.queued
 
@@ -180,7 +169,7 @@ def list_inventory(services: Services, zones: Collection[str] = ()) -> CloudInve
         nodes = _list_zones(services.cloud.list_nodes, zones, late)
         queued = _list_zones(services.cloud.list_queued, zones, late)
     except (TransientError, RateLimitedError) as error:
-        return CloudInventory({}, {}, frozenset(), error.message)
+        return CloudInventory(unread=error.message)
     return CloudInventory(
         {(item.zone, item.name): item for item in nodes.items},
         {(item.zone, item.name): item for item in queued.items},

@@ -15,15 +15,13 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_owned, find_nodes
-from tpuctl.inventory.ownership import Claim, Refusal
+from tpuctl.inventory.ownership import Refusal, claim_as_labelled
 from tpuctl.inventory.resources import Caller, Fate, gather, judge, listed_nodes, written_disks
 from tpuctl.lib.names import label_value
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
-    OWNER_LABEL,
-    STORE_LABEL,
     CloudResource,
     NodeInfo,
     NodeState,
@@ -107,7 +105,7 @@ def _left_behind(found: CloudResource, records: Mapping[str, SliceRecord], store
     number = found.labels.get(INCARNATION_LABEL, "")
     if record is None or not (number.isascii() and number.isdigit()):
         return ""
-    # Whose it is, is proved right before the deletion: see `_claim`.
+    # Whose it is, is proved right before the deletion: see `claim_as_labelled`.
     if judge(found, records, Caller(store_id, user="", all_users=True)).fate is not Fate.DELETE:
         return ""
     gone = record.state is SliceState.GONE
@@ -122,11 +120,6 @@ def _left_behind(found: CloudResource, records: Mapping[str, SliceRecord], store
 def _named(name: str, base: str) -> bool:
     """Whether it is called like an incarnation, or like one of the nodes of a multislice."""
     return name == base or (name.startswith(f"{base}-") and name.removeprefix(f"{base}-").isdigit())
-
-
-def _claim(found: CloudResource, record: SliceRecord, store_id: str) -> Claim:
-    labels = {OWNER_LABEL: record.name, INCARNATION_LABEL: found.labels[INCARNATION_LABEL]}
-    return Claim({**labels, STORE_LABEL: store_id}, None if record.any_user else label_value(record.owner))
 
 
 def _collect(services: Services, found: CloudResource, record: SliceRecord) -> Collected | None:
@@ -153,7 +146,8 @@ class _Collecting:
         services, found = self._services, self._found
         self._lease = acquire(services, self._record.name)
         try:
-            claim = _claim(found, self._record, self._store_id)
+            user = None if self._record.any_user else label_value(self._record.owner)
+            claim = claim_as_labelled(found, self._store_id, user)
             refused = delete_owned(services, found, claim, self._decide).refused
             left = self._left
             if isinstance(left, HostsLeft) and left.left != Written() and not left.working:

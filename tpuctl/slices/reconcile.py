@@ -25,7 +25,7 @@ from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.desired import never_sent
 from tpuctl.slices.effects import apply_effect
 from tpuctl.slices.enrollment import send_own_key
-from tpuctl.slices.observe import Observation, observe_again, observe_slice
+from tpuctl.slices.observe import Observation, observe_record, observe_slice
 from tpuctl.slices.plan import SlicePlan, plan_slice
 from tpuctl.slices.probing import PartitionCheck, probe_workers
 from tpuctl.slices.revisit import revisit
@@ -62,7 +62,7 @@ def advance_slice(
             # Somebody acted between our observation and our lease: what was planned may no longer be right.
             return Outcome(wait_for("another read"), acted=True), observation
         if _needs_proof(observation.record, plan):
-            again = observe_again(services, observation).observed
+            again = observe_record(services, observation.stored).observed
             if again.event is not observation.observed.event:
                 why = f"two reads that agree: {observation.observed.why}, then {again.why}"
                 return Outcome(wait_for(why), acted=False), observation

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.config.settings import PROJECT_FILE
 from tpuctl.engine.ports import Store
@@ -309,12 +310,8 @@ def _with_git(frozen: CodeBundle, top: Path, fleet_file: Path | None) -> CodeBun
     shown = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", *paths)
     diff = _git_output(top, *shown) if commit else b""
     remote = _text(_git(top, "config", "--get", "remote.origin.url").stdout)
-    return CodeBundle(
-        content=frozen.content,
-        sha256=frozen.sha256,
-        directory=frozen.directory,
-        files=frozen.files,
-        size_bytes=frozen.size_bytes,
+    return replace(
+        frozen,
         commit=commit,
         branch=_text(_git(top, "symbolic-ref", "--quiet", "--short", "HEAD").stdout) or None,
         dirty=bool(_git_output(top, "status", "--porcelain", "-z", *paths)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct, field
@@ -297,21 +298,21 @@ class Spreading:
 PROGRESS_EVERY_S = 1.0
 
 
+@dataclass
 class Meter:
     """Used by many threads. `moved` bytes left this machine, or came to it with `back`."""
 
-    def __init__(self, clock: Clock, emit: EventSink, subject: str, hosts: int, *, back: bool = False) -> None:
-        self._clock = clock
-        self.emit = emit
-        self._subject = subject
-        self._hosts = hosts
-        self._back = back
-        self._began = self._told = clock.now()
+    clock: Clock
+    emit: EventSink
+    subject: str
+    hosts: int
+    back: bool = False
+
+    def __post_init__(self) -> None:
+        self._began = self._told = self.clock.now()
         self._lock = threading.Lock()
-        self._hosts_done = 0
-        self._total = 0
+        self._hosts_done = self._total = self.moved = 0
         self._relayed: dict[int, int] = {}
-        self.moved = 0
 
     def expect(self, more: int) -> None:
         with self._lock:
@@ -333,19 +334,19 @@ class Meter:
         self._emit_progress()
 
     def _emit_progress(self) -> None:
-        now = self._clock.now()
+        now = self.clock.now()
         with self._lock:
             if now - self._told < PROGRESS_EVERY_S or not self._total:  # nothing but questions so far
                 return
             self._told = now
             event = Transfer(
-                self._subject,
+                self.subject,
                 self.moved,
                 max(self._total, self.moved),
                 sum(self._relayed.values()),
                 self._hosts_done,
-                self._hosts,
+                self.hosts,
                 now - self._began,
-                self._back,
+                self.back,
             )
         self.emit(event)
