@@ -153,9 +153,11 @@ def things_for_manifest(
     if record is None:
         return {}
     return {
-        row.field: row.load().manifest(services, record, tuple(rows))
+        row.field: said
         for row in THINGS
-        if row.fleeting and getattr(record.spec, row.field)
+        if row.fleeting
+        and getattr(record.spec, row.field)
+        and (said := row.load().manifest(services, record, tuple(rows)))
     }
 
 
