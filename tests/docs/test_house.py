@@ -31,7 +31,7 @@ def test_no_function_is_longer_than_a_screen():
 
 def test_exceptions_from_lint_stay_few():
     files = [path.read_text() for folder in ("tpuctl", "tests") for path in (ROOT / folder).rglob("*.py")]
-    assert 0 < sum("# noqa" in line for text in files for line in text.splitlines()) <= 80
+    assert 0 < sum("# noqa" in line for text in files for line in text.splitlines()) <= 76
 
 
 def test_a_run_is_its_table_and_little_more():

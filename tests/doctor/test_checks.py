@@ -30,7 +30,6 @@ from tpuctl.model.cloud import CloudResource, QueuedState, ResourceKind, Tier
 from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, parse_tpu_quota
-from tpuctl.model.regions import is_near
 from tpuctl.model.roles import Use, asked_permissions
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.grants import Grant
@@ -280,7 +279,7 @@ def test_how_many_hosts_the_side_quotas_allow_is_said():
     ],
 )
 def test_buckets_are_near_in_their_own_regions(place, zone, near):
-    assert is_near(place, zone) is near
+    assert place.is_near(zone) is near
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import INCARNATION_LABEL, NodeState, QueuedState, Tier
 from tpuctl.model.records import Desired, RunState, SliceState
-from tpuctl.model.regions import is_near
 from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
@@ -274,7 +273,7 @@ def test_a_hunt_does_not_lead_away_from_the_checkpoints(services):
     zones = ("us-east1-d", "europe-west4-a")
     request_slice(services, "one", V6E, pay=False, zones=zones, admit=lambda: None)
     place = services.project_api.bucket_place("sim-bucket")
-    away = [zone for zone in zones if not is_near(place, zone)]
+    away = [zone for zone in zones if not place.is_near(zone)]
     assert away
     asked = {"no_checkpoint": False, "checkpoint_dir": "gs://sim-bucket/ck"}
     request = RunSpec("one", ("true",), ".", Policy(), {}, {}, **asked)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl.errors import BadManifestError
-from tpuctl.lint.packages import lint_wheel
+from tpuctl.lint.lint import lint_wheel
 from tpuctl.lint.project import Target
 from tpuctl.lint.rules import Backend, Severity, load_rules
 

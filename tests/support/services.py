@@ -22,7 +22,7 @@ from tpuctl.engine.services import Sightings
 from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import Secret
-from tpuctl.model.shipped_files import read_agent, read_template
+from tpuctl.model.shipped_files import read_agent
 from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
 from tpuctl.ssh.keys import ensure_keypair
 from tpuctl.ssh.remote import SshRemote
@@ -111,8 +111,6 @@ class SimServices:
         self.replace_after_s: float | None = None
         self.ssh_entries = SshConfigFiles(state_dir / "ssh_config", keys.private_path)
         self.agent_source = read_agent()
-        self.environment_installer = read_template("env_install.py")
-        self.mount_files = (b"keeper", b"unit", b"installer")
         self.wheel_cache = state_dir / "wheelhouse"
 
     def emit(self, event: object) -> None:

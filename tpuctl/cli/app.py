@@ -108,10 +108,10 @@ class RootGroup(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         return spared(super().get_params(ctx))
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's signature
+    def list_commands(self, _ctx: Any) -> list[str]:
         return [entry.name for entry in COMMANDS]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - Typer's signature
+    def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
             entry = next((entry for entry in COMMANDS if entry.name == cmd_name), None)
             if entry is None:
@@ -119,7 +119,7 @@ class RootGroup(TyperGroup):
             self.commands[cmd_name] = load_command(entry)
         return self.commands[cmd_name]
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's signature
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
         width = max(len(entry.name) for entry in COMMANDS)
         for title, entries in GROUPS.items():
             with formatter.section(title):
@@ -188,6 +188,8 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 class Noun(typer.Typer):
     """A group whose verbs have the same help as other commands."""
 
+    label = ""
+
     def command(  # type: ignore[override]
         self, name: str, *, json: bool = False, quiet: bool = False
     ) -> Callable[[Verb], Verb]:
@@ -196,7 +198,7 @@ class Noun(typer.Typer):
         made = super().command(name, cls=command_class(json=json, quiet=quiet))
 
         def register(verb: Verb) -> Verb:
-            made(with_requests(verb))
+            made(with_requests(verb, label=self.label))
             return verb
 
         return register
@@ -219,8 +221,8 @@ on every worker.
 MORE_HELP = "`tpuctl --help` shows all commands, `tpuctl up --help` one of them."
 
 
-def new_group(help_text: str, cls: type[SubGroup] = SubGroup) -> Noun:
-    """A noun for other modules to hang their verbs on."""
+def new_group(help_text: str, cls: type[SubGroup] = SubGroup, *, label: str = "") -> Noun:
+    """A noun for other modules to hang their verbs on; `label` marks what those print that need no profile."""
     noun = Noun(
         cls=cls,
         help=help_text,
@@ -229,6 +231,7 @@ def new_group(help_text: str, cls: type[SubGroup] = SubGroup) -> Noun:
         add_completion=False,
         no_args_is_help=cls is SubGroup,
     )
+    noun.label = label
     noun.callback()(lambda: None)  # else a noun with one verb would be a command
     return noun
 

@@ -106,6 +106,10 @@ class AppContext:
     def __exit__(self, *error: Any) -> None:
         self._closing.__exit__(*error)
 
+    def close(self) -> None:
+        """Before this process becomes another program."""
+        self._closing.close()
+
     @contextmanager
     def interruptible(self, hint: str) -> Iterator[None]:
         """Ctrl-C in here says what still exists then, and what goes on with it. The innermost one speaks."""
@@ -385,20 +389,6 @@ class AppContext:
         from tpuctl.model.shipped_files import read_agent
 
         return read_agent()
-
-    @cached_property
-    def environment_installer(self) -> bytes:
-        from tpuctl.model.shipped_files import read_template
-
-        return read_template("env_install.py")
-
-    @cached_property
-    def mount_files(self) -> tuple[bytes, bytes, bytes]:
-        from tpuctl.model.shipped_files import read_template
-
-        names = ("mount_keeper.py", "tpuctl-mount.service", "gcsfuse_install.sh")
-        keeper, unit, installer = map(read_template, names)
-        return keeper, unit, installer
 
     @property
     def wheel_cache(self) -> Path:

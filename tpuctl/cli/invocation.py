@@ -33,6 +33,13 @@ class Invocation:
     def __init__(self, arguments: Sequence[str] = ()) -> None:
         self.arguments = list(arguments)
 
+    def split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The words before and behind the first `--` of the command line: Typer drops it without a trace."""
+        if "--" not in self.arguments:
+            return list(words), []
+        behind = self.arguments[self.arguments.index("--") + 1 :]
+        return list(words[: len(words) - len(behind)]), behind
+
     @property
     def typed(self) -> str:
         """The command line as it was typed, for hints that say to type it again."""

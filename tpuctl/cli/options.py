@@ -12,30 +12,20 @@ from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import WORKERS_HELP
 
 
-def _set_json(ctx: typer.Context, value: bool) -> bool:
+def _set(ctx: typer.Context, option: typer.CallbackParam, value: bool) -> bool:
     if value:
-        invocation(ctx).json = True
-    return value
-
-
-def _set_quiet(ctx: typer.Context, value: bool) -> bool:
-    if value:
-        invocation(ctx).quiet = True
+        setattr(invocation(ctx), str(option.name), True)
     return value
 
 
 def json_and_quiet(
     json: Annotated[
         bool,
-        typer.Option(
-            "--json", callback=_set_json, is_eager=True, help="Print the result, or the error, as JSON."
-        ),
+        typer.Option("--json", callback=_set, is_eager=True, help="Print the result, or the error, as JSON."),
     ] = False,
     quiet: Annotated[
         bool,
-        typer.Option(
-            "--quiet", "-q", callback=_set_quiet, is_eager=True, help="Print results and errors only."
-        ),
+        typer.Option("--quiet", "-q", callback=_set, is_eager=True, help="Print results and errors only."),
     ] = False,
 ) -> None:
     """Options that say how a command prints. The registry says which command has them; they go to its

@@ -22,10 +22,10 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _NONE = inspect.Parameter.empty
 
 
-def with_requests(command: Callable[..., None]) -> Callable[..., None]:
+def with_requests(command: Callable[..., None], *, label: str = "") -> Callable[..., None]:
     """`command` as Typer calls it. Each parameter with an `Option` is a flag, and of a request each field that
     is typed, in that parameter's place; a flag of two requests is one flag, said to both. `context` is opened
-    for it and closed after it; `console` prints where no profile is needed; `ctx` is Typer's own."""
+    for it and closed after it; `console`, with `label`, is for where no profile is needed; `ctx` is Typer's."""
     # A module that seldom needs a context imports its type for checks alone.
     own = inspect.signature(command, eval_str=True, locals={"AppContext": object}).parameters
     shapes = {name: item.annotation for name, item in own.items() if _is_request(item.annotation)}
@@ -47,7 +47,7 @@ def with_requests(command: Callable[..., None]) -> Callable[..., None]:
         if "console" in own:
             from tpuctl.cli.console import Console
 
-            given["console"] = Console(json_mode=shared.json, quiet=shared.quiet)
+            given["console"] = Console(json_mode=shared.json, quiet=shared.quiet, label=label)
         if "context" not in own:
             command(**given)
             return

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
+from tpuctl.cli.slice_status import ago
 from tpuctl.lib.text import fold_workers, group_equal
-from tpuctl.lib.time import render_seconds
 from tpuctl.model.records import RunRecord
 
 ROWS_MAX = 10
@@ -73,8 +72,8 @@ def run_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "checkpoints": facts["checkpoints"] or "",
         "data": "synthetic" if facts["synthetic"] else "",
         "command": shlex.join(facts["command"]),
-        "asked for": f"{_ago(facts['created'], now)}, by {facts['user']}",
-        "ended": _ago(facts["ended"], now),
+        "asked for": f"{ago(facts['created'], now)}, by {facts['user']}",
+        "ended": ago(facts["ended"], now),
         "type next": ", ".join(f"`{command}`" for command in facts["next"]),
     }
     return {name: text for name, text in lines.items() if text}
@@ -102,7 +101,7 @@ def _attempt(facts: Mapping[str, Any], now: float) -> str:
     since = attempt["ended"] or attempt["started"] or attempt["created"]
     word = "ended" if attempt["ended"] else "runs since" if attempt["started"] else "asked for"
     joined = f"; {attempt['joined']}" if attempt["joined"] else ""
-    return f"{attempt['number']}, {word} {_ago(since, now)}{joined}"
+    return f"{attempt['number']}, {word} {ago(since, now)}{joined}"
 
 
 def _before(facts: Mapping[str, Any]) -> str:
@@ -143,9 +142,3 @@ def cost_text(usd: float | None, unseen_usd: float | None) -> str | None:
         return None
     most = f"–{(usd or 0.0) + unseen_usd:.2f}" if unseen_usd else ""
     return f"${usd or 0.0:.2f}{most}"
-
-
-def _ago(moment: str | None, now: float) -> str:
-    if moment is None:
-        return ""
-    return f"{moment}, {render_seconds(now - datetime.fromisoformat(moment).timestamp())} ago"

@@ -35,9 +35,9 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "run": "; ".join(map(_run, facts["runs"])),
         "trouble": "; ".join(run["trouble"] for run in facts["runs"] if run["trouble"]),
         "data": "synthetic" if any(run["synthetic"] for run in facts["runs"]) else "",
-        "created": _ago(facts["created"], now),
+        "created": ago(facts["created"], now),
         "node": facts["node"] or "",
-        "requested": _ago(facts["requested"], now),
+        "requested": ago(facts["requested"], now),
         "ready since": _ready(facts, now),
         "last loss": _loss(facts["last_loss"], now),
         "taken down": _end(facts, now),
@@ -102,7 +102,8 @@ def _mounts(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _ago(moment: str | None, now: float) -> str:
+def ago(moment: str | None, now: float) -> str:
+    """A moment, and how long ago it was."""
     return "" if moment is None else f"{moment}, {render_seconds(now - _seconds(moment))} ago"
 
 
@@ -110,11 +111,11 @@ def _ready(facts: Mapping[str, Any], now: float) -> str:
     if facts["ready"] is None or facts["requested"] is None:
         return ""
     took = render_seconds(_seconds(facts["ready"]) - _seconds(facts["requested"]))
-    return f"{_ago(facts['ready'], now)}; it took {took}"
+    return f"{ago(facts['ready'], now)}; it took {took}"
 
 
 def _loss(loss: Mapping[str, Any] | None, now: float) -> str:
-    return "" if loss is None else f"{loss['kind']} {_ago(loss['at'], now)}: {loss['detail']}"
+    return "" if loss is None else f"{loss['kind']} {ago(loss['at'], now)}: {loss['detail']}"
 
 
 def _end(facts: Mapping[str, Any], now: float) -> str:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from google.auth.credentials import Credentials
@@ -26,9 +26,6 @@ from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRequest, Snapshot
 
 if TYPE_CHECKING:
     from tpuctl.cloud.compute_clients import ComputeClients
-
-
-T = TypeVar("T")
 
 
 class GoogleDisks:
@@ -57,10 +54,10 @@ class GoogleDisks:
         return self._rest.listing(path, "disks", "list disks", parse_disk, EVERYWHERE)
 
     def find_disk(self, zone: str, name: str) -> DiskInfo | None:
-        return self._find(self._path(zone, name), f"read disk {name} in {zone}", parse_disk)
+        return self._rest.find(self._path(zone, name), f"read disk {name} in {zone}", parse_disk)
 
     def find_snapshot(self, name: str) -> SnapshotInfo | None:
-        return self._find(self._snapshot_path(name), f"read snapshot {name}", _snapshot)
+        return self._rest.find(self._snapshot_path(name), f"read snapshot {name}", _snapshot)
 
     def list_snapshots(self) -> tuple[SnapshotInfo, ...]:
         path = f"/compute/v1/projects/{self._project}/global/snapshots"
@@ -118,13 +115,7 @@ class GoogleDisks:
         return None
 
     def find_operation(self, operation: ComputeOperation) -> ComputeOperation | None:
-        return self._find(operation.path, "read an operation of Compute Engine", _operation)
-
-    def _find(self, path: str, what: str, parse: Callable[[wire.Json], T]) -> T | None:
-        try:
-            return parse(self._rest.get(path, what))
-        except NotFoundError:
-            return None
+        return self._rest.find(operation.path, "read an operation of Compute Engine", _operation)
 
     def _change(self, method: str, asked: Any, what: str) -> ComputeOperation:
         v1 = self._clients.v1
@@ -246,15 +237,11 @@ def _common(kind: ResourceKind, item: Data) -> dict[str, Any]:
     }
 
 
-def _number(value: Any) -> int | None:
-    return None if value in (None, "") else int(value)
-
-
 def _parse_copy(kind: ResourceKind, bytes_key: str) -> Callable[[Data], CloudResource]:
     """Snapshots and images are billed by what they store, not by the size of their disk."""
 
     def parse(item: Data) -> CloudResource:
-        stored = _number(item.get(bytes_key))
+        stored = _optional(item.get(bytes_key))
         common = _common(kind, item)
         places = item.get("storageLocations") or [common["location"]]
         return CloudResource(

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import requests
 from google.auth.credentials import Credentials
 from google.oauth2.credentials import Credentials as UserCredentials
+from msgspec import Struct
 
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.rest import CALL_TIMEOUT_S, RestClient
@@ -35,29 +36,17 @@ _TPU = "tpu.googleapis.com"
 _PAGE = 200
 
 
-class GoogleProject:
+class GoogleProject(Struct, frozen=True):
     """Implements `ports.ProjectApi`. `credentials` are asked for when the first call needs them."""
 
-    def __init__(
-        self,
-        project: str,
-        credentials: Callable[[], Credentials],
-        *,
-        resource_manager: str,
-        service_usage: str,
-        compute: str,
-        quotas: str,
-        tpu: str,
-        storage: str,
-    ) -> None:
-        self._project = project
-        self._credentials = credentials
-        self._resource_manager = resource_manager
-        self._service_usage = service_usage
-        self._compute = compute
-        self._quotas = quotas
-        self._tpu = tpu
-        self._storage = storage
+    project: str
+    credentials: Callable[[], Credentials]
+    resource_manager: str
+    service_usage: str
+    compute: str
+    quotas: str
+    tpu: str
+    storage: str
 
     def _client(self, endpoint: str, *, charged: bool = False) -> RestClient:
         """A session for each call: calls may run at the same time, and sessions are not thread-safe.
@@ -65,29 +54,29 @@ class GoogleProject:
         `charged`: the API counts calls against the caller's own project. A person's login has none and is
         refused unless the request names one (https://cloud.google.com/docs/quotas/set-quota-project).
         """
-        credentials = self._credentials()
+        credentials = self.credentials()
         if charged and isinstance(credentials, UserCredentials) and not credentials.quota_project_id:
-            credentials = credentials.with_quota_project(self._project)
+            credentials = credentials.with_quota_project(self.project)
         return RestClient(endpoint, credentials)
 
     def list_services(self) -> frozenset[str]:
-        path, enabled = f"/v1/projects/{self._project}/services", {"filter": "state:ENABLED", "pageSize": _PAGE}
-        client = self._client(self._service_usage, charged=True)
+        path, enabled = f"/v1/projects/{self.project}/services", {"filter": "state:ENABLED", "pageSize": _PAGE}
+        client = self._client(self.service_usage, charged=True)
         return frozenset(
             client.listing(path, "services", "list the enabled APIs", _service_name, enabled).items
         )
 
     def granted_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
         # A POST that changes nothing: asked again like any read.
-        client = self._client(self._resource_manager, charged=True)
-        what = f"test permissions on project {self._project}"
-        path = f"/v3/projects/{self._project}:testIamPermissions"
+        client = self._client(self.resource_manager, charged=True)
+        what = f"test permissions on project {self.project}"
+        path = f"/v3/projects/{self.project}:testIamPermissions"
         answer = read(what, lambda: client.change("POST", path, what, {"permissions": list(permissions)}))
         return frozenset(answer.get("permissions", ()))
 
     def project_info(self) -> ProjectInfo:
-        found = self._client(self._compute).get(
-            f"/compute/v1/projects/{self._project}", f"read project {self._project} in Compute Engine"
+        found = self._client(self.compute).get(
+            f"/compute/v1/projects/{self.project}", f"read project {self.project} in Compute Engine"
         )
         items = (found.get("commonInstanceMetadata") or {}).get("items", ())
         metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
@@ -95,13 +84,13 @@ class GoogleProject:
 
     def network(self, name: str) -> str:
         full = self._network_path(name)
-        found = self._client(self._compute).get(f"/compute/v1/{full}", f"look at the network {name}")
+        found = self._client(self.compute).get(f"/compute/v1/{full}", f"look at the network {name}")
         return str(found.get("name", name))
 
     def firewall(self, name: str) -> Firewall:
         full = self._network_path(name)
         place = f"/compute/v1/{full.partition('/global/')[0]}"
-        client = self._client(self._compute)
+        client = self._client(self.compute)
         what = f"list the firewall rules of the network {name}"
         rules = client.listing(f"{place}/global/firewalls", "items", what, dict).items
         what = f"list the subnetworks of {name}"
@@ -117,17 +106,17 @@ class GoogleProject:
         return Firewall(ranges, parse_rules(in_it))
 
     def _network_path(self, name: str) -> str:
-        return name if "/" in name else f"projects/{self._project}/global/networks/{name}"
+        return name if "/" in name else f"projects/{self.project}/global/networks/{name}"
 
     def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]:
-        found = self._client(self._compute).get(
-            f"/compute/v1/projects/{self._project}/regions/{region}", f"read the quotas of region {region}"
+        found = self._client(self.compute).get(
+            f"/compute/v1/projects/{self.project}/regions/{region}", f"read the quotas of region {region}"
         )
         return _compute_quotas(found, region)
 
     def tpu_quotas(self) -> tuple[TpuQuota, ...]:
-        path = f"/v1/projects/{self._project}/locations/global/services/{_TPU}/quotaInfos"
-        client = self._client(self._quotas, charged=True)
+        path = f"/v1/projects/{self.project}/locations/global/services/{_TPU}/quotaInfos"
+        client = self._client(self.quotas, charged=True)
         found = client.listing(path, "quotaInfos", "list the TPU quotas", _tpu_quotas, {"pageSize": _PAGE})
         return tuple(quota for quotas in found.items for quota in quotas)
 
@@ -135,7 +124,7 @@ class GoogleProject:
         return parse_bucket_settings(self._bucket(bucket))
 
     def bucket_permissions(self, bucket: str, permissions: Sequence[str]) -> frozenset[str]:
-        answer = self._client(self._storage).get(
+        answer = self._client(self.storage).get(
             f"/storage/v1/b/{quote(bucket, safe='')}/iam/testPermissions",
             f"test permissions on gs://{bucket}",
             {"permissions": list(permissions)},
@@ -143,7 +132,7 @@ class GoogleProject:
         return frozenset(answer.get("permissions", ()))
 
     def _bucket(self, bucket: str) -> Mapping[str, Any]:
-        return self._client(self._storage).get(
+        return self._client(self.storage).get(
             f"/storage/v1/b/{quote(bucket, safe='')}", f"look at bucket gs://{bucket}"
         )
 
@@ -161,7 +150,7 @@ class GoogleProject:
         what = "compare clocks with the API"
         before = time.time()
         try:
-            answer = requests.get(f"{self._tpu}/", timeout=CALL_TIMEOUT_S)
+            answer = requests.get(f"{self.tpu}/", timeout=CALL_TIMEOUT_S)
         except Exception as error:  # every transport error becomes ours
             raise translate(error, what) from error
         after = time.time()

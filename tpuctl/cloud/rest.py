@@ -15,7 +15,7 @@ from google.auth.transport.requests import AuthorizedSession
 from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.retry import read
-from tpuctl.errors import TpuctlError, TransientError
+from tpuctl.errors import NotFoundError, TpuctlError, TransientError
 from tpuctl.model.cloud import Listing
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ class RestClient:
     ) -> Data:
         """One answer."""
         return self.read(what, lambda: self._call("GET", path, params=params, timeout_s=timeout_s))
+
+    def find(self, path: str, what: str, parse: Callable[[wire.Json], T]) -> T | None:
+        """One answer, or None where the API says NOT_FOUND."""
+        try:
+            return parse(self.get(path, what))
+        except NotFoundError:
+            return None
 
     def pages(
         self, path: str, what: str, params: Data | None = None, *, timeout_s: float = CALL_TIMEOUT_S

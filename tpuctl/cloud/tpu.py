@@ -49,7 +49,7 @@ class GoogleCloud:
 
     def find_node(self, zone: str, name: str) -> NodeInfo | None:
         what = f"read node {name} in {zone}"
-        return self._find(f"{self._parent(zone)}/nodes/{name}", what, nodes.parse_node)
+        return self._rest.find(f"/v2/{self._parent(zone)}/nodes/{name}", what, nodes.parse_node)
 
     def create_node(self, node_id: str, spec: SliceSpec) -> OperationInfo:
         from tpuctl.cloud import requests as rendering
@@ -102,7 +102,7 @@ class GoogleCloud:
 
     def find_queued(self, zone: str, name: str) -> QueuedInfo | None:
         what = f"read queued resource {name} in {zone}"
-        return self._find(f"{self._parent(zone)}/queuedResources/{name}", what, nodes.parse_queued)
+        return self._rest.find(f"/v2/{self._parent(zone)}/queuedResources/{name}", what, nodes.parse_queued)
 
     def create_queued(self, node_id: str, spec: SliceSpec) -> OperationInfo:
         from tpuctl.cloud import requests as rendering
@@ -115,7 +115,7 @@ class GoogleCloud:
         return self._delete(path, f"delete queued resource {name} in {zone}")
 
     def find_operation(self, name: str) -> OperationInfo | None:
-        return self._find(name, f"read operation {name}", nodes.parse_operation)
+        return self._rest.find(f"/v2/{name}", f"read operation {name}", nodes.parse_operation)
 
     def list_offers(self, zone: str) -> tuple[OfferInfo, ...]:
         what = f"list the accelerator types of {zone}"
@@ -138,12 +138,6 @@ class GoogleCloud:
     def _list(self, what: str, zone: str, kind: str, parse: Callable[[wire.Json], T]) -> Listing[T]:
         path = f"/v2/{self._parent(zone)}/{kind}"
         return self._rest.listing(path, kind, what, parse, timeout_s=LIST_TIMEOUT_S)
-
-    def _find(self, full: str, what: str, parse: Callable[[wire.Json], T]) -> T | None:
-        try:
-            return parse(self._rest.get(f"/v2/{full}", what))
-        except NotFoundError:
-            return None
 
     def _change(self, method: str, path: str, what: str, body: wire.Json | None = None) -> OperationInfo:
         refused = partial(translate_change, verb=_VERBS[method])

@@ -87,16 +87,9 @@ def _with_store_file(config: Config) -> Config:
 
 def write_store_file(config: Config, uri: str) -> None:
     """Makes this machine use the store at `uri` for this profile and project."""
-    import secrets
+    from tpuctl.lib.files import write_private
 
-    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = config.state_dir / STORE_FILE
-    temporary = path.with_name(f".{STORE_FILE}-{secrets.token_hex(4)}")
-    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-        json.dump({"store": uri}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_private(config.state_dir / STORE_FILE, json.dumps({"store": uri}).encode())
 
 
 def load_hooks(environ: Mapping[str, str], home: Path, profile: str) -> tuple[Hook, ...]:

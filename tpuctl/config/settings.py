@@ -5,16 +5,17 @@ Resolving is a pure merge of layers, highest first, that keeps where each value 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tpuctl.config.proxy import check_jump_host, check_ping_url, check_proxy_command
 from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.lib.names import check_bucket_uri, check_project, check_zone_name
-from tpuctl.lib.text import parse_number, suggest
+from tpuctl.lib.options import Option, hints_of, registry
+from tpuctl.lib.text import parse_number
 from tpuctl.lib.time import parse_duration
 from tpuctl.model.hosts import Tier
 from tpuctl.model.timeouts import PRUNE_AFTER_LEAST_S, UNREACHABLE_LEAST_S
@@ -29,22 +30,18 @@ PROJECT_FILE = "tpuctl.yaml"
 
 
 class Setting(Struct, frozen=True):
-    """One setting. `type` is `string`, `integer`, `boolean` or `list`; a list is written with commas in
-    variables and flags. `check` raises UsageError."""
+    """One setting, made of a field of `Config`. `type` is `string`, `integer`, `boolean` or `list`; a list is
+    written with commas in variables and flags. `check` raises UsageError."""
 
     name: str
     type: str
     default: Any
     help: str
-    check: Callable[[Any], Any] | None = None
+    check: Callable[[Any], Any] | None
 
     @property
     def env(self) -> str:
         return f"TPUCTL_{self.name.upper()}"
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
 
 
 class Layer(Struct, frozen=True):
@@ -54,48 +51,115 @@ class Layer(Struct, frozen=True):
     values: Mapping[str, Any]
 
 
-class Config(Struct, frozen=True):
-    """All settings, resolved. `origins` says where each came from; `state_base` is tpuctl's own directory."""
+def _google(api: str) -> str:
+    return f"https://{api}.googleapis.com"
 
-    project: str | None
-    zone: tuple[str, ...]
-    account: str | None
-    profile: str
-    label: str | None
-    tier: Tier | None
-    accelerator: str | None
-    runtime_version: str | None
-    login_user: str
-    user: str
-    wheelhouse: str | None
-    env: str | None
-    gcsfuse: str | None
-    checkpoint_bucket: str | None
-    external_ips: bool
-    network: str | None
-    subnetwork: str | None
-    service_account: str | None
-    bundle_limit_mib: int
-    endpoint_tpu: str
-    endpoint_storage: str
-    endpoint_compute: str
-    endpoint_resource_manager: str
-    endpoint_service_usage: str
-    endpoint_quotas: str
-    endpoint_secret_manager: str
-    store: str | None
-    token_file: str | None
-    ssh_port: int
-    internal_ip: bool
-    proxy_command: str | None
-    jump_host: str | None
-    iap: bool
-    host_keys: str
-    ping_url: str | None
-    prune_after_days: int
-    logs_limit_mib: int
-    require_data: bool
-    replace_after: str | None
+
+def _endpoint(api: str) -> Option:
+    return Option(api, check=_check_endpoint)
+
+
+def _bucket(meaning: str) -> Option:
+    return Option(meaning, check=check_bucket_uri)
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """All settings, resolved: the fields with an `Option`. `origins` says where each came from; `state_base` is
+    tpuctl's own directory."""
+
+    project: Annotated[str | None, Option("project id", check=check_project)] = None
+    zone: Annotated[tuple[str, ...], Option("zones to ask, in order", check=_check_zones)] = ()
+    account: Annotated[str | None, Option("Google account (only shown; credentials decide)")] = None
+    profile: Annotated[
+        str, Option("set of settings and state; `sim` is the simulator", check=_check_profile)
+    ] = DEFAULT_PROFILE
+    label: Annotated[str | None, Option("shown as [LABEL] in every header")] = None
+    tier: Annotated[Tier | None, Option(f"how capacity is paid for: {', '.join(Tier)}", check=_check_tier)] = (
+        None
+    )
+    accelerator: Annotated[str | None, Option("accelerator type where a command names none")] = None
+    runtime_version: Annotated[str | None, Option("TPU software version instead of the recommended one")] = None
+    login_user: Annotated[str, Option("user name on the hosts of new slices")] = "tpuctl"
+    user: Annotated[str, Option("who owns new slices and runs; the login name by default")] = ""
+    env: Annotated[str | None, Option("environment of runs")] = None
+    wheelhouse: Annotated[
+        str | None,
+        _bucket("gs:// prefix from which hosts get the packages of environments; from each other if not set"),
+    ] = None
+    gcsfuse: Annotated[
+        str | None, Option("gcsfuse, or its .deb, here that hosts get; of Google's packages if not set")
+    ] = None
+    checkpoint_bucket: Annotated[
+        str | None, _bucket("gs:// prefix under which each run gets its checkpoint directory")
+    ] = None
+    external_ips: Annotated[bool, Option("give each worker an external address")] = True
+    network: Annotated[str | None, Option("VPC network of new slices")] = None
+    subnetwork: Annotated[str | None, Option("subnetwork of new slices")] = None
+    service_account: Annotated[str | None, Option("service account of new slices")] = None
+    bundle_limit_mib: Annotated[int, Option("largest code bundle of a run, in MiB", check=_check_limit)] = 50
+    endpoint_tpu: Annotated[str, _endpoint("Cloud TPU API")] = _google("tpu")
+    endpoint_storage: Annotated[str, _endpoint("Cloud Storage API")] = _google("storage")
+    endpoint_compute: Annotated[str, _endpoint("Compute Engine API")] = _google("compute")
+    endpoint_resource_manager: Annotated[str, _endpoint("Resource Manager API, for doctor's permissions")] = (
+        _google("cloudresourcemanager")
+    )
+    endpoint_service_usage: Annotated[
+        str, _endpoint("Service Usage API, for doctor's list of enabled APIs")
+    ] = _google("serviceusage")
+    endpoint_quotas: Annotated[str, _endpoint("Cloud Quotas API, for the limits of TPU quotas")] = _google(
+        "cloudquotas"
+    )
+    endpoint_secret_manager: Annotated[str, _endpoint("Secret Manager API, for secrets of runs")] = _google(
+        "secretmanager"
+    )
+    store: Annotated[str | None, _bucket("gs:// place of a shared store; on this machine if not set")] = None
+    token_file: Annotated[
+        str | None, Option("file with an access token, instead of the default credentials")
+    ] = None
+    ssh_port: Annotated[int, Option("SSH port of the hosts", check=_check_port)] = 22
+    internal_ip: Annotated[bool, Option("reach hosts at their internal addresses")] = False
+    proxy_command: Annotated[
+        str | None,
+        Option(
+            "program that connects to hosts (%h address, %p port, %i instance, %z zone), run without a shell",
+            check=check_proxy_command,
+        ),
+    ] = None
+    jump_host: Annotated[
+        str | None, Option("USER@HOST[:PORT] to go through, by your own ssh", check=check_jump_host)
+    ] = None
+    iap: Annotated[bool, Option("reach hosts through Identity-Aware Proxy, by gcloud's start-iap-tunnel")] = (
+        False
+    )
+    host_keys: Annotated[
+        str, Option("`first-use` believes hosts where the cloud publishes no keys", check=_check_host_keys)
+    ] = PINNED
+    ping_url: Annotated[
+        str | None, Option("https URL called after each good pass of the watchdog", check=check_ping_url)
+    ] = None
+    prune_after_days: Annotated[
+        int,
+        Option(
+            "age from which watchdogs remove what nothing in the store refers to; 0: never",
+            check=_check_prune_days,
+        ),
+    ] = 14
+    logs_limit_mib: Annotated[
+        int,
+        Option(
+            "MiB of logs on this machine, above which the oldest of runs that ended go; 0: no limit",
+            check=_check_logs_limit,
+        ),
+    ] = 20480
+    require_data: Annotated[bool, Option("refuse runs that say neither --data nor --synthetic")] = False
+    replace_after: Annotated[
+        str | None,
+        Option(
+            "how long hosts of a live slice may be silent until it is made anew, as 10m; if not set 5 to 15 "
+            "min by what it costs; never below 15 with a disk that they write",
+            check=_check_replace_after,
+        ),
+    ] = None
     state_base: Path
     origins: Mapping[str, str]
     simulator_runs: bool = False
@@ -193,130 +257,17 @@ def _check_profile(value: str) -> str:
     return value
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("project", "string", None, "project id", check_project),
-    Setting("zone", "list", (), "zones to ask, in order", _check_zones),
-    Setting("account", "string", None, "Google account (only shown; credentials decide)"),
-    Setting(
-        "profile",
-        "string",
-        DEFAULT_PROFILE,
-        "set of settings and state; `sim` is the simulator",
-        _check_profile,
-    ),
-    Setting("label", "string", None, "shown as [LABEL] in every header"),
-    Setting("tier", "string", None, f"how capacity is paid for: {', '.join(Tier)}", _check_tier),
-    Setting("accelerator", "string", None, "accelerator type where a command names none"),
-    Setting("runtime_version", "string", None, "TPU software version instead of the recommended one"),
-    Setting("login_user", "string", "tpuctl", "user name on the hosts of new slices"),
-    Setting("user", "string", "", "who owns new slices and runs; the login name by default"),
-    Setting("env", "string", None, "environment of runs"),
-    Setting(
-        "wheelhouse",
-        "string",
-        None,
-        "gs:// prefix from which hosts get the packages of environments; from each other if not set",
-        check_bucket_uri,
-    ),
-    Setting(
-        "gcsfuse", "string", None, "gcsfuse, or its .deb, here that hosts get; of Google's packages if not set"
-    ),
-    Setting(
-        "checkpoint_bucket",
-        "string",
-        None,
-        "gs:// prefix under which each run gets its checkpoint directory",
-        check_bucket_uri,
-    ),
-    Setting("external_ips", "boolean", True, "give each worker an external address"),
-    Setting("network", "string", None, "VPC network of new slices"),
-    Setting("subnetwork", "string", None, "subnetwork of new slices"),
-    Setting("service_account", "string", None, "service account of new slices"),
-    Setting("bundle_limit_mib", "integer", 50, "largest code bundle of a run, in MiB", _check_limit),
-    Setting("endpoint_tpu", "string", "https://tpu.googleapis.com", "Cloud TPU API", _check_endpoint),
-    Setting(
-        "endpoint_storage", "string", "https://storage.googleapis.com", "Cloud Storage API", _check_endpoint
-    ),
-    Setting(
-        "endpoint_compute", "string", "https://compute.googleapis.com", "Compute Engine API", _check_endpoint
-    ),
-    Setting(
-        "endpoint_resource_manager",
-        "string",
-        "https://cloudresourcemanager.googleapis.com",
-        "Resource Manager API, for doctor's permissions",
-        _check_endpoint,
-    ),
-    Setting(
-        "endpoint_service_usage",
-        "string",
-        "https://serviceusage.googleapis.com",
-        "Service Usage API, for doctor's list of enabled APIs",
-        _check_endpoint,
-    ),
-    Setting(
-        "endpoint_quotas",
-        "string",
-        "https://cloudquotas.googleapis.com",
-        "Cloud Quotas API, for the limits of TPU quotas",
-        _check_endpoint,
-    ),
-    Setting(
-        "endpoint_secret_manager",
-        "string",
-        "https://secretmanager.googleapis.com",
-        "Secret Manager API, for secrets of runs",
-        _check_endpoint,
-    ),
-    Setting(
-        "store", "string", None, "gs:// place of a shared store; on this machine if not set", check_bucket_uri
-    ),
-    Setting("token_file", "string", None, "file with an access token, instead of the default credentials"),
-    Setting("ssh_port", "integer", 22, "SSH port of the hosts", _check_port),
-    Setting("internal_ip", "boolean", False, "reach hosts at their internal addresses"),
-    Setting(
-        "proxy_command",
-        "string",
-        None,
-        "program that connects to hosts (%h address, %p port, %i instance, %z zone), run without a shell",
-        check_proxy_command,
-    ),
-    Setting("jump_host", "string", None, "USER@HOST[:PORT] to go through, by your own ssh", check_jump_host),
-    Setting("iap", "boolean", False, "reach hosts through Identity-Aware Proxy, by gcloud's start-iap-tunnel"),
-    Setting(
-        "host_keys",
-        "string",
-        "pinned",
-        "`first-use` believes hosts where the cloud publishes no keys",
-        _check_host_keys,
-    ),
-    Setting(
-        "ping_url", "string", None, "https URL called after each good pass of the watchdog", check_ping_url
-    ),
-    Setting(
-        "prune_after_days",
-        "integer",
-        14,
-        "age from which watchdogs remove what nothing in the store refers to; 0: never",
-        _check_prune_days,
-    ),
-    Setting(
-        "logs_limit_mib",
-        "integer",
-        20480,
-        "MiB of logs on this machine, above which the oldest of runs that ended go; 0: no limit",
-        _check_logs_limit,
-    ),
-    Setting("require_data", "boolean", False, "refuse runs that say neither --data nor --synthetic"),
-    Setting(
-        "replace_after",
-        "string",
-        None,
-        "how long hosts of a live slice may be silent until it is made anew, as 10m; if not set 5 to 15 min "
-        "by what it costs; never below 15 with a disk that they write",
-        _check_replace_after,
-    ),
-)
+_TYPES: Mapping[Any, str] = {int: "integer", bool: "boolean", tuple[str, ...]: "list"}
+
+
+def _settings() -> Iterator[Setting]:
+    defaults = {field.name: field.default for field in structs.fields(Config)}
+    for name, option in registry(Config).items():
+        kind = _TYPES.get(hints_of(Config)[name], "string")
+        yield Setting(name, kind, defaults[name], option.help, option.check)
+
+
+SETTINGS: tuple[Setting, ...] = tuple(_settings())
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 ENDPOINTS: tuple[str, ...] = tuple(name for name in BY_NAME if name.startswith("endpoint_"))
 """Settings that say where an API is: the simulator sets them all, no other profile may lead to one."""
@@ -338,34 +289,23 @@ def parse_value(setting: Setting, value: Any, origin: str) -> Any:
         ) from error
 
 
-def unknown_key(key: str, origin: str, known: Sequence[str]) -> BadConfigError:
-    """The error for a key that no setting has, with the nearest one."""
-    near = suggest(key, known)
-    guess = f"; did you mean {near!r}?" if near else ""
-    hint = f"change it to {near!r}" if near else f"known keys: {', '.join(sorted(known))}"
-    return BadConfigError(f"{origin}: unknown key {key!r}{guess}", hint=hint, details={"key": key})
-
-
 def resolve(layers: Sequence[Layer], state_base: Path) -> Config:
     """Merges `layers`, highest first; an absent or None value falls through to the next layer.
 
-    Raises BadConfigError for unknown keys and bad values, in every layer, used or not.
+    Raises BadConfigError for bad values, in every layer, used or not.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in layers:
         for key, value in layer.values.items():
-            if key not in BY_NAME:
-                raise unknown_key(key, layer.origin, list(BY_NAME))
             if value is None:
                 continue
             parsed = parse_value(BY_NAME[key], value, layer.origin)
             if key not in values:
                 values[key], origins[key] = parsed, layer.origin
-    for setting in SETTINGS:
-        values.setdefault(setting.name, setting.default)
-        origins.setdefault(setting.name, DEFAULT_ORIGIN)
-    return Config(**values, state_base=state_base, origins=origins)
+    return Config(
+        **values, state_base=state_base, origins={**dict.fromkeys(BY_NAME, DEFAULT_ORIGIN), **origins}
+    )
 
 
 def show(config: Config) -> list[tuple[str, Any, str]]:

@@ -26,7 +26,6 @@ from tpuctl.lib.time import render_span, render_time
 from tpuctl.model.facts import BucketPlace, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Reach, internal_rule, judge_reach
 from tpuctl.model.quota import ProjectInfo
-from tpuctl.model.regions import is_near as is_near
 from tpuctl.model.roles import PROJECT, asked_permissions, needs_of
 from tpuctl.slices.validation import OS_LOGIN
 from tpuctl.watch.heartbeat import Verdict
@@ -178,13 +177,8 @@ def _grant_role(facts: Facts, role: str) -> str:
     )
 
 
-def check_key(_: Facts, found: KeyFacts) -> list[Finding]:
-    """The key that logs in to the hosts."""
-    return [judge_key(found)]
-
-
 def judge_key(found: KeyFacts) -> Finding:
-    """The key as a file."""
+    """The key that logs in to the hosts, as a file."""
     if found.mode is None and not found.error:
         return ok(f"none yet; {found.path} is made with the first slice")
     path = quote(found.path)
@@ -262,7 +256,7 @@ def _judge_bucket(facts: Facts, bucket: str, setting: str, reading: Reading[Buck
         return not_checked(reading.error)
     zones = sorted({*facts.wanted.zones, *(facts.records.value.zones if facts.records.value else ())})
     where = f"gs://{bucket} ({setting}) is in {reading.value.location.lower()}"
-    away = [zone for zone in zones if not is_near(reading.value, zone)]
+    away = [zone for zone in zones if not reading.value.is_near(zone)]
     if not away:
         return ok(f"{where}{', as the zones are' if zones else ''}")
     fix = f"gcloud storage buckets create gs://NEW --location={region_of(away[0])}, and name it in {setting}"
@@ -384,13 +378,8 @@ def _judge_entry(watch: WatchFacts) -> list[Finding]:
     return []
 
 
-def check_tools(_: Facts, found: Sequence[ToolFacts]) -> list[Finding]:
-    """Programs and libraries, with their versions."""
-    return judge_tools(found)
-
-
 def judge_tools(found: Sequence[ToolFacts]) -> list[Finding]:
-    """What is missing, and what is there."""
+    """Programs and libraries: what is missing, and what is there in which version."""
     missing = [
         (problem if tool.needed else warning)(f"{tool.name} is missing: {tool.purpose}", tool.fix or None)
         for tool in found
@@ -416,7 +405,7 @@ CHECKS = (
     Check("permissions", check_permissions, needs="permissions"),
     Check("tpu quota", tpu_findings, needs="tpu_quotas"),
     Check("side quotas", side_findings),
-    Check("ssh key", check_key, needs="keys"),
+    Check("ssh key", lambda _, found: [judge_key(found)], needs="keys"),
     Check("os login", check_os_login, needs="project"),
     Check("vpc", check_network),
     Check("buckets", check_buckets),
@@ -424,7 +413,7 @@ CHECKS = (
     Check("disks", check_disks, needs="unused_disks"),
     Check("store", check_store),
     Check("watchdog", check_watchdog),
-    Check("tools", check_tools, needs="tools"),
+    Check("tools", lambda _, found: judge_tools(found), needs="tools"),
 )
 """Every check, in the order in which a person would mend things."""
 

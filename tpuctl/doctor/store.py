@@ -12,7 +12,6 @@ from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.lib.names import region_of
 from tpuctl.lib.time import render_duration, render_span
 from tpuctl.model.facts import BucketPlace, BucketSettings, Deletion, StoreFacts
-from tpuctl.model.regions import is_near
 
 OBJECT_PERMISSIONS = (
     "storage.objects.create",
@@ -93,7 +92,7 @@ def _place(facts: Facts, shared: SharedStore) -> Iterator[Finding]:
     if place is None:
         return  # what keeps it from being read is a matter of permissions
     zones = sorted({*facts.wanted.zones, *(facts.records.value.zones if facts.records.value else ())})
-    away = [zone for zone in zones if not is_near(place, zone)]
+    away = [zone for zone in zones if not place.is_near(zone)]
     if zones and len(away) == len(zones) and not _same_continent(place, away[0]):
         what = (
             f"gs://{shared.bucket} is in {place.location.lower()}, far from {', '.join(away)}: steps are slow"

@@ -392,6 +392,9 @@ class Store(Protocol):
         ...
 
 
+EventSink = Callable[[object], None]
+"""Receives typed events of a workflow; `cli/live.py` draws them."""
+
 OutputSink = Callable[[int, str, bytes], None]
 """Receives (worker, "stdout" or "stderr", chunk); called from one thread at a time."""
 
@@ -513,12 +516,6 @@ class SshEntries(Protocol):
         ...
 
     def remove(self, slice_name: str) -> None: ...
-
-
-class EventSink(Protocol):
-    """Receives typed events of a workflow; `cli/live.py` draws them."""
-
-    def __call__(self, event: object) -> None: ...
 
 
 class IdSource(Protocol):

@@ -118,16 +118,6 @@ class Services(Protocol):
         ...
 
     @property
-    def environment_installer(self) -> bytes:
-        """The script that installs a pinned environment on a host."""
-        ...
-
-    @property
-    def mount_files(self) -> tuple[bytes, bytes, bytes]:
-        """What hosts get with a mounted bucket: its keeper, the unit of that, and the installer of gcsfuse."""
-        ...
-
-    @property
     def wheel_cache(self) -> Path:
         """This machine's folder of files for environments, by their sha256."""
         ...

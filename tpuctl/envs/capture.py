@@ -53,7 +53,7 @@ def capture_environment(
     if not unmanaged:
         return made
     path = found["prefix"]
-    installer = services.environment_installer.decode()
+    installer = read_template("env_install.py").decode()
     tree = _ask(services, record, host, path, ["python3", "-I", "-c", installer, "--tree", path])
     spec = replace(made.spec, requirements=(), unmanaged=Unmanaged(path, tree["sha256"]))
     return Captured(spec)

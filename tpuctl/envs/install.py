@@ -24,6 +24,7 @@ from tpuctl.lib.shell import quote
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord
 from tpuctl.model.run_spec import EnvironmentRef
+from tpuctl.model.shipped_files import read_template
 from tpuctl.model.verdict import Blocked
 from tpuctl.things.driver import bring_hosts
 
@@ -51,7 +52,7 @@ def environment_kind(
 ) -> EnvironmentKind:
     """An environment with all that hosts need for it."""
     wheels = blobs_of(services, pinned)
-    return EnvironmentKind(pinned, slice_name, services.environment_installer, wheels, asked_by, mend)
+    return EnvironmentKind(pinned, slice_name, read_template("env_install.py"), wheels, asked_by, mend)
 
 
 def kind_of_run(
@@ -109,7 +110,7 @@ def plan_environment(
     services: Services, record: SliceRecord, pinned: PinnedEnvironment
 ) -> list[dict[str, Any]]:
     """What `apply_environment` would do: a row for each group of hosts of which the same is true."""
-    kind = EnvironmentKind(pinned, record.name, services.environment_installer)
+    kind = EnvironmentKind(pinned, record.name, read_template("env_install.py"))
     groups: dict[tuple[str, str], list[int]] = {}
     agent = HostAgent(services.remote, services.agent_source)
     for each in observe_hosts(services, agent, host_targets(services, record), kind.sections):

@@ -17,13 +17,14 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.shipped_files import read_template
 
 
 def verify_environment(
     services: Services, record: SliceRecord, pinned: PinnedEnvironment
 ) -> tuple[int, list[Difference]]:
     """How many hosts were asked, each once, and in what they differ."""
-    kind = EnvironmentKind(pinned, record.name, services.environment_installer)
+    kind = EnvironmentKind(pinned, record.name, read_template("env_install.py"))
     agent = HostAgent(services.remote, services.agent_source)
     seen = observe_hosts(services, agent, host_targets(services, record))
     return len(seen), compare_hosts(pinned, record.name, seen, kind=kind)

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from tpuctl.errors import TpuctlError
 
+TEMPORARY = ".tmp-"
+"""How the names of files begin that are not whole yet."""
+Guard = Callable[[], AbstractContextManager[object]]
 
-def write_private(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Temporary file, fsync, rename; missing directories get mode 0700."""
+
+def write_private(path: Path, content: bytes, *, mode: int = 0o600, guard: Guard = nullcontext) -> None:
+    """Temporary file, fsync, rename (under `guard`); missing directories get mode 0700."""
+    import tempfile  # most commands write nothing so
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), mode)
-        Path(temporary).replace(path)
+        with guard():
+            Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

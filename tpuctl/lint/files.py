@@ -60,7 +60,7 @@ class ModuleFinder:
 
     def __call__(self, name: str, importer: str) -> tuple[str, str] | None:
         """The file of an imported name, such as `pkg.mod.function`, and what is left of the name."""
-        folder = os.path.dirname(importer)  # noqa: PTH120 - a hot loop over texts
+        folder = importer.rpartition("/")[0]
         asked = (name, folder)
         if asked not in self._found:
             self._found[asked] = self._find(name, folder)

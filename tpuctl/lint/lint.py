@@ -1,4 +1,5 @@
-"""`tpuctl lint`: reads files, and says what TPUs punish in them. Nothing of a program is imported or run."""
+"""`tpuctl lint`: reads files, also those in wheels, and says what TPUs punish in them. Nothing of a program is
+unpacked, imported or run."""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tpuctl.errors import BadManifestError
 from tpuctl.lib.input_files import read_file
-from tpuctl.lint.files import FILE_LIMIT, MAX_REACH, ModuleFinder
+from tpuctl.lint.files import FILE_LIMIT, MAX_FILES, MAX_REACH, ModuleFinder
 from tpuctl.lint.module import UnreadableError
 from tpuctl.lint.project import Finding, Target, find_all, guess_backends
 from tpuctl.lint.rules import Rule, Severity
 from tpuctl.lint.summary import Summary, summarize
+
+FRAMEWORKS = frozenset({"torch", "torch-xla", "torch-tpu", "jax", "jaxlib", "libtpu", "numpy", "torchvision"})
+"""Packages that are the backend itself, and bring code for every device."""
 
 
 class NotRead(Struct, frozen=True):
@@ -125,3 +130,43 @@ def without_collector() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+def lint_wheel(label: str, wheel: Path, rules: Sequence[Rule], target: Target) -> list[Finding]:
+    """What is in a package that a program imports: one warning for each rule, with how often and where first.
+    Whether the program reaches that is not known.
+
+    Raises BadManifestError for what is no wheel.
+    """
+    import zipfile  # for what few ask for
+
+    summaries: dict[str, Summary] = {}
+    try:
+        with zipfile.ZipFile(wheel) as archive, without_collector():
+            for item in archive.infolist()[:MAX_FILES]:
+                if not item.filename.endswith(".py") or item.file_size > FILE_LIMIT or _of_tests(item.filename):
+                    continue
+                try:
+                    key = f"/{item.filename}"
+                    summaries[key] = summarize(f"{label}/{item.filename}", archive.read(item), rules)
+                except UnreadableError:
+                    continue  # for another Python; what counts is what this one would import
+    except zipfile.BadZipFile as error:
+        raise BadManifestError(f"{wheel.name} of {label} is no wheel: {error}") from error
+    found = find_all(summaries, rules, target, ModuleFinder("", summaries.__contains__))
+    return _first_of_each(found)
+
+
+def _of_tests(name: str) -> bool:
+    return any(part in ("tests", "test", "testing") or part.startswith("test_") for part in name.split("/"))
+
+
+def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:
+    by_code: dict[str, list[Finding]] = {}
+    for each in findings:
+        by_code.setdefault(each.code, []).append(each)
+    found = []
+    for same in by_code.values():
+        rest = f"; {len(same) - 1} more in this package" if len(same) > 1 else ""
+        found.append(replace(same[0], severity=Severity.WARNING, message=f"{same[0].message}{rest}"))
+    return found

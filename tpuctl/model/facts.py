@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from tpuctl.errors import TpuctlError
+from tpuctl.lib.names import region_of
 
 
 class CredentialFacts(Struct, frozen=True):
@@ -93,6 +94,20 @@ class BucketPlace(Struct, frozen=True):
     kind: str
     regions: tuple[str, ...] = ()
     """The regions of a dual-region of one's own choice, in lower case."""
+
+    def is_near(self, zone: str) -> bool:
+        """Whether traffic between the bucket and a zone stays in one region, or in the bucket's multi-region.
+
+        Places: https://cloud.google.com/storage/docs/locations.
+        """
+        region, location = region_of(zone), self.location.lower()
+        if self.regions:
+            return region in self.regions
+        multi = {"us": "us-", "eu": "europe-", "asia": "asia-"}
+        if location in multi:
+            return region.startswith(multi[location])
+        known = {"nam4": ("us-central1", "us-east1"), "eur4": ("europe-north1", "europe-west4")}
+        return region in known.get(location, (location,))
 
 
 class Deletion(Struct, frozen=True):

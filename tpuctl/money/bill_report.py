@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from tpuctl.engine.ports import Inventory
@@ -34,19 +35,14 @@ def take_census(services: Services, inventory: Inventory) -> Census:
     queued = attempt("queued resources", services.cloud.list_queued)
     assets: list[CloudResource] = []
     for kind in BESIDE_TPUS:
-        found = attempt(
-            f"{kind}s" if kind is not ResourceKind.ADDRESS else "addresses", _reader(inventory, kind)
-        )
+        what = f"{kind}s" if kind is not ResourceKind.ADDRESS else "addresses"
+        found = attempt(what, partial(inventory.list_assets, kind))
         assets.extend(found.items)
         unread += [
             Unread(f"{kind} list in {where}", "the location could not be read")
             for where in sorted(found.unreachable)
         ]
     return Census(nodes, queued, tuple(assets), tuple(unread))
-
-
-def _reader(inventory: Inventory, kind: ResourceKind) -> Callable[[], Listing[CloudResource]]:
-    return lambda: inventory.list_assets(kind)
 
 
 def bill_of(services: Services, inventory: Inventory, catalog: Catalog, prices: OtherPrices) -> Bill:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import region_of
 from tpuctl.model.records import SliceRecord
-from tpuctl.model.shipped_files import load_mount_table
+from tpuctl.model.shipped_files import load_mount_table, read_template
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.hosts import KeeperFiles, Unmounted
 from tpuctl.mounts.render import check_ttl, options_of
@@ -96,10 +97,16 @@ def store_program(services: Services, refs: Refs, program: str | None) -> None:
         services.store.put_blob(read_program(program))
 
 
-def ended_kinds(services: Services, record: SliceRecord, paths: Sequence[str]) -> list[Unmounted]:
+@cache
+def keeper_files() -> KeeperFiles:
+    """What hosts get with a mounted bucket."""
+    return KeeperFiles(*map(read_template, ("mount_keeper.py", "tpuctl-mount.service", "gcsfuse_install.sh")))
+
+
+def ended_kinds(record: SliceRecord, paths: Sequence[str]) -> list[Unmounted]:
     """What is asked of hosts that are to be deleted: nobody has a mount open any more, and all is uploaded. The
     same of every pass, so that it is one job; after a refusal it is another one."""
-    keeper = KeeperFiles(*services.mount_files).keeper
+    keeper = keeper_files().keeper
     life = record.incarnation
     asked_by = f"end of {life.cloud_name} {life.leaves_since or 0:.0f}" if life is not None else "end"
     return [Unmounted(path, keeper, asked_by, end_users=True) for path in paths]

@@ -13,7 +13,6 @@ from tpuctl.lib.codec import from_data
 from tpuctl.lib.names import region_of
 from tpuctl.lib.text import suggest
 from tpuctl.model.facts import BucketPlace
-from tpuctl.model.regions import is_near
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.spec import typed_as
 
@@ -111,7 +110,7 @@ class MountRules:
         region, unless that is meant."""
         prices = self._table["prices"]
         where, region = place.location.upper(), region_of(zone)
-        if not is_near(place, zone):
+        if not place.is_near(zone):
             cost = f"{prices['other_region_tb']} USD or more per TB read"
             if not ref.cross_region:
                 raise UsageError.of(

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.mounts.follow import check_bucket, is_gone, load_rules, parse_ref, with_program
-from tpuctl.mounts.hosts import KeeperFiles, Mounted, mounted
+from tpuctl.mounts.follow import check_bucket, is_gone, keeper_files, load_rules, parse_ref, with_program
+from tpuctl.mounts.hosts import Mounted, mounted
 from tpuctl.mounts.render import options_of
 from tpuctl.mounts.spec import check_together, check_unused, is_asked, merge_mounts
 from tpuctl.things.driver import Rows
@@ -52,7 +52,8 @@ class MountsOfSlice(ThingOfSlice):
 
     def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[Mounted]:
         """Mounted on each host."""
-        rules, files = load_rules(), KeeperFiles(*services.mount_files)
+        del services
+        rules, files = load_rules(), keeper_files()
         return [mounted(rules, each, files, asked_by) for each in record.spec.mounts if not each.leaving]
 
     def lost(self, services: Services, record: SliceRecord) -> Collection[str]:

@@ -36,6 +36,7 @@ from tpuctl.mounts.follow import (
     check_bucket,
     forget,
     is_gone,
+    keeper_files,
     load_rules,
     mark_leaving,
     parse_ref,
@@ -46,7 +47,6 @@ from tpuctl.mounts.follow import (
 from tpuctl.mounts.hosts import (
     OPEN,
     WELL,
-    KeeperFiles,
     Mounted,
     Unmounted,
     find_mount,
@@ -103,7 +103,7 @@ def add_mount(
     if bucket is not None:
         make_bucket(services, bucket)
     store_program(services, (ref,), program)
-    kind = mounted(rules, ref, _files(services), services.ids.new_id(), renew=True)
+    kind = mounted(rules, ref, keeper_files(), services.ids.new_id(), renew=True)
     before = next((each for each in record.spec.mounts if each.path == ref.path and not each.leaving), None)
     if before is None:
         begin_mount(services, record.name, ref)
@@ -127,7 +127,7 @@ def _undo(services: Services, record: SliceRecord, path: str, before: MountRef |
     if before is None:
         kind: Kind = _unmounted(services, path)
     else:
-        kind = mounted(load_rules(), before, _files(services), services.ids.new_id())
+        kind = mounted(load_rules(), before, keeper_files(), services.ids.new_id())
     try:
         bring_hosts(services, record, [kind])
     except TpuctlError as error:  # what it was refused for counts
@@ -227,7 +227,7 @@ def check_mounts(
     check_ready(record)
     if not record.spec.mounts:
         return []
-    rules, files = load_rules(), _files(services)
+    rules, files = load_rules(), keeper_files()
     targets = host_targets(services, record)
     sections = [str(Section.GCSFUSE), str(Section.HOST)]
     remote = services.remote
@@ -256,7 +256,7 @@ def heal_mounts(services: Services, record: SliceRecord) -> None:
     for ref in record.spec.mounts:
         if ref.leaving:
             end_mount(services, record, ref.path)
-    rules, files, asked_by = load_rules(), _files(services), services.ids.new_id()
+    rules, files, asked_by = load_rules(), keeper_files(), services.ids.new_id()
     stay = [each for each in record.spec.mounts if not each.leaving]
     bring_hosts(services, record, [mounted(rules, each, files, asked_by, renew=True) for each in stay])
 
@@ -331,11 +331,7 @@ def check_ready(record: SliceRecord) -> None:
 
 
 def _unmounted(services: Services, path: str) -> Unmounted:
-    return Unmounted(path, _files(services).keeper, services.ids.new_id())
-
-
-def _files(services: Services) -> KeeperFiles:
-    return KeeperFiles(*services.mount_files)
+    return Unmounted(path, keeper_files().keeper, services.ids.new_id())
 
 
 def plan_bucket(

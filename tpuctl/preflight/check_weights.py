@@ -3,7 +3,6 @@ wrong with them, there and in runs."""
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,8 @@ from msgspec import Struct
 
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.codec import from_data
-from tpuctl.model.shipped_files import read_agent_module, read_template
-from tpuctl.preflight.bounded import last_words, run_bounded
-from tpuctl.preflight.fits import environment
+from tpuctl.model.shipped_files import read_agent_module
+from tpuctl.preflight.bounded import ask_program, last_words
 from tpuctl.preflight.local_env import Interpreter
 
 READ_S = 900.0
@@ -77,22 +75,17 @@ def check_weights(
     """Raises TpuctlError with the reason where the parameters cannot be had."""
     with tempfile.TemporaryDirectory(prefix="tpuctl-weights-") as name:
         folder = Path(name)
-        program, asked, answer = folder / "weights_probe.py", folder / "request.json", folder / "result.json"
-        program.write_bytes(read_template("weights_probe.py"))
         (folder / "tpuctl_weights.py").write_bytes(read_agent_module("weights.py"))
         request = {"path": str(path), "function": function, "init": init}
-        asked.write_text(json.dumps(request), encoding="utf-8")
-        words = [str(interpreter.python), str(program), str(asked), str(answer)]
-        status = run_bounded(words, environment(interpreter, variables), folder / "log", timeout_s)
+        status, result = ask_program(folder, "weights_probe.py", request, interpreter, variables, timeout_s)
         if status is None:
             raise TpuctlError(
                 f"{path.name} was not read within {timeout_s:.0f} s", hint="a smaller model, or --timeout 1h"
             )
-        if not answer.exists():
+        if not result:
             raise TpuctlError(
                 f"{path.name}: the process ended with status {status}: {last_words(folder / 'log')[-600:]}"
             )
-        result = json.loads(answer.read_bytes())
     if "error" in result:
         raise TpuctlError(f"{path.name}: {result['error']}", hint="--env or --python names another environment")
     return Weights(result["rows"], [from_data(Finding, row) for row in result["findings"]])

@@ -7,8 +7,6 @@ of operations, the peak of the chips, and the share of it that programs are assu
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.errors import UsageError
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.shipped_files import read_template
-from tpuctl.preflight.bounded import last_words, run_bounded
+from tpuctl.preflight.bounded import ask_program, last_words
 from tpuctl.preflight.buffers import Buffer, largest_buffers, padding
 from tpuctl.preflight.hlo import Collective, count_collectives, parse_module
 from tpuctl.preflight.local_env import Interpreter
@@ -28,12 +26,8 @@ from tpuctl.preflight.topologies import Topology
 
 COMPILE_S = 300.0
 """For one topology; a step of 6 billion parameters takes 15 s of a processor (measured on 2 cores)."""
-MFU = 0.4
-"""Share of the chips' peak that well-written dense training reaches (MaxText reports 0.35 to 0.65)."""
 _TOO_MUCH = re.compile(r"\(([\d.]+[KMGT]?)\) exceeds available HBM \(([\d.]+[KMGT]?)\)")
 _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_CLEAN = ("TPU_", "LIBTPU_", "XLA_", "JAX_", "PJRT_", "MEGASCALE_", "TF_CPP")
-"""Variables that this machine may have from earlier shells and that change what is compiled."""
 
 
 class Step(Struct, frozen=True):
@@ -107,8 +101,6 @@ def compile_for(
     """Compiles the step for one topology in a process of its own, and reads what came of it."""
     with tempfile.TemporaryDirectory(prefix="tpuctl-fits-") as name:
         folder = Path(name)
-        program, asked, answer = folder / "fits_compile.py", folder / "request.json", folder / "result.json"
-        program.write_bytes(read_template("fits_compile.py"))
         (folder / "dump").mkdir()
         request = {
             "file": str(step.file),
@@ -118,24 +110,13 @@ def compile_for(
             "dump": str(folder / "dump"),
             "hlo": str(folder / "program.hlo"),
         }
-        asked.write_text(json.dumps(request), encoding="utf-8")
-        words = [str(interpreter.python), str(program), str(asked), str(answer)]
-        status = run_bounded(words, environment(interpreter, variables), folder / "log", timeout_s)
-        result = json.loads(answer.read_bytes()) if answer.exists() else {}
+        status, result = ask_program(folder, "fits_compile.py", request, interpreter, variables, timeout_s)
         if status is None:
             result["error"] = {"kind": "timeout", "text": _late(result.get("stage"), timeout_s)}
         elif result.get("stage") != "done" and "error" not in result:
             said = last_words(folder / "log")[-600:]
             result["error"] = {"kind": "ended", "text": f"the process ended with status {status}: {said}"}
         return judge(step, topology, result, folder)
-
-
-def environment(interpreter: Interpreter, variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of the process: of this machine without those of other TPU programs, then of the environment,
-    of the command, and what keeps JAX from looking for chips."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith((*_CLEAN, "PYTHON"))}
-    quiet = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-    return {**kept, **interpreter.variables, **variables, **quiet}
 
 
 def _late(stage: str | None, timeout_s: float) -> str:
@@ -167,15 +148,15 @@ def judge(step: Step, topology: Topology, result: Mapping[str, Any], folder: Pat
     dumped = sorted((folder / "dump").glob("*after_optimizations-buffer-assignment.txt"))
     buffers = largest_buffers(dumped[-1].read_text(encoding="utf-8"), module, str(step.file)) if dumped else []
     unknown = [*fit.not_counted, *(["a loop with collectives"] if loops else [])]
-    changed = {
-        "fits": memory["peak_memory"] <= hbm,
-        "peak_bytes": memory["peak_memory"],
-        "collectives": collectives,
-        "buffers": [each for each in buffers if each.bytes >= 1 << 20],
-        "not_counted": unknown,
-        "warnings": _warnings(memory, buffers, hbm),
-    }
-    return _replaced(fit, changed)
+    return replace(
+        fit,
+        fits=memory["peak_memory"] <= hbm,
+        peak_bytes=memory["peak_memory"],
+        collectives=collectives,
+        buffers=[each for each in buffers if each.bytes >= 1 << 20],
+        not_counted=unknown,
+        warnings=_warnings(memory, buffers, hbm),
+    )
 
 
 def _failed(fit: Fit, error: Mapping[str, Any]) -> Fit:
@@ -184,10 +165,10 @@ def _failed(fit: Fit, error: Mapping[str, Any]) -> Fit:
     if "RESOURCE_EXHAUSTED" in text and too_much:
         needed, there = (_bytes(word) for word in too_much.groups())
         said = f"needs {gib(needed)} GiB for temporaries alone, of {gib(there)}"
-        return _replaced(fit, {"fits": False, "problem": said, "hbm_bytes": there, "line": line})
+        return replace(fit, fits=False, problem=said, hbm_bytes=there, line=line)
     first = text.splitlines()[0] if text else "no reason given"
     said = first if error["kind"] in ("told", "timeout", "ended") else f"{error['kind']}: {first}"
-    return _replaced(fit, {"problem": said[:400], "line": line})
+    return replace(fit, problem=said[:400], line=line)
 
 
 def _warnings(memory: Mapping[str, Any], buffers: Sequence[Buffer], hbm: int) -> list[str]:
@@ -230,9 +211,3 @@ def gib(size: int) -> str:
 def _bytes(word: str) -> int:
     unit = word[-1] if word[-1] in _UNIT else ""
     return int(float(word.removesuffix(unit)) * _UNIT[unit])
-
-
-def _replaced(fit: Fit, changed: Mapping[str, Any]) -> Fit:
-    from msgspec.structs import replace
-
-    return replace(fit, **changed)

@@ -13,6 +13,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from tpuctl.envs.lock import file_name
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key
 from tpuctl.envs.spec import run_variables
@@ -24,12 +26,11 @@ MARK = ".complete"
 OWN = "--python FILE, an interpreter that has the packages"
 
 
-class Interpreter:
+class Interpreter(Struct, frozen=True):
     """A Python with the variables that a run of the environment has."""
 
-    def __init__(self, python: Path, variables: Mapping[str, str]) -> None:
-        self.python = python
-        self.variables = dict(variables)
+    python: Path
+    variables: Mapping[str, str]
 
 
 def given_interpreter(python: Path) -> Interpreter:

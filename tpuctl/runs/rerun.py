@@ -24,7 +24,6 @@ from tpuctl.model.disks import DiskMode, DiskRecord
 from tpuctl.model.hosts import Tier
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
-from tpuctl.model.regions import is_near
 from tpuctl.model.requests import RerunRequest
 from tpuctl.model.run_spec import EnvironmentRef, Policy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators, load_mount_table
@@ -261,7 +260,7 @@ def _bucket(services: Services, spec: RunSpec, request: RerunRequest, target: Ta
     except TpuctlError:
         return found  # where it is may be hidden from this user
     price = float(load_mount_table()[0]["prices"]["other_region_tb"])
-    return replace(found, location=place.location, near=is_near(place, target.spec.zone), usd_per_tb=price)
+    return replace(found, location=place.location, near=place.is_near(target.spec.zone), usd_per_tb=price)
 
 
 def _code(services: Services, manifest: RunManifest) -> CodeBundle:

@@ -21,7 +21,6 @@ from tpuctl.lib.text import parse_workers
 from tpuctl.lib.time import parse_duration
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
-from tpuctl.model.regions import is_near
 from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_spec import RunRequest, RunSpec, fingerprint
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns
@@ -312,7 +311,7 @@ def _check_near(services: Services, name: str, bucket: str, zones: Sequence[str]
         place = services.project_api.bucket_place(bucket)
     except TpuctlError:
         return  # where it is may be hidden from this user; nothing is known then
-    away = [zone for zone in zones if not is_near(place, zone)]
+    away = [zone for zone in zones if not place.is_near(zone)]
     if not away:
         return
     text = f"bucket gs://{bucket} is in {place.location}, away from {', '.join(away)}"

@@ -150,7 +150,7 @@ def _leave_mounts(
     """Their users are ended, and what these had open is uploaded."""
     from tpuctl.mounts.follow import ended_kinds
 
-    kinds = ended_kinds(services, record, written.mounts)
+    kinds = ended_kinds(record, written.mounts)
     found = provision_slice(services, record, kinds, until=until).step(fence)
     if isinstance(found, Unanswered):
         silent = tuple(reply.worker for reply in found.replies)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tpuctl.config.proxy import render_proxy_option
+from tpuctl.lib.files import write_private
 from tpuctl.model.hosts import HostTarget
 
 
@@ -18,11 +17,7 @@ def host_alias(target: HostTarget) -> str:
 
 def write_known_hosts(path: Path, targets: Iterable[HostTarget]) -> None:
     """Replaces the file at once, so that a reader never sees a half."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temp = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(render_known_hosts(targets))
-    Path(temp).replace(path)
+    write_private(path, render_known_hosts(targets).encode())
 
 
 def render_known_hosts(targets: Iterable[HostTarget]) -> str:
@@ -39,24 +34,30 @@ def ssh_argv(
 ) -> list[str]:
     """The argument list for `ssh`; `extra` are options and a remote command of the user, passed as they are."""
     options = {
-        "IdentitiesOnly": "yes",
-        "HostKeyAlias": host_alias(target),
-        "UserKnownHostsFile": quoted_path(known_hosts_path),
-        "GlobalKnownHostsFile": "/dev/null",
-        "StrictHostKeyChecking": "yes",
-        "HostKeyAlgorithms": "ssh-ed25519",
-        "UpdateHostKeys": "no",
-        "CheckHostIP": "no",
+        **pinned_options(target, known_hosts_path, proxy),
         "ConnectTimeout": "5",
         "ServerAliveInterval": "5",
         "ServerAliveCountMax": "3",
     }
-    if proxy:
-        options["ProxyCommand"] = render_proxy_option(proxy, target)
     argv = ["ssh", "-p", str(target.port), "-i", str(key_path), "-l", target.user]
     for name, value in options.items():
         argv += ["-o", f"{name}={value}"]
     return [*argv, target.address, *extra]
+
+
+def pinned_options(target: HostTarget, known_hosts_path: Path, proxy: tuple[str, ...]) -> dict[str, str]:
+    """Options of ssh_config(5) that reach a worker with its pinned key, and nobody else."""
+    options = {
+        "IdentitiesOnly": "yes",
+        "HostKeyAlias": host_alias(target),
+        "HostKeyAlgorithms": "ssh-ed25519",
+        "UserKnownHostsFile": quoted_path(known_hosts_path),
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "UpdateHostKeys": "no",
+        "CheckHostIP": "no",
+    }
+    return {**options, "ProxyCommand": render_proxy_option(proxy, target)} if proxy else options
 
 
 def quoted_path(path: Path) -> str:

@@ -5,16 +5,14 @@ One file per slice below tpuctl's own directory. The user's ~/.ssh/config is nev
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpuctl.config.proxy import render_proxy_option
+from tpuctl.lib.files import write_private
 from tpuctl.lib.input_files import naming
 from tpuctl.model.hosts import HostTarget
-from tpuctl.ssh.openssh import host_alias, quoted_path, render_known_hosts, write_known_hosts
+from tpuctl.ssh.openssh import pinned_options, quoted_path, render_known_hosts, write_known_hosts
 
 _SUFFIXES = (".conf", ".known_hosts")
 _SPECIAL = r"""[*?\[\]\\%$"']"""
@@ -56,15 +54,12 @@ class SshConfigFiles:
     def write(self, slice_name: str, targets: Sequence[HostTarget]) -> Path:
         """Writes entries and pinned keys; each file appears whole."""
         self.write_pins(slice_name, targets)
-        text = self._file_text(slice_name, targets)
-        handle, temp = tempfile.mkstemp(prefix=".new.", dir=self._folder)
-        with naming(self.path(slice_name)), os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temp).replace(self.path(slice_name))
-        return self.path(slice_name)
+        path = self.path(slice_name)
+        with naming(path):
+            write_private(path, self._file_text(slice_name, targets).encode())
+        return path
 
     def write_pins(self, slice_name: str, targets: Sequence[HostTarget]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_known_hosts(self.known_hosts(slice_name), targets)
 
     def update(self, slice_name: str, targets: Sequence[HostTarget]) -> None:
@@ -89,17 +84,8 @@ class SshConfigFiles:
             "Port": str(target.port),
             "User": target.user,
             "IdentityFile": quoted_path(self._key_path),
-            "IdentitiesOnly": "yes",
-            "HostKeyAlias": host_alias(target),
-            "HostKeyAlgorithms": "ssh-ed25519",
-            "UserKnownHostsFile": quoted_path(self.known_hosts(target.slice_name)),
-            "GlobalKnownHostsFile": "/dev/null",
-            "StrictHostKeyChecking": "yes",
-            "UpdateHostKeys": "no",
-            "CheckHostIP": "no",
+            **pinned_options(target, self.known_hosts(target.slice_name), self._proxy),
         }
-        if self._proxy:
-            options["ProxyCommand"] = render_proxy_option(self._proxy, target)
         lines = "".join(f"    {name} {value}\n" for name, value in options.items())
         return f"Host {target.label}\n{lines}"
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from tpuctl.engine.ports import StoredBlob
 from tpuctl.errors import NotFoundError, TpuctlError
+from tpuctl.lib.files import TEMPORARY, Guard, write_private
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_TEMPORARY = ".tmp-"
 TRIMMED_TO = 0.8
 """A cache that is too large is cut to this part of its limit, so that not every new content cuts it again."""
-
-Guard = Callable[[], AbstractContextManager[object]]
 
 
 class BlobFiles:
@@ -37,7 +34,7 @@ class BlobFiles:
         path = self._path(digest)
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.renew(digest) or not _matches(path, digest):
-            write_atomically(path, content, self._guard)
+            write_private(path, content, guard=self._guard)
         return digest
 
     def renew(self, digest: str) -> bool:
@@ -100,7 +97,7 @@ class BlobFiles:
 
     def clear_leftovers(self, before: float) -> int:
         """Removes files that a crash left half-written before that time; how many there were."""
-        stale = [path for path in self._root.glob(f"??/{_TEMPORARY}*") if _mtime(path, before) < before]
+        stale = [path for path in self._root.glob(f"??/{TEMPORARY}*") if _mtime(path, before) < before]
         for path in stale:
             path.unlink(missing_ok=True)
         return len(stale)
@@ -121,24 +118,6 @@ class BlobFiles:
         if not _DIGEST.fullmatch(digest):
             raise NotFoundError(f"{digest!r} is not the sha256 of a blob")
         return self._root / digest[:2] / digest
-
-
-def write_atomically(path: Path, content: bytes, guard: Guard = nullcontext) -> None:
-    """Temporary file, fsync, rename (under `guard`); mode 0600 in directories of mode 0700."""
-    import tempfile
-
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        with guard():
-            Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _matches(path: Path, digest: str) -> bool:

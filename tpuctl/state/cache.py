@@ -21,9 +21,6 @@ KEPT_BYTES = 256 * 2**20
 """A store of years, at one or two kilobytes a document; beyond it what was not used for longest goes."""
 DAY_S = 86400
 BUSY_TIMEOUT_S = 2.0
-AT_ONCE = 400
-"""Names in one query; SQLite allows 999 variables in old versions."""
-
 VERSION = 2
 """Of the table below, in `PRAGMA user_version`. Another one is thrown away: it only costs reads."""
 _SCHEMA = (
@@ -83,21 +80,12 @@ class ObjectCache:
 
     def find(self, wanted: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         """The contents of those objects that are known in exactly the wanted generation."""
+        rows = self._run(
+            "SELECT uri, generation, content, used FROM objects WHERE uri IN (SELECT value FROM json_each(?))",
+            [json.dumps([*wanted])],
+        )
         found: dict[str, dict[str, Any]] = {}
-        uris = list(wanted)
-        for start in range(0, len(uris), AT_ONCE):
-            some = uris[start : start + AT_ONCE]
-            marks = ",".join("?" * len(some))
-            rows = self._run(
-                f"SELECT uri, generation, content, used FROM objects WHERE uri IN ({marks})",  # noqa: S608 - only question marks
-                some,
-            )
-            found |= self._parse(rows, wanted)
-        return found
-
-    def _parse(self, rows: list[tuple[Any, ...]], wanted: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-        today = self._today()
-        found, stale = {}, []
+        today, stale = self._today(), []
         for uri, generation, content, used in rows:
             if generation != wanted[uri]:
                 continue
@@ -108,8 +96,10 @@ class ObjectCache:
             if used != today:
                 stale.append(uri)
         if stale:
-            marks = ",".join("?" * len(stale))
-            self._run(f"UPDATE objects SET used = ? WHERE uri IN ({marks})", [today, *stale])  # noqa: S608 - only question marks
+            self._run(
+                "UPDATE objects SET used = ? WHERE uri IN (SELECT value FROM json_each(?))",
+                [today, json.dumps(stale)],
+            )
         return found
 
     def _today(self) -> int:

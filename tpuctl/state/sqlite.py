@@ -18,9 +18,10 @@ from typing import Any
 
 from tpuctl.engine.ports import Document, StoredBlob, parse_document
 from tpuctl.errors import BadConfigError, ConflictError, TpuctlError, full_disk_hint
+from tpuctl.lib.files import write_private
 from tpuctl.model import timeouts
 from tpuctl.model.records import MOVED
-from tpuctl.state.blobs import BlobFiles, write_atomically
+from tpuctl.state.blobs import BlobFiles
 from tpuctl.state.entries import check_entry
 
 BUSY_TIMEOUT_S = 10.0
@@ -284,7 +285,7 @@ def _create(path: Path) -> None:
         _name_it(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    write_atomically(path.parent / "README", README.encode())
+    write_private(path.parent / "README", README.encode())
 
 
 def _apply_migrations(db: sqlite3.Connection) -> None:

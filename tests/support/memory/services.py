@@ -147,8 +147,6 @@ class MemoryServices:
         self.trust_first_use = False
         self.replace_after_s: float | None = None
         self.agent_source = AGENT
-        self.environment_installer = b"the installer that shell.py plays"
-        self.mount_files = (b"keeper", b"unit", b"installer")
         self.wheel_cache = Path("/nowhere")
 
     def emit(self, event: object) -> None:

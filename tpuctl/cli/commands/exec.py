@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tpuctl.cli.arguments import split_words
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Timeout
@@ -48,7 +47,7 @@ def exec_(
     from tpuctl.workers.exec import execute
 
     check_workers(request.worker, request.all_workers)
-    before, argv = split_words(context.shared, list(words))
+    before, argv = context.shared.split(words)
     if not argv or len(before) > 1:
         raise _no_command(context, before)
     record = resolve_slice(context, before[0] if before else request.on)

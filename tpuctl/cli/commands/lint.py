@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from tpuctl.cli.context import AppContext
     from tpuctl.lint.lint import Report
     from tpuctl.lint.report import Format
-    from tpuctl.lint.rules import Backend, Rule
+    from tpuctl.lint.rules import Rule
+
+Kind = TypeVar("Kind", bound=StrEnum)
 
 
 def lint(context: AppContext, console: Console, request: LintRequest) -> None:
@@ -26,12 +29,13 @@ def lint(context: AppContext, console: Console, request: LintRequest) -> None:
     here or in [tool.tpuctl.lint] of pyproject.toml; `# tpuctl: ignore[CODE] reason` ignores one on its line.
     """
     from tpuctl.errors import TpuctlError, UsageError
+    from tpuctl.lint.report import Format
     from tpuctl.lint.rules import choose_rules
 
     if request.explain is not None:
         _explain(console, choose_rules((request.explain,), (), "--explain"))
         return
-    shape = _format(request.output_format)
+    shape = _member(Format, "--output-format", request.output_format)
     if request.deps and request.env is None:
         raise UsageError("--deps needs an environment", hint="tpuctl lint --env NAME --deps")
     report, rules = _look(request)
@@ -48,10 +52,11 @@ def _look(request: LintRequest) -> tuple[Report, Sequence[Rule]]:
     from tpuctl.lint.lint import lint_files
     from tpuctl.lint.options import LintOptions, find_options, is_excluded, split_codes
     from tpuctl.lint.project import Target
-    from tpuctl.lint.rules import choose_rules, for_versions
+    from tpuctl.lint.rules import Backend, choose_rules, for_versions
 
     codes = split_codes(request.select), split_codes(request.ignore)
-    asked = LintOptions(_backend(request.backend), request.port, *codes)
+    backend = None if request.backend is None else _member(Backend, "--backend", request.backend)
+    asked = LintOptions(backend, request.port, *codes)
     given = [Path(each) for each in request.paths or ["."]]
     first = given[0].absolute()
     file, top = find_options(first if first.is_dir() else first.parent)
@@ -59,28 +64,19 @@ def _look(request: LintRequest) -> tuple[Report, Sequence[Rule]]:
     versions: Mapping[str, str] = {}
     if request.env is not None:
         own, versions = _of_environment(request.env)
-        options = options.for_environment(_backend(own))
+        options = options.for_environment(None if own is None else _member(Backend, "--backend", own))
     rules = for_versions(choose_rules(options.select, options.ignore), versions)
     found = list_files(given, lambda path: is_excluded(path, top, options.exclude))
     return lint_files(found, rules, Target(options.backend, options.port), top_of(given, top)), rules
 
 
-def _backend(name: str | None) -> Backend | None:
+def _member(kind: type[Kind], flag: str, name: str) -> Kind:
+    """The one of these that is called so. Raises UsageError."""
     from tpuctl.errors import UsageError
-    from tpuctl.lint.rules import Backend
 
-    if name is None or name in Backend.__members__.values():
-        return None if name is None else Backend(name)
-    raise UsageError(f"--backend {name!r} is unknown", hint=f"one of: {', '.join(Backend)}")
-
-
-def _format(name: str) -> Format:
-    from tpuctl.errors import UsageError
-    from tpuctl.lint.report import Format
-
-    if name in Format.__members__.values():
-        return Format(name)
-    raise UsageError(f"--output-format {name!r} is unknown", hint=f"one of: {', '.join(Format)}")
+    if name in kind.__members__.values():
+        return kind(name)
+    raise UsageError(f"{flag} {name!r} is unknown", hint=f"one of: {', '.join(kind)}")
 
 
 def _of_environment(name: str) -> tuple[str | None, Mapping[str, str]]:
@@ -99,7 +95,7 @@ def _with_packages(context: AppContext, report: Report, env: str, rules: Sequenc
 
     from tpuctl.envs.load import environment_folder, pin, read_environment
     from tpuctl.envs.wheelhouse import imported_wheels
-    from tpuctl.lint.packages import FRAMEWORKS, lint_wheel
+    from tpuctl.lint.lint import FRAMEWORKS, lint_wheel
 
     pinned = pin(read_environment(env, environment_folder()))
     wheels = imported_wheels(context, pinned, report.imports - FRAMEWORKS)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from tpuctl.cli.arguments import split_words
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import submit_and_follow
-from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.options import DryRun, Timeout
 from tpuctl.cli.workers import check_workers
 from tpuctl.errors import UsageError
@@ -50,7 +48,7 @@ def run(
     from tpuctl.runs.submit import prepare_launch
 
     here = Path.cwd()
-    program = _program(context.shared, list(words or []), request.module)
+    program = _program(*context.shared.split(words or []), request.module)
     request = msgspec.structs.replace(request, worker=launch.worker, **program)
     check_run(request)
     run_id = choose_run_id(context, launch.name)
@@ -128,9 +126,9 @@ def _test_first(context: AppContext, request: RunRequest, slice_name: str, here:
     return [{"check": "smoke", "detail": said, "at": render_time(context.store.now()) or ""}]
 
 
-def _program(shared: Invocation, words: list[str], module: str | None) -> dict[str, Any]:
-    """What is to be run, as fields of the request: a script or module with arguments, or a command."""
-    before, behind = split_words(shared, words)
+def _program(before: list[str], behind: list[str], module: str | None) -> dict[str, Any]:
+    """What the words before and behind `--` say to run, as fields of the request: a script or module with its
+    arguments, or a command."""
     if module is not None:
         return {"module": module, "args": (*before, *behind)}
     if before:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from tpuctl.cli.arguments import split_words
 from tpuctl.cli.completion import slice_names
-from tpuctl.cli.context import AppContext, open_context
-from tpuctl.cli.invocation import invocation
+from tpuctl.cli.context import AppContext
 from tpuctl.lib.options import Option, argument
 
 if TYPE_CHECKING:
@@ -18,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def ssh(
-    ctx: typer.Context,
+    context: AppContext,
     words: Annotated[
         list[str] | None, argument("[NAME] [ARGS]...", "The slice; ARGS go to ssh.", complete=slice_names)
     ] = None,
@@ -34,14 +30,14 @@ def ssh(
 
     from tpuctl.slices.choose import resolve_slice
 
-    before, behind = split_words(invocation(ctx), list(words or []))
-    with open_context(ctx) as context:
-        record = resolve_slice(context, before[0] if before else None)
-        argv = _ssh_argv(context, record, worker, [*before[1:], *behind])
-        if dry_run:
-            context.console.line(shlex.join(argv))
-            return
-        _send_key_first(context, record)
+    before, behind = context.shared.split(words or [])
+    record = resolve_slice(context, before[0] if before else None)
+    argv = _ssh_argv(context, record, worker, [*before[1:], *behind])
+    if dry_run:
+        context.console.line(shlex.join(argv))
+        return
+    _send_key_first(context, record)
+    context.close()
     os.execvp(argv[0], argv)  # noqa: S606 - a list, no shell; our process becomes ssh
 
 

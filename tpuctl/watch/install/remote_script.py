@@ -7,7 +7,7 @@ import re
 from tpuctl.config.settings import Config, show
 from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.lib.shell import quote
-from tpuctl.watch.install.script import fill
+from tpuctl.watch.install.script import fill, to_text
 
 REMOTE_SETTINGS = ("project", "store", "ssh_port", "internal_ip", "host_keys")
 """Settings that another machine needs for the same passes; the rest is in the shared records, or its own."""
@@ -39,7 +39,7 @@ def remote_settings(config: Config, ping: str | None) -> dict[str, str]:
         )
     config.require_project()
     settings = {
-        f"TPUCTL_{name.upper()}": _text(values[name])
+        f"TPUCTL_{name.upper()}": to_text(values[name])
         for name in REMOTE_SETTINGS
         if values.get(name) is not None
     }
@@ -66,7 +66,3 @@ def render_remote(
         DIGEST=digest[:12],
         EVERY=str(every_min),
     )
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -76,7 +76,7 @@ def pick_environment(environ: Mapping[str, str], config: Config, cwd: str) -> di
             continue
         if setting.name == "token_file":
             value = PurePosixPath(cwd) / str(value)
-        picked[setting.env] = _to_text(value)
+        picked[setting.env] = to_text(value)
     return picked
 
 
@@ -89,7 +89,8 @@ def _is_fleeting(variable: str, origin: str) -> bool:
     return origin in {"flag", variable} or origin.endswith("tpuctl.yaml")
 
 
-def _to_text(value: object) -> str:
+def to_text(value: object) -> str:
+    """A setting as its variable has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tpuctl.cli.app import new_group
 from tpuctl.cli.commands.disk.attach import attach, detach, mount, repair, umount
 from tpuctl.cli.commands.disk.change import gc, resize, rm, throughput
-from tpuctl.cli.commands.disk.clone import clone, snapshot
-from tpuctl.cli.commands.disk.create import create
+from tpuctl.cli.commands.disk.clone import clone, create, snapshot
 from tpuctl.cli.commands.disk.ls import ls, show
 
 __all__ = ["app"]

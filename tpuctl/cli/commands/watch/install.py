@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from tpuctl.cli.commands.watch.remote import install_on, uninstall_on
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext
@@ -27,7 +25,7 @@ Systemd = Annotated[bool, Option("A systemd user timer instead of cron.")]
 
 def install(
     context: AppContext,
-    every: Annotated[int, typer.Option(metavar="MIN", min=1, max=60, help="Minutes between passes.")] = 1,
+    every: Annotated[int, Option("Minutes between passes.", metavar="MIN", minimum=1, maximum=60)] = 1,
     systemd: Systemd = False,
     ping: Annotated[
         str | None, Option("Call this after each good pass, as a dead man's switch.", metavar="URL")

@@ -10,41 +10,33 @@ import typer
 
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column, Console
-from tpuctl.cli.invocation import invocation
 from tpuctl.cli.running_sim import facts_of, running_sim, show_facts, sim_state_dir
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import Flag, Option, argument
 from tpuctl.lib.text import parse_number
 from tpuctl.model.requests import SimRequest
+from tpuctl.sim.server import control, environment
+from tpuctl.sim.server.options import PROCESS, SimOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from tpuctl.sim.server.options import SimOptions
 
 
 Node = Annotated[str, argument("NODE", "Node or queued resource, such as big-1.")]
 NodeZone = Annotated[str | None, Option("Its zone, if the name is not enough.", metavar="ZONE")]
 OnlyWorkers = Annotated[list[int] | None, Option("Only this worker's host; repeatable.", metavar="N")]
-app = new_group("Start and control the simulated cloud.")
-
-
-def console_of(ctx: typer.Context) -> Console:
-    shared = invocation(ctx)
-    return Console(json_mode=shared.json, quiet=shared.quiet, label="sim")
+app = new_group("Start and control the simulated cloud.", label="sim")
 
 
 @app.command("up", json=True)
-def up(ctx: typer.Context, request: SimRequest) -> None:
+def up(ctx: typer.Context, console: Console, request: SimRequest) -> None:
     """Start the simulator, unless it runs already.
 
     If it runs already, other options than its own are refused.
     """
     from tpuctl.sim.hosts.init import keeps_root
-    from tpuctl.sim.server import control
-    from tpuctl.sim.server.options import PROCESS
 
-    console, options = console_of(ctx), _options(ctx, request)
+    options = _options(ctx, request)
     if options.hosts == PROCESS and keeps_root():
         console.warn(
             "programs on simulated hosts run as root of this machine, as it withholds CAP_DAC_READ_SEARCH from "
@@ -62,9 +54,6 @@ def up(ctx: typer.Context, request: SimRequest) -> None:
 
 def _options(ctx: typer.Context, request: SimRequest) -> SimOptions:
     """Those that were typed, over those of the simulator that runs."""
-    from tpuctl.sim.server import control
-    from tpuctl.sim.server.options import SimOptions
-
     running = control.status(sim_state_dir())
     values: dict[str, Any] = {
         **{name: getattr(request, name) for name in ("project", "speed", "seed", "hosts", "firewall")},
@@ -84,25 +73,20 @@ def _was_typed(ctx: typer.Context, parameter: str) -> bool:
 
 
 @app.command("down")
-def down(ctx: typer.Context) -> None:
+def down(console: Console) -> None:
     """Stop the simulator.
 
     Its hosts and everything on them are gone; its buckets stay for the next one.
     """
-    from tpuctl.sim.server import control
-
     was_running = control.down(sim_state_dir())
-    console_of(ctx).say("stopped" if was_running else "was not running")
+    console.say("stopped" if was_running else "was not running")
 
 
 @app.command("status", json=True)
-def status(ctx: typer.Context) -> None:
+def status(console: Console) -> None:
     """Show the addresses of the simulator and what is in it."""
-    from tpuctl.sim.server import control
-
     info = running_sim()
     state = control.state(info)
-    console = console_of(ctx)
     if console.json_mode:
         console.data({**facts_of(info), "state": state, "faults": control.faults(info)})
         return
@@ -116,7 +100,7 @@ def status(ctx: typer.Context) -> None:
 
 @app.command("env", json=True)
 def env(
-    ctx: typer.Context,
+    console: Console,
     https: Annotated[
         bool, Option("For programs that know no address but Google's own: a proxy for those.")
     ] = False,
@@ -128,9 +112,7 @@ def env(
     With --https, programs in any language that honour HTTPS_PROXY find it under Google's own names, with
     credentials and a certificate authority of its own; no request for those names leaves the machine.
     """
-    from tpuctl.sim.server import environment
-
-    console, info = console_of(ctx), running_sim()
+    info = running_sim()
     variables = environment.https_environment(info) if https else environment.environment(info)
     if console.json_mode:
         console.data(variables)
@@ -142,32 +124,28 @@ def env(
 
 
 @app.command("preempt")
-def preempt(ctx: typer.Context, node: Node, zone: NodeZone = None) -> None:
+def preempt(console: Console, node: Node, zone: NodeZone = None) -> None:
     """Preempt a node.
 
     As in the cloud, its hosts are shut down in order, then their disks are wiped.
     """
-    from tpuctl.sim.server import control
-
     for name in control.preempt(running_sim(), node, zone):
-        console_of(ctx).say(f"preempted {name}")
+        console.say(f"preempted {name}")
 
 
 @app.command("reboot")
-def reboot(ctx: typer.Context, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
+def reboot(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
     """Reboot the hosts of a node, as maintenance does.
 
     Programs get SIGTERM, disks stay, the node stays READY.
     """
-    from tpuctl.sim.server import control
-
     for name in control.reboot(running_sim(), node, zone, worker or ()):
-        console_of(ctx).say(f"rebooting {name}")
+        console.say(f"rebooting {name}")
 
 
 @app.command("fault", json=True)
 def fault(
-    ctx: typer.Context,
+    console: Console,
     preset: Annotated[str | None, argument("[PRESET]", "One of those above.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -187,10 +165,7 @@ def fault(
     login-ban, hard-delete, hard-preempt, guest-attributes-late, guest-attributes-absent and
     guest-attributes-refused.
     """
-    from tpuctl.sim.server import control
-
     info = running_sim()
-    console = console_of(ctx)
     if clear:
         control.clear_faults(info)
     spec: dict[str, Any] = dict(_parse_field(word) for word in settings or [])
@@ -243,7 +218,7 @@ def _parse_field(word: str) -> tuple[str, Any]:
 
 @app.command("quota", json=True)
 def quota(
-    ctx: typer.Context,
+    console: Console,
     limits: Annotated[list[str] | None, argument("[KEY=N]...", "What to limit.")] = None,
 ) -> None:
     """Set quotas; without arguments, list those that are set.
@@ -252,12 +227,10 @@ def quota(
     DISKS_TOTAL_GB, SSD_TOTAL_GB and HDB_TOTAL_GB with or without /REGION, HEALTH_CHECKS, or SNAPSHOTS. What
     nobody limits is plenty.
     """
-    from tpuctl.sim.server import control
-
     now = control.set_quotas(running_sim(), _parse_quotas(limits or []))
     rows = [{"quota": key, "limit": limit} for key, limit in sorted(now.items())]
     columns = (Column("quota", "QUOTA"), Column("limit", "LIMIT", right=True))
-    console_of(ctx).table(rows, columns, empty="no limits")
+    console.table(rows, columns, empty="no limits")
 
 
 def _parse_quotas(words: Sequence[str]) -> dict[str, int]:
@@ -277,12 +250,99 @@ def _parse_quotas(words: Sequence[str]) -> dict[str, int]:
 
 
 @app.command("reset")
-def reset(ctx: typer.Context) -> None:
+def reset(console: Console) -> None:
     """Delete everything in the simulated cloud, buckets too.
 
     Addresses and token stay.
     """
-    from tpuctl.sim.server import control
-
     control.reset(running_sim())
-    console_of(ctx).say("empty again")
+    console.say("empty again")
+
+
+@app.command("set")
+def set_fields(
+    console: Console,
+    name: Annotated[str, argument("NAME", "Node or queued resource, such as big-1.")],
+    fields: Annotated[list[str], argument("FIELD=VALUE...", "What the API shows then.")],
+    zone: NodeZone = None,
+) -> None:
+    """Set what the API shows of a node: state, health, maintenance.
+
+    Fields of a node are state, health, healthDescription, symptom (OUT_OF_MEMORY, or OUT_OF_MEMORY:3 for
+    worker 3) and maintenance (SCHEDULED, UNSCHEDULED); NONE takes the last three away again. A queued resource
+    has state. Only what the API shows changes: hosts go on running.
+    """
+    from tpuctl.sim.world.steering import parse_fields
+
+    for each in control.set_fields(running_sim(), name, zone, parse_fields(fields)):
+        console.say(f"set {each}")
+
+
+@app.command("capacity", json=True)
+def capacity(
+    console: Console,
+    limits: Annotated[
+        list[str] | None, argument("[ZONE=CHIPS]...", "Chips that there are, or `plenty`.")
+    ] = None,
+) -> None:
+    """Limit the capacity of a zone; without arguments, list limits.
+
+    Existing nodes stay until `sim preempt`. A node created directly meets a stockout; queued resources wait
+    until there is room.
+    """
+    from tpuctl.sim.world.steering import parse_chips
+
+    now = control.set_capacity(running_sim(), parse_chips(limits or []))
+    rows = [{"zone": zone, "chips": chips} for zone, chips in sorted(now.items())]
+    columns = (Column("zone", "ZONE"), Column("chips", "CHIPS", right=True))
+    console.table(rows, columns, empty="plenty everywhere")
+
+
+@app.command("reservation", json=True)
+def reservation(
+    console: Console,
+    name: Annotated[str | None, argument("[NAME]", "Its name.")] = None,
+    zone: Annotated[str, Option("Where its chips are.", metavar="ZONE")] = "",
+    generation: Annotated[str, Option("Of which kind, such as v4.", metavar="GENERATION")] = "",
+    chips: Annotated[int, Option("How many; 0 removes it.", metavar="N")] = 0,
+) -> None:
+    """Set a reservation; without arguments, list them.
+
+    Whoever asks for reserved capacity gets it from one of these, or none.
+    """
+    if name is None and (zone or generation or chips):
+        raise UsageError("a reservation has a name", hint="tpuctl sim reservation ours --zone ...")
+    change = {"name": name, "zone": zone, "generation": generation, "chips": chips}
+    found = control.reservations(running_sim(), change if name else None)
+    columns = (
+        Column("name", "NAME"),
+        Column("zone", "ZONE"),
+        Column("generation", "GENERATION"),
+        Column("chips", "CHIPS", right=True),
+        Column("used", "USED", right=True),
+    )
+    console.table(found, columns, empty="no reservations")
+
+
+@app.command("crash")
+def crash(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
+    """Kill hosts of a node, while the API still says READY."""
+    for name in control.crash(running_sim(), node, zone, worker or ()):
+        console.say(f"crashed hosts of {name}")
+
+
+@app.command("delay", json=True)
+def delay(
+    console: Console,
+    delays: Annotated[list[str] | None, argument("[NAME=SECONDS]...", "Which step takes how long.")] = None,
+) -> None:
+    """Set delays; without arguments, list them.
+
+    Seconds are those of the real cloud: --speed divides them.
+    """
+    from tpuctl.sim.world.steering import parse_seconds
+
+    now = control.set_delays(running_sim(), parse_seconds(delays or []))
+    rows = [{"delay": name, "seconds": seconds} for name, seconds in now.items()]
+    columns = (Column("delay", "DELAY"), Column("seconds", "SECONDS", right=True))
+    console.table(rows, columns, empty="none")
