@@ -71,7 +71,7 @@ def test_a_worker_that_does_not_answer_is_named_where_the_others_wait_for_it() -
     for since, event, cause in ((young, RunEvent.STALLED, None), (old, RunEvent.HOST_LOST, Cause.HOST_LOST)):
         wanted = running(on_stall="restart", attempt={"suspect_since": since})
         told = plan(wanted, worker(0, **QUIET), gone)
-        assert (told.event, told.cause) == (event, cause)
+        assert (told.event, told.to.cause) == (event, cause)
 
 
 def test_a_worker_that_ended_is_no_stall() -> None:
@@ -93,16 +93,16 @@ def test_a_stall_is_said_once_and_so_is_its_end() -> None:
     quiet, wrote = [worker(0, **QUIET), worker(1, **QUIET)], [worker(0, **WROTE), worker(1, **WROTE)]
     why = f"worker 0-1: no output since {SINCE}"
     found = plan(running(), *quiet)
-    assert (found.event, found.changes) == (RunEvent.STALLED, {"stalled": why})
+    assert (found.event, found.found.changes) == (RunEvent.STALLED, {"stalled": why})
     known = running(attempt={"stalled": why})
     assert plan(known, *quiet).effect is None
     assert why in plan(known, *quiet).verdict.why
-    assert (plan(known, *wrote).event, plan(known, *wrote).changes) == (RunEvent.GOES_ON, {"stalled": ""})
+    assert (plan(known, *wrote).event, plan(known, *wrote).found.changes) == (RunEvent.GOES_ON, {"stalled": ""})
 
 
 def test_a_stall_restarts_a_run_that_wants_that_and_is_charged_as_a_failure() -> None:
     found = plan(running(on_stall="restart"), worker(0, **QUIET), worker(1, **QUIET))
-    assert (found.event, found.cause) == (RunEvent.STALLED_FOR_GOOD, Cause.STALLED)
+    assert (found.event, found.to.cause) == (RunEvent.STALLED_FOR_GOOD, Cause.STALLED)
     ended = an_attempt(state=AttemptPhase.ENDED, cause=Cause.STALLED)
     assert charge(a_run(), ended, NOW).failures == 1
 
@@ -145,13 +145,13 @@ def test_a_fall_of_the_rate_is_said_once_and_so_is_its_end() -> None:
     well = {**STEPS, "recent_rate": 2.0, "usual_rate": 2.0}
     slow = [worker(0, **{**well, "recent_rate": 0.9})]
     found = plan(running(progress="x"), *slow)
-    assert (found.event, found.changes) == (RunEvent.PACE_CHANGED, {"usual_rate": 2.0})
+    assert (found.event, found.found.changes) == (RunEvent.PACE_CHANGED, {"usual_rate": 2.0})
     assert found.why == "0.9 steps/s in the last 5 min, 2 before"
     known = running(progress="x", attempt={"usual_rate": 2.0})
     assert plan(known, *slow).effect is None
     assert "become slow" in plan(known, *slow).verdict.why
     again = plan(known, worker(0, **well))
-    assert (again.event, again.changes) == (RunEvent.PACE_CHANGED, {"usual_rate": 0.0})
+    assert (again.event, again.found.changes) == (RunEvent.PACE_CHANGED, {"usual_rate": 0.0})
     assert again.why == "2 steps/s in the last 5 min again"
 
 

@@ -751,8 +751,8 @@ def test_of_a_start_that_a_worker_refused_no_stacks_are_fetched(place, services)
     while get_run(services, run.id).record.attempt is None or not attempt_of(services, run).coordinator:
         advance_run(services, run.id)
     place.hosts.answer_s = 0.0
-    (stopped,) = place.hosts.all()[1].runs[run.id].attempts.values()
-    stopped.stop_grace_s = 1.0
+    hosts = attempt_hosts(services, get_run(services, run.id).record, get_slice(services, "big").record)
+    hosts.agent.stop(hosts.targets[1:], run.id, hosts.attempt.attempt_id, 1.0)
     over = follow_run(services, run.id, deadline=services.clock.now() + 3600)
     assert "was stopped before it started" in over.reason
     assert not [key for key in services.logs.files if key[3] == "stacks"]
