@@ -70,7 +70,8 @@ def chip_holders(prefixes=CHIP_DEVICES):
     be found out."""
     if not have_devices(prefixes):
         return {}, False
-    users, hidden = {}, False
+    users: dict = {}
+    hidden = False
     for pid in filter(is_ours, pids()):
         links = open_files(pid)
         hidden = hidden or links is None

@@ -77,8 +77,8 @@ def sizes(attempt):
     }
 
 
-TOLD = ("state", "exit_status", "signal", "started_at", "ended_at", "pid", "stopped", "detail", "oom_kills")
-TOLD += ("processes", "process")
+ENDS = ("state", "exit_status", "signal", "started_at", "ended_at")
+TOLD = (*ENDS, "pid", "stopped", "detail", "oom_kills", "processes", "process")
 
 
 def take(answer, status):
