@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,8 @@ from tests.support.wheels import MINOR, Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+TRACED = Path(__file__).parents[1] / "support/traced.py"
+TYPES = {"EnvironmentSpec", "PinnedEnvironment", "EnvironmentRef", "EnvironmentKind"}
 UP = ("up", "v4-16", "dev", "--spot", "--pay", "--zone", "us-central2-b")
 
 
@@ -26,8 +30,18 @@ def session() -> Iterator[Session]:
         opened.project.add(
             "slow", {"slow": "1.0"}, "imports: [slow]", {"slow.py": "import time; time.sleep(3)\n"}
         )
-        opened.type(*UP, "--env", "tiny")
+        held = opened.work / "held.json"
+        program = (sys.executable, str(TRACED), "--holding", ",".join(sorted(TYPES)), str(held))
+        done = opened.finish(opened.start(*UP, "--env", "tiny", program=program))
+        assert done.returncode == 0, done.stderr
         yield opened
+
+
+def test_few_functions_of_few_files_hold_the_environment_on_its_way_to_the_hosts(session: Session) -> None:
+    held = json.loads((session.work / "held.json").read_text())
+    domains = {file.split("/")[1] for file, _ in held}
+    assert 20 < len(held) <= 60
+    assert domains == {"envs", "things", "lib"}
 
 
 def has(session: Session, name: str) -> bool:
