@@ -15,6 +15,7 @@ FACTS = {
     "id": "sweep-3",
     "slice": "big",
     "slice_state": "lost",
+    "chips": [],
     "state": "waiting",
     "reason": "",
     "question": None,

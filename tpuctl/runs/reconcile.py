@@ -150,16 +150,15 @@ def _request_run(
 
 def _taken(run: RunRecord, in_the_way: Sequence[RunRecord], free: bool) -> ConflictError:
     """Says which runs have the chips, and what to type."""
+    shared = any(each.chips for each in in_the_way)
     said = [
-        f"run {each.id} is still {each.state} on {describe_chips(each.chips) or 'all chips'}"
+        f"run {each.id} is still {each.state}" + (f" on {describe_chips(each.chips)}" if shared else "")
         for each in in_the_way
     ]
     first = in_the_way[0].id
-    if not any(each.chips for each in in_the_way):
-        said = [f"run {first} is still {in_the_way[0].state}"]
     beside = ", or `tpuctl run --chips 1` for a free chip" if free else ""
     return ConflictError(
-        f"{', '.join(said)} of slice {run.slice_name}",
+        f"{', '.join(said)} {'of' if shared else 'on'} slice {run.slice_name}",
         hint=f"tpuctl attach {first}, or tpuctl stop {first}{beside}",
         details={"runs": [each.id for each in in_the_way]},
     )
