@@ -170,7 +170,7 @@ class _Watchdog(_Job):
         super().__init__(["bash", "-c", CRON], env, folder)
 
     def running(self, attempt: int, hosts: int) -> bool:
-        text = self._told.read_text() if self._told.exists() else ""
+        text = self._told.read_text()
         return all(f"up {attempt}:{worker}:" in text for worker in range(hosts))
 
     def tail(self) -> str:
@@ -228,6 +228,9 @@ def _start_ours(info: SimInfo, folder: Path, accelerator: str, hosts: int) -> _J
 def _start_passes(info: SimInfo, folder: Path, accelerator: str, hosts: int) -> _Job:
     del info
     told = folder / "told"
+    folder.chmod(0o711)  # for the login of the hosts, which is another user
+    told.touch()
+    told.chmod(0o666)
     env = {
         **sim_environment(folder),
         "TPUCTL": TPUCTL,
