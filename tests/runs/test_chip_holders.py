@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.jobs import bring_up, submit
 from tests.support.memory.process import scripted
@@ -12,11 +13,16 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.hosts.protocol import ChipHolder, ChipLock, Chips, HostFacts
 from tpuctl.lib.time import render_moment
 from tpuctl.model import timeouts
+from tpuctl.model.records import AttemptPhase
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
+from tpuctl.runs.context import RunContext
+from tpuctl.runs.effects import apply_plan
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.leftovers import free_chips
+from tpuctl.runs.plan import plan_event
 from tpuctl.runs.states import RunEvent, RunFinding
-from tpuctl.state.repository import get_run, get_slice
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import get_run, get_slice, save
 
 DEVICES = tuple(f"/dev/vfio/{number}" for number in range(4))
 
@@ -74,15 +80,33 @@ def test_who_has_the_chip_of_a_run_is_named_and_left_alone(services: MemoryServi
 
 
 def test_a_chip_that_is_not_free_yet_is_waited_for_and_then_told(services: MemoryServices) -> None:
-    attempt = get_run(services, "run-0002").record.attempt
-    assert attempt is not None
-    since = render_moment(attempt.created_at)
-    finding = found(services, busy=DEVICES[1:2])
-    assert finding is not None
-    assert finding.event is RunEvent.BUSY
-    assert finding.why == f"chip 1 of worker 0, busy since {since}"
-    services.clock.sleep(timeouts.CHIPS_BUSY_S + 1)
+    stored = get_run(services, "run-0002")
+    assert stored.record.attempt is not None
+    preparing = replace(stored.record.attempt, state=AttemptPhase.PREPARING)
+    save(services, stored, replace(stored.record, attempt=preparing))
+    services.clock.sleep(2 * timeouts.CHIPS_BUSY_S)  # something else was in the way before
+    since = render_moment(services.store.now())
+    for waited_s in (0.0, 1.0, timeouts.CHIPS_BUSY_S - 2.0):
+        services.clock.sleep(waited_s)
+        finding = found(services, busy=DEVICES[1:2])
+        assert finding is not None
+        assert finding.event is not RunEvent.IN_THE_WAY
+        assert finding.why == f"chip 1 of worker 0, busy since {since}"
+        write_down(services, finding)
+    services.clock.sleep(1.0)
     later = found(services, busy=DEVICES[1:2])
     assert later is not None
     assert later.event is RunEvent.IN_THE_WAY
     assert later.reason.endswith("tpuctl exec --worker 0 big -- sudo fuser -v /dev/vfio/1")
+    write_down(services, later)
+    other = found(services, busy=DEVICES[2:3])
+    assert other is not None
+    assert other.event is not RunEvent.IN_THE_WAY
+
+
+def write_down(services: MemoryServices, finding: RunFinding) -> None:
+    """Does what the table says of a finding."""
+    with take_lease(services, "big") as lease:
+        stored, slice_ = get_run(services, "run-0002"), get_slice(services, "big").record
+        context = RunContext(services, stored, slice_, [], lease.fence, services.clock.now() + 20.0)
+        apply_plan(context, plan_event(stored.record, finding))

@@ -15,7 +15,8 @@ from tpuctl.model import timeouts
 from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import AttemptHosts, busy, in_the_way, is_own_probe, kill_hint
 from tpuctl.runs.chips import are_shared, describe_chips
-from tpuctl.runs.states import RunFinding
+from tpuctl.runs.states import RunEvent, RunFinding
+from tpuctl.runs.trouble import suspected_since
 from tpuctl.state.repository import find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
 from tpuctl.transfer.prepare import require_values
@@ -98,7 +99,8 @@ def _is_in_the_way(hosts: AttemptHosts, holder: ChipHolder, mine: set[str], besi
 
 
 def _wait_for_chips(hosts: AttemptHosts, facts: Sequence[HostFacts]) -> RunFinding | None:
-    """The kernel gives a chip free some time after its process was killed."""
+    """The kernel gives a chip free some time after its process was killed. The record has since when it is not:
+    another process, also one after a crash, counts on."""
     found = [
         (target.worker, chips)
         for target, fact in zip(hosts.targets, facts, strict=True)
@@ -108,10 +110,16 @@ def _wait_for_chips(hosts: AttemptHosts, facts: Sequence[HostFacts]) -> RunFindi
         return None
     worker, chips = found[0]
     numbers = [chips.devices.index(device) for device in chips.busy]
-    said, since = f"{describe_chips(numbers)} of worker {worker}", hosts.attempt.created_at
-    if hosts.services.store.now() < since + timeouts.CHIPS_BUSY_S:
-        return busy(f"{said}, busy since {render_moment(since)}")
+    said, now = f"{describe_chips(numbers)} of worker {worker}", hosts.services.store.now()
     hint = f"tpuctl exec --worker {worker} {hosts.run.slice_name} -- sudo fuser -v {' '.join(chips.busy)}"
+    since = suspected_since(hosts.attempt, hint)
+    if since is None:
+        why = f"{said}, busy since {render_moment(now)}"
+        return RunFinding(
+            RunEvent.REFUSED, why, changes={"suspect_since": now, "suspect_why": why, "mend": hint}
+        )
+    if now < since + timeouts.CHIPS_BUSY_S:
+        return busy(f"{said}, busy since {render_moment(since)}")
     return in_the_way(hosts, f"{said}: busy since {render_moment(since)}, and nobody is seen to have it", hint)
 
 

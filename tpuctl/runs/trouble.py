@@ -86,13 +86,20 @@ def cause_of(failed: Sequence[WorkerStatus], workers: Sequence[WorkerStatus]) ->
     return Cause.FAILED
 
 
+def suspected_since(attempt: Attempt, mend: str = "") -> float | None:
+    """Since when an attempt that is prepared is suspected of what `mend` mends, without one of a refusal;
+    suspicion of something else does not count."""
+    return attempt.suspect_since if attempt.mend == mend else None
+
+
 def refused_until(run: RunRecord, attempt: Attempt, cause: Cause, now: float, *, lasts: bool) -> float:
     """Until when an attempt whose workers refuse to prepare or start is tried, before it ends with `cause`.
 
     `lasts`: trying again is in vain. Hosts that came up during the run get time all the same where they differ:
     their clock may not be set yet, nor a startup script be through.
     """
-    since = attempt.suspect_since if attempt.suspect_since is not None else now
+    since = suspected_since(attempt)
+    since = now if since is None else since
     fresh = attempt.ready_at is not None and attempt.ready_at > run.created_at
     if lasts and not (fresh and cause is Cause.DRIFTED):
         return since
@@ -111,11 +118,11 @@ def judge_refusal(run: RunRecord, attempt: Attempt, error: PartialError, now: fl
     if details.get("broken"):
         forgotten = {"hosts": (), "checks": ()}
         return RunFinding(RunEvent.PROMISE_BROKEN, why, changes=forgotten, journal="prepare again")
-    since, lost = attempt.suspect_since, bool(details.get("unreached"))
+    since, lost = suspected_since(attempt), bool(details.get("unreached"))
     cause = Cause.HOST_LOST if lost else Cause.DRIFTED if details.get("differences") else Cause.FAILED
     until = refused_until(run, attempt, cause, now, lasts=error.hint is not None)
     if since is None and (now < until or cause is not Cause.DRIFTED):
-        changes = {"suspect_since": now, "suspect_why": why}
+        changes = {"suspect_since": now, "suspect_why": why, "mend": ""}
         return RunFinding(RunEvent.REFUSED, why, changes=changes, is_suspicion=lost)
     return (
         RunFinding(RunEvent.REFUSED, why, Wait(why, until)) if now < until else RunFinding(RunEvent(cause), why)
@@ -125,8 +132,8 @@ def judge_refusal(run: RunRecord, attempt: Attempt, error: PartialError, now: fl
 def judge_lack(attempt: Attempt, why: str, mend: str, now: float, *, may_pass: bool) -> RunFinding:
     """The project lacks something, which the command `mend` mends. The run is over once that is found again,
     after another look at the slice, and before it has cost anything; what ran before, and what may pass, is
-    tried for a while, as a network may come up after its hosts. Suspicion of something else does not count."""
-    since = attempt.suspect_since if attempt.mend == mend else None
+    tried for a while, as a network may come up after its hosts."""
+    since = suspected_since(attempt, mend)
     if since is None:
         return RunFinding(
             RunEvent.REFUSED, why, changes={"suspect_since": now, "suspect_why": why, "mend": mend}
