@@ -81,6 +81,7 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "first_step_limit": {"first_step_limit": "5h"},
     "check": {"check": "weights"},
     "on_stall": {"on_stall": "restart"},
+    "debug": {"debug": ("hlo",)},
     "group": {"group": "sweep-1"},
     "tag": {"tag": ("baseline",)},
     "data": {"data": ("gs://b/tokens",)},

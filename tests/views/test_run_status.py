@@ -31,6 +31,7 @@ FACTS = {
     "failures": 0,
     "environment": None,
     "checkpoints": "gs://b/sweep-3/",
+    "debug": [],
     "synthetic": False,
     "command": ["python3", "train.py", "--name", "a b"],
     "created": render_time(NOW - 7200),

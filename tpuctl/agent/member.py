@@ -18,6 +18,7 @@ def main(attempt, argv):
         TPUCTL_WORLD_SIZE=os.environ["WORLD_SIZE"],
     )
     several = os.environ["LOCAL_WORLD_SIZE"] != "1"
+    take_dumps(index)
     for handle, stream in ((1, "stdout"), (2, "stderr")) if several else ():
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         os.dup2(os.open(os.path.join(attempt, "%d.%s.log" % (index, stream)), flags, 0o600), handle)
@@ -38,6 +39,17 @@ def main(attempt, argv):
         signal.signal(row["signal"], signal.SIG_DFL) if row["signal"] != signal.SIGKILL else None
         os.kill(os.getpid(), row["signal"])
     sys.exit(128 + row["signal"] if killed else row["exit_status"])
+
+
+def take_dumps(index):
+    """What `dumps.py` named for the process above goes to a folder of this one's own."""
+    above = os.environ.get("TPUCTL_DUMPS")
+    if above:
+        own = os.path.join(os.path.dirname(above), str(index))
+        os.makedirs(own, 0o700, exist_ok=True)
+        for name, value in list(os.environ.items()):
+            if above in value:
+                os.environ[name] = value.replace(above, own)
 
 
 def become(argv):

@@ -44,7 +44,7 @@ def prepare(request, _stdin):
         from facts_storage import check_promised
 
         check_promised(request["promised"])
-    make_prepared(attempt, fence, bundle, entries)
+    make_prepared(attempt, fence, bundle, entries, request.get("kept") or {})
     answer = {"prepared": True}
     wanted = request.get("want_port")
     if wanted:
@@ -65,13 +65,14 @@ def read_bundle(bundle):
     return entries, lacking[:MISSING_NAMED]
 
 
-def make_prepared(attempt, fence, bundle, entries):
-    """Prepares an attempt whose lock this process holds, or finds that this was done."""
+def make_prepared(attempt, fence, bundle, entries, kept=()):
+    """Prepares an attempt whose lock this process holds, or finds that this was done. `kept`: folders of ended
+    attempts that only so many of them keep."""
     prepared = read_json(attempt.path("prepared.json"))
     if prepared is None:
         make_work(attempt, entries)
         write_json(attempt.path("prepared.json"), {"schema": SCHEMA, "bundle": bundle, "fence": fence})
-        sweep(attempt)
+        sweep(attempt, dict(kept))
     elif prepared.get("bundle") != bundle:
         raise Refused("conflict", "attempt %s was prepared with other code" % attempt.number)
 
@@ -159,8 +160,9 @@ def remove_ended(folder):
         remove_tree(folder)
 
 
-def sweep(current):
-    """Keeps the home directory from filling up: old attempts that are over, and content nobody uses."""
+def sweep(current, kept):
+    """Keeps the home directory from filling up: old attempts that are over, what is large of those that stay,
+    and content nobody uses."""
     over = []
     for attempt in list(list_attempts()):
         age = time.time() - os.stat(attempt.dir).st_mtime
@@ -171,6 +173,10 @@ def sweep(current):
             over.append((age, attempt.dir))
     for _, folder in sorted(over)[ATTEMPTS_KEPT:]:
         remove_ended(folder)
+    for name, count in kept.items():
+        having = [path for _, each in sorted(over) if os.path.isdir(path := os.path.join(each, name))]
+        for path in having[count:]:
+            remove_ended(path)
     remove_blobs(SPARE_S)
     for area in AREAS:
         for name in list(aged_files(root(area), STALE_S)):

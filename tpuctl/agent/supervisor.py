@@ -21,6 +21,7 @@ from base import (
     write_json,
 )
 from contents import is_inside
+from dumps import Bound, given
 from log_times import LOOK_S, STARTED, STREAMS, LogTimes
 from operations import KEPT
 from processes import (
@@ -87,6 +88,9 @@ def start(request, _stdin):
     pattern = str(request.get("progress") or "")
     secrets = {name: environment[name] for name in request.get("secrets") or ()}
     begun = programs(request, attempt, argv, environment)
+    if request.get("debug"):
+        joined = (request.get("launch") or {}).get("per") == "torchrun"
+        begun = given(attempt, request["debug"], begun, joined)
     names = stream_names(request)
     if not launch(attempt, fence, begun, cwd, grace, beat, pattern, secrets, names):
         return {"state": "starting", "pid": None, "already": True}
@@ -210,8 +214,8 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     record.note(state="running", started_at=time.time(), processes=rows, **first)
     os.close(3)
     heartbeat, times = begin_heartbeat(beat), LogTimes(attempt)
-    progress = begin_progress(attempt, pattern)
-    wait_for_end(tree, attempt, times, progress, masks)
+    progress, bound = begin_progress(attempt, pattern), Bound(attempt)
+    wait_for_end(tree, attempt, times, progress, masks, bound)
     stopped = not is_over(tree, attempt) or tree.asked_to_stop
     record.note(stopped=stopped)
 
@@ -226,7 +230,7 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     if end["exit_status"] != 0:
         # A host that goes down tells all processes at once, and the program may have been faster than we.
         stopped = stopped or tree.asked_to_stop
-    for each in filter(None, (times, masks, progress)):
+    for each in filter(None, (times, masks, progress, bound)):
         each.look(last=True)
     secret_files.remove(more[MARK])
     alive = [[pid, found[2]] for pid, found in ((pid, process_stat(pid)) for pid in sorted(left)) if found]
@@ -358,12 +362,13 @@ def run_main(tree, attempt, argv, env, cwd, several):
         os.close(err)
 
 
-def wait_for_end(tree, attempt, times, progress, masks):
+def wait_for_end(tree, attempt, times, progress, masks, bound):
     """Until a process ended wrongly, all ended, or a stop was asked for, by signal or by file."""
     while not is_over(tree, attempt) and not tree.asked_to_stop:
         tree.wait(LOOK_S)
         times.look()
         masks.look()
+        bound.look()
         if progress is not None:
             progress.look()
         if os.path.exists(attempt.path("stop.json")):

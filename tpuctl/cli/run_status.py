@@ -70,6 +70,7 @@ def run_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "cost": _cost(facts),
         "environment": facts["environment"] or "",
         "checkpoints": facts["checkpoints"] or "",
+        "debug": ", ".join(facts["debug"]),
         "data": "synthetic" if facts["synthetic"] else "",
         "command": shlex.join(facts["command"]),
         "asked for": f"{ago(facts['created'], now)}, by {facts['user']}",

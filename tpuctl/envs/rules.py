@@ -56,7 +56,7 @@ class VersionTable:
         """Whether a compile cache of these packages is written and never read."""
         row = self._data["compile_cache_never_loads"]
         version = versions.get(row["package"])
-        return version is not None and "+git" not in version and _within(version, row["versions"])
+        return version is not None and "+git" not in version and is_within(version, row["versions"])
 
 
 def check_versions(
@@ -111,7 +111,7 @@ def _known_bad(table: VersionTable, spec: EnvironmentSpec, versions: Mapping[str
     found = []
     for row in table.known_bad:
         version = versions.get(row["package"])
-        if version is None or not _within(version, row["versions"]):
+        if version is None or not is_within(version, row["versions"]):
             continue
         meant = set(row.get("generations", ())) & set(spec.generations or row.get("generations", ()))
         if row.get("generations") and not meant:
@@ -167,7 +167,7 @@ def _pythons(table: VersionTable, spec: EnvironmentSpec, versions: Mapping[str, 
         row = table.row(name, versions[name]) if name in versions else None
         for minor in spec.python if row is not None and "python" in row else ():
             python = row["python"]  # type: ignore[index]
-            if isinstance(python, str) and not _within(f"{minor}.0", python):
+            if isinstance(python, str) and not is_within(f"{minor}.0", python):
                 text = f"{name} {versions[name]} needs Python {python}, not {minor}"
                 found.append(Complaint("python", text, f'python: "{python.lstrip(">=")}"'))
             elif not isinstance(python, str) and minor not in python:
@@ -188,7 +188,7 @@ def _flags(table: VersionTable, spec: EnvironmentSpec, libtpu: str | None) -> li
             if row is not None and belongs != variable:
                 other = "xla_flags" if belongs == "XLA_FLAGS" else "libtpu_flags"
                 found.append(Complaint(key, f"{flag}: {row['why']}", f"{other}: [{flag}]"))
-            elif row is not None and libtpu and "accepted" in row and not _within(libtpu, row["accepted"]):
+            elif row is not None and libtpu and "accepted" in row and not is_within(libtpu, row["accepted"]):
                 found.append(Complaint(key, f"libtpu {libtpu} refuses {flag}: {row['why']}"))
             elif row is None and variable == "XLA_FLAGS" and flag.startswith("--xla_tpu_"):
                 text = f"{flag} is a flag of libtpu: in XLA_FLAGS it ends the program at its first compilation"
@@ -212,7 +212,8 @@ def _cache(table: VersionTable, spec: EnvironmentSpec, versions: Mapping[str, st
     return [Complaint("compile_cache", text, "compile_cache: off", refused=False)]
 
 
-def _within(version: str, wanted: str) -> bool:
+def is_within(version: str, wanted: str) -> bool:
+    """Whether a version is one of those that are wanted, such as `>=0.0.21,<0.0.41`."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion
 

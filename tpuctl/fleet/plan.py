@@ -312,6 +312,7 @@ _RUN_WORDS: Mapping[str, str] = {
     "allow_cpu": "whether it may compute on the CPU",
     "synthetic": "whether its data is made up",
     "join_limit": "limit for joining",
+    "debug": "what is dumped or checked",
     "checkpoint_dir": "place of checkpoints",
     "no_checkpoint": "whether it keeps checkpoints",
     "stall_s": "stall",

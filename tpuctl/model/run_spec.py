@@ -135,6 +135,16 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             examples=("strict",),
         ),
     ] = "off"
+    debug: Annotated[
+        tuple[str, ...],
+        Option(
+            "Dump or check what it does: xla, hlo, nans or sdc; repeatable.",
+            group=PROGRAM,
+            metavar="WHAT",
+            single=True,
+            examples=(("hlo", "nans"),),
+        ),
+    ] = ()
     checkpoint_dir: Annotated[
         str | None,
         Option(

@@ -119,6 +119,12 @@ def load_failure_table() -> Any:
 
 
 @cache
+def load_debug_profiles() -> Any:
+    """The content of `manifests/tables/debug_profiles.yaml`; `runs/debug.py` says what it means."""
+    return _load_yaml("debug_profiles.yaml")
+
+
+@cache
 def load_lint_rules() -> Any:
     """The content of `manifests/tables/lint_rules.yaml`; `lint/rules.py` says what it means."""
     return _load_yaml("lint_rules.yaml")

@@ -12,6 +12,7 @@ from tpuctl.engine.events import WorkerOutput
 from tpuctl.engine.services import Services
 from tpuctl.envs.compile_cache import CompileCache, bytecode_directories, compile_cache
 from tpuctl.envs.install import load_pinned
+from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
@@ -22,8 +23,10 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.processes import split_stream, times_of
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
-from tpuctl.model.shipped_files import load_secret_patterns
+from tpuctl.model.shipped_files import load_debug_profiles, load_secret_patterns
 from tpuctl.model.verdict import Blocked, wait_for
+from tpuctl.runs.debug import DebugVariables, packages_of, parse_profiles, render_debug
+from tpuctl.runs.host_parts import DRIVER_LOGS
 from tpuctl.runs.probe import is_probe_of
 from tpuctl.runs.process_env import (
     EFFECTIVE,
@@ -83,6 +86,7 @@ class AttemptHosts:
         remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
         self.agent = HostAgent(remote, services.agent_source)
         self.environment = load_pinned(services, run.spec.environment)
+        self.debug = _debug_of(run, self.environment)
         self.slice = slice_
         self.kept = fleeting_on_hosts(services, slice_, self.owner)
         self._positions: dict[tuple[int, str], int] = {}
@@ -129,6 +133,11 @@ class AttemptHosts:
             "check_weights": "" if self.run.spec.check == "off" else self.run.spec.check,
             "watch_join": self.is_for_chips() and not self.run.spec.allow_cpu,
         }
+        if self.debug.set or self.debug.append:
+            more["debug"] = {
+                "set": dict(self.debug.set),
+                "append": {k: list(v) for k, v in self.debug.append.items()},
+            }
         launch = render_launch(self.run, self.attempt)
         promised = self.promised(self.attempt.hosts)
 
@@ -179,16 +188,16 @@ class AttemptHosts:
         return request
 
     def _driver_logs(self) -> Mapping[str, str]:
-        """A run that shares a host has the logs of libtpu, which are in one folder otherwise, for itself."""
-        folder = f"runs/{self.run.id}/{self.attempt.attempt_id}/driver-logs"
-        return {"TPU_LOG_DIR": folder} if self.run.chips else {}
+        """Where libtpu logs for this run alone; it does for all of a host in one folder otherwise."""
+        folder = f"runs/{self.run.id}/{self.attempt.attempt_id}/{DRIVER_LOGS.folder}"
+        return {"TPU_LOG_DIR": folder} if DRIVER_LOGS.asked(self.run) else {}
 
     def _environment_key(self, worker: int) -> str:
         keys = {row["worker"]: row.get("environment_key", "") for row in self.attempt.hosts}
         return keys.get(str(worker), "")
 
     def _compile_cache(self, worker: int, key: str, variables: Mapping[str, str]) -> CompileCache:
-        if self.environment is None or not key:
+        if self.environment is None or not key or self.debug.recompile:
             return CompileCache()
         rank = self.attempt.workers.index(worker)
         kind, chips = self.slice.spec.accelerator_type, self.run.chips
@@ -319,6 +328,13 @@ class AttemptHosts:
         place, kind = split_stream(worker, stream)
         writers = len(self.attempt.workers) * (1 if isinstance(place, int) else self.attempt.processes)
         self.services.emit(WorkerOutput(self.run.slice_name, place, kind, data, writers))
+
+
+def _debug_of(run: RunRecord, environment: PinnedEnvironment | None) -> DebugVariables:
+    """What `--debug` sets; most runs have none, and need no table for it."""
+    if not run.spec.debug:
+        return DebugVariables()
+    return render_debug(parse_profiles(load_debug_profiles()), run.spec.debug, packages_of(environment))
 
 
 def kill_hint(slice_name: str, worker: int, pids: Sequence[int]) -> str:

@@ -32,11 +32,14 @@ def check_code(
 ) -> None:
     """Warns of each error in the script of a run and in what it imports, and refuses what cannot work.
 
-    Raises UsageError: with `--lint strict` for such errors, always for flags that libtpu does not take.
+    Raises UsageError: with `--lint strict` for such errors, always for flags that libtpu does not take and
+    for a `--debug` that cannot be.
     """
     given = {name: request.var[name] for name in FLAGS if name in request.var}
     if given:
         _check_flags(services, given, environment)
+    if request.debug:
+        _check_debug(services, request, environment)
     script = entry_of(request, directory)
     if request.lint == "off" or script is None:
         return
@@ -91,6 +94,20 @@ def _hint(errors: list[Finding]) -> str:
     return f"tpuctl lint --explain {errors[0].code}"
 
 
+def _check_debug(services: Services, request: RunRequest, environment: PinnedEnvironment | None) -> None:
+    """Raises UsageError for a `--debug` that cannot be, or whose flags libtpu of the environment refuses."""
+    from tpuctl.model.shipped_files import load_debug_profiles
+    from tpuctl.runs.debug import check_debug, parse_profiles
+
+    profiles = parse_profiles(load_debug_profiles())
+    found = check_debug(profiles, request.debug, environment, request.var, request.secret)
+    flags = found.append.get("LIBTPU_INIT_ARGS", ())
+    if not flags or environment is None:
+        return
+    own = {**environment.variables(), **request.var}.get("LIBTPU_INIT_ARGS", "")
+    _ask_libtpu(services, {"LIBTPU_INIT_ARGS": f"{own} {' '.join(flags)}".strip()}, environment, "debug")
+
+
 def _check_flags(services: Services, given: Mapping[str, str], environment: PinnedEnvironment | None) -> None:
     """Raises UsageError for flags of `--var` that end the program when it begins to use the chips."""
     from tpuctl.lint.rules import load_rules
@@ -100,8 +117,14 @@ def _check_flags(services: Services, given: Mapping[str, str], environment: Pinn
     if bad is not None:
         message = rule.message.format(what=bad.partition("=")[0])
         raise UsageError.of("var", f"--var: {message}", f"--var 'LIBTPU_INIT_ARGS={bad}'")
-    if environment is None:
-        return
+    if environment is not None:
+        _ask_libtpu(services, given, environment, "var")
+
+
+def _ask_libtpu(
+    services: Services, given: Mapping[str, str], environment: PinnedEnvironment, field: str
+) -> None:
+    """Raises UsageError, about this field of a run, where the libtpu of its environment refuses flags."""
     from tpuctl.envs.wheelhouse import check_flags_of
 
     pinned = environment.spec
@@ -115,5 +138,5 @@ def _check_flags(services: Services, given: Mapping[str, str], environment: Pinn
         check_flags_of(services, dataclasses.replace(environment, spec=spec))
     except BadManifestError as error:
         raise UsageError.of(
-            "var", f"--var: {error.message}", "leave it out, or pin a libtpu that has it"
+            field, f"--{field}: {error.message}", "leave it out, or pin a libtpu that has it"
         ) from error

@@ -25,6 +25,7 @@ from tpuctl.model.cloud import HostTarget
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, busy, explain_refusal, in_the_way
 from tpuctl.runs.data import why_changed
+from tpuctl.runs.host_parts import large_parts
 from tpuctl.runs.leftovers import free_chips, stop_leftovers
 from tpuctl.runs.probe import probe_check, probed
 from tpuctl.runs.probe_run import DataProbe, probed_before
@@ -324,6 +325,7 @@ def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str
         send_first=not p.begins,
         promised=hosts.promised(() if attempt_id != hosts.attempt.attempt_id else p.rows),
         port=PORT_BESIDE_RUNS + hosts.run.chips[0] if hosts.run.chips else beside_libtpu,
+        kept=large_parts(),
     )
 
 

@@ -94,6 +94,7 @@ def prepare_on(
     send_first: bool = False,
     promised: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
     port: int | None = None,
+    kept: Mapping[str, int] | None = None,
 ) -> list[PrepareReply] | str:
     """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
     free port. Returns what is waited for when that takes longer than a step may; the same call goes on there.
@@ -101,19 +102,19 @@ def prepare_on(
     `owner` names what hosts copy from each other for this, also between two steps (see `host_copies`).
     `until` is when the step ends, by this machine's clock. `send_first`: hosts that answer slowly are not asked
     first whether they lack anything, so that in each of several steps there is time to send. `promised`: what
-    each worker has to have, or it refuses. `port`: the one that is wanted if it is free.
+    each worker has to have, or it refuses. `port`: the one that is wanted. `kept`: see `tpuctl/agent/prepare.py`.
 
     Raises PartialError when a worker does not acknowledge.
     """
     first, job = targets[0].worker, CopyJob(owner, fence)
     sending = services.clock.now() + SLICE_S
-    if until is not None:
-        sending = min(sending, until - DRAIN_S)
+    sending = sending if until is None else min(sending, until - DRAIN_S)
 
     def request(target: HostTarget) -> Mapping[str, Any]:
         want_port = (port or True) if target.worker == first else False
         said = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle, "want_port": want_port}
-        return {**said, "promised": list(promised.get(target.worker, ()))} if promised else said
+        asked = list((promised or {}).get(target.worker, ()))
+        return {**said, "promised": asked, "kept": dict(kept or {})}
 
     lacks = {"area": CODE.area, "tree": bundle, "copy": copy_name(job, bundle, "fetch")}
     done: dict[int, PrepareReply] = {}

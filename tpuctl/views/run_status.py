@@ -41,6 +41,7 @@ def run_status(services: Services, run: RunRecord) -> dict[str, Any]:
         "cwd": run.spec.cwd,
         "environment": run.spec.environment.name if run.spec.environment is not None else None,
         "checkpoints": run.checkpoint_place,
+        "debug": list(run.spec.debug),
         "question": run.question or None,
         "attempt": None if attempt is None else _attempt(attempt),
         "earlier": _earlier(services, run),

@@ -1,0 +1,63 @@
+"""What a run puts on its hosts beside its code and its logs: one row a kind, each a folder of the attempt.
+
+Who starts an attempt reads here which folders it has, who collects reads what to bring and how it is opened,
+and who prepares the next attempt how many ended ones keep theirs: hosts remove the folders of older ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from tpuctl.model.records import RunRecord
+
+EVERY = 10
+"""Ended attempts that a host keeps: `ATTEMPTS_KEPT` of `tpuctl/agent/prepare.py`."""
+
+
+class HostPart(Struct, frozen=True):
+    """`folder` is below the attempt, `what` says what is in it and `opens` with what that is read; `kept` ended
+    attempts of a host keep it; `asked` says of a run whether it has any."""
+
+    name: str
+    folder: str
+    what: str
+    opens: str
+    asked: Callable[[RunRecord], bool]
+    kept: int = EVERY
+
+
+def _has_own_driver_logs(run: RunRecord) -> bool:
+    """A run that shares its host, and one that is looked into, does not write among the logs of others."""
+    return bool(run.chips or run.spec.debug)
+
+
+HOOK = HostPart(
+    "hook",
+    "join",
+    "what the start hook of Python wrote down",
+    "JSON, a file for each process",
+    lambda _run: True,
+)
+DUMPS = HostPart(
+    "dumps",
+    "dumps",
+    "what --debug dumped, a folder for each process",
+    "hlo/*after_optimizations.txt is what runs, *memory-usage-report.txt what it takes; ir/*.mlir is StableHLO",
+    lambda run: bool(run.spec.debug),
+    kept=2,
+)
+DRIVER_LOGS = HostPart(
+    "driver-logs",
+    "driver-logs",
+    "what libtpu logged",
+    "text; the last lines say why it ended",
+    _has_own_driver_logs,
+)
+HOST_PARTS = (HOOK, DUMPS, DRIVER_LOGS)
+
+
+def large_parts() -> Mapping[str, int]:
+    """{folder: how many ended attempts keep it}, for those that go before their attempt does."""
+    return {part.folder: part.kept for part in HOST_PARTS if part.kept < EVERY}
