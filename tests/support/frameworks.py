@@ -8,7 +8,7 @@ FILES = {
     "jax/__init__.py": """\
 import types
 from jax._src.distributed import initialize
-from jax._src import xla_bridge
+from jax._src import profiler, xla_bridge
 config = types.SimpleNamespace(jax_platforms="tpu,cpu")
 distributed = types.SimpleNamespace(initialize=initialize)
 def device_count(): return xla_bridge.backends()[1]
@@ -35,9 +35,36 @@ def compile(name):
     "jax/_src/xla_bridge.py": """\
 import os, time
 found = (os.environ.get("FAKE_BACKEND", "tpu"), int(os.environ.get("FAKE_DEVICES", "8")))
+taken = []
 def backends():
     time.sleep(float(os.environ.get("FAKE_WAIT", "0")))
+    taken.append(found)
     return found
+def backends_are_initialized(): return bool(taken)
+""",
+    # Writes as many bytes as FAKE_TRACE says, and says what was traced and how.
+    "jax/profiler.py": "from jax._src.profiler import ProfileOptions, start_trace, stop_trace\n",
+    "jax/_src/profiler.py": """\
+import os, time
+class ProfileOptions:
+    python_tracer_level = 1
+class State:
+    folder = None
+    def reset(self): self.folder = None
+_profile_state = State()
+def start_trace(log_dir, create_perfetto_link=False, create_perfetto_trace=False, profiler_options=None):
+    if _profile_state.folder is not None: raise RuntimeError("Profile has already been started.")
+    _profile_state.folder, _profile_state.began = str(log_dir), time.time()
+    _profile_state.python = (profiler_options or ProfileOptions).python_tracer_level
+def stop_trace():
+    if _profile_state.folder is None: raise RuntimeError("No profile started")
+    if "FAKE_FULL" in os.environ: raise OSError(28, "No space left on device")
+    place = os.path.join(_profile_state.folder, "plugins", "profile", "now")
+    os.makedirs(place)
+    said = f"traced {time.time() - _profile_state.began:.1f} s, python {_profile_state.python}"
+    with open(os.path.join(place, "host.xplane.pb"), "w") as file:
+        file.write(said.ljust(int(os.environ.get("FAKE_TRACE", "0"))))
+    _profile_state.reset()
 """,
 }
 

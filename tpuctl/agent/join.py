@@ -12,7 +12,12 @@ from processes import process_stat
 REPORTS_MAX = 32
 
 
-BESIDE = {"sitecustomize": "join_hook", "tpuctl_weights": "weights", "tpuctl_weights_hook": "weights_hook"}
+BESIDE = {
+    "sitecustomize": "join_hook",
+    "tpuctl_trace_hook": "trace_hook",
+    "tpuctl_weights": "weights",
+    "tpuctl_weights_hook": "weights_hook",
+}
 
 
 def watch(attempt, environment, devices, weights=""):

@@ -199,11 +199,18 @@ hooking: dict = {}
 
 
 def hook_parameters(module):
-    if not hooking:
+    if "with" not in hooking:
         hooking["with"] = load_beside("tpuctl_weights_hook")
     hooking["with"].hook(module, note, load_beside)
 
 
+def hook_trace(module):
+    if "tracing" not in hooking:
+        hooking["tracing"] = load_beside("tpuctl_trace_hook")
+    hooking["tracing"].hook(module, os.environ[FOLDER])
+
+
+HOOKS.update((name, hook_trace) for name in ("jax._src.profiler", "torch_xla", "torch_xla.debug.profiler"))
 PARAMETERS = ("torch.optim.optimizer", "flax.training.train_state", "flax.nnx.training.optimizer")
 if WEIGHTS in os.environ:
     HOOKS.update((name, hook_parameters) for name in PARAMETERS)

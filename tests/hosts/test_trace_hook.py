@@ -1,0 +1,199 @@
+"""Processes of a run that trace themselves when they are asked, through the hook that PYTHONPATH gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.frameworks import write_jax
+from tests.support.session import ROOT
+
+pytestmark = pytest.mark.timeout(60)
+
+TAKES = "import sys, time, jax; from jax import profiler; jax.device_count(); print('ready', flush=True)\n"
+WAITS = "sys.stdin.readline()\n"
+OWN = """\
+profiler.start_trace(sys.argv[1])
+print("began", flush=True)
+sys.stdin.readline()
+profiler.stop_trace()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "join"
+    made.mkdir()
+    for name, module in {"sitecustomize": "join_hook", "tpuctl_trace_hook": "trace_hook"}.items():
+        shutil.copy(ROOT / "tpuctl" / "agent" / f"{module}.py", made / f"{name}.py")
+    write_jax(tmp_path / "library")
+    return made
+
+
+class Program:
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self.folder, self.process = folder, process
+        self.traces = folder.parent / "traces"
+
+    def ask(self, name: str, seconds: float, *, after: float = 0.0) -> None:
+        (self.traces / name).mkdir(parents=True)
+        at = time.time() + after
+        self.tell({"folder": str(self.traces / name), "at": at, "seconds": seconds, "python": 0})
+
+    def tell(self, said: dict[str, Any]) -> None:
+        handle = os.open(self.folder / f"{self.process.pid}.trace", os.O_WRONLY | os.O_NONBLOCK)
+        os.write(handle, (json.dumps(said) + "\n").encode())
+        os.close(handle)
+
+    def said(self, name: str) -> dict[str, Any]:
+        path = self.traces / name / f"{self.process.pid}.json"
+        return json.loads(path.read_text()) if path.exists() else {"state": None}
+
+    def until(self, name: str, *states: str) -> dict[str, Any]:
+        return until(lambda: self.said(name) if self.said(name)["state"] in states else None)
+
+    def traced(self, name: str) -> str:
+        return (self.traces / name / "out" / f"{self.process.pid}.xplane.pb").read_text()
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> int:
+        self.go_on()
+        return self.process.wait(30)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+def until(found: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 30
+    while not (seen := found()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return seen
+
+
+@contextmanager
+def program(folder: Path, text: str, **variables: str) -> Iterator[Program]:
+    environ = {"PATH": os.environ["PATH"], "TPUCTL_JOIN": str(folder), **variables}
+    environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(folder.parent / "library")])
+    words = [sys.executable, "-c", text, str(folder.parent / "own")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, env=environ, text=True, **pipes) as process:
+        try:
+            running = Program(folder, process)
+            assert running.line() == "ready"
+            yield running
+        finally:
+            process.kill()
+
+
+def test_a_program_traces_itself_at_the_moment_that_was_asked_for(folder: Path) -> None:
+    with program(folder, TAKES + WAITS) as running:
+        begins = time.time() + 0.3
+        running.ask("one", 0.3, after=0.3)
+        done = running.until("one", "done")
+        assert running.traced("one") == "traced 0.3 s, python 0"
+        assert done["bytes"] == len(running.traced("one"))
+        assert begins - 0.02 < done["started"] < begins + 1
+        # The next one removes it; it was not fetched by anybody.
+        running.ask("two", 0.1)
+        running.until("two", "done")
+        assert [path.name for path in running.traces.iterdir()] == ["two"]
+        assert running.end() == 0
+
+
+def test_until_it_is_asked_it_costs_nothing(folder: Path) -> None:
+    with program(folder, TAKES + WAITS) as running:
+        tasks = Path(f"/proc/{running.process.pid}/task")
+        [other] = [task for task in tasks.iterdir() if task.name != str(running.process.pid)]
+
+        def cost() -> list[str]:
+            switches = (other / "status").read_text().split("voluntary_ctxt_switches:")[1].split()[0]
+            return [(other / "schedstat").read_text(), switches]
+
+        until(lambda: "State:\tS" in (other / "status").read_text())
+        time.sleep(0.1)
+        before = cost()
+        time.sleep(1.0)
+        assert cost() == before
+
+
+def test_a_process_without_devices_does_not_take_them(folder: Path) -> None:
+    text = "import sys, jax; print('ready', flush=True); sys.stdin.readline(); print(jax._src.xla_bridge.taken)"
+    with program(folder, text) as running:
+        running.ask("one", 0.1)
+        assert running.until("one", "idle")["error"] == "it has not taken its devices yet"
+        running.go_on()
+        assert running.line() == "[]"
+
+
+def test_a_trace_of_the_programs_own_comes_first(folder: Path) -> None:
+    with program(folder, TAKES + WAITS + OWN + WAITS) as running:
+        running.ask("ours", 30.0)
+        running.until("ours", "tracing")
+        running.go_on()
+        assert running.line() == "began"
+        assert running.until("ours", "done")["cut"] == "the program began a trace of its own"
+        running.ask("late", 0.1)
+        assert running.until("late", "busy")["error"] == "Profile has already been started."
+        running.go_on()
+        until((folder.parent / "own").exists)
+        running.ask("again", 0.1)
+        running.until("again", "done")
+        assert running.end() == 0
+
+
+def test_what_the_end_of_the_program_cuts_off_is_written(folder: Path) -> None:
+    with program(folder, TAKES + WAITS) as running:
+        running.ask("one", 30.0)
+        running.until("one", "tracing")
+        assert running.end() == 0
+        said = running.said("one")
+        assert (said["state"], said["cut"]) == ("done", "the program ended")
+        assert running.traced("one").startswith("traced ")
+
+
+def test_who_asked_may_go_in_the_middle(folder: Path) -> None:
+    with program(folder, TAKES + WAITS) as running:
+        for name, state, seconds in (("before", "waiting", 0.1), ("meanwhile", "tracing", 30.0)):
+            running.ask(name, seconds, after=30.0 if state == "waiting" else 0.0)
+            running.until(name, state)
+            running.tell({"end": str(running.traces / name)})
+            until(lambda name=name: not (running.traces / name).exists())
+        running.ask("again", 0.1)
+        running.until("again", "done")
+
+
+def test_a_full_disk_is_named_and_the_next_trace_works(folder: Path) -> None:
+    text = TAKES + WAITS + "import os; del os.environ['FAKE_FULL']; print('room', flush=True)\n" + WAITS
+    with program(folder, text, FAKE_FULL="1") as running:
+        running.ask("full", 0.1)
+        assert running.until("full", "failed")["error"] == "[Errno 28] No space left on device"
+        running.go_on()
+        assert running.line() == "room"
+        running.ask("again", 0.1)
+        running.until("again", "done")
+
+
+def test_a_second_request_meanwhile_is_answered(folder: Path) -> None:
+    with program(folder, TAKES + WAITS) as running:
+        running.ask("one", 0.5)
+        running.until("one", "tracing")
+        running.ask("two", 0.1)
+        assert running.until("two", "busy")["error"] == "another trace is under way"
+        running.until("one", "done")
