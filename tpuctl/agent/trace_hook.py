@@ -1,9 +1,10 @@
 """Traces a run's program when it is asked to: `tpuctl trace`. It is loaded by `join_hook.py`, its neighbour.
 
-A thread waits in a read of a named pipe, `PID.trace` in the folder of the hook, until `traces.py` writes what is
-asked into it. Until then it costs nothing, and a pipe without a reader says that its process is gone. It calls the
-start_trace and stop_trace of the framework that has the devices: no server, no port. The program comes first: a
-trace of its own ends ours, its end waits until what there is has been written, and nothing is raised into it.
+A thread waits in a read of a named pipe, `PID.trace` in the folder of the hook, until `traces.py` writes what
+is asked into it. Until then it costs nothing, and a pipe without a reader says that its process is gone. It
+calls the start_trace and stop_trace of the framework that has the devices: no server, no port. The program
+comes first: a trace of its own ends ours, its end waits until what there is has been written, and nothing is
+raised into it.
 """
 
 import json
