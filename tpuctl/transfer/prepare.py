@@ -102,7 +102,7 @@ def prepare_on(
     `owner` names what hosts copy from each other for this, also between two steps (see `host_copies`).
     `until` is when the step ends, by this machine's clock. `send_first`: hosts that answer slowly are not asked
     first whether they lack anything, so that in each of several steps there is time to send. `promised`: what
-    each worker has to have, or it refuses. `port`: the one that is wanted. `kept`: see `tpuctl/agent/prepare.py`.
+    each worker has to have, or it refuses. `port`: the one that is wanted. `kept`: see `sweep` of the agent.
 
     Raises PartialError when a worker does not acknowledge.
     """
