@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncssh
+import grpc
 import pytest
 import requests
 from typer.testing import CliRunner
@@ -35,6 +36,8 @@ from tpuctl.sim.world.clock import ManualClock
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import METHODS, PRESETS
 from tpuctl.sim.world.steering import HEALTHS, NODE_STATES, QUEUED_STATES, SYMPTOMS
+from tpuctl.telemetry.libtpu import read_core_states, read_metrics
+from tpuctl.telemetry.messages import DUTY
 
 ZONE = "us-central2-b"
 NODES, QUEUE = f"/v2/{PARENT}/nodes", f"/v2/{PARENT}/queuedResources"
@@ -390,6 +393,18 @@ def one_worker(lab: Lab, run: Callable[[], None]) -> None:
     lab.later()
     assert lab.shown()["state"] == "READY"
     assert answers(lab) == [True, False]
+
+
+def load(lab: Lab, run: Callable[[], None]) -> None:
+    lab.ready()
+    run()
+    found = []
+    for endpoint in lab.shown()["networkEndpoints"]:
+        with grpc.insecure_channel(f"{endpoint['ipAddress']}:8431") as channel:
+            duty = {value for _, value in read_metrics(channel, 30.0, [DUTY])[DUTY]}
+            launch = {each.launch_id for each in read_core_states(channel, 30.0, worker=0, port=8431)}
+        found.append((duty, launch))
+    assert found == [({90.0}, {1000}), ({3.0}, {990})]
 
 
 def reboot(lab: Lab, run: Callable[[], None]) -> None:
@@ -796,6 +811,7 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "A preemption": preemption,
     "One worker dies alone": one_worker,
     "Hosts reboot": reboot,
+    "Programs use the chips, and one host is behind": load,
     "Any state of a node": any_state,
     "Any health of a node": any_health,
     "Symptoms of a worker": symptoms,
@@ -890,6 +906,11 @@ def test_faults_can_be_planned_for_every_call(lab: Lab) -> None:
         ("reservation --chips 8", "tpuctl sim reservation ours"),
         ("delay node_creat=5", "did you mean node_create"),
         ("delay node_create=soon", "node_create=5"),
+        ("load big-1 dutty=9", "duty=90"),
+        ("load big-1 duty=900", "duty=90"),
+        ("load big-1 server=hang", "server=answers"),
+        ("load big-1 ports=8431,x", "ports=8431"),
+        ("load big-1 --off duty=9", "--off"),
         ("crash big-2", "big-1"),
         ("crash big-1 --worker 7", "0 to 1"),
     ],

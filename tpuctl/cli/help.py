@@ -118,6 +118,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "sim preempt": ("tpuctl sim preempt big-1",),
     "sim reboot": ("tpuctl sim reboot big-1 --worker 0",),
+    "sim load": (
+        "tpuctl sim load big-1 duty=85 hbm_gib=24",
+        "tpuctl sim load big-1 --worker 3 duty=5 queue=0",
+        "tpuctl sim load big-1 --off",
+    ),
     "sim fault": ("tpuctl sim fault stockout --set times=3", "tpuctl sim fault --clear"),
     "sim quota": ("tpuctl sim quota us-central2-b/v4=16",),
     "sim set": (

@@ -143,6 +143,31 @@ def reboot(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZ
         console.say(f"rebooting {name}")
 
 
+@app.command("load")
+def load(
+    console: Console,
+    node: Node,
+    fields: Annotated[list[str] | None, argument("[FIELD=VALUE]...", "What its chips seem to do.")] = None,
+    worker: OnlyWorkers = None,
+    zone: NodeZone = None,
+    off: Annotated[bool, Option("No program runs there any more.")] = False,
+) -> None:
+    """Let the chips of a node seem busy, for `tpuctl top`.
+
+    Its hosts get libtpu's metrics service, as they have it while a program uses the chips. Fields: hbm_gib of
+    each device, duty and bandwidth in percent, queue, idle_s; ports=8431,8432 for two processes on each host;
+    launch, run, fingerprint, error and location of what the cores execute; server=answers, hangs, drifted
+    (other metrics) or plain (does not tell what cores execute). What was said before stays.
+    """
+    from tpuctl.sim.world.steering import parse_fields
+
+    if off and fields:
+        raise UsageError("--off takes no fields", hint=f"tpuctl sim load {node} --off")
+    changes = None if off else parse_fields(fields or [], "duty=90")
+    for name in control.set_load(running_sim(), node, zone, worker or (), changes):
+        console.say(f"{'no load on' if off else 'load on'} {name}")
+
+
 @app.command("fault", json=True)
 def fault(
     console: Console,

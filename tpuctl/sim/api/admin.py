@@ -45,6 +45,9 @@ class AdminApi:
             ("POST", "preempt"): lambda body: {"preempted": world.preempt(*_node(body))},
             ("POST", "reboot"): lambda body: {"rebooted": world.reboot(*_node(body), _workers(body))},
             ("POST", "crash"): lambda body: {"crashed": world.fail_hosts(*_node(body), _workers(body))},
+            ("POST", "load"): lambda body: {
+                "loaded": world.set_load(*_node(body), _workers(body), body.get("fields"))
+            },
             ("POST", "quotas"): self._set_quotas,
             ("POST", "set"): self._set_fields,
             ("GET", "delays"): lambda _: world.delays.at(world.options.speed),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tpuctl.sim.hosts.metadata import Values
+    from tpuctl.sim.wire.splice import Streams
 
 STARTUP_SCRIPT = "startup-script"
 SHUTDOWN_SCRIPT = "shutdown-script"
@@ -117,6 +118,11 @@ class HostBackend(Protocol):
 
     def destroy(self, node_key: str) -> None:
         """Deletion: like `kill`; unknown nodes are fine."""
+        ...
+
+    def serve(self, node_key: str, worker: int, ports: Mapping[int, Streams]) -> None:
+        """By port, what answers on the loopback of one worker from now on, until its power goes, as a program
+        there would; nothing else any more. Nothing happens to a worker that is off or unknown."""
         ...
 
     def write_disk(self, key: str, size_gb: int, source: str = "") -> None:  # noqa: ARG002

@@ -163,6 +163,19 @@ def reboot(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[
     return list(_admin(info, "POST", "reboot", asked)["rebooted"])
 
 
+def set_load(
+    info: SimInfo,
+    node: str,
+    zone: str | None = None,
+    workers: Sequence[int] = (),
+    fields: Mapping[str, str] | None = None,
+) -> list[str]:
+    """What programs on the hosts of a node seem to do with its chips, by the fields of
+    `tpuctl.sim.hosts.metrics_server.Load`; None: none run. The nodes' full names."""
+    asked = {"node": node, "zone": zone, "workers": list(workers), "fields": fields}
+    return list(_admin(info, "POST", "load", asked)["loaded"])
+
+
 def set_quotas(info: SimInfo, quotas: Mapping[str, int]) -> dict[str, int]:
     """Changes quotas, by the keys of `tpuctl.sim.world.quotas`; all that are set now."""
     return dict(_admin(info, "POST", "quotas", quotas))

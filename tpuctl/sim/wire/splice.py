@@ -53,15 +53,17 @@ async def splice(
     *,
     greeting: bytes = b"",
     request: bytes = b"",
+    on_open: Callable[[int], None] = lambda _port: None,
 ) -> None:
     """Connects to `host`, says `greeting` here and `request` there, and passes bytes both ways until both
-    sides are done."""
+    sides are done. `on_open` gets the port of this end of the connection before anything is passed on."""
     try:
         there_reader, there_writer = await asyncio.open_connection(host, port, limit=CHUNK)
     except OSError:
         writer.close()
         return
     try:
+        on_open(there_writer.get_extra_info("sockname")[1])
         writer.write(greeting)
         there_writer.write(request)
         await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))

@@ -13,6 +13,7 @@ import msgspec
 
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostAddress, HostBackend
+from tpuctl.sim.hosts.metrics_server import Load
 from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument, location_denied
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.catalog import SimCatalog
@@ -76,6 +77,8 @@ class Node:
     """Serialises host work of this incarnation; never taken while the world's lock is held."""
     guest: dict[int, dict[str, str]] = field(default_factory=dict)
     """By worker, the guest attributes that its programs published, by `NAMESPACE/KEY`."""
+    loads: dict[int, Load] = field(default_factory=dict)
+    """By worker, what programs seem to do there."""
     maintenance: frozenset[int] = frozenset()
     """Workers whose hosts are taken down for maintenance just now."""
     reservation: str = ""

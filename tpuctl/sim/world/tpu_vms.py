@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.sim.hosts.backend import HostSpec
 from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
+from tpuctl.sim.hosts.metrics_server import Devices, Load, MetricsServers, change_load, share
 from tpuctl.sim.world.data_disks import host_disks
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.identity import instance_values, project_values
 from tpuctl.sim.world.state import Kernel, Node
+from tpuctl.telemetry.sample import DEVICES_PER_CHIP
 
 MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"
 """What the metadata server calls it: TPU VMs cannot be moved while they run."""
@@ -130,6 +133,26 @@ class Machines:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self._metrics = MetricsServers()
+
+    def close(self) -> None:
+        self._metrics.close()
+
+    def load(self, node: Node, workers: Collection[int] | None, fields: Mapping[str, str] | None) -> None:
+        """Programs seem to run there, as `fields` say; None for none."""
+        offer = node.offer
+        per_chip = DEVICES_PER_CHIP.get(offer.generation, 1)
+        memory = load_accelerators().generations[offer.generation].hbm_gib * (1 << 30) // per_chip
+        count = offer.chips_per_host * per_chip
+        with node.host_lock:
+            for worker in range(offer.hosts) if workers is None else workers:
+                ports = {}
+                if fields is not None:
+                    node.loads[worker] = change_load(node.loads.get(worker, Load()), fields)
+                    ids = range(worker * count, (worker + 1) * count)
+                    devices = Devices(node.loads[worker], ids, per_chip, memory, node.hostname(worker))
+                    ports = {port: self._metrics.streams(each) for port, each in share(devices)}
+                self._kernel.hosts.serve(node.key, worker, ports)
 
     def _spec(self, node: Node, worker: int) -> HostSpec:
         return HostSpec(

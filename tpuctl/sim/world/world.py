@@ -330,6 +330,15 @@ class World:
         stop = self._kernel.hosts.stop
         return self._at_once("crash", name, zone, lambda node: stop(node.key, workers), workers or ())
 
+    def set_load(
+        self, name: str, zone: str | None, workers: Collection[int] | None, fields: Mapping[str, str] | None
+    ) -> list[str]:
+        """What libtpu's metrics service tells on all workers of the nodes called `name`, or on some: `fields`
+        of `Load` over those of before, None for no service; the nodes' names. Raises NotFoundError and
+        UsageError."""
+        load = self._machines.load
+        return self._at_once("load", name, zone, lambda node: load(node, workers, fields), workers or ())
+
     @staticmethod
     def _meant(node: Node, name: str, zone: str | None) -> bool:
         names = {node.path.id, node.path.name} | ({node.queued.id} if node.queued else set())
@@ -447,6 +456,7 @@ class World:
     def close(self) -> None:
         """Ends all activity; the host backend is closed by whoever made it."""
         self._kernel.schedule.close()
+        self._machines.close()
 
 
 _CREATED = {

@@ -47,6 +47,7 @@ WAITERS = 32
 
 
 METADATA_ADDRESS = ("169.254.169.254", 80)
+LOOPBACK = "127.0.0.1"
 CLONE_NEWNET = 0x40000000
 
 
@@ -67,6 +68,10 @@ class Relays:
 
         self._listen(serve, listen_on(address, port))
 
+    def serve(self, sock: socket.socket, streams: Streams) -> asyncio.Server:
+        """A server on a socket of the network of a host."""
+        return self._listen(streams, sock)
+
     def metadata(self, sock: socket.socket, spec: HostSpec) -> asyncio.Server:
         """A metadata server on a socket of the network of the host that `spec` describes."""
 
@@ -83,10 +88,14 @@ class Relays:
         return self._listen(serve, sock)
 
     def stop(self, server: asyncio.Server) -> None:
-        """Ends one server; its connections die with their host."""
+        """Ends one server, so that its port is free; its connections die with their host."""
+
+        async def end() -> None:
+            server.close()
+
         if server in self._servers:
             self._servers.remove(server)
-            self._loop.loop.call_soon_threadsafe(server.close)
+            self._loop.call(end())
 
     def close(self) -> None:
         for server in list(self._servers):
@@ -100,8 +109,8 @@ class Relays:
         return server
 
 
-def listen_in_namespace(pid: int) -> socket.socket:
-    """A listening socket on the metadata address in the network of process `pid`.
+def listen_in_namespace(pid: int, address: str, port: int) -> socket.socket:
+    """A listening socket in the network of process `pid`.
 
     The calling thread visits that network and comes back; a socket stays where it was made (setns(2)).
     """
@@ -111,7 +120,7 @@ def listen_in_namespace(pid: int) -> socket.socket:
     ):
         _set_namespace(theirs.fileno())
         try:
-            return listen_on(*METADATA_ADDRESS)
+            return listen_on(address, port)
         finally:
             _set_namespace(ours.fileno())
 
@@ -135,7 +144,8 @@ class IsolatedHosts(HostBackend):
         self._world_id = world_id
         self._root = storage_for(root.resolve(), world_id)
         self._nodes: dict[str, list[IsolatedHost]] = {}
-        self._servers: dict[int, asyncio.Server] = {}
+        self._servers: dict[int, list[asyncio.Server]] = {}
+        """By cable, what listens in the network of a host: first of all its metadata server."""
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
         self._closed = False
@@ -232,6 +242,18 @@ class IsolatedHosts(HostBackend):
             self._boot(off)
             self._filter()
 
+    def serve(self, node_key: str, worker: int, ports: Mapping[int, Streams]) -> None:
+        with self._lock(node_key):
+            for host in self._chosen(node_key, (worker,)):
+                if not host.running:
+                    continue
+                servers = self._servers[host.cable.number]
+                while len(servers) > 1:
+                    self._relays.stop(servers.pop())
+                for port, streams in ports.items():
+                    sock = self._spawner.submit(listen_in_namespace, host.pid, LOOPBACK, port).result()
+                    servers.append(self._relays.serve(sock, streams))
+
     def destroy(self, node_key: str) -> None:
         with self._lock(node_key):
             self._remove(self._nodes.pop(node_key, []))
@@ -308,8 +330,8 @@ class IsolatedHosts(HostBackend):
             host.tell_plugged()
         self._each(hosts, IsolatedHost.await_ssh)
         for host in hosts:
-            sock = self._spawner.submit(listen_in_namespace, host.pid).result()
-            self._servers[host.cable.number] = self._relays.metadata(sock, host.spec)
+            sock = self._spawner.submit(listen_in_namespace, host.pid, *METADATA_ADDRESS).result()
+            self._servers[host.cable.number] = [self._relays.metadata(sock, host.spec)]
         overrides = self._environment()
         self._each(hosts, lambda host: host.run_script(STARTUP_SCRIPT, overrides))
 
@@ -318,8 +340,7 @@ class IsolatedHosts(HostBackend):
         with self._guard:
             self._bridge.unplug(host.cable for host in hosts)
         for host in hosts:
-            server = self._servers.pop(host.cable.number, None)
-            if server is not None:
+            for server in self._servers.pop(host.cable.number, []):
                 self._relays.stop(server)
         self._each(hosts, IsolatedHost.power_off)
 

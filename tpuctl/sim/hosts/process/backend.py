@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +22,7 @@ from tpuctl.sim.hosts.files import MEMORY, memory_of, wipe
 from tpuctl.sim.hosts.process.addresses import AddressPool
 from tpuctl.sim.hosts.process.children import Nursery, base_interpreter
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
-from tpuctl.sim.wire.splice import LoopThread
+from tpuctl.sim.wire.splice import LoopThread, Streams
 
 if TYPE_CHECKING:
     from tpuctl.sim.hosts.process.host import Worker
@@ -91,6 +91,9 @@ class ProcessHosts(HostBackend):
 
     def start(self, node_key: str) -> None:
         self._call(self._each(node_key, None, lambda worker: worker.start()))
+
+    def serve(self, node_key: str, worker: int, ports: Mapping[int, Streams]) -> None:
+        self._call(self._each(node_key, (worker,), lambda host: host.serve(ports)))
 
     def destroy(self, node_key: str) -> None:
         self._call(self._remove(node_key))

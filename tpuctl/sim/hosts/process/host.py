@@ -10,7 +10,7 @@ import shutil
 import socket
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,14 @@ from tpuctl.errors import BugError
 from tpuctl.sim.hosts.backend import SHUTDOWN_SCRIPT, STARTUP_SCRIPT, HostAddress, HostSpec, find_script
 from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
 from tpuctl.sim.hosts.metadata import Values, serve_connection
-from tpuctl.sim.hosts.process.addresses import AddressPool, Place
+from tpuctl.sim.hosts.process.addresses import AddressPool, Place, listen_on
 from tpuctl.sim.hosts.process.children import HostProcesses, Nursery
 from tpuctl.sim.hosts.process.keys import AcceptedKeys
 from tpuctl.sim.hosts.process.session import SHELL, HomeSFTPServer, Session
+from tpuctl.sim.wire.splice import CHUNK, Streams
 
 LOGIN_TIMEOUT_S = 20
+LOOPBACK = ("127.0.0.1", "localhost")
 WINDOW = 4 * 1024 * 1024
 MAX_PACKET = 32768
 
@@ -145,12 +147,15 @@ class _Login(asyncssh.SSHServer):
 
     def connection_requested(
         self,
-        dest_host: str,  # noqa: ARG002
-        dest_port: int,  # noqa: ARG002
+        dest_host: str,
+        dest_port: int,
         orig_host: str,  # noqa: ARG002
         orig_port: int,  # noqa: ARG002
-    ) -> bool:
-        return True
+    ) -> bool | Coroutine[Any, Any, Any]:
+        """All hosts share one loopback: what `serve` put on that of this one is at its own address."""
+        if self._connection is None or dest_port not in self._worker.served or dest_host not in LOOPBACK:
+            return True
+        return self._connection.forward_connection(self._worker.address.internal_ip, dest_port)
 
 
 class Worker:
@@ -176,6 +181,8 @@ class Worker:
         self._acceptors: list[asyncssh.SSHAcceptor] = []
         """One for each address while the power is on."""
         self._metadata: asyncio.Server | None = None
+        self.served: dict[int, asyncio.Server] = {}
+        """By port, what answers on its loopback as programs of its own would."""
         self._processes: HostProcesses | None = None
         self._at: Place | None = None
         self._boot_id = str(uuid.uuid4())
@@ -246,10 +253,24 @@ class Worker:
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
+        self._end_served()
         self.cut()
         if self._processes is not None:
             await self._processes.kill_all()
         await asyncio.to_thread(wipe, self.place.memory)
+
+    async def serve(self, ports: Mapping[int, Streams]) -> None:
+        """See `HostBackend.serve`."""
+        self._end_served()
+        if self._acceptors:
+            for port, serve in ports.items():
+                sock = listen_on(self._where().internal_ip, port)
+                self.served[port] = await asyncio.start_server(serve, sock=sock, limit=CHUNK)
+
+    def _end_served(self) -> None:
+        for server in self.served.values():
+            server.close()
+        self.served.clear()
 
     def cut(self) -> None:
         """Breaks every connection; what was started through them lives on."""

@@ -1,0 +1,1 @@
+"""Telemetry: what chips and hosts tell of themselves while programs run."""
