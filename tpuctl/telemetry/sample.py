@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tpuctl.telemetry.messages import DUTY, HBM_TOTAL, HBM_USED, QUEUE
 
 FIRST_PORT = 8431
-"""Where the service of a process answers (tpu-info 0.14.2, `tpu_info.metrics`), and of several processes the first:
-the others follow (`TPU_RUNTIME_METRICS_PORTS` of TPU VMs)."""
+"""Where the service of a process answers (tpu-info 0.14.2, `tpu_info.metrics`); those of further processes on a
+host follow it (`TPU_RUNTIME_METRICS_PORTS` of TPU VMs)."""
 DEVICES_PER_CHIP = {"v2": 2, "v3": 2, "tpu7x": 2}
 """By generation; of the others 1 (tpu-info 0.14.2, `tpu_info.device`)."""
 Values = Sequence[tuple[int, float]]
