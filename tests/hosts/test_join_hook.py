@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uv
 
 from tests.support.frameworks import write_jax, write_torch_xla
-from tests.support.require import require_index, require_torch_xla
-from tests.support.session import ROOT
-
-HOOK = ROOT / "tpuctl" / "agent" / "join_hook.py"
+from tests.support.hooks import reports, run_hooked, write_hooks
+from tests.support.jax_python import flax_packages, old_jax_packages
+from tests.support.require import require_torch_xla
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "join"
-    made.mkdir()
-    shutil.copy(HOOK, made / "sitecustomize.py")
+    write_hooks(made)
     return made
-
-
-def python(
-    folder: Path, program: str, *behind: Path, interpreter: str = sys.executable, **variables: str
-) -> str:
-    environ = {"PATH": os.environ["PATH"], "TPUCTL_JOIN": str(folder), "TPUCTL_JOIN_PLATFORMS": "tpu,cpu"}
-    environ["PYTHONPATH"] = os.pathsep.join(map(str, [folder, *behind]))
-    done = subprocess.run(
-        [interpreter, "-c", program], env={**environ, **variables}, capture_output=True, text=True, timeout=300
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout
-
-
-def reports(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
 @pytest.fixture
@@ -52,7 +28,7 @@ def library(tmp_path: Path) -> Path:
 
 
 def test_a_process_says_which_devices_it_has(folder: Path, library: Path) -> None:
-    pid = python(folder, "import jax, os; jax.device_count(); print(os.getpid())", library)
+    pid = run_hooked(folder, "import jax, os; jax.device_count(); print(os.getpid())", library)
     (report,) = reports(folder)
     del report["since"]
     assert report == {
@@ -70,25 +46,25 @@ def test_a_process_of_torch_xla_says_so_however_it_takes_them(
 ) -> None:
     made = tmp_path / "library"
     write_torch_xla(made)
-    python(folder, f"import torch_xla.runtime\nfor _ in range(2): {taken}", made, FAKE_BACKEND=backend)
+    run_hooked(folder, f"import torch_xla.runtime\nfor _ in range(2): {taken}", made, FAKE_BACKEND=backend)
     (report,) = reports(folder)
     assert (report["backend"], report["devices"], report["waits"]) == (backend.lower(), 8, False)
 
 
 def test_importing_torch_xla_alone_says_nothing(folder: Path, tmp_path: Path) -> None:
     write_torch_xla(tmp_path / "library")
-    python(folder, "import torch_xla.runtime", tmp_path / "library")
+    run_hooked(folder, "import torch_xla.runtime", tmp_path / "library")
     assert reports(folder) == []
 
 
 def test_importing_alone_says_nothing(folder: Path, library: Path) -> None:
-    python(folder, "import jax", library)
+    run_hooked(folder, "import jax", library)
     assert reports(folder) == []
 
 
 def test_while_it_waits_for_them_it_says_since_when(folder: Path, library: Path) -> None:
     program = "import jax, threading; threading.Thread(target=jax.device_count, daemon=True).start(); "
-    python(folder, program + "import time; time.sleep(0.5)", library, FAKE_WAIT="30")
+    run_hooked(folder, program + "import time; time.sleep(0.5)", library, FAKE_WAIT="30")
     (report,) = reports(folder)
     assert report["waits"] is True
     assert report["since"] > 1e9
@@ -97,7 +73,7 @@ def test_while_it_waits_for_them_it_says_since_when(folder: Path, library: Path)
 
 def test_one_that_fails_waits_no_more(folder: Path, library: Path) -> None:
     program = "import jax\ntry:\n jax.device_count()\nexcept ValueError as error:\n print(error)"
-    said = python(folder, program, library, FAKE_WAIT="no number")
+    said = run_hooked(folder, program, library, FAKE_WAIT="no number")
     assert "no number" in said
     assert [(each["waits"], "backend" in each) for each in reports(folder)] == [(False, False)]
 
@@ -107,12 +83,12 @@ def test_a_process_that_wants_no_chips_says_so(
     folder: Path, library: Path, platforms: str, chosen: bool
 ) -> None:
     program = f"import jax; jax.config.jax_platforms = {platforms!r}; jax.device_count()"
-    python(folder, program, library, FAKE_BACKEND="cpu")
+    run_hooked(folder, program, library, FAKE_BACKEND="cpu")
     assert [report["chosen"] for report in reports(folder)] == [chosen]
 
 
 def test_a_process_with_some_of_the_chips_says_so(folder: Path, library: Path) -> None:
-    python(folder, "import jax; jax.device_count()", library, TPU_VISIBLE_CHIPS="0")
+    run_hooked(folder, "import jax; jax.device_count()", library, TPU_VISIBLE_CHIPS="0")
     assert reports(folder)[0]["bounded"] is True
 
 
@@ -120,7 +96,7 @@ def test_one_of_several_processes_says_which_and_has_all_chips_with_the_others(
     folder: Path, library: Path
 ) -> None:
     own = {"TPUCTL_LOCAL_WORLD_SIZE": "4", "TPUCTL_LOCAL_RANK": "2", "TPUCTL_JOIN_JOINT": "1"}
-    python(folder, "import jax; jax.device_count()", library, TPU_VISIBLE_CHIPS="2", **own)
+    run_hooked(folder, "import jax; jax.device_count()", library, TPU_VISIBLE_CHIPS="2", **own)
     [report] = reports(folder)
     assert (report["process"], report["bounded"]) == (2, False)
 
@@ -129,32 +105,18 @@ def test_others_see_nothing_of_it(folder: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins; builtins.mine = __file__\n")
-    said = python(folder, "import sys; print(mine); print(sys.path); print('json' in sys.modules)", own)
+    said = run_hooked(folder, "import sys; print(mine); print(sys.path); print('json' in sys.modules)", own)
     assert said.splitlines()[0] == str(own / "sitecustomize.py")
     assert str(folder) not in said.splitlines()[1]
     assert said.splitlines()[2] == "False"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["0.10.2"])
-def test_a_real_jax_is_heard(folder: Path, tmp_path: Path, version: str) -> None:
-    require_index()
-    venv = tmp_path / "venv"
-    quiet = {"check": True, "capture_output": True, "timeout": 240}
-    subprocess.run([uv.find_uv_bin(), "venv", "-q", "--python", sys.executable, str(venv)], **quiet)
-    install = ["pip", "install", "-q", "--python", str(venv), f"jax=={version}", f"jaxlib=={version}"]
-    subprocess.run([uv.find_uv_bin(), *install], **quiet)
-    program = "import jax; jax.jit(lambda x: x @ x)(jax.numpy.ones((3, 3))).block_until_ready()"
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_PLATFORMS": ""}
-    cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    said = []
-    for _ in range(2):
-        python(folder, program, interpreter=str(venv / "bin" / "python"), **cache)
-        (report,) = reports(folder)
-        assert (report["backend"], report["devices"], report["chosen"]) == ("cpu", 1, False)
-        said.append((report["asked"] > 0, report["loaded"] > 0))
-        (folder / f"{report['pid']}.json").unlink()
-    assert said == [(True, False), (True, True)]
+@pytest.mark.parametrize("packages", [flax_packages, old_jax_packages])
+def test_a_real_jax_is_heard(folder: Path, packages: Callable[[], Path]) -> None:
+    run_hooked(folder, "import jax; jax.device_count()", packages(), JAX_PLATFORMS="")
+    (report,) = reports(folder)
+    assert (report["backend"], report["devices"], report["chosen"]) == ("cpu", 1, False)
 
 
 TAKEN = {
@@ -175,6 +137,6 @@ def test_a_real_torch_xla_is_heard(folder: Path, how: str) -> None:
     program = f"import warnings; warnings.simplefilter('ignore'); import os, torch, torch_xla; {TAKEN[how]}"
     before = f"assert not [n for n in os.listdir({str(folder)!r}) if n.endswith('.json')]; "
     program = program.replace("torch_xla; ", f"torch_xla; {before}", 1)
-    python(folder, program, interpreter=interpreter, PJRT_DEVICE="CPU")
+    run_hooked(folder, program, interpreter=interpreter, PJRT_DEVICE="CPU")
     (report,) = reports(folder)
     assert (report["backend"], report["devices"], report["waits"]) == ("cpu", 1, False)

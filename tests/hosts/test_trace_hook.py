@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.frameworks import write_jax
-from tests.support.session import ROOT
+from tests.support.hooks import write_hooks
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -33,9 +32,7 @@ profiler.stop_trace()
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "join"
-    made.mkdir()
-    for name, module in {"sitecustomize": "join_hook", "tpuctl_trace_hook": "trace_hook"}.items():
-        shutil.copy(ROOT / "tpuctl" / "agent" / f"{module}.py", made / f"{name}.py")
+    write_hooks(made)
     write_jax(tmp_path / "library")
     return made
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hooks import write_hooks
 from tests.support.jax_python import flax_packages
 from tests.support.require import require_torch_xla
-from tests.support.session import ROOT
 from tests.support.soak import long, soak
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-AGENT = ROOT / "tpuctl" / "agent"
-BESIDE = {"sitecustomize": "join_hook", "tpuctl_weights": "weights", "tpuctl_weights_hook": "weights_hook"}
 TRAIN_STATE = """
 import jax, optax
 from flax.training.train_state import TrainState
@@ -58,8 +55,7 @@ LAYER = {"train-state": "layer_2/kernel", "nnx": "layer_2/kernel", "torch": "lay
 def run(
     folder: Path, program: str, mode: str, interpreter: str, variables: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    for name, module in BESIDE.items():
-        shutil.copy(AGENT / f"{module}.py", folder / f"{name}.py")
+    write_hooks(folder)
     behind = variables.get("PYTHONPATH", "")
     environ = {
         **{"PATH": os.environ["PATH"], "TPUCTL_JOIN": str(folder), "TPUCTL_JOIN_WEIGHTS": mode},

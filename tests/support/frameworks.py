@@ -6,10 +6,11 @@ from pathlib import Path
 
 FILES = {
     "jax/__init__.py": """\
-import types
+import os, types
 from jax._src.distributed import initialize
 from jax._src import profiler, xla_bridge
-config = types.SimpleNamespace(jax_platforms="tpu,cpu")
+place = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+config = types.SimpleNamespace(jax_platforms="tpu,cpu", jax_compilation_cache_dir=place)
 distributed = types.SimpleNamespace(initialize=initialize)
 def device_count(): return xla_bridge.backends()[1]
 def default_backend(): return xla_bridge.backends()[0]
@@ -22,14 +23,19 @@ def record_event(event, **more):
     for listener in listeners: listener(event, **more)
 """,
     "jax/_src/compiler.py": """\
-import os
+import os, types
 from jax._src import monitoring
-def compile(name):
+def compile_or_get_cached(backend, computation):
+    name = computation.operation.attributes["sym_name"].value
     place = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if place is None: return
     monitoring.record_event("/jax/compilation_cache/compile_requests_use_cache")
     if os.path.exists(os.path.join(place, name)): monitoring.record_event("/jax/compilation_cache/cache_hits")
     else: open(os.path.join(place, name), "w").close()
+def compile(name):
+    named = {"sym_name": types.SimpleNamespace(value="jit_" + name)}
+    words = types.SimpleNamespace(attributes=named, operations=[])
+    compile_or_get_cached(None, types.SimpleNamespace(operation=words, body=words))
 """,
     "jax/_src/distributed.py": "def initialize(): pass\n",
     "jax/_src/xla_bridge.py": """\

@@ -50,14 +50,31 @@ FLAX = ("flax==0.12.8", "optax==0.2.8", "jax==0.10.2")
 
 
 def flax_packages() -> Path:
-    """A folder for PYTHONPATH with Flax and Optax, installed once into the cache. Skips without an index."""
-    folder = Path.home() / ".cache" / "tpuctl-tests" / f"{'-'.join(FLAX)}-{sys.implementation.cache_tag}"
+    """A folder for PYTHONPATH with Flax and Optax, and the JAX of today."""
+    return packages(*FLAX)
+
+
+OLD_JAX = ("jax==0.4.30", "jaxlib==0.4.30", "numpy==1.26.4", "scipy==1.13.1")
+
+
+def old_jax_packages() -> Path:
+    """As `flax_packages`, with a JAX of 2024, which Python up to 3.12 can load."""
+    if sys.version_info >= (3, 13):
+        pytest.skip("jaxlib 0.4.30 has no wheel for this Python")
+    return packages(*OLD_JAX)
+
+
+def packages(*requirements: str) -> Path:
+    """A folder for PYTHONPATH with these, installed once into the cache. Skips without an index."""
+    folder = (
+        Path.home() / ".cache" / "tpuctl-tests" / f"{'-'.join(requirements)}-{sys.implementation.cache_tag}"
+    )
     if not folder.exists():
         require_index()
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:
             words = (uv.find_uv_bin(), "-q", "pip", "install", "--python", sys.executable, "--target", made)
             environ = {"UV_SYSTEM_CERTS": "1", **os.environ}
-            subprocess.run((*words, *FLAX), env=environ, check=True, timeout=400)
+            subprocess.run((*words, *requirements), env=environ, check=True, timeout=400)
             shutil.move(made, folder)
             Path(made).mkdir()
     return folder

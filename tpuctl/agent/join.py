@@ -12,43 +12,64 @@ from processes import process_stat
 REPORTS_MAX = 32
 
 
-BESIDE = {
-    "sitecustomize": "join_hook",
-    "tpuctl_trace_hook": "trace_hook",
-    "tpuctl_weights": "weights",
-    "tpuctl_weights_hook": "weights_hook",
-}
+def beside():
+    """By the name of each module of the folder that of the agent which it is."""
+    from join_hook import OWN, PARTS
+
+    names = ("tpuctl_weights", *(part for part, _, _ in PARTS))
+    return {"sitecustomize": "join_hook", **{name: name[len(OWN) :] for name in names}}
 
 
 def watch(attempt, environment, devices, weights=""):
-    """Has the programs that are started with `environment` say what they load of the compile cache, with
-    `devices` on what they compute, and with `weights` (warn or strict) what is wrong with their parameters."""
-    import pkgutil
-
+    """Has the programs that are started with `environment` tell of themselves, with `devices` also on what they
+    compute, and with `weights` (warn or strict) what is wrong with their parameters."""
     import join_hook
 
-    folder = make_dir(attempt.path("join"))
-    for name, module in BESIDE.items():
-        with open(os.path.join(folder, name + ".py"), "wb") as file:
-            file.write(pkgutil.get_data("join_hook", module + ".py") or b"")
+    folder = attempt.path("join")
+    try:
+        write_modules(folder)
+    except OSError:  # a full disk: the run goes on, and nothing is known of what it does inside
+        return
     environment[join_hook.FOLDER] = folder
     environment[join_hook.PLATFORMS] = environment.get("JAX_PLATFORMS", "")
     if not devices:
-        environment[join_hook.CACHE_ONLY] = "1"
+        environment[join_hook.NO_DEVICES] = "1"
     if weights:
         environment[join_hook.WEIGHTS] = weights
     behind = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([folder, behind]) if behind else folder
 
 
+def write_modules(folder):
+    """Each of them whole, or none that Python would find."""
+    import pkgutil
+
+    make_dir(folder)
+    for name, module in beside().items():
+        path = os.path.join(folder, name + ".py")
+        with open(path + ".new", "wb") as file:
+            file.write(pkgutil.get_data("join_hook", module + ".py") or b"")
+        os.rename(path + ".new", path)
+
+
 def reports(attempt):
-    """What processes said; those that ended wait for nothing any more."""
+    """What processes said of their devices; those that ended wait for nothing any more."""
+    said = read_reports(attempt, ".json")
+    return [each for each in said if not each.get("waits") or process_stat(each["pid"]) is not None]
+
+
+def compiles(attempt):
+    """What processes said that they compiled; those that ended compile nothing any more."""
+    said = read_reports(attempt, ".compiles")
+    return [each if process_stat(each["pid"]) is not None else dict(each, now=None) for each in said]
+
+
+def read_reports(attempt, ending):
     folder = attempt.path("join")
-    if not os.path.isdir(folder):
-        return []
-    pids = sorted(int(name[:-5]) for name in os.listdir(folder) if name.endswith(".json"))
-    said = [read_report(os.path.join(folder, "%d.json" % pid)) for pid in pids[:REPORTS_MAX]]
-    return [each for each in said if each and (not each.get("waits") or process_stat(each["pid"]) is not None)]
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    pids = sorted(int(name[: -len(ending)]) for name in names if name.endswith(ending))
+    said = [read_report(os.path.join(folder, "%d%s" % (pid, ending))) for pid in pids[:REPORTS_MAX]]
+    return [each for each in said if each]
 
 
 def read_report(path):

@@ -1,7 +1,7 @@
-"""Says on what a program computes: the module `sitecustomize` of a run's processes (see `join.py`).
+"""The module `sitecustomize` of a run's processes (see `join.py`): has frameworks tell what they do in them.
 
 It imports no framework. When a program imports one by itself, the function with which that takes its devices is
-wrapped: a file says since when a process waits for them, and then which ones it has.
+wrapped: a file says since when a process waits for them, and then which ones it has. Of all else PARTS tell.
 """
 
 import os
@@ -13,11 +13,24 @@ FOLDER = "TPUCTL_JOIN"  # where the files go
 PLATFORMS = "TPUCTL_JOIN_PLATFORMS"  # the JAX_PLATFORMS with which the run was started
 STACKS = "stacks.txt"  # beside them; where Python writes what each thread does, for who asks by STACKS_SIGNAL
 STACKS_SIGNAL = 45  # a real-time signal that nothing known uses, and that ends who does not catch it
-CACHE_ONLY = "TPUCTL_JOIN_CACHE_ONLY"  # nobody asks on what it computes
+NO_DEVICES = "TPUCTL_JOIN_NO_DEVICES"  # nobody asks on what it computes
 WEIGHTS = "TPUCTL_JOIN_WEIGHTS"  # its parameters are looked at once; `strict` ends it where they are wrong
 JOINT = "TPUCTL_JOIN_JOINT"  # it has its chips together with the other processes of all hosts
 # With one of these set a process is meant to have only some of the chips.
 BOUNDS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
+OWN = "tpuctl_"
+PARTS = (
+    ("tpuctl_compile_hook", ("jax._src.compiler", "jax._src.monitoring"), FOLDER),
+    ("tpuctl_trace_hook", ("jax._src.profiler", "torch_xla", "torch_xla.debug.profiler"), FOLDER),
+    (
+        "tpuctl_weights_hook",
+        ("torch.optim.optimizer", "flax.training.train_state", "flax.nnx.training.optimizer"),
+        WEIGHTS,
+    ),
+)
+"""Modules beside this one: what follows OWN in their names is their file in the agent. Each is named with the
+modules that it waits for, and the variable without which it is left out. Once a program imported one of these
+modules, `hook(module, note, load_beside)` of the part is called; what it raises is dropped."""
 
 
 def begin():
@@ -55,25 +68,26 @@ class Finder:
     """Finds nothing itself; has modules of HOOKS changed once they are there."""
 
     def find_spec(self, name, path=None, target=None):
-        hook = HOOKS.get(name)
-        if hook is None:
+        hooks = HOOKS.get(name)
+        if hooks is None:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
                 with suppress(AttributeError):  # a loader that cannot be changed: nothing is said
-                    change(spec.loader, hook)
+                    change(spec.loader, hooks)
                 return spec
         return None
 
 
-def change(loader, hook):
+def change(loader, hooks):
     execute = loader.exec_module
 
     def execute_and_hook(module):
         execute(module)
-        with suppress(Exception):  # a release that is made differently must go on working
-            hook(module)
+        for hook in hooks:
+            with suppress(Exception):  # a release that is made differently must go on working
+                hook(module)
 
     loader.exec_module = execute_and_hook
 
@@ -131,19 +145,6 @@ def note(what):
         os.rename(path + ".new", path)
 
 
-COUNTED_S = 300.0  # what is compiled later says nothing of the start
-EVENTS = {"cache_hits": "loaded", "compile_requests_use_cache": "asked"}
-counts = {"loaded": 0, "asked": 0}
-
-
-def count(event, **_):
-    """Of JAX's own events those of its compile cache: a program that was asked for, and one that was there."""
-    name = EVENTS.get(event.rpartition("/")[2])
-    if name is not None and time.monotonic() - began < COUNTED_S:
-        counts[name] += 1
-        note(counts)
-
-
 def found_by_jax():
     jax = sys.modules["jax"]
     platforms = jax.config.jax_platforms or ""
@@ -178,43 +179,35 @@ DEVICES = {
     "jax._src.xla_bridge": lambda module: wrap(module, "backends", found=found_by_jax),
     "_XLAC": lambda module: wrap(module, *OF_TORCH_XLA, found=found_by_torch_xla),
 }
-HOOKS = {"jax._src.monitoring": lambda module: module.register_event_listener(count)}
-if CACHE_ONLY not in os.environ:
-    HOOKS.update(DEVICES)
+HOOKS: dict = {}
+if NO_DEVICES not in os.environ:
+    HOOKS.update((name, [hook]) for name, hook in DEVICES.items())
 
 
 def load_beside(name):
     """A module that lies beside this file, where it is no part of the program's path."""
-    from importlib.util import module_from_spec, spec_from_file_location
+    if name not in loaded:
+        from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location(name, os.path.join(os.environ[FOLDER], name + ".py"))
-    if spec is None or spec.loader is None:
-        raise ImportError(name)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hooking: dict = {}
+        spec = spec_from_file_location(name, os.path.join(os.environ[FOLDER], name + ".py"))
+        if spec is None or spec.loader is None:
+            raise ImportError(name)
+        loaded[name] = module_from_spec(spec)
+        spec.loader.exec_module(loaded[name])
+    return loaded[name]
 
 
-def hook_parameters(module):
-    if "with" not in hooking:
-        hooking["with"] = load_beside("tpuctl_weights_hook")
-    hooking["with"].hook(module, note, load_beside)
+loaded: dict = {}
 
 
-def hook_trace(module):
-    if "tracing" not in hooking:
-        hooking["tracing"] = load_beside("tpuctl_trace_hook")
-    hooking["tracing"].hook(module, os.environ[FOLDER])
+def hook_part(part):
+    return lambda module: load_beside(part).hook(module, note, load_beside)
 
 
-HOOKS.update((name, hook_trace) for name in ("jax._src.profiler", "torch_xla", "torch_xla.debug.profiler"))
-PARAMETERS = ("torch.optim.optimizer", "flax.training.train_state", "flax.nnx.training.optimizer")
-if WEIGHTS in os.environ:
-    HOOKS.update((name, hook_parameters) for name in PARAMETERS)
-began = time.monotonic()
+for each, names, variable in PARTS:
+    if variable in os.environ:
+        for name in names:
+            HOOKS.setdefault(name, []).append(hook_part(each))
 
 if __name__ == "sitecustomize":
     begin()

@@ -6,7 +6,7 @@ import time
 import quick_json as json
 import survivors
 from base import SCHEMA, Attempt, is_name, read_end, read_json, root, suppress, write_json
-from join import reports
+from join import compiles, reports
 from log_times import STARTED, STREAMS, cut_of, streams
 from processes import boot_id, is_alive, signal, signal_all
 from progress import signs_of_life
@@ -136,7 +136,8 @@ def status(request, _stdin):
     """How an attempt stands; with `host`, also what the cloud is about to do with this host."""
     attempt = Attempt(request)
     found = look(attempt)
-    answer = dict(found, join=reports(attempt), **signs_of_life(attempt, found))
+    said = {"join": reports(attempt), "compiles": compiles(attempt)}
+    answer = dict(found, **said, **signs_of_life(attempt, found))
     if os.path.isdir(MOUNTS):
         from buckets import mount_reports
 

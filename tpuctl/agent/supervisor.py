@@ -3,6 +3,7 @@
 import os
 import time
 
+import join
 import quick_json as json
 import secret_files
 import secret_masks
@@ -78,10 +79,7 @@ def start(request, _stdin):
 
         environment.update(independent(request["chips"]))
     weights = str(request.get("check_weights") or "")
-    if request.get("watch_join") or request.get("watch_cache") or weights:
-        import join
-
-        join.watch(attempt, environment, bool(request.get("watch_join")), weights)
+    join.watch(attempt, environment, bool(request.get("watch_join")), weights)
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)

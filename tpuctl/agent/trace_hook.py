@@ -16,6 +16,7 @@ import threading
 import time
 from contextlib import suppress
 
+FOLDER = "TPUCTL_JOIN"  # as in `join_hook.py`
 PIPE = ".trace"
 OUT = "out"  # of the folder of a session: what is fetched
 SUFFIX = ".xplane.pb"
@@ -214,10 +215,10 @@ def keep(folder, own):
 tracers: dict = {}
 
 
-def hook(module, folder):
+def hook(module, _note, _load):
     """Has this process listen once `module` was imported, and guards its traces if it has them."""
     pid = os.getpid()
     if pid not in tracers:
-        tracers[pid] = Tracer(folder)
+        tracers[pid] = Tracer(os.environ[FOLDER])
     if hasattr(module, "start_trace"):
         tracers[pid].guard(module)

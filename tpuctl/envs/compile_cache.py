@@ -59,7 +59,7 @@ def bytecode_directories(spec: EnvironmentSpec, key: str) -> Mapping[str, str]:
 
 
 def describe_cache(loaded: int, asked: int) -> str:
-    """What the first minutes of a process came to, such as `warm: 12 of 15 programs loaded`."""
+    """What an attempt came to, such as `warm: 12 of 15 programs loaded`."""
     if not asked:
         return ""
     return f"{'warm' if loaded else 'cold'}: {loaded} of {asked} programs loaded"

@@ -75,11 +75,6 @@ class PinnedEnvironment:
         """Whether it is for computing without TPUs."""
         return self.spec.backend is Backend.CPU
 
-    @property
-    def keeps_compiled(self) -> bool:
-        """Whether there is a compile cache."""
-        return self.spec.compile_cache != "off"
-
     def variables(self) -> dict[str, str]:
         """What it sets for every run in it."""
         # Nothing is added to what was compiled and verified. An environment of ours has a file that says so.

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, field
 
+from tpuctl.hosts.compile_report import CompileReport
 from tpuctl.lib.codec import from_data, parse_json
 from tpuctl.lib.text import Place
 from tpuctl.lib.time import render_moment
@@ -182,9 +183,6 @@ class JoinReport(Struct, frozen=True):
     """Variables give it only some of the chips."""
     process: int | None = None
     """Which of several processes of its worker it is, or descends from."""
-    asked: int = 0
-    """Programs that it wanted compiled in its first minutes, with a compile cache; `loaded` were there."""
-    loaded: int = 0
     weights: str = ""
     """What was found in its parameters, where `run --check` asked for that."""
 
@@ -240,6 +238,7 @@ class WorkerStatus(Struct, frozen=True):
     """With `maintenance`: what the metadata server says of the host, where that was asked."""
     maintenance: str = ""
     join: tuple[JoinReport, ...] = ()
+    compiles: tuple[CompileReport, ...] = ()
     mounts: tuple[MountState, ...] = ()
     """Those of its host that are not well, or were not at some time since the attempt began."""
     output_at: Number | None = None
@@ -519,7 +518,9 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
     came = {ours: said.get(name) for name, ours in _PROGRESS.items()} if isinstance(said, dict) else {}
     mounts = [{**row, "worker": worker} for row in data.get("mounts") or ()]
     several = [row for row in data.get("processes") or () if row.get("process") is not None]
-    more = {"worker": worker, "mounts": mounts, "processes": several, "join": _parse_join(data.get("join"))}
+    more = {"worker": worker, "mounts": mounts, "processes": several}
+    more["join"] = _parse_reports(JoinReport, data.get("join"))
+    more["compiles"] = _parse_reports(CompileReport, data.get("compiles"))
     return parse_as(WorkerStatus, data, **more, **came)
 
 
@@ -530,12 +531,12 @@ def parse_attempts(data: Mapping[str, Any], worker: int) -> tuple[WorkerStatus, 
     return tuple(parse_worker_status(entry, worker) for entry in found)
 
 
-def _parse_join(data: object) -> tuple[JoinReport, ...]:
+def _parse_reports(cls: type[T], data: object) -> tuple[T, ...]:
     """Those that can be read: programs may write what they like there."""
     found = []
     for said in data if isinstance(data, list) else ():
         with suppress(ValueError):  # msgspec's, too
-            found.append(from_data(JoinReport, said))
+            found.append(from_data(cls, said))
     return tuple(found)
 
 

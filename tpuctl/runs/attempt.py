@@ -129,7 +129,6 @@ class AttemptHosts:
             "beat_s": timeouts.HOST_HEARTBEAT_S,
             "progress": self.run.spec.progress or "",
             "tell": list(EFFECTIVE),
-            "watch_cache": self.environment is not None and self.environment.keeps_compiled,
             "check_weights": "" if self.run.spec.check == "off" else self.run.spec.check,
             "watch_join": self.is_for_chips() and not self.run.spec.allow_cpu,
         }

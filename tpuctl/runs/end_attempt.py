@@ -245,7 +245,7 @@ def _with_reports(
     said = {
         str(worker.worker): {
             "compile_cache": describe_cache(
-                sum(r.loaded for r in worker.join), sum(r.asked for r in worker.join)
+                sum(r.loaded for r in worker.compiles), sum(r.asked for r in worker.compiles)
             ),
             "weights": "; ".join(dict.fromkeys(r.weights for r in worker.join if r.weights))
             or (NOT_LOOKED_AT if checked else ""),
