@@ -82,6 +82,7 @@ RUN_KEYS: dict[str, dict[str, Any]] = {
     "check": {"check": "weights"},
     "on_stall": {"on_stall": "restart"},
     "debug": {"debug": ("hlo",)},
+    "on_nan": {"on_nan": "stop", "progress": r"loss (?P<loss>\S+)"},
     "group": {"group": "sweep-1"},
     "tag": {"tag": ("baseline",)},
     "data": {"data": ("gs://b/tokens",)},

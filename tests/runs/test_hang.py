@@ -11,7 +11,7 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus, parse_worker_status
 from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.notify.events import run_events
 from tpuctl.runs.charge import charge
-from tpuctl.runs.hang import Pace, check_progress, describe_progress, judge_pace, judge_stall, step_rate
+from tpuctl.runs.hang import Pace, describe_progress, judge_pace, judge_stall, step_rate
 from tpuctl.runs.plan import RunObservation, plan_run
 from tpuctl.runs.states import RunEvent
 from tpuctl.slices.states import ObservedEvent, SliceEvent
@@ -54,6 +54,20 @@ YOUNG = {"started_at": NOW - 10_799.0}
 def test_who_stands_still_is_named(progress: str, first: Any, second: Any, why: str) -> None:
     run = a_run(progress=progress)
     assert judge_stall(run, [worker(0, **first), worker(1, **second)]).why == why
+
+
+@pytest.mark.parametrize(
+    ("progress", "changes"),
+    [
+        (r"loss (?P<loss>\S+)", {}),
+        (r"step (?P<step>\d+)", {"progress_error": "took too long"}),
+    ],
+)
+def test_output_is_the_sign_of_life_where_no_step_is_looked_for(progress: str, changes: Any) -> None:
+    quiet, wrote = [worker(n, **QUIET, **changes) for n in (0, 1)], [worker(0, **WROTE, **changes)]
+    assert judge_stall(a_run(progress=progress), quiet).why == f"worker 0-1: no output since {SINCE}"
+    assert judge_stall(a_run(progress=progress), wrote).why == ""
+    assert judge_stall(a_run(progress=progress), [worker(0, **changes)]).why == "no output in 3 h"
 
 
 def test_the_limits_are_the_users() -> None:
@@ -165,12 +179,6 @@ def test_how_far_it_is_and_how_long_it_takes() -> None:
     busy = [worker(0, started_at=NOW - 1380.0, load=3.0), worker(1, started_at=NOW - 1379.0, load=0.1)]
     assert describe_progress(a_run(), busy) == "compiling 23 min"
     assert describe_progress(a_run(), [worker(0, load=0.2)]) == ""
-
-
-@pytest.mark.parametrize(("pattern", "why"), [("step (", "is no regular expression"), ("step", "has no group")])
-def test_a_pattern_without_a_step_is_refused(pattern: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        check_progress(pattern)
 
 
 def test_what_a_host_says_of_steps_is_read() -> None:

@@ -1,38 +1,57 @@
-"""How far a program has come, by a regular expression over its logs that its user gave.
+"""How far a program has come, and its numbers, by a regular expression over its logs that its user gave.
 
 The supervisor keeps it, so that whoever looks, from whatever machine, knows since when the step is the same.
 """
 
 import os
 import time
+from math import inf, isfinite
 
 from base import file_size, read_json, suppress, write_json
+from columns import FILE, Columns
 from log_times import streams
-from processes import descendants, process_stat
+from processes import descendants, process_stat, signal
 
 READ_MAX = 1 << 20  # a program that writes more between two looks is not read in full
 LINE_MAX = 4096
 LOOK_S = 1.0
+SEARCH_CPU_S = 0.25  # for what one log has new; there are expressions that need years for a line
+LATE_MAX = 3  # so often in a row, and the expression is given up
+STEP_MAX = 2.0**63  # no program has more steps
 QUIET_S = 1.0  # who writes is not held
 WRITE_S = 5.0  # a step that is quicker is not written down each time
 MARK_S = 60.0  # between two notes of how far it was
 MARKS_MAX = 120
 RECENT_S = 300.0  # a rate over less would fall with each checkpoint
 USUAL_LEAST = 10  # minutes before that, without which nothing is usual
+STEP, TOTAL = "step", "steps"
+
+
+class TooSlow(Exception):
+    """The time for a search is over."""
 
 
 class Progress:
-    """`pattern` has the step as its first group, and all steps as its second, if it has one."""
+    """`pattern` has named groups, of which `step` and `steps` say how far it is; without names its first group
+    is the step, and its second, if it has one, all steps."""
 
     def __init__(self, attempt, pattern):
         import re
 
         self.path = attempt.path("progress.json")
         self.pattern = re.compile(pattern)
-        self.logs = [[attempt.path(name + ".log"), 0, ""] for name in streams(attempt)]
+        self.groups = dict(self.pattern.groupindex) or dict(
+            zip((STEP, TOTAL), range(1, self.pattern.groups + 1))
+        )
+        self.names = [name for name in self.groups if name not in (STEP, TOTAL)]
+        self.columns = Columns(attempt.path(FILE), self.names)
+        self.logs = [[name, attempt.path(name + ".log"), 0, ""] for name in streams(attempt)]
         self.known = {}
         self.looked = self.written = 0.0
-        self.fresh = False
+        self.fresh = self.urgent = False
+        self.ahead = None
+        self.late = 0
+        signal.signal(signal.SIGVTALRM, self.interrupt)
 
     def look(self, last=False):
         """Reads what is new, at most once a second, and at the `last` look whatever is left."""
@@ -44,11 +63,16 @@ class Progress:
         for log in self.logs:
             self.read(log, moment)
         self.mark(moment)
-        if self.fresh and (last or now - self.written >= WRITE_S or "written" not in self.known):
+        if last and self.known:
+            self.columns.close()
+            self.fresh = True
+        due = last or self.urgent or now - self.written >= WRITE_S or "written" not in self.known
+        if self.fresh and due:
+            self.columns.save()
             self.known["written"] = time.time()
             with suppress(OSError):  # a full disk: the next look writes it
                 write_json(self.path, self.known)
-                self.written, self.fresh = now, False
+                self.written, self.fresh, self.urgent = now, False, False
 
     def mark(self, now):
         """Notes the step each minute, also when it is the same."""
@@ -59,27 +83,83 @@ class Progress:
             self.fresh = True
 
     def read(self, log, now):
-        path, offset, rest = log
+        name, path, offset, rest = log
         with suppress(FileNotFoundError), open(path, "rb") as file:
             begin = max(offset, file_size(path) - READ_MAX)
             file.seek(begin)
             data = file.read(READ_MAX)
-            lines = ((rest if begin == offset else "") + data.decode("utf-8", "replace")).split("\n")
-            log[1], log[2] = begin + len(data), lines.pop()[-LINE_MAX:]
-            for line in lines:
-                self.take(self.pattern.search(line[:LINE_MAX]), now)
+            fresh = data.decode("utf-8", "replace").replace("\r", "\n")  # progress bars write over one line
+            lines = ((rest if begin == offset else "") + fresh).split("\n")
+            log[2], log[3] = begin + len(data), lines.pop()[-LINE_MAX:]
+            writer = name.rpartition(".")[0]
+            for match in self.search(lines):
+                self.take(match, writer, now)
 
-    def take(self, match, now):
-        """Lines that are read together have one time, so that the first steps are all one beginning."""
-        if match is None:
+    def search(self, lines):
+        """The matches that are found in time. Python's search looks for signals while it is at work."""
+        found: list = []
+        if not lines or "error" in self.known:
+            return found
+        search = self.pattern.search
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, SEARCH_CPU_S)
+                for line in lines:
+                    match = search(line[:LINE_MAX])
+                    if match is not None:
+                        found.append(match)
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            self.late = 0
+        except TooSlow:
+            self.late += 1
+            if self.late >= LATE_MAX:
+                self.known["error"] = "took more than %g s of a processor for a second of output" % SEARCH_CPU_S
+                self.fresh = self.urgent = True
+        return found
+
+    def interrupt(self, _number, _frame):
+        raise TooSlow
+
+    def take(self, match, writer, now):
+        """Lines that are read together have one time, so that the first steps are all one beginning. `writer`
+        is the process, where the worker has several."""
+        found = {name: number(match.group(group)) for name, group in self.groups.items()}
+        step, total = found.pop(STEP, None), found.pop(TOTAL, None)
+        step = step if step is not None and abs(step) < STEP_MAX else None
+        self.alarm(found, step, now)
+        if not self.leads(writer, step):
             return
-        found = [number(each) for each in match.groups()[:2]]
-        if not found or found[0] is None or found[0] == self.known.get("step"):
+        new = step is not None and step != self.known.get("step")
+        if new:
+            if self.known.get("first_at", now) == now:
+                self.known.update(first_step=step, first_at=now)
+            total = total if total is not None and abs(total) < STEP_MAX else None
+            self.known.update(step=step, at=now, total=total)
+        if not new and all(value is None for value in found.values()):
             return
-        if self.known.get("first_at", now) == now:
-            self.known.update(first_step=found[0], first_at=now)
-        self.known.update(step=found[0], at=now, total=found[1] if len(found) > 1 else None)
+        self.known.setdefault("values", {}).update(
+            (name, value) for name, value in found.items() if value is not None and isfinite(value)
+        )
+        self.columns.take(now, self.known.get("step"), found)
         self.fresh = True
+
+    def alarm(self, found, step, now):
+        """The first value that is infinite or not a number is written down at once."""
+        if "not_finite" in self.known:
+            return
+        for name, value in found.items():
+            if value is not None and not isfinite(value):
+                at = step if step is not None else self.known.get("step")
+                self.known["not_finite"] = {"name": name, "value": "%r" % value, "step": at, "at": now}
+                self.fresh = self.urgent = True
+                return
+
+    def leads(self, writer, step):
+        """Of several processes one speaks for all: that which is ahead, until another one overtakes it."""
+        if self.ahead is None or (step is not None and step > self.known.get("step", -inf)):
+            self.ahead = writer
+        return writer == self.ahead
 
 
 def rates(marks, now, step):
@@ -103,8 +183,9 @@ def number(text):
 def signs_of_life(attempt, status):
     """When the program wrote last, whether it is held by a signal, and its step."""
     progress = read_json(attempt.path("progress.json"))
+    marks = progress.pop("marks", []) if progress is not None else []
     if progress is not None and "step" in progress:
-        recent, usual = rates(progress.pop("marks", []), time.time(), progress["step"])
+        recent, usual = rates(marks, time.time(), progress["step"])
         progress.update(recent_rate=recent, usual_rate=usual)
     found = {"progress": progress, "load": os.getloadavg()[0]}
     moments = []

@@ -4,6 +4,7 @@ import os
 import select
 import time
 
+import columns
 import quick_json as json
 from base import POLL_S, Attempt, write_all
 from client import Lifeline
@@ -55,8 +56,8 @@ def news(request, _stdin):
     whether there may be more, then the bytes, all as one raw deflate stream where the line has `packed`.
     `skipped`: so much before them was taken away.
 
-    Whoever gives offsets of their indexes (see `log_times.py`) is told what is behind those, too, after the
-    logs; with `times_only` only that.
+    Whoever gives offsets of their indexes (see `log_times.py`) or of the file of metrics (see `columns.py`) is
+    told what is behind those, too, after the logs; with `times_only` only that.
     """
     attempt, limit = Attempt(request), int(request.get("limit", 1 << 20))
     found, skipped, times, data, known = {}, {}, {}, b"", streams(attempt)
@@ -66,12 +67,13 @@ def news(request, _stdin):
         found[stream] = len(part)
         data += part
     more = limit <= 0
-    for stream in known:
-        offset = request.get(stream + "_times_offset")
+    beside = [(stream, stream + "_times", stream + ".times") for stream in known]
+    for name, asked, file in (*beside, (columns.FILE, columns.FILE, columns.FILE)):
+        offset = request.get(asked + "_offset")
         if offset is not None:
-            part = read_part(attempt.path(stream + ".times"), int(offset), TIMES_MAX)
+            part = read_part(attempt.path(file), int(offset), TIMES_MAX)
             more = more or len(part) == TIMES_MAX
-            times[stream] = len(part)
+            times[name] = len(part)
             data += part
     told = {"news": {stream: found.get(stream, 0) for stream in known}, "more": more}
     told.update(times=times, skipped={stream: count for stream, count in skipped.items() if count})

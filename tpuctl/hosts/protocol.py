@@ -197,6 +197,20 @@ class ProcessStatus(Struct, frozen=True):
     ended_at: Number | None = None
 
 
+class NotFinite(Struct, frozen=True):
+    """A number of a program that is infinite or none: the first that was seen, at this step if any is known."""
+
+    name: str
+    value: str
+    step: Number | None = None
+    at: Number = 0.0
+
+    @property
+    def said(self) -> str:
+        """`loss is nan at step 120`."""
+        return f"{self.name} is {self.value}" + (f" at step {self.step:.12g}" if self.step is not None else "")
+
+
 class WorkerStatus(Struct, frozen=True):
     """One attempt on one worker, as its host says; times by the host's clock. What a worker that does not
     answer is, the caller says: then only `worker`, `state` and `detail` mean something."""
@@ -256,6 +270,11 @@ class WorkerStatus(Struct, frozen=True):
     recent_rate: Number | None = None
     """Steps per second in the last five minutes; `usual_rate` is the median of the minutes before."""
     usual_rate: Number | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    """The last finite ones of the other groups of that expression."""
+    not_finite: NotFinite | None = None
+    progress_error: str = ""
+    """Why that expression is no longer searched."""
 
     @property
     def place(self) -> Place:
@@ -510,12 +529,15 @@ def parse_stacks(data: Mapping[str, Any]) -> tuple[ProcessStack, ...]:
 _PROGRESS = {"step": "step", "at": "step_at", "total": "steps"} | {
     name: name for name in ("first_step", "first_at", "recent_rate", "usual_rate")
 }
+_NUMBERS = {"values": "values", "not_finite": "not_finite", "error": "progress_error"}
 """What the agent calls it, and what `WorkerStatus` does."""
 
 
 def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
     said = data.get("progress")
-    came = {ours: said.get(name) for name, ours in _PROGRESS.items()} if isinstance(said, dict) else {}
+    said = said if isinstance(said, dict) else {}
+    came = {ours: said.get(name) for name, ours in _PROGRESS.items()}
+    came |= {ours: said[name] for name, ours in _NUMBERS.items() if name in said}
     mounts = [{**row, "worker": worker} for row in data.get("mounts") or ()]
     several = [row for row in data.get("processes") or () if row.get("process") is not None]
     more = {"worker": worker, "mounts": mounts, "processes": several}

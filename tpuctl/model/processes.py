@@ -34,6 +34,10 @@ def times_of(stream: str) -> str:
     return f"{stream}-times"
 
 
+METRICS = "metrics"
+"""The file with the numbers that a worker's program printed (see `tpuctl/agent/columns.py`)."""
+
+
 def log_streams(processes: int) -> tuple[str, ...]:
     """The logs of a worker: `2.stdout` is of its third process, `stdout` of what is above several."""
     several = range(processes if processes > 1 else 0)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from tpuctl.model.hosts import Endpoint
-from tpuctl.model.processes import log_streams
+from tpuctl.model.processes import METRICS, log_streams, times_of
 from tpuctl.model.run_spec import RunSpec
 from tpuctl.model.slice_spec import IN_PLACE, SliceSpec
 
@@ -292,6 +292,7 @@ class Cause(StrEnum):
     DRIFTED = "drifted"
     NOT_SET_UP = "not-set-up"
     STALLED = "stalled"
+    NOT_FINITE = "not-finite"
     PREEMPTED = "preempted"
     HOST_LOST = "host-lost"
     STOPPED = "stopped"
@@ -312,6 +313,10 @@ CAUSE_NOTES: Mapping[Cause, tuple[str, str]] = {
         "the project is not set up: hosts do not reach each other, or may not use a bucket: the run ends",
     ),
     Cause.STALLED: ("failures", "it stood still for `--stall`, with `--on-stall restart`"),
+    Cause.NOT_FINITE: (
+        "failures",
+        "a number that `--progress` names was infinite or none, with `--on-nan stop`: the run ends",
+    ),
     Cause.PREEMPTED: ("preemptions", "the cloud took the slice away"),
     Cause.HOST_LOST: ("preemptions", "a host was shut down, rebooted or stopped answering"),
     Cause.STOPPED: ("–", "a stop was asked for"),
@@ -381,6 +386,8 @@ MOUNT_LOST, MOUNT_BACK = "mount-lost", "mount-back"
 STALLED, GOES_ON = "stalled", "goes-on"
 SLOW, FAST_AGAIN = "slow", "fast-again"
 """The program stands still, or goes on again."""
+NOT_FINITE, UNSEARCHED = "not-finite", "unsearched"
+"""A number of the program is infinite or none; its output is no longer searched for numbers."""
 
 
 class MountState(Struct, frozen=True):
@@ -423,6 +430,10 @@ class Attempt(Struct, frozen=True):
     """What of it stands still, and since when; empty while it goes on."""
     usual_rate: float = 0.0
     """Steps per second before they became slow; 0 while they are not."""
+    not_finite: str = ""
+    """The first number of its program that was infinite or none, and where."""
+    unsearched: str = ""
+    """Why steps are no longer looked for in its output."""
     ended_at: float | None = None
     timeline: tuple[TimelineEntry, ...] = ()
     joined: str = ""
@@ -457,6 +468,11 @@ class Attempt(Struct, frozen=True):
     def streams(self) -> tuple[str, ...]:
         """The names of the logs of each worker."""
         return log_streams(self.processes)
+
+    @property
+    def beside_streams(self) -> tuple[str, ...]:
+        """The names of what is kept of each worker beside its logs."""
+        return (*map(times_of, self.streams), METRICS)
 
 
 class CodeState(Struct, frozen=True):

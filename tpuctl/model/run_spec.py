@@ -109,11 +109,12 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     progress: Annotated[
         str | None,
         Option(
-            "Regular expression that finds the step in its output, and in a second group all steps.",
+            "Regular expression that finds the step in its output, and in a second group all steps; or numbers "
+            "by the names of groups, such as step, steps and loss.",
             group=PROGRAM,
             metavar="REGEX",
             text=True,
-            examples=(r"step (\d+)/(\d+)",),
+            examples=(r"step (\d+)/(\d+)", r"step (?P<step>\d+) loss (?P<loss>\S+)"),
         ),
     ] = ""
     """Never null in a record: an older tpuctl that shares the store could not read it."""
@@ -124,6 +125,15 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             group=RESTARTS,
             metavar="WHAT",
             examples=("restart",),
+        ),
+    ] = "report"
+    on_nan: Annotated[
+        str,
+        Option(
+            "When a number that --progress names is infinite or none: report (say so) or stop (end the run).",
+            group=RESTARTS,
+            metavar="WHAT",
+            examples=("stop",),
         ),
     ] = "report"
     check: Annotated[

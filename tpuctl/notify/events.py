@@ -17,7 +17,7 @@ from tpuctl.config.hooks import EventKind
 from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
-from tpuctl.model.records import MOUNT_LOST, SLOW, STALLED, RunState
+from tpuctl.model.records import MOUNT_LOST, NOT_FINITE, SLOW, STALLED, RunState
 from tpuctl.state.journal import decided_at
 from tpuctl.watch.heartbeat import PassResult, Trouble
 
@@ -104,7 +104,8 @@ def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
 
 
 def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
-    """That mounts died under a run, that it stands still, and that it is over without success for good."""
+    """That mounts died under a run, that it stands still, is slow or has numbers that are none, and that it is
+    over without success for good."""
     events = _timeline_events(subject, record.get("attempt") or {})
     state = str(record["state"])
     if state not in {RunState.GAVE_UP, RunState.FAILED}:
@@ -114,7 +115,9 @@ def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
     return [*events, HookEvent(EventKind.GAVE_UP, subject, str(EventKind.GAVE_UP), at, detail)]
 
 
-_OF_TIMELINE = {MOUNT_LOST: EventKind.MOUNT_LOST, STALLED: EventKind.NEEDS_HUMAN, SLOW: EventKind.NEEDS_HUMAN}
+_OF_TIMELINE = {MOUNT_LOST: EventKind.MOUNT_LOST} | dict.fromkeys(
+    (STALLED, SLOW, NOT_FINITE), EventKind.NEEDS_HUMAN
+)
 
 
 def _timeline_events(subject: str, attempt: Mapping[str, Any]) -> list[HookEvent]:

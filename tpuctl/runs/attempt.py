@@ -21,7 +21,7 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import sized
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget
-from tpuctl.model.processes import split_stream, times_of
+from tpuctl.model.processes import METRICS, split_stream, times_of
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_debug_profiles, load_secret_patterns
 from tpuctl.model.verdict import Blocked, wait_for
@@ -259,8 +259,8 @@ class AttemptHosts:
         return Fetched(more, tuple(unread))
 
     def fetch_times(self) -> None:
-        """When what came while it was followed had been written."""
-        names = [times_of(stream) for stream in self.attempt.streams]
+        """When what came while it was followed had been written, and the metrics of it."""
+        names = self.attempt.beside_streams
         request = lambda it: {**self._request(it.worker, names), "times_only": True}  # noqa: E731
         answers = self.agent.read_news(self.targets, request, limit=LOG_CHUNK)
         for target, answer in zip(self.targets, answers, strict=True):
@@ -269,7 +269,7 @@ class AttemptHosts:
     def _keep_times(self, worker: int, news: LogNews) -> None:
         for stream, data in news.times.items():
             if data:
-                self.keep_output(worker, times_of(stream), data)
+                self.keep_output(worker, stream if stream == METRICS else times_of(stream), data)
 
     def _skip(self, worker: int, stream: str, count: int) -> None:
         """Leaves room for what is no longer on the host, with a word of it at the end."""
@@ -308,8 +308,7 @@ class AttemptHosts:
 
     def follow_request(self, target: HostTarget) -> Mapping[str, Any]:
         """The request that continues each worker's output where this machine's files end."""
-        streams = self.attempt.streams
-        return self._request(target.worker, [*streams, *map(times_of, streams)])
+        return self._request(target.worker, [*self.attempt.streams, *self.attempt.beside_streams])
 
     def _request(self, worker: int, names: Sequence[str]) -> Mapping[str, Any]:
         offsets = {name: self._offset(worker, name) for name in names}

@@ -63,7 +63,7 @@ def charge(run: RunRecord, attempt: Attempt, now: float) -> RunRecord:
     how = _quick_failure(attempt) if cause is Cause.FAILED else ""
     if cause is Cause.NOT_JOINED:
         how, cause = str(cause), Cause.FAILED
-    if cause in {Cause.STALLED, Cause.BAD_DATA}:
+    if cause in {Cause.STALLED, Cause.NOT_FINITE, Cause.BAD_DATA}:
         cause = Cause.FAILED
     if cause is Cause.FAILED and failure is not None and failure.whose is Fault.CLOUD:
         how, cause = "", Cause.HOST_LOST

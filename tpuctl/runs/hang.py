@@ -6,7 +6,6 @@ without output or, with `--progress`, without another step is a stall.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -16,6 +15,7 @@ from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_moment, render_seconds
 from tpuctl.model.records import Attempt, RunRecord
 from tpuctl.model.run_spec import RunSpec
+from tpuctl.runs.metrics import watches_steps
 
 BUSY_LOAD = 1.0
 """With so many processes at work on a host before the first step, that is called compiling."""
@@ -70,15 +70,16 @@ def _judge_running(spec: RunSpec, running: Sequence[WorkerStatus]) -> Stall:
         return _stall(spec, held, "stopped by a signal")
     if not begun:
         late = [w for w in running if w.started_at and w.time - w.started_at >= spec.first_step_limit_s]
-        what = "no step" if spec.progress else "no output"
+        what = "no step" if late and _by_step(spec, late[0]) else "no output"
         return (
             Stall(f"{what} in {render_seconds(spec.first_step_limit_s)}", _numbers(late)) if late else Stall()
         )
     still = [worker for worker in begun if _silent_s(spec, worker) >= spec.stall_s]
+    by_step = bool(still) and _by_step(spec, still[0])
     # Often only one rank prints: the silence of the others is none, while that one goes on.
     if len(still) < len(begun):
-        return _stall(spec, still, "at the same step") if spec.progress and still else Stall()
-    return _stall(spec, still, "at the same step" if spec.progress else "no output")
+        return _stall(spec, still, "at the same step") if by_step else Stall()
+    return _stall(spec, still, "at the same step" if by_step else "no output")
 
 
 def judge_pace(attempt: Attempt, workers: Sequence[WorkerStatus]) -> Pace:
@@ -98,15 +99,18 @@ def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:
     """`compiling 23 min`, or `step 120 of 1000, 2.1/s, 7 min left`; empty where nothing is known."""
     running = [worker for worker in workers if worker.state is WorkerState.RUNNING]
     ahead = furthest(running)
+    unsearched = next((w.progress_error for w in running if w.progress_error), "")
+    if unsearched:
+        return f"--progress {unsearched}"
     if ahead is None or ahead.step is None:
         busy = [w for w in running if w.started_at and w.load >= BUSY_LOAD and not _begun(run.spec, w)]
         return f"compiling {render_seconds(max(w.time - (w.started_at or 0.0) for w in busy))}" if busy else ""
-    of = f" of {ahead.steps:g}" if ahead.steps else ""
+    of = f" of {ahead.steps:.12g}" if ahead.steps else ""
     rate = step_rate(ahead)
     if rate is None:
-        return f"step {ahead.step:g}{of}"
+        return f"step {ahead.step:.12g}{of}"
     left = f", {render_seconds((ahead.steps - ahead.step) / rate)} left" if ahead.steps else ""
-    return f"step {ahead.step:g}{of}, {rate:.2g}/s{left}"
+    return f"step {ahead.step:.12g}{of}, {rate:.2g}/s{left}"
 
 
 def furthest(workers: Sequence[WorkerStatus]) -> WorkerStatus | None:
@@ -122,24 +126,18 @@ def step_rate(worker: WorkerStatus) -> float | None:
     return steps / seconds if steps > 0 and seconds > 0 else None
 
 
-def check_progress(pattern: str) -> str:
-    """The pattern, if it is a regular expression with a group. Raises ValueError."""
-    try:
-        groups = re.compile(pattern).groups
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is no regular expression: {error}") from error
-    if groups < 1:
-        raise ValueError("has no group for the step")
-    return pattern
+def _by_step(spec: RunSpec, worker: WorkerStatus) -> bool:
+    """Whether steps are its sign of life: not where the search for them was given up."""
+    return watches_steps(spec) and not worker.progress_error
 
 
 def _begun(spec: RunSpec, worker: WorkerStatus) -> bool:
-    return worker.step is not None if spec.progress else worker.output_at is not None
+    return worker.step is not None if _by_step(spec, worker) else worker.output_at is not None
 
 
 def _sign_at(spec: RunSpec, worker: WorkerStatus) -> float:
     """When it last gave a sign of life, by its host's clock."""
-    said = worker.step_at if spec.progress else worker.output_at
+    said = worker.step_at if _by_step(spec, worker) else worker.output_at
     return said if said is not None else worker.output_at or worker.started_at or worker.time
 
 

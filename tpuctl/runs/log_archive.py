@@ -105,7 +105,7 @@ def restore_logs(services: Services, run_id: str, number: int) -> None:
 def _new_parts(services: Services, run_id: str, attempt: Attempt, ends: Mapping[str, int]) -> list[LogPart]:
     parts, room = [], SEGMENT_BYTES
     for worker in attempt.workers:
-        for name in (*attempt.streams, *map(times_of, attempt.streams)):
+        for name in (*attempt.streams, *attempt.beside_streams):
             offset = ends.get(f"{worker}.{name}", 0)
             data = services.logs.read(run_id, attempt.number, worker, name, offset, room) if room else b""
             if data:

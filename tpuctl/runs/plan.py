@@ -32,6 +32,7 @@ from tpuctl.model.records import (
 from tpuctl.model.verdict import Blind, Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.runs.hang import describe_progress, judge_pace, judge_stall
 from tpuctl.runs.join import judge_join
+from tpuctl.runs.metrics import find_not_finite, find_unsearched
 from tpuctl.runs.mounts import mount_news, mounts_now, sick_mounts
 from tpuctl.runs.states import TRANSITIONS, News, RunEffect, RunEvent, RunFinding, RunPhase, To, phase_of
 from tpuctl.runs.trouble import cause_of, cause_of_hosts, describe_trouble
@@ -339,6 +340,10 @@ SEEN: Sequence[tuple[Sequence[RunEvent], Callable[[RunObservation], RunFinding |
     ((_E.SLICE_DOWN,), _find_slice),
     ((_E.ALL_ENDED,), _find_end),
     ((_E.NOT_JOINED,), _find_not_joined),
+    (
+        (_E.NOT_FINITE, _E.NOT_FINITE_FOR_GOOD),
+        lambda seen: find_not_finite(seen.run, seen.attempt, seen.workers),
+    ),
     ((_E.SUCCEEDED,), _find_success),
     ((_E.PREEMPTED,), _find_loss),
     ((_E.NOT_PREPARED,), lambda _: RunFinding(_E.NOT_PREPARED, _UNPREPARED)),
@@ -347,6 +352,7 @@ SEEN: Sequence[tuple[Sequence[RunEvent], Callable[[RunObservation], RunFinding |
     ((_E.JOINED,), _find_joined),
     ((_E.STALLED, _E.GOES_ON), _find_stall),
     ((_E.PACE_CHANGED,), _find_pace),
+    ((_E.UNSEARCHED,), lambda seen: find_unsearched(seen.attempt, seen.workers)),
     ((_E.TROUBLE, _E.RECOVERED), _find_trouble),
     ((_E.MOUNT_DEAD, _E.MOUNT_SICK), _find_sick_mounts),
     ((_E.UNDECIDED, _E.RUNS), _judge_workers),

@@ -13,7 +13,7 @@ from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_run, list_attempts, save
 
 _CLOUDS_DOING = {Cause.PREEMPTED, Cause.HOST_LOST}
-_LOSES_WORK = _CLOUDS_DOING | {Cause.FAILED, Cause.RESTART_ASKED, Cause.STALLED}
+_LOSES_WORK = _CLOUDS_DOING | {Cause.FAILED, Cause.RESTART_ASKED, Cause.STALLED, Cause.NOT_FINITE}
 """Ends of which it is told how much was done since the newest checkpoint."""
 
 

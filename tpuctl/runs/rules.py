@@ -14,7 +14,7 @@ from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.secret_patterns import check_argv, check_named
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.runs.chips import parse_chips
-from tpuctl.runs.hang import check_progress
+from tpuctl.runs.metrics import check_progress, metric_names
 
 
 def check_run(request: RunRequest) -> tuple[str, ...]:
@@ -36,6 +36,8 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
     check_processes(request)
     if request.on_stall not in ("report", "restart"):
         raise UsageError.of("on_stall", f"--on-stall {request.on_stall!r} is unknown", "report or restart")
+    if request.on_nan not in ("report", "stop"):
+        raise UsageError.of("on_nan", f"--on-nan {request.on_nan!r} is unknown", "report or stop")
     if request.check not in ("weights", "strict", "off"):
         raise UsageError.of("check", f"--check {request.check!r} is unknown", "weights, strict or off")
     if request.lint not in ("warn", "strict", "off"):
@@ -50,6 +52,12 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
             raise UsageError.of(
                 "progress", f"--progress {request.progress!r} {error}", r"'step (\d+)'"
             ) from error
+    if request.on_nan == "stop" and not metric_names(request.progress or ""):
+        raise UsageError.of(
+            "on_nan",
+            "--on-nan stop has no number to look at: --progress names none",
+            r"""--progress 'step (?P<step>\d+) loss (?P<loss>\S+)'""",
+        )
     for name, value in request.var.items():
         with_field("var", partial(parse_var, f"{name}={value}"))
     for name, reference in request.secret.items():

@@ -58,6 +58,11 @@ class RunEvent(StrEnum):
     STALLED_FOR_GOOD = "stalled-for-good"
     """It stands still, and is to be restarted then."""
     PACE_CHANGED = "pace-changed"
+    NOT_FINITE = "not-finite"
+    NOT_FINITE_FOR_GOOD = "not-finite-for-good"
+    """A number of its program is infinite or none, and it is to end then."""
+    UNSEARCHED = "unsearched"
+    """Its expression for steps takes too long on what its program writes."""
     RECOVERED = "recovered"
     TROUBLE = "trouble"
     """A worker failed, or does not answer: whose fault that is needs another read."""
@@ -210,6 +215,9 @@ TRANSITIONS: Mapping[tuple[RunPhase, RunEvent], To] = {
     (_P.RUNNING, _E.MOUNTS_CHANGED): To(_P.RUNNING, _F.RECORD),
     (_P.RUNNING, _E.JOINED): To(_P.RUNNING, _F.RECORD),
     (_P.RUNNING, _E.PACE_CHANGED): To(_P.RUNNING, _F.RECORD),
+    (_P.RUNNING, _E.NOT_FINITE): To(_P.RUNNING, _F.RECORD),
+    (_P.RUNNING, _E.NOT_FINITE_FOR_GOOD): _ends(Cause.NOT_FINITE),
+    (_P.RUNNING, _E.UNSEARCHED): To(_P.RUNNING, _F.RECORD),
     (_P.RUNNING, _E.RECOVERED): To(_P.RUNNING, _F.RECORD),
     (_P.RUNNING, _E.MOUNT_DEAD): To(_P.RUNNING, _F.MEND_MOUNTS),
     (_P.RUNNING, _E.MOUNT_SICK): To(_P.RUNNING),
@@ -234,7 +242,7 @@ _OF_WORKERS = (
 )  # fmt: skip
 _OF_PROGRAM = (
     _E.NOT_JOINED, _E.SUCCEEDED, _E.MOUNTS_CHANGED, _E.JOINED, _E.PACE_CHANGED, _E.RECOVERED, _E.MOUNT_DEAD,
-    _E.MOUNT_SICK, _E.RUNS,
+    _E.MOUNT_SICK, _E.RUNS, _E.NOT_FINITE, _E.NOT_FINITE_FOR_GOOD, _E.UNSEARCHED,
 )  # fmt: skip
 _OF_LOSS = (_E.PREEMPTED, _E.FAILED, _E.HOST_LOST)
 _OF_ATTEMPT = (*_OF_PREPARATION, *_OF_HOSTS, *_OF_START, *_OF_WORKERS, *_OF_PROGRAM, *_OF_LOSS)

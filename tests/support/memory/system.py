@@ -144,6 +144,7 @@ class _Time(_Own):
 
 class _Signal(_Own):
     set_wakeup_fd = staticmethod(lambda _handle: None)
+    signal = setitimer = staticmethod(lambda *_what: None)
 
     @staticmethod
     def alarm(seconds: int) -> None:

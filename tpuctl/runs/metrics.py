@@ -1,0 +1,191 @@
+"""The numbers that a program prints: the expression that finds them, the files in which hosts keep them (see
+`tpuctl/agent/columns.py`), and news of them. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from tpuctl.hosts.protocol import WorkerStatus
+from tpuctl.model.records import NOT_FINITE, UNSEARCHED, Attempt, RunRecord
+from tpuctl.model.run_spec import RunSpec
+from tpuctl.model.verdict import wait_for
+from tpuctl.runs.states import News, RunEvent, RunFinding
+
+STEP, STEPS = "step", "steps"
+"""Names of groups that tell how far a program is; the others are of its metrics."""
+RATE = "steps/s"
+"""A column that no program prints: it follows from steps and times."""
+
+
+class Span(Struct, frozen=True):
+    """One number over the matches of a row. All three are alike where it was infinite or none."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Row(Struct, frozen=True):
+    """Some matches in a row: until `at` (epoch seconds, by the host's clock) and `step`, `count` of them."""
+
+    at: float
+    step: float | None
+    count: int
+    values: Mapping[str, Span]
+
+
+def check_progress(pattern: str) -> str:
+    """The pattern, if it is a regular expression with a group: with names only these count, else the first is
+    the step. Raises ValueError."""
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    if groups < 1:
+        raise ValueError("has no group for the step")
+    return pattern
+
+
+def metric_names(pattern: str) -> tuple[str, ...]:
+    """The names of the numbers that a pattern finds beside the step, in its order."""
+    return tuple(name for name in re.compile(pattern).groupindex if name not in (STEP, STEPS))
+
+
+def watches_steps(spec: RunSpec) -> bool:
+    """Whether its pattern finds a step: one with names may find other numbers alone."""
+    if not spec.progress:
+        return False
+    names = re.compile(spec.progress).groupindex
+    return not names or STEP in names
+
+
+def find_not_finite(run: RunRecord, attempt: Attempt, workers: Sequence[WorkerStatus]) -> RunFinding | None:
+    """The first number that is infinite or none, once an attempt; also of a program that has ended since."""
+    told = {w.worker: w.not_finite for w in workers if w.not_finite is not None}
+    if not told:
+        return None
+    worker = min(told, key=lambda each: (told[each].step is None, told[each].step or 0.0, each))
+    why = f"{told[worker].said} (worker {worker})"
+    if run.spec.on_nan == "stop":
+        return RunFinding(RunEvent.NOT_FINITE_FOR_GOOD, why)
+    if attempt.not_finite:
+        return None
+    new = News(NOT_FINITE, why, why, warns=True)
+    return RunFinding(
+        RunEvent.NOT_FINITE,
+        why,
+        wait_for("the run"),
+        changes={"not_finite": why},
+        journal=NOT_FINITE,
+        news=(new,),
+    )
+
+
+def find_unsearched(attempt: Attempt, workers: Sequence[WorkerStatus]) -> RunFinding | None:
+    """That hosts have given up the expression, once an attempt."""
+    why = next((w.progress_error for w in workers if w.progress_error), "")
+    if not why or attempt.unsearched:
+        return None
+    said = f"--progress {why}: steps are no longer looked for"
+    return RunFinding(
+        RunEvent.UNSEARCHED,
+        said,
+        wait_for("the run"),
+        changes={"unsearched": said},
+        journal=UNSEARCHED,
+        news=(News(UNSEARCHED, said, said, warns=True),),
+    )
+
+
+def parse_rows(data: bytes) -> list[Row]:
+    """The rows of a file, without those that cannot be read, such as the last of one that is being fetched."""
+    head, *lines = data.decode("utf-8", "replace").split("\n")
+    names = head.split(" ")[3:]
+    rows = []
+    for line in lines[:-1]:
+        fields = line.split(" ")
+        try:
+            at, step, count = float(fields[0]), _number(fields[1]), int(fields[2])
+            spans = zip(names, map(_span, fields[3:]), strict=True)
+            rows.append(Row(at, step, count, {name: span for name, span in spans if span is not None}))
+        except (ValueError, IndexError):
+            continue
+    return rows
+
+
+def _number(text: str) -> float | None:
+    return None if text == "-" else float(text)
+
+
+def _span(text: str) -> Span | None:
+    """ValueError for what is none."""
+    if text == "-":
+        return None
+    mean, *ends = map(float, text.split(":"))
+    low, high = ends or (mean, mean)
+    return Span(mean, low, high)
+
+
+def furthest_rows(workers: Sequence[Sequence[Row]]) -> Sequence[Row]:
+    """Those of the worker that came furthest, as `hang.furthest` has it: of equal ones the first."""
+
+    def end(rows: Sequence[Row]) -> tuple[float, float]:
+        steps = [row.step for row in rows if row.step is not None]
+        return (steps[-1] if steps else -math.inf, sum(row.count for row in rows) if not steps else 0)
+
+    return max((rows for rows in workers if rows), key=end, default=())
+
+
+def thin_rows(rows: Sequence[Row], most: int) -> list[Row]:
+    """At most so many, each for as many matches as near as it goes."""
+    if len(rows) <= most:
+        return list(rows)
+    share, merged = sum(row.count for row in rows) / most, 0
+    found: list[Row] = []
+    group: list[Row] = []
+    for row in rows:
+        group.append(row)
+        merged += row.count
+        if merged >= share * (len(found) + 1):
+            found.append(_merge(group))
+            group = []
+    return [*found, *([_merge(group)] if group else [])]
+
+
+def _merge(rows: Sequence[Row]) -> Row:
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    step = next((row.step for row in reversed(rows) if row.step is not None), None)
+    spans = {
+        name: _merge_spans([(row.count, row.values[name]) for row in rows if name in row.values])
+        for name in names
+    }
+    return Row(rows[-1].at, step, sum(row.count for row in rows), spans)
+
+
+def _merge_spans(spans: Sequence[tuple[int, Span]]) -> Span:
+    finite = [(count, span) for count, span in spans if math.isfinite(span.mean)]
+    if not finite:
+        return spans[-1][1]
+    whole = sum(count for count, _ in finite)
+    mean = sum(count * span.mean for count, span in finite) / whole
+    return Span(mean, min(span.low for _, span in finite), max(span.high for _, span in finite))
+
+
+def with_rates(rows: Sequence[Row]) -> Iterator[Row]:
+    """The same with a column for the rate, where steps and times went on since the row before."""
+    at = step = None
+    for row in rows:
+        if row.step is None:
+            yield row
+            continue
+        if at is None or step is None or row.step <= step:
+            at, step = row.at, row.step
+        elif row.at > at:
+            rate = (row.step - step) / (row.at - at)
+            at, step = row.at, row.step
+            row = Row(row.at, row.step, row.count, {**row.values, RATE: Span(rate, rate, rate)})
+        yield row
