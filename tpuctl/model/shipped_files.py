@@ -125,6 +125,12 @@ def load_debug_profiles() -> Any:
 
 
 @cache
+def load_hang_table() -> Any:
+    """The content of `manifests/tables/hangs.yaml`; `runs/triage.py` says what it means."""
+    return _load_yaml("hangs.yaml")
+
+
+@cache
 def load_lint_rules() -> Any:
     """The content of `manifests/tables/lint_rules.yaml`; `lint/rules.py` says what it means."""
     return _load_yaml("lint_rules.yaml")
