@@ -107,11 +107,14 @@ def test_a_stall_is_said_once_and_so_is_its_end() -> None:
     quiet, wrote = [worker(0, **QUIET), worker(1, **QUIET)], [worker(0, **WROTE), worker(1, **WROTE)]
     why = f"worker 0-1: no output since {SINCE}"
     found = plan(running(), *quiet)
-    assert (found.event, found.found.changes) == (RunEvent.STALLED, {"stalled": why})
+    assert (found.event, found.found.changes) == (RunEvent.STALLED, {"stalled": why, "stalled_by": ""})
     known = running(attempt={"stalled": why})
     assert plan(known, *quiet).effect is None
     assert why in plan(known, *quiet).verdict.why
-    assert (plan(known, *wrote).event, plan(known, *wrote).found.changes) == (RunEvent.GOES_ON, {"stalled": ""})
+    assert (plan(known, *wrote).event, plan(known, *wrote).found.changes) == (
+        RunEvent.GOES_ON,
+        {"stalled": "", "stalled_by": ""},
+    )
 
 
 def test_a_stall_restarts_a_run_that_wants_that_and_is_charged_as_a_failure() -> None:

@@ -344,6 +344,8 @@ class ProcessStack(Struct, frozen=True):
     text: str = ""
     process: int | None = None
     """Which of several processes of its worker it is, or descends from."""
+    ports: tuple[Whole, ...] = ()
+    """Where its chips tell how they are, as far as its variables say."""
 
 
 class WorkerStacks(Struct, frozen=True):

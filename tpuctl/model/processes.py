@@ -59,6 +59,11 @@ def place_of(worker: int, process: int | None) -> Place:
     return worker if process is None else (worker, process)
 
 
+def worker_of(place: Place) -> int:
+    """The worker, also of one of its processes."""
+    return place if isinstance(place, int) else place[0]
+
+
 def parse_place(text: str) -> Place:
     """`3`, or `3.2`."""
     worker, dot, process = text.partition(".")

@@ -428,6 +428,8 @@ class Attempt(Struct, frozen=True):
     failure: Failure | None = None
     stalled: str = ""
     """What of it stands still, and since when; empty while it goes on."""
+    stalled_by: str = ""
+    """What keeps it then, by what its workers do; empty where that does not say."""
     usual_rate: float = 0.0
     """Steps per second before they became slow; 0 while they are not."""
     not_finite: str = ""
@@ -463,6 +465,11 @@ class Attempt(Struct, frozen=True):
     @property
     def attempt_id(self) -> str:
         return str(self.number)
+
+    @property
+    def stall_said(self) -> str:
+        """What stands still, and what keeps it."""
+        return "; ".join(filter(None, (self.stalled, self.stalled_by)))
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -21,8 +21,9 @@ from tpuctl.runs.end_attempt import end_attempt, release_slice
 from tpuctl.runs.mounts import mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, plan_event
 from tpuctl.runs.prepare import mend_mounts, prepare
-from tpuctl.runs.stacks import keep_stacks
+from tpuctl.runs.stacks import examine, keep_stacks
 from tpuctl.runs.states import RunEffect, RunFinding
+from tpuctl.runs.triage import HangCause
 from tpuctl.slices.replacement import find_replacement_limit
 
 _OF_THE_PROGRAM = frozenset({Cause.FAILED, Cause.RESTART_ASKED, Cause.NOT_JOINED})
@@ -123,6 +124,18 @@ def _record(context: RunContext, plan: RunPlan) -> Outcome:
     return Outcome(plan.verdict, acted=True)
 
 
+def _record_stall(context: RunContext, plan: RunPlan) -> Outcome:
+    """The evidence first: it says which worker keeps the others, and is what a restart would destroy."""
+    cause = _examine(context)
+    if cause is None:
+        return _record(context, plan)
+    found = plan.found
+    why = f"{found.why}; {cause.said}"
+    news = tuple(replace(each, detail=why, said=f"{why}: `{cause.next}`") for each in found.news)
+    changes = {**found.changes, "stalled_by": cause.said}
+    return _record(context, replace(plan, found=replace(found, why=why, news=news, changes=changes)))
+
+
 def _doubt(context: RunContext, plan: RunPlan) -> Outcome:
     _write_down(context, plan)
     if plan.found.is_suspicion:
@@ -142,7 +155,8 @@ def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
     # What others wait for says something once a program has ended. Of a start that was refused none has.
     ended = any(each.state is WorkerState.EXITED for each in context.workers)
     if cause is Cause.STALLED:
-        _keep_stacks(context)
+        keeper = _examine(context)
+        why = f"{why}; {keeper.said}" if keeper is not None else why
     elif cause is Cause.NOT_JOINED or (cause is Cause.FAILED and ended):
         _keep_stacks(context, {w.worker for w in context.workers if w.state is WorkerState.RUNNING})
     if cause in _OF_THE_PROGRAM:
@@ -187,7 +201,7 @@ EFFECTS: Mapping[RunEffect, Callable[[RunContext, RunPlan], Outcome]] = {
     RunEffect.START: _start,
     RunEffect.MARK_RUNNING: _mark_running,
     RunEffect.RECORD: _record,
-    RunEffect.RECORD_STALL: _record,
+    RunEffect.RECORD_STALL: _record_stall,
     RunEffect.DOUBT: _doubt,
     RunEffect.MEND_MOUNTS: _mend_mounts,
     RunEffect.BEGIN_END: _begin_end,
@@ -204,8 +218,6 @@ def _write_down(context: RunContext, plan: RunPlan) -> None:
     entries = [context.entry(each.event, each.detail) for each in found.news]
     if found.journal:
         context.journal(found.journal, found.reason or found.why)
-    if plan.effect is RunEffect.RECORD_STALL:
-        _keep_stacks(context)
     if found.changes or entries:
         _save(context, plan, entries, **found.changes)
     for each in found.news:
@@ -244,8 +256,13 @@ def _tell_suspicion(context: RunContext, why: str) -> None:
     context.services.emit(Note(context.run.id, f"{why}; looking whether the slice is still there"))
 
 
-def _keep_stacks(context: RunContext, workers: set[int] | None = None) -> None:
-    """Of these workers, or of all."""
-    hosts = context.hosts() if workers != set() else None
+def _keep_stacks(context: RunContext, workers: set[int]) -> None:
+    hosts = context.hosts() if workers else None
     if hosts is not None:
         keep_stacks(hosts, workers)
+
+
+def _examine(context: RunContext) -> HangCause | None:
+    """What all workers do and their chips, kept beside the logs; which of them keeps the others."""
+    hosts = context.hosts()
+    return None if hosts is None else examine(hosts, context.workers).cause

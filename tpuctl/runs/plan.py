@@ -252,7 +252,7 @@ def _find_stall(seen: RunObservation) -> RunFinding | None:
     else:
         event, why = _E.GOES_ON, f"no longer: {attempt.stalled}"
         new = News(GOES_ON, why)
-    changes = {"stalled": stall.why}
+    changes = {"stalled": stall.why, "stalled_by": ""}
     return RunFinding(event, why, wait_for("the run"), changes, journal=new.event, news=(new,))
 
 
@@ -290,7 +290,7 @@ def _judge_workers(seen: RunObservation) -> RunFinding:
         why = "all workers answer again"
         return RunFinding(_E.RECOVERED, why, wait_for("the run"), changes, journal="cleared")
     slow = ", which has become slow" if attempt.usual_rate else ""
-    waits = f"the run, which stands still ({attempt.stalled})" if attempt.stalled else f"the run{slow}"
+    waits = f"the run, which stands still ({attempt.stall_said})" if attempt.stalled else f"the run{slow}"
     wait = Wait(waits, coming=True, progress=describe_progress(run, workers))
     return RunFinding(_E.RUNS, "running", wait)
 

@@ -1,7 +1,7 @@
 """Which worker keeps a program that stands still: what all of them do and where their chips are. Pure.
 
-Facts of every worker become signs; the verdicts of `manifests/tables/hangs.yaml` say which signs mean what. What
-is not known, such as chips whose runtime nobody answers for, is no sign.
+Facts of every worker become signs; the verdicts of `manifests/tables/hangs.yaml` say which signs mean
+what. What is not known, such as chips whose runtime nobody answers for, is no sign.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerState, WorkerStatus
 from tpuctl.lib.text import Place, fold_workers, group_equal
-from tpuctl.model.processes import place_of
+from tpuctl.model.processes import place_of, worker_of
 from tpuctl.runs.activity import (
     NO_STACK,
     Activities,
@@ -25,6 +26,7 @@ from tpuctl.runs.activity import (
     classify_process,
     parse_activities,
 )
+from tpuctl.telemetry.sample import CoreState
 
 PLACES_MAX = 3
 """So many different things that workers do are told; the rest is counted."""
@@ -98,29 +100,49 @@ def _fits_rest(rule: Rule, rest: Sequence[frozenset[str]]) -> bool:
 
 
 def gather_facts(
-    table: HangTable, workers: Sequence[WorkerStatus], stacks: Sequence[WorkerStacks]
+    table: HangTable,
+    workers: Sequence[WorkerStatus],
+    stacks: Sequence[WorkerStacks],
+    cores: Sequence[CoreState] = (),
 ) -> list[HangFacts]:
-    """What the hosts said of their processes, one row for each process of the program."""
+    """What the hosts said of their processes and chips, one row for each process of the program."""
     status = {worker.worker: worker for worker in workers}
-    facts = [fact for each in stacks for fact in _facts_of(table.activities, each, status.get(each.worker))]
+    facts = [
+        fact for each in stacks for fact in _facts_of(table.activities, each, status.get(each.worker), cores)
+    ]
     asked = {each.worker for each in stacks}
     silent = [worker.worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
     return [*facts, *(HangFacts(worker, answers=False) for worker in silent if worker not in asked)]
 
 
-def _facts_of(table: Activities, stacks: WorkerStacks, status: WorkerStatus | None) -> list[HangFacts]:
+def _facts_of(
+    table: Activities, stacks: WorkerStacks, status: WorkerStatus | None, cores: Sequence[CoreState]
+) -> list[HangFacts]:
     if stacks.error:
         return [HangFacts(stacks.worker, answers=False)]
     several = sorted({each.process for each in stacks.processes if each.process is not None})
-    found = []
-    for own in several or [None]:
+    found: list[HangFacts] = []
+    for own in several or (None,):
         processes = [each for each in stacks.processes if each.process == own]
         process, doing = choose_process((each, classify_process(table, each)) for each in processes)
         gone = doing is NO_STACK and not any(_is_python(each) for each in processes)
         pid = process.pid if process is not None else None
         step = status.step if status is not None else None
-        found.append(HangFacts(place_of(stacks.worker, own), doing, pid, gone=gone, step=step))
+        ports = {port for each in processes for port in each.ports}
+        its = [core for core in cores if core.worker == stacks.worker and (own is None or core.port in ports)]
+        fact = HangFacts(place_of(stacks.worker, own), doing, pid, gone=gone, step=step)
+        found.append(_with_cores(fact, its))
     return found
+
+
+def _with_cores(fact: HangFacts, cores: Sequence[CoreState]) -> HangFacts:
+    """The core that was given the fewest programs is the one that others wait for."""
+    launched = [core for core in cores if core.launch_id is not None]
+    last = min(launched, key=lambda core: core.launch_id or 0, default=None)
+    error = next((core.error for core in cores if core.error), "")
+    if last is None:
+        return replace(fact, error=error)
+    return replace(fact, error=error, launch=last.launch_id, fingerprint=last.fingerprint)
 
 
 def _is_python(process: ProcessStack) -> bool:
@@ -181,7 +203,7 @@ def _cause(
     run: str,
     slice_name: str,
 ) -> HangCause:
-    workers = sorted({each.place if isinstance(each.place, int) else each.place[0] for each in named})
+    workers = {worker_of(each.place) for each in named}
     words = {
         "named": _describe(named, facts),
         "others": _describe(rest, facts) if rest else "no other worker",

@@ -226,7 +226,7 @@ def _trouble(run: RunRecord) -> str | None:
     if attempt.state is AttemptPhase.PREPARING and attempt.suspect_why:
         return f"does not start: {attempt.suspect_why}"
     if attempt.stalled:
-        return f"stands still: {attempt.stalled}"
+        return f"stands still: {attempt.stall_said}"
     told = [entry.detail for entry in attempt.timeline if entry.event == SLOW]
     return f"slow: {told[-1]}" if attempt.usual_rate and told else None
 

@@ -8,13 +8,13 @@ from tpuctl.errors import PartialError, UsageError
 
 
 def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) -> None:
-    """Show what the processes of a run are doing.
+    """Show what the processes of a run are doing, and which of them the others wait for.
 
-    By py-spy where hosts have it; else Python's own faulthandler; else what the kernel tells.
+    By py-spy where hosts have it; else Python's own faulthandler; else what the kernel tells. With it what
+    their chips execute, where libtpu tells that.
     """
-    from tpuctl.lib.codec import to_data
     from tpuctl.lib.text import parse_workers
-    from tpuctl.runs.stacks import dump_stacks, render_stacks
+    from tpuctl.runs.stacks import find_evidence, render_cores, render_stacks
     from tpuctl.state.repository import get_run
 
     record = get_run(context, run_id).record
@@ -23,13 +23,17 @@ def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) 
         chosen = None if worker is None else parse_workers(worker, max(known, default=0) + 1)
     except ValueError as error:
         raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
-    found = dump_stacks(context, record.id, chosen)
+    evidence = find_evidence(context, record.id, chosen)
+    found, cause = evidence.stacks, evidence.cause
     if context.console.json_mode:
-        context.console.data([to_data(each) for each in found])
+        context.console.data(evidence.rows())
     else:
         for each in found:
-            for line in render_stacks(each).splitlines():
+            told = render_stacks(each) + render_cores(each.worker, evidence.cores, evidence.silent)
+            for line in told.splitlines():
                 context.console.line(f"{record.slice_name}-{each.worker} │ {line}")
+        if cause is not None:
+            context.console.say(f"at this moment {cause.said}")
     silent = [each for each in found if each.error]
     if silent:
         names = ", ".join(str(each.worker) for each in silent)
