@@ -29,6 +29,7 @@ def wait_for_the_others():
 if os.environ["TPUCTL_RANK"] == "1": os.kill(os.getpid(), signal.SIGSTOP)
 wait_for_the_others()
 """
+WAIT = "wait_for_the_others()"
 LIMIT_S = 3
 RUN = ("run", "--on", "big", "--no-checkpoint", "--grace", "1", "--stall", f"{LIMIT_S}s", "--max-failures", "0")
 STEP = r"step (\d+) of (\d+)"
@@ -78,6 +79,28 @@ def test_a_stall_is_told_once_stacks_show_where_and_it_may_go_on(session: Sessio
     assert programs_of("told") == []
     refused = session.type("stacks", "told", status=5).stderr
     assert "run told runs nowhere: it is stopped" in refused
+
+
+def test_a_host_whose_chips_are_behind_is_named_before_the_restart(session: Session) -> None:
+    """All wait at the same place, so that only the chips tell who has not begun what the others wait for."""
+    session.type("sim", "load", "big-1", "launch=57")
+    session.type("sim", "load", "big-1", "launch=41", "--worker", "1")
+    words = (
+        "--name",
+        "behind",
+        "--on-stall",
+        "restart",
+        "--",
+        "python3",
+        "-c",
+        f"{TRAIN[: TRAIN.index('if os')]}{WAIT}",
+    )
+    told = " ".join(session.type(*RUN, *words, status=1).stderr.split())
+    session.type("sim", "load", "big-1", "--off")
+    assert "at launch 41 of 57; the others wait for it" in told
+    (cores,) = (session.root / "state").glob("**/behind/1/worker-1.cores.log")
+    assert "launch 41" in cores.read_text()
+    assert (cores.parent / "worker-1.stacks.log").exists()
 
 
 def test_stacks_come_from_the_py_spy_of_the_environment(session: Session) -> None:
