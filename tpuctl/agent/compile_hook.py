@@ -115,7 +115,7 @@ class Function:
             again["step"] = step if not again["times"] else again["step"]
             again["times"] += 1
             again["seconds"] += seconds
-            if ordinal is not None and ordinal not in again["ordinals"][:AGAIN_MAX]:
+            if ordinal is not None and ordinal not in again["ordinals"]:
                 again["ordinals"].append(ordinal)
         self.times, self.seconds, self.last_at = self.times + 1, self.seconds + seconds, at
 

@@ -67,6 +67,7 @@ def run_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "attempt": _attempt(facts, now),
         "before": _before(facts),
         "progress": _progress(facts),
+        "compiles": _compiles(facts),
         "cost": _cost(facts),
         "environment": facts["environment"] or "",
         "checkpoints": facts["checkpoints"] or "",
@@ -125,6 +126,11 @@ def _progress(facts: Mapping[str, Any]) -> str:
     of = "" if facts["steps"] is None else f" of {facts['steps']:g}"
     rate = "" if facts["steps_per_s"] is None else f", {facts['steps_per_s']:.3g} per second"
     return f"step {facts['step']:g}{of}{rate}"
+
+
+def _compiles(facts: Mapping[str, Any]) -> str:
+    attempt = facts["attempt"] or {}
+    return "; ".join(filter(None, (attempt.get("compiled"), *attempt.get("troubles", ()))))
 
 
 def _cost(facts: Mapping[str, Any]) -> str:

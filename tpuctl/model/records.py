@@ -388,6 +388,18 @@ SLOW, FAST_AGAIN = "slow", "fast-again"
 """The program stands still, or goes on again."""
 NOT_FINITE, UNSEARCHED = "not-finite", "unsearched"
 """A number of the program is infinite or none; its output is no longer searched for numbers."""
+COMPILED, RECOMPILED = "compiled", "recompiled"
+"""What came to the compiler until the first step; a function that came there again."""
+
+
+class ProgramTrouble(Struct, frozen=True):
+    """What slows a program down from inside: of `kind` RECOMPILED, of the function `subject`. `times` is how
+    often it had happened when that was said."""
+
+    kind: str
+    subject: str
+    times: int
+    said: str
 
 
 class MountState(Struct, frozen=True):
@@ -436,6 +448,9 @@ class Attempt(Struct, frozen=True):
     """The first number of its program that was infinite or none, and where."""
     unsearched: str = ""
     """Why steps are no longer looked for in its output."""
+    compiled: str = ""
+    """What was compiled until its first step."""
+    troubles: tuple[ProgramTrouble, ...] = ()
     ended_at: float | None = None
     timeline: tuple[TimelineEntry, ...] = ()
     joined: str = ""

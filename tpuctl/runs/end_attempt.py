@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome
-from tpuctl.envs.compile_cache import describe_cache
 from tpuctl.hosts.protocol import SILENT, WorkerState, WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.model.processes import LOG_STREAMS, stream_of
@@ -30,6 +29,7 @@ from tpuctl.provenance.parts import add_attempt, seal_manifest
 from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import AttemptHosts
 from tpuctl.runs.charge import charge, worker_ends
+from tpuctl.runs.compiles import compiles_of
 from tpuctl.runs.context import RunContext
 from tpuctl.runs.failure import (
     Signature,
@@ -91,7 +91,7 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
         steps_per_s=step_rate(ahead) if ahead is not None else None,
         ended_at=ended_at,
         alive_at=alive_at,
-        hosts=_with_reports(context.attempt.hosts, context.workers, checked=_is_checked(context)),
+        hosts=_with_reports(context.run, context.workers, checked=_is_checked(context)),
         ends=worker_ends(context.workers or unseen),
         timeline=(*context.attempt.timeline, context.entry("ended", plan.why)),
     )
@@ -238,20 +238,19 @@ def _is_checked(context: RunContext) -> bool:
 
 
 def _with_reports(
-    rows: Sequence[Mapping[str, str]], workers: Sequence[WorkerStatus], *, checked: bool
+    run: RunRecord, workers: Sequence[WorkerStatus], *, checked: bool
 ) -> tuple[Mapping[str, str], ...]:
-    """The rows of hosts, with what their programs loaded of the compile cache and have for parameters, where
-    they said; of parameters that are to be `checked`, also that nobody saw them."""
+    """The rows of its hosts, with what their programs compiled and have for parameters, where they said; of
+    parameters that are to be `checked`, also that nobody saw them."""
     said = {
         str(worker.worker): {
-            "compile_cache": describe_cache(
-                sum(r.loaded for r in worker.compiles), sum(r.asked for r in worker.compiles)
-            ),
+            **compiles_of(run, worker),
             "weights": "; ".join(dict.fromkeys(r.weights for r in worker.join if r.weights))
             or (NOT_LOOKED_AT if checked else ""),
         }
         for worker in workers
     }
     return tuple(
-        {**row, **{name: text for name, text in said.get(row["worker"], {}).items() if text}} for row in rows
+        {**row, **{name: text for name, text in said.get(row["worker"], {}).items() if text}}
+        for row in (run.attempt.hosts if run.attempt is not None else ())
     )

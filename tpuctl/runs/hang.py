@@ -15,6 +15,7 @@ from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_moment, render_seconds
 from tpuctl.model.records import Attempt, RunRecord
 from tpuctl.model.run_spec import RunSpec
+from tpuctl.runs.compiles import describe_compiling
 from tpuctl.runs.metrics import watches_steps
 
 BUSY_LOAD = 1.0
@@ -103,6 +104,9 @@ def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:
     if unsearched:
         return f"--progress {unsearched}"
     if ahead is None or ahead.step is None:
+        compiling = describe_compiling(running)
+        if compiling:
+            return compiling
         busy = [w for w in running if w.started_at and w.load >= BUSY_LOAD and not _begun(run.spec, w)]
         return f"compiling {render_seconds(max(w.time - (w.started_at or 0.0) for w in busy))}" if busy else ""
     of = f" of {ahead.steps:.12g}" if ahead.steps else ""

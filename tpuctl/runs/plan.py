@@ -30,6 +30,7 @@ from tpuctl.model.records import (
     SliceState,
 )
 from tpuctl.model.verdict import Blind, Blocked, Done, Verdict, Wait, wait_for
+from tpuctl.runs.compiles import find_compiles
 from tpuctl.runs.hang import describe_progress, judge_pace, judge_stall
 from tpuctl.runs.join import judge_join
 from tpuctl.runs.metrics import find_not_finite, find_unsearched
@@ -353,6 +354,7 @@ SEEN: Sequence[tuple[Sequence[RunEvent], Callable[[RunObservation], RunFinding |
     ((_E.STALLED, _E.GOES_ON), _find_stall),
     ((_E.PACE_CHANGED,), _find_pace),
     ((_E.UNSEARCHED,), lambda seen: find_unsearched(seen.attempt, seen.workers)),
+    ((_E.COMPILES,), lambda seen: find_compiles(seen.run, seen.attempt, seen.workers)),
     ((_E.TROUBLE, _E.RECOVERED), _find_trouble),
     ((_E.MOUNT_DEAD, _E.MOUNT_SICK), _find_sick_mounts),
     ((_E.UNDECIDED, _E.RUNS), _judge_workers),

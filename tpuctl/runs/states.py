@@ -63,6 +63,8 @@ class RunEvent(StrEnum):
     """A number of its program is infinite or none, and it is to end then."""
     UNSEARCHED = "unsearched"
     """Its expression for steps takes too long on what its program writes."""
+    COMPILES = "compiles"
+    """Of what its programs compile something is new."""
     RECOVERED = "recovered"
     TROUBLE = "trouble"
     """A worker failed, or does not answer: whose fault that is needs another read."""
@@ -218,6 +220,7 @@ TRANSITIONS: Mapping[tuple[RunPhase, RunEvent], To] = {
     (_P.RUNNING, _E.NOT_FINITE): To(_P.RUNNING, _F.RECORD),
     (_P.RUNNING, _E.NOT_FINITE_FOR_GOOD): _ends(Cause.NOT_FINITE),
     (_P.RUNNING, _E.UNSEARCHED): To(_P.RUNNING, _F.RECORD),
+    (_P.RUNNING, _E.COMPILES): To(_P.RUNNING, _F.RECORD),
     (_P.RUNNING, _E.RECOVERED): To(_P.RUNNING, _F.RECORD),
     (_P.RUNNING, _E.MOUNT_DEAD): To(_P.RUNNING, _F.MEND_MOUNTS),
     (_P.RUNNING, _E.MOUNT_SICK): To(_P.RUNNING),
@@ -242,7 +245,7 @@ _OF_WORKERS = (
 )  # fmt: skip
 _OF_PROGRAM = (
     _E.NOT_JOINED, _E.SUCCEEDED, _E.MOUNTS_CHANGED, _E.JOINED, _E.PACE_CHANGED, _E.RECOVERED, _E.MOUNT_DEAD,
-    _E.MOUNT_SICK, _E.RUNS, _E.NOT_FINITE, _E.NOT_FINITE_FOR_GOOD, _E.UNSEARCHED,
+    _E.MOUNT_SICK, _E.RUNS, _E.NOT_FINITE, _E.NOT_FINITE_FOR_GOOD, _E.UNSEARCHED, _E.COMPILES,
 )  # fmt: skip
 _OF_LOSS = (_E.PREEMPTED, _E.FAILED, _E.HOST_LOST)
 _OF_ATTEMPT = (*_OF_PREPARATION, *_OF_HOSTS, *_OF_START, *_OF_WORKERS, *_OF_PROGRAM, *_OF_LOSS)

@@ -66,6 +66,8 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "ended": render_time(attempt.ended_at),
         "cause": None if attempt.cause is None else str(attempt.cause),
         "joined": attempt.joined or None,
+        "compiled": attempt.compiled or None,
+        "troubles": [each.said for each in attempt.troubles],
     }
 
 

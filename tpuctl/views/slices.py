@@ -219,7 +219,8 @@ def _run_on_slice(run: RunRecord) -> dict[str, Any]:
 
 
 def _trouble(run: RunRecord) -> str | None:
-    """Why a run that goes on does not go on well: something is in its way, it stands still, or it is slow."""
+    """Why a run that goes on does not go on well: something is in its way, it stands still, is slow, or its
+    program has a trouble of its own."""
     attempt = run.attempt
     if attempt is None or attempt.cause is not None:
         return None
@@ -228,7 +229,9 @@ def _trouble(run: RunRecord) -> str | None:
     if attempt.stalled:
         return f"stands still: {attempt.stall_said}"
     told = [entry.detail for entry in attempt.timeline if entry.event == SLOW]
-    return f"slow: {told[-1]}" if attempt.usual_rate and told else None
+    if attempt.usual_rate and told:
+        return f"slow: {told[-1]}"
+    return attempt.troubles[-1].said if attempt.troubles else None
 
 
 def _mounts(services: Services, record: SliceRecord) -> list[dict[str, Any]]:
