@@ -51,6 +51,7 @@ SLICE_KEYS: dict[str, tuple[dict[str, Any], Any]] = {
     "label": (V5E, {"team": "vision"}),
     "metadata": (V5E, {"team": "vision"}),
     "description": (V5E, "other"),
+    "race": ({**V5E, "zone": ("us-central1-a", "europe-west4-b")}, True),
     "boot_disk": (V5E, 200),
     "startup_script": (V5E, "boot.sh"),
     "disk": (V5E, ("data-g1:/mnt/data",)),

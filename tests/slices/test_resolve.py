@@ -69,6 +69,8 @@ def test_the_plain_request_is_a_queued_spot_slice_as_the_table_knows_it():
         ({"tier": Tier.RESERVED, "reservation": "r", "queued": False}, "--reservation", "--direct"),
         ({"tier": Tier.PREEMPTIBLE, "queued": True}, "--preemptible", "--queued"),
         ({"tier": Tier.PREEMPTIBLE, "slices": 2}, "--slices", "--preemptible"),
+        ({"tier": Tier.RESERVED, "race": True}, "--race", "--reserved"),
+        ({"disk": ("data",), "race": True}, "--race", "--disk"),
     ],
 )
 def test_what_contradicts_itself_is_named_with_both_flags(said, first, second):
@@ -90,6 +92,14 @@ def test_what_lacks_its_other_half_says_what_to_add(said, flag, needed):
     assert needed in error.hint
 
 
+def test_a_race_needs_two_places():
+    error = refusal("v6e-8", zone=("us-east1-d",), race=True)
+    assert "us-east1-d is one" in error.message
+    assert error.hint == "--zone us-east1-d --zone ANOTHER, or --zone auto"
+    zones = ("us-east1-d", "us-east5-b")
+    assert [spec.zone for spec in resolved("v6e-8", zone=zones, race=True)] == list(zones)
+
+
 SAYING: dict[str, dict[str, Any]] = {
     "--direct": {"queued": False},
     "--queued": {"queued": True},
@@ -97,6 +107,8 @@ SAYING: dict[str, dict[str, Any]] = {
     "--valid-for": {"valid_for": "1m"},
     "--slices": {"slices": 2},
     "--reservation": {"reservation": "r"},
+    "--race": {"race": True},
+    "--disk": {"disk": ("data",)},
 }
 TIER_FLAGS = {f"--{tier}": tier for tier in Tier}
 EXCLUSIONS = [

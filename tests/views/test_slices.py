@@ -34,6 +34,7 @@ FACTS = {
     "options": {"service_account": "trainer@my-project.iam.gserviceaccount.com"},
     "env": None,
     "mounts": [],
+    "race": [],
     "queued": True,
     "user": "ada",
     "login_user": "tpuctl",
@@ -138,3 +139,12 @@ def test_all_that_was_asked_for_is_shown() -> None:
     said = a_spec(metadata={"b": "2", "a": "1"}, tags=("x", "y"), network="other", external_ips=False)
     shown = {"network": "other", "metadata": "a=1, b=2", "tags": "x, y", "external_ips": "no"}
     assert options_shown(said) == shown
+
+
+def test_the_other_places_of_a_race_are_named_with_how_they_stand():
+    race = [
+        {"zone": "us-east5-b", "node": "big-4", "state": "provisioning", "why": ""},
+        {"zone": "us-east1-d", "node": "big-5", "state": "refused", "why": "no such type"},
+    ]
+    said = status_lines({**FACTS, "race": race}, NOW)["also asked for in"]
+    assert said == "us-east5-b (big-4, provisioning); us-east1-d (big-5, refused: no such type)"

@@ -22,6 +22,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "up": (
         "tpuctl up v4-32 --spot",
         "tpuctl up v6e-8 big --spot --zone us-east1-d --zone europe-west4-a",
+        "tpuctl up v6e-8 big --spot --race --zone us-east1-d --zone europe-west4-a",
         "tpuctl up v4-8 --spot --pay --stop-when-idle 30m",
         "tpuctl up big                      # a slice of that name, as before",
     ),

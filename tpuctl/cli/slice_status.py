@@ -24,6 +24,7 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "cloud says": facts["cloud"],
         "type": _size(facts),
         "zone": facts["zone"],
+        "also asked for in": "; ".join(map(_rival, facts["race"])),
         "tier": facts["tier"],
         "asked for as": "queued resource" if facts["queued"] else "node, directly",
         "software": facts["runtime_version"],
@@ -80,6 +81,12 @@ def _state(facts: Mapping[str, Any]) -> str:
 def _size(facts: Mapping[str, Any]) -> str:
     kind = facts["type"] if facts["slices"] == 1 else f"{facts['slices']} x {facts['type']}"
     return f"{kind}, {counted(facts['hosts'], 'host')}, {counted(facts['chips'], 'chip')}"
+
+
+def _rival(place: Mapping[str, Any]) -> str:
+    """Another place of a race."""
+    why = f": {place['why']}" if place["why"] else ""
+    return f"{place['zone']} ({place['node']}, {place['state']}{why})"
 
 
 def _run(run: Mapping[str, Any]) -> str:
@@ -151,7 +158,7 @@ def print_preview(context: AppContext, wanted: WantedSlice, found: SliceRecord |
     elif isinstance(found, str):
         console.sentence(f"would ask for {found}{f'; it goes {ends}' if ends else ''}")
     else:
-        console.fields({"would ask for": found.line, **_requested(wanted, ends)})
+        console.fields({"would ask for": found.line.replace("\n  ", "; "), **_requested(wanted, ends)})
         if found.uncovered:
             console.warn(f"not covered: {found.uncovered}; without --pay it would be refused")
 

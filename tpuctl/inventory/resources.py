@@ -153,7 +153,7 @@ def _wanted(found: CloudResource, record: SliceRecord | None) -> str:
         return f"incarnation {number} is newer than the record of {record.name} ({record.last_incarnation})"
     if record.desired is Desired.DOWN or record.state is SliceState.GONE:
         return ""
-    if record.incarnation is not None and number >= record.incarnation.number:
+    if record.wants(number):
         return f"{record.name} is wanted ({record.state})"
     return ""
 

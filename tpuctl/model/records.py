@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.model.hosts import Endpoint
 from tpuctl.model.processes import METRICS, log_streams, times_of
@@ -171,6 +172,18 @@ class Orphan(Struct, frozen=True):
     why: str
 
 
+class Rival(Struct, frozen=True):
+    """Another place in which a slice is asked for at the same time, with all that its record says of that one
+    place."""
+
+    spec: SliceSpec
+    state: SliceState
+    incarnation: Incarnation | None
+    failures: int = 0
+    not_before: float = 0.0
+    loss: Loss | None = None
+
+
 class SliceRecord(Struct, frozen=True):
     """One slice. `last_incarnation` only grows, also through `down` and a later `up`."""
 
@@ -201,6 +214,8 @@ class SliceRecord(Struct, frozen=True):
     any_user: bool = False
     """`down --all-users` was said of it: it goes whoever's label it carries."""
     orphans: tuple[Orphan, ...] = ()
+    rivals: tuple[Rival, ...] = ()
+    """The other places of a race, until what was asked for there is gone."""
 
     @property
     def key(self) -> str:
@@ -218,7 +233,9 @@ class SliceRecord(Struct, frozen=True):
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The requested zones that have not refused it for good."""
+        """The requested zones that have not refused it for good. In a race each place stays where it is."""
+        if self.spec.race:
+            return (self.spec.zone,)
         return tuple(zone for zone in self.requested_zones if zone not in self.refused_zones) or (
             self.spec.zone,
         )
@@ -229,6 +246,34 @@ class SliceRecord(Struct, frozen=True):
         permissions may come."""
         refused = self.state is SliceState.REFUSED and (self.loss is None or self.loss.kind != DENIED)
         return f"tpuctl {'down' if refused else 'up'} {self.name}"
+
+    def led_by(self, number: int) -> SliceRecord:
+        """The same slice seen from its rival of this number, whose place the present one takes: the view of one
+        place of a race, and again the record."""
+        rival = self.rivals[number]
+        own = {name: getattr(self, name) for name in Rival.__struct_fields__}
+        seen = {name: getattr(rival, name) for name in Rival.__struct_fields__}
+        seen["spec"] = replace(rival.spec, **{name: getattr(self.spec, name) for name in IN_PLACE})
+        rivals = (*self.rivals[:number], Rival(**own), *self.rivals[number + 1 :])
+        return replace(self, **seen, rivals=rivals)
+
+    @property
+    def places(self) -> tuple[SliceRecord, ...]:
+        """The slice as it is in each place where it is asked for: one, but for a race."""
+        return (self, *(self.led_by(number) for number in range(len(self.rivals))))
+
+    def wants(self, number: int) -> bool:
+        """Whether an incarnation of this number may become the slice, or is it. Later ones are unknown."""
+        if self.incarnation is None:
+            return number >= self.last_incarnation
+        racing = {
+            rival.incarnation.number
+            for rival in self.rivals
+            if rival.incarnation and rival.state is not SliceState.DELETING
+        }
+        if self.spec.race:
+            return number in {self.incarnation.number, *racing}
+        return number >= self.incarnation.number
 
     def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
         """The fields in which it differs from `spec` in one of `zones`.

@@ -136,6 +136,10 @@ class SliceOptions(Struct, frozen=True, kw_only=True):
             examples=("Ablation of the tokenizer",),
         ),
     ] = None
+    race: Annotated[
+        bool,
+        Option("Ask in all zones at once; keep the first that comes.", group=WHERE, examples=(True,)),
+    ] = False
 
 
 class SliceRequest(SliceOptions, frozen=True):

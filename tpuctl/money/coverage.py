@@ -115,10 +115,16 @@ def chips_in_use(
 ) -> int:
     """Chips of those `records`, other than `name`, that are wanted and draw on the same grant as `spec`."""
     generation = catalog.of(spec.accelerator_type, spec.topology).generation
-    wanted = {r.name: r.spec for r in records if r.desired is Desired.UP}
+    beside = beside or {}
+    wanted = [
+        (each.name, place.spec)
+        for each in records
+        if each.desired is Desired.UP and each.name not in beside
+        for place in each.places
+    ]
     return sum(
         other.chips
-        for other_name, other in {**wanted, **(beside or {})}.items()
+        for other_name, other in [*wanted, *beside.items()]
         if other_name != name
         and other.zone == spec.zone
         and same_pool(other.tier, spec.tier)

@@ -65,7 +65,7 @@ def _step_slice(
 ) -> tuple[Outcome, Observation]:
     if seen is not None and seen.stored.generation == stored.generation:
         plan = plan_slice(seen.record, seen.observed, services.store.now())
-        if plan.effect is None and plan.state is seen.record.state:
+        if not plan.moves(seen.record) and not seen.record.rivals:
             return Outcome(plan.verdict, acted=False), seen
     return advance_slice(services, stored.record.name, partition, may_connect=may_connect)
 

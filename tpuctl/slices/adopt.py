@@ -217,7 +217,7 @@ def _adopt(
 
 def _existing(services: Services, found: Candidate) -> SliceRecord | None:
     """The slice that this node is already; None if neither the node nor the name is taken."""
-    for other in list_slices(services):
+    for other in (place for each in list_slices(services) for place in each.places):
         held = other.incarnation if other.state is not SliceState.GONE else None
         same = held is not None and (other.spec.zone, held.cloud_name) == (found.node.zone, found.node.name)
         if same and other.name != found.name:

@@ -160,11 +160,12 @@ class Price:
     ) -> None:
         catalog = load_accelerators()
         self._pay = wanted.pay
+        self._or = "\n  and at the same time " if wanted.spec.race else "\n  or "
         self._quotes: list[Quote] = [quote(services, catalog, wanted.name, s, beside) for s in wanted.specs]
 
     @property
     def line(self) -> str:
-        return "\n  or ".join(each.line for each in self._quotes)
+        return self._or.join(each.line for each in self._quotes)
 
     @property
     def uncovered(self) -> str:

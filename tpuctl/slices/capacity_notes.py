@@ -53,7 +53,8 @@ def count_open(services: Services) -> Counter[str]:
     """How many requests have neither come nor failed as far as is recorded, by key of their note."""
     return Counter(
         capacity_key(record.spec.zone, record.spec.accelerator_type, Tier(record.spec.tier))
-        for record in readable_slices(services)[0]
+        for each in readable_slices(services)[0]
+        for record in each.places
         if record.state in _ON_ITS_WAY
         and record.incarnation is not None
         and record.incarnation.create_called_at is not None

@@ -29,6 +29,8 @@ class ReconcileContext:
     partition: PartitionCheck
     person: bool = False
     may_connect: bool = True
+    place: int | None = None
+    """The number of the rival at whose place this works: the record is then the slice as seen from there."""
 
     def __post_init__(self) -> None:
         self._stored = self.observation.stored
@@ -61,7 +63,8 @@ class ReconcileContext:
 
     def save(self, record: SliceRecord) -> None:
         """Raises StaleRecordError when somebody else wrote since it was read."""
-        self._stored = save(self.services, self._stored, record)
+        whole = record if self.place is None else record.led_by(self.place)
+        self._stored = Versioned(record, save(self.services, self._stored, whole).generation)
 
     def journal(self, action: str, reason: str) -> None:
         """Writes into the slice's journal what is about to be done, and why."""

@@ -35,6 +35,7 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
     node = context.observation.info.node
     if before is None and life.cloud_ready_at is None and node is not None and node.state is NodeState.READY:
         remember_end(services, context.record, note_came)
+        life = replace(life, cloud_ready_at=services.store.now(), node_uid=node.uid)
     if to_delete:
         life = replace(life, retry=next_retry(before, DELETE, Answer.TAKEN, services.store.now()))
     context.save(replace(context.record, state=context.plan.state, incarnation=life))
@@ -92,7 +93,8 @@ def _is_ours(context: ReconcileContext) -> bool:
 
 def _decide_delete(context: ReconcileContext, found: CloudResource) -> Refusal | None:
     down = context.record.desired is Desired.DOWN
-    why = f"{context.record.name} is to be deleted" if down else context.plan.why
+    lost = context.record.loss if context.place is not None else None
+    why = f"{context.record.name} is to be deleted" if down else lost.detail if lost else context.plan.why
     context.journal("delete", why)
     context.services.emit(StepStarted(context.record.name, f"delete {found.name}", why))
     return None

@@ -18,6 +18,7 @@ from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.lifetime import extend_lifetime
+from tpuctl.slices.race import end_race, is_out
 from tpuctl.slices.things import apply_changes, find_changes
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
@@ -93,7 +94,7 @@ def _request_slice(
         enroll_machine(services)
         return _begin_again(services, stored, wanted, limits)
     check_same(record, wanted.spec, wanted.zones)
-    if record.state in {SliceState.REMOVED, SliceState.REFUSED}:
+    if is_out(record):
         admit()
         return _begin_again(services, stored, wanted, limits)
     enroll_machine(services)
@@ -116,8 +117,8 @@ def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> 
 
 def is_wanted(record: SliceRecord) -> bool:
     """Whether asking for it again makes no new intent: nothing more is to be permitted or paid."""
-    over = {SliceState.GONE, SliceState.REMOVED, SliceState.REFUSED}
-    return record.desired is Desired.UP and record.state not in over
+    over = record.state is SliceState.GONE or is_out(record)
+    return record.desired is Desired.UP and not over
 
 
 def _keep(
@@ -238,6 +239,7 @@ def _begin_again(
         last_incarnation=old.last_incarnation,
         created_at=old.created_at,
         incarnation=old.incarnation and replace(old.incarnation, leaves_since=None, may_lose=False),
+        rivals=end_race(old, f"{old.name} was asked for again", services.store.now()).rivals,
         zone_not_before=backoffs,
         lifetime=extend_lifetime(None, limits, services.store.now()),
     )
@@ -265,7 +267,7 @@ def withdraw_if_unsent(services: Services, name: str, why: str) -> bool:
     if not never_sent(record):
         return False
     try:
-        save(services, stored, replace(record, desired=Desired.DOWN, state=SliceState.GONE))
+        save(services, stored, replace(record, desired=Desired.DOWN, state=SliceState.GONE, rivals=()))
     except StaleRecordError:
         return False
     record_decision(services, record.key, "withdrawn", why)
@@ -273,7 +275,12 @@ def withdraw_if_unsent(services: Services, name: str, why: str) -> bool:
 
 
 def never_sent(record: SliceRecord) -> bool:
-    """Whether nothing of the current incarnation can exist: it was neither asked for nor taken over."""
+    """Whether nothing of the current incarnation can exist in any place: it was neither asked for nor taken
+    over."""
+    return all(_unsent(place) for place in record.places)
+
+
+def _unsent(record: SliceRecord) -> bool:
     life = record.incarnation
     if life is None or life.create_called_at is not None or life.adopted_uid or life.node_uid is not None:
         return False

@@ -43,8 +43,9 @@ def _move(context: ReconcileContext) -> Outcome:
         record = replace(record, incarnation=ready)
     context.save(record)
     if record.state is SliceState.GONE:
-        context.services.ssh_entries.remove(record.name)
-        forget_heartbeats(context.services, record.name)
+        if context.place is None:
+            context.services.ssh_entries.remove(record.name)
+            forget_heartbeats(context.services, record.name)
         if context.observation.observed.event is SliceEvent.FOREIGN:
             text = f"left alone: {context.plan.why}; tpuctl ls shows whose it is"
             context.services.emit(Warn(record.name, text))

@@ -109,12 +109,21 @@ def _left_behind(found: CloudResource, records: Mapping[str, SliceRecord], store
     if judge(found, records, Caller(store_id, user="", all_users=True)).fate is not Fate.DELETE:
         return ""
     gone = record.state is SliceState.GONE
-    current = int(number) >= record.last_incarnation + (1 if gone else 0)
+    current = _is_current(record, int(number))
     if current or not _named(found.name, f"{record.name}-{number}"):
         return ""
     if gone:
         return f"incarnation {number} of {record.name}, which was taken down"
     return f"incarnation {number} of {record.name}, which is at {record.last_incarnation}"
+
+
+def _is_current(record: SliceRecord, number: int) -> bool:
+    """Whether the loop sees to an incarnation itself, or nobody knows it yet."""
+    if number > record.last_incarnation:
+        return True
+    lives = [place.incarnation for place in record.places]
+    seen_to = any(life is not None and life.number == number for life in lives)
+    return record.state is not SliceState.GONE and (seen_to or record.wants(number))
 
 
 def _named(name: str, base: str) -> bool:

@@ -35,6 +35,10 @@ class SlicePlan(Struct, frozen=True):
     why: str
     verdict: Verdict
 
+    def moves(self, record: SliceRecord) -> bool:
+        """Whether there is something to do for `record`, of which it is the plan."""
+        return self.effect is not None or self.state is not record.state
+
 
 def plan_slice(record: SliceRecord, observed: ObservedEvent, now: float) -> SlicePlan:
     """What to do for `record` after `observed`. Total: every (state, event) pair has an answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -28,11 +29,12 @@ from tpuctl.slices.enrollment import send_own_key
 from tpuctl.slices.observe import Observation, observe_record, observe_slice
 from tpuctl.slices.plan import SlicePlan, plan_slice
 from tpuctl.slices.probing import PartitionCheck, probe_workers
+from tpuctl.slices.racing import advance_race
 from tpuctl.slices.revisit import revisit
 from tpuctl.slices.states import Effect, SliceEvent
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import get_slice, save
+from tpuctl.state.repository import Versioned, get_slice, save
 
 _NO_ANSWER = "look at the network, a proxy or the endpoint in `tpuctl config show`"
 _CAME_UP = {SliceState.PROVISIONING, *WITH_HOSTS}
@@ -53,9 +55,27 @@ def advance_slice(
     deletion waits for this step, and can be asked what may be lost. Without `may_connect` a deletion before
     which hosts have to be asked waits.
     """
-    observation = observe_slice(services, name)
+    partition = partition or PartitionCheck(services)
+    advance = partial(_advance_place, services, partition=partition, person=person, may_connect=may_connect)
+    return advance_race(services, name, advance)
+
+
+def _advance_place(
+    services: Services,
+    stored: Versioned[SliceRecord],
+    *,
+    partition: PartitionCheck,
+    person: bool,
+    may_connect: bool,
+    place: int | None = None,
+) -> tuple[Outcome, Observation]:
+    """One step at one place of a slice, as its record is seen from there: the place of a rival, or its own."""
+    name = stored.record.name
+    observation = observe_record(services, stored)
     plan = plan_slice(observation.record, observation.observed, services.store.now())
-    if plan.effect is None and plan.state is observation.record.state:
+    if place is None and plan.state is SliceState.GONE and stored.record.rivals:
+        return Outcome(Done(plan.why), acted=False), observation  # the last that goes
+    if not plan.moves(observation.record):
         return Outcome(plan.verdict, acted=False), observation
     with take_lease(services, name) as lease:
         if get_slice(services, name).generation != observation.stored.generation:
@@ -72,9 +92,10 @@ def advance_slice(
                 observation,
                 plan,
                 lease,
-                partition or PartitionCheck(services),
+                partition,
                 person=person,
                 may_connect=may_connect,
+                place=place,
             )
         )
     return outcome, observation
@@ -84,7 +105,7 @@ def _needs_proof(record: SliceRecord, plan: SlicePlan) -> bool:
     """Whether one bad read could cost something alive, or leave it unwatched: losses, removals, and deletions
     that nobody asked for."""
     if plan.effect is Effect.DELETE:
-        return record.desired is Desired.UP
+        return record.desired is Desired.UP and record.state is not SliceState.DELETING
     return plan.effect is Effect.RECORD_LOSS or plan.state is SliceState.REMOVED
 
 

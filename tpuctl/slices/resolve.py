@@ -97,6 +97,7 @@ def resolve_request(
     tier = request.tier or config.tier or _granted_tier(usable)
     check_together(request, tier)
     zones = choose_zones(request, config, catalog, found, tier, usable)
+    _check_race(request, zones)
     shaped = bool(request.topology) or found.by_shape
     spec = SliceSpec(
         **_as_written(request, config),
@@ -126,6 +127,13 @@ def resolve_request(
         _check_flex_start(each, found)
         check_values(each, script)
     return specs
+
+
+def _check_race(request: SliceRequest, zones: Sequence[str]) -> None:
+    """Raises UsageError for a race in one place."""
+    if request.race and len(zones) < 2:
+        why = f"--race asks in several zones at once, and {zones[0]} is one"
+        raise UsageError.of("race", why, f"--zone {zones[0]} --zone ANOTHER, or --zone {AUTO}")
 
 
 def resolve_limits(request: SliceRequest) -> Limits:

@@ -23,6 +23,7 @@ EXCLUDES: Mapping[str, tuple[str, ...]] = {
     "--valid-until": ("--direct", "--preemptible", "--valid-for"),
     "--valid-for": ("--direct", "--preemptible", "--valid-until"),
     "--slices": ("--direct", "--preemptible"),
+    "--race": ("--reserved", "--disk"),
 }
 """What a flag cannot stand with, itself aside, in the order in which contradictions are looked for."""
 
@@ -47,6 +48,8 @@ def given_flags(request: SliceRequest, tier: Tier) -> frozenset[str]:
         "--slices": request.slices if request.slices != 1 else None,
         "--queued": True if request.queued else None,
         "--direct": True if request.queued is False else None,
+        "--race": True if request.race else None,
+        "--disk": request.disk or None,
     }
     return frozenset({f"--{tier}", *(flag for flag, value in values.items() if value is not None)})
 
@@ -81,6 +84,8 @@ _REASONS: Mapping[tuple[str, str], str] = {
     ("--valid-for", "--direct"): "a direct request does not wait: leave out --direct",
     ("--slices", "--direct"): "several slices come through the queue only: leave out --direct",
     ("--reservation", "--direct"): "a direct request cannot name its reservation: leave out --direct",
+    ("--race", "--reserved"): "a reservation is in one zone: leave out --race",
+    ("--race", "--disk"): "a disk is in one zone: attach it when the slice is up, with tpuctl disk attach",
     ("--slices", "--preemptible"): "several slices come through the queue only: --spot",
 }
 """Hints for pairs where a reason helps more than `keep the first`."""

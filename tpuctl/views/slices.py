@@ -53,8 +53,11 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     states = {(node.zone, node.name): str(node.state) for node in nodes.items}
     waiting = {(item.zone, item.name): str(item.state) for item in queued.items}
     unread = nodes.unreachable | queued.unreachable
-    rows = [_slice_row(services, record, {**waiting, **states}, unread) for record in live]
-    lives = [(record.spec.zone, record.incarnation) for record in live if record.incarnation]
+    places = [place for record in live for place in record.places]
+    rows = [_slice_row(services, place, {**waiting, **states}, unread) for place in places]
+    leads = [place is record for record in live for place in record.places]
+    rows = [row if lead else {**row, "remark": ""} for row, lead in zip(rows, leads, strict=True)]
+    lives = [(place.spec.zone, place.incarnation) for place in places if place.incarnation]
     ours = {(zone, name) for zone, life in lives for name in (life.cloud_name, life.queued_name)}
     caller = Caller(services.store.identity(), services.user, all_users=True)
     rows += [_damaged_row(FLEET_KEYS, "name", error) for error in damaged]
@@ -68,7 +71,7 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
         run.slice_name for run in readable_runs(services)[0] if run.spec.synthetic and not run.state.final
     }
     costs = Costs(services, nodes.items, queued.items)
-    names = {record.name: names_shown(record) for record in live}
+    names = {record.name: [name for place in record.places for name in names_shown(place)] for record in live}
     for row in rows:
         row["synthetic"] = bool(row["managed"]) and row["name"] in made_up
         row.update(costs.of(row["zone"], names.get(row["name"], []) if row["managed"] else [row["name"]]))
@@ -186,11 +189,12 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "login_user": record.spec.login_user,
         "created": render_time(record.created_at),
         "node": incarnation.cloud_name if incarnation else None,
-        "incarnation": record.last_incarnation,
+        "incarnation": incarnation.number if incarnation else record.last_incarnation,
         "requested": render_time(incarnation.requested_at) if incarnation else None,
         "ready": render_time(incarnation.ready_at) if incarnation else None,
         "cloud": observation.observed.why,
         "remark": _condition(services, record, _word_of(observation), why=False),
+        "race": [_rival(place) for place in record.places[1:]],
         "event": str(observation.observed.event),
         "last_loss": None
         if record.loss is None
@@ -205,6 +209,13 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "run": runs[0] if runs else None,
         "runs": runs,
     }
+
+
+def _rival(place: SliceRecord) -> dict[str, Any]:
+    """Where else a slice is asked for at the same time, and how that stands."""
+    node = place.incarnation.cloud_name if place.incarnation else None
+    why = place.loss.detail if place.loss else ""
+    return {"zone": place.spec.zone, "node": node, "state": str(place.state), "why": why}
 
 
 def _run_on_slice(run: RunRecord) -> dict[str, Any]:

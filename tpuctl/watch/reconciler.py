@@ -27,6 +27,7 @@ from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
 from tpuctl.slices.orphans import Obsolete, collect_obsolete, find_obsolete, forget_orphans
 from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
 from tpuctl.slices.probing import PartitionCheck
+from tpuctl.slices.racing import race_moves
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.revisit import is_revisited, revisit
 from tpuctl.slices.ssh_entries import follow_slices
@@ -116,7 +117,7 @@ def _of_interest(record: SliceRecord, now: float) -> bool:
 
 def _zones(record: SliceRecord) -> set[str]:
     """Where the cloud may show something of a slice."""
-    return {record.spec.zone, *(each.zone for each in record.orphans)}
+    return {*(place.spec.zone for place in record.places), *(each.zone for each in record.orphans)}
 
 
 def _readable(
@@ -142,10 +143,12 @@ class _PlannedSlice(Struct, frozen=True):
     plan: SlicePlan
     asks_to_leave: bool
     """Its TPU is to be deleted, and its hosts are asked what they write before that."""
+    race_moves: bool = False
+    """Something is to be done where it is asked for beside."""
 
     @property
     def moves(self) -> bool:
-        return self.plan.effect is not None or self.plan.state is not self.observation.record.state
+        return self.race_moves or self.plan.moves(self.observation.record)
 
     @property
     def probes(self) -> bool:
@@ -278,7 +281,8 @@ class _Pass:
         observation = self._inventory.observe(stored, self._services.store.identity())
         plan = plan_slice(observation.record, observation.observed, now)
         goes = plan.effect is Effect.DELETE or goes_after_run(observation.record)
-        return _PlannedSlice(observation, plan, goes and hosts_to_ask(observation, now) != Written())
+        asks = goes and hosts_to_ask(observation, now) != Written()
+        return _PlannedSlice(observation, plan, asks, race_moves(self._services, stored, self._inventory))
 
     def _at_rest(self, one: _PlannedSlice) -> bool:
         observation = one.observation

@@ -1,0 +1,285 @@
+"""A race for capacity: several places are asked at once, one slice comes of it, and what loses goes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.jobs import SPEC
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.stories import HOUR, Up, Watched, nodes, passes, state_of
+from tests.support.surviving import Repair, Story, cases, check_fleet, survive_all
+from tpuctl.errors import TpuctlError
+from tpuctl.model.records import WITH_HOSTS, Incarnation, Limits, SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.runs.take_down import take_down
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import advance_slice, wait_for_slice
+from tpuctl.state.repository import get_slice
+from tpuctl.views.slices import fleet_rows
+
+EAST, WEST, OHIO = ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")
+RACE: SliceSpec = replace(
+    SPEC, accelerator_type="v6e-8", zone=EAST, runtime_version="v2-alpha-tpuv6e", hosts=1, chips=8, race=True
+)
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    found = MemoryPlace()
+    yield found
+    found.close()
+
+
+def request(services: MemoryServices, **changes: object) -> None:
+    spec = replace(RACE, **changes)
+    request_slice(services, "big", spec, pay=True, zones=ZONES, admit=lambda: None)
+
+
+def up(services: MemoryServices, **changes: object) -> SliceRecord:
+    request(services, **changes)
+    return wait_for_slice(services, "big", deadline=services.clock.now() + 3 * HOUR)
+
+
+def life_of(record: SliceRecord) -> Incarnation:
+    assert record.incarnation is not None
+    return record.incarnation
+
+
+def said(services: MemoryServices) -> list[str]:
+    return [event.text for event in services.events if hasattr(event, "text")]
+
+
+def requests(place: MemoryPlace) -> list[str]:
+    return sorted(f"{each.path.zone} {each.path.id}" for each in place.world.census())
+
+
+def test_three_zones_cost_one_slice_and_what_lost_is_told(place: MemoryPlace) -> None:
+    services = place.machine()
+    place.world.set_capacity(EAST, 0)
+    record = up(services)
+    assert record.state is SliceState.READY
+    assert record.spec.zone in (WEST, OHIO)
+    assert record.rivals == ()
+    assert len(nodes(place)) == 1
+    assert len({each.partition(" ")[0] for each in requests(place)}) == 1
+    text = "\n".join(said(services))
+    assert "also asked for in europe-west4-a, us-east5-b" in text
+    assert f"big-1 in {EAST} lost: it never came in" in text
+    check_fleet(place)
+
+
+def test_what_is_ready_at_the_same_moment_is_deleted_in_the_same_pass(place: MemoryPlace) -> None:
+    services = place.machine()
+    request(services)
+    for _ in range(40):
+        advance_slice(services, "big")  # nobody looks again until all three are there
+        if len(nodes(place)) == 3:
+            break
+        place.clock.advance(1.0)
+    place.clock.advance(1200.0)
+    assert len(nodes(place)) == 3
+    passes(place.machine("server"), 1)
+    record = get_slice(services, "big").record
+    assert record.state in WITH_HOSTS
+    assert len(record.rivals) == 2
+    lost = [(each.spec.zone, life_of(each).queued_name) for each in record.places[1:]]
+    shown = [services.cloud.find_queued(zone, name) for zone, name in lost]
+    assert {str(each.state) for each in shown if each is not None} <= {"DELETING", "SUSPENDING"}
+    passes(place.machine("server"), 10)
+    assert get_slice(services, "big").record.rivals == ()
+    assert len(nodes(place)) == 1
+    ends = [
+        entry.data["reason"]
+        for entry in services.store.list("journal/slices/big/")
+        if entry.data["action"] == "race-end"
+    ]
+    assert len(ends) == 2
+    assert all("was there for" in each and "$" in each for each in ends)
+
+
+def test_all_zones_without_capacity_are_waited_for_and_a_slice_comes_where_there_is_some_first(
+    place: MemoryPlace,
+) -> None:
+    services = place.machine()
+    for zone in ZONES:
+        place.world.set_capacity(zone, 0)
+    request(services)
+    passes(services, 30)
+    record = get_slice(services, "big").record
+    assert {each.state for each in record.places} <= {SliceState.REQUESTED, SliceState.PROVISIONING}
+    assert len({each.spec.zone for each in record.places}) == 3
+    assert nodes(place) == []
+    place.world.set_capacity(OHIO, 64)
+    passes(services, 40)
+    record = get_slice(services, "big").record
+    assert (record.state, record.spec.zone, record.rivals) == (SliceState.READY, OHIO, ())
+    assert len(requests(place)) <= 2
+    check_fleet(place)
+
+
+def test_a_race_that_is_taken_down_leaves_nothing_anywhere(place: MemoryPlace) -> None:
+    services = place.machine()
+    for zone in ZONES:
+        place.world.set_capacity(zone, 0)
+    request(services)
+    passes(services, 3)
+    assert len(requests(place)) == 3
+    take_down(services, "big")
+    assert state_of(place, "big") is SliceState.GONE
+    assert requests(place) == []
+
+
+def test_the_time_of_a_race_ends_in_all_zones(place: MemoryPlace) -> None:
+    services = place.machine()
+    for zone in ZONES:
+        place.world.set_capacity(zone, 0)
+    request_slice(services, "big", RACE, pay=True, zones=ZONES, limits=Limits(ttl_s=1800.0), admit=lambda: None)
+    passes(services, 45)
+    assert state_of(place, "big") is SliceState.GONE
+    assert requests(place) == []
+
+
+def test_zones_that_refuse_are_out_and_only_when_all_are_the_slice_is_refused(place: MemoryPlace) -> None:
+    services = place.machine()
+    refusal = {"kind": "error", "method": "*.create", "code": 3, "message": "no such thing", "times": 0}
+    place.world.faults.add({**refusal, "zone": EAST})
+    place.world.set_capacity(WEST, 0)
+    record = up(services)
+    assert (record.state, record.spec.zone) == (SliceState.READY, OHIO)
+    assert len(nodes(place)) == 1
+    take_down(services, "big")
+    for zone in (WEST, OHIO):
+        place.world.faults.add({**refusal, "zone": zone})
+    with pytest.raises(TpuctlError, match="no such thing"):
+        up(services)
+    assert state_of(place, "big") is SliceState.REFUSED
+    assert requests(place) == []
+    take_down(services, "big")
+    assert state_of(place, "big") is SliceState.GONE
+
+
+def test_a_slice_that_won_and_was_preempted_races_again(place: MemoryPlace) -> None:
+    services = place.machine()
+    record = up(services)
+    place.world.preempt(life_of(record).cloud_name)
+    passes(services, 25)
+    again = get_slice(services, "big").record
+    assert (again.state, again.rivals) == (SliceState.READY, ())
+    assert life_of(again).number > 3
+    assert again.last_incarnation == 6
+    assert len(nodes(place)) == 1
+    check_fleet(place)
+
+
+def test_a_zone_that_cannot_be_read_keeps_nobody_waiting_and_is_cleaned_when_it_can(place: MemoryPlace) -> None:
+    services = place.machine()
+    for zone in (EAST, WEST):
+        place.world.set_capacity(zone, 0)
+    place.world.set_capacity(OHIO, 0)
+    request(services)
+    passes(services, 3)
+    fault = place.world.faults.add({"kind": "unreachable", "zone": WEST, "times": 0})
+    place.world.set_capacity(OHIO, 64)
+    record = up(services)
+    assert (record.state, record.spec.zone) == (SliceState.READY, OHIO)
+    assert [rival.spec.zone for rival in record.rivals] == [WEST]
+    assert any("may still cost" in text for text in said(services))
+    place.world.faults.remove(fault.id)
+    passes(place.machine("server"), 5)
+    assert get_slice(services, "big").record.rivals == ()
+    check_fleet(place)
+
+
+def test_ls_has_a_line_for_each_place(place: MemoryPlace) -> None:
+    services = place.machine()
+    for zone in ZONES:
+        place.world.set_capacity(zone, 0)
+    request(services)
+    passes(services, 3)
+    rows, _ = fleet_rows(services)
+    assert {(row["name"], row["zone"], row["managed"]) for row in rows} == {
+        ("big", zone, True) for zone in ZONES
+    }
+    assert {row["cloud"] for row in rows} <= {"ACCEPTED", "WAITING_FOR_RESOURCES", "CREATING", "PROVISIONING"}
+
+
+class Race(Up):
+    """Three places are asked; one has nothing."""
+
+    def __init__(self, *empty: str, **spec: object) -> None:
+        super().__init__(ZONES, **{name: getattr(RACE, name) for name in RACE.__struct_fields__} | spec)
+        self.empty = empty
+
+    def prepare(self, place: MemoryPlace) -> None:
+        for zone in self.empty:
+            place.world.set_capacity(zone, 0)
+
+    def check(self, place: MemoryPlace) -> None:
+        super().check(place)
+        assert get_slice(place.machine("server"), "big").record.rivals == ()
+
+
+class RaceRefused(Race):
+    """The first place refuses for good."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        super().prepare(place)
+        fault = {"kind": "error", "method": "*.create", "code": 3, "message": "no", "times": 0}
+        place.world.faults.add({**fault, "zone": EAST})
+
+    def check(self, place: MemoryPlace) -> None:
+        super().check(place)
+        assert get_slice(place.machine("server"), "big").record.spec.zone != EAST
+
+
+class RaceDown(Race):
+    """A race that nobody won is taken down."""
+
+    def prepare(self, place: MemoryPlace) -> None:
+        super().prepare(place)
+        services = place.machine()
+        request(services)
+        passes(services, 2)
+
+    def command(self, services: MemoryServices) -> None:
+        take_down(services, "big", deadline=services.clock.now() + HOUR)
+
+    def check(self, place: MemoryPlace) -> None:
+        assert state_of(place, "big") is SliceState.GONE
+        assert requests(place) == []
+
+
+class WatchedRace(Watched):
+    """A preempted slice is raced for again."""
+
+    minutes = 30
+
+    def begin(self, place: MemoryPlace) -> None:
+        services = place.machine()
+        record = up(services)
+        place.world.preempt(life_of(record).cloud_name)
+
+    def check(self, place: MemoryPlace) -> None:
+        record = get_slice(place.machine("server"), "big").record
+        assert (record.state, record.rivals) == (SliceState.READY, ())
+        assert life_of(record).number > 3
+        assert nodes(place) == [life_of(record).cloud_name]
+
+
+STORIES: dict[str, Callable[[], Story]] = {
+    "race": lambda: Race(EAST),
+    "race of nodes": lambda: Race(queued=False),
+    "race with a refusal": RaceRefused,
+    "race taken down": lambda: RaceDown(*ZONES),
+    "pass: race after a preemption": WatchedRace,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("name", "repair", "sample"), cases(STORIES))
+def test_every_accident_of_a_race_is_survived(name: str, repair: Repair, sample: bool) -> None:
+    assert survive_all(STORIES[name], repair, sample=sample) == []

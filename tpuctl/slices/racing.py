@@ -1,0 +1,126 @@
+"""The steps of a race: what its places came to is written down, and each of them goes one step on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from tpuctl.engine.events import Note, Warn
+from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
+from tpuctl.errors import StaleRecordError
+from tpuctl.model.records import WITH_HOSTS, Desired, SliceRecord
+from tpuctl.model.verdict import Done, Wait
+from tpuctl.money.slice_costs import list_price
+from tpuctl.slices.observe import CloudInventory, Observation
+from tpuctl.slices.plan import plan_slice
+from tpuctl.slices.race import describe_end, plan_race
+from tpuctl.slices.states import SliceEvent
+from tpuctl.state.journal import record_decision
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import Versioned, get_slice, save
+
+Step = tuple[Outcome, Observation]
+
+
+class AdvancePlace(Protocol):
+    """One step in one place of a slice, as its record is seen from there; `place` is the rival's number."""
+
+    def __call__(self, stored: Versioned[SliceRecord], *, place: int | None = None) -> Step: ...
+
+
+def advance_race(services: Services, name: str, advance: AdvancePlace) -> Step:
+    """One step for a slice in all places where it is asked for: for most that is one."""
+    stored, others = _advance_rivals(services, name, advance)
+    outcome, observation = advance(stored)
+    if not stored.record.rivals:
+        return outcome, observation
+    if plan_race(get_slice(services, name).record, services.store.now()) is not None:
+        # What lost just now goes in the same step.
+        outcome, others = replace(outcome, acted=True), _advance_rivals(services, name, advance)[1]
+    joined = _join((outcome, observation), others)
+    unread = [seen.record for _, seen in others if _hidden(seen)]
+    if unread and isinstance(joined.verdict, Done) and not joined.acted:
+        services.emit(Warn(name, _describe_unread(unread)))
+    return joined, observation
+
+
+def _advance_rivals(
+    services: Services, name: str, advance: AdvancePlace
+) -> tuple[Versioned[SliceRecord], list[Step]]:
+    """One step in each other place, and the record as it is then."""
+    stored = _settle(services, name)
+    steps = []
+    for place in range(len(stored.record.rivals)):
+        if place >= len(stored.record.rivals):
+            raise StaleRecordError(f"the race for {name} went on meanwhile")
+        steps.append(advance(Versioned(stored.record.led_by(place), stored.generation), place=place))
+        stored = get_slice(services, name)
+    return stored, steps
+
+
+def _settle(services: Services, name: str) -> Versioned[SliceRecord]:
+    """Writes down what a race came to so far."""
+    while True:
+        stored = get_slice(services, name)
+        now = services.store.now()
+        step = plan_race(stored.record, now)
+        if step is None:
+            return stored
+        why = step.why
+        if step.ended is not None:
+            why = describe_end(step.ended, list_price(step.ended.spec), now)
+        with take_lease(services, name) as lease:
+            record_decision(services, stored.record.key, step.action, why, fence=lease.fence)
+            save(services, stored, step.record)
+        services.emit(Note(name, why))
+
+
+def _join(lead: Step, others: Sequence[Step]) -> Outcome:
+    """What a step came to in all places together. While the race goes on, one that is out is no end; when it is
+    decided, all that lost must be gone before it is over, as far as anybody can see them."""
+    outcome, record = lead[0], lead[1].record
+    acted = outcome.acted or any(each.acted for each, _ in others)
+    changed = outcome.changed or any(each.changed for each, _ in others)
+    verdict = outcome.verdict
+    if record.state in WITH_HOSTS or record.desired is Desired.DOWN:
+        goes = record.desired is Desired.DOWN
+        open_ = (each.verdict for each, seen in others if goes or not _hidden(seen))
+        if isinstance(verdict, Done):
+            verdict = next((each for each in open_ if not isinstance(each, Done)), verdict)
+    else:
+        verdict = _wait_for_first([lead, *others]) or verdict
+    return Outcome(verdict, acted, outcome.error, changed)
+
+
+def _wait_for_first(steps: Sequence[Step]) -> Wait | None:
+    """The wait for the first of several places; None where none of them is waited for."""
+    waits = [(seen.record.spec.zone, each.verdict) for each, seen in steps if isinstance(each.verdict, Wait)]
+    if not waits:
+        return None
+    ends = [wait.until for _, wait in waits if wait.until is not None]
+    return Wait("; ".join(f"{zone}: {wait.why}" for zone, wait in waits), min(ends) if ends else None)
+
+
+def _hidden(seen: Observation) -> bool:
+    return seen.observed.event is SliceEvent.UNKNOWN
+
+
+def _describe_unread(places: Sequence[SliceRecord]) -> str:
+    """What is left of a race where nobody can look."""
+    names = ", ".join(
+        f"{place.incarnation.cloud_name} in {place.spec.zone}" for place in places if place.incarnation
+    )
+    then = f"`tpuctl up {places[0].name}` or a pass of the watchdog deletes it when its zone can be read"
+    return f"{names} lost and may still cost; {then}"
+
+
+def race_moves(services: Services, stored: Versioned[SliceRecord], inventory: CloudInventory) -> bool:
+    """Whether something is to be done in a race, by what the lists of a pass show of its other places."""
+    now, store_id = services.store.now(), services.store.identity()
+    places = (Versioned(place, stored.generation) for place in stored.record.places[1:])
+    seen = (inventory.observe(place, store_id) for place in places)
+    moving = (plan_slice(each.record, each.observed, now).moves(each.record) for each in seen)
+    return plan_race(stored.record, now) is not None or any(moving)
