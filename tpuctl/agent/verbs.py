@@ -31,6 +31,7 @@ MODULES = {
     "stacks": "stacks",
     "status": "state",
     "stop": "state",
+    "trace": "traces",
     "tree": "sending",
     "vacate": "vacate",
     "attempts": "state",

@@ -54,6 +54,9 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("attach", "Follow a run that was started earlier.", json=True, quiet=True),
         Entry("stop", "Stop a run.", json=True, quiet=True),
         Entry("stacks", "Show what the processes of a run are doing.", json=True),
+        Entry(
+            "trace", "Trace a run on all its hosts at once, for xprof and TensorBoard.", json=True, quiet=True
+        ),
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
         Entry("report", "Write a page about a run: what happened, what it cost.", json=True),

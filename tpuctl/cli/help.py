@@ -49,6 +49,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl lint src --port --output-format github",
         "tpuctl lint --explain TPU301",
     ),
+    "trace": ("tpuctl trace RUN", "tpuctl trace --seconds 2 --worker 0,3 --to traces --open"),
     "exec": (
         "tpuctl exec big -- df -h /",
         "tpuctl exec big --worker 0-3 --group -- uname -r",

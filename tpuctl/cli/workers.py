@@ -9,7 +9,7 @@ from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
     from tpuctl.model.cloud import RemoteResult
-    from tpuctl.model.records import SliceRecord
+    from tpuctl.model.records import RunRecord, SliceRecord
 
 
 def check_workers(worker: str | None, all_workers: bool) -> None:
@@ -28,6 +28,17 @@ def choose(record: SliceRecord, worker: str | None) -> tuple[int, ...] | None:
         return parse_workers(worker, record.spec.hosts)
     except ValueError as error:
         raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.name}") from error
+
+
+def choose_of_run(record: RunRecord, worker: str | None) -> tuple[int, ...] | None:
+    """The same, of the workers that a run has now."""
+    from tpuctl.lib.text import parse_workers
+
+    known = record.attempt.workers if record.attempt else ()
+    try:
+        return None if worker is None else parse_workers(worker, max(known, default=0) + 1)
+    except ValueError as error:
+        raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
 
 
 def raise_for_failed(

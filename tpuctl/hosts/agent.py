@@ -270,6 +270,12 @@ class HostAgent(AgentLink):
         """What each process of an attempt does."""
         return _parse(self.call(targets, "stacks", {"run": run, "attempt": attempt}), protocol.parse_stacks)
 
+    def trace(
+        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
+    ) -> list[Reply[protocol.TraceReply]]:
+        """Begins, looks at or ends a trace of an attempt's processes, as the request `does`."""
+        return self._ask(protocol.TraceReply, targets, "trace", request, timeout_s)
+
     def diagnose(self, targets: Sequence[HostTarget], driver_logs: str = "") -> list[Reply[str]]:
         """How each host stands, as text: kernel messages, memory, disks, processes, and libtpu's logs, which a
         run may have in a folder of its own."""

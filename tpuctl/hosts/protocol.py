@@ -356,6 +356,36 @@ class WorkerStacks(Struct, frozen=True):
     error: str = ""
 
 
+class TraceProcess(Struct, frozen=True):
+    """How far the trace of one process is: asked, waiting, tracing, writing, done; or failed, busy with a trace
+    of its own, idle because it has no devices. Times are by its host's clock."""
+
+    pid: int
+    state: str = ""
+    started: Number | None = None
+    ended: Number | None = None
+    cut: str = ""
+    """Why it ended before its time."""
+    error: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it traced."""
+        return 0.0 if self.started is None or self.ended is None else self.ended - self.started
+
+
+class TraceReply(Struct, frozen=True):
+    """How the trace of one worker stands, and the `bytes` that there are to fetch. `port` is that of a profiler
+    server which the program has, where none of its `processes` can be asked otherwise: it may write below
+    `folder`."""
+
+    state: WorkerState
+    processes: tuple[TraceProcess, ...] = ()
+    bytes: Whole = 0
+    folder: str = ""
+    port: Whole | None = None
+
+
 class PrepareReply(Struct, frozen=True):
     """Prepared, or the blobs that the host lacks. `taken_port` was wanted, and another program has it."""
 

@@ -43,14 +43,19 @@ class Evidence(Struct, frozen=True):
         ]
 
 
+def running_hosts(services: Services, run_id: str, until: float | None = None) -> AttemptHosts:
+    """The hosts of the current attempt. Raises NotFoundError where nothing of the run runs."""
+    run = get_run(services, run_id).record
+    hosts = find_hosts(services, run, until)
+    if hosts is None or run.state.final:
+        raise NotFoundError(f"run {run.id} runs nowhere: it is {run.state}", hint=f"tpuctl logs {run.id}")
+    return hosts
+
+
 def find_evidence(services: Services, run_id: str, workers: Collection[int] | None = None) -> Evidence:
     """The current attempt, by worker; `workers` None means all: only then something may be said of the cause.
     It is kept beside its logs. Raises NotFoundError where nothing of it runs."""
-    run = get_run(services, run_id).record
-    hosts = find_hosts(services, run, services.clock.now() + HOST_TIME_S)
-    if hosts is None or run.state.final:
-        raise NotFoundError(f"run {run.id} runs nowhere: it is {run.state}", hint=f"tpuctl logs {run.id}")
-    return examine(hosts, (), workers)
+    return examine(running_hosts(services, run_id, services.clock.now() + HOST_TIME_S), (), workers)
 
 
 def examine(

@@ -1,9 +1,11 @@
-"""The messages of libtpu's runtime metrics service, as protobuf classes made from a table.
+"""The messages of libtpu's runtime metrics service and of profilers, as protobuf classes made from a table.
 
 Field numbers are those of `tpu_metric_service.proto` and `tpu_telemetry.proto` in the wheel of tpu-info 0.14.2
-(github.com/AI-Hypercomputer/cloud-accelerator-diagnostics, fe85c12). What nobody here reads is left out, and
-passed over by parsers. Enums are numbers, and the map of cores is the list of its entries, which is the same on
-the wire (protobuf.dev, "Encoding"). All fields tell whether they are there, so a oneof needs no word.
+(github.com/AI-Hypercomputer/cloud-accelerator-diagnostics, fe85c12). Those of the profiler are in
+tsl/profiler/protobuf (profiler_service.proto, profiler_options.proto) of github.com/openxla/xla. What nobody
+here reads is left out, and passed over by parsers. Enums are numbers, and the map of cores is the list of its
+entries, which is the same on the wire (protobuf.dev, "Encoding"). All fields tell whether they are there, so a
+oneof needs no word.
 """
 
 from __future__ import annotations
@@ -38,6 +40,11 @@ CoreOnChip type=1:int32 index=2:int32
 QueuedProgram run_id=1:int64 launch_id=2:int64 program_fingerprint=3:bytes
 SequencerInfo sequencer_type=1:int32 sequencer_index=2:int32 pc=3:int64 program_id=6:int64 run_id=7:int64 \
 hlo_location=8:string hlo_detailed_info=9:string
+ProfileRequest duration_ms=1:uint64 opts=4:ProfileOptions repository_root=5:string session_id=6:string \
+host_name=7:string
+ProfileOptions host_tracer_level=2:uint32 device_tracer_level=3:uint32 python_tracer_level=4:uint32 \
+version=5:uint32 duration_ms=9:uint64
+ProfileResponse empty_trace=7:bool
 """
 METHODS = {
     "GetRuntimeMetric": ("MetricRequest", "MetricResponse"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import RunId, Workers
-from tpuctl.errors import PartialError, UsageError
+from tpuctl.cli.workers import choose_of_run
+from tpuctl.errors import PartialError
 
 
 def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) -> None:
@@ -13,17 +14,11 @@ def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) 
     By py-spy where hosts have it; else Python's own faulthandler; else what the kernel tells. With it what
     their chips execute, where libtpu tells that.
     """
-    from tpuctl.lib.text import parse_workers
     from tpuctl.runs.stacks import find_evidence, render_cores, render_stacks
     from tpuctl.state.repository import get_run
 
     record = get_run(context, run_id).record
-    known = record.attempt.workers if record.attempt else ()
-    try:
-        chosen = None if worker is None else parse_workers(worker, max(known, default=0) + 1)
-    except ValueError as error:
-        raise UsageError(f"--worker: {error}", hint=f"tpuctl status {record.slice_name}") from error
-    evidence = find_evidence(context, record.id, chosen)
+    evidence = find_evidence(context, record.id, choose_of_run(record, worker))
     found, cause = evidence.stacks, evidence.cause
     if context.console.json_mode:
         context.console.data(evidence.rows())

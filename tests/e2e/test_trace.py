@@ -1,0 +1,121 @@
+"""Traces of runs on two hosts whose programs do nothing for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.frameworks import write_jax
+from tests.support.session import Session, open_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TRAIN = """\
+import os, time, jax
+jax.device_count()
+for n in range(6000):
+    if os.path.exists(os.environ.get("END", "/nowhere")): break
+    time.sleep(0.1)
+"""
+RUN = ("run", "--on", "big", "--no-checkpoint", "--max-failures", "0", "--grace", "1", "--detach")
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with open_session() as opened:
+        write_jax(opened.work)
+        (opened.work / "train.py").write_text(TRAIN)
+        opened.type("up", "v4-16", "big", "--spot", "--pay")
+        yield opened
+
+
+def start(session: Session, name: str, *words: str) -> None:
+    session.type(*RUN, "--name", name, *words)
+    session.watch_until(lambda: joined(session, name))
+
+
+def joined(session: Session, name: str) -> bool:
+    return bool(list((session.root / "state").rglob(f"runs/{name}/1/join/*.trace")))
+
+
+def on_hosts(session: Session, name: str) -> list[Path]:
+    """What hosts have of traces of a run."""
+    return [path for path in (session.root / "state").rglob(f"runs/{name}/1/traces/*") if any(path.iterdir())]
+
+
+def until(found: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 60
+    while not (seen := found()):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return seen
+
+
+def test_traces_of_all_hosts_become_one_session_and_nothing_stays_there(session: Session) -> None:
+    start(session, "well", "train.py")
+    said = session.json("trace", "well", "--seconds", "0.5")
+    folder = session.work / "traces" / "well" / "plugins" / "profile" / said["session"]
+    assert sorted(path.name for path in folder.iterdir()) == ["big-0.xplane.pb", "big-1.xplane.pb"]
+    assert {path.read_text() for path in folder.iterdir()} == {"traced 0.5 s, python 0"}
+    assert [row["trouble"] for row in said["workers"]] == ["", ""]
+    assert said["spread_seconds"] < 1
+    assert on_hosts(session, "well") == []
+    told = session.type("trace", "well", "--seconds", "0.2", "--worker", "1", "--to", "one", "--python").stderr
+    assert "1 of 1 worker traced" in told
+    assert "xprof --logdir one" in told
+    [only] = (session.work / "one").rglob("*.xplane.pb")
+    assert (only.name, only.read_text()) == ("big-1.xplane.pb", "traced 0.2 s, python 1")
+    session.type("stop", "well", "--yes")
+
+
+def test_one_trace_at_a_time_and_who_is_interrupted_leaves_nothing(session: Session) -> None:
+    start(session, "twice", "train.py")
+    first = session.start("trace", "twice", "--seconds", "60")
+    until(lambda: on_hosts(session, "twice"))
+    refused = session.type("trace", "twice", status=6).stderr
+    assert "worker 0-1: a trace of it is under way" in refused
+    os.kill(first.pid, signal.SIGINT)
+    done = session.finish(first)
+    assert (done.returncode, "hosts stop by themselves" in done.stderr) == (130, True)
+    until(lambda: not on_hosts(session, "twice"))
+    session.type("trace", "twice", "--seconds", "0.2")
+    session.type("stop", "twice", "--yes")
+
+
+def test_what_a_run_that_ends_meanwhile_did_until_then_is_there(session: Session) -> None:
+    end = session.root / "end"
+    start(session, "ends", "--var", f"END={end}", "train.py")
+    tracing = session.start("trace", "ends", "--seconds", "60")
+    said = lambda: (session.root / "state").rglob("runs/ends/1/traces/*/[0-9]*.json")  # noqa: E731
+    until(lambda: [json.loads(path.read_text())["state"] for path in said()] == ["tracing", "tracing"])
+    end.touch()
+    done = session.finish(tracing)
+    assert done.returncode == 0
+    assert "big[0-1]: cut off after " in " ".join(done.stderr.split())
+    assert "the program ended" in done.stderr
+    assert len(list((session.work / "traces" / "ends").rglob("*.xplane.pb"))) == 2
+    session.watch_until(lambda: session.json("runs")[0]["state"] == "succeeded")
+    assert "run ends runs nowhere: it is succeeded" in session.type("trace", "ends", status=5).stderr
+
+
+def test_what_cannot_be_traced_is_said(session: Session) -> None:
+    session.type(*RUN, "--name", "other", "--", "sleep", "600")
+    told = " ".join(session.type("trace", "other", "--seconds", "0.2", status=1).stderr.split())
+    assert "big[0-1]: none of its processes can be traced" in told
+    assert "--port names one" in told
+    session.type("stop", "other", "--yes")
+
+
+def test_more_than_a_host_may_send_stays_there(session: Session) -> None:
+    start(session, "large", "--var", f"FAKE_TRACE={3 << 20}", "train.py")
+    told = session.type("trace", "large", "--seconds", "0.2", "--max-size", "2", status=1).stderr
+    assert "a trace of 3 MiB is not fetched (limit 2 MiB: --max-size 4" in " ".join(told.split())
+    assert on_hosts(session, "large") == []
+    session.type("stop", "large", "--yes")

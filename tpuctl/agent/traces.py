@@ -1,0 +1,176 @@
+"""`trace`: has the processes of an attempt trace themselves at the same moment, see `trace_hook.py`.
+
+A request says what it `does`. `begin` asks the processes to begin `at` a time by this host's clock, one trace
+at a time. Where none of them listens, it tells the `port` of a profiler server that the program has, and a
+`folder` for that. `look` tells how each process stands, `end` removes what there is, also of a trace that is
+under way.
+"""
+
+import errno
+import os
+import re
+import time
+
+import quick_json as json
+from base import Attempt, Refused, is_name, make_dir, need, read_json, remove_tree, suppress, write_json
+from processes import descendants, process_stat
+from state import free_bytes, look, streams
+from trace_hook import KEPT_S, OUT, PIPE
+
+REQUEST = "request.json"
+UNDER_WAY = ("asked", "waiting", "tracing", "writing")
+LATE_S = 300.0  # what did not end so long after its time never will
+LOG_BYTES = 1 << 20
+SERVES = re.compile(rb"Profiler server listening on \S*:(\d+)")  # profiler_server.cc of TSL
+PORTS = (
+    6009,  # tf.profiler.experimental.server
+    9012,  # docs of PyTorch/XLA: xp.start_server(9012)
+    9999,  # docs of JAX: jax.profiler.start_server(9999)
+)
+
+
+def trace(request, _stdin):
+    attempt, name = Attempt(request), need(request, "session", str)
+    if not is_name(name):
+        raise Refused("bad-request", "not the name of a trace: %r" % (name,))
+    does = {"begin": begin, "look": stand, "end": end}.get(need(request, "does", str))
+    if does is None:
+        raise Refused("bad-request", "a trace does not do %r" % (request["does"],))
+    return does(attempt, os.path.join(attempt.path("traces"), name), request)
+
+
+def begin(attempt, folder, request):
+    attempt.locked()
+    found = look(attempt)
+    if found["state"] != "running":
+        return dict(stand(attempt, folder, request), folder=folder, port=None)
+    if not os.path.exists(os.path.join(folder, REQUEST)):
+        clear(attempt)
+        room, free = need(request, "room", int), free_bytes()
+        if free < room:
+            raise Refused(
+                "no-room", "%d MiB of its disk are free, a trace may need %d" % (free >> 20, room >> 20)
+            )
+        make_dir(folder)
+        ask(attempt, folder, request)
+    port = request.get("port") or None
+    if port is None and not read_json(os.path.join(folder, REQUEST))["processes"]:
+        port = find_port(attempt, {found["pid"]} | descendants(found["pid"]))
+    return dict(stand(attempt, folder, request), folder=folder, port=port)
+
+
+def ask(attempt, folder, request):
+    """First what is asked of whom, then the asking."""
+    pipes = {} if request.get("port") else listening(attempt)
+    asked = {"at": request["at"], "seconds": request["seconds"], "processes": sorted(pipes)}
+    write_json(os.path.join(folder, REQUEST), asked)
+    said = {
+        "folder": folder,
+        "python": request.get("python", 0),
+        "at": asked["at"],
+        "seconds": asked["seconds"],
+    }
+    tell(pipes, said)
+
+
+def tell(pipes, said):
+    for handle in pipes.values():
+        with suppress(OSError):
+            os.write(handle, (json.dumps(said) + "\n").encode())
+        os.close(handle)
+
+
+def listening(attempt):
+    """The pipes of those processes that read them, open, by pid."""
+    folder = attempt.path("join")
+    found = {}
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        pid = name[: -len(PIPE)]
+        if name.endswith(PIPE) and pid.isdigit() and process_stat(int(pid)) is not None:
+            try:
+                found[int(pid)] = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno not in (errno.ENXIO, errno.ENOENT):  # it is gone, and its number another's
+                    raise
+    return found
+
+
+def clear(attempt):
+    """Removes traces that nobody came for. Refused while one is under way."""
+    top = attempt.path("traces")
+    for name in os.listdir(top) if os.path.isdir(top) else ():
+        folder = os.path.join(top, name)
+        asked = read_json(os.path.join(folder, REQUEST)) or {}
+        until = asked.get("at", 0.0) + asked.get("seconds", 0.0)
+        states = [row["state"] for row in rows(folder, asked)]
+        if any(state in UNDER_WAY for state in states) and time.time() < until + LATE_S:
+            raise Refused("busy", "a trace of it is under way (%s)" % name)
+        if time.time() > until + KEPT_S or not any(row == "done" for row in states):
+            remove_tree(folder)
+
+
+def stand(attempt, folder, _request):
+    """How it stands. `bytes` is what there is to fetch."""
+    asked = read_json(os.path.join(folder, REQUEST)) or {}
+    out = os.path.join(folder, OUT)
+    names = os.listdir(out) if os.path.isdir(out) else []
+    return {
+        "state": look(attempt)["state"],
+        "time": time.time(),
+        "processes": rows(folder, asked),
+        "bytes": sum(os.path.getsize(os.path.join(out, name)) for name in names),
+        "free_bytes": free_bytes(),
+    }
+
+
+def rows(folder, asked):
+    return [row(folder, pid, asked) for pid in asked.get("processes") or ()]
+
+
+def row(folder, pid, asked):
+    alive = process_stat(pid) is not None
+    told = {"pid": pid, "state": "asked"}
+    with suppress(ValueError):  # a full disk cut it off
+        told = read_json(os.path.join(folder, "%d.json" % pid)) or told
+    late = time.time() > asked["at"] + asked["seconds"] + LATE_S
+    if told["state"] in UNDER_WAY and (late or not alive):
+        why = "it does not come to an end" if alive else "the process ended before its trace was written"
+        told.update(state="failed", error=why)
+    return told
+
+
+def end(attempt, folder, _request):
+    """A process that traces just now stops, and removes what it writes after this."""
+    if os.path.isdir(folder):
+        tell(listening(attempt), {"end": folder})
+        with suppress(OSError):  # it writes there
+            remove_tree(folder)
+    return stand(attempt, folder, _request)
+
+
+def find_port(attempt, pids):
+    """A port on which one of these processes listens and may be traced; None where there is none."""
+    open_ports = ports_of(pids)
+    said = set()
+    for name in streams(attempt):
+        with suppress(OSError), open(attempt.path(name + ".log"), "rb") as file:
+            said |= {int(port) for port in SERVES.findall(file.read(LOG_BYTES))}
+    return next((port for port in (*sorted(said), *PORTS) if port in open_ports), None)
+
+
+def ports_of(pids):
+    """TCP ports on which these processes listen, proc(5)."""
+    inodes = set()
+    for pid in pids:
+        folder = "/proc/%d/fd" % pid
+        with suppress(OSError):
+            for name in os.listdir(folder):
+                with suppress(OSError):
+                    inodes.add(os.readlink(os.path.join(folder, name)))
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), open(table) as file:
+            for words in (line.split() for line in file):
+                if len(words) > 9 and words[3] == "0A" and "socket:[%s]" % words[9] in inodes:
+                    found.add(int(words[1].rpartition(":")[2], 16))
+    return found
