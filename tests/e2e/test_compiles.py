@@ -1,4 +1,4 @@
-"""A real JAX on two simulated hosts, whose program compiles again: what is said of it, to whom, and how often."""
+"""A real JAX on two simulated hosts, whose program compiles again: what is said of it, and how often."""
 
 from __future__ import annotations
 

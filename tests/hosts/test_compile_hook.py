@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.hooks import reports, run_hooked, write_hooks
 from tests.support.jax_python import flax_packages, old_jax_packages
+from tests.support.require import require_torch_xla
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PACKAGES = {"0.10.2": flax_packages, "0.4.30": old_jax_packages}
@@ -80,3 +81,39 @@ def test_functions_are_counted_by_their_shapes(folder: Path, packages: Path) -> 
     assert rows["<lambda>", "<string>:12"]["again"]["times"] == 0
     assert report["operations"] > 0
     assert (report["asked"], report["loaded"], report["now"], report["process"]) == (0, 0, None, None)
+
+
+XLA = """
+import json, os, warnings; warnings.simplefilter("ignore")
+import torch, torch_xla
+device = torch_xla.device()
+layer = torch.nn.Linear(8, 8).to(device)
+def step(size):
+    layer(torch.ones(size, 8, device=device)).sum().backward()
+    torch_xla.sync()
+for size in (4, 4, 4): step(size)
+print(torch.linalg.eig(torch.ones(3, 3, device=device))[0].shape)
+def tell(step):
+    with open(os.environ["PROGRESS"], "w") as file: json.dump({"step": step}, file)
+before = TIMES
+tell(100)
+for size in (5, 6, 4): step(size)
+import _XLAC; print(before, _XLAC._xla_metric_data("CompileTime")[0])
+if os.fork() == 0: os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.long
+def test_graphs_and_operations_on_the_cpu_are_counted(folder: Path) -> None:
+    looked = "(__import__('time').sleep(7), __import__('_XLAC')._xla_metric_data('CompileTime')[0])[1]"
+    program = XLA.replace("TIMES", looked)
+    python, progress = require_torch_xla(), str(folder.parent / "progress.json")
+    said = run_hooked(folder, program, interpreter=python, PJRT_DEVICE="CPU", PROGRESS=progress)
+    before, after = map(int, said.split()[-2:])
+    report = compiled(folder)
+    assert report["on_cpu"] == {"aten::linalg_eig": 1}
+    (graphs,) = report["functions"]
+    assert (graphs["name"], graphs["times"]) == ("PyTorch/XLA", after)
+    assert (graphs["again"]["times"], graphs["again"]["step"]) == (after - before, 100.0)
+    assert 0 < before < after

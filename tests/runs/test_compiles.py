@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.hosts.compile_report import CompiledFunction, CompileReport, Compiling, Recompiles
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus, parse_worker_status
-from tpuctl.model.records import RECOMPILED, AttemptPhase, ProgramTrouble
+from tpuctl.model.records import ON_CPU, RECOMPILED, AttemptPhase, ProgramTrouble
 from tpuctl.notify.events import run_events
 from tpuctl.runs.compiles import (
     MANY,
@@ -80,6 +80,29 @@ def test_without_steps_many_programs_are_said(times: int, said: list[str]) -> No
     found = [each.said for each in find_troubles(a_run(), [worker(0, function)])]
     assert found == [f"train_step{text}{', '.join(SHAPES)}" for text in said]
     assert find_troubles(a_run(progress="step (.*)"), [worker(0, function)]) == []
+
+
+def test_graphs_are_counted_and_those_of_the_first_steps_expected() -> None:
+    run = a_run(progress="step (.*)")
+    rows = [
+        CompiledFunction("PyTorch/XLA", "", 9, again=Recompiles(n, 12.0, 3.0, ("",))) for n in (MANY - 1, MANY)
+    ]
+    assert find_troubles(run, [worker(0, rows[0])]) == []
+    assert [each.said for each in find_troubles(run, [worker(0, rows[1])])] == [
+        f"PyTorch/XLA compiled {MANY} graphs since step 3 (12 s)"
+    ]
+    assert find_troubles(a_run(), [worker(0, rows[1])])[0].times == MANY
+
+
+def test_operations_on_the_cpu_are_named() -> None:
+    usual = {"aten::_local_scalar_dense": 500}
+    counts = [{"aten::linalg_eig": 2, **usual}, {"aten::linalg_eig": 3}, usual]
+    rows = [worker(n, compiles=(CompileReport(7, on_cpu=each),)) for n, each in enumerate(counts)]
+    (found,) = find_troubles(a_run(), rows)
+    assert found == ProgramTrouble(
+        ON_CPU, "aten::linalg_eig", 3, "aten::linalg_eig ran on the CPU of worker 0-1, 3 times"
+    )
+    assert find_troubles(a_run(), rows[:2])[0].said == "aten::linalg_eig ran on the CPU, 3 times"
 
 
 def test_a_function_is_told_once_and_brought_up_to_date_when_it_is_twice_as_much() -> None:

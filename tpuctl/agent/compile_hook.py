@@ -1,8 +1,10 @@
-"""Counts what JAX compiles in a process of a run: by function, and by the shapes of its arguments.
+"""Counts what is compiled in a process of a run: by JAX by function, and by the shapes of its arguments.
 
 It is loaded by `join_hook.py` when the program imports JAX, and wraps the one function through which each
-program comes to the compiler. So a step costs nothing, and a compile a fraction of a millisecond. What it knows
-is in a file of this process, `PID.compiles`, which is bounded however much is compiled.
+program comes to the compiler. So a step costs nothing, and a compile a fraction of a millisecond. PyTorch/XLA
+compiles where Python does not see it, and counts that itself, as it does operations that it runs on the CPU: a
+thread reads its counters now and then. What is known is in a file of this process, `PID.compiles`, which is
+bounded however much is compiled.
 """
 
 import json
@@ -21,6 +23,9 @@ POSITIONS_MAX = 3  # arguments in which programs of a function differ, that are 
 TEXT_MAX = 80
 LAMBDA = "<lambda>"
 WRITE_S = 1.0  # operations of JAX, of which there may be hundreds, are not written down one by one
+LOOK_S = 5.0  # between two looks at the counters of PyTorch/XLA
+GRAPHS = "PyTorch/XLA"  # all that it compiles, for which it has no names
+ON_CPU = "aten::"  # how its counters of operations begin that it does not compile
 EVENTS = {"cache_hits": "loaded", "compile_requests_use_cache": "asked"}
 
 
@@ -53,7 +58,20 @@ def hook_monitoring(module):
     module.register_event_listener(count_cached)
 
 
-HOOKS = {"jax._src.compiler": hook_compiler, "jax._src.monitoring": hook_monitoring}
+def hook_counters(module):
+    import atexit
+
+    counters = Counters(module)
+    # Not in forks, such as those that load data: another thread may have held the lock of its counters.
+    threading.Thread(target=counters.run, name="tpuctl-compiles", daemon=True).start()
+    atexit.register(counters.end)
+
+
+HOOKS = {
+    "jax._src.compiler": hook_compiler,
+    "jax._src.monitoring": hook_monitoring,
+    "_XLAC": hook_counters,
+}
 
 
 class Counts:
@@ -64,6 +82,7 @@ class Counts:
         self.lock = threading.RLock()
         self.functions = {}
         self.total = {"asked": 0, "loaded": 0, "operations": 0, "operations_s": 0.0, "left_out": 0}
+        self.on_cpu = {}  # operations of PyTorch/XLA with how often
         self.now = []  # what is being compiled: of each thread at most one
         self.written = 0.0
 
@@ -154,6 +173,42 @@ class Function:
             "more": self.more,
             "again": again,
         }
+
+
+class Counters:
+    """Those of PyTorch/XLA in this process."""
+
+    def __init__(self, module):
+        self.module, self.pid, self.ended = module, os.getpid(), threading.Event()
+        self.compiled = (0, 0.0)
+
+    def run(self):
+        while not self.ended.wait(LOOK_S):
+            with suppress(Exception):
+                self.look()
+
+    def end(self):
+        if self.pid == os.getpid() and not self.ended.is_set():
+            self.ended.set()
+            with suppress(Exception):
+                self.look()
+
+    def look(self):
+        names = [name for name in self.module._xla_counter_names() if name.startswith(ON_CPU)]
+        rows = {name[:TEXT_MAX]: self.module._xla_counter_value(name) or 0 for name in names}
+        on_cpu = dict(sorted(rows.items(), key=lambda row: -row[1])[:FUNCTIONS_MAX])
+        times, total_ns = (self.module._xla_metric_data("CompileTime") or (0, 0.0))[:2]
+        state, before = mine(), self.compiled
+        if times == before[0] and on_cpu == state.on_cpu:
+            return
+        with state.lock:
+            new = times - before[0] if times >= before[0] else times  # the program may have set them to 0
+            spent_ns = total_ns - before[1] if times >= before[0] else total_ns
+            self.compiled, state.on_cpu = (times, total_ns), on_cpu
+            for _ in range(new):
+                begun = {"name": GRAPHS, "place": "", "types": (), "placed": 0}
+                add(state, begun, spent_ns / new / 1e9)
+            write(state)
 
 
 def parse_type(text):
@@ -275,6 +330,7 @@ def write(state):
     )
     oldest = min(state.now, key=lambda each: each["at"], default=None)
     told = dict(state.total, pid=state.pid, process=None if process is None else int(process))
+    told["on_cpu"] = state.on_cpu
     told["functions"] = [function.told() for function in state.functions.values()]
     told["now"] = None if oldest is None else {"name": oldest["name"], "since": oldest["at"]}
     path = os.path.join(os.environ[FOLDER], "%d.compiles" % state.pid)

@@ -20,7 +20,7 @@ JOINT = "TPUCTL_JOIN_JOINT"  # it has its chips together with the other processe
 BOUNDS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
 OWN = "tpuctl_"
 PARTS = (
-    ("tpuctl_compile_hook", ("jax._src.compiler", "jax._src.monitoring"), FOLDER),
+    ("tpuctl_compile_hook", ("jax._src.compiler", "jax._src.monitoring", "_XLAC"), FOLDER),
     ("tpuctl_trace_hook", ("jax._src.profiler", "torch_xla", "torch_xla.debug.profiler"), FOLDER),
     (
         "tpuctl_weights_hook",

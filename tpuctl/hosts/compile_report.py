@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 
@@ -49,5 +51,7 @@ class CompileReport(Struct, frozen=True):
     operations: int = 0
     operations_s: float = 0.0
     left_out: int = 0
+    on_cpu: Mapping[str, int] = {}
+    """Operations of PyTorch/XLA that it has no compiled form of, with how often they ran on the CPU."""
     functions: tuple[CompiledFunction, ...] = ()
     now: Compiling | None = None

@@ -433,13 +433,14 @@ SLOW, FAST_AGAIN = "slow", "fast-again"
 """The program stands still, or goes on again."""
 NOT_FINITE, UNSEARCHED = "not-finite", "unsearched"
 """A number of the program is infinite or none; its output is no longer searched for numbers."""
-COMPILED, RECOMPILED = "compiled", "recompiled"
-"""What came to the compiler until the first step; a function that came there again."""
+COMPILED, RECOMPILED, ON_CPU = "compiled", "recompiled", "on-cpu"
+"""What came to the compiler until the first step; a function that came there again; an operation that runs on
+the CPU of a host."""
 
 
 class ProgramTrouble(Struct, frozen=True):
-    """What slows a program down from inside: of `kind` RECOMPILED, of the function `subject`. `times` is how
-    often it had happened when that was said."""
+    """What slows a program down from inside: of `kind` RECOMPILED of the function `subject`, of ON_CPU of that
+    operation. `times` is how often it had happened when that was said."""
 
     kind: str
     subject: str

@@ -17,7 +17,7 @@ from tpuctl.config.hooks import EventKind
 from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
-from tpuctl.model.records import MOUNT_LOST, NOT_FINITE, RECOMPILED, SLOW, STALLED, RunState
+from tpuctl.model.records import MOUNT_LOST, NOT_FINITE, ON_CPU, RECOMPILED, SLOW, STALLED, RunState
 from tpuctl.state.journal import decided_at
 from tpuctl.watch.heartbeat import PassResult, Trouble
 
@@ -116,7 +116,7 @@ def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
 
 
 _OF_TIMELINE = {MOUNT_LOST: EventKind.MOUNT_LOST} | dict.fromkeys(
-    (STALLED, SLOW, NOT_FINITE, RECOMPILED), EventKind.NEEDS_HUMAN
+    (STALLED, SLOW, NOT_FINITE, RECOMPILED, ON_CPU), EventKind.NEEDS_HUMAN
 )
 
 

@@ -16,13 +16,18 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.text import Place, counted, fold_workers
 from tpuctl.lib.time import render_seconds
 from tpuctl.model.processes import place_of
-from tpuctl.model.records import COMPILED, RECOMPILED, Attempt, ProgramTrouble, RunRecord
+from tpuctl.model.records import COMPILED, ON_CPU, RECOMPILED, Attempt, ProgramTrouble, RunRecord
 from tpuctl.model.verdict import wait_for
 from tpuctl.runs.metrics import watches_steps
 from tpuctl.runs.states import News, RunEvent, RunFinding
 
 MANY = 5
 """Where nobody looks for steps, so many programs of one function are told: two or three are usual."""
+GRAPHS = "PyTorch/XLA"
+"""As in `tpuctl/agent/compile_hook.py`: all graphs that it compiles. Its first steps have graphs of their own,
+so MANY after the first are told, and without steps nobody knows which those are."""
+USUAL_ON_CPU = frozenset({"aten::_local_scalar_dense", "aten::nonzero"})
+"""Operations that take a value to the host as they are meant to (pytorch/xla, TROUBLESHOOTING.md)."""
 AGAIN = 2
 """What was told is brought up to date when it is so many times as much."""
 TROUBLES_MAX = 16
@@ -81,7 +86,7 @@ def find_troubles(run: RunRecord, workers: Sequence[WorkerStatus]) -> list[Progr
         subject = f"{name} ({where})" if where else name
         trouble = _recompiled(subject, group, stepless=not watches_steps(run.spec))
         found += [trouble] if trouble is not None else []
-    return found
+    return [*found, *_on_cpu(workers)]
 
 
 def describe_compiles(workers: Sequence[WorkerStatus]) -> str:
@@ -125,11 +130,29 @@ def _reports(workers: Iterable[WorkerStatus]) -> Iterable[tuple[Place, CompileRe
     return ((place_of(w.worker, report.process), report) for w in workers for report in w.compiles)
 
 
+def _on_cpu(workers: Sequence[WorkerStatus]) -> Iterable[ProgramTrouble]:
+    rows: dict[str, list[tuple[Place, int]]] = {}
+    reports = list(_reports(workers))
+    for place, report in reports:
+        for name, times in report.on_cpu.items():
+            if name not in USUAL_ON_CPU:
+                rows.setdefault(name, []).append((place, times))
+    for name, group in rows.items():
+        where = f" of worker {fold_workers(place for place, _ in group)}" if len(group) < len(reports) else ""
+        times = max(count for _, count in group)
+        yield ProgramTrouble(ON_CPU, name, times, f"{name} ran on the CPU{where}, {counted(times, 'time')}")
+
+
 def _recompiled(
     subject: str, group: Sequence[tuple[Place, CompiledFunction]], *, stepless: bool
 ) -> ProgramTrouble | None:
     """By the process that compiled the function most often, and where that was if others did not."""
-    again = [(place, each) for place, each in group if each.again.times or (stepless and each.times >= MANY)]
+    least = MANY if subject == GRAPHS else 1
+    again = [
+        (place, each)
+        for place, each in group
+        if each.again.times >= least or (stepless and each.times >= MANY and subject != GRAPHS)
+    ]
     if not again:
         return None
     most = max((each for _, each in again), key=lambda each: (each.again.times, each.times))
@@ -140,12 +163,13 @@ def _recompiled(
         times, seconds, shapes = most.times, most.seconds, most.shapes
     elif times == 1:
         since = since.replace("since", "again at")
-    often = "" if times == 1 and since else f" {counted(times, 'time')}"
+    often = "" if times == 1 and since else f" {counted(times, 'graph' if subject == GRAPHS else 'time')}"
     places = [place for place, _ in again]
     where = f" on worker {fold_workers(places)}" if len(places) < len(group) else ""
     named = [shape for shape in dict.fromkeys(shapes) if shape]
     more = ", …" if most.more else ""
-    told = f": {', '.join(named)}{more}" if named else ", with the same shapes"
+    same = "" if subject == GRAPHS else ", with the same shapes"
+    told = f": {', '.join(named)}{more}" if named else same
     took = f" ({render_seconds(seconds)})" if seconds >= 1 else ""
     said = f"{subject} compiled{often}{since}{where}{took}{told}"
     return ProgramTrouble(RECOMPILED, subject, times, said)
