@@ -18,7 +18,8 @@ from tpuctl.runs.metrics import (
     Row,
     Span,
     check_progress,
-    furthest_rows,
+    furthest,
+    last_row,
     metric_names,
     parse_rows,
     thin_rows,
@@ -145,12 +146,21 @@ def test_a_file_without_rows_has_none(data: bytes) -> None:
     assert [each for each in parse_rows(data) if each.values] == []
 
 
-def test_the_rows_are_those_of_the_worker_ahead_and_of_equal_ones_of_the_first() -> None:
-    ahead = [row(9, loss=one(1.0))]
-    assert furthest_rows([[row(3)], [], ahead, [row(9)]]) is ahead
-    assert furthest_rows([[], []]) == ()
-    alone = [row(None, count=2), row(None)]
-    assert furthest_rows([[row(None)], alone]) is alone
+def test_the_worker_ahead_speaks_and_of_equal_ones_the_first() -> None:
+    assert furthest({3: row(9), 0: row(3), 2: row(9), 1: None}) == 2
+    assert furthest({0: row(None), 1: row(1)}) == 1
+    assert furthest({1: row(None), 0: row(None)}) == 0
+    assert furthest({0: None}) is None
+
+
+def test_the_last_row_is_found_in_the_end_of_a_file() -> None:
+    whole = FILE + b"3 9 1 2.5 -\n4 1"
+    for begin in range(len(FILE) + 1):
+        found = last_row(whole[begin:])
+        assert found is not None
+        assert (found.at, found.step) == (3.0, 9.0)
+    assert last_row(b"at step count loss\n") is None
+    assert last_row(b"") is None
 
 
 def test_thinned_rows_keep_the_extremes_and_weigh_the_mean() -> None:

@@ -44,6 +44,10 @@ FACTS = {
         "ended": None,
         "joined": None,
     },
+    "metrics": [
+        {"name": "loss", "last": 0.5, "low": 0.25, "high": 9.0, "line": "█▄▁"},
+        {"name": "steps/s", "last": 2.0, "low": 1.5, "high": 2.0, "line": "▁▄█"},
+    ],
     "earlier": [{"number": 1, "cause": "preempted", "why": "SUSPENDED by the service", "step": 80.0}],
     "next": ["tpuctl attach sweep-3"],
 }
@@ -57,6 +61,7 @@ def test_a_run_is_told_on_a_screen() -> None:
         "attempt 1 preempted: SUSPENDED by the service, at step 80 (preemptions 1, failures 0)"
     )
     assert lines["progress"] == "step 120 of 500, 2 per second"
+    assert (lines["metric loss"], lines["metric steps/s"]) == ("0.5  █▄▁", "2  ▁▄█")
     assert lines["cost"] == "$1.50–1.75 by list prices, 3.25 chip hours, goodput 50%"
     assert lines["command"] == "python3 train.py --name 'a b'"
     assert lines["type next"] == "`tpuctl attach sweep-3`"

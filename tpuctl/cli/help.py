@@ -54,6 +54,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl exec big -- df -h /",
         "tpuctl exec big --worker 0-3 --group -- uname -r",
     ),
+    "metrics": ("tpuctl metrics", "tpuctl metrics sweep-3 --csv > sweep-3.csv"),
     "smoke": ("tpuctl smoke big", "tpuctl smoke big --env jax-tpu --limit 300"),
     "ssh": ("tpuctl ssh big", "tpuctl ssh big --worker 3"),
     "cp": (

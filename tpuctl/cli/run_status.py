@@ -68,6 +68,7 @@ def run_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "before": _before(facts),
         "progress": _progress(facts),
         "compiles": _compiles(facts),
+        **_metrics(facts),
         "cost": _cost(facts),
         "environment": facts["environment"] or "",
         "checkpoints": facts["checkpoints"] or "",
@@ -123,9 +124,23 @@ def _before(facts: Mapping[str, Any]) -> str:
 def _progress(facts: Mapping[str, Any]) -> str:
     if facts["step"] is None:
         return ""
-    of = "" if facts["steps"] is None else f" of {facts['steps']:g}"
+    of = "" if facts["steps"] is None else f" of {facts['steps']:.12g}"
     rate = "" if facts["steps_per_s"] is None else f", {facts['steps_per_s']:.3g} per second"
-    return f"step {facts['step']:g}{of}{rate}"
+    return f"step {facts['step']:.12g}{of}{rate}"
+
+
+METRICS_MAX, NAME_MAX = 4, 24
+"""Numbers of the program on the screen of a run, and of their names: `tpuctl metrics` has all."""
+
+
+def _metrics(facts: Mapping[str, Any]) -> dict[str, str]:
+    """A line for each number: its last value, and how it went."""
+    shown = facts["metrics"][:METRICS_MAX]
+    more = len(facts["metrics"]) - len(shown)
+    return {
+        **{f"metric {each['name'][:NAME_MAX]}": f"{each['last']:.4g}  {each['line']}" for each in shown},
+        "more metrics": f"{more}: `tpuctl metrics {facts['id']}`" if more else "",
+    }
 
 
 def _compiles(facts: Mapping[str, Any]) -> str:

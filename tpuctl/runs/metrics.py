@@ -74,7 +74,7 @@ def find_not_finite(run: RunRecord, attempt: Attempt, workers: Sequence[WorkerSt
         return RunFinding(RunEvent.NOT_FINITE_FOR_GOOD, why)
     if attempt.not_finite:
         return None
-    new = News(NOT_FINITE, why, why, warns=True)
+    new = News(NOT_FINITE, why, f"{why}; `tpuctl metrics {run.id}` shows how it came to that", warns=True)
     return RunFinding(
         RunEvent.NOT_FINITE,
         why,
@@ -105,16 +105,29 @@ def parse_rows(data: bytes) -> list[Row]:
     """The rows of a file, without those that cannot be read, such as the last of one that is being fetched."""
     head, *lines = data.decode("utf-8", "replace").split("\n")
     names = head.split(" ")[3:]
-    rows = []
-    for line in lines[:-1]:
-        fields = line.split(" ")
-        try:
-            at, step, count = float(fields[0]), _number(fields[1]), int(fields[2])
-            spans = zip(names, map(_span, fields[3:]), strict=True)
-            rows.append(Row(at, step, count, {name: span for name, span in spans if span is not None}))
-        except (ValueError, IndexError):
-            continue
-    return rows
+    rows = (_row(line, names) for line in lines[:-1])
+    return [row for row in rows if row is not None]
+
+
+def last_row(tail: bytes) -> Row | None:
+    """The last row of the end of a file, without its values."""
+    lines = tail.decode("utf-8", "replace").split("\n")[:-1]
+    return next(
+        (row for line in reversed(lines) if (row := _row(" ".join(line.split(" ")[:3]), [])) is not None), None
+    )
+
+
+def _row(line: str, names: Sequence[str]) -> Row | None:
+    at, _, rest = line.partition(" ")
+    step, _, rest = rest.partition(" ")
+    count, *fields = rest.split(" ")
+    try:
+        spans = zip(names, map(_span, fields), strict=True)
+        return Row(
+            float(at), _number(step), int(count), {name: span for name, span in spans if span is not None}
+        )
+    except ValueError:
+        return None
 
 
 def _number(text: str) -> float | None:
@@ -130,14 +143,11 @@ def _span(text: str) -> Span | None:
     return Span(mean, low, high)
 
 
-def furthest_rows(workers: Sequence[Sequence[Row]]) -> Sequence[Row]:
-    """Those of the worker that came furthest, as `hang.furthest` has it: of equal ones the first."""
-
-    def end(rows: Sequence[Row]) -> tuple[float, float]:
-        steps = [row.step for row in rows if row.step is not None]
-        return (steps[-1] if steps else -math.inf, sum(row.count for row in rows) if not steps else 0)
-
-    return max((rows for rows in workers if rows), key=end, default=())
+def furthest(ends: Mapping[int, Row | None]) -> int | None:
+    """Of workers, by their last rows, the one that came furthest, as `hang.furthest` has it: the first of equal
+    ones."""
+    known = {worker: row for worker, row in sorted(ends.items()) if row is not None}
+    return max(known, key=lambda each: -math.inf if (step := known[each].step) is None else step, default=None)
 
 
 def thin_rows(rows: Sequence[Row], most: int) -> list[Row]:

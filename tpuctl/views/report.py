@@ -28,9 +28,13 @@ from tpuctl.provenance.manifest import SCHEMA, Row, canonical, typed
 from tpuctl.provenance.parts import current_part, current_totals, load_manifest, load_parts, read_manifest
 from tpuctl.state.repository import find_slice, get_run, list_attempts
 from tpuctl.views import report_page as page
+from tpuctl.views.metrics import curves, run_metrics
+from tpuctl.views.plot import Drawing
 
 LOGS_MAX, LOG_MIN, LOG_MAX = 400_000, 600, 6_000
 """Bytes of log ends in a page, and of each worker's streams: least and most."""
+CURVES_MAX = 12
+"""Numbers of the program that are drawn."""
 FAILED_MAX = 8
 """Workers of which the ends of logs are open: those that failed."""
 
@@ -115,6 +119,7 @@ def _render(services: Services, run: RunRecord | None, manifest: Row, written: R
         "ticks": ticks,
         "time_shares": page.time_shares(manifest),
         "cost_shares": page.cost_shares(manifest, spent) if spent.usd else [],
+        "curves": [(each, Markup(each.svg)) for each in _curves(services, run)],  # noqa: S704 (ours, escaped)
         "attempts": page.attempt_rows(manifest),
         "failure": page.last_failure(manifest),
         "hosts": page.hosts(manifest),
@@ -129,6 +134,11 @@ def _render(services: Services, run: RunRecord | None, manifest: Row, written: R
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.from_string(read_template("report.html.j2").decode()).render(facts)
+
+
+def _curves(services: Services, run: RunRecord | None) -> list[Drawing]:
+    """How the numbers of its program went, as far as they are kept."""
+    return [] if run is None or not run.spec.progress else curves(run_metrics(services, run))[:CURVES_MAX]
 
 
 def _manifest_text(written: Row) -> tuple[str, bool]:

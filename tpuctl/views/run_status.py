@@ -13,6 +13,7 @@ from tpuctl.model.records import Attempt, RunRecord, RunState, WorkerEnd
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.provenance.parts import load_parts
 from tpuctl.state.repository import find_slice
+from tpuctl.views.metrics import attempt_metrics, columns
 from tpuctl.views.report_page import end_said, plain
 from tpuctl.views.slices import run_row
 
@@ -45,6 +46,7 @@ def run_status(services: Services, run: RunRecord) -> dict[str, Any]:
         "question": run.question or None,
         "attempt": None if attempt is None else _attempt(attempt),
         "earlier": _earlier(services, run),
+        "metrics": [] if attempt is None else _metrics(services, run, attempt),
         "workers": [] if attempt is None else _workers(services, run, attempt),
         "next": next_commands(run),
     }
@@ -69,6 +71,12 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "compiled": attempt.compiled or None,
         "troubles": [each.said for each in attempt.troubles],
     }
+
+
+def _metrics(services: Services, run: RunRecord, attempt: Attempt) -> list[dict[str, Any]]:
+    """The numbers of the last attempt that are on this machine."""
+    found = attempt_metrics(services, run.id, attempt) if run.spec.progress else None
+    return [] if found is None else to_data(columns([found]))
 
 
 def _earlier(services: Services, run: RunRecord) -> list[dict[str, Any]]:

@@ -69,14 +69,14 @@ def _check_picture(name: str, *, overwrite: bool) -> Path:
 
 
 def _is_picture(head: bytes) -> bool:
-    from tpuctl.views.capacity_plot import TITLE
+    from tpuctl.views.plot import TITLE
 
     return TITLE.encode() in head
 
 
 def _draw(path: Path, notes: Sequence[CapacityNote], now: float) -> None:
     from tpuctl.lib.output_files import write_output_text
-    from tpuctl.views.capacity_plot import render_capacity
+    from tpuctl.views.plot import render_capacity
 
     write_output_text(path, "--plot", render_capacity(notes, now))
 

@@ -1,13 +1,16 @@
-"""A picture of what was learnt about capacity: one row per zone, type and tier, as SVG text.
+"""All that is drawn: numbers over steps, as curves and as lines of text, and what was learnt about capacity.
 
-Left a cell for each hour of the day (UTC), coloured by the share of requests that got capacity; right how long
-each request waited and how long each node lived, on logarithmic scales. Blue and orange are told apart with
-every common kind of colour blindness (Okabe and Ito, jfly.uni-koeln.de/color); cells also say their numbers.
-Viewers that prefer dark pages get a dark one.
+Curves are SVG for within the page of a run, whose style sheet has their colours.
+
+The picture of capacity has one row per zone, type and tier: left a cell for each hour of the day (UTC),
+coloured by the share of requests that got capacity; right how long each request waited and how long each node
+lived, on logarithmic scales. Blue and orange are told apart with every common kind of colour blindness (Okabe
+and Ito, jfly.uni-koeln.de/color); cells also say their numbers. Viewers that prefer dark pages get a dark one.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -177,3 +180,130 @@ def _text(x: float, y: float, words: str, style: str = "", anchor: str = "") -> 
     named = f' class="{style}"' if style else ""
     placed = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text x="{x:g}" y="{y:g}"{named}{placed}>{escape(words)}</text>'
+
+
+BARS = "▁▂▃▄▅▆▇█"
+STRANGE, BETWEEN = "×", "┊"
+"""In a line: a number that is infinite or none, and where another attempt begins."""
+
+
+def draw_line(parts: Sequence[Sequence[float]], width: int) -> str:
+    """Numbers as a line of at most so many bars; between parts, which are attempts, stands a mark."""
+    parts = [part for part in parts if part][-width // 2 :]
+    finite = [value for part in parts for value in part if math.isfinite(value)]
+    axis = _axis_of(finite)
+
+    def bar(values: Sequence[float]) -> str:
+        mean = statistics.fmean(values)
+        return BARS[min(7, int(axis.at(mean) * 8 / 100))] if math.isfinite(mean) else STRANGE
+
+    whole, room = sum(map(len, parts)), width - len(parts) + 1
+    drawn = []
+    for part in parts:
+        cells = max(1, min(len(part), room * len(part) // whole))
+        edges = [cell * len(part) // cells for cell in range(cells + 1)]
+        drawn.append("".join(bar(part[begin:end]) for begin, end in itertools.pairwise(edges)))
+    return BETWEEN.join(drawn)
+
+
+CURVE_HEIGHT = 120
+"""Of the curves of a page, in pixels."""
+LOGARITHMIC_FROM = 50.0
+"""Where the greatest value is so many times the least, the scale is logarithmic."""
+CROSSES_MAX = 20
+"""In one picture: numbers that are infinite or none seldom end after the first."""
+
+
+class Point(Struct, frozen=True):
+    """Where a curve goes at `x`: its mean, and its extremes."""
+
+    x: float
+    mean: float
+    low: float
+    high: float
+
+
+class Mark(Struct, frozen=True):
+    """A place on the axis where something happened; `style` is a class of the page, such as `lost`."""
+
+    x: float
+    said: str
+    style: str
+
+
+class Drawing(Struct, frozen=True):
+    """A picture within a page: what it shows, from where to where, and its SVG."""
+
+    title: str
+    said: str
+    svg: str
+
+
+class _Axis(Struct, frozen=True):
+    """From values to percent of a picture."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    def at(self, value: float) -> float:
+        low, high, here = self.low, self.high, min(self.high, max(self.low, value))
+        if self.logarithmic:
+            low, high, here = math.log(low), math.log(high), math.log(here)
+        return 100 * ((here / 2 - low / 2) / (high / 2 - low / 2)) if high > low else 50.0
+
+
+def _axis_of(values: Sequence[float]) -> _Axis:
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return _Axis(low, high, logarithmic=low > 0 and high / LOGARITHMIC_FROM >= low)
+
+
+def draw_curves(title: str, attempts: Sequence[Sequence[Point]], marks: Sequence[Mark]) -> Drawing:
+    """A curve for each attempt, with a band from its least to its most behind it, and marks. Numbers that are
+    infinite or none break a curve, and are crosses at the bottom."""
+    points = [point for attempt in attempts for point in attempt]
+    places = [*(point.x for point in points), *(mark.x for mark in marks)]
+    across = _Axis(min(places, default=0.0), max(places, default=0.0))
+    # Of means, not of extremes: a single outlier would press the curve flat.
+    up = _axis_of([point.mean for point in points if math.isfinite(point.mean)])
+    said = f"from {up.low:.4g} to {up.high:.4g}{', logarithmic' if up.logarithmic else ''}"
+    label = f"{escape(title)} {said}"
+    parts = [
+        f'<svg class="curves" height="{CURVE_HEIGHT + 18}" role="img" aria-label="{label}">',
+        f'<svg width="100%" height="{CURVE_HEIGHT}" viewBox="0 0 100 100" preserveAspectRatio="none">',
+        '<rect class="track" width="100" height="100"/>',
+    ]
+    for mark in marks:
+        x = f"{across.at(mark.x):.2f}"
+        line = f'<line class="mark {mark.style}" x1="{x}" x2="{x}" y1="0" y2="100">'
+        parts.append(f"{line}<title>{escape(mark.said)}</title></line>")
+    for attempt in attempts:
+        parts += _curve(attempt, across, up)
+    parts.append("</svg>")
+    crosses = [across.at(point.x) for point in points if not math.isfinite(point.mean)][:CROSSES_MAX]
+    parts += [_words(x, CURVE_HEIGHT - 4, STRANGE, "middle", "strange") for x in crosses]
+    for at, anchor, step in (
+        (0, "start", across.low),
+        (50, "middle", across.low / 2 + across.high / 2),
+        (100, "end", across.high),
+    ):
+        parts.append(_words(at, CURVE_HEIGHT + 14, f"{step:,.0f}", anchor))
+    return Drawing(title, said, "\n".join([*parts, "</svg>"]))
+
+
+def _curve(points: Sequence[Point], across: _Axis, up: _Axis) -> Iterable[str]:
+    for finite, group in itertools.groupby(points, lambda point: math.isfinite(point.mean)):
+        if not finite:
+            continue
+        line = [(across.at(point.x), point) for point in group]
+        top = [f"{x:.2f},{100 - up.at(point.high):.2f}" for x, point in line]
+        bottom = [f"{x:.2f},{100 - up.at(point.low):.2f}" for x, point in reversed(line)]
+        yield f'<polygon class="band" points="{" ".join([*top, *bottom])}"/>'
+        means = [f"{x:.2f},{100 - up.at(point.mean):.2f}" for x, point in line]
+        # A single point is a line of no length, which round ends make a dot.
+        yield f'<polyline class="curve" points="{" ".join(means if len(means) > 1 else means * 2)}"/>'
+
+
+def _words(x: float, y: float, words: str, anchor: str = "start", style: str = "") -> str:
+    named = f' class="{style}"' if style else ""
+    return f'<text{named} x="{x:g}%" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'

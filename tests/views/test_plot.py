@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 from tpuctl.model.capacity import CapacityNote, HourStat
 from tpuctl.model.cloud import Tier
-from tpuctl.views.capacity_plot import render_capacity
+from tpuctl.views.plot import render_capacity
 
 NOW = 1_795_275_000.0
 SVG = "{http://www.w3.org/2000/svg}"
