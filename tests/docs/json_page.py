@@ -20,6 +20,7 @@ COMMANDS = (
     ("manifest show hello", "the manifest of a run"),
     ("logs hello", "what the workers of a run wrote, by time"),
     ("stacks long", "what the processes of a run that goes on do, by worker"),
+    ("top big", "what chips and hosts do, with bytes and bytes per second"),
     ("exec big -- hostname", "one row per worker"),
     ("capacity", "what was learnt, by zone, type and tier"),
     ("quota", "quotas, holders, grants and cost"),
@@ -71,6 +72,7 @@ def prepare(session: Session) -> None:
     session.type("grant", "add", "32", "spot", "v4", "us-central2-b")
     session.type("run", "--on", "big", "--name", "hello", "--no-checkpoint", "--", "echo", "hello")
     session.type("run", "-d", "--on", "big", "--name", "long", "--no-checkpoint", "--", "sleep", "600")
+    session.type("sim", "load", "big-1")
     session.type("watch", "once")
 
 

@@ -18,6 +18,7 @@ from tpuctl.ssh.remote import SshRemote
 from tpuctl.telemetry.read import MetricsServices
 
 GIB = 1 << 30
+FIRST = {0: [8431], 1: [8431]}
 pytestmark = pytest.mark.slow
 
 
@@ -40,8 +41,8 @@ class Chips:
         streams = {port: self.servers.streams(each) for port, each in share(devices)}
         self.lab.hosts.serve(NODE, worker, streams)
 
-    def services(self, *ports: int, per_chip: int = 1) -> MetricsServices:
-        return MetricsServices(self.remote, self.targets, {0: ports, 1: ports}, per_chip=per_chip)
+    def services(self, per_chip: int = 1) -> MetricsServices:
+        return MetricsServices(self.remote, self.targets, per_chip=per_chip)
 
     def close(self) -> None:
         for worker in (0, 1):
@@ -64,8 +65,8 @@ def chips(lab: Lab) -> Iterator[Chips]:
 
 
 def test_without_a_program_no_host_has_a_service(chips: Chips) -> None:
-    with chips.services(8431) as opened:
-        samples, silent = opened.read_chips()
+    with chips.services() as opened:
+        samples, silent = opened.read_chips(FIRST)
     assert samples == []
     assert [(each.worker, each.port, each.hangs) for each in silent] == [(0, 8431, False), (1, 8431, False)]
     assert all("no server" in each.why for each in silent)
@@ -74,8 +75,8 @@ def test_without_a_program_no_host_has_a_service(chips: Chips) -> None:
 def test_each_host_tells_of_its_own_chips_on_the_same_port(chips: Chips) -> None:
     chips.load(0, duty=91.5, hbm_gib=24, queue=2)
     chips.load(1, duty=7, hbm_gib=1, queue=0)
-    with chips.services(8431) as opened:
-        samples, silent = opened.read_chips()
+    with chips.services() as opened:
+        samples, silent = opened.read_chips(FIRST)
     assert silent == []
     assert [(each.worker, each.device) for each in samples] == [
         (w, 4 * w + n) for w in (0, 1) for n in range(4)
@@ -87,8 +88,8 @@ def test_each_host_tells_of_its_own_chips_on_the_same_port(chips: Chips) -> None
 def test_several_processes_of_a_host_are_all_asked(chips: Chips) -> None:
     chips.load(0, ports="8431,8432,8433,8434")
     chips.load(1, ports="8431,8432")
-    with chips.services(8431, 8432, 8433, 8434) as opened:
-        samples, silent = opened.read_chips()
+    with chips.services() as opened:
+        samples, silent = opened.read_chips(dict.fromkeys((0, 1), range(8431, 8435)))
     ports = {(each.worker, each.device): each.port for each in samples}
     assert [ports[0, n] for n in range(4)] == [8431, 8432, 8433, 8434]
     assert [ports[1, n] for n in range(4, 8)] == [8431, 8431, 8432, 8432]
@@ -98,9 +99,9 @@ def test_several_processes_of_a_host_are_all_asked(chips: Chips) -> None:
 def test_a_service_that_hangs_costs_its_own_row_alone(chips: Chips) -> None:
     chips.load(0, server="hangs")
     chips.load(1)
-    with chips.services(8431) as opened:
+    with chips.services() as opened:
         begun = time.monotonic()
-        samples, [silent] = opened.read_chips(timeout_s=6)
+        samples, [silent] = opened.read_chips(FIRST, timeout_s=6)
     assert time.monotonic() - begun < 30
     assert (silent.worker, silent.hangs) == (0, True)
     assert {each.worker for each in samples} == {1}
@@ -109,9 +110,9 @@ def test_a_service_that_hangs_costs_its_own_row_alone(chips: Chips) -> None:
 def test_what_another_version_does_not_tell_is_unknown_and_not_zero(chips: Chips) -> None:
     chips.load(0, server="drifted")
     chips.load(1, server="plain")
-    with chips.services(8431) as opened:
-        samples, _ = opened.read_chips()
-        cores, silent = opened.read_cores()
+    with chips.services() as opened:
+        samples, _ = opened.read_chips(FIRST)
+        cores, silent = opened.read_cores(FIRST)
     drifted = next(each for each in samples if each.worker == 0)
     assert (drifted.hbm_used, drifted.hbm_total, drifted.queue) == (None, 32 * GIB, None)
     assert drifted.duty_percent == 90.0
@@ -120,11 +121,11 @@ def test_what_another_version_does_not_tell_is_unknown_and_not_zero(chips: Chips
 
 
 def test_a_service_that_begins_later_is_found_through_the_same_channel(chips: Chips) -> None:
-    with chips.services(8431) as opened:
-        assert opened.read_chips()[0] == []
+    with chips.services() as opened:
+        assert opened.read_chips(FIRST)[0] == []
         chips.load(0, duty=50)
         until = time.monotonic() + 30
-        while not (samples := opened.read_chips()[0]):
+        while not (samples := opened.read_chips(FIRST)[0]):
             assert time.monotonic() < until
             time.sleep(0.2)
     assert {each.duty_percent for each in samples} == {50.0}
@@ -133,9 +134,9 @@ def test_a_service_that_begins_later_is_found_through_the_same_channel(chips: Ch
 def test_what_cores_execute(chips: Chips) -> None:
     chips.load(0, launch=70, run=71, queue=2, fingerprint="00ff")
     chips.load(1, launch=69, error="core halted")
-    with chips.services(8431) as opened:
-        plain, _ = opened.read_cores()
-        cores, _ = opened.read_cores(hlo=True)
+    with chips.services() as opened:
+        plain, _ = opened.read_cores(FIRST)
+        cores, _ = opened.read_cores(FIRST, hlo=True)
     first, last = cores[0], cores[-1]
     told = (
         first.worker,
@@ -156,9 +157,9 @@ def test_what_cores_execute(chips: Chips) -> None:
 def test_tpu_info_reads_the_same_figures(chips: Chips, chip: str, per_chip: int) -> None:
     chips.load(1, per_chip, duty=63.5, hbm_gib=3.25, queue=3, bandwidth=12.5, idle_s=1.5, launch=70, run=71)
     theirs = read_by_tpu_info(f"{chips.lab.addresses[1].internal_ip}:8431", chip)
-    with chips.services(8431, per_chip=per_chip) as opened:
-        ours, _ = opened.read_chips()
-        cores, _ = opened.read_cores(hlo=True)
+    with chips.services(per_chip) as opened:
+        ours, _ = opened.read_chips(FIRST)
+        cores, _ = opened.read_cores(FIRST, hlo=True)
     usage = [(each.device, each.hbm_used, each.hbm_total, each.duty_percent) for each in ours]
     assert [tuple(each.values()) for each in theirs["usage"]] == usage
     assert [tuple(each.values()) for each in theirs["queue"]] == [(each.device, each.queue) for each in ours]
@@ -181,9 +182,9 @@ def test_tpu_info_reads_the_same_figures(chips: Chips, chip: str, per_chip: int)
 def test_the_service_goes_with_the_power_of_its_host(tmp_path: Path) -> None:
     with open_lab("process", tmp_path) as lab, closing(Chips(populate(lab))) as chips:
         chips.load(0)
-        with chips.services(8431) as opened:
-            assert {each.worker for each in opened.read_chips()[0]} == {0}
+        with chips.services() as opened:
+            assert {each.worker for each in opened.read_chips(FIRST)[0]} == {0}
         lab.hosts.stop(NODE)
         lab.hosts.start(NODE)
-        with chips.services(8431) as opened:
-            assert opened.read_chips()[0] == []
+        with chips.services() as opened:
+            assert opened.read_chips(FIRST)[0] == []

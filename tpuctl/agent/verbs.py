@@ -33,6 +33,7 @@ MODULES = {
     "stop": "state",
     "trace": "traces",
     "tree": "sending",
+    "usage": "usage",
     "vacate": "vacate",
     "attempts": "state",
     "follow": "streams",

@@ -121,6 +121,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "sim preempt": ("tpuctl sim preempt big-1",),
     "sim reboot": ("tpuctl sim reboot big-1 --worker 0",),
+    "top": ("tpuctl top", "tpuctl top last", "tpuctl top big --once --json"),
     "sim load": (
         "tpuctl sim load big-1 duty=85 hbm_gib=24",
         "tpuctl sim load big-1 --worker 3 duty=5 queue=0",

@@ -264,6 +264,18 @@ class HostAgent(AgentLink):
         request = {"run": run, "attempt": attempt, "host": host}
         return _parse_of_worker(protocol.parse_worker_status, self.call(targets, "status", request))
 
+    def usage(
+        self, targets: Sequence[HostTarget], run: str = "", attempt: str = "", *, timeout_s: float = 20.0
+    ) -> tuple[list[Reply[protocol.HostUsage]], list[Reply[protocol.WorkerStatus]]]:
+        """How busy each host is and, in the same call, how an attempt stands, if one is named."""
+        if not attempt:
+            alone = self.call(targets, "usage", {}, timeout_s=timeout_s)
+            return _parse_of_worker(protocol.parse_usage, alone), []
+        calls = {"usage": {}, "status": {"run": run, "attempt": attempt}}
+        told, stands = self.call_several(targets, calls, timeout_s=timeout_s)
+        statuses = _parse_of_worker(protocol.parse_worker_status, stands)
+        return _parse_of_worker(protocol.parse_usage, told), statuses
+
     def stacks(
         self, targets: Sequence[HostTarget], run: str, attempt: str
     ) -> list[Reply[tuple[protocol.ProcessStack, ...]]]:

@@ -386,6 +386,24 @@ class TraceReply(Struct, frozen=True):
     port: Whole | None = None
 
 
+class HostUsage(Struct, frozen=True):
+    """How busy one host is; what it could not find out is None. Rates are bytes per second, of all disks and of
+    all ways to the network. `ports` and `prometheus` are those that variables of its programs name, on which
+    they tell what they do."""
+
+    worker: int
+    cpus: Whole = 0
+    cpu_percent: Number | None = None
+    memory_used: Whole | None = None
+    memory_total: Whole | None = None
+    disk_read_s: Number | None = None
+    disk_written_s: Number | None = None
+    net_in_s: Number | None = None
+    net_out_s: Number | None = None
+    ports: tuple[Whole, ...] = ()
+    prometheus: tuple[Whole, ...] = ()
+
+
 class PrepareReply(Struct, frozen=True):
     """Prepared, or the blobs that the host lacks. `taken_port` was wanted, and another program has it."""
 
@@ -576,6 +594,10 @@ def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
     more["join"] = _parse_reports(JoinReport, data.get("join"))
     more["compiles"] = _parse_reports(CompileReport, data.get("compiles"))
     return parse_as(WorkerStatus, data, **more, **came)
+
+
+def parse_usage(data: Mapping[str, Any], worker: int) -> HostUsage:
+    return parse_as(HostUsage, data, worker=worker)
 
 
 def parse_attempts(data: Mapping[str, Any], worker: int) -> tuple[WorkerStatus, ...]:

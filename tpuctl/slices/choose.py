@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import UsageError
+from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.lib.names import MAX_SLICE_NAME, is_slice_name
+from tpuctl.lib.text import suggest
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.slices.ssh_entries import follow_slices
-from tpuctl.state.repository import find_slice, get_slice, list_slices
+from tpuctl.state.repository import (
+    find_run,
+    find_slice,
+    get_run,
+    get_slice,
+    known_names,
+    list_slices,
+    readable_runs,
+    readable_slices,
+)
 
 
 def resolve_slice(services: Services, name: str | None, *, flag: str = "", otherwise: str = "") -> SliceRecord:
@@ -41,6 +51,23 @@ def own_dev_slice(
 def is_known(services: Services, name: str) -> bool:
     """Whether a slice has that name, or had it."""
     return is_slice_name(name) and find_slice(services, name) is not None
+
+
+def run_called(services: Services, name: str) -> RunRecord | None:
+    """The run that `name` means; None where it is a slice. Raises NotFoundError where it is neither."""
+    slice_ = find_slice(services, name)
+    if slice_ is not None and slice_.record.state is not SliceState.GONE:
+        return None
+    found = get_run(services, name) if name == "last" else find_run(services, name)
+    if found is None and slice_ is None:
+        records = readable_slices(services)[0]
+        near = suggest(name, [each.name for each in records] + [run.id for run in readable_runs(services)[0]])
+        hint = f"did you mean {near}? " if near else ""
+        raise NotFoundError(
+            f"no slice or run called {name} (known: {known_names(records)})",
+            hint=f"{hint}`tpuctl ls` and `tpuctl runs` list them",
+        )
+    return None if found is None else found.record
 
 
 def _only_slice(services: Services, flag: str, otherwise: str) -> SliceRecord:

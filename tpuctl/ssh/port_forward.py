@@ -44,14 +44,22 @@ class Forwarder:
     def close(self) -> None:
         """Ends the listening and every connection."""
         self._over.set()
+        with contextlib.suppress(OSError):  # where that is not possible, it is noticed a little later
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
 
     def _accept(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(TimeoutError):
+            try:
                 connection, _ = self._listener.accept()
-                threading.Thread(target=self._carry, args=(connection,), daemon=True).start()
+            except TimeoutError:
+                continue
+            except OSError:
+                if self._over.is_set():
+                    return
+                raise
+            threading.Thread(target=self._carry, args=(connection,), daemon=True).start()
 
     def _carry(self, connection: socket.socket) -> None:
         with connection:

@@ -13,17 +13,13 @@ from tpuctl.telemetry.messages import DUTY, HBM_TOTAL, HBM_USED, METHODS, QUEUE,
 from tpuctl.telemetry.sample import CoreState, Values
 
 READ = (HBM_USED, HBM_TOTAL, DUTY, QUEUE)
-RECONNECT_MS = 1000
-"""A server that was not there is looked for again with each refresh."""
 
 
 def open_channel(port: int) -> Any:
     """A channel to a port of this machine's loopback. No proxy leads there, whatever the variables say."""
     import grpc
 
-    options = [("grpc.enable_http_proxy", 0)]
-    options += [(f"grpc.{each}_reconnect_backoff_ms", RECONNECT_MS) for each in ("initial", "max")]
-    return grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
+    return grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)])
 
 
 def read_metrics(channel: Any, timeout_s: float, names: Iterable[str] = READ) -> Mapping[str, Values]:

@@ -6,10 +6,9 @@ takes the connection and says nothing, costs its own row and holds up no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tpuctl.telemetry.sample import ChipSample, CoreState, NoServer, chips_of, merge_chips
@@ -22,40 +21,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ports = Mapping[int, Sequence[int]]
 """By worker."""
+Place = tuple[int, int]
+"""Worker and port."""
 ANSWERS_WITHIN_S = 4.0
 """A connection through a busy host's sshd, and answers from memory: a service that needs longer hangs."""
 THREADS_MAX = 256
 
 
 class MetricsServices:
-    """The services behind `ports` of `targets`. Channels are opened once, so whoever asks again and again pays
-    for connections once. `per_chip`: devices of a chip, which `DEVICES_PER_CHIP` has."""
+    """The services on `targets`. Channels stay open, so whoever asks again and again pays for connections once.
+    `per_chip`: devices of a chip, which `DEVICES_PER_CHIP` has."""
 
-    def __init__(
-        self, remote: Remote, targets: Sequence[HostTarget], ports: Ports, *, per_chip: int = 1
-    ) -> None:
+    def __init__(self, remote: Remote, targets: Sequence[HostTarget], *, per_chip: int = 1) -> None:
+        self._remote = remote
         self._per_chip = per_chip
-        self._stack = ExitStack()
-        self._refused: dict[tuple[int, int], str] = {}
-        self._channels: dict[tuple[int, int], Any] = {}
-        try:
-            for target in targets:
-                for port in ports.get(target.worker, ()):
-                    self._channels[target.worker, port] = self._open(remote, target, port)
-        except BaseException:
-            self._stack.close()
-            raise
+        self._targets = {target.worker: target for target in targets}
+        self._channels: dict[Place, Any] = {}
+        self._ways: dict[Place, ExitStack] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        for place in list(self._ways):
+            self._drop(place)
 
-    def close(self) -> None:
-        self._stack.close()
-
-    def read_chips(self, timeout_s: float = ANSWERS_WITHIN_S) -> tuple[list[ChipSample], list[NoServer]]:
+    def read_chips(
+        self, ports: Ports, timeout_s: float = ANSWERS_WITHIN_S
+    ) -> tuple[list[ChipSample], list[NoServer]]:
         """The devices of all services, one for each, and the services that did not answer."""
 
         def ask(worker: int, port: int, channel: Any) -> list[ChipSample]:
@@ -63,11 +56,11 @@ class MetricsServices:
 
             return chips_of(worker, port, read_metrics(channel, timeout_s), self._per_chip)
 
-        samples, silent = self._ask_all(ask)
+        samples, silent = self._ask_all(ports, ask)
         return merge_chips(samples), silent
 
     def read_cores(
-        self, timeout_s: float = ANSWERS_WITHIN_S, *, hlo: bool = False
+        self, ports: Ports, timeout_s: float = ANSWERS_WITHIN_S, *, hlo: bool = False
     ) -> tuple[list[CoreState], list[NoServer]]:
         """What each core executes; with `hlo` also where in the program, which costs hosts something."""
 
@@ -76,52 +69,57 @@ class MetricsServices:
 
             return read_core_states(channel, timeout_s, worker=worker, port=port, hlo=hlo)
 
-        return self._ask_all(ask)
+        return self._ask_all(ports, ask)
 
-    def _open(self, remote: Remote, target: HostTarget, port: int) -> Any:
-        from tpuctl.telemetry.libtpu import open_channel
-
-        note = partial(self._refused.__setitem__, (target.worker, port))
-        forwarding = remote.forward(lambda: target, port, report=note)
-        self._stack.callback(forwarding.close)
-        channel = open_channel(forwarding.local_port)
-        self._stack.callback(channel.close)
-        return channel
-
-    def _ask_all(self, ask: Callable[[int, int, Any], list[T]]) -> tuple[list[T], list[NoServer]]:
+    def _ask_all(self, ports: Ports, ask: Callable[[int, int, Any], list[T]]) -> tuple[list[T], list[NoServer]]:
         import grpc
 
-        def ask_one(place: tuple[int, int]) -> list[T] | NoServer:
-            self._refused.pop(place, None)
+        def ask_one(place: Place) -> list[T] | NoServer:
+            refused: list[str] = []
             try:
-                return ask(*place, self._channels[place])
+                return ask(*place, self._channel(place, refused.append))
             except grpc.RpcError as error:
-                return self._silent(*place, error.code(), grpc.StatusCode)
+                self._drop(place)
+                return _silent(*place, error.code(), grpc.StatusCode, refused)
 
-        if not self._channels:
+        places = [(worker, port) for worker, several in ports.items() for port in several]
+        if not places:
             return [], []
-        with ThreadPoolExecutor(min(THREADS_MAX, len(self._channels))) as pool:
-            answers = list(pool.map(ask_one, self._channels))
+        with ThreadPoolExecutor(min(THREADS_MAX, len(places))) as pool:
+            answers = list(pool.map(ask_one, places))
         told = [each for answer in answers if not isinstance(answer, NoServer) for each in answer]
         return told, [answer for answer in answers if isinstance(answer, NoServer)]
 
-    def _silent(self, worker: int, port: int, code: Any, codes: Any) -> NoServer:
-        if code is codes.DEADLINE_EXCEEDED:
-            return NoServer(worker, port, "took the connection and did not answer", hangs=True)
-        if code is codes.UNIMPLEMENTED:
-            return NoServer(worker, port, "this version of libtpu does not tell that")
-        refused = self._refused.get((worker, port))
-        return NoServer(worker, port, f"no server: {refused}" if refused else f"no server ({code.name})")
+    def _channel(self, place: Place, report: Callable[[str], None]) -> Any:
+        """That to the service; what keeps its connections from being made is reported while it is new."""
+        from tpuctl.telemetry.libtpu import open_channel
+
+        if place not in self._channels:
+            worker, port = place
+            forwarding = self._remote.forward(lambda: self._targets[worker], port, report=report)
+            way = self._ways[place] = ExitStack()
+            way.callback(forwarding.close)
+            channel = self._channels[place] = open_channel(forwarding.local_port)
+            way.callback(channel.close)
+        return self._channels[place]
+
+    def _drop(self, place: Place) -> None:
+        """A service that is silent is connected to anew when it is asked again."""
+        self._channels.pop(place, None)
+        self._ways.pop(place).close()
+
+
+def _silent(worker: int, port: int, code: Any, codes: Any, refused: Sequence[str]) -> NoServer:
+    if code is codes.DEADLINE_EXCEEDED:
+        return NoServer(worker, port, "took the connection and did not answer", hangs=True)
+    if code is codes.UNIMPLEMENTED:
+        return NoServer(worker, port, "this version of libtpu does not tell that")
+    return NoServer(worker, port, f"no server: {refused[-1] if refused else code.name.lower()}")
 
 
 def read_cores(
     services: Services, targets: Sequence[HostTarget], ports: Ports, *, hlo: bool = False
 ) -> tuple[list[CoreState], list[NoServer]]:
     """`MetricsServices.read_cores` once."""
-    with MetricsServices(services.remote, targets, ports) as opened:
-        return opened.read_cores(hlo=hlo)
-
-
-def silent_workers(workers: Iterable[int], samples: Iterable[ChipSample | CoreState]) -> list[int]:
-    """Those of whose chips nothing is known."""
-    return sorted(set(workers) - {each.worker for each in samples})
+    with MetricsServices(services.remote, targets) as opened:
+        return opened.read_cores(ports, hlo=hlo)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import SliceOrRun
 from tpuctl.cli.run_status import show_run
 from tpuctl.cli.slice_status import status_lines
-from tpuctl.errors import NotFoundError
-from tpuctl.lib.text import suggest
-
-if TYPE_CHECKING:
-    from tpuctl.model.records import RunRecord
 
 
 def status(context: AppContext, name: SliceOrRun = None) -> None:
@@ -24,10 +17,10 @@ def status(context: AppContext, name: SliceOrRun = None) -> None:
     and `tpuctl runs NAME` the run.
     """
     from tpuctl.money.slice_costs import slice_cost
-    from tpuctl.slices.choose import resolve_slice
+    from tpuctl.slices.choose import resolve_slice, run_called
     from tpuctl.views.slices import slice_status
 
-    run = None if name is None else _run_called(context, name)
+    run = None if name is None else run_called(context, name)
     if run is not None:
         show_run(context, run)
         return
@@ -48,30 +41,3 @@ def status(context: AppContext, name: SliceOrRun = None) -> None:
         context.console.table(workers, columns)
     if facts["remark"]:
         context.console.warn(facts["remark"])
-
-
-def _run_called(context: AppContext, name: str) -> RunRecord | None:
-    """The run that `name` means; None where it is a slice. Raises NotFoundError where it is neither."""
-    from tpuctl.model.records import SliceState
-    from tpuctl.state.repository import (
-        find_run,
-        find_slice,
-        get_run,
-        known_names,
-        readable_runs,
-        readable_slices,
-    )
-
-    slice_ = find_slice(context, name)
-    if slice_ is not None and slice_.record.state is not SliceState.GONE:
-        return None
-    found = get_run(context, name) if name == "last" else find_run(context, name)
-    if found is None and slice_ is None:
-        records = readable_slices(context)[0]
-        near = suggest(name, [each.name for each in records] + [run.id for run in readable_runs(context)[0]])
-        hint = f"did you mean {near}? " if near else ""
-        raise NotFoundError(
-            f"no slice or run called {name} (known: {known_names(records)})",
-            hint=f"{hint}`tpuctl ls` and `tpuctl runs` list them",
-        )
-    return None if found is None else found.record

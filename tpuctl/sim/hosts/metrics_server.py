@@ -96,6 +96,9 @@ def share(devices: Devices) -> Iterator[tuple[int, Devices]]:
         yield port, replace(devices, ids=devices.ids[first:last])
 
 
+Client = tuple[asyncio.AbstractEventLoop, asyncio.StreamWriter]
+
+
 class MetricsServers:
     """One gRPC server for the services of all hosts. What connects to a port of a host is passed on to it from
     a port of its own, by which the server knows whom it was meant for."""
@@ -104,27 +107,37 @@ class MetricsServers:
         self._server: Any = None
         self._port = 0
         self._asked: dict[str, Devices] = {}
+        self._clients: dict[str, set[Client]] = {}
 
     def streams(self, devices: Devices) -> Streams:
         """What answers on a port of a host."""
-        if devices.load.server == "hangs":
-            return _hang
         self._start()
+        clients = self._clients.setdefault(devices.hostname, set())
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            known: list[str] = []
+            client, known = (asyncio.get_running_loop(), writer), []
 
             def note(port: int) -> None:
                 known.append(str(port))
                 self._asked[known[0]] = devices
 
+            clients.add(client)
             try:
-                await splice(reader, writer, "127.0.0.1", self._port, on_open=note)
+                if devices.load.server == "hangs":
+                    await _hang(reader, writer)
+                else:
+                    await splice(reader, writer, "127.0.0.1", self._port, on_open=note)
             finally:
+                clients.discard(client)
                 for each in known:
                     self._asked.pop(each, None)
 
         return serve
+
+    def end(self, hostname: str) -> None:
+        """Cuts who is connected to a program of that host, as its end does."""
+        for loop, writer in list(self._clients.get(hostname, ())):
+            loop.call_soon_threadsafe(writer.transport.abort)
 
     def close(self) -> None:
         if self._server is not None:

@@ -147,12 +147,15 @@ class Machines:
         with node.host_lock:
             for worker in range(offer.hosts) if workers is None else workers:
                 ports = {}
-                if fields is not None:
+                if fields is None:
+                    node.loads.pop(worker, None)
+                else:
                     node.loads[worker] = change_load(node.loads.get(worker, Load()), fields)
                     ids = range(worker * count, (worker + 1) * count)
                     devices = Devices(node.loads[worker], ids, per_chip, memory, node.hostname(worker))
                     ports = {port: self._metrics.streams(each) for port, each in share(devices)}
                 self._kernel.hosts.serve(node.key, worker, ports)
+                self._metrics.end(node.hostname(worker))
 
     def _spec(self, node: Node, worker: int) -> HostSpec:
         return HostSpec(

@@ -1,0 +1,144 @@
+"""`tpuctl top` on simulated hosts: the figures that Google's tpu-info reads, and nothing that is made up."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.session import TPUCTL, Session, open_session
+from tests.support.tpu_info import read_by_tpu_info
+
+pytestmark = pytest.mark.slow
+GIB = 1 << 30
+STEPS = "import time\nfor n in range(1, 100000):\n    print('step', n, flush=True)\n    time.sleep(0.2)\n"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Four hosts of four chips."""
+    with open_session() as opened:
+        opened.type("up", "v4-32", "big", "--spot", "--pay")
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def unloaded(session: Session) -> Iterator[None]:
+    yield
+    session.type("sim", "load", "big-1", "--off")
+
+
+def load(session: Session, *words: str) -> None:
+    session.type("sim", "load", "big-1", *words)
+
+
+def addresses(session: Session) -> list[str]:
+    """Of the hosts, where they answer for themselves."""
+    [node] = session.json("sim", "status")["state"]["nodes"]
+    return [str(each["ipAddress"]) for each in node["networkEndpoints"]]
+
+
+def chips(frame: Any) -> list[list[dict[str, Any]]]:
+    return [each["chips"] for each in frame["workers"]]
+
+
+def test_the_figures_are_those_that_tpu_info_reads(session: Session) -> None:
+    load(session, "duty=91.5", "hbm_gib=24", "queue=2")
+    load(session, "--worker", "3", "duty=4", "queue=0")
+    frame = session.json("top", "big")
+    for address, ours in zip(addresses(session), chips(frame), strict=True):
+        theirs = read_by_tpu_info(f"{address}:8431", "V4")
+        assert [list(each.values()) for each in theirs["usage"]] == [
+            [each["device"], each["hbm_used"], each["hbm_total"], each["duty_percent"]] for each in ours
+        ]
+        assert [each["queue_size"] for each in theirs["queue"]] == [each["queue"] for each in ours]
+    assert frame["slowest"] == {"workers": [3], "why": "duty 4 %, usual is duty 92 %"}
+    assert frame["spread"]["duty_percent"] == {"least": 4.0, "median": 91.5, "most": 91.5}
+    assert frame["run"] is None
+    assert all(0 <= each["cpu_percent"] <= 100 and each["memory_total"] for each in frame["workers"])
+
+
+def test_several_processes_of_a_host_are_merged(session: Session) -> None:
+    load(session, "ports=8431,8432,8433,8434", "duty=50")
+    load(session, "--worker", "0", "ports=8433")
+    frame = session.json("top", "big")
+    devices = [[each["device"] for each in row] for row in chips(frame)]
+    assert devices == [[4 * worker + n for n in range(4)] for worker in range(4)]
+    assert [each["port"] for each in chips(frame)[1]] == [8431, 8432, 8433, 8434]
+    assert {each["port"] for each in chips(frame)[0]} == {8433}
+
+
+def test_what_is_not_known_is_not_made_up(session: Session) -> None:
+    load(session)
+    load(session, "--worker", "0", "--off")
+    load(session, "--worker", "1", "server=hangs")
+    load(session, "--worker", "2", "server=drifted")
+    frame = session.json("top", "big")
+    off, hangs, drifted, well = frame["workers"]
+    assert off["chips"] == hangs["chips"] == []
+    assert [each["hangs"] for each in off["silent"]] == [False] * 4
+    assert [(each["port"], each["hangs"]) for each in hangs["silent"] if each["hangs"]] == [(8431, True)]
+    assert {(each["hbm_used"], each["queue"], each["duty_percent"]) for each in drifted["chips"]} == {
+        (None, None, 90.0)
+    }
+    assert {(each["hbm_used"], each["queue"], each["duty_percent"]) for each in well["chips"]} == {
+        (12 * GIB, 1, 90.0)
+    }
+    shown = session.type("top", "big").stdout
+    assert re.search(r"^0 +- +- +- +- +- +no server$", shown, re.MULTILINE)
+    assert re.search(r"^1 +- .*port 8431 hangs$", shown, re.MULTILINE)
+    assert re.search(r"^2 +0-3 +90 +- +32 +-$", shown, re.MULTILINE)
+
+
+def test_a_run_shows_its_steps_and_a_name_that_nobody_knows_is_refused(session: Session) -> None:
+    load(session)
+    (session.work / "steps.py").write_text(STEPS)
+    words = ("--on", "big", "--no-checkpoint", "--name", "counting", "--detach", "--progress", r"step (\d+)")
+    session.type("run", *words, "steps.py")
+    until, frame = time.monotonic() + 60, session.json("top", "counting")
+    while None in [each["step"] for each in frame["workers"]]:
+        assert time.monotonic() < until, frame
+        frame = session.json("top", "counting")
+    assert (frame["run"], frame["run_state"], frame["slice"]) == ("counting", "running", "big")
+    assert all(each["state"] == "running" and each["step_age_s"] < 60 for each in frame["workers"])
+    assert session.json("top")["run"] == "counting"
+    assert "run counting (running)" in session.type("top", "big", "--once").stdout
+    session.type("stop", "counting", "--yes")
+    assert "no slice or run called countin" in session.type("top", "countin", status=5).stderr
+
+
+def test_a_terminal_is_refreshed_in_place_until_ctrl_c(session: Session) -> None:
+    load(session, "duty=77")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [TPUCTL, "top", "big"], cwd=session.work, env={**session.environ, "TERM": "xterm"}, stdout=theirs
+    )
+    os.close(theirs)
+    try:
+        said = _read(ours, lambda text: text.count("\x1b[H") >= 2)
+        load(session, "duty=33")
+        said = _read(ours, lambda text: " 33 " in text)
+        process.send_signal(signal.SIGINT)
+        said += _read(ours, lambda text: "\x1b[?1049l" in text)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        os.close(ours)
+    assert all(len(line) <= 80 for line in re.sub(r"\x1b\[[?0-9]*[a-zA-Z]", "", said).split("\r\n"))
+
+
+def _read(terminal: int, enough: Any, within_s: float = 60.0) -> str:
+    said, until = "", time.monotonic() + within_s
+    while not enough(said):
+        assert time.monotonic() < until, said
+        if select.select([terminal], [], [], 0.5)[0]:
+            said += os.read(terminal, 65536).decode()
+    return said

@@ -1,0 +1,100 @@
+"""One look at all hosts of a slice: what they, their chips and the programs on them tell, all asked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct
+
+from tpuctl.hosts.agent import HostAgent, Reply
+from tpuctl.hosts.protocol import HostUsage, WorkerStatus
+from tpuctl.hosts.targets import host_targets
+from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.telemetry.read import MetricsServices
+from tpuctl.telemetry.sample import DEVICES_PER_CHIP, FIRST_PORT, ChipSample, NoServer
+
+if TYPE_CHECKING:
+    from tpuctl.engine.services import Services
+    from tpuctl.model.hosts import HostTarget
+    from tpuctl.model.records import Attempt, SliceRecord
+
+FIRST_S, LATER_S = 20.0, 6.0
+"""The first look opens connections and may install the agent. After it, a host that is silent for so long holds
+up the others no longer."""
+
+
+class HostSample(Struct, frozen=True):
+    """What one host told. `silent`: services of which nothing is known, where devices are missing; `error`: why
+    the host itself told nothing."""
+
+    worker: int
+    usage: HostUsage | None = None
+    status: WorkerStatus | None = None
+    chips: tuple[ChipSample, ...] = ()
+    silent: tuple[NoServer, ...] = ()
+    error: str = ""
+
+
+class Observer:
+    """Looks again and again, through the same connections, until it is closed."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._agent = HostAgent(services.remote, services.agent_source)
+        self._metrics: MetricsServices | None = None
+        self._targets: Sequence[HostTarget] = ()
+        self._complete: dict[int, Sequence[int]] = {}
+        """Of workers all of whose devices are known: the ports that told them. Others are not asked again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._metrics is not None:
+            self._metrics.__exit__()
+
+    def look(self, record: SliceRecord, run: str = "", attempt: Attempt | None = None) -> list[HostSample]:
+        """Every worker of the slice, and how the attempt stands there. TpuctlError where the slice has none."""
+        targets = host_targets(self._services, record)
+        chosen = attempt.attempt_id if attempt is not None else ""
+        limit_s = FIRST_S if self._metrics is None else LATER_S
+        told, stands = self._agent.usage(targets, run, chosen, timeout_s=limit_s)
+        offer = load_accelerators().of(record.spec.accelerator_type, record.spec.topology)
+        per_chip = DEVICES_PER_CHIP.get(offer.generation, 1)
+        usual = range(FIRST_PORT, FIRST_PORT + offer.chips_per_host)
+        metrics = self._services_of(targets, per_chip)
+        ports = {each.worker: self._complete.get(each.worker) or _ports(each, usual) for each in told}
+        samples, silent = metrics.read_chips(ports)
+        found = []
+        for number, each in enumerate(told):
+            chips = tuple(chip for chip in samples if chip.worker == each.worker)
+            quiet = tuple(one for one in silent if one.worker == each.worker)
+            self._complete.pop(each.worker, None)
+            if len(chips) >= offer.chips_per_host * per_chip:
+                self._complete[each.worker], quiet = sorted({chip.port for chip in chips}), ()
+            status = stands[number].value if stands else None
+            found.append(HostSample(each.worker, each.value, status, chips, quiet, _error(each)))
+        return found
+
+    def _services_of(self, targets: Sequence[HostTarget], per_chip: int) -> MetricsServices:
+        """Others where the slice has other hosts than at the last look."""
+        if self._metrics is None or self._targets != targets:
+            self.__exit__()
+            self._metrics, self._targets = (
+                MetricsServices(self._services.remote, targets, per_chip=per_chip),
+                targets,
+            )
+            self._complete.clear()
+        return self._metrics
+
+
+def _ports(told: Reply[HostUsage], usual: Sequence[int]) -> Sequence[int]:
+    """Those that programs name, else the usual ones; none of a host that does not answer."""
+    if told.value is None:
+        return ()
+    return told.value.ports or usual
+
+
+def _error(told: Reply[HostUsage]) -> str:
+    return "" if told.value is not None else told.message or told.error or "no answer"

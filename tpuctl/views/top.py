@@ -1,0 +1,154 @@
+"""What the hosts of a slice, their chips and the run on them do just now, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any
+
+from msgspec import Struct
+
+from tpuctl.engine.services import Services
+from tpuctl.hosts.protocol import HostUsage, WorkerStatus
+from tpuctl.lib.codec import to_data
+from tpuctl.lib.text import fold_workers
+from tpuctl.lib.time import render_time
+from tpuctl.model.records import RunRecord, SliceRecord
+from tpuctl.runs.active import active_runs
+from tpuctl.runs.hang import step_rate
+from tpuctl.slices.choose import resolve_slice, run_called
+from tpuctl.state.repository import get_slice
+from tpuctl.telemetry.observe import HostSample, Observer
+from tpuctl.telemetry.sample import ChipSample
+from tpuctl.telemetry.summary import Row, find_slowest, spread
+
+NO_PLACE = -1
+"""Of a row that is about no chip."""
+
+
+class Frame(Struct, frozen=True):
+    """One look: of a slice and, where there is one, of a run on it."""
+
+    slice: SliceRecord
+    run: RunRecord | None
+    at: float
+    hosts: list[HostSample]
+
+
+def take_frame(services: Services, observer: Observer, name: str | None) -> Frame:
+    """The slice or run called `name`, as it is now; of several runs on a slice the newest. Raises
+    NotFoundError, and TpuctlError where it has no hosts."""
+    run = None if name is None else run_called(services, name)
+    if run is not None:
+        record = get_slice(services, run.slice_name).record
+    else:
+        record = resolve_slice(services, name)
+        run = max(active_runs(services, record.name), key=lambda each: each.created_at, default=None)
+    attempt = run.attempt if run is not None else None
+    hosts = observer.look(record, run.id if run is not None else "", attempt)
+    return Frame(record, run, services.clock.now(), hosts)
+
+
+def frame_facts(frame: Frame) -> dict[str, Any]:
+    """For `--json`: nothing is folded, and what is not known is null."""
+    chips, hosts = chip_rows(frame.hosts), host_rows(frame.hosts)
+    slowest = slowest_of(frame.hosts)
+    return {
+        "slice": frame.slice.name,
+        "state": str(frame.slice.state),
+        "run": None if frame.run is None else frame.run.id,
+        "run_state": None if frame.run is None else str(frame.run.state),
+        "at": render_time(frame.at),
+        "workers": [_worker(each) for each in frame.hosts],
+        "spread": {name: to_data(each) for name, each in {**spread(chips), **spread(hosts)}.items()},
+        "slowest": None if slowest is None else to_data(slowest),
+    }
+
+
+def _worker(host: HostSample) -> dict[str, Any]:
+    step, usage = _steps(host.status), host.usage or HostUsage(host.worker)
+    return {
+        "worker": host.worker,
+        "error": host.error or None,
+        "state": None if host.status is None else str(host.status.state),
+        **step,
+        **{name: getattr(usage, name) for name in HOST_FIGURES},
+        "cpus": usage.cpus or None,
+        "chips": [
+            {name: getattr(chip, name) for name in ("device", "port", *CHIP_FIGURES)} for chip in host.chips
+        ],
+        "silent": [{"port": each.port, "why": each.why, "hangs": each.hangs} for each in host.silent],
+    }
+
+
+CHIP_FIGURES = ("duty_percent", "hbm_used", "hbm_total", "queue")
+HOST_FIGURES = (
+    "cpu_percent",
+    "memory_used",
+    "memory_total",
+    "disk_read_s",
+    "disk_written_s",
+    "net_in_s",
+    "net_out_s",
+)
+
+
+def _steps(status: WorkerStatus | None) -> dict[str, float | None]:
+    if status is None:
+        return dict.fromkeys(("step", "step_age_s", "steps_per_s"))
+    age = None if status.step_at is None else max(0.0, status.time - status.step_at)
+    rate = status.recent_rate if status.recent_rate is not None else step_rate(status)
+    return {"step": status.step, "step_age_s": age, "steps_per_s": rate}
+
+
+def chip_rows(hosts: Sequence[HostSample]) -> list[Row]:
+    """A row for each chip, by its place on its host, and one for services of which nothing is known."""
+    rows = []
+    for host in hosts:
+        for place, chip in enumerate(host.chips):
+            rows.append(Row(host.worker, place, _chip_figures(chip)))
+        text = _silence(host)
+        if text:
+            rows.append(Row(host.worker, NO_PLACE, dict.fromkeys(CHIP_FIGURES), text))
+    return rows
+
+
+def _chip_figures(chip: ChipSample) -> dict[str, float | None]:
+    return {name: getattr(chip, name) for name in CHIP_FIGURES}
+
+
+def _silence(host: HostSample) -> str:
+    """Why nothing is known of chips, alike for all hosts of which the same is true."""
+    if host.error:
+        return ""
+    hanging = [each.port for each in host.silent if each.hangs]
+    if hanging:
+        return f"port {fold_workers(hanging)} hangs"
+    if host.chips or not host.silent:
+        return ""
+    return "no server"
+
+
+def host_rows(hosts: Sequence[HostSample]) -> list[Row]:
+    """A row for each host."""
+    rows = []
+    for host in hosts:
+        usage = host.usage or HostUsage(host.worker)
+        figures = {**_steps(host.status), **{name: getattr(usage, name) for name in HOST_FIGURES}}
+        rows.append(Row(host.worker, 0, figures, host.error))
+    return rows
+
+
+def slowest_of(hosts: Sequence[HostSample]) -> Any:
+    """Who is behind all others, if somebody is."""
+    steps = {host.worker: _steps(host.status) for host in hosts}
+    known = {
+        name: {worker: value for worker, each in steps.items() if (value := each[name]) is not None}
+        for name in ("step", "steps_per_s")
+    }
+    duty = {
+        host.worker: mean(told)
+        for host in hosts
+        if (told := [chip.duty_percent for chip in host.chips if chip.duty_percent is not None])
+    }
+    return find_slowest(known["step"], known["steps_per_s"], duty)
