@@ -21,6 +21,7 @@ COMMANDS = (
     ("logs hello", "what the workers of a run wrote, by time"),
     ("stacks long", "what the processes of a run that goes on do, by worker"),
     ("top big", "what chips and hosts do, with bytes and bytes per second"),
+    ("collect hello", "the index of what was collected of a run"),
     ("exec big -- hostname", "one row per worker"),
     ("capacity", "what was learnt, by zone, type and tier"),
     ("quota", "quotas, holders, grants and cost"),

@@ -8,7 +8,7 @@ command says of processes is compared with hashes, whose key stays on this host.
 
 import os
 
-from base import file_size, read_json, root, suppress, write_json
+from base import Refused, file_size, read_json, root, suppress, write_json
 from log_times import streams
 
 LEAST = 8  # characters; a shorter value is a word that programs write anyway
@@ -110,6 +110,49 @@ def masked(data, patterns):
 
 def masked_text(text, patterns):
     return masked(text.encode("utf-8", "surrogateescape"), patterns).decode("utf-8", "surrogateescape")
+
+
+class MaskedFile:
+    """A file as it may be told, as long as it is, with a mask over each value. Read from its beginning."""
+
+    def __init__(self, file, patterns):
+        self.file, self.patterns = file, patterns
+        self.fileno = file.fileno
+        self.seek(0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def seek(self, at):
+        self.file.seek(at)
+        self.rest, self.ready, self.ended = b"", b"", False
+
+    def read(self, count):
+        while len(self.ready) < count and not self.ended:
+            data = self.file.read(count)
+            self.ended = not data
+            self.rest += data
+            found = list(spans(self.rest, self.patterns))
+            until = len(self.rest) if self.ended else settled(self.rest, found, self.patterns)
+            self.ready += masked(self.rest, self.patterns)[:until]
+            self.rest = self.rest[until:]
+        out, self.ready = self.ready[:count], self.ready[count:]
+        return out
+
+
+def known_patterns(attempt, values, environment):
+    """Of all secrets of an attempt: by name in `values`, else in the `environment` of its program. Refused
+    where a value is not known any more: what may have it cannot be told then."""
+    known = dict(environment, **values)
+    names = {*((read_json(attempt.path(HASHES)) or {}).get("names") or ()), *values}
+    lost = sorted(name for name in names if name not in known)
+    if lost:
+        said = "nobody here knows the value of %s any more, so nothing can mask it" % ", ".join(lost)
+        raise Refused("secret-unknown", said)
+    return all_forms(known[name] for name in names)
 
 
 class LogMasks:

@@ -52,13 +52,16 @@ def survey(request, _stdin):
     `["d", name, mode]`, some in each line `entries`, at most `limit` of them.
 
     The last line counts them as `surveyed`, and sockets, pipes and devices, which have no content to copy, as
-    `left_out`. `unread` names what could not be read, and why.
+    `left_out`. `unread` names what could not be read, and why. A path where nothing is has no names where it
+    `may_lack`. With `masks` it refuses what `send` would.
     """
     top, limit = top_of(request), need(request, "limit", int)
-    if not os.path.lexists(top):
+    if not os.path.lexists(top) and not request.get("may_lack"):
         raise Refused("not-found", "no such file or directory: %s" % os.fsdecode(top))
     if os.path.isdir(top) and not os.access(top, os.R_OK | os.X_OK):
         raise Refused("unreadable", "permission denied: %s" % os.fsdecode(top))
+    if request.get("masks"):
+        patterns_of(request["masks"])
     walk = Walk(top)
     out = Outflow(float(request.get("silence_s", 15.0)))
     out.line(surveying=limit)
@@ -130,23 +133,45 @@ class Walk:
 def send(request, stdin):
     """Files below the path, one after the other. The request is followed by `size` bytes of JSON: per file its
     name, how many bytes the client has, their sha256, and whether those are the whole file or its beginning.
+    `masks` names an attempt, and `values` of its secrets, which are masked.
 
     Answers in lines: `file` begins one `from` a byte, `data` announces raw bytes, `end` has the sha256 of the
     whole, `failed` gives up this file; `done` comes last.
     """
     top, size = top_of(request), need(request, "size", int)
     wanted = json.loads(b"".join(stdin.exactly(size)).decode())
+    masks = patterns_of(request["masks"]) if request.get("masks") else ()
     out = Outflow(float(request.get("silence_s", 15.0)))
     out.line(sending=len(wanted))
     for number, (name, count, digest, whole) in enumerate(wanted):
         try:
-            send_file(out, number, open_below(top, name), int(count), digest, whole)
+            file = open_below(top, name)
+            send_file(out, number, masked_file(file, masks), int(count), digest, whole)
         except BrokenPipeError:
             raise
         except (OSError, Refused) as error:
             code = error.code if isinstance(error, Refused) else "unreadable"
             out.line(failed=number, code=code, message=getattr(error, "strerror", None) or str(error))
     out.line(done=len(wanted))
+
+
+def patterns_of(request):
+    from base import Attempt
+    from processes import environment_of
+    from secret_masks import known_patterns
+    from state import look
+
+    attempt = Attempt(request)
+    pid = look(attempt)["pid"]
+    return known_patterns(attempt, request.get("values") or {}, environment_of(pid) if pid else {})
+
+
+def masked_file(file, patterns):
+    if not patterns:
+        return file
+    from secret_masks import MaskedFile
+
+    return MaskedFile(file, patterns)
 
 
 def open_below(top, name):

@@ -59,6 +59,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         ),
         Entry("metrics", "Show the numbers that the program of a run printed.", json=True),
         Entry("top", "Show what the chips and hosts of a slice or run do.", json=True),
+        Entry("collect", "Bring dumps, logs and the state of hosts home, in one file.", json=True, quiet=True),
         Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
         Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
         Entry("report", "Write a page about a run: what happened, what it cost.", json=True),

@@ -37,6 +37,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl run --detach --no-checkpoint -- sh -c 'echo $TPUCTL_RANK'",
         "tpuctl run sweep.py --on v6e-8 --chips 1 --no-checkpoint --var LR=0.1",
     ),
+    "collect": ("tpuctl collect", "tpuctl collect r1 --worker 0,3 --limit 200MiB -o r1.tar"),
     "fits": (
         "tpuctl fits --new step.py",
         "tpuctl fits step.py --for v5e-8,v6e-8",

@@ -350,12 +350,13 @@ class HostAgent(AgentLink):
         timeout_s: float,
         should_stop: Callable[[], bool],
         on_end: Callable[[RemoteResult], None],
+        more: Mapping[str, Any] | None = None,
     ) -> list[RemoteResult]:
         """Frames of files below `path`; what is wanted of each host is told by
-        `workers.receive_protocol.render_wants`. It ends with us."""
+        `workers.receive_protocol.render_wants`, `more` is for that verb, too. It ends with us."""
 
         def request(target: HostTarget) -> Mapping[str, Any]:
-            return {"path": path, "size": len(wants_for(target)), "silence_s": SILENCE_S}
+            return {**(more or {}), "path": path, "size": len(wants_for(target)), "silence_s": SILENCE_S}
 
         def payload(target: HostTarget) -> Iterable[bytes]:
             return [wants_for(target)]

@@ -75,10 +75,11 @@ def _is_ours(path: Path, flag: str, ours: Ours) -> bool:
 
 
 @contextmanager
-def write_output(path: Path, flag: str, *, fresh: bool = False) -> Iterator[BinaryIO]:
+def write_output(path: Path, flag: str, *, fresh: bool = False, private: bool = False) -> Iterator[BinaryIO]:
     """A file that is at `path` when the block ends, in folders that are made; where it fails nothing changes.
 
-    `fresh`: what came to be there meanwhile is not replaced. Raises UsageError and TpuctlError.
+    `fresh`: what came to be there meanwhile is not replaced. `private`: its owner alone may read it. Raises
+    UsageError and TpuctlError.
     """
     temporary = ""
     try:
@@ -88,7 +89,7 @@ def write_output(path: Path, flag: str, *, fresh: bool = False) -> Iterator[Bina
             yield file
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.fchmod(file.fileno(), 0o600 if private else 0o666 & ~_umask())
         _look(path, flag)
         if fresh:
             os.link(temporary, path)

@@ -42,6 +42,17 @@ def sized(count: int) -> str:
     return f"{size / 1024:.1f} EiB"
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:iB|B)?", re.IGNORECASE)
+
+
+def parse_sized(text: str) -> int:
+    """A number of bytes as `sized` writes them: `2GiB`, `500 MiB`, `1.5G`. ValueError for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no size")
+    return int(float(found[1]) * 1024 ** (" KMGTP".index(found[2].upper() or " ")))
+
+
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 

@@ -148,7 +148,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     debug: Annotated[
         tuple[str, ...],
         Option(
-            "Dump or check what it does: xla, hlo, nans or sdc; repeatable.",
+            "Dump or check what it does: xla, hlo, nans or sdc; repeatable. See `tpuctl collect`.",
             group=PROGRAM,
             metavar="WHAT",
             single=True,

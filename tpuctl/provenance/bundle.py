@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +37,49 @@ def blobs_of(store: Store, manifest: Row) -> Iterator[str]:
 def write_bundle(store: Store, manifest: Row, path: Path) -> int:
     """Writes the file; how many contents are in it. It is there whole or not at all."""
     names = list(dict.fromkeys(blobs_of(store, manifest)))
-    with write_output(path, "--to") as file, tarfile.open(fileobj=file, mode="w") as archive:
-        _add(archive, MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
+    with open_bundle(path, "--to") as bundle:
+        bundle.add(MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
         for digest in names:
-            _add(archive, f"{BLOBS}/{digest}", store.get_blob(digest))
+            bundle.add(f"{BLOBS}/{digest}", store.get_blob(digest))
     return len(names)
 
 
-def begins_bundle(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of a bundle."""
-    return head.startswith(MANIFEST_NAME.encode() + b"\0")
+class BundleWriter:
+    """Files for a tar that is not compressed, one after the other."""
+
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+
+    def add(self, name: str, content: bytes) -> None:
+        """A file with this content."""
+        self._archive.addfile(_row(name, len(content)), io.BytesIO(content))
+
+    def add_file(self, name: str, path: Path) -> None:
+        """A file with the content of that at `path`, in pieces."""
+        with path.open("rb") as file:
+            self._archive.addfile(_row(name, path.stat().st_size), file)
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _row(name: str, size: int) -> tarfile.TarInfo:
     row = tarfile.TarInfo(name)
-    row.size = len(content)
-    archive.addfile(row, io.BytesIO(content))
+    row.size = size
+    return row
+
+
+@contextmanager
+def open_bundle(path: Path, flag: str, *, private: bool = False) -> Iterator[BundleWriter]:
+    """A tar that is at `path` when the block ends, whole or not at all; `private`: nobody else may read it.
+    `flag` is what named it. Raises as `write_output` does."""
+    with (
+        write_output(path, flag, private=private) as file,
+        tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        yield BundleWriter(archive)
+
+
+def begins_bundle(head: bytes, first: str = MANIFEST_NAME) -> bool:
+    """Whether the first bytes of a file are those of a bundle whose `first` file this is."""
+    return head.startswith(first.encode() + b"\0")
 
 
 def is_bundle(path: Path) -> bool:

@@ -298,9 +298,12 @@ class AttemptHosts:
 
     def keep_diagnosis(self, workers: Collection[int]) -> None:
         """What these workers' hosts say of themselves, as `worker-N.host.log` beside their output."""
-        chosen = [target for target in self.targets if target.worker in workers]
-        for reply in self.agent.diagnose(chosen, self._driver_logs().get("TPU_LOG_DIR", "")):
+        for reply in self.diagnose([target for target in self.targets if target.worker in workers]):
             self.append(reply.worker, "host", (reply.value or f"no answer: {reply.message}\n").encode())
+
+    def diagnose(self, targets: Sequence[HostTarget]) -> list[Reply[str]]:
+        """What these hosts say of themselves."""
+        return self.agent.diagnose(targets, self._driver_logs().get("TPU_LOG_DIR", ""))
 
     def append(self, worker: int, stream: str, data: bytes) -> None:
         """To `worker-N.STREAM.log` on this machine."""

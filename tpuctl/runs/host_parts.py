@@ -17,8 +17,8 @@ EVERY = 10
 
 
 class HostPart(Struct, frozen=True):
-    """`folder` is below the attempt, `what` says what is in it and `opens` with what that is read; `kept` ended
-    attempts of a host keep it; `asked` says of a run whether it has any."""
+    """`folder` is below the attempt, `what` says what is in it and `opens` how that is read; files that end
+    with `code` are ours. `kept` ended attempts of a host keep it; `asked` says of a run whether it has any."""
 
     name: str
     folder: str
@@ -26,6 +26,7 @@ class HostPart(Struct, frozen=True):
     opens: str
     asked: Callable[[RunRecord], bool]
     kept: int = EVERY
+    code: tuple[str, ...] = ()
 
 
 def _has_own_driver_logs(run: RunRecord) -> bool:
@@ -39,6 +40,7 @@ HOOK = HostPart(
     "what the start hook of Python wrote down",
     "JSON, a file for each process",
     lambda _run: True,
+    code=(".py", ".pyc"),
 )
 DUMPS = HostPart(
     "dumps",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,6 +40,8 @@ COMPARED_AT_ONCE = 8
 ROUNDS = 3
 """How often a file is asked for that was written to while it was read."""
 STDERR_KEPT = 8192
+Select = Callable[[HostTarget, Survey], Survey]
+"""What of the things that a worker has is fetched."""
 
 
 class Pulled(Struct, frozen=True):
@@ -70,15 +73,17 @@ def pull(
     *,
     clock: Clock,
     emit: EventSink,
+    select: Select = lambda _target, survey: survey,
+    more: Mapping[str, Any] | None = None,
 ) -> Pulled:
-    """Fetches `path` from every target. What broke off before goes on where it was, if the worker's file is
-    still the same; equal files do not travel. A worker that fails does not stop the others, and neither does
-    what a worker cannot read.
+    """Fetches `path` from every target, as far as `select` takes it; `more`: see `survey` of the agent.
+    What broke off before goes on where it was, if the worker's file is still the same; equal files do not
+    travel. A worker that fails does not stop the others, and neither does what a worker cannot read.
 
     Raises UsageError for a path that cannot be meant, and TpuctlError before anything is copied when there is
     no room for all of it.
     """
-    return _Pull(agent, targets, host_path(path), clock, emit).run(open_receiver)
+    return _Pull(agent, targets, host_path(path), clock, emit, select, more).run(open_receiver)
 
 
 class _Source(Struct):
@@ -106,8 +111,16 @@ class _Source(Struct):
 
 class _Pull:
     def __init__(
-        self, agent: HostAgent, targets: Sequence[HostTarget], path: str, clock: Clock, emit: EventSink
+        self,
+        agent: HostAgent,
+        targets: Sequence[HostTarget],
+        path: str,
+        clock: Clock,
+        emit: EventSink,
+        select: Select,
+        more: Mapping[str, Any] | None,
     ) -> None:
+        self._select, self._more = select, more or {}
         self._agent = agent
         self._targets = list(targets)
         self._path = path
@@ -147,7 +160,7 @@ class _Pull:
                 except (MalformedReplyError, TpuctlError) as error:
                     wrong[worker] = str(error)
 
-        request = {"path": self._path, "limit": limits.entries, "silence_s": SILENCE_S}
+        request = {**self._more, "path": self._path, "limit": limits.entries, "silence_s": SILENCE_S}
         results = self._agent.stream_held(
             self._targets,
             "survey",
@@ -163,7 +176,7 @@ class _Pull:
             why = wrong.get(target.worker) or self._why(result)
             if not why:
                 try:
-                    survey = readers[target.worker].survey()
+                    survey = self._select(target, readers[target.worker].survey())
                     self._sources[target.worker] = _Source(open_receiver(target), survey, FrameReader())
                 except MalformedReplyError as error:
                     why = str(error)
@@ -233,6 +246,7 @@ class _Pull:
             timeout_s=COPY_TIMEOUT_S,
             should_stop=lambda: all(self._sources[t.worker].trouble is not None for t in targets),
             on_end=on_end,
+            more=self._more,
         )
         for result in results:
             self._results[result.worker] = result

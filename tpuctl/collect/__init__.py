@@ -1,0 +1,1 @@
+"""Everything about a run that its hosts and this machine have, in one file."""

@@ -1,0 +1,180 @@
+"""The index of what was collected: what is in the file, what is missing and why, and how each is opened. Pure.
+
+A person or an assistant reads it before anything else, so it comes first in the file, as Markdown and as JSON,
+and begins with what is known of how the run stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from tpuctl.lib.codec import to_data
+from tpuctl.lib.text import counted, fold_workers, sized
+from tpuctl.workers.file_list import Found, FoundFile, FoundLink
+
+INDEX_NAME, DATA_NAME = "INDEX.md", "index.json"
+SCHEMA = 1
+FILES_MAX = 20_000
+"""Files of one folder of a host: a run that compiles without end dumps more."""
+
+
+class Item(Struct, frozen=True):
+    """Something that is in the file, at `path`: a file, or a folder with `files`. Of what was there
+    `cut_files` with `cut_bytes` are not in it, for `cut_why`."""
+
+    path: str
+    what: str
+    opens: str
+    worker: int | None = None
+    attempt: int | None = None
+    files: int = 1
+    size_bytes: int = 0
+    cut_files: int = 0
+    cut_bytes: int = 0
+    cut_why: str = ""
+
+
+class Missing(Struct, frozen=True):
+    """Something that is not in it."""
+
+    what: str
+    why: str
+    worker: int | None = None
+    attempt: int | None = None
+
+
+class Index(Struct, frozen=True):
+    """All of it. `status` is what `tpuctl status` knows; `limit_bytes` was asked for, `host_bytes` follows from
+    it and from the room here."""
+
+    run: str
+    slice: str
+    made: str
+    tpuctl: str
+    status: Mapping[str, Any]
+    decisions: Sequence[Mapping[str, Any]]
+    limit_bytes: int
+    host_bytes: int
+    items: tuple[Item, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    interrupted: bool = False
+
+    def without(self, paths: Mapping[str, str]) -> Index:
+        """The same after these items were left out, each for its reason."""
+        gone = [item for item in self.items if item.path in paths]
+        lost = [Missing(item.what, paths[item.path], item.worker, item.attempt) for item in gone]
+        kept = tuple(item for item in self.items if item.path not in paths)
+        return replace(self, items=kept, missing=(*self.missing, *lost))
+
+
+def choose_files(found: Sequence[Found], budget: int, files_max: int = FILES_MAX) -> tuple[Found, ...]:
+    """What of a folder is brought: the smallest files first, of those of one size the newest, as far as the
+    budget goes. Folders stay, links do not: nothing in the file leads elsewhere."""
+    files = sorted((e for e in found if isinstance(e, FoundFile)), key=lambda e: (e.size, -e.mtime_ns))
+    kept, used = set(), 0
+    for entry in files[:files_max]:
+        used += entry.size
+        if used > budget:
+            break
+        kept.add(entry.name)
+    return tuple(
+        e for e in found if not isinstance(e, FoundLink) and (not isinstance(e, FoundFile) or e.name in kept)
+    )
+
+
+def render_data(index: Index) -> dict[str, Any]:
+    """The index as `index.json` has it."""
+    data: dict[str, Any] = to_data(index)
+    return {"schema": SCHEMA, **data}
+
+
+def render_index(index: Index) -> str:
+    """The index for people."""
+    status = index.status
+    lines = [f"# Run {index.run} on {index.slice}", "", f"Collected {index.made} by tpuctl {index.tpuctl}."]
+    if index.interrupted:
+        lines += ["", "**Interrupted: what came until then is here, all else is missing.**"]
+    lines += ["", "## How it stands", "", f"- state: {status['state']}"]
+    failure = status.get("failure") or {}
+    told = {
+        "because": status.get("reason"),
+        "failure": failure.get("signature"),
+        "evidence": failure.get("evidence"),
+        "what it means": failure.get("meaning"),
+        "what helps": failure.get("remedy"),
+        "command": " ".join(map(str, status.get("command") or ())),
+        "debug": ", ".join(status.get("debug") or ()),
+        "type next": ", ".join(f"`{each}`" for each in status.get("next") or ()),
+    }
+    lines += [f"- {name}: {_line(text)}" for name, text in told.items() if text]
+    lines += [
+        f"- attempt {row['number']} before: {_line(row.get('why') or row.get('cause'))}"
+        for row in status.get("earlier") or ()
+    ]
+    lines += _workers(status.get("workers") or ())
+    if index.decisions:
+        lines += ["", "Last decisions (all: `why.json`):", ""]
+        lines += [f"- {_line(_decision(each))}" for each in index.decisions[-10:]]
+    lines += ["", "## What is here", "", *_items(index.items)]
+    if index.missing:
+        lines += ["", "## What is missing", "", *_missing(index.missing)]
+    room = f"At most {sized(index.limit_bytes)} in all were asked for: {sized(index.host_bytes)} of each host."
+    lines += ["", room, "Values of the run's secrets, and what looks like a secret, are masked.", ""]
+    return "\n".join(lines)
+
+
+def _workers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    alike: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        alike.setdefault((str(row["state"]), str(row["last_line"])), []).append(row["worker"])
+    found = []
+    for (state, line), workers in alike.items():
+        said = f", last line `{_line(line)}`" if line else ""
+        found.append(f"- worker {fold_workers(workers)}: {state}{said}")
+    return found
+
+
+def _decision(row: Mapping[str, Any]) -> str:
+    return f"{row['at']} {row['subject']} {row['action']}: {row['reason']}"
+
+
+def _items(items: Sequence[Item]) -> list[str]:
+    """A line for what is alike on hosts."""
+    alike: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        alike.setdefault((item.what, item.opens), []).append(item)
+    lines = []
+    for (what, opens), group in alike.items():
+        files, size = sum(item.files for item in group), sum(item.size_bytes for item in group)
+        lines.append(f"- **{what}** ({counted(files, 'file')}, {sized(size)}): {opens}")
+        lines += [f"  - `{item.path}`{_cut(item)}" for item in group]
+    return lines
+
+
+def _cut(item: Item) -> str:
+    if not item.cut_files:
+        return ""
+    return f" without {counted(item.cut_files, 'file')} ({sized(item.cut_bytes)}): {item.cut_why}"
+
+
+def _missing(missing: Sequence[Missing]) -> list[str]:
+    alike: dict[tuple[str, int | None, str], list[int]] = {}
+    for each in missing:
+        workers = alike.setdefault((each.what, each.attempt, each.why), [])
+        workers += [each.worker] if each.worker is not None else []
+    lines = []
+    for (what, attempt, why), workers in alike.items():
+        of = [f"attempt {attempt}"] if attempt is not None else []
+        of += [f"worker {fold_workers(workers)}"] if workers else []
+        named = f"{what} of {', '.join(of)}" if of else what
+        lines.append(f"- {named}: {_line(why)}")
+    return lines
+
+
+def _line(text: object) -> str:
+    """Text of programs in one line that is no Markdown of ours."""
+    return " ".join(str(text).replace("`", "'").split())[:600]
