@@ -179,5 +179,5 @@ def test_thinned_rows_keep_the_extremes_and_weigh_the_mean() -> None:
 
 def test_the_rate_is_that_between_two_times_and_begins_anew_where_steps_go_back() -> None:
     rows = [row(1, 10.0), row(3, 10.0), row(5, 12.0), row(None, 13.0), row(6, 14.0), row(2, 15.0), row(4, 16.0)]
-    rates = [each.values.get(RATE) for each in with_rates(rows)]
-    assert rates == [None, None, one(2.0), None, one(0.5), None, one(2.0)]
+    rates = [each.values.get(RATE) for each in with_rates([*rows, row(9, 16.5), row(10, 17.0)])]
+    assert rates == [None, None, one(2.0), None, one(0.5), None, one(2.0), None, one(6.0)]

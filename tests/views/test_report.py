@@ -53,7 +53,7 @@ def html_of(services: MemoryServices, tmp_path: Path, manifest: dict[str, Any]) 
     return make_report(services, str(file)).html
 
 
-def put_run(services: MemoryServices, *, hosts: int = 2, more: str = "") -> str:
+def put_run(services: MemoryServices, *, hosts: int = 2, more: str = "", progress: str = "") -> str:
     """A run that failed and is in the store by its record alone, as without a manifest; its workers wrote
     something."""
     attempt = an_attempt(
@@ -65,7 +65,7 @@ def put_run(services: MemoryServices, *, hosts: int = 2, more: str = "") -> str:
         failure=FAILURE,
         ends=(WorkerEnd(0, 1), WorkerEnd(1, 1)),
     )
-    run = a_run(attempt=attempt, state=RunState.FAILED, reason=PLANTED)
+    run = a_run(attempt=attempt, state=RunState.FAILED, reason=PLANTED, progress=progress)
     services.store.put(run.key, to_data(run), if_generation=0)
     services.store.put(f"attempts/{run.id}/00001", to_data(attempt), if_generation=0)
     for worker in attempt.workers:

@@ -56,7 +56,11 @@ def test_pages_are_readable_narrow_and_wide_light_and_dark(tmp_path: Path) -> No
     services = place.machine()
     file = tmp_path / "run.json"
     file.write_text(json.dumps({**large_manifest(), "synthetic": True}))
-    pages = {"failed": put_run(services), "large": str(file)}
+    pages = {"failed": put_run(services, progress=r"step (?P<step>\d+) (?P<loss>\S+)"), "large": str(file)}
+    steps = [f"{step}.0 {step} 1 {9.0 / step if step < 90 else 'nan'}" for step in range(1, 99)]
+    services.logs.append(
+        pages["failed"], 1, 0, "metrics", "\n".join(["at step count loss", *steps, ""]).encode()
+    )
     for name, source in pages.items():
         (tmp_path / f"{name}.html").write_text(make_report(services, source).html)
     place.close()
@@ -75,6 +79,8 @@ def test_pages_are_readable_narrow_and_wide_light_and_dark(tmp_path: Path) -> No
                 assert shown.evaluate(FAINT) == [], what
                 ground = shown.evaluate("getComputedStyle(document.body).backgroundColor")
                 assert ground == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"), what
+                curves = shown.evaluate("document.querySelectorAll('svg.curves polyline').length")
+                assert curves == (2 if name == "failed" else 0), what
                 assert (shown.problems, shown.requests) == ([], [page.as_uri()]), what
 
 

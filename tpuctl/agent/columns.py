@@ -27,19 +27,33 @@ class Columns:
 
     def clear(self):
         self.at, self.count, self.step = 0.0, 0, None
+        # Of each: how many, their sum, least and most, and the last strange one.
         self.sums = [[0, 0.0, None, None, None] for _ in self.names]
 
-    def take(self, now, step, values):
-        """`values` by name: those of one match. The first that is not finite has a row of its own."""
-        alone = not self.strange and not all(value is None or isfinite(value) for value in values.values())
+    def take(self, now, step, values, strange=False):
+        """`values` by name: those of one match. The first one with a `strange` value, which is infinite or no
+        number, has a row of its own."""
+        alone = strange and not self.strange
         if alone:
             self.strange = True
             self.close()
-        self.at, self.step, self.count = now, step, self.count + 1
+        self.at, self.step = now, step
+        self.count += 1
         for name, found in zip(self.names, self.sums):
             value = values.get(name)
-            if value is not None:
-                add(found, value)
+            if value is None:
+                continue
+            if strange and not isfinite(value):
+                found[4] = value
+            elif not found[0]:
+                found[:4] = 1, value, value, value
+            else:
+                found[0] += 1
+                found[1] += value
+                if value < found[2]:
+                    found[2] = value
+                elif value > found[3]:
+                    found[3] = value
         if alone or self.count >= self.every:
             self.close()
 
@@ -63,18 +77,6 @@ class Columns:
                 self.unsaved = self.unsaved[os.write(handle, self.unsaved) :]
             finally:
                 os.close(handle)
-
-
-def add(found, value):
-    """To a column of the row: how many, their sum, least and most, and the last strange one."""
-    if not isfinite(value):
-        found[4] = value
-        return
-    low, high = found[2:4]
-    found[0] += 1
-    found[1] += value
-    found[2] = value if low is None or value < low else low
-    found[3] = value if high is None or value > high else high
 
 
 def line(words):

@@ -124,10 +124,17 @@ class Progress:
     def take(self, match, writer, now):
         """Lines that are read together have one time, so that the first steps are all one beginning. `writer`
         is the process, where the worker has several."""
-        found = {name: number(match.group(group)) for name, group in self.groups.items()}
-        step, total = found.pop(STEP, None), found.pop(TOTAL, None)
+        values, strange = {}, None
+        for name, group in self.groups.items():
+            value = number(match.group(group))
+            if value is not None:
+                values[name] = value
+                if not isfinite(value) and name not in (STEP, TOTAL):
+                    strange = strange or name
+        step, total = values.pop(STEP, None), values.pop(TOTAL, None)
         step = step if step is not None and abs(step) < STEP_MAX else None
-        self.alarm(found, step, now)
+        if strange is not None and "not_finite" not in self.known:
+            self.alarm(strange, values[strange], step, now)
         if not self.leads(writer, step):
             return
         new = step is not None and step != self.known.get("step")
@@ -136,24 +143,18 @@ class Progress:
                 self.known.update(first_step=step, first_at=now)
             total = total if total is not None and abs(total) < STEP_MAX else None
             self.known.update(step=step, at=now, total=total)
-        if not new and all(value is None for value in found.values()):
+        if not new and not values:
             return
-        self.known.setdefault("values", {}).update(
-            (name, value) for name, value in found.items() if value is not None and isfinite(value)
-        )
-        self.columns.take(now, self.known.get("step"), found)
+        finite = {name: value for name, value in values.items() if isfinite(value)} if strange else values
+        self.known.setdefault("values", {}).update(finite)
+        self.columns.take(now, self.known.get("step"), values, strange is not None)
         self.fresh = True
 
-    def alarm(self, found, step, now):
+    def alarm(self, name, value, step, now):
         """The first value that is infinite or not a number is written down at once."""
-        if "not_finite" in self.known:
-            return
-        for name, value in found.items():
-            if value is not None and not isfinite(value):
-                at = step if step is not None else self.known.get("step")
-                self.known["not_finite"] = {"name": name, "value": "%r" % value, "step": at, "at": now}
-                self.fresh = self.urgent = True
-                return
+        at = step if step is not None else self.known.get("step")
+        self.known["not_finite"] = {"name": name, "value": "%r" % value, "step": at, "at": now}
+        self.fresh = self.urgent = True
 
     def leads(self, writer, step):
         """Of several processes one speaks for all: that which is ahead, until another one overtakes it."""
@@ -175,7 +176,7 @@ def rates(marks, now, step):
 
 def number(text):
     try:
-        return float((text or "").replace(",", ""))
+        return float(text.replace(",", "")) if text else None
     except ValueError:
         return None
 

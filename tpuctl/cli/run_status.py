@@ -133,12 +133,17 @@ METRICS_MAX, NAME_MAX = 4, 24
 """Numbers of the program on the screen of a run, and of their names: `tpuctl metrics` has all."""
 
 
+def number(value: float | None) -> str:
+    """A value of a metric for a person; None is infinite or no number."""
+    return "no number" if value is None else f"{value:.4g}"
+
+
 def _metrics(facts: Mapping[str, Any]) -> dict[str, str]:
     """A line for each number: its last value, and how it went."""
     shown = facts["metrics"][:METRICS_MAX]
     more = len(facts["metrics"]) - len(shown)
     return {
-        **{f"metric {each['name'][:NAME_MAX]}": f"{each['last']:.4g}  {each['line']}" for each in shown},
+        **{f"metric {each['name'][:NAME_MAX]}": f"{number(each['last'])}  {each['line']}" for each in shown},
         "more metrics": f"{more}: `tpuctl metrics {facts['id']}`" if more else "",
     }
 

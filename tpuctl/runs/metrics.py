@@ -19,6 +19,8 @@ STEP, STEPS = "step", "steps"
 """Names of groups that tell how far a program is; the others are of its metrics."""
 RATE = "steps/s"
 """A column that no program prints: it follows from steps and times."""
+RATE_LEAST_S = 0.9
+"""Hosts look once a second: what they read sooner, at the end, was not written so soon."""
 
 
 class Span(Struct, frozen=True):
@@ -186,7 +188,7 @@ def _merge_spans(spans: Sequence[tuple[int, Span]]) -> Span:
 
 
 def with_rates(rows: Sequence[Row]) -> Iterator[Row]:
-    """The same with a column for the rate, where steps and times went on since the row before."""
+    """The same with a column for the rate, where steps and times went on since the last such row."""
     at = step = None
     for row in rows:
         if row.step is None:
@@ -194,7 +196,7 @@ def with_rates(rows: Sequence[Row]) -> Iterator[Row]:
             continue
         if at is None or step is None or row.step <= step:
             at, step = row.at, row.step
-        elif row.at > at:
+        elif row.at - at >= RATE_LEAST_S:
             rate = (row.step - step) / (row.at - at)
             at, step = row.at, row.step
             row = Row(row.at, row.step, row.count, {**row.values, RATE: Span(rate, rate, rate)})

@@ -45,10 +45,11 @@ class AttemptMetrics(Struct, frozen=True):
 
 
 class Column(Struct, frozen=True):
-    """One number of a run: its last value, the least and most of all attempts, and how it went as a line."""
+    """One number of a run: its last value, None for what is infinite or no number; the least and most of all
+    attempts, and how it went as a line."""
 
     name: str
-    last: float
+    last: float | None
     low: float | None
     high: float | None
     line: str
@@ -91,7 +92,7 @@ def columns(attempts: Sequence[AttemptMetrics], width: int = LINE_WIDTH) -> list
         found.append(
             Column(
                 name,
-                next(each[-1].mean for each in reversed(spans) if each),
+                next(_cells(each[-1])["mean"] for each in reversed(spans) if each),
                 min((span.low for span in finite), default=None),
                 max((span.high for span in finite), default=None),
                 draw_line([[span.mean for span in each] for each in spans], width),

@@ -59,14 +59,15 @@ def metrics(
 
 
 def _show(context: AppContext, run: RunRecord, attempts: Sequence[AttemptMetrics]) -> None:
+    from tpuctl.cli.run_status import number
     from tpuctl.views.metrics import columns
 
     rows = [
         {
             "name": each.name,
-            "last": f"{each.last:.4g}",
-            "low": "" if each.low is None else f"{each.low:.4g}",
-            "high": "" if each.high is None else f"{each.high:.4g}",
+            "last": number(each.last),
+            "low": number(each.low),
+            "high": number(each.high),
             "line": each.line,
         }
         for each in columns(attempts)
