@@ -14,7 +14,7 @@ UNITS := $(filter-out tests/cli tests/sim tests/ssh tests/__pycache__,$(patsubst
 UNITS := $(wildcard $(UNITS))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test again unit collect coverage lint docs docs-check bench conformance soak clean
+.PHONY: help venv demo test again unit collect coverage lint style types agent-types contracts docs docs-check bench conformance soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -60,13 +60,21 @@ coverage: $(READY) ## the fast tests with branch coverage of the package
 	$(BIN)/python -m coverage run -m pytest -m "not slow and not gcloud" $(PYTEST_FLAGS)
 	$(BIN)/python -m coverage report --skip-covered --sort=cover
 
-lint: $(READY) ## formatting, lint, strict types, import contracts
+lint: style types agent-types contracts ## formatting, lint, strict types, import contracts
+
+style: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(READY)
 	$(BIN)/mypy
-	@# The agent's modules find each other as they do on a host; 3.10 is the oldest Python that mypy knows.
+
+# The agent's modules find each other as they do on a host; 3.10 is the oldest Python that mypy knows.
+agent-types: $(READY)
 	MYPYPATH=tpuctl/agent $(BIN)/mypy --config-file= --cache-dir .mypy_cache/agent --python-version 3.10 \
 		--explicit-package-bases --check-untyped-defs $(wildcard tpuctl/agent/[a-z]*.py)
+
+contracts: $(READY)
 	$(BIN)/lint-imports --no-logo
 
 docs: $(READY) ## write the generated documents
