@@ -9,6 +9,7 @@ The simulator that `sim up` starts is forked in the same way, in processes that 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import json
 import logging
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[2]
 FORKED = ("tpuctl.sim.server.supervisor", "tpuctl.sim.server.process")
 """Both import half a second's worth of modules before they do anything."""
+HUGE_PAGE, MADV_COLLAPSE = 2 << 20, 25  # madvise(2), since Linux 6.1
 
 
 class Typist:
@@ -272,6 +274,19 @@ def _import_everything() -> None:
     for command in root.list_commands(None):  # type: ignore[arg-type]
         root.get_command(None, command)  # type: ignore[arg-type]
     gc.freeze()
+    _use_huge_pages()
+
+
+def _use_huge_pages() -> None:
+    """A fork copies the page table, here of 170 MB, and gives it back at its end: 17 ms of a processor for each
+    command, and 3 where what was imported is in huge pages. A kernel that cannot do that goes on without."""
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, modes, _, _, inode, *_ = line.split()
+        if modes == "rw-p" and inode == "0":
+            begin, end = (int(each, 16) // HUGE_PAGE for each in span.split("-"))
+            madvise((begin + 1) * HUGE_PAGE, max(0, end - begin - 1) * HUGE_PAGE, MADV_COLLAPSE)
 
 
 if __name__ == "__main__":
