@@ -95,7 +95,8 @@ def test_of_hosts_that_are_gone_there_is_what_this_machine_has(services, running
 
 def test_a_run_that_is_over_has_what_its_hosts_still_have(place, services, tmp_path):
     def quick(process: Process) -> Steps:
-        (Path(process.env["TPUCTL_DUMPS"]) / "a.txt").write_text("dumped")
+        if process.env["TPUCTL_RANK"] == "1":
+            (Path(process.env["TPUCTL_DUMPS"]) / "a.txt").write_text("dumped")
         process.print("done")
         yield 1.0
         return 3
@@ -104,11 +105,12 @@ def test_a_run_that_is_over_has_what_its_hosts_still_have(place, services, tmp_p
     bring_up(services, "big")
     run = run_to_end(services, "big", "as quick says", debug=("hlo",))
     assert run.state is RunState.FAILED
-    collect(services, run.id, tmp_path / "r.tar")
+    index = collect(services, run.id, tmp_path / "r.tar")
     contents = contents_of(tmp_path / "r.tar")
     assert contents["hosts/worker-1/attempt-1/dumps/0/a.txt"] == b"dumped"
+    assert [each.worker for each in index.missing if each.what == DUMPS.what] == [0]
     assert contents["logs/attempt-1/worker-1.stdout.log"] == b"done\n"
-    assert "hosts/worker-1/stacks.txt" not in contents
+    assert "hosts/worker-1/stacks.txt" not in contents, "nothing runs"
 
 
 class Interrupting:

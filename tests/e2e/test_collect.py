@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.jax_python import flax_packages, old_jax_packages
 from tests.support.session import Session, open_session
 
 pytestmark = pytest.mark.slow
@@ -42,7 +44,7 @@ def session() -> Iterator[Session]:
 def contents(path: Path) -> dict[str, str]:
     with tarfile.open(path) as archive:
         found = {row.name: archive.extractfile(row) for row in archive}
-        return {name: file.read().decode() for name, file in found.items() if file is not None}
+        return {name: file.read().decode(errors="replace") for name, file in found.items() if file is not None}
 
 
 def test_processes_and_attempts_dump_apart_and_all_of_it_comes_home(session: Session) -> None:
@@ -92,3 +94,67 @@ def test_a_run_that_goes_on_is_collected_and_ctrl_c_keeps_what_came(session: Ses
     assert json.loads(half["index.json"])["interrupted"]
     assert not list(session.work.glob(".half*"))
     session.type("stop", "long", "--yes")
+
+
+REAL = """\
+import os, sys
+import jax, jax.numpy as jnp
+
+@jax.jit
+def train_step(x):
+    return jnp.log(x).sum()
+
+print(train_step(jnp.ones((8, 8))))
+if "nan" in sys.argv:
+    print(train_step(-jnp.ones((8, 8))))
+sys.exit(int(os.environ["TPUCTL_ATTEMPT"]) == 1 and "again" in sys.argv)
+"""
+OF_JAX = ("run", "--on", "one", "--no-checkpoint", "--var", "JAX_PLATFORMS=cpu", "--debug")
+
+
+@pytest.fixture(scope="module")
+def one(session: Session) -> Session:
+    session.type("up", "v4-8", "one", "--spot", "--pay")
+    (session.work / "real.py").write_text(REAL)
+    return session
+
+
+@pytest.mark.long
+def test_jax_dumps_all_programs_of_each_process_and_attempt(one: Session) -> None:
+    """Also where a compile cache has them: the second attempt would load them from there."""
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(one.work / "cache"), "PYTHONPATH": str(flax_packages())}
+    cache |= {
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    variables = [word for name, value in cache.items() for word in ("--var", f"{name}={value}")]
+    program = ("--max-failures", "1", "--", sys.executable, "real.py", "again")
+    one.type(*OF_JAX, "hlo", *variables, "--per", "chip", *program, within_s=300)
+    one.type("collect", "-o", "jax.tar")
+    found = contents(one.work / "jax.tar")
+    top = "hosts/worker-0"
+    for attempt in (1, 2):
+        for process in range(4):
+            folder = f"{top}/attempt-{attempt}/dumps/{process}"
+            names = [name.removeprefix(f"{folder}/") for name in found if name.startswith(folder)]
+            steps = [name for name in names if "train_step" in name]
+            for ending in (
+                "before_optimizations.txt",
+                "cpu_after_optimizations.txt",
+                "memory-usage-report.txt",
+            ):
+                assert [name for name in steps if name.startswith("hlo/") and name.endswith(ending)], names
+            assert [name for name in steps if name.startswith("ir/") and name.endswith(".mlir")]
+            assert [name for name in steps if name.endswith(".jaxpr.txt")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("packages", [flax_packages, old_jax_packages], ids=["0.10.2", "0.4.30"])
+def test_the_first_nan_ends_jax_with_its_line(one: Session, packages: Callable[[], Path]) -> None:
+    words = (*OF_JAX, "nans", "--debug", "hlo", "--var", f"PYTHONPATH={packages()}", "--max-failures", "0")
+    one.type(*words, "--", sys.executable, "real.py", "nan", status=1, within_s=300)
+    one.type("collect", "-o", "nan.tar", "--overwrite")
+    found = contents(one.work / "nan.tar")
+    assert "invalid value (nan) encountered in" in found["logs/attempt-1/worker-0.stderr.log"]
+    dumped = [name for name in found if name.startswith("hosts/worker-0/attempt-1/dumps/0/")]
+    assert [name for name in dumped if name.endswith("cpu_after_optimizations.txt") and "train_step" in name]

@@ -145,7 +145,7 @@ def test_every_word_says_what_it_is_and_every_row_its_source():
     assert all(profile.what and profile.rows for profile in PROFILES.values())
     assert all(row.source and (row.set or row.append) for each in PROFILES.values() for row in each.rows)
     assert len({part.folder for part in HOST_PARTS}) == len(HOST_PARTS)
-    assert large_parts() == {"dumps": 2}
+    assert large_parts() == {"dumps": 2, "traces": 1}
 
 
 # ---------------------------------------------------------------- on hosts

@@ -75,6 +75,7 @@ class Collecting:
             limit_bytes=self._collection.limit_bytes,
             host_bytes=self._collection.room.host_bytes,
             interrupted=self._interrupted,
+            cause=self._gathering.cause,
         )
         return self._collection.write(self._collection.finish(index), path, flag)
 

@@ -89,6 +89,10 @@ class Collection:
         """So much of the folder that was expected at `path` does not come."""
         self._cuts[path] = {"cut_files": files, "cut_bytes": size_bytes, "cut_why": why}
 
+    def has(self, path: str) -> bool:
+        """Whether anything was there for the folder that was expected at `path`, also what was cut."""
+        return path in self._cuts or any(files_below(self.folder / path))
+
     def lacks(self, what: str, why: str, *, worker: int | None = None, attempt: int | None = None) -> None:
         """Something that is not in it."""
         self._missing.append(Missing(what, why, worker, attempt))

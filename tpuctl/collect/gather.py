@@ -26,11 +26,15 @@ from tpuctl.model.processes import times_of
 from tpuctl.model.records import Attempt, RunRecord
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.attempt import AttemptHosts, find_hosts
-from tpuctl.runs.host_parts import DRIVER_LOGS, EVERY, HOST_PARTS, HostPart
-from tpuctl.runs.stacks import render_stacks
+from tpuctl.runs.host_parts import DRIVER_LOGS, HOST_PARTS, HostPart
+from tpuctl.runs.log_archive import fetch_metrics
+from tpuctl.runs.stacks import examine, render_cores, render_stacks
 from tpuctl.state.repository import list_attempts
+from tpuctl.telemetry.observe import Observer
+from tpuctl.views.metrics import data_rows, run_metrics
 from tpuctl.views.run_status import run_status
 from tpuctl.views.slices import decisions
+from tpuctl.views.top import frame_facts, take_frame
 from tpuctl.workers.copy_from import pull
 from tpuctl.workers.file_list import FoundFile, Survey
 from tpuctl.workers.file_receiver import FileReceiver
@@ -49,13 +53,14 @@ FACTS = (
     Section.KERNEL,
 )
 SHARED_DRIVER_LOGS = "/tmp/tpu_logs"  # noqa: S108 (where libtpu writes: cloud.google.com/tpu/docs/troubleshooting)
-KEPT_LOGS = ("host", "stacks")
-"""Beside what programs wrote: what hosts said of themselves when they failed, and stacks that were taken."""
+KEPT_LOGS = ("host", "stacks", "cores")
+"""Beside what programs wrote: what hosts said of themselves when they failed, and what was seen of processes
+and chips."""
 WHOLE = "all that the host has"
 
 
 class Gathering:
-    """Of one run; `workers` None means all. `left` names the steps that were not made."""
+    """Of one run; `workers` None means all. `cause` is what keeps it where it stands still."""
 
     def __init__(
         self, services: Services, run: RunRecord, collection: Collection, workers: Container[int] | None = None
@@ -68,11 +73,13 @@ class Gathering:
         self._targets: list[HostTarget] = []
         self._attempts: dict[int, list[Mapping[str, Any]]] = {}
         self._left_bytes: dict[int, int] = {}
+        self.cause = ""
         self._steps: list[tuple[str, Callable[[], None]]] = [
             ("the record of the run", self._keep_records),
             ("what hosts say of the run", self._ask_hosts),
             ("what hosts have of the logs", self._fetch_logs),
             ("the ends of logs", self._keep_logs),
+            ("metrics of the program", self._keep_metrics),
             ("stacks", self._keep_stacks),
             ("the state of hosts", self._keep_diagnosis),
             ("facts of hosts", self._keep_facts),
@@ -137,6 +144,14 @@ class Gathering:
                 why = "this machine has none: `tpuctl logs` may find them in the bucket of the store"
                 self._collection.lacks("logs", why, worker=worker, attempt=attempt.number)
 
+    def _keep_metrics(self) -> None:
+        if not self._run.spec.progress:
+            return
+        if self._hosts is not None and not self._run.state.final:
+            fetch_metrics(self._services, self._run)
+        rows = data_rows(run_metrics(self._services, self._run))
+        self._keep_json("metrics.json", rows, "what `tpuctl metrics` tells")
+
     def _known_attempts(self) -> list[Attempt]:
         known = {each.number: each for each in list_attempts(self._services, self._run.id)}
         if self._run.attempt is not None:
@@ -198,14 +213,20 @@ class Gathering:
         }
         if self._hosts is None or not running:
             return
-        for found in self._hosts.stacks(running):
+        seen = examine(self._hosts, (), None if self._workers is None else running)
+        self.cause = seen.cause.said if seen.cause is not None else ""
+        for found in seen.stacks:
             text = "" if found.error else render_stacks(found)
+            text += render_cores(found.worker, seen.cores, seen.silent)
             if text:
-                path, what = f"hosts/worker-{found.worker}/stacks.txt", "what its processes did"
+                path, what = f"hosts/worker-{found.worker}/stacks.txt", "what its processes did, and its chips"
                 self._collection.keep(path, text.encode(), what, "text", worker=found.worker)
-            else:
+            elif found.worker in running:
                 why = found.error or "none of its processes was there any more"
                 self._collection.lacks("stacks", why, worker=found.worker)
+        with Observer(self._services) as observer:
+            facts = frame_facts(take_frame(self._services, observer, self._run.id))
+        self._keep_json("top.json", facts, "what `tpuctl top` tells of chips and hosts")
 
     def _keep_diagnosis(self) -> None:
         if self._hosts is None:
@@ -275,9 +296,7 @@ class Gathering:
                 if not result.ok:
                     why = result.detail or f"exit status {result.exit_status}"
                     self._collection.lacks(part.what, why, worker=result.worker, attempt=number)
-                elif part.kept < EVERY and not any(
-                    (self._collection.folder / places[result.worker]).rglob("*")
-                ):
+                elif part.missed and not self._collection.has(places[result.worker]):
                     why = "nothing of it is there: newer attempts made room, or none was written"
                     self._collection.lacks(part.what, why, worker=result.worker, attempt=number)
 

@@ -62,6 +62,8 @@ class Index(Struct, frozen=True):
     items: tuple[Item, ...] = ()
     missing: tuple[Missing, ...] = ()
     interrupted: bool = False
+    cause: str = ""
+    """What its workers did just then, where one of them keeps the others."""
 
     def without(self, paths: Mapping[str, str]) -> Index:
         """The same after these items were left out, each for its reason."""
@@ -101,6 +103,7 @@ def render_index(index: Index) -> str:
     lines += ["", "## How it stands", "", f"- state: {status['state']}"]
     failure = status.get("failure") or {}
     told = {
+        "seen just now": index.cause,
         "because": status.get("reason"),
         "failure": failure.get("signature"),
         "evidence": failure.get("evidence"),

@@ -18,7 +18,8 @@ EVERY = 10
 
 class HostPart(Struct, frozen=True):
     """`folder` is below the attempt, `what` says what is in it and `opens` how that is read; files that end
-    with `code` are ours. `kept` ended attempts of a host keep it; `asked` says of a run whether it has any."""
+    with `code` are ours. `kept` ended attempts of a host keep it; `asked` says of a run whether it has any, and
+    `missed` that it is told where there is none."""
 
     name: str
     folder: str
@@ -27,6 +28,7 @@ class HostPart(Struct, frozen=True):
     asked: Callable[[RunRecord], bool]
     kept: int = EVERY
     code: tuple[str, ...] = ()
+    missed: bool = False
 
 
 def _has_own_driver_logs(run: RunRecord) -> bool:
@@ -49,6 +51,15 @@ DUMPS = HostPart(
     "hlo/*after_optimizations.txt is what runs, *memory-usage-report.txt what it takes; ir/*.mlir is StableHLO",
     lambda run: bool(run.spec.debug),
     kept=2,
+    missed=True,
+)
+TRACES = HostPart(
+    "traces",
+    "traces",
+    "traces that nobody fetched",
+    "`xprof` or TensorBoard, after `tpuctl trace` brought one whole",
+    lambda _run: True,
+    kept=1,
 )
 DRIVER_LOGS = HostPart(
     "driver-logs",
@@ -57,7 +68,7 @@ DRIVER_LOGS = HostPart(
     "text; the last lines say why it ended",
     _has_own_driver_logs,
 )
-HOST_PARTS = (HOOK, DUMPS, DRIVER_LOGS)
+HOST_PARTS = (HOOK, DRIVER_LOGS, TRACES, DUMPS)
 
 
 def large_parts() -> Mapping[str, int]:
