@@ -179,6 +179,10 @@ def test_how_far_it_is_and_how_long_it_takes() -> None:
         describe_progress(a_run(progress="x"), [worker(0, **ahead)]) == "step 120 of 320, 2/s, 1 min 40 s left"
     )
     assert describe_progress(a_run(progress="x"), [worker(0, step=3.0)]) == "step 3"
+    values = {"step": 1234567.0, "values": {"loss": 2.34567, "lr": 1e-5, "norm": 3.0}}
+    assert describe_progress(a_run(), [worker(0, **values)]) == "step 1234567, loss 2.346, lr 1e-05"
+    given_up = describe_progress(a_run(progress="x"), [worker(0, step=3.0, progress_error="took too long")])
+    assert given_up == "--progress took too long"
     busy = [worker(0, started_at=NOW - 1380.0, load=3.0), worker(1, started_at=NOW - 1379.0, load=0.1)]
     assert describe_progress(a_run(), busy) == "compiling 23 min"
     assert describe_progress(a_run(), [worker(0, load=0.2)]) == ""

@@ -95,7 +95,8 @@ def test_what_is_no_number_is_said_once_of_the_worker_where_it_came_first() -> N
     found = plan(*workers)
     why = "loss is nan at step 7 (worker 1)"
     assert (found.event, found.why, found.found.changes) == (RunEvent.NOT_FINITE, why, {"not_finite": why})
-    assert plan(*workers, not_finite=why).event is RunEvent.RUNS
+    goes_on = plan(*workers, not_finite=why)
+    assert (goes_on.event, goes_on.verdict.why) == (RunEvent.RUNS, f"the run, whose {why}")
 
 
 def test_a_run_that_wants_that_ends_although_its_program_came_to_an_end() -> None:
@@ -180,4 +181,4 @@ def test_thinned_rows_keep_the_extremes_and_weigh_the_mean() -> None:
 def test_the_rate_is_that_between_two_times_and_begins_anew_where_steps_go_back() -> None:
     rows = [row(1, 10.0), row(3, 10.0), row(5, 12.0), row(None, 13.0), row(6, 14.0), row(2, 15.0), row(4, 16.0)]
     rates = [each.values.get(RATE) for each in with_rates([*rows, row(9, 16.5), row(10, 17.0)])]
-    assert rates == [None, None, one(2.0), None, one(0.5), None, one(2.0), None, one(6.0)]
+    assert rates == [None, None, one(1.0), None, one(0.5), None, one(2.0), None, one(6.0)]

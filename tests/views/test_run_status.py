@@ -43,6 +43,7 @@ FACTS = {
         "started": render_time(NOW - 60),
         "ended": None,
         "joined": None,
+        "numbers": "loss is nan at step 9",
     },
     "metrics": [
         {"name": "loss", "last": 0.5, "low": 0.25, "high": 9.0, "line": "█▄▁"},
@@ -61,6 +62,7 @@ def test_a_run_is_told_on_a_screen() -> None:
         "attempt 1 preempted: SUSPENDED by the service, at step 80 (preemptions 1, failures 0)"
     )
     assert lines["progress"] == "step 120 of 500, 2 per second"
+    assert lines["numbers"] == "loss is nan at step 9"
     assert (lines["metric loss"], lines["metric steps/s"]) == ("0.5  █▄▁", "2  ▁▄█")
     assert lines["cost"] == "$1.50–1.75 by list prices, 3.25 chip hours, goodput 50%"
     assert lines["command"] == "python3 train.py --name 'a b'"

@@ -69,6 +69,7 @@ def run_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "progress": _progress(facts),
         "compiles": _compiles(facts),
         **_metrics(facts),
+        "numbers": (facts["attempt"] or {}).get("numbers") or "",
         "cost": _cost(facts),
         "environment": facts["environment"] or "",
         "checkpoints": facts["checkpoints"] or "",

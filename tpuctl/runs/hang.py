@@ -22,6 +22,8 @@ BUSY_LOAD = 1.0
 """With so many processes at work on a host before the first step, that is called compiling."""
 
 
+VALUES_SHOWN = 2
+"""Numbers of the program beside its step."""
 SLOW_BELOW = 0.5
 """A rate below this part of the usual one is told."""
 WELL_FROM = 0.75
@@ -97,7 +99,7 @@ def judge_pace(attempt: Attempt, workers: Sequence[WorkerStatus]) -> Pace:
 
 
 def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:
-    """`compiling 23 min`, or `step 120 of 1000, 2.1/s, 7 min left`; empty where nothing is known."""
+    """`compiling 23 min`, or `step 120 of 1000, loss 2.31, 2.1/s, 7 min left`; empty where nothing is known."""
     running = [worker for worker in workers if worker.state is WorkerState.RUNNING]
     ahead = furthest(running)
     unsearched = next((w.progress_error for w in running if w.progress_error), "")
@@ -110,6 +112,7 @@ def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:
         busy = [w for w in running if w.started_at and w.load >= BUSY_LOAD and not _begun(run.spec, w)]
         return f"compiling {render_seconds(max(w.time - (w.started_at or 0.0) for w in busy))}" if busy else ""
     of = f" of {ahead.steps:.12g}" if ahead.steps else ""
+    of += "".join(f", {name} {value:.4g}" for name, value in [*ahead.values.items()][:VALUES_SHOWN])
     rate = step_rate(ahead)
     if rate is None:
         return f"step {ahead.step:.12g}{of}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -188,16 +189,19 @@ def _merge_spans(spans: Sequence[tuple[int, Span]]) -> Span:
 
 
 def with_rates(rows: Sequence[Row]) -> Iterator[Row]:
-    """The same with a column for the rate, where steps and times went on since the last such row."""
+    """The same with a column for the rate, where steps went on since the host looked before. The last row of a
+    look has it: all of them have one time."""
     at = step = None
-    for row in rows:
+    for now, group in itertools.groupby(rows, lambda row: row.at):
+        *others, row = group
+        yield from others
         if row.step is None:
             yield row
             continue
         if at is None or step is None or row.step <= step:
-            at, step = row.at, row.step
-        elif row.at - at >= RATE_LEAST_S:
-            rate = (row.step - step) / (row.at - at)
-            at, step = row.at, row.step
+            at, step = now, row.step
+        elif now - at >= RATE_LEAST_S:
+            rate = (row.step - step) / (now - at)
+            at, step = now, row.step
             row = Row(row.at, row.step, row.count, {**row.values, RATE: Span(rate, rate, rate)})
         yield row

@@ -291,6 +291,7 @@ def _judge_workers(seen: RunObservation) -> RunFinding:
         why = "all workers answer again"
         return RunFinding(_E.RECOVERED, why, wait_for("the run"), changes, journal="cleared")
     slow = ", which has become slow" if attempt.usual_rate else ""
+    slow += f", whose {attempt.not_finite}" if attempt.not_finite else ""
     waits = f"the run, which stands still ({attempt.stall_said})" if attempt.stalled else f"the run{slow}"
     wait = Wait(waits, coming=True, progress=describe_progress(run, workers))
     return RunFinding(_E.RUNS, "running", wait)

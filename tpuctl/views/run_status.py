@@ -68,6 +68,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "ended": render_time(attempt.ended_at),
         "cause": None if attempt.cause is None else str(attempt.cause),
         "joined": attempt.joined or None,
+        "numbers": "; ".join(filter(None, (attempt.not_finite, attempt.unsearched))) or None,
         "compiled": attempt.compiled or None,
         "troubles": [each.said for each in attempt.troubles],
     }

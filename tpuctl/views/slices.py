@@ -242,7 +242,8 @@ def _trouble(run: RunRecord) -> str | None:
     told = [entry.detail for entry in attempt.timeline if entry.event == SLOW]
     if attempt.usual_rate and told:
         return f"slow: {told[-1]}"
-    return attempt.troubles[-1].said if attempt.troubles else None
+    program = [*(each.said for each in attempt.troubles), attempt.unsearched, attempt.not_finite]
+    return next((said for said in reversed(program) if said), None)
 
 
 def _mounts(services: Services, record: SliceRecord) -> list[dict[str, Any]]:

@@ -74,6 +74,5 @@ def _show(context: AppContext, run: RunRecord, attempts: Sequence[AttemptMetrics
     ]
     for each in attempts:
         context.console.say(each.said)
-    context.console.table(
-        rows, METRICS, empty=f"nothing that --progress {run.spec.progress!r} finds is here yet"
-    )
+    none = f"nothing that --progress {run.spec.progress!r} finds is on this machine"
+    context.console.table(rows, METRICS, empty=f"{none}; `tpuctl logs {run.id}` shows its output")
