@@ -21,7 +21,7 @@ from tpuctl.lib.text import parse_number
 from tpuctl.model.receipt import parse_receipt
 from tpuctl.money.grants import parse_trc_letter
 from tpuctl.provenance.parts import read_manifest
-from tpuctl.runs.hang import check_progress
+from tpuctl.runs.metrics import check_progress
 from tpuctl.sim.world.catalog import load_catalog
 from tpuctl.state.journal import decided_at
 from tpuctl.transfer.tree import parse_tree
