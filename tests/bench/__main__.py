@@ -28,6 +28,7 @@ from tests.bench import (
     recovery,
     startup,
     streaming,
+    tops,
 )
 from tests.bench.harness import Measurement, Plan, Report
 from tests.bench.report import PAGE, render_page, render_text
@@ -47,6 +48,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "datasets": datasets.measure,
     "linting": linting.measure,
     "passes": passes.measure,
+    "top": tops.measure,
     "recovery": recovery.measure,
     "environments": environments.measure,
     "disks": disks.measure,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -142,3 +144,36 @@ def _read(terminal: int, enough: Any, within_s: float = 60.0) -> str:
         if select.select([terminal], [], [], 0.5)[0]:
             said += os.read(terminal, 65536).decode()
     return said
+
+
+PROMETHEUS = """\
+import http.server, os
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"grain_python_dataset_next_duration_ns_count 2\\n"
+                         b"grain_python_dataset_next_duration_ns_sum 5000000\\n")
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PYGRAIN_PROMETHEUS_PORT"])), Page).serve_forever()
+"""
+
+
+def test_what_grain_tells_is_shown_and_a_host_that_is_dead_costs_its_own_row(session: Session) -> None:
+    load(session)
+    (session.work / "grain.py").write_text(PROMETHEUS)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ("--on", "big", "--worker", "0", "--alone", "--no-checkpoint", "--name", "grain", "--detach")
+    session.type("run", *words, "--var", f"PYGRAIN_PROMETHEUS_PORT={port}", "grain.py")
+    until, frame = time.monotonic() + 60, session.json("top", "big")
+    while frame["workers"][0]["data_wait_s"] is None:
+        assert time.monotonic() < until, frame
+        frame = session.json("top", "big")
+    assert frame["workers"][0]["data_wait_s"] == 0.0025
+    assert "data wait 0.0025 s" in session.type("top", "big").stdout
+    session.type("sim", "crash", "big-1", "--worker", "2")
+    done = session.type("top", "big", "--json", status=3)
+    frame = json.loads(done.stdout)
+    assert [bool(each["error"]) for each in frame["workers"]] == [False, False, True, False]
+    assert [len(each["chips"]) for each in frame["workers"]] == [4, 4, 0, 4]
+    assert frame["workers"][2]["cpu_percent"] is None

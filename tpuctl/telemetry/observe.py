@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
@@ -11,6 +11,7 @@ from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.protocol import HostUsage, WorkerStatus
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.telemetry.prometheus import DEFAULT_PORT
 from tpuctl.telemetry.read import MetricsServices
 from tpuctl.telemetry.sample import DEVICES_PER_CHIP, FIRST_PORT, ChipSample, NoServer
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tpuctl.model.hosts import HostTarget
     from tpuctl.model.records import Attempt, SliceRecord
 
+USUAL_EACH = 10
 FIRST_S, LATER_S = 20.0, 6.0
 """The first look opens connections and may install the agent. After it, a host that is silent for so long holds
 up the others no longer."""
@@ -33,6 +35,7 @@ class HostSample(Struct, frozen=True):
     status: WorkerStatus | None = None
     chips: tuple[ChipSample, ...] = ()
     silent: tuple[NoServer, ...] = ()
+    figures: Mapping[str, float] = {}
     error: str = ""
 
 
@@ -43,6 +46,8 @@ class Observer:
         self._services = services
         self._agent = HostAgent(services.remote, services.agent_source)
         self._metrics: MetricsServices | None = None
+        self._looks = 0
+        self._telling: set[int] = set()
         self._targets: Sequence[HostTarget] = ()
         self._complete: dict[int, Sequence[int]] = {}
         """Of workers all of whose devices are known: the ports that told them. Others are not asked again."""
@@ -66,6 +71,7 @@ class Observer:
         metrics = self._services_of(targets, per_chip)
         ports = {each.worker: self._complete.get(each.worker) or _ports(each, usual) for each in told}
         samples, silent = metrics.read_chips(ports)
+        figures = self._read_figures(metrics, told)
         found = []
         for number, each in enumerate(told):
             chips = tuple(chip for chip in samples if chip.worker == each.worker)
@@ -74,8 +80,25 @@ class Observer:
             if len(chips) >= offer.chips_per_host * per_chip:
                 self._complete[each.worker], quiet = sorted({chip.port for chip in chips}), ()
             status = stands[number].value if stands else None
-            found.append(HostSample(each.worker, each.value, status, chips, quiet, _error(each)))
+            found.append(
+                HostSample(
+                    each.worker, each.value, status, chips, quiet, figures.get(each.worker, {}), _error(each)
+                )
+            )
         return found
+
+    def _read_figures(
+        self, metrics: MetricsServices, told: Sequence[Reply[HostUsage]]
+    ) -> dict[int, dict[str, float]]:
+        """Of Orbax and Grain. Ports that programs name are asked at each look; the usual one, which most hosts
+        have not got, where it answered, and else now and then."""
+        now_and_then = self._looks % USUAL_EACH == 0
+        self._looks += 1
+        usual = {each.worker: (DEFAULT_PORT,) for each in told if now_and_then or each.worker in self._telling}
+        ports = {e.worker: e.value.prometheus or usual.get(e.worker, ()) for e in told if e.value is not None}
+        figures = metrics.read_figures(ports)
+        self._telling = {worker for worker, each in figures.items() if each}
+        return figures
 
     def _services_of(self, targets: Sequence[HostTarget], per_chip: int) -> MetricsServices:
         """Others where the slice has other hosts than at the last look."""

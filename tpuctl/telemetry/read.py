@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from tpuctl.telemetry.prometheus import parse_figures
 from tpuctl.telemetry.sample import ChipSample, CoreState, NoServer, chips_of, merge_chips
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ Place = tuple[int, int]
 ANSWERS_WITHIN_S = 4.0
 """A connection through a busy host's sshd, and answers from memory: a service that needs longer hangs."""
 THREADS_MAX = 256
+PAGE_MAX = 4 << 20
 
 
 class MetricsServices:
@@ -38,6 +41,7 @@ class MetricsServices:
         self._targets = {target.worker: target for target in targets}
         self._channels: dict[Place, Any] = {}
         self._ways: dict[Place, ExitStack] = {}
+        self._local: dict[Place, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +75,25 @@ class MetricsServices:
 
         return self._ask_all(ports, ask)
 
+    def read_figures(self, ports: Ports, timeout_s: float = ANSWERS_WITHIN_S) -> dict[int, dict[str, float]]:
+        """By worker, what its programs tell on these Prometheus ports; of most nothing, as none is there."""
+        from http.client import HTTPException
+
+        def ask(place: Place) -> dict[str, float]:
+            try:
+                return _scrape(self._way(place, lambda _why: None), timeout_s)
+            except (OSError, HTTPException):
+                self._drop(place)
+                return {}
+
+        told: dict[int, dict[str, float]] = {}
+        places = [(worker, port) for worker, several in ports.items() for port in several]
+        if places:
+            with ThreadPoolExecutor(min(THREADS_MAX, len(places))) as pool:
+                for (worker, _), figures in zip(places, pool.map(ask, places), strict=True):
+                    told.setdefault(worker, {}).update(figures)
+        return told
+
     def _ask_all(self, ports: Ports, ask: Callable[[int, int, Any], list[T]]) -> tuple[list[T], list[NoServer]]:
         import grpc
 
@@ -95,18 +118,34 @@ class MetricsServices:
         from tpuctl.telemetry.libtpu import open_channel
 
         if place not in self._channels:
+            channel = self._channels[place] = open_channel(self._way(place, report))
+            self._ways[place].callback(channel.close)
+        return self._channels[place]
+
+    def _way(self, place: Place, report: Callable[[str], None]) -> int:
+        """The port of this machine that leads there."""
+        if place not in self._ways:
             worker, port = place
             forwarding = self._remote.forward(lambda: self._targets[worker], port, report=report)
-            way = self._ways[place] = ExitStack()
-            way.callback(forwarding.close)
-            channel = self._channels[place] = open_channel(forwarding.local_port)
-            way.callback(channel.close)
-        return self._channels[place]
+            self._ways[place], self._local[place] = ExitStack(), forwarding.local_port
+            self._ways[place].callback(forwarding.close)
+        return self._local[place]
 
     def _drop(self, place: Place) -> None:
         """A service that is silent is connected to anew when it is asked again."""
         self._channels.pop(place, None)
         self._ways.pop(place).close()
+
+
+def _scrape(port: int, timeout_s: float) -> dict[str, float]:
+    """One page of metrics. OSError or HTTPException where there is none."""
+    from http.client import HTTPConnection
+
+    with closing(HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        page = answer.read(PAGE_MAX).decode("utf-8", "replace")
+        return parse_figures(page) if answer.status == HTTPStatus.OK else {}
 
 
 def _silent(worker: int, port: int, code: Any, codes: Any, refused: Sequence[str]) -> NoServer:

@@ -18,7 +18,8 @@ LEAST_SCALE = {
     **dict.fromkeys(("duty_percent", "cpu_percent"), 100.0),
     **dict.fromkeys(("disk_read_s", "disk_written_s", "net_in_s", "net_out_s"), 100.0 * (1 << 20)),
     "memory_used": 64.0 * (1 << 30),
-    "step_age_s": 60.0,
+    **dict.fromkeys(("step_age_s", "checkpoint_s", "checkpoint_blocks_s"), 60.0),
+    "since_checkpoint_s": 3600.0,
 }
 """What is little beside these is alike, even where it is the largest one."""
 STEPS = "step"

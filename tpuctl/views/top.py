@@ -19,6 +19,7 @@ from tpuctl.runs.hang import step_rate
 from tpuctl.slices.choose import resolve_slice, run_called
 from tpuctl.state.repository import get_slice
 from tpuctl.telemetry.observe import HostSample, Observer
+from tpuctl.telemetry.prometheus import FIGURES
 from tpuctl.telemetry.sample import ChipSample
 from tpuctl.telemetry.summary import Row, find_slowest, spread
 
@@ -74,6 +75,7 @@ def _worker(host: HostSample) -> dict[str, Any]:
         **step,
         **{name: getattr(usage, name) for name in HOST_FIGURES},
         "cpus": usage.cpus or None,
+        **{name: host.figures.get(name) for name in FIGURES},
         "chips": [
             {name: getattr(chip, name) for name in ("device", "port", *CHIP_FIGURES)} for chip in host.chips
         ],
@@ -134,7 +136,8 @@ def host_rows(hosts: Sequence[HostSample]) -> list[Row]:
     rows = []
     for host in hosts:
         usage = host.usage or HostUsage(host.worker)
-        figures = {**_steps(host.status), **{name: getattr(usage, name) for name in HOST_FIGURES}}
+        own = {name: getattr(usage, name) for name in HOST_FIGURES}
+        figures = {**_steps(host.status), **own, **{name: host.figures.get(name) for name in FIGURES}}
         rows.append(Row(host.worker, 0, figures, host.error))
     return rows
 

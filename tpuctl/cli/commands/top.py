@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
 
 from tpuctl.cli.console import Column, render_table
 from tpuctl.cli.context import AppContext
@@ -72,6 +75,8 @@ def top(
             _refresh(context, frame, lambda: take_frame(context, observer, name))
             return
     silent = [host for host in frame.hosts if host.error]
+    if silent and console.json_mode:
+        raise typer.Exit(PartialError.exit_code)  # the document has them
     if silent:
         numbers = [host.worker for host in silent]
         raise PartialError(
@@ -123,7 +128,7 @@ def _lines(frame: Frame, width: int, height: int | None) -> list[str]:
     most = 2 * LINES_LEAST if height is None else max(LINES_LEAST, (height - TALK_LINES) // 2)
     lines = [_head(frame), *_table([_chip_cells(each) for each in fold(chips, most)], CHIPS, width)]
     lines += ["", *_table([_host_cells(each) for each in fold(hosts, most)], HOSTS, width)]
-    lines += ["", *_spread_line(chips, hosts)]
+    lines += ["", *_spread_lines(chips, hosts, width)]
     return [*lines, f"slowest  {slowest.said}"] if slowest is not None else lines
 
 
@@ -194,7 +199,7 @@ def _bytes(*ways: Figure) -> str | None:
     return f"{size:.1f}T"
 
 
-def _spread_line(chips: Sequence[Row], hosts: Sequence[Row]) -> list[str]:
+def _spread_lines(chips: Sequence[Row], hosts: Sequence[Row], width: int) -> list[str]:
     """Of what differs between chips or hosts."""
     from tpuctl.telemetry.summary import spread
 
@@ -203,6 +208,10 @@ def _spread_line(chips: Sequence[Row], hosts: Sequence[Row]) -> list[str]:
         "step": ("step", "{:g}", ""),
         "steps_per_s": ("", "{:.2g}", " steps/s"),
         "cpu_percent": ("CPU", "{:.0f}", " %"),
+        "checkpoint_s": ("checkpoint", "{:.3g}", " s"),
+        "checkpoint_blocks_s": ("of which it blocks", "{:.3g}", " s"),
+        "since_checkpoint_s": ("since the last", "{:.0f}", " s"),
+        "data_wait_s": ("data wait", "{:.3g}", " s"),
     }
     parts = []
     for name, each in {**spread(chips), **spread(hosts)}.items():
@@ -212,4 +221,4 @@ def _spread_line(chips: Sequence[Row], hosts: Sequence[Row]) -> list[str]:
             span = _span((each.least, each.most), form)
             usual = f" (median {middle})" if span != middle else ""
             parts.append(f"{title} {span}{unit}{usual}".strip())
-    return [f"spread   {', '.join(parts)}"] if parts else []
+    return textwrap.wrap(f"spread   {', '.join(parts)}", width, subsequent_indent=" " * 9) if parts else []
