@@ -12,6 +12,7 @@ from pathlib import Path
 import tpuctl
 from tests.bench import (
     cold,
+    compiles,
     copying,
     datasets,
     developing,
@@ -43,6 +44,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "streaming": streaming.measure,
     "logs": log_collection.measure,
     "metrics": metrics.measure,
+    "compiles": compiles.measure,
     "copying": copying.measure,
     "developing": developing.measure,
     "datasets": datasets.measure,

@@ -82,6 +82,34 @@ def test_what_worker_0_compiled_is_in_the_bucket_for_the_next_run(session: Sessi
     assert next(iter(kept[0])).startswith(f"compiled/{key}-v4-16-")
 
 
+AGAIN = """\
+import os, time
+exec(open("train.py").read())
+while not os.path.exists(os.environ["GO"]):
+    time.sleep(0.2)
+"""
+
+
+def test_it_is_there_for_the_hosts_that_come_after_a_preemption(session: Session) -> None:
+    go = session.root / "go"
+    (session.work / "again.py").write_text(AGAIN)
+    session.type(*RUN, "--name", "lost", "--detach", "--var", f"GO={go}", "again.py", within_s=INSTALL_S)
+
+    def stands(attempt: int, state: str) -> bool:
+        row = next(row for row in session.json("runs") if row["id"] == "lost")
+        return (row["attempts"], row["state"]) == (attempt, state)
+
+    session.watch_until(lambda: stands(1, "running"), within_s=INSTALL_S)
+    session.type("sim", "preempt", "big-1")
+    session.watch_until(lambda: stands(2, "running"), within_s=INSTALL_S)
+    go.touch()
+    session.watch_until(lambda: stands(2, "succeeded"), within_s=INSTALL_S)
+    found = session.json("manifest", "lost")["attempts"]
+    assert [attempt["cause"] for attempt in found] == ["preempted", "succeeded"]
+    said = [row["compile_cache"] for row in found[-1]["hosts"] if row["worker"] == "0"]
+    assert said == ["warm: 1 of 1 programs loaded"]
+
+
 def process_of(session: Session, worker: int) -> int | None:
     """The program of a smoke test on that worker; hosts of the process tier are processes of this machine."""
     for folder in Path("/proc").glob("[0-9]*"):

@@ -117,3 +117,80 @@ def test_graphs_and_operations_on_the_cpu_are_counted(folder: Path) -> None:
     assert (graphs["name"], graphs["times"]) == ("PyTorch/XLA", after)
     assert (graphs["again"]["times"], graphs["again"]["step"]) == (after - before, 100.0)
     assert 0 < before < after
+
+
+ODD = {
+    "no home": ("", {"HOME": ""}),
+    "a home that is not there": ("", {"HOME": "/nowhere"}),
+    "its own log of compiles": ("import logging; logging.basicConfig(level=60)", {"JAX_LOG_COMPILES": "1"}),
+    "a folder that cannot be written": ("import os; os.rename(FOLDER, FOLDER + '.old')", {}),
+    "a full disk": ("import os; [os.symlink('/dev/full', f'{FOLDER}/{os.getpid()}.compiles.new')]", {}),
+    "its own function before": (
+        "from jax._src import compiler\nof_jax = compiler.compile_or_get_cached\n"
+        "compiler.compile_or_get_cached = lambda *a, **k: of_jax(*a, **k)",
+        {},
+    ),
+    "a function of another release": (
+        "from jax._src import compiler\nof_jax = compiler.compile_or_get_cached\n"
+        "def rest(*a, **k): return of_jax(*a, **k)\nof_jax.__wrapped__ = None",
+        {},
+    ),
+}
+STEP = "import jax, jax.numpy as jnp\nprint(jax.jit(lambda x: x @ x)(jnp.ones((3, 3)))[0, 0])"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ODD)
+def test_a_program_does_not_notice_it(folder: Path, how: str) -> None:
+    first, variables = ODD[how]
+    program = f"FOLDER = {str(folder)!r}\n{first}\n{STEP}"
+    assert run_hooked(folder, program, flax_packages(), JAX_PLATFORMS="cpu", **variables).strip() == "3.0"
+
+
+FORKS = """
+import os, threading, jax, jax.numpy as jnp
+assert mine
+f = jax.jit(lambda x: x + 1)
+if os.fork() == 0:
+    f(jnp.ones((99,)))
+    os._exit(0)
+os.wait()
+threads = [threading.Thread(target=f, args=(jnp.ones((n + 1,)),)) for n in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(os.getpid(), flush=True)
+"""
+
+
+def test_threads_and_forks_are_counted_apart(folder: Path) -> None:
+    (folder.parent / "own").mkdir()
+    (folder.parent / "own" / "sitecustomize.py").write_text("import builtins; builtins.mine = True\n")
+    own = {"TPUCTL_LOCAL_WORLD_SIZE": "4", "TPUCTL_LOCAL_RANK": "2", "JAX_PLATFORMS": "cpu"}
+    pid = int(run_hooked(folder, FORKS, folder.parent / "own", flax_packages(), **own))
+    rows = {row["pid"]: row for row in reports(folder, ".compiles")}
+    assert {who == pid: [each["times"] for each in row["functions"]] for who, row in rows.items()} == {
+        True: [8],
+        False: [1],
+    }
+    assert {row["process"] for row in rows.values()} == {2}
+
+
+def test_what_is_kept_is_bounded(folder: Path) -> None:
+    program = """
+import sys, types
+sys.path.insert(0, FOLDER)
+import tpuctl_compile_hook as hook
+state = hook.mine()
+for n in range(10_000):
+    types_ = tuple(f"tensor<{n // 100 + i}x4xf32>" for i in range(3))
+    hook.add(state, {"name": f"f{n % 100}", "place": "", "types": types_, "placed": 0}, 0.001)
+hook.write(state)
+print(state.total["left_out"])
+""".replace("FOLDER", repr(str(folder)))
+    assert int(run_hooked(folder, program)) == 3600
+    (path,) = folder.glob("*.compiles")
+    assert path.stat().st_size < 100_000
+    report = compiled(folder)
+    assert len(report["functions"]) == 64
+    assert {row["times"] for row in report["functions"]} == {100}
+    assert {(len(row["shapes"]), row["more"]) for row in report["functions"]} == {(16, 84)}
