@@ -20,7 +20,7 @@ _ZONE = re.compile(r"[a-z]+(?:-[a-z]+)+[0-9]+-[a-z][a-z0-9]*")
 _RUN = re.compile(RUN_ID)
 MAX_TAG = 64
 _TAG = re.compile(rf"[A-Za-z0-9][^,\n]{{0,{MAX_TAG - 1}}}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BUCKET = re.compile(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
 _BUCKET_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](?:/.*)?", re.DOTALL)
 
@@ -191,7 +191,7 @@ def parse_secret(word: str) -> tuple[str, str]:
         raise UsageError(f"--secret {name}: the value must be a reference, not the secret itself", hint=form)
     if kind == "sm":
         parse_secret_name(reference)
-    if kind == "env" and not _VARIABLE.fullmatch(where):
+    if kind == "env" and not VARIABLE.fullmatch(where):
         raise UsageError(f"--secret {name}: {where!r} is not the name of a variable", hint=form)
     return name, reference
 
@@ -217,7 +217,7 @@ def parse_secret_name(reference: str) -> SecretName:
 
 
 def _check_variable(flag: str, name: str, shown: str, form: str) -> str:
-    if not _VARIABLE.fullmatch(name):
+    if not VARIABLE.fullmatch(name):
         raise UsageError(
             f"{flag} {shown!r}: {name!r} is not a name for a variable (letters, digits and _, no digit first)",
             hint=form,

@@ -135,6 +135,13 @@ class LaunchRequest(Struct, frozen=True):
     ] = None
     keep: Annotated[bool, Option("With --up: keep the slice when the run ends.", group=PLACE)] = False
     smoke: Annotated[bool, Option("First test every chip; do not start where one fails.", group=PLACE)] = False
+    matrix: Annotated[
+        str | None,
+        Option("A run for each row of this grid; the name of the file is their --group.", metavar="FILE"),
+    ] = None
+    parallel: Annotated[
+        int | None, Option("With --matrix: how many at the same time.", metavar="N", minimum=1)
+    ] = None
     detach: Detach = False
     all_workers: AllWorkers = False
     worker: Workers = None

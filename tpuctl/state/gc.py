@@ -195,10 +195,16 @@ def _ended_runs(store: Store) -> list[RunRecord]:
 def _doomed(store: Store, ended: Sequence[RunRecord], before: float) -> list[RunRecord]:
     records = [load_slice(document).record for document in store.list("slices/")]
     there = {record.name for record in records if record.state is not SliceState.GONE}
+    # A row without a record counts as one that has not run yet.
+    sweeps = [document.data for document in store.list("sweeps/") if not document.data["over"]]
+    rows = {row["run_id"] for sweep in sweeps for row in sweep["rows"]}
     return [
         run
         for run in ended
-        if (run.ended_at or before) < before and run.slice_name not in there and not run.fleet
+        if (run.ended_at or before) < before
+        and run.slice_name not in there
+        and not run.fleet
+        and run.id not in rows
     ]
 
 

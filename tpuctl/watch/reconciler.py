@@ -40,6 +40,7 @@ from tpuctl.watch.heartbeat import FLEET, Heartbeat, PassLine, PassResult
 from tpuctl.watch.lifetime import apply_lifetime, read_activity
 from tpuctl.watch.pass_lines import guarded, guarded_lines, line_of, that_say
 from tpuctl.watch.pause import paused_why
+from tpuctl.watch.sweeps import advance_sweeps
 
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""
@@ -60,6 +61,7 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
     paused = paused_why(services)
     if paused:
         return [PassLine(FLEET, PassResult.PAUSED, paused, acted=False)]
+    sweeps = advance_sweeps(services)
     slices, unread_slices = _readable(services, "slices/", load_slice)
     follow_slices(services, [stored.record for stored in slices])
     stored_runs, unread_runs = _readable(services, "runs/", load_run)
@@ -67,6 +69,7 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
     if previous is not None:
         _remember(services, previous, runs)
     unread = [
+        *sweeps,
         *unread_slices,
         *unread_runs,
         *_confirm_stops(services, [stored.record for stored in stored_runs]),

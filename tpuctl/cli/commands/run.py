@@ -11,7 +11,7 @@ import msgspec
 
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import submit_and_follow
-from tpuctl.cli.options import DryRun, Timeout
+from tpuctl.cli.options import DryRun, Timeout, Yes
 from tpuctl.cli.workers import check_workers
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import argument
@@ -36,6 +36,7 @@ def run(
     capacity: SliceRequest = SliceRequest(),
     timeout: Timeout = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Run a script, module or command on every worker.
 
@@ -51,6 +52,12 @@ def run(
     program = _program(*context.shared.split(words or []), request.module)
     request = msgspec.structs.replace(request, worker=launch.worker, **program)
     check_run(request)
+    if launch.matrix is not None:
+        from tpuctl.cli.sweeping import run_sweep
+
+        _check_script(context, request)
+        run_sweep(context, request, launch, capacity, timeout=timeout, dry_run=dry_run, yes=yes)
+        return
     run_id = choose_run_id(context, launch.name)
     _check_script(context, request)
     since = context.store.now()
@@ -75,6 +82,8 @@ def _check_together(launch: LaunchRequest, capacity: SliceRequest, *, shares: bo
             "flags about capacity go with --up: without it the slice is there already",
             hint="add --up TYPE, or leave them out",
         )
+    if launch.parallel is not None and launch.matrix is None:
+        raise UsageError("--parallel is how many rows of a grid run at the same time", hint="add --matrix FILE")
     if launch.smoke and shares:
         raise UsageError("--smoke tests all chips of a slice", hint="leave it out, or --chips and --chip")
     if launch.smoke and launch.up is not None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def stop(
     context: AppContext,
     run_id: RunId = "last",
+    group: Annotated[
+        str | None, Option("A sweep: no more of its rows, and the end of all its runs.", metavar="NAME")
+    ] = None,
     grace: Annotated[
         float | None, Option("Seconds between SIGTERM and SIGKILL.", metavar="SECONDS", minimum=0)
     ] = None,
@@ -29,6 +32,9 @@ def stop(
 
     Every process of the run gets SIGTERM, and SIGKILL after the grace period.
     """
+    if group is not None:
+        _stop_group(context, group, timeout=timeout, dry_run=dry_run, yes=yes)
+        return
     from tpuctl.runs.follow import stop_run
     from tpuctl.runs.stops import confirm_stop, stop_error
     from tpuctl.state.repository import get_run, list_runs
@@ -57,6 +63,23 @@ def stop(
         if error is not None:
             raise error
         print_run(context, record.id)
+
+
+def _stop_group(context: AppContext, group: str, *, timeout: float | None, dry_run: bool, yes: bool) -> None:
+    from tpuctl.cli.sweeping import print_sweep
+    from tpuctl.runs.sweep import follow_sweep, get_sweep, progress_of, stop_sweep
+
+    said = progress_of(context, get_sweep(context, group)).said
+    if dry_run:
+        context.console.sentence(f"would stop sweep {group}: {said}")
+        return
+    confirm(context, f"stop sweep {group} ({said})?", yes=yes)
+    with context.interruptible(f"the stop goes on: `tpuctl stop --group {group}` waits for the end"):
+        context.emit.show_only(())
+        stop_sweep(context, group)
+        follow_sweep(context, group, deadline=context.deadline(timeout))
+        context.emit.close()
+    print_sweep(context, group)
 
 
 def _show_stop(context: AppContext, record: RunRecord) -> None:

@@ -1,0 +1,315 @@
+"""Sweeps: one run for each row of a grid, on slices that are taken while there are rows, and given back.
+
+A sweep is a record with the runs that are to come. Each turn writes down those for which there is room; what
+becomes of them, and of their slices, is their own loop's. A row is a run of a fixed id, so it runs once whoever
+takes the turn: the command, the same command again, or a pass of the watchdog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from tpuctl.engine.events import Note
+from tpuctl.engine.reconcile import Outcome, converge
+from tpuctl.engine.services import Services
+from tpuctl.errors import (
+    ConflictError,
+    LeaseHeldError,
+    NotCoveredError,
+    NotFoundError,
+    PartialError,
+    QuotaError,
+    StaleRecordError,
+)
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import Desired, Limits, RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.model.run_spec import fingerprint
+from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.model.verdict import Blocked, Done, Wait
+from tpuctl.provenance.manifest import SettingSection
+from tpuctl.runs.chips import ONE
+from tpuctl.runs.follow import step_run_and_slice
+from tpuctl.runs.reconcile import request_run, request_stop
+from tpuctl.slices.bring_up import request_wanted
+from tpuctl.slices.desired import never_sent, request_down
+from tpuctl.slices.reconcile import advance_slice
+from tpuctl.slices.resolve import WantedSlice
+from tpuctl.state.leases import take_lease
+from tpuctl.state.repository import decode_readable, find, find_slice, list_runs, overwrite
+
+NAMED = 3
+"""How many of the runs that are under way are named."""
+
+
+class SweepRow(Struct, frozen=True):
+    """One run of a sweep: what it has beside what all have."""
+
+    run_id: str
+    argv: tuple[str, ...]
+    variables: Mapping[str, str]
+    tags: tuple[str, ...]
+
+
+class SweepRecord(Struct, frozen=True):
+    """One sweep. `template` is the run that each row is, but for what the row says and for its slice."""
+
+    group: str
+    asked: str
+    """Digest of all that was asked for: the same command again means this sweep."""
+    template: RunRecord
+    rows: tuple[SweepRow, ...]
+    parallel: int
+    """How many of its runs are under way at the same time."""
+    slices: tuple[str, ...]
+    """On which they are: one that was there, or with `specs` those that are brought up for them."""
+    specs: tuple[SliceSpec, ...] = ()
+    """One for each zone in which these may be."""
+    chips: int = 1
+    """Of each slice."""
+    pay: bool = False
+    limits: Limits = Limits()
+    configuration: Mapping[str, SettingSection] = field(default_factory=dict)
+    stopped: bool = False
+    over: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"sweeps/{self.group}"
+
+    @property
+    def per_slice(self) -> int:
+        """How many of its runs a slice takes at once."""
+        return self.chips if self.template.spec.chips == ONE else 1
+
+
+class SweepProgress(Struct, frozen=True):
+    """How the rows of a sweep stand."""
+
+    pending: tuple[SweepRow, ...]
+    active: tuple[RunRecord, ...]
+    ended: tuple[RunRecord, ...]
+
+    @property
+    def failed(self) -> tuple[RunRecord, ...]:
+        return tuple(run for run in self.ended if run.state in {RunState.FAILED, RunState.GAVE_UP})
+
+    @property
+    def said(self) -> str:
+        names = ", ".join(run.id for run in self.active[:NAMED]) + ", …" * (len(self.active) > NAMED)
+        under_way = f"{len(self.active)} under way ({names})" if self.active else "none under way"
+        failed = f", {len(self.failed)} of them failed" if self.failed else ""
+        return f"{len(self.ended)} rows are over{failed}, {under_way}, {len(self.pending)} to come"
+
+
+def find_sweep(services: Services, group: str) -> SweepRecord | None:
+    return find(services.store, SweepRecord, f"sweeps/{group}")[0]
+
+
+def get_sweep(services: Services, group: str) -> SweepRecord:
+    """Raises NotFoundError."""
+    sweep = find_sweep(services, group)
+    if sweep is None:
+        raise NotFoundError(f"there is no sweep called {group}", hint="tpuctl runs")
+    return sweep
+
+
+def request_sweep(services: Services, sweep: SweepRecord) -> SweepRecord:
+    """Writes a sweep down. The same again means the one that is there; raises ConflictError for another."""
+    there = find_sweep(services, sweep.group)
+    if there is None:
+        services.store.put(sweep.key, to_data(sweep), if_generation=0)
+        return sweep
+    return check_same_sweep(there, sweep.asked)
+
+
+def check_same_sweep(there: SweepRecord, asked: str) -> SweepRecord:
+    """The sweep that is there, if that was asked for. Raises ConflictError."""
+    if there.asked != asked:
+        raise ConflictError(
+            f"sweep {there.group} is there with another grid, program or slice",
+            hint=f"--group ANOTHER; `tpuctl runs --group {there.group}` shows the old one",
+        )
+    return there
+
+
+def progress_of(services: Services, sweep: SweepRecord) -> SweepProgress:
+    """How its rows stand now."""
+    runs = {run.id: run for run in list_runs(services)}
+    mine = [runs[row.run_id] for row in sweep.rows if row.run_id in runs]
+    ends = sweep.stopped or sweep.over
+    pending = () if ends else tuple(row for row in sweep.rows if row.run_id not in runs)
+    active = tuple(run for run in mine if not run.state.final)
+    return SweepProgress(pending, active, tuple(run for run in mine if run.state.final))
+
+
+def advance_sweep(services: Services, group: str) -> Outcome:
+    """One turn: runs for which there is room are written down, and slices that nothing needs are given back."""
+    with take_lease(services, f"sweep.{group}"):
+        sweep = get_sweep(services, group)
+        if sweep.over:
+            return Outcome(Done("all rows are over"), acted=False)
+        return _Turn(services, sweep).work()
+
+
+class _Turn:
+    """One turn, under the lease of the sweep."""
+
+    def __init__(self, services: Services, sweep: SweepRecord) -> None:
+        self._services = services
+        self._sweep = sweep
+        self._acted = False
+        self._missing = ""
+
+    def work(self) -> Outcome:
+        services, sweep = self._services, self._sweep
+        for name in sweep.slices:
+            self._fill(name)
+        progress = progress_of(services, sweep)
+        if sweep.specs and not progress.pending:
+            self._give_back(progress)
+        if progress.pending or progress.active:
+            stuck = progress.pending and not progress.active and self._missing
+            if stuck and not self._acted:
+                hint = f"tpuctl stop --group {sweep.group} ends it"
+                return Outcome(Blocked(f"{progress.said}: {self._missing}", hint), acted=False)
+            return Outcome(Wait(progress.said), self._acted)
+        if not self._acted and not self._slices_left():
+            overwrite(services, sweep.key, replace(sweep, over=True))
+        left = self._slices_left()
+        return Outcome(Wait(f"{', '.join(left)} to be gone") if left else Done(progress.said), self._acted)
+
+    def _fill(self, name: str) -> None:
+        """Begins as many rows on a slice as there is room for."""
+        sweep = self._sweep
+        while True:
+            progress = progress_of(self._services, sweep)
+            here = [run for run in progress.active if run.slice_name == name]
+            full = len(progress.active) >= sweep.parallel or len(here) >= sweep.per_slice
+            if full or not progress.pending or not self._is_usable(name):
+                return
+            if not self._begin(progress.pending[0], name):
+                return
+
+    def _begin(self, row: SweepRow, name: str) -> bool:
+        """Writes one run down; False where something else has the slice."""
+        services, template = self._services, self._sweep.template
+        own = {"argv": row.argv, "variables": row.variables, "tags": row.tags}
+        spec = replace(template.spec, slice_name=name, **own)
+        print_of = fingerprint(spec, template.code.bundle)
+        run = replace(template, id=row.run_id, spec=spec, fingerprint=print_of, created_at=services.store.now())
+        try:
+            request_run(services, run, named=True, configuration=self._sweep.configuration)
+        except ConflictError as error:
+            self._missing = error.message
+            return False
+        self._acted = True
+        services.emit(Note(row.run_id, f"on {name}: {', '.join(row.tags)}"))
+        return True
+
+    def _is_usable(self, name: str) -> bool:
+        """Whether a slice is there or on its way; one of the sweep's own is asked for first."""
+        stored = find_slice(self._services, name)
+        if stored is not None:
+            usable = stored.record.desired is Desired.UP and stored.record.state is not SliceState.GONE
+            self._missing = self._missing if usable else f"slice {name} was taken down"
+            return usable
+        sweep = self._sweep
+        if not sweep.specs:
+            self._missing = f"there is no slice {name}"
+            return False
+        owner = sweep.template.owner
+        if self._services.user != owner:
+            self._missing = f"slices of {owner}'s are asked for by {owner}'s tpuctl alone"
+            return False
+        if any(never_sent(each) for each in self._own()):
+            return False  # one after the other: quotas count what was asked for
+        wanted = WantedSlice(name, sweep.specs, pay=sweep.pay, limits=sweep.limits)
+        try:
+            request_wanted(self._services, wanted)
+        except (NotCoveredError, QuotaError) as error:
+            # As many as grants and quotas allow: the rows wait for those that there are.
+            self._missing = error.message
+            return False
+        self._acted = True
+        return True
+
+    def _give_back(self, progress: SweepProgress) -> None:
+        busy = {run.slice_name for run in progress.active}
+        for name in self._sweep.slices:
+            stored = find_slice(self._services, name)
+            if stored is None or stored.record.desired is not Desired.UP or name in busy:
+                continue
+            others = [run for run in list_runs(self._services) if run.slice_name == name]
+            if all(run.state.final for run in others):
+                request_down(self._services, name, why=f"sweep {self._sweep.group} has no more rows for it")
+                self._acted = True
+
+    def _slices_left(self) -> list[str]:
+        """Those of its own that are on their way out."""
+        going = [each for each in self._own() if each.desired is Desired.DOWN]
+        return [each.name for each in going if each.state is not SliceState.GONE]
+
+    def _own(self) -> list[SliceRecord]:
+        """The slices that were asked for on behalf of the sweep."""
+        names = self._sweep.slices if self._sweep.specs else ()
+        found = [find_slice(self._services, name) for name in names]
+        return [stored.record for stored in found if stored is not None]
+
+
+def follow_sweep(services: Services, group: str, *, deadline: float | None = None) -> None:
+    """Takes turns, and steps the runs that are under way, until all rows are over. Raises PartialError where
+    some failed."""
+
+    def step() -> Outcome:
+        outcome = advance_sweep(services, group)
+        sweep = get_sweep(services, group)
+        acted = [_step(services, run) for run in progress_of(services, sweep).active]
+        leaving = [_leave(services, name) for name in sweep.slices if sweep.specs]
+        blocked = isinstance(outcome.verdict, Blocked)
+        return replace(outcome, acted=not blocked and (outcome.acted or any(acted) or any(leaving)))
+
+    converge(services, f"sweep {group}", step, deadline=deadline)
+    progress = progress_of(services, get_sweep(services, group))
+    if progress.failed:
+        names = ", ".join(run.id for run in progress.failed)
+        raise PartialError(
+            f"{len(progress.failed)} of {len(progress.ended)} rows failed: {names}",
+            hint=f"tpuctl runs --group {group}; `tpuctl rerun {progress.failed[0].id}` does one again",
+            details={"failed": [run.id for run in progress.failed]},
+        )
+
+
+def _step(services: Services, run: RunRecord) -> bool:
+    """One step of one run. What is wrong with it, it says itself, and ends no other."""
+    try:
+        return step_run_and_slice(services, run.id).acted
+    except (LeaseHeldError, StaleRecordError):
+        return False
+
+
+def _leave(services: Services, name: str) -> bool:
+    stored = find_slice(services, name)
+    if stored is None or stored.record.desired is Desired.UP or stored.record.state is SliceState.GONE:
+        return False
+    return advance_slice(services, name)[0].acted
+
+
+def stop_sweep(services: Services, group: str) -> SweepProgress:
+    """Begins no more rows, and asks for the end of those that are under way."""
+    with take_lease(services, f"sweep.{group}"):
+        sweep = get_sweep(services, group)
+        if not sweep.stopped:
+            overwrite(services, sweep.key, replace(sweep, stopped=True))
+    progress = progress_of(services, get_sweep(services, group))
+    for run in progress.active:
+        request_stop(services, run.id)
+    return progress
+
+
+def open_sweeps(services: Services) -> list[str]:
+    """The groups of those that are not over."""
+    found, _ = decode_readable(SweepRecord, services.store.list("sweeps/"))
+    return [sweep.group for sweep in found if not sweep.over]
