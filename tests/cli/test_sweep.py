@@ -36,10 +36,36 @@ def test_each_row_is_a_run_of_the_group_and_the_same_command_finds_them_done(ses
         ("lr-2", "succeeded", "SEED=2 lr=1e-3"),
         ("lr-1", "succeeded", "SEED=1 lr=1e-3"),
     ]
+    shown = session.type("runs", "--group", "lr").stdout
+    assert "TAGS" in shown
+    assert "SEED=2 lr=1e-3" in shown
     assert "1 --lr 1e-3" in session.type("logs", "lr-1").stdout
     assert "2 rows are over" in session.type(*RUN, "lr.yaml").stderr
     assert len(session.json("runs")) == 2
     assert "0 to come" in session.type("stop", "--group", "lr", "--yes").stderr
+
+
+def test_slices_of_its_own_are_taken_and_given_back(session: Session) -> None:
+    (session.work / "own.yaml").write_text("SEED: [1, 2, 3]\n")
+    asked = (
+        "run",
+        "train.py",
+        "--no-checkpoint",
+        "--allow-cpu",
+        "--matrix",
+        "own.yaml",
+        "--up",
+        "v4-8",
+        "--spot",
+    )
+    assert "not covered" in session.type(*asked, status=2).stderr
+    said = session.type(*asked, "--pay", "--parallel", "2").stderr
+    assert "3 runs on 2 x v4-8, at most 2 at the same time" in said
+    assert "3 rows are over, none under way, 0 to come" in said
+    rows = session.json("runs", "--group", "own")
+    assert {row["slice"] for row in rows} == {"own-s1", "own-s2"}
+    assert {row["state"] for row in rows} == {"succeeded"}
+    assert [row["name"] for row in session.json("ls")] == ["big"]
 
 
 REFUSED = {
@@ -60,7 +86,7 @@ def test_what_cannot_be_is_refused(session: Session, words: tuple[str, ...], sta
     (session.work / "secret.yaml").write_text("API_TOKEN: [hf_" + "a" * 34 + "]\n")
     done = session.type(*RUN, *words, status=status)
     assert message in done.stderr
-    assert len(session.json("runs")) == 2
+    assert not {row["group"] for row in session.json("runs")} - {"lr", "own"}
 
 
 def test_a_grid_of_many_rows_asks(session: Session) -> None:
@@ -69,4 +95,4 @@ def test_a_grid_of_many_rows_asks(session: Session) -> None:
     assert "start 201 runs?" in done.stderr
     assert "--parallel is how many" in session.type(*RUN[:-1], "--parallel", "2", status=2).stderr
     assert "there is no sweep called nix" in session.type("stop", "--group", "nix", status=5).stderr
-    assert len(session.json("runs")) == 2
+    assert session.json("runs", "--group", "many") == []

@@ -92,7 +92,7 @@ def prepare_sweep(
         target = resolve_slice(services, request.on, flag="--on")
     else:
         own = capacity.of(launch.up)
-        target = resolve_wanted(services, config, own, own_slice_name(services, own, f"{group}-1"), directory)
+        target = resolve_wanted(services, config, own, own_slice_name(services, own, f"{group}-s1"), directory)
         Price(services, target).check()
     first = _of_row(request, matrix[0])
     submission = prepare_run(services, config, first, code, directory, target)
@@ -101,7 +101,7 @@ def prepare_sweep(
     names: tuple[str, ...] = (target.name,)
     if launch.up is not None:
         count = math.ceil(parallel / per_slice)
-        names = tuple(own_slice_name(services, own, f"{group}-{number}") for number in range(1, count + 1))
+        names = tuple(own_slice_name(services, own, f"{group}-s{number}") for number in range(1, count + 1))
     return PreparedSweep(submission, rows, group, asked, parallel, names, target.spec.chips)
 
 

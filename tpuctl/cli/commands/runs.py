@@ -19,6 +19,7 @@ RUNS = (
     Column("id", "RUN"),
     Column("slice", "SLICE", give=1),
     Column("state", "STATE", whole=True),
+    Column("row", "TAGS", give=2),
     Column("attempts", "ATTEMPTS", drop=2),
     Column("goodput", "GOODPUT", right=True, drop=3),
     Column("cost", "COST", right=True, drop=1),
@@ -62,7 +63,11 @@ def runs(
     shown = rows if console.json_mode else [_run_line(row) for row in rows]
     asked = group is not None or tag
     empty = "no runs; start one with `tpuctl run SCRIPT`"
-    columns = [each for each in RUNS if each.key != "made_up" or any(row["synthetic"] for row in rows)]
+    known = {
+        "made_up": any(row["synthetic"] for row in rows),
+        "row": asked and any(row["tags"] for row in rows),
+    }
+    columns = [each for each in RUNS if known.get(each.key, True)]
     removed = [row["id"] for row in rows if context.logs.removed_at(row["id"]) is not None]
     console.table(shown, columns, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
     if removed:
@@ -86,6 +91,7 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **row,
         "slice": row["slice"] + f":{','.join(map(str, row['chips'] or ()))}" * bool(row["chips"]),
+        "row": " ".join(row["tags"] or ()),
         "made_up": "synthetic" if row["synthetic"] else None,
         "state": f"{row['state']}: {failure['signature'] if failure else 'blocked'}"
         if failure or stuck
