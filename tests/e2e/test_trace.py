@@ -36,13 +36,13 @@ def session() -> Iterator[Session]:
         yield opened
 
 
-def start(session: Session, name: str, *words: str) -> None:
+def start(session: Session, name: str, *words: str, processes: int = 2) -> None:
+    """Until all processes have taken their devices."""
     session.type(*RUN, "--name", name, *words)
-    session.watch_until(lambda: joined(session, name))
-
-
-def joined(session: Session, name: str) -> bool:
-    return bool(list((session.root / "state").rglob(f"runs/{name}/1/join/*.trace")))
+    said = (session.root / "state").rglob
+    until(
+        lambda: sum('"backend"' in path.read_text() for path in said(f"runs/{name}/1/join/*.json")) == processes
+    )
 
 
 def on_hosts(session: Session, name: str) -> list[Path]:
@@ -77,13 +77,14 @@ def test_traces_of_all_hosts_become_one_session_and_nothing_stays_there(session:
 
 def test_one_trace_at_a_time_and_who_is_interrupted_leaves_nothing(session: Session) -> None:
     start(session, "twice", "train.py")
-    first = session.start("trace", "twice", "--seconds", "60")
+    first = session.start("trace", "twice", "--seconds", "300")
     until(lambda: on_hosts(session, "twice"))
     refused = session.type("trace", "twice", status=6).stderr
     assert "worker 0-1: a trace of it is under way" in refused
     os.kill(first.pid, signal.SIGINT)
     done = session.finish(first)
-    assert (done.returncode, "hosts stop by themselves" in done.stderr) == (130, True)
+    assert done.returncode == 130, done.stderr
+    assert "hosts stop by themselves" in done.stderr
     until(lambda: not on_hosts(session, "twice"))
     session.type("trace", "twice", "--seconds", "0.2")
     session.type("stop", "twice", "--yes")
@@ -92,7 +93,7 @@ def test_one_trace_at_a_time_and_who_is_interrupted_leaves_nothing(session: Sess
 def test_what_a_run_that_ends_meanwhile_did_until_then_is_there(session: Session) -> None:
     end = session.root / "end"
     start(session, "ends", "--var", f"END={end}", "train.py")
-    tracing = session.start("trace", "ends", "--seconds", "60")
+    tracing = session.start("trace", "ends", "--seconds", "300")
     said = lambda: (session.root / "state").rglob("runs/ends/1/traces/*/[0-9]*.json")  # noqa: E731
     until(lambda: [json.loads(path.read_text())["state"] for path in said()] == ["tracing", "tracing"])
     end.touch()
@@ -113,9 +114,44 @@ def test_what_cannot_be_traced_is_said(session: Session) -> None:
     session.type("stop", "other", "--yes")
 
 
+def test_each_process_of_a_host_has_a_trace(session: Session) -> None:
+    start(session, "chips", "--per", "chip", "train.py", processes=8)
+    said = session.json("trace", "chips", "--seconds", "0.2", "--worker", "1")
+    names = [Path(path).name for path in said["files"]]
+    assert names == [f"big-1.{process}.xplane.pb" for process in range(4)]
+    assert [row["processes"] for row in said["workers"]] == [4]
+    session.type("stop", "chips", "--yes")
+
+
+def test_the_viewer_is_started_where_there_is_one(session: Session) -> None:
+    start(session, "shown", "train.py")
+    refused = session.type("trace", "shown", "--open", status=5).stderr
+    assert "pip install xprof, or leave --open out" in " ".join(refused.split())
+    programs = session.root / "bin"
+    programs.mkdir()
+    (programs / "xprof").write_text('#!/bin/sh\necho "xprof $*"\n')
+    (programs / "xprof").chmod(0o755)
+    session.environ["PATH"] = f"{programs}{os.pathsep}{session.environ['PATH']}"
+    assert (
+        session.type("trace", "shown", "--seconds", "0.2", "--open").stdout == "xprof --logdir traces/shown\n"
+    )
+    session.type("stop", "shown", "--yes")
+
+
 def test_more_than_a_host_may_send_stays_there(session: Session) -> None:
     start(session, "large", "--var", f"FAKE_TRACE={3 << 20}", "train.py")
     told = session.type("trace", "large", "--seconds", "0.2", "--max-size", "2", status=1).stderr
     assert "a trace of 3 MiB is not fetched (limit 2 MiB: --max-size 4" in " ".join(told.split())
     assert on_hosts(session, "large") == []
     session.type("stop", "large", "--yes")
+
+
+@pytest.mark.long
+def test_hosts_that_do_not_answer_any_more_are_named(session: Session) -> None:
+    start(session, "lost", "train.py")
+    tracing = session.start("trace", "lost", "--seconds", "300")
+    until(lambda: on_hosts(session, "lost"))
+    session.type("sim", "preempt", session.json("status", "big")["node"])
+    done = session.finish(tracing, 200)
+    assert done.returncode == 1
+    assert "big[0-1]: it does not answer: " in " ".join(done.stderr.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 
 from tests.support.frameworks import write_jax
 from tests.support.hooks import write_hooks
+from tests.support.require import require_torch_xla
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,10 +87,10 @@ def until(found: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def program(folder: Path, text: str, **variables: str) -> Iterator[Program]:
+def program(folder: Path, text: str, interpreter: str = sys.executable, **variables: str) -> Iterator[Program]:
     environ = {"PATH": os.environ["PATH"], "TPUCTL_JOIN": str(folder), **variables}
     environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(folder.parent / "library")])
-    words = [sys.executable, "-c", text, str(folder.parent / "own")]
+    words = [interpreter, "-c", text, str(folder.parent / "own")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(words, env=environ, text=True, **pipes) as process:
         try:
@@ -185,6 +187,17 @@ def test_a_full_disk_is_named_and_the_next_trace_works(folder: Path) -> None:
         assert running.line() == "room"
         running.ask("again", 0.1)
         running.until("again", "done")
+
+
+def test_the_real_torch_xla_traces_itself_too(folder: Path) -> None:
+    text = (
+        "import sys, torch, torch_xla; torch.ones(2, device=torch_xla.device()); print('ready', flush=True)\n"
+    )
+    shutil.rmtree(folder.parent / "library")
+    with program(folder, text + WAITS, require_torch_xla(), PJRT_DEVICE="CPU") as running:
+        running.ask("one", 0.5)
+        assert running.until("one", "done", "failed", "idle")["framework"] == "torch_xla"
+        assert len(list((running.traces / "one" / "out").iterdir())) == 1
 
 
 def test_a_second_request_meanwhile_is_answered(folder: Path) -> None:

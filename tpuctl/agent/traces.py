@@ -21,7 +21,9 @@ REQUEST = "request.json"
 UNDER_WAY = ("asked", "waiting", "tracing", "writing")
 LATE_S = 300.0  # what did not end so long after its time never will
 LOG_BYTES = 1 << 20
-SERVES = re.compile(rb"Profiler server listening on \S*:(\d+)")  # profiler_server.cc of TSL
+PORTS_MAX = 16
+# profiler_server.cc of TSL, with TF_CPP_MIN_LOG_LEVEL=0
+SERVES = re.compile(rb"Profiler server listening on \S*:(\d+)")
 PORTS = (
     6009,  # tf.profiler.experimental.server
     9012,  # docs of PyTorch/XLA: xp.start_server(9012)
@@ -43,7 +45,7 @@ def begin(attempt, folder, request):
     attempt.locked()
     found = look(attempt)
     if found["state"] != "running":
-        return dict(stand(attempt, folder, request), folder=folder, port=None)
+        return stand(attempt, folder, request)
     if not os.path.exists(os.path.join(folder, REQUEST)):
         clear(attempt)
         room, free = need(request, "room", int), free_bytes()
@@ -53,10 +55,11 @@ def begin(attempt, folder, request):
             )
         make_dir(folder)
         ask(attempt, folder, request)
-    port = request.get("port") or None
-    if port is None and not read_json(os.path.join(folder, REQUEST))["processes"]:
-        port = find_port(attempt, {found["pid"]} | descendants(found["pid"]))
-    return dict(stand(attempt, folder, request), folder=folder, port=port)
+    answer = dict(stand(attempt, folder, request), folder=folder, port=request.get("port") or None)
+    if not answer["port"] and not answer["processes"]:
+        ports = ports_of({found["pid"]} | descendants(found["pid"]))
+        answer.update(port=find_port(attempt, ports), ports=sorted(ports)[:PORTS_MAX])
+    return answer
 
 
 def ask(attempt, folder, request):
@@ -148,14 +151,14 @@ def end(attempt, folder, _request):
     return stand(attempt, folder, _request)
 
 
-def find_port(attempt, pids):
-    """A port on which one of these processes listens and may be traced; None where there is none."""
-    open_ports = ports_of(pids)
+def find_port(attempt, ports):
+    """The one of these that is a profiler's, as far as can be told without a word to it: what another service
+    would do with that nobody knows. None where there is none."""
     said = set()
     for name in streams(attempt):
         with suppress(OSError), open(attempt.path(name + ".log"), "rb") as file:
             said |= {int(port) for port in SERVES.findall(file.read(LOG_BYTES))}
-    return next((port for port in (*sorted(said), *PORTS) if port in open_ports), None)
+    return next((port for port in (*sorted(said), *PORTS) if port in ports), None)
 
 
 def ports_of(pids):

@@ -377,13 +377,14 @@ class TraceProcess(Struct, frozen=True):
 class TraceReply(Struct, frozen=True):
     """How the trace of one worker stands, and the `bytes` that there are to fetch. `port` is that of a profiler
     server which the program has, where none of its `processes` can be asked otherwise: it may write below
-    `folder`."""
+    `folder`. Without one, `ports` are those on which the program listens."""
 
     state: WorkerState
     processes: tuple[TraceProcess, ...] = ()
     bytes: Whole = 0
     folder: str = ""
     port: Whole | None = None
+    ports: tuple[Whole, ...] = ()
 
 
 class HostUsage(Struct, frozen=True):

@@ -20,7 +20,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.hosts.agent import Reply
 from tpuctl.hosts.protocol import TraceReply, WorkerState
-from tpuctl.lib.text import fold_workers
+from tpuctl.lib.text import common_cause, fold_workers
 from tpuctl.model.cloud import HostTarget
 from tpuctl.runs.attempt import AttemptHosts
 from tpuctl.runs.stacks import running_hosts
@@ -144,13 +144,14 @@ class Tracing:
         for worker, reply in zip(workers, replies, strict=True):
             worker.told, worker.heard = reply.value, self._services.clock.now()
             if reply.value is None:
-                worker.trouble = reply.message
+                worker.trouble = common_cause(worker.target.label, reply.message)
             elif reply.value.state is not WorkerState.RUNNING:
                 worker.trouble = f"its program does not run: it is {reply.value.state}"
             elif reply.value.port is not None:
                 worker.server = self._open(worker.target, reply.value.port)
             elif not reply.value.processes:
-                worker.trouble = UNSEEN
+                ports = f"; it listens on {', '.join(map(str, reply.value.ports))}" if reply.value.ports else ""
+                worker.trouble = f"{UNSEEN}{ports}"
 
     def _open(self, target: HostTarget, port: int) -> Forwarding:
         report = lambda text: self._services.emit(Warn(target.label, f"its profiler: {text}"))  # noqa: E731
@@ -184,7 +185,8 @@ class Tracing:
             if reply.value is not None:
                 worker.told, worker.heard = reply.value, self._services.clock.now()
             elif self._services.clock.now() - worker.heard > SILENT_S:
-                worker.trouble = f"it does not answer: {reply.message}"
+                why = common_cause(worker.target.label, reply.message)
+                worker.trouble = f"it does not answer: {why}"
 
     def _row(self, worker: _Worker) -> WorkerTrace:
         trouble = worker.trouble or (worker.profile.trouble if worker.profile is not None else "")
