@@ -48,7 +48,7 @@ RUN = ("run", "--on", "big", "--no-checkpoint", "--max-failures", "0", "--grace"
 def session() -> Iterator[Session]:
     with open_session() as opened:
         (opened.work / "train.py").write_text(TRAIN)
-        opened.type("up", "v4-32", "big", "--spot", "--pay")
+        opened.type("up", "v4-32", "big", "--spot", "--pay", within_s=400)
         yield opened
 
 
