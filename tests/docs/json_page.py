@@ -22,6 +22,7 @@ COMMANDS = (
     ("stacks long", "what the processes of a run that goes on do, by worker"),
     ("top big", "what chips and hosts do, with bytes and bytes per second"),
     ("collect hello", "the index of what was collected of a run"),
+    ("metrics hello", "numbers that the program of a run printed, by attempt and step"),
     ("exec big -- hostname", "one row per worker"),
     ("capacity", "what was learnt, by zone, type and tier"),
     ("quota", "quotas, holders, grants and cost"),
@@ -71,7 +72,8 @@ def prepare(session: Session) -> None:
     (session.work / "train.py").write_text(bad)
     session.type("up", "v4-8", "big", "--spot", "--pay")
     session.type("grant", "add", "32", "spot", "v4", "us-central2-b")
-    session.type("run", "--on", "big", "--name", "hello", "--no-checkpoint", "--", "echo", "hello")
+    named = ("--progress", r"step (?P<step>\d+) loss (?P<loss>\S+)", "--", "echo", "step 1 loss 0.5")
+    session.type("run", "--on", "big", "--name", "hello", "--no-checkpoint", *named)
     session.type("run", "-d", "--on", "big", "--name", "long", "--no-checkpoint", "--", "sleep", "600")
     session.type("sim", "load", "big-1")
     session.type("watch", "once")
