@@ -154,7 +154,9 @@ class Tracing:
                 worker.trouble = f"{UNSEEN}{ports}"
 
     def _open(self, target: HostTarget, port: int) -> Forwarding:
-        report = lambda text: self._services.emit(Warn(target.label, f"its profiler: {text}"))  # noqa: E731
+        def report(text: str) -> None:
+            self._services.emit(Warn(target.label, f"its profiler: {text}"))
+
         return self._services.remote.forward(lambda: target, port, report=report)
 
     def wait(self) -> None:
