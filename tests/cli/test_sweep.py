@@ -9,14 +9,31 @@ import pytest
 
 from tests.support.session import Session, open_session
 
-RUN = ("run", "train.py", "--on", "big", "--no-checkpoint", "--allow-cpu", "--chips", "1", "--matrix")
+PROGRESS = r"step (?P<step>\d+) loss (?P<loss>\S+)"
+PROGRAM = """import os, sys
+print(os.environ["SEED"], *sys.argv[1:])
+print("step 1 loss 0.5" + os.environ["SEED"])
+"""
+RUN = (
+    "run",
+    "train.py",
+    "--on",
+    "big",
+    "--no-checkpoint",
+    "--allow-cpu",
+    "--chips",
+    "1",
+    "--progress",
+    PROGRESS,
+    "--matrix",
+)
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     with open_session() as session:
         session.type("up", "v4-8", "big", "--spot", "--pay")
-        (session.work / "train.py").write_text("import os, sys\nprint(os.environ['SEED'], *sys.argv[1:])\n")
+        (session.work / "train.py").write_text(PROGRAM)
         (session.work / "lr.yaml").write_text("SEED: [1, 2]\nargs: {lr: [1e-3]}\n")
         yield session
 
@@ -36,6 +53,7 @@ def test_each_row_is_a_run_of_the_group_and_the_same_command_finds_them_done(ses
         ("lr-2", "succeeded", "SEED=2 lr=1e-3"),
         ("lr-1", "succeeded", "SEED=1 lr=1e-3"),
     ]
+    assert [row["loss"] for row in rows] == ["0.52", "0.51"]
     shown = session.type("runs", "--group", "lr").stdout
     assert "TAGS" in shown
     assert "SEED=2 lr=1e-3" in shown

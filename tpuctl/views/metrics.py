@@ -81,6 +81,16 @@ def run_metrics(services: Services, run: RunRecord) -> list[AttemptMetrics]:
     return [each for each in found if each is not None]
 
 
+def last_values(services: Services, runs: Iterable[RunRecord]) -> dict[str, dict[str, float | None]]:
+    """The last numbers of each run's last attempt, as far as this machine has them, by run and name."""
+    found = {}
+    for run in runs:
+        last = attempt_metrics(services, run.id, run.attempt) if run.spec.progress and run.attempt else None
+        if last is not None:
+            found[run.id] = {column.name: column.last for column in columns([last])}
+    return found
+
+
 def columns(attempts: Sequence[AttemptMetrics], width: int = LINE_WIDTH) -> list[Column]:
     """The columns of these attempts, in the order of the expression, and at the end the rate. Thinning keeps
     the extremes."""

@@ -47,7 +47,8 @@ def runs(
     lost. COST is by list prices, whoever pays; it has two ends where nobody saw when a slice was taken away. A
     narrow terminal shows fewer columns.
     """
-    from tpuctl.state.repository import get_run
+    from tpuctl.state.repository import get_run, readable_runs
+    from tpuctl.views.metrics import last_values
     from tpuctl.views.slices import run_rows
 
     if as_csv and context.shared.json:
@@ -58,7 +59,9 @@ def runs(
         return
     rows, console = run_rows(context, group, tag or ()), context.console
     if as_csv:
-        console.line(_csv(rows))
+        shown_ids = {row["id"] for row in rows}
+        records = [record for record in readable_runs(context)[0] if record.id in shown_ids]
+        console.line(_csv(rows, last_values(context, records)))
         return
     shown = rows if console.json_mode else [_run_line(row) for row in rows]
     asked = group is not None or tag
@@ -104,15 +107,18 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Lines by RFC 4180, with the keys of `--json` as header; nothing for what is not known."""
+def _csv(rows: Sequence[Mapping[str, Any]], numbers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Lines by RFC 4180, with the keys of `--json` as header, then the names of the programs' last `numbers`;
+    nothing for what is not known."""
     from tpuctl.views.slices import RUN_KEYS
 
     out = io.StringIO()
     columns = [key for key in RUN_KEYS if key not in NOT_IN_CSV]
+    names = [name for each in numbers.values() for name in each if name not in RUN_KEYS]
+    columns += dict.fromkeys(names)
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
         lists = {key: " ".join(row[key]) for key in ("tags", "data")}
-        writer.writerow({**row, **lists, "command": shlex.join(row["command"])})
+        writer.writerow({**numbers.get(row["id"], {}), **row, **lists, "command": shlex.join(row["command"])})
     return out.getvalue().rstrip("\n")
