@@ -94,8 +94,9 @@ def test_what_a_run_that_ends_meanwhile_did_until_then_is_there(session: Session
     end = session.root / "end"
     start(session, "ends", "--var", f"END={end}", "train.py")
     tracing = session.start("trace", "ends", "--seconds", "300")
-    said = lambda: (session.root / "state").rglob("runs/ends/1/traces/*/[0-9]*.json")  # noqa: E731
-    until(lambda: [json.loads(path.read_text())["state"] for path in said()] == ["tracing", "tracing"])
+    said = (session.root / "state").rglob
+    pattern = "runs/ends/1/traces/*/[0-9]*.json"
+    until(lambda: [json.loads(path.read_text())["state"] for path in said(pattern)] == ["tracing"] * 2)
     end.touch()
     done = session.finish(tracing)
     assert done.returncode == 0

@@ -128,7 +128,10 @@ class Tracing:
 
     def _ask(self, does: str, workers: Sequence[_Worker], **more: Any) -> list[Reply[TraceReply]]:
         base = {"run": self._hosts.run.id, "attempt": self._hosts.attempt.attempt_id, "session": self.session}
-        request = lambda target: {**base, "does": does, "at": self._workers[target.worker].begin, **more}  # noqa: E731
+
+        def request(target: HostTarget) -> dict[str, Any]:
+            return {**base, "does": does, "at": self._workers[target.worker].begin, **more}
+
         return self._hosts.agent.trace([worker.target for worker in workers], request, timeout_s=CALL_S)
 
     def begin(self) -> None:

@@ -37,8 +37,7 @@ def fetch_traces(
     try:
         arriving.mkdir(parents=True, exist_ok=True)
         place.mkdir(parents=True, exist_ok=True)
-        receiver = lambda target: FileReceiver(arriving / target.label)  # noqa: E731
-        pulled = pull(agent, targets, path, receiver, clock=clock, emit=emit)
+        pulled = pull(agent, targets, path, lambda t: FileReceiver(arriving / t.label), clock=clock, emit=emit)
         files = [each for target in targets for each in _settle(arriving / target.label, target.label, place)]
         return pulled.results, files
     except OSError as error:
