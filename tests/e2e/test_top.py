@@ -7,17 +7,22 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.require import require_isolated_hosts
 from tests.support.session import TPUCTL, Session, open_session
-from tests.support.tpu_info import read_by_tpu_info
+from tests.support.tpu_info import read_by_tpu_info, tpu_info_python
 
 pytestmark = pytest.mark.slow
 GIB = 1 << 30
@@ -25,17 +30,18 @@ STEPS = "import time\nfor n in range(1, 100000):\n    print('step', n, flush=Tru
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+def four() -> Iterator[Session]:
     """Four hosts of four chips."""
     with open_session() as opened:
         opened.type("up", "v4-32", "big", "--spot", "--pay")
         yield opened
 
 
-@pytest.fixture(autouse=True)
-def unloaded(session: Session) -> Iterator[None]:
-    yield
-    session.type("sim", "load", "big-1", "--off")
+@pytest.fixture
+def session(four: Session) -> Iterator[Session]:
+    """Those, without a load at first."""
+    yield four
+    load(four, "--off")
 
 
 def load(session: Session, *words: str) -> None:
@@ -137,6 +143,20 @@ def test_a_terminal_is_refreshed_in_place_until_ctrl_c(session: Session) -> None
     assert all(len(line) <= 80 for line in re.sub(r"\x1b\[[?0-9]*[a-zA-Z]", "", said).split("\r\n"))
 
 
+def test_only_top_imports_grpc(session: Session) -> None:
+    def imports(*words: str) -> set[str]:
+        done = session.finish(session.start(*words, program=(sys.executable, "-X", "importtime", TPUCTL)))
+        assert done.returncode == 0, done.stderr
+        return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()} & {
+            "grpc",
+            "tpuctl.telemetry",
+        }
+
+    assert imports("top", "big") == {"grpc", "tpuctl.telemetry"}
+    for words in (("ls",), ("status", "big"), ("exec", "big", "--", "true"), ("why", "big")):
+        assert imports(*words) == set(), words
+
+
 def _read(terminal: int, enough: Any, within_s: float = 60.0) -> str:
     said, until = "", time.monotonic() + within_s
     while not enough(said):
@@ -177,3 +197,57 @@ def test_what_grain_tells_is_shown_and_a_host_that_is_dead_costs_its_own_row(ses
     assert [bool(each["error"]) for each in frame["workers"]] == [False, False, True, False]
     assert [len(each["chips"]) for each in frame["workers"]] == [4, 4, 0, 4]
     assert frame["workers"][2]["cpu_percent"] is None
+
+
+@pytest.mark.long
+def test_the_screen_of_32_hosts_is_80_columns_wide_and_no_longer_than_a_terminal() -> None:
+    with open_session() as session:
+        session.type("up", "v4-256", "big", "--spot", "--pay")
+        load(session, "duty=92")
+        for worker in range(32):
+            if worker % 3:
+                load(session, "--worker", str(worker), f"duty={60 + worker}", f"hbm_gib={worker}")
+        frame = session.json("top", "big")
+        assert [len(each["chips"]) for each in frame["workers"]] == [4] * 32
+        for worker in (0, 17, 31):
+            theirs = read_by_tpu_info(f"{addresses(session)[worker]}:8431", "V4")["usage"]
+            ours = chips(frame)[worker]
+            assert [each["duty_cycle_pct"] for each in theirs] == [each["duty_percent"] for each in ours]
+            assert [each["memory_usage"] for each in theirs] == [each["hbm_used"] for each in ours]
+        lines = session.type("top", "big").stdout.splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 80
+
+
+PCI = """\
+set -e
+mkdir -p /run/pci/{0,1,2,3}
+for chip in /run/pci/*; do
+    echo 0x1ae0 > $chip/vendor; echo 0x005e > $chip/device; echo 0x0000 > $chip/subsystem_device
+done
+mount --bind /run/pci /sys/bus/pci/devices
+exec BIN/python BIN/tpu-info
+"""
+"""Four chips of v4, as Google's `tpu_info.device` looks for them."""
+
+
+@pytest.mark.soak
+def test_the_command_of_tpu_info_on_an_isolated_host_shows_the_same() -> None:
+    require_isolated_hosts()
+    with (
+        tempfile.TemporaryDirectory(prefix="tpuctl-tpu-info-", dir="/var/tmp") as folder,  # hosts see that
+        open_session("--instant", "--hosts", "isolated") as session,
+    ):
+        Path(folder).chmod(0o755)
+        shutil.copytree(tpu_info_python().parents[1], folder, symlinks=True, dirs_exist_ok=True)
+        session.type("up", "v4-16", "big", "--spot", "--pay")
+        load(session, "duty=63.5", "hbm_gib=3.25")
+        chips_now = chips(session.json("top", "big"))[1]
+        script = PCI.replace("BIN", f"{folder}/bin")
+        words = ("exec", "big", "--worker", "1", "--", "sudo", "unshare", "--mount", "bash", "-c", script)
+        shown = session.type(*words).stdout
+    rows = re.findall(r"(\d+) +[|│] +([\d.]+) GiB / ([\d.]+) GiB +[|│] +([\d.]+)%", shown)
+    assert [(int(d), float(used), float(total), float(duty)) for d, used, total, duty in rows] == [
+        (c["device"], c["hbm_used"] / GIB, c["hbm_total"] / GIB, c["duty_percent"]) for c in chips_now
+    ]
+    assert len(rows) == 4
