@@ -251,6 +251,7 @@ def _import_everything() -> None:
     from tpuctl.cli.app import app
     from tpuctl.model import shipped_files
 
+    gc.disable()  # all of it stays
     importlib.import_module("tests.support.killed_cli")
     for name in (
         "google.cloud.storage",
@@ -273,6 +274,7 @@ def _import_everything() -> None:
     assert isinstance(root, typer.main.TyperGroup)
     for command in root.list_commands(None):  # type: ignore[arg-type]
         root.get_command(None, command)  # type: ignore[arg-type]
+    gc.enable()
     gc.freeze()
     _use_huge_pages()
 
