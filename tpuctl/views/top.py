@@ -15,6 +15,7 @@ from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_time
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.runs.active import active_runs
+from tpuctl.runs.compiles import describe_compiles, describe_compiling, find_troubles
 from tpuctl.runs.hang import step_rate
 from tpuctl.slices.choose import resolve_slice, run_called
 from tpuctl.state.repository import get_slice
@@ -63,6 +64,17 @@ def frame_facts(frame: Frame) -> dict[str, Any]:
         "workers": [_worker(each) for each in frame.hosts],
         "spread": {name: to_data(each) for name, each in {**spread(chips), **spread(hosts)}.items()},
         "slowest": None if slowest is None else to_data(slowest),
+        **program_facts(frame),
+    }
+
+
+def program_facts(frame: Frame) -> dict[str, Any]:
+    """What the programs of the run compiled, do compile, and what slows them down from inside."""
+    workers = [host.status for host in frame.hosts if host.status is not None]
+    return {
+        "compiled": describe_compiles(workers) or None,
+        "compiling": describe_compiling(workers) or None,
+        "troubles": [] if frame.run is None else [each.said for each in find_troubles(frame.run, workers)],
     }
 
 

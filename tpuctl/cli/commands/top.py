@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tpuctl.views.top import Frame
 
 REFRESH_S = 2.0
-TALK_LINES = 8
-"""Of a screen: the head, the spread, who is slowest, and what tables have beside their rows."""
+TALK_LINES = 11
+"""Of a screen: the head, the spread, who is slowest, what compiles, and what tables have beside their rows."""
+TROUBLES, PROGRAM_LINES = 1, 3
 LINES_LEAST = 4
 CHIPS = (
     Column("workers", "WORKER"),
@@ -129,7 +130,18 @@ def _lines(frame: Frame, width: int, height: int | None) -> list[str]:
     lines = [_head(frame), *_table([_chip_cells(each) for each in fold(chips, most)], CHIPS, width)]
     lines += ["", *_table([_host_cells(each) for each in fold(hosts, most)], HOSTS, width)]
     lines += ["", *_spread_lines(chips, hosts, width)]
-    return [*lines, f"slowest  {slowest.said}"] if slowest is not None else lines
+    lines += [f"slowest  {slowest.said}"] if slowest is not None else []
+    return [*lines, *_program_lines(frame, width)]
+
+
+def _program_lines(frame: Frame, width: int) -> list[str]:
+    """What programs compile; of what slows them down the newest."""
+    from tpuctl.views.top import program_facts
+
+    facts = program_facts(frame)
+    said = "; ".join(filter(None, (facts["compiled"], facts["compiling"], *facts["troubles"][-TROUBLES:])))
+    text = f"compiles {said}" if said else ""
+    return textwrap.wrap(text, width, subsequent_indent=" " * 9, max_lines=PROGRAM_LINES, placeholder=" …")
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], width: int) -> list[str]:
