@@ -53,7 +53,7 @@ def test_a_function_that_compiles_again_is_told_once_with_its_shapes(session: Se
     told = " ".join(done.stderr.split())
     assert told.count("train_step (train.py:2) compiled again at step 102 on worker 0: (8,5)") == 1
     attempt = session.json("status", "again")["attempt"]
-    assert attempt["compiled"].startswith("1 function in ")
+    assert attempt["compiled"].startswith("1 function")
     why = [row["reason"] for row in session.json("why", "again") if row["action"] == "recompiled"]
     assert len(why) == 1
     rows = session.json("manifest", "again")["attempts"][-1]["hosts"]

@@ -96,7 +96,8 @@ def describe_compiles(workers: Sequence[WorkerStatus]) -> str:
     functions = max((len(report.functions) for report in reports), default=0)
     seconds = max((sum(each.seconds for each in report.functions) for report in reports), default=0.0)
     cache = describe_cache(sum(r.loaded for r in reports), sum(r.asked for r in reports))
-    said = f"{counted(functions, 'function')} in {render_seconds(seconds)}" if functions else ""
+    took = f" in {render_seconds(seconds)}" if seconds >= 1 else ""
+    said = f"{counted(functions, 'function')}{took}" if functions else ""
     return ", ".join(filter(None, (cache, said)))
 
 
