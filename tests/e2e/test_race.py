@@ -242,7 +242,7 @@ class RaceDown(Race):
         super().prepare(place)
         services = place.machine()
         request(services)
-        passes(services, 2)
+        passes(services, 1)
 
     def command(self, services: MemoryServices) -> None:
         take_down(services, "big", deadline=services.clock.now() + HOUR)
@@ -273,7 +273,7 @@ STORIES: dict[str, Callable[[], Story]] = {
     "race": lambda: Race(EAST),
     "race of nodes": lambda: Race(queued=False),
     "race with a refusal": RaceRefused,
-    "race taken down": lambda: RaceDown(*ZONES),
+    "race taken down": lambda: RaceDown(EAST, WEST),
     "pass: race after a preemption": WatchedRace,
 }
 RARE = set(STORIES) - {"race of nodes", "race taken down"}
