@@ -191,12 +191,15 @@ def test_what_grain_tells_is_shown_and_a_host_that_is_dead_costs_its_own_row(ses
         frame = session.json("top", "big")
     assert frame["workers"][0]["data_wait_s"] == 0.0025
     assert "data wait 0.0025 s" in session.type("top", "big").stdout
-    session.type("sim", "crash", "big-1", "--worker", "2")
+    session.type("sim", "crash", "big-1", "--worker", "2", "--worker", "3")
     done = session.type("top", "big", "--json", status=3)
     frame = json.loads(done.stdout)
-    assert [bool(each["error"]) for each in frame["workers"]] == [False, False, True, False]
-    assert [len(each["chips"]) for each in frame["workers"]] == [4, 4, 0, 4]
+    assert [bool(each["error"]) for each in frame["workers"]] == [False, False, True, True]
+    assert [len(each["chips"]) for each in frame["workers"]] == [4, 4, 0, 0]
     assert frame["workers"][2]["cpu_percent"] is None
+    assert re.search(
+        r"^2-3 .*refused the connection$", session.type("top", "big", status=3).stdout, re.MULTILINE
+    )
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from msgspec import Struct
 from tpuctl.engine.services import Services
 from tpuctl.hosts.protocol import HostUsage, WorkerStatus
 from tpuctl.lib.codec import to_data
-from tpuctl.lib.text import fold_workers
+from tpuctl.lib.text import common_cause, fold_workers
 from tpuctl.lib.time import render_time
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.runs.active import active_runs
@@ -53,7 +53,7 @@ def take_frame(services: Services, observer: Observer, name: str | None) -> Fram
 
 def frame_facts(frame: Frame) -> dict[str, Any]:
     """For `--json`: nothing is folded, and what is not known is null."""
-    chips, hosts = chip_rows(frame.hosts), host_rows(frame.hosts)
+    chips, hosts = chip_rows(frame.hosts), host_rows(frame)
     slowest = slowest_of(frame.hosts)
     return {
         "slice": frame.slice.name,
@@ -143,14 +143,14 @@ def _silence(host: HostSample) -> str:
     return "no server"
 
 
-def host_rows(hosts: Sequence[HostSample]) -> list[Row]:
-    """A row for each host."""
+def host_rows(frame: Frame) -> list[Row]:
+    """A row for each host; why some do not answer is said without their names, so that they share a line."""
     rows = []
-    for host in hosts:
+    for host in frame.hosts:
         usage = host.usage or HostUsage(host.worker)
         own = {name: getattr(usage, name) for name in HOST_FIGURES}
         figures = {**_steps(host.status), **own, **{name: host.figures.get(name) for name in FIGURES}}
-        rows.append(Row(host.worker, 0, figures, host.error))
+        rows.append(Row(host.worker, 0, figures, common_cause(f"{frame.slice.name}-{host.worker}", host.error)))
     return rows
 
 

@@ -125,7 +125,7 @@ def _lines(frame: Frame, width: int, height: int | None) -> list[str]:
     from tpuctl.telemetry.summary import fold
     from tpuctl.views.top import chip_rows, host_rows, slowest_of
 
-    chips, hosts, slowest = chip_rows(frame.hosts), host_rows(frame.hosts), slowest_of(frame.hosts)
+    chips, hosts, slowest = chip_rows(frame.hosts), host_rows(frame), slowest_of(frame.hosts)
     most = 2 * LINES_LEAST if height is None else max(LINES_LEAST, (height - TALK_LINES) // 2)
     lines = [_head(frame), *_table([_chip_cells(each) for each in fold(chips, most)], CHIPS, width)]
     lines += ["", *_table([_host_cells(each) for each in fold(hosts, most)], HOSTS, width)]
