@@ -15,6 +15,7 @@ from processes import descendants, environment_of, proc_text, process_stat
 from rooted import as_root, how_root, output_of
 from secret_masks import mask_by_hashes, masked_text, patterns_of
 from state import look
+from usage import ports_of
 
 PROCESSES_MAX = 16
 WRITES_S = 2.0
@@ -55,7 +56,7 @@ def describe(attempt, pid):
         "command": proc_text(pid, "cmdline")[:TEXT_MAX].replace("\0", " ").strip(),
         "state": stat[0].decode() if stat else "gone",
         "waits_in": proc_text(pid, "wchan").strip("0"),
-        "ports": metrics_ports(pid),
+        "ports": ports_of(environment_of(pid), "ports"),
     }
     by, text = by_spy(pid)
     if not text:
@@ -63,12 +64,6 @@ def describe(attempt, pid):
     if not text:
         by, text = by_kernel(pid)
     return dict(answer, by=by, text=text[:TEXT_MAX])
-
-
-def metrics_ports(pid):
-    """Where libtpu of that process tells what its chips do, as far as its variables say."""
-    words = environment_of(pid).get("TPU_RUNTIME_METRICS_PORTS", "").split(",")
-    return [int(word) for word in words if word.strip().isdigit()]
 
 
 def by_spy(pid):

@@ -73,13 +73,17 @@ def memory():
     return {}
 
 
+def ports_of(variables, kind):
+    """Those that the variables of one program name."""
+    words = ",".join(variables.get(name, "") for name in PORTS[kind]).split(",")
+    return [int(word) for word in words if word.strip().isdecimal() and 0 < int(word) < 1 << 16]
+
+
 def named_ports():
     """Those that the variables of programs name, of all programs of this host into which we may look."""
     found = {kind: [] for kind in PORTS}  # type: dict[str, list[int]]
     for pid in filter(is_ours, pids()):
         variables = environment_of(pid)
-        for kind, names in PORTS.items():
-            words = ",".join(variables.get(name, "") for name in names).split(",")
-            ports = [int(word) for word in words if word.strip().isdecimal() and int(word) < 1 << 16]
-            found[kind] += [port for port in ports if port and port not in found[kind]]
+        for kind in PORTS:
+            found[kind] += [port for port in ports_of(variables, kind) if port not in found[kind]]
     return {kind: ports[:PORTS_MAX] for kind, ports in found.items()}
