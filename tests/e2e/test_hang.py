@@ -29,7 +29,7 @@ def wait_for_the_others():
 if os.environ["TPUCTL_RANK"] == "1": os.kill(os.getpid(), signal.SIGSTOP)
 wait_for_the_others()
 """
-WAIT = "wait_for_the_others()"
+STEPS, WAIT = TRAIN[: TRAIN.index("if os")], "wait_for_the_others()"
 LIMIT_S = 3
 RUN = ("run", "--on", "big", "--no-checkpoint", "--grace", "1", "--stall", f"{LIMIT_S}s", "--max-failures", "0")
 STEP = r"step (\d+) of (\d+)"
@@ -63,7 +63,7 @@ def test_a_stall_is_told_once_stacks_show_where_and_it_may_go_on(session: Sessio
     def stalled() -> list[str]:
         """Worker 0, which has waited longer, may be told of before."""
         rows = [row for row in session.json("why", "told") if row["action"] in ("stalled", "goes-on")]
-        return [row["action"] for row in rows if "stopped by a signal" in row["reason"]]
+        return [row["action"] for row in rows if "stopped by a signal since" in row["reason"]]
 
     session.watch_until(lambda: bool(stalled()))
     assert stalled() == ["stalled"]
@@ -93,7 +93,7 @@ def test_a_host_whose_chips_are_behind_is_named_before_the_restart(session: Sess
         "--",
         "python3",
         "-c",
-        f"{TRAIN[: TRAIN.index('if os')]}{WAIT}",
+        STEPS + WAIT,
     )
     told = " ".join(session.type(*RUN, *words, status=1).stderr.split())
     session.type("sim", "load", "big-1", "--off")
@@ -101,6 +101,28 @@ def test_a_host_whose_chips_are_behind_is_named_before_the_restart(session: Sess
     (cores,) = (session.root / "state").glob("**/behind/1/worker-1.cores.log")
     assert "launch 41" in cores.read_text()
     assert (cores.parent / "worker-1.stacks.log").exists()
+
+
+@pytest.mark.long
+def test_a_program_that_ended_below_a_shell_that_lives_is_named(session: Session) -> None:
+    left = "if os.environ['TPUCTL_RANK'] == '1': raise SystemExit"
+    (session.work / "left.py").write_text(f"{STEPS}{left}\n{WAIT}\n")
+    session.type(
+        *RUN,
+        "--name",
+        "gone",
+        "--on-stall",
+        "restart",
+        "--",
+        "sh",
+        "-c",
+        "python3 left.py; sleep 600",
+        status=1,
+    )
+    took_s, said = session.stalled_after("gone")
+    assert said.endswith("worker 1: its program has ended, although its command lives; the others wait for it")
+    assert took_s <= LIMIT_S + NAMED_WITHIN_S
+    assert programs_of("gone") == []
 
 
 def test_stacks_come_from_the_py_spy_of_the_environment(session: Session) -> None:

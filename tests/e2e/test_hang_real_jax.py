@@ -128,8 +128,8 @@ def test_passes_say_the_same_and_so_do_status_why_hooks_and_stacks(session: Sess
     session.watch_until(lambda: told.exists() and SAID["data"] in told.read_text(), within_s=180)
     assert SAID["data"] in told_in_time(session, "told")
     assert SAID["data"] in " ".join(session.type("why", "told").stdout.split())
-    [row] = [row for row in session.json("runs") if row["id"] == "told"]
-    assert SAID["data"] in row["trouble"]
+    assert SAID["data"] in " ".join(session.type("status", "told").stdout.split())
+    assert f"stands still: {SAID['data']}"[:80] in session.type("top", "told", "--once").stdout
     shown = session.type("stacks", "told")
     assert SAID["data"] in " ".join(shown.stderr.split())
     assert "prefetch_iterator.py" in shown.stdout

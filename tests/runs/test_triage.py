@@ -130,8 +130,10 @@ def test_stacks_and_chips_that_say_nothing_are_no_verdict() -> None:
     assert judge_hang(TABLE, four(HangFacts(0).doing), "r", "big") is None
 
 
-def stacks(worker: int, *texts: str, command: str = "python3 train.py") -> WorkerStacks:
-    rows = (ProcessStack(100 + n, command, "S", "", "faulthandler", text) for n, text in enumerate(texts))
+def stacks(worker: int, *texts: str) -> WorkerStacks:
+    rows = (
+        ProcessStack(100 + n, "python3 train.py", "S", "", "faulthandler", text) for n, text in enumerate(texts)
+    )
     return WorkerStacks(worker, tuple(rows))
 
 
@@ -147,7 +149,8 @@ def test_what_hosts_say_of_their_processes_becomes_a_verdict() -> None:
     assert said([*wait, stacks(2, COMPILING)]).startswith("worker 2: compiling (train.py:21 train_step); ")
     assert said([*wait, stacks(2, QUEUE)]).startswith("worker 2: waiting for a queue (data.py:12 next_batch); ")
     assert said([*wait, stacks(2, OWN)]).startswith("worker 2: in its own code (data.py:7 read_shard); ")
-    assert said([*wait, stacks(2, "", command="sh -c train")]) == (
+    shell = ProcessStack(7, "sh -c train; sleep 600"), ProcessStack(8, "sleep 600", "S", "hrtimer_nanosleep")
+    assert said([*wait, WorkerStacks(2, shell)]) == (
         "worker 2: its program has ended, although its command lives; the others wait for it"
     )
     silent = "worker 2: no answer; worker 0-1: waiting for its devices (train.py:25)"

@@ -118,11 +118,13 @@ def parse_frames(text: str) -> tuple[Frame, ...]:
 
 
 def classify_process(table: Activities, process: ProcessStack) -> Doing:
-    """What one process does."""
+    """What one process does. Of a shell and other programs only whether they are stopped is told."""
     frames = parse_frames(process.text)
     at = _own_frame(table, frames)
     if process.state in ("T", "t"):
         return Doing(HELD.id, HELD.says, HELD.part, at)
+    if not frames and not is_python(process):
+        return NO_STACK
     for row in table.rows:
         texts = [frame.key for frame in frames] if row.frames else [process.waits_in]
         if any(pattern.search(text) for text in texts for pattern in (*row.frames, *row.kernel)):
@@ -130,6 +132,11 @@ def classify_process(table: Activities, process: ProcessStack) -> Doing:
     if not frames:
         return NO_STACK
     return Doing("program", "in its own code", Part.WORKS, at)
+
+
+def is_python(process: ProcessStack) -> bool:
+    """Whether an interpreter runs there, also one whose stack nobody could read."""
+    return re.search(r"(?:^|/)python[\d.]*$", process.command.partition(" ")[0]) is not None
 
 
 def choose_process(found: Iterable[tuple[ProcessStack, Doing]]) -> tuple[ProcessStack | None, Doing]:

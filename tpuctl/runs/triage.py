@@ -6,7 +6,6 @@ what. What is not known, such as chips whose runtime nobody answers for, is no s
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerStacks, WorkerState, WorkerStatus
 from tpuctl.lib.text import Place, fold_workers, group_equal
 from tpuctl.model.processes import place_of, worker_of
 from tpuctl.runs.activity import (
@@ -24,6 +23,7 @@ from tpuctl.runs.activity import (
     Doing,
     choose_process,
     classify_process,
+    is_python,
     parse_activities,
 )
 from tpuctl.telemetry.sample import CoreState
@@ -125,7 +125,7 @@ def _facts_of(
     for own in several or (None,):
         processes = [each for each in stacks.processes if each.process == own]
         process, doing = choose_process((each, classify_process(table, each)) for each in processes)
-        gone = doing is NO_STACK and not any(_is_python(each) for each in processes)
+        gone = doing is NO_STACK and not any(is_python(each) for each in processes)
         pid = process.pid if process is not None else None
         step = status.step if status is not None else None
         ports = {port for each in processes for port in each.ports}
@@ -143,10 +143,6 @@ def _with_cores(fact: HangFacts, cores: Sequence[CoreState]) -> HangFacts:
     if last is None:
         return replace(fact, error=error)
     return replace(fact, error=error, launch=last.launch_id, fingerprint=last.fingerprint)
-
-
-def _is_python(process: ProcessStack) -> bool:
-    return re.search(r"(^|/)python[\d.]*$", process.command.partition(" ")[0]) is not None
 
 
 def _signs(fact: HangFacts, facts: Sequence[HangFacts]) -> frozenset[str]:

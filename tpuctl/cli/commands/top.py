@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tpuctl.views.top import Frame
 
 REFRESH_S = 2.0
-TALK_LINES = 11
-"""Of a screen: the head, the spread, who is slowest, what compiles, and what tables have beside their rows."""
+TALK_LINES = 12
+"""Of a screen: the head, what stands still, the spread, who is slowest, what compiles, and what tables have
+beside their rows."""
 TROUBLES, PROGRAM_LINES = 1, 3
 LINES_LEAST = 4
 CHIPS = (
@@ -127,7 +128,11 @@ def _lines(frame: Frame, width: int, height: int | None) -> list[str]:
 
     chips, hosts, slowest = chip_rows(frame.hosts), host_rows(frame), slowest_of(frame.hosts)
     most = 2 * LINES_LEAST if height is None else max(LINES_LEAST, (height - TALK_LINES) // 2)
-    lines = [_head(frame), *_table([_chip_cells(each) for each in fold(chips, most)], CHIPS, width)]
+    lines = [
+        _head(frame),
+        *_stall(frame, width),
+        *_table([_chip_cells(each) for each in fold(chips, most)], CHIPS, width),
+    ]
     lines += ["", *_table([_host_cells(each) for each in fold(hosts, most)], HOSTS, width)]
     lines += ["", *_spread_lines(chips, hosts, width)]
     lines += [f"slowest  {slowest.said}"] if slowest is not None else []
@@ -147,6 +152,13 @@ def _program_lines(frame: Frame, width: int) -> list[str]:
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], width: int) -> list[str]:
     noted = any(row["note"].strip() for row in rows)
     return render_table(rows, columns if noted else columns[:-1], width=width) if rows else []
+
+
+def _stall(frame: Frame, width: int) -> list[str]:
+    """What keeps a run that stands still, as it was found last."""
+    attempt = frame.run.attempt if frame.run is not None else None
+    said = "" if attempt is None or attempt.cause is not None else attempt.stalled_by or attempt.stalled
+    return [f"stands still: {said}"[:width]] if said else []
 
 
 def _head(frame: Frame) -> str:
