@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.support.jobs import SPEC
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Up, Watched, nodes, passes, state_of
-from tests.support.surviving import Repair, Story, cases, check_fleet, survive_all
+from tests.support.surviving import Accident, Place, Repair, Story, cases, check_fleet, survive, survive_all
 from tpuctl.errors import TpuctlError
 from tpuctl.model.records import WITH_HOSTS, Incarnation, Limits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
@@ -284,3 +284,9 @@ RARE = set(STORIES) - {"race of nodes", "race taken down"}
 @pytest.mark.parametrize(("name", "repair", "sample"), cases(STORIES, rare=RARE))
 def test_every_accident_of_a_race_is_survived(name: str, repair: Repair, sample: bool) -> None:
     assert survive_all(STORIES[name], repair, sample=sample) == []
+
+
+def test_a_refusal_in_one_place_is_no_end_of_a_race_that_went_on_while_a_process_slept() -> None:
+    """A pass of another machine had decided it when the process, in the middle of writing it down, woke up."""
+    for at in range(32, 37):
+        survive(RaceRefused(), Place(Accident.ASLEEP, at), Repair.PASSES)

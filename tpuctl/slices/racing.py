@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from msgspec.structs import replace
-
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError
-from tpuctl.model.records import WITH_HOSTS, Desired, SliceRecord
-from tpuctl.model.verdict import Done, Wait
+from tpuctl.model.records import WITH_HOSTS, Desired, SliceRecord, SliceState
+from tpuctl.model.verdict import Done, Wait, wait_for
 from tpuctl.money.slice_costs import list_price
 from tpuctl.slices.observe import CloudInventory, Observation
 from tpuctl.slices.plan import plan_slice
@@ -38,8 +36,9 @@ def advance_race(services: Services, name: str, advance: AdvancePlace) -> Step:
     if not stored.record.rivals:
         return outcome, observation
     if plan_race(get_slice(services, name).record, services.store.now()) is not None:
-        # What lost just now goes in the same step.
-        outcome, others = replace(outcome, acted=True), _advance_rivals(services, name, advance)[1]
+        # What lost just now goes in the same step; what this place came to is no end of the others.
+        outcome = Outcome(wait_for("another look at the race"), acted=True)
+        others = _advance_rivals(services, name, advance)[1]
     joined = _join((outcome, observation), others)
     unread = [seen.record for _, seen in others if _hidden(seen)]
     if unread and isinstance(joined.verdict, Done) and not joined.acted:
@@ -87,7 +86,9 @@ def _join(lead: Step, others: Sequence[Step]) -> Outcome:
     verdict = outcome.verdict
     if record.state in WITH_HOSTS or record.desired is Desired.DOWN:
         goes = record.desired is Desired.DOWN
-        open_ = (each.verdict for each, seen in others if goes or not _hidden(seen))
+        # One that was refused before it lost, while this process slept, is no end of what came first.
+        losing = [(each, seen) for each, seen in others if seen.record.state is SliceState.DELETING]
+        open_ = (each.verdict for each, seen in losing if goes or not _hidden(seen))
         if isinstance(verdict, Done):
             verdict = next((each for each in open_ if not isinstance(each, Done)), verdict)
     else:
