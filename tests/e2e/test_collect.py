@@ -151,7 +151,7 @@ def one(session: Session) -> Session:
     return session
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_jax_dumps_all_programs_of_each_process_and_attempt(one: Session) -> None:
     """Also where a compile cache has them: the second attempt would load them from there."""
     cache = {
@@ -183,7 +183,7 @@ def test_jax_dumps_all_programs_of_each_process_and_attempt(one: Session) -> Non
             assert [name for name in steps if name.endswith(".jaxpr.txt")]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize("packages", [flax_packages, old_jax_packages], ids=["0.10.2", "0.4.30"])
 def test_the_first_nan_ends_jax_with_its_line(one: Session, packages: Callable[[], Path]) -> None:
     words = (*OF_JAX, "nans", "--debug", "hlo", "--var", f"PYTHONPATH={packages()}", "--max-failures", "0")

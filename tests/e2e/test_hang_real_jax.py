@@ -13,7 +13,7 @@ from tests.support.proc import programs_of
 from tests.support.session import NAMED_WITHIN_S, Session, open_session
 from tpuctl.lib.time import parse_timestamp
 
-pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRAIN = """\
 import os, sys, time

@@ -20,7 +20,7 @@ import pytest
 from tests.support.jax_python import VARIABLES, jax_python, xprof_program
 from tests.support.session import Session, open_session
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRAIN = """\
 import os, sys, time
