@@ -72,6 +72,12 @@ def test_flags_that_end_a_program_are_refused(session: Session) -> None:
     session.type(*RUN, "--var", "XLA_FLAGS=--xla_dump_to=/tmp/x", "--dry-run", "train.py")
 
 
+def test_flags_of_debug_that_nobody_checks_are_told(session: Session) -> None:
+    told = session.type(*RUN, "--debug", "nans", "--debug", "sdc", "--dry-run", "train.py").stderr
+    assert "warning: --debug sdc: without a pinned environment its flags" in " ".join(told.split())
+    assert "unchecked" not in session.type(*RUN, "--debug", "nans", "--dry-run", "train.py").stderr
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_flags_that_the_pinned_libtpu_does_not_have_are_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tpuctl.collect.gather import WHOLE
 from tpuctl.collect.index import Index
 from tpuctl.model.records import RunState
 from tpuctl.runs.follow import start_run
-from tpuctl.runs.host_parts import DUMPS
+from tpuctl.runs.host_parts import DRIVER_LOGS, DUMPS
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.repository import get_run
 
@@ -75,7 +76,33 @@ def test_each_host_brings_so_much_at_most(services, running, tmp_path):
     assert (tmp_path / "r.tar").stat().st_size < 4 << 20
     cut = [(item.worker, item.files, item.cut_files, item.cut_bytes) for item in index.items if item.cut_files]
     assert cut == [(0, 1, 1, 2 << 20), (1, 1, 1, 2 << 20)]
-    assert b"without 1 file (2.0 MiB): 1.5 MiB of each host" in contents_of(tmp_path / "r.tar")["INDEX.md"]
+    assert (
+        b"(workers 0-1) without 2 files (4.0 MiB): 1.5 MiB of each host"
+        in contents_of(tmp_path / "r.tar")["INDEX.md"]
+    )
+
+
+def test_of_driver_logs_those_since_the_run_began_come(place, services, tmp_path):
+    def logging(process: Process) -> Steps:
+        folder = Path(process.env["TPU_LOG_DIR"])
+        for number in range(-3, 2):
+            log = folder / f"tpu_driver.{number}"
+            log.write_text("I0000")
+            changed = process.started_at + 60 * number + 30
+            os.utime(log, (changed, changed))
+        yield 3600.0
+        return 0
+
+    place.hosts.programs["main.py"] = logging
+    bring_up(services, "big")
+    run = submit(services, "big", "as logging says", debug=("hlo",))
+    start_run(services, run.id)
+    index = collect(services, run.id, tmp_path / "r.tar")
+    logs = [(item.files, item.older_files) for item in index.items if item.what == DRIVER_LOGS.what]
+    assert logs == [(2, 3)] * 2
+    contents = contents_of(tmp_path / "r.tar")
+    assert "hosts/worker-1/attempt-1/driver-logs/tpu_driver.0" in contents
+    assert b"(workers 0-1) without 6 older files" in contents["INDEX.md"]
 
 
 def test_a_host_that_is_silent_is_named_and_the_others_bring_all(place, services, running, tmp_path):

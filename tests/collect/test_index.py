@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tpuctl.collect.collect import LEAST, begins_collection, parse_limit
 from tpuctl.collect.collection import KEPT_FREE, Collection, share_room
-from tpuctl.collect.index import Index, Item, Missing, choose_files, render_index
+from tpuctl.collect.index import Index, Item, Missing, choose_files, choose_newest, render_index
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.text import parse_sized, sized
 from tpuctl.model.shipped_files import load_secret_patterns
@@ -70,6 +70,16 @@ def test_no_more_files_are_taken_than_may_be():
 
 
 @pytest.mark.parametrize(
+    ("files_max", "since", "kept"),
+    [(9, 0, ["a", "b", "c"]), (9, 2, ["b", "c"]), (1, 0, ["b"]), (9, 4, []), (0, 0, [])],
+    ids=["all", "since-then", "the-newest", "all-are-older", "none"],
+)
+def test_of_files_that_others_leave_there_the_newest_since_the_run_began_come(files_max, since, kept):
+    found = [TOP, *files(("a", 10, 1), ("b", 20, 3), ("c", 1, 2))]
+    assert [entry.name for entry in choose_newest(found, files_max, since)] == ["", *kept]
+
+
+@pytest.mark.parametrize(
     ("limit", "free", "hosts", "host_bytes"),
     [
         (400, 1 << 40, 2, 150),
@@ -108,6 +118,23 @@ def test_the_index_says_how_it_stands_what_is_there_and_what_is_missing():
         "- stacks: it is over",
     ):
         assert line in told.splitlines()
+
+
+def test_what_32_hosts_have_alike_has_one_line():
+    names = ("attempts.json", "host.txt", "attempt-1/driver-logs", "attempt-1/dumps")
+    items = [Item(f"hosts/worker-{n}/{name}", name, "text", n) for name in names for n in range(32)]
+    items = [
+        replace(item, older_files=286 if item.what.endswith("logs") else 0, cut_files=item.worker % 2)
+        for item in items
+    ]
+    missing = tuple(Missing("stacks", f"big-{n} did not answer in 5 s", n) for n in range(32))
+    logs = Item("logs/attempt-1/worker-3.stdout.log", "logs", "text", 3, 1)
+    lines = render_index(replace(INDEX, items=(*items, logs), missing=missing)).splitlines()
+    assert len(lines) < 60
+    assert "  - `logs/attempt-1/worker-3.stdout.log`" in lines
+    assert "- stacks of worker 0-31: did not answer in 5 s" in lines
+    folded = "  - `hosts/worker-N/attempt-1/driver-logs` (workers 0-31) without 9152 older files"
+    assert [line for line in lines if line.startswith(folded) and "without 16 files (0 B)" in line]
 
 
 @pytest.mark.parametrize("size", [0, 1023, 1536, 5 << 20, 3 << 30])

@@ -124,6 +124,12 @@ def test_a_run_that_goes_on_is_collected_and_ctrl_c_keeps_what_came(session: Ses
     assert json.loads(half["index.json"])["interrupted"]
     assert not list(session.work.glob(".half*"))
     session.type("stop", "long", "--yes")
+    session.type("sim", "crash", session.json("status", "big")["node"], "--worker", "1")
+    told = session.type("collect", "long", "-o", "silent.tar", status=3, within_s=120)
+    assert "worker 1 did not answer, and silent.tar has nothing of it" in " ".join(told.stderr.split())
+    silent = contents(session.work / "silent.tar")
+    assert "hosts/worker-0/attempts.json" in silent
+    assert "hosts/worker-1/attempts.json" not in silent
 
 
 REAL = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class Collection:
         self._patterns = patterns
         self._items: list[Item] = []
         self._missing: list[Missing] = []
-        self._cuts: dict[str, Mapping[str, Any]] = {}
+        self._left: dict[str, dict[str, Any]] = {}
 
     def keep(
         self,
@@ -87,11 +87,15 @@ class Collection:
 
     def cut(self, path: str, files: int, size_bytes: int, why: str) -> None:
         """So much of the folder that was expected at `path` does not come."""
-        self._cuts[path] = {"cut_files": files, "cut_bytes": size_bytes, "cut_why": why}
+        self._left.setdefault(path, {}).update(cut_files=files, cut_bytes=size_bytes, cut_why=why)
+
+    def leave_older(self, path: str, files: int) -> None:
+        """So many files of the folder that was expected at `path` are too old to be of the run."""
+        self._left.setdefault(path, {}).update(older_files=files)
 
     def has(self, path: str) -> bool:
-        """Whether anything was there for the folder that was expected at `path`, also what was cut."""
-        return path in self._cuts or any(files_below(self.folder / path))
+        """Whether anything was there for the folder that was expected at `path`, also what was left there."""
+        return path in self._left or any(files_below(self.folder / path))
 
     def lacks(self, what: str, why: str, *, worker: int | None = None, attempt: int | None = None) -> None:
         """Something that is not in it."""
@@ -138,8 +142,8 @@ class Collection:
         for each in self._items:
             self._redact(each, list(files_below(self.folder / each.path)))
             files = list(files_below(self.folder / each.path))
-            item = replace(each, files=len(files), **self._cuts.get(each.path, {}))
-            if files or item.cut_files:
+            item = replace(each, files=len(files), **self._left.get(each.path, {}))
+            if files or item.cut_files or item.older_files:
                 items.append(replace(item, size_bytes=sum(file.stat().st_size for file in files)))
         return replace(index, items=tuple(items), missing=tuple(self._missing))
 

@@ -15,13 +15,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.collect.collection import Collection
-from tpuctl.collect.index import Item, choose_files
+from tpuctl.collect.index import Item, choose_files, choose_newest
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent, RawReply
 from tpuctl.hosts.facts import Section
 from tpuctl.hosts.protocol import WorkerState
-from tpuctl.lib.text import counted, sized
+from tpuctl.lib.text import sized
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.processes import times_of
 from tpuctl.model.records import Attempt, RunRecord
@@ -59,6 +59,8 @@ KEPT_LOGS = ("host", "stacks", "cores")
 """Beside what programs wrote: what hosts said of themselves when they failed, and what was seen of processes
 and chips."""
 WHOLE = "all that the host has"
+START_SLACK_S = 5.0
+"""Hosts note when a program started a moment after it did."""
 
 
 class Gathering:
@@ -307,6 +309,11 @@ class Gathering:
         found = [
             e for e in survey.entries if not (isinstance(e, FoundFile) and e.name.endswith(part.code or "\0"))
         ]
+        if part.newest:
+            count = len(found)
+            found = list(choose_newest(found, part.newest, self._began_ns(worker)))
+            if len(found) < count:
+                self._collection.leave_older(place, count - len(found))
         chosen = choose_files(found, self._left_bytes[worker])
         files = [entry for entry in chosen if isinstance(entry, FoundFile)]
         all_files = [entry for entry in found if isinstance(entry, FoundFile)]
@@ -315,9 +322,15 @@ class Gathering:
         cut = len(all_files) - len(files)
         if cut:
             room = sized(self._collection.room.host_bytes)
-            why = f"{room} of each host are taken, and {counted(len(files), 'file')} fitted"
+            why = f"{room} of each host are taken, the smallest files first"
             self._collection.cut(place, cut, sum(entry.size for entry in all_files) - size, why)
         return replace(survey, entries=chosen)
+
+    def _began_ns(self, worker: int) -> int:
+        """When the run began there, by that host's clock; where it does not know, by this machine's."""
+        times = [row.get("started_at") for row in self._attempts[worker]]
+        known = [each for each in times if isinstance(each, int | float)]
+        return int((min(known, default=self._run.created_at) - START_SLACK_S) * 1e9)
 
     def _masks(self) -> Mapping[str, Any] | None:
         """Values of its secrets as far as they can be read here; hosts refuse where neither side knows one."""

@@ -13,18 +13,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.lib.codec import to_data
-from tpuctl.lib.text import counted, fold_workers, sized
+from tpuctl.lib.text import common_cause, counted, fold_workers, sized
 from tpuctl.workers.file_list import Found, FoundFile, FoundLink
 
 INDEX_NAME, DATA_NAME = "INDEX.md", "index.json"
 SCHEMA = 1
 FILES_MAX = 20_000
 """Files of one folder of a host: a run that compiles without end dumps more."""
+COUNTS = ("files", "size_bytes", "cut_files", "cut_bytes", "older_files")
 
 
 class Item(Struct, frozen=True):
     """Something that is in the file, at `path`: a file, or a folder with `files`. Of what was there
-    `cut_files` with `cut_bytes` are not in it, for `cut_why`."""
+    `cut_files` with `cut_bytes` are not in it, for `cut_why`, and `older_files` that are hardly of the run."""
 
     path: str
     what: str
@@ -36,6 +37,7 @@ class Item(Struct, frozen=True):
     cut_files: int = 0
     cut_bytes: int = 0
     cut_why: str = ""
+    older_files: int = 0
 
 
 class Missing(Struct, frozen=True):
@@ -88,6 +90,13 @@ def choose_files(found: Sequence[Found], budget: int, files_max: int = FILES_MAX
     )
 
 
+def choose_newest(found: Sequence[Found], files_max: int, since_ns: int) -> tuple[Found, ...]:
+    """What of a folder that has files of others, too, may be brought: the newest ones since then."""
+    files = sorted((e for e in found if isinstance(e, FoundFile)), key=lambda e: (-e.mtime_ns, e.name))
+    kept = {entry.name for entry in files[:files_max] if entry.mtime_ns >= since_ns}
+    return tuple(e for e in found if not isinstance(e, FoundFile) or e.name in kept)
+
+
 def render_data(index: Index) -> dict[str, Any]:
     """The index as `index.json` has it."""
     data: dict[str, Any] = to_data(index)
@@ -124,7 +133,7 @@ def render_index(index: Index) -> str:
         lines += [f"- {_line(_decision(each))}" for each in index.decisions[-10:]]
     lines += ["", "## What is here", "", *_items(index.items)]
     if index.missing:
-        lines += ["", "## What is missing", "", *_missing(index.missing)]
+        lines += ["", "## What is missing", "", *_missing(index.missing, index.slice)]
     room = f"At most {sized(index.limit_bytes)} in all were asked for: {sized(index.host_bytes)} of each host."
     lines += ["", room, "Values of the run's secrets, and what looks like a secret, are masked.", ""]
     return "\n".join(lines)
@@ -154,20 +163,41 @@ def _items(items: Sequence[Item]) -> list[str]:
     for (what, opens), group in alike.items():
         files, size = sum(item.files for item in group), sum(item.size_bytes for item in group)
         lines.append(f"- **{what}** ({counted(files, 'file')}, {sized(size)}): {opens}")
-        lines += [f"  - `{item.path}`{_cut(item)}" for item in group]
+        lines += [f"  - {name}{_older(item)}{describe_cut(item)}" for name, item in fold_items(group)]
     return lines
 
 
-def _cut(item: Item) -> str:
+def fold_items(items: Sequence[Item]) -> list[tuple[str, Item]]:
+    """What has equal names on workers as one, with how people call it and the sums of its numbers."""
+    alike: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        path = item.path if item.worker is None else item.path.replace(f"worker-{item.worker}", "worker-N", 1)
+        alike.setdefault((path, item.cut_why), []).append(item)
+    folded = []
+    for (path, _), group in alike.items():
+        sums = {name: sum(getattr(item, name) for item in group) for name in COUNTS}
+        workers = fold_workers(item.worker for item in group if item.worker is not None)
+        name = f"`{group[0].path}`" if len(group) == 1 else f"`{path}` (workers {workers})"
+        folded.append((name, replace(group[0], **sums)))
+    return folded
+
+
+def describe_cut(item: Item) -> str:
+    """What of it did not fit; empty for nothing."""
     if not item.cut_files:
         return ""
     return f" without {counted(item.cut_files, 'file')} ({sized(item.cut_bytes)}): {item.cut_why}"
 
 
-def _missing(missing: Sequence[Missing]) -> list[str]:
+def _older(item: Item) -> str:
+    return f" without {counted(item.older_files, 'older file')}" if item.older_files else ""
+
+
+def _missing(missing: Sequence[Missing], slice_name: str) -> list[str]:
     alike: dict[tuple[str, int | None, str], list[int]] = {}
     for each in missing:
-        workers = alike.setdefault((each.what, each.attempt, each.why), [])
+        why = common_cause(f"{slice_name}-{each.worker}", each.why)
+        workers = alike.setdefault((each.what, each.attempt, why), [])
         workers += [each.worker] if each.worker is not None else []
     lines = []
     for (what, attempt, why), workers in alike.items():

@@ -102,7 +102,12 @@ def _check_debug(services: Services, request: RunRequest, environment: PinnedEnv
     profiles = parse_profiles(load_debug_profiles())
     found = check_debug(profiles, request.debug, environment, request.var, request.secret)
     flags = found.append.get("LIBTPU_INIT_ARGS", ())
-    if not flags or environment is None:
+    if not flags:
+        return
+    if environment is None or environment.spec.unmanaged is not None:
+        words = [n for n in request.debug if any("LIBTPU_INIT_ARGS" in r.append for r in profiles[n].rows)]
+        said = "without a pinned environment its flags go to the libtpu of the hosts unchecked, and one that"
+        services.emit(Warn("", f"--debug {', '.join(words)}: {said} does not take them ends the program"))
         return
     own = {**environment.variables(), **request.var}.get("LIBTPU_INIT_ARGS", "")
     _ask_libtpu(services, {"LIBTPU_INIT_ARGS": f"{own} {' '.join(flags)}".strip()}, environment, "debug")

@@ -19,7 +19,8 @@ EVERY = 10
 class HostPart(Struct, frozen=True):
     """`folder` is below the attempt, `what` says what is in it and `opens` how that is read; files that end
     with `code` are ours. `kept` ended attempts of a host keep it; `asked` says of a run whether it has any, and
-    `missed` that it is told where there is none."""
+    `missed` that it is told where there is none. Of files that others leave there, too, the `newest` come that
+    changed since the run began; 0: all."""
 
     name: str
     folder: str
@@ -29,6 +30,7 @@ class HostPart(Struct, frozen=True):
     kept: int = EVERY
     code: tuple[str, ...] = ()
     missed: bool = False
+    newest: int = 0
 
 
 def _has_own_driver_logs(run: RunRecord) -> bool:
@@ -67,6 +69,7 @@ DRIVER_LOGS = HostPart(
     "what libtpu logged",
     "text; the last lines say why it ended",
     _has_own_driver_logs,
+    newest=40,
 )
 HOST_PARTS = (HOOK, DRIVER_LOGS, TRACES, DUMPS)
 

@@ -73,7 +73,7 @@ def collect(
 
 def _say(context: AppContext, index: Index, path: Path) -> None:
     from tpuctl.collect.gather import WHOLE
-    from tpuctl.collect.index import INDEX_NAME, render_data
+    from tpuctl.collect.index import INDEX_NAME, describe_cut, fold_items, render_data
 
     if context.console.json_mode:
         context.console.data({"file": str(path), "bytes": path.stat().st_size, **render_data(index)})
@@ -81,10 +81,9 @@ def _say(context: AppContext, index: Index, path: Path) -> None:
         size = f"{counted(sum(item.files for item in index.items), 'file')}, {sized(path.stat().st_size)}"
         context.console.sentence(f"wrote {path}: {size}")
         context.console.say(f"what is in it, and what is missing: `tar -xOf {path} {INDEX_NAME}`")
-        for item in index.items:
+        for name, item in fold_items(index.items):
             if item.cut_files:
-                cut = f"{counted(item.cut_files, 'file')} ({sized(item.cut_bytes)})"
-                context.console.caveat(f"{item.path} is without {cut}: {item.cut_why}")
+                context.console.caveat(f"{name} is{describe_cut(item)}")
     silent = [each for each in index.missing if each.what == WHOLE and each.worker is not None]
     if silent:
         workers = fold_workers([each.worker for each in silent if each.worker is not None])
