@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.frameworks import write_jax, write_torch_xla
-from tests.support.hooks import reports, run_hooked, write_hooks
+from tests.support.hooks import in_agent, reports, run_hooked, write_hooks
 from tests.support.jax_python import flax_packages, old_jax_packages
 from tests.support.require import require_torch_xla
 
@@ -49,6 +50,25 @@ def test_a_process_of_torch_xla_says_so_however_it_takes_them(
     run_hooked(folder, f"import torch_xla.runtime\nfor _ in range(2): {taken}", made, FAKE_BACKEND=backend)
     (report,) = reports(folder)
     assert (report["backend"], report["devices"], report["waits"]) == (backend.lower(), 8, False)
+
+
+READ = """
+import json, os, sys, join
+from base import Attempt, make_dir
+attempt = Attempt({"run": "r", "attempt": "1"})
+folder = make_dir(attempt.path("join"))
+for pid in [os.getpid(), *range(5_000_001, 5_000_061)]:
+    path = os.path.join(folder, "%d.json" % pid)
+    with open(path, "w") as file:
+        json.dump({"pid": pid}, file)
+    os.utime(path, (pid, pid))
+print(json.dumps([[each["pid"] for each in join.reports(attempt)], os.getpid()]))
+"""
+
+
+def test_of_very_many_processes_those_that_live_and_the_newest_are_told(tmp_path: Path) -> None:
+    told, living = json.loads(in_agent(READ, tmp_path))
+    assert told == [living, *range(5_000_030, 5_000_061)]
 
 
 def test_importing_torch_xla_alone_says_nothing(folder: Path, tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tpuctl.hosts.protocol import HostUsage, parse_usage
 
+NETWORK = {"lo": 100, "eth0": 1, "docker0": 10}
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
 
 
@@ -72,6 +75,21 @@ def test_what_a_container_hides_is_unknown_and_not_zero() -> None:
     )
     usage = parse_usage(in_agent(hidden), 0)
     assert usage == HostUsage(0, cpus=os.cpu_count() or 0, ports=usage.ports, prometheus=usage.prometheus)
+
+
+@pytest.mark.parametrize(("cards", "told"), [(["eth0"], (1, 2)), ([], (11, 22))])
+def test_bridges_and_containers_count_only_where_there_is_no_card(
+    cards: list[str], told: tuple[int, int]
+) -> None:
+    rows = ["head", "head", *(f"{name}: {n} 0 0 0 0 0 0 0 {2 * n}" for name, n in NETWORK.items())]
+    code = "\n".join(
+        [
+            f"usage.lines_of = lambda name: {rows!r}",
+            f"usage.os.path.exists = {[f'/sys/class/net/{name}/device' for name in cards]!r}.__contains__",
+            "found = usage.network_bytes()",
+        ]
+    )
+    assert in_agent(code) == dict(zip(("net_in_s", "net_out_s"), told, strict=True))
 
 
 def test_partitions_and_stacked_disks_count_once() -> None:

@@ -209,9 +209,18 @@ folder = make_dir(os.path.join(attempt.path("dumps"), "0"))
 for number in range(10):
     path = os.path.join(folder, "module_%d" % number)
     with open(path, "wb") as file:
-        file.write(bytes(100))
+        file.write(bytes(100 << 10))
+        os.fsync(file.fileno())
     os.utime(path, (1000 + number, 1000 + number))
-dumps.MOST = given
+with open(os.path.join(folder, "sparse"), "wb") as file:
+    file.truncate(1 << 40)
+remove = os.unlink
+def unlink(path):
+    if path.endswith("module_0"):
+        raise PermissionError(path)
+    remove(path)
+os.unlink = unlink
+dumps.MOST = given << 10
 bound = dumps.Bound(attempt)
 bound.look()
 names = sorted(os.listdir(folder))
@@ -223,8 +232,8 @@ with open(os.path.join(attempt.path("dumps"), "removed.json")) as file:
 
 def test_the_oldest_dumps_go_where_they_become_too_much(tmp_path):
     names, said = in_agent(BOUND, tmp_path, 500)
-    assert names == ["module_6", "module_7", "module_8", "module_9"]
-    assert said == {"files": 6, "bytes": 600}
+    assert names == ["module_0", "module_7", "module_8", "module_9", "sparse"]
+    assert said == {"files": 6, "bytes": 600 << 10}
     names, said = in_agent(BOUND, tmp_path, 500)
     assert said["files"] == 12, "what was removed before counts, too"
 

@@ -21,6 +21,15 @@ def write_hooks(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", _WRITE, str(folder)], env=environ, check=True, timeout=60)
 
 
+def in_agent(code: str, home: Path) -> str:
+    """What `code` prints with the agent's modules, whose home is `home`."""
+    environ = {"PYTHONPATH": str(AGENT), "PATH": os.environ["PATH"], "HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout
+
+
 def run_hooked(
     folder: Path, program: str, *behind: Path, interpreter: str = sys.executable, **variables: str
 ) -> str:

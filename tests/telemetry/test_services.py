@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import socketserver
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,6 +19,9 @@ from tpuctl.model.hosts import HostTarget
 from tpuctl.sim.hosts.metrics_server import Devices, Load, MetricsServers, change_load, share
 from tpuctl.ssh.remote import SshRemote
 from tpuctl.telemetry.read import MetricsServices
+
+if TYPE_CHECKING:
+    from tpuctl.engine.ports import Remote
 
 GIB = 1 << 30
 FIRST = {0: [8431], 1: [8431]}
@@ -113,11 +119,57 @@ def test_what_another_version_does_not_tell_is_unknown_and_not_zero(chips: Chips
     with chips.services() as opened:
         samples, _ = opened.read_chips(FIRST)
         cores, silent = opened.read_cores(FIRST)
-    drifted = next(each for each in samples if each.worker == 0)
+    drifted, plain = (next(each for each in samples if each.worker == worker) for worker in (0, 1))
     assert (drifted.hbm_used, drifted.hbm_total, drifted.queue) == (None, 32 * GIB, None)
     assert drifted.duty_percent == 90.0
+    assert (plain.hbm_total, plain.queue) == (32 * GIB, 1)
     assert cores == []
     assert {each.why for each in silent} == {"this version of libtpu does not tell that"}
+
+
+class Full:
+    """A machine that has no descriptors left."""
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_where_this_machine_can_open_no_way_that_is_said() -> None:
+    opened = MetricsServices(cast("Remote", Full()), ())
+    samples, [silent] = opened.read_chips({0: [8431]})
+    assert (samples, silent.why) == ([], "no way there from this machine: [Errno 24] Too many open files")
+    assert opened.read_figures({0: [9431]}) == {0: {}}
+
+
+class Dripping(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n")
+        with suppress(OSError):
+            for _ in range(200):
+                self.wfile.write(b"#")
+                time.sleep(0.05)
+
+
+class Here:
+    """A way that leads to a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.local_port = port
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_page_that_never_ends_is_given_up_in_time() -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), Dripping) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        opened = MetricsServices(cast("Remote", Here(server.server_address[1])), ())
+        begun = time.monotonic()
+        assert opened.read_figures({0: [9431]}, timeout_s=0.5) == {0: {}}
+        assert time.monotonic() - begun < 5
 
 
 def test_a_service_that_begins_later_is_found_through_the_same_channel(chips: Chips) -> None:

@@ -18,6 +18,7 @@ MOST = 4 << 30
 SHARE = 4  # of what is free, dumps take one part in so many
 LEFT_OF_LIMIT = 0.8  # so that not each look removes files
 LOOK_S = 10.0
+BLOCK = 512  # of st_blocks, whatever the disk has (stat(2))
 
 
 def given(attempt, asked, begun, joined):
@@ -71,18 +72,19 @@ class Bound:
         for _, size, path in sorted(found):
             if used <= limit * LEFT_OF_LIMIT:
                 break
-            os.unlink(path)
-            used -= size
-            said = {"files": said["files"] + 1, "bytes": said["bytes"] + size}
+            with suppress(OSError):  # another may be removed
+                os.unlink(path)
+                used -= size
+                said = {"files": said["files"] + 1, "bytes": said["bytes"] + size}
         write_json(note, said)
 
 
 def files_below(folder):
-    """(time of change, size, path) of each file; what goes away meanwhile is not there."""
+    """(time of change, bytes on the disk, path) of each file; what goes away meanwhile is not there."""
     found = []
     for top, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):
                 row = os.lstat(os.path.join(top, name))
-                found.append((row.st_mtime, row.st_size, os.path.join(top, name)))
+                found.append((row.st_mtime, row.st_blocks * BLOCK, os.path.join(top, name)))
     return found

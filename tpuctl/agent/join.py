@@ -6,7 +6,7 @@ the attempt's command loads, and the files that it writes, one per process that 
 
 import os
 
-from base import make_dir, read_json
+from base import make_dir, read_json, suppress
 from processes import process_stat
 
 REPORTS_MAX = 32
@@ -67,9 +67,18 @@ def compiles(attempt):
 def read_reports(attempt, ending):
     folder = attempt.path("join")
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    pids = sorted(int(name[: -len(ending)]) for name in names if name.endswith(ending))
-    said = [read_report(os.path.join(folder, "%d%s" % (pid, ending))) for pid in pids[:REPORTS_MAX]]
+    pids = [int(name[: -len(ending)]) for name in names if name.endswith(ending)]
+    paths = {pid: os.path.join(folder, "%d%s" % (pid, ending)) for pid in pids}
+    if len(pids) > REPORTS_MAX:  # those that live first, then the newest
+        pids.sort(key=lambda pid: (process_stat(pid) is None, -changed_at(paths[pid])))
+    said = [read_report(paths[pid]) for pid in sorted(pids[:REPORTS_MAX])]
     return [each for each in said if each]
+
+
+def changed_at(path):
+    with suppress(FileNotFoundError):
+        return os.stat(path).st_mtime
+    return 0.0
 
 
 def read_report(path):

@@ -24,15 +24,31 @@ def open_channel(port: int) -> Any:
 
 def read_metrics(channel: Any, timeout_s: float, names: Iterable[str] = READ) -> Mapping[str, Values]:
     """Those of the metrics that this version of libtpu has, by device. Names drift from version to version, so
-    it is asked first which there are. Raises `grpc.RpcError`, also where that takes longer."""
+    it is asked first which there are; where it cannot say, all are asked for. One that fails is left out.
+    Raises `grpc.RpcError` where nothing is told, also where that takes longer."""
     import time
 
+    import grpc
+
     until = time.monotonic() + timeout_s
-    listed = _call(channel, "ListSupportedMetrics", timeout_s).result()
-    known = {each.metric_name for each in listed.supported_metric}
+    known = asked = list(names)
+    try:
+        listed = _call(channel, "ListSupportedMetrics", timeout_s).result()
+        known = [each.metric_name for each in listed.supported_metric]
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            raise
     left_s = max(0.01, until - time.monotonic())
-    asked = {n: _call(channel, "GetRuntimeMetric", left_s, metric_name=n) for n in names if n in known}
-    return {name: _values(answer.result().metric.metrics) for name, answer in asked.items()}
+    calls = {n: _call(channel, "GetRuntimeMetric", left_s, metric_name=n) for n in asked if n in known}
+    found, failed = {}, None
+    for name, call in calls.items():
+        try:
+            found[name] = _values(call.result().metric.metrics)
+        except grpc.RpcError as error:
+            failed = error
+    if failed is not None and not found:
+        raise failed
+    return found
 
 
 def read_core_states(

@@ -6,9 +6,11 @@ takes the connection and says nothing, costs its own row and holds up no other.
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -104,6 +106,9 @@ class MetricsServices:
             except grpc.RpcError as error:
                 self._drop(place)
                 return _silent(*place, error.code(), grpc.StatusCode, refused)
+            except OSError as error:  # this machine has no port or descriptor left
+                self._drop(place)
+                return NoServer(*place, f"no way there from this machine: {error}")
 
         places = [(worker, port) for worker, several in ports.items() for port in several]
         if not places:
@@ -134,24 +139,39 @@ class MetricsServices:
     def _drop(self, place: Place) -> None:
         """A service that is silent is connected to anew when it is asked again."""
         self._channels.pop(place, None)
-        self._ways.pop(place).close()
+        self._ways.pop(place, ExitStack()).close()
 
 
 def _scrape(port: int, timeout_s: float) -> dict[str, float]:
-    """One page of metrics. OSError or HTTPException where there is none."""
+    """One page of metrics. OSError or HTTPException where there is none, or not all of it in time."""
     from http.client import HTTPConnection
 
     with closing(HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
-        connection.request("GET", "/metrics")
-        answer = connection.getresponse()
-        page = answer.read(PAGE_MAX).decode("utf-8", "replace")
+        connection.connect()
+        late = threading.Event()
+        timer = threading.Timer(timeout_s, _cut, (connection.sock, late))  # a socket's own limit is by receive
+        timer.start()
+        try:
+            connection.request("GET", "/metrics")
+            answer = connection.getresponse()
+            page = answer.read(PAGE_MAX).decode("utf-8", "replace")
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise TimeoutError(f"took longer than {timeout_s:g} s")
         return parse_figures(page) if answer.status == HTTPStatus.OK else {}
+
+
+def _cut(connection: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _silent(worker: int, port: int, code: Any, codes: Any, refused: Sequence[str]) -> NoServer:
     if code is codes.DEADLINE_EXCEEDED:
         return NoServer(worker, port, "took the connection and did not answer", hangs=True)
-    if code is codes.UNIMPLEMENTED:
+    if code in (codes.UNIMPLEMENTED, codes.NOT_FOUND):
         return NoServer(worker, port, "this version of libtpu does not tell that")
     return NoServer(worker, port, f"no server: {refused[-1] if refused else code.name.lower()}")
 

@@ -157,7 +157,7 @@ def load(
     Its hosts get libtpu's metrics service, as they have it while a program uses the chips. Fields: hbm_gib of
     each device, duty and bandwidth in percent, queue, idle_s; ports=8431,8432 for two processes on each host;
     launch, run, fingerprint, error and location of what the cores execute; server=answers, hangs, drifted
-    (other metrics) or plain (does not tell what cores execute). What was said before stays.
+    (other metrics) or plain (tells neither what it has nor what cores execute). What was said before stays.
     """
     from tpuctl.sim.world.steering import parse_fields
 

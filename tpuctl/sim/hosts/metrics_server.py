@@ -38,7 +38,7 @@ TIMING = "hlo.execution.timing.distribution.microseconds"
 NAMES = (HBM_TOTAL, HBM_USED, DUTY, BANDWIDTH, IDLE, QUEUE, TIMING, *TRANSFERS, *RATES)
 """What tpu-info 0.14.2 asks for (`tpu_info.metrics`)."""
 DRIFTED = (HBM_TOTAL, "tpu.runtime.hbm.memory.usage.v2.bytes", DUTY, IDLE)
-"""Another version of libtpu: names come and go."""
+"""Another version of libtpu: names come and go, and of one that it lists it tells nothing."""
 GROWTH, SCALE, BUCKETS = 2.0, 1.0, 20
 
 
@@ -46,7 +46,8 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True):
     """What the program of one host does with its chips. Memory is in GiB for each device.
 
     `ports`: one service for each, which share the devices. `server`: `answers`, `hangs` (takes connections and
-    says nothing), `drifted` (has other metrics), or `plain` (cannot tell what cores execute).
+    says nothing), `drifted` (has other metrics, and lists one that it has not), or `plain` (tells
+    neither what it has nor what cores execute).
     """
 
     hbm_gib: Annotated[float, Meta(ge=0)] = 12.0
@@ -181,19 +182,18 @@ async def _hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def _names(devices: Devices) -> Sequence[str]:
-    return DRIFTED if devices.load.server == "drifted" else NAMES
-
-
 def _supported(devices: Devices, request: Any) -> Any:
-    names = [name for name in _names(devices) if request.filter in name]
+    if devices.load.server == "plain":
+        raise NotImplementedError
+    listed = (*DRIFTED, QUEUE) if devices.load.server == "drifted" else NAMES
+    names = [name for name in listed if request.filter in name]
     return message("ListSupportedMetricsResponse")(supported_metric=[{"metric_name": name} for name in names])
 
 
 def _metric(devices: Devices, request: Any) -> Any:
     """KeyError for a metric that this version has not."""
     name, load = request.metric_name, devices.load
-    if name not in _names(devices):
+    if devices.load.server == "drifted" and name not in DRIFTED:
         raise KeyError(name)
     used = min(devices.hbm_bytes, int(load.hbm_gib * (1 << 30)))
     gauges: Mapping[str, tuple[Sequence[int], dict[str, Any]]] = {
