@@ -9,6 +9,8 @@ from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.runs.follow import start_run
 from tpuctl.state.repository import get_run, get_slice
+from tpuctl.telemetry.observe import Observer
+from tpuctl.views.top import take_frame
 
 MOUNT = MountRef("sim-bucket", "/mnt/data", "train")
 
@@ -33,6 +35,16 @@ def test_the_time_of_a_slice_ends_all_its_runs_before_it_goes(
     assert states(services, runs) == {RunState.STOPPED}
     ends = [get_run(services, run).record.ended_at for run in runs]
     assert all(end is not None and end >= get_run(services, runs[0]).record.created_at + 1800.0 for end in ends)
+
+
+def test_top_shows_the_newest_run_unless_another_is_named(place: MemoryPlace, services: MemoryServices) -> None:
+    first, _ = begin_two(place, services)
+    place.clock.advance(60.0)
+    newest = start_run(services, submit(services, "big", "hours", chips="1", tags=("c",)).id).id
+    with Observer(services) as observer:
+        frames = [take_frame(services, observer, name) for name in ("big", first)]
+    assert [(frame.run and frame.run.id, frame.others) for frame in frames] == [(newest, 2), (first, 2)]
+    assert [len(frame.hosts) for frame in frames] == [1, 1]
 
 
 def test_a_mount_that_a_slice_gets_disturbs_none_of_its_runs(

@@ -10,10 +10,11 @@ from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.memory.process import Process, Steps
 from tpuctl.engine.events import Warn
 from tpuctl.model.records import RunState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.notify.events import run_events
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.log_archive import fetch_metrics
+from tpuctl.runs.submit import check_request
 from tpuctl.state.repository import get_run
 from tpuctl.views.metrics import columns, run_metrics
 from tpuctl.watch.reconciler import run_pass
@@ -60,6 +61,18 @@ def test_curves_go_on_over_a_preemption_and_are_there_for_another_machine_when_a
     assert 100 < first.rows[-1].step < 300
     assert second.rows[-1].step == 599.0
     assert [each.name for each in columns([first, second])] == ["loss", "steps/s"]
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [(r"it (?P<it>\d+) loss (?P<loss>\S+)", "it, loss"), (PATTERN, ""), (r"step (\d+)", "")],
+)
+def test_who_names_numbers_and_no_step_is_told_so(services, progress, said):
+    run = RunSpec("big", ("true",), ".", Policy(), {}, {}, no_checkpoint=True, progress=progress)
+    check_request(services, run)
+    told = [event.text for event in services.events if isinstance(event, Warn)]
+    lacks = f"--progress names {said} and no group is called step, so no step is known"
+    assert [text.partition(":")[0] for text in told] == ([lacks] if said else [])
 
 
 def test_a_running_program_is_asked_for_what_is_new(place, services):

@@ -575,6 +575,22 @@ def test_a_host_without_files_in_memory_says_so_and_its_programs_have_their_secr
     assert "no file system in memory takes the secrets" in (logs / "stderr.log").read_text()
 
 
+def test_a_host_that_cannot_watch_programs_says_so_and_begins_no_run_that_needs_it(
+    runs: Runs, home: Path
+) -> None:
+    runs.prepare()
+    folder = home / ".tpuctl/runs/r1/1"
+    (folder / "join").write_text("in the way")
+    [refused] = runs.start("true", check_weights="strict")
+    assert (refused.value, refused.error) == (None, "no-hook")
+    assert refused.message.endswith("--check strict needs it: make room there, or leave it out")
+    assert runs.status().state is WorkerState.PREPARED
+    runs.start("sh", "-c", "echo ${PYTHONPATH-unset}", check_weights="weights")
+    runs.ended()
+    assert (folder / "stdout.log").read_text() == "unset\n"
+    assert "whether it came up on the chips, is not known" in (folder / "stderr.log").read_text()
+
+
 def test_everything_on_disk_is_for_the_user_alone(runs: Runs, home: Path) -> None:
     runs.prepare(bundle=bundle_of(a="1"))
     runs.start("true")

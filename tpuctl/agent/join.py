@@ -6,7 +6,7 @@ the attempt's command loads, and the files that it writes, one per process that 
 
 import os
 
-from base import make_dir, read_json, suppress
+from base import Refused, make_dir, read_json, suppress
 from processes import process_stat
 
 REPORTS_MAX = 32
@@ -22,14 +22,19 @@ def beside():
 
 def watch(attempt, environment, devices, weights=""):
     """Has the programs that are started with `environment` tell of themselves, with `devices` also on what they
-    compute, and with `weights` (warn or strict) what is wrong with their parameters."""
+    compute, and with `weights` what is wrong with their parameters. Why they cannot, where they cannot: the run
+    goes on then, unless `weights` is strict, for which it is Refused."""
     import join_hook
 
     folder = attempt.path("join")
     try:
         write_modules(folder)
-    except OSError:  # a full disk: the run goes on, and nothing is known of what it does inside
-        return
+    except OSError as error:  # such as a full disk
+        why = "cannot write %s (%s)" % (folder, error.strerror)
+        if weights == "strict":
+            said = why + ", and --check strict needs it: make room there, or leave it out"
+            raise Refused("no-hook", said) from error
+        return why + ": what the program does inside, and whether it came up on the chips, is not known"
     environment[join_hook.FOLDER] = folder
     environment[join_hook.PLATFORMS] = environment.get("JAX_PLATFORMS", "")
     if not devices:
@@ -38,6 +43,7 @@ def watch(attempt, environment, devices, weights=""):
         environment[join_hook.WEIGHTS] = weights
     behind = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([folder, behind]) if behind else folder
+    return ""
 
 
 def write_modules(folder):

@@ -79,7 +79,9 @@ def start(request, _stdin):
 
         environment.update(independent(request["chips"]))
     weights = str(request.get("check_weights") or "")
-    join.watch(attempt, environment, bool(request.get("watch_join")), weights)
+    unseen = join.watch(attempt, environment, bool(request.get("watch_join")), weights)
+    if unseen:
+        say(attempt, unseen)
     prefix = [root(part) for part in request.get("path_prepend") or []]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
     grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)

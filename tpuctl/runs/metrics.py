@@ -60,10 +60,18 @@ def metric_names(pattern: str) -> tuple[str, ...]:
 
 def watches_steps(spec: RunSpec) -> bool:
     """Whether its pattern finds a step: one with names may find other numbers alone."""
-    if not spec.progress:
-        return False
-    names = re.compile(spec.progress).groupindex
-    return not names or STEP in names
+    return not stepless(spec.progress) if spec.progress else False
+
+
+def stepless(pattern: str) -> str:
+    """What is lacking where a pattern finds numbers and no step; empty where it lacks nothing."""
+    names = re.compile(pattern).groupindex
+    if not names or STEP in names:
+        return ""
+    return (
+        f"--progress names {', '.join(names)} and no group is called step, so no step is known: "
+        r"name it, as in 'step (?P<step>\d+)'"
+    )
 
 
 def find_not_finite(run: RunRecord, attempt: Attempt, workers: Sequence[WorkerStatus]) -> RunFinding | None:

@@ -29,6 +29,7 @@ from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.runs.chips import check_chips
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import check_data, find_data
+from tpuctl.runs.metrics import stepless
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run, check_spmd, topology_notes
 from tpuctl.slices.bring_up import after_refused_login, request_wanted, resolve_wanted
@@ -287,7 +288,8 @@ def check_request(
     `zones`: where the run's slice may be.
     """
     check_alone(spec)
-    for note in topology_notes(spec.per, spec.variables, environment.variables() if environment else {}):
+    notes = topology_notes(spec.per, spec.variables, environment.variables() if environment else {})
+    for note in filter(None, (*notes, stepless(spec.progress or ""))):
         services.emit(Warn(spec.slice_name, note))
     for reference in spec.secrets.values():
         services.secrets.resolve(reference)

@@ -18,7 +18,7 @@ from tpuctl.runs.active import active_runs
 from tpuctl.runs.compiles import describe_compiles, describe_compiling, find_troubles
 from tpuctl.runs.hang import step_rate
 from tpuctl.slices.choose import resolve_slice, run_called
-from tpuctl.state.repository import get_slice
+from tpuctl.state.repository import find_run, get_slice
 from tpuctl.telemetry.observe import HostSample, Observer
 from tpuctl.telemetry.prometheus import FIGURES
 from tpuctl.telemetry.sample import ChipSample
@@ -35,20 +35,24 @@ class Frame(Struct, frozen=True):
     run: RunRecord | None
     at: float
     hosts: list[HostSample]
+    others: int = 0
+    """Further runs on the slice, whose steps are not shown."""
 
 
 def take_frame(services: Services, observer: Observer, name: str | None) -> Frame:
-    """The slice or run called `name`, as it is now; of several runs on a slice the newest. Raises
-    NotFoundError, and TpuctlError where it has no hosts."""
-    run = None if name is None else run_called(services, name)
-    if run is not None:
-        record = get_slice(services, run.slice_name).record
-    else:
-        record = resolve_slice(services, name)
-        run = max(active_runs(services, record.name), key=lambda each: each.created_at, default=None)
+    """The slice or run called `name`, as it is now: first a run, unless it is over; of several runs on a slice
+    the newest. Raises NotFoundError, and TpuctlError where it has no hosts."""
+    found = None if name is None else find_run(services, name)
+    run = found.record if found is not None and not found.record.state.final else None
+    if run is None and name is not None:
+        run = run_called(services, name)
+    record = resolve_slice(services, name) if run is None else get_slice(services, run.slice_name).record
+    active = active_runs(services, record.name)
+    run = run or max(active, key=lambda each: each.created_at, default=None)
+    others = sum(each.id != run.id for each in active) if run is not None else 0
     attempt = run.attempt if run is not None else None
     hosts = observer.look(record, run.id if run is not None else "", attempt)
-    return Frame(record, run, services.clock.now(), hosts)
+    return Frame(record, run, services.clock.now(), hosts, others)
 
 
 def frame_facts(frame: Frame) -> dict[str, Any]:

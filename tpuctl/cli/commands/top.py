@@ -16,7 +16,7 @@ from tpuctl.cli.errors import follows_ctrl_c
 from tpuctl.cli.options import SliceOrRun
 from tpuctl.errors import PartialError
 from tpuctl.lib.options import Option
-from tpuctl.lib.text import fold_workers
+from tpuctl.lib.text import counted, fold_workers
 
 if TYPE_CHECKING:
     from tpuctl.telemetry.summary import Folded, Row
@@ -59,8 +59,9 @@ def top(
     """Show what the chips and hosts of a slice or run do.
 
     Of each chip the duty cycle, memory and the queue of programs, as libtpu's runtime metrics service tells it;
-    of each host the last step, processor, memory, disks and network. Workers that are alike share a line; what
-    is unknown is a dash. Ctrl-C ends it; without a terminal it prints once.
+    of each host the last step (of the newest run, where a slice has several), processor, memory, disks and
+    network. Workers that are alike share a line; what is unknown is a dash. Ctrl-C ends it; without a terminal
+    it prints once.
     """
     from tpuctl.telemetry.observe import Observer
     from tpuctl.views.top import frame_facts, take_frame
@@ -165,7 +166,8 @@ def _head(frame: Frame) -> str:
     from tpuctl.lib.time import render_clock
 
     run = "no run" if frame.run is None else f"run {frame.run.id} ({frame.run.state})"
-    return f"{frame.slice.name}  {run}  {len(frame.hosts)} hosts  {render_clock(frame.at)}"
+    more = f" and {counted(frame.others, 'more run')}" if frame.others else ""
+    return f"{frame.slice.name}  {run}{more}  {len(frame.hosts)} hosts  {render_clock(frame.at)}"
 
 
 def _chip_cells(row: Folded) -> dict[str, Any]:
