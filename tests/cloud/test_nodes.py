@@ -24,8 +24,8 @@ SAID = SliceOptions(
     metadata={"team": "vision"},
     description="Ablation",
 )
-NOT_SHOWN = {"reservation"}
-"""By a node; its queued resource does."""
+NOT_SHOWN = {"race", "reservation"}
+"""By a node: its queued resource shows the one, and the other is of no single place."""
 PATH = ResourcePath("my-project", "us-central2-b", "nodes", "big-1")
 
 

@@ -55,10 +55,14 @@ def test_flags_of_up_are_the_fields_of_a_request():
     assert options_of("up") - HOW == flags_of(SliceRequest)
 
 
+ONE_OR_MANY = {"--name", "--detach", "--smoke", "--matrix", "--parallel", "--yes"}
+"""How a run is started, or a grid of them."""
+
+
 def test_flags_of_run_are_the_fields_of_a_run_request():
     wanted = flags_of(RunRequest, PolicyRequest) - {"--policy"}
     own_slice = {"--up", "--keep"} | flags_of(SliceRequest) - wanted
-    assert options_of("run") - HOW - own_slice - {"--name", "--detach", "--smoke"} == wanted
+    assert options_of("run") - HOW - own_slice - ONE_OR_MANY == wanted
 
 
 def test_settings_stand_in_for_what_was_not_said():

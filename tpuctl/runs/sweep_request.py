@@ -17,6 +17,7 @@ from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import check_run_id
+from tpuctl.lib.text import counted
 from tpuctl.model.records import Limits, SliceRecord
 from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_spec import RunRequest
@@ -51,7 +52,7 @@ class PreparedSweep(Struct, frozen=True):
         """What is taken for it, in words."""
         count, wanted = len(self.slices), self.submission.wanted
         where = f"slice {self.slices[0]}" if wanted is None else f"{count} x {wanted.spec.accelerator_type}"
-        return f"{len(self.rows)} runs on {where}, at most {self.parallel} at the same time"
+        return f"{counted(len(self.rows), 'run')} on {where}, at most {self.parallel} at the same time"
 
 
 def read_matrix(directory: Path, path: Path) -> tuple[MatrixRow, ...]:

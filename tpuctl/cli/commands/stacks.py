@@ -9,7 +9,7 @@ from tpuctl.errors import PartialError
 
 
 def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) -> None:
-    """Show what the processes of a run are doing, and which of them the others wait for.
+    """Show what the processes of a run do, and whom they wait for.
 
     By py-spy where hosts have it; else Python's own faulthandler; else what the kernel tells. With it what
     their chips execute, where libtpu tells that.

@@ -167,7 +167,7 @@ def _head(frame: Frame) -> str:
 
     run = "no run" if frame.run is None else f"run {frame.run.id} ({frame.run.state})"
     more = f" and {counted(frame.others, 'more run')}" if frame.others else ""
-    return f"{frame.slice.name}  {run}{more}  {len(frame.hosts)} hosts  {render_clock(frame.at)}"
+    return f"{frame.slice.name}  {run}{more}  {counted(len(frame.hosts), 'host')}  {render_clock(frame.at)}"
 
 
 def _chip_cells(row: Folded) -> dict[str, Any]:
