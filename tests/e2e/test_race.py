@@ -11,14 +11,21 @@ from tests.support.jobs import SPEC
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Up, Watched, nodes, passes, state_of
 from tests.support.surviving import Accident, Place, Repair, Story, cases, check_fleet, survive, survive_all
+from tpuctl.engine.events import Waiting
 from tpuctl.errors import TpuctlError
+from tpuctl.inventory.ownership import owner_labels
+from tpuctl.model.cloud import USER_LABEL
 from tpuctl.model.records import WITH_HOSTS, Incarnation, Limits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.model.timeouts import LATE_EFFECT_S
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
+from tpuctl.slices.plan import node_spec
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
-from tpuctl.state.repository import get_slice
+from tpuctl.state.repository import get_slice, save
 from tpuctl.views.slices import fleet_rows
+from tpuctl.watch.heartbeat import PassResult
+from tpuctl.watch.reconciler import run_pass
 
 EAST, WEST, OHIO = ZONES = ("us-east1-d", "europe-west4-a", "us-east5-b")
 RACE: SliceSpec = replace(
@@ -72,15 +79,7 @@ def test_three_zones_cost_one_slice_and_what_lost_is_told(place: MemoryPlace) ->
 
 
 def test_what_is_ready_at_the_same_moment_is_deleted_in_the_same_pass(place: MemoryPlace) -> None:
-    services = place.machine()
-    request(services)
-    for _ in range(40):
-        advance_slice(services, "big")  # nobody looks again until all three are there
-        if len(nodes(place)) == 3:
-            break
-        place.clock.advance(1.0)
-    place.clock.advance(1200.0)
-    assert len(nodes(place)) == 3
+    services = make_all_ready(place)
     passes(place.machine("server"), 1)
     record = get_slice(services, "big").record
     assert record.state in WITH_HOSTS
@@ -191,6 +190,90 @@ def test_a_zone_that_cannot_be_read_keeps_nobody_waiting_and_is_cleaned_when_it_
     passes(place.machine("server"), 5)
     assert get_slice(services, "big").record.rivals == ()
     check_fleet(place)
+
+
+def refuse(place: MemoryPlace, method: str, code: int, zone: str) -> str:
+    fault = {"kind": "error", "method": f"*.{method}", "code": code, "message": "not you", "times": 0}
+    return place.world.faults.add({**fault, "zone": zone}).id
+
+
+def make_all_ready(place: MemoryPlace) -> MemoryServices:
+    """All three come at the same moment, before anybody looks."""
+    services = place.machine()
+    request(services)
+    for _ in range(40):
+        advance_slice(services, "big")
+        if len(nodes(place)) == 3:
+            break
+        place.clock.advance(1.0)
+    place.clock.advance(1200.0)
+    assert len(nodes(place)) == 3
+    return services
+
+
+@pytest.mark.parametrize("code", [7, 14])
+def test_what_cannot_be_deleted_keeps_no_other_place_from_its_steps(place: MemoryPlace, code: int) -> None:
+    services = make_all_ready(place)
+    fault = refuse(place, "delete", code, WEST)
+    record = wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    assert (record.state, record.spec.zone) == (SliceState.READY, EAST)
+    assert [rival.spec.zone for rival in record.rivals] == [WEST]
+    assert any("may still cost: big-2" in text and "not you" in text for text in said(services))
+    server = place.machine("server")
+    assert {line.result for line in run_pass(server)} == {PassResult.DONE}
+    place.world.preempt(life_of(record).cloud_name)
+    passes(server, 30)
+    record = get_slice(services, "big").record
+    assert record.state is SliceState.READY, "the winner is watched"
+    assert [life_of(each).cloud_name for each in record.places[1:]] == ["big-2"], "and no more is lost there"
+    with pytest.raises(TpuctlError, match="not you"):
+        take_down(services, "big", deadline=services.clock.now() + HOUR)
+    assert nodes(place) == ["big-2"]
+    place.world.faults.remove(fault)
+    passes(server, 10)
+    assert state_of(place, "big") is SliceState.GONE
+    assert requests(place) == []
+
+
+@pytest.mark.parametrize("zone", [EAST, WEST])
+def test_a_zone_that_this_user_may_not_read_is_out_of_a_race(place: MemoryPlace, zone: str) -> None:
+    services = place.machine()
+    refuse(place, "get", 7, zone)
+    record = up(services)
+    assert record.state is SliceState.READY
+    assert record.spec.zone != zone
+    assert record.rivals == (), "nothing was asked for there"
+    assert len(nodes(place)) == 1
+    assert any("not you" in event.why for event in services.events if isinstance(event, Waiting))
+
+
+def test_places_that_an_older_tpuctl_drops_from_the_record_are_collected(place: MemoryPlace) -> None:
+    services = make_all_ready(place)
+    stored = services.store.get("slices/big")
+    assert stored is not None
+    older = {name: value for name, value in stored.data.items() if name != "rivals"}
+    older["spec"] = {name: value for name, value in stored.data["spec"].items() if name != "race"}
+    services.store.put("slices/big", older, if_generation=stored.generation)
+    passes(place.machine("server"), 20)
+    assert state_of(place, "big") is SliceState.READY
+    assert nodes(place) == ["big-1"]
+
+
+def test_what_was_asked_for_last_in_a_race_may_come_late_when_all_is_gone(place: MemoryPlace) -> None:
+    services = place.machine()
+    request(services)
+    passes(services, 2)
+    stored = get_slice(services, "big")
+    long_ago = services.store.now() - LATE_EFFECT_S
+    life = replace(life_of(stored.record), create_called_at=long_ago)
+    save(services, stored, replace(stored.record, incarnation=life))
+    take_down(services, "big")
+    place.clock.advance(600.0)
+    rival = stored.record.led_by(0)
+    labels = owner_labels(rival, life_of(rival), services.store.identity()) | {USER_LABEL: rival.owner}
+    services.cloud.create_queued(life_of(rival).queued_name, node_spec(rival, labels, ""))
+    passes(place.machine("server"), 5)
+    assert requests(place) == []
 
 
 def test_ls_has_a_line_for_each_place(place: MemoryPlace) -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import a_slice, a_spec, an_incarnation
-from tpuctl.model.records import Desired, Rival, SliceRecord, SliceState
+from tpuctl.model.records import Answer, Desired, Retry, Rival, SliceRecord, SliceState
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.slices.race import describe_end, is_out, plan_race
 
@@ -58,6 +58,8 @@ DECIDED = {
         [(2, S.BOOTING), (1, S.DELETING), (3, S.DELETING)],
     ),
     "it is decided, and what lost goes": ([S.READY, S.DELETING, S.DELETING], None),
+    "it is decided, and lost before what lost is gone": ([S.LOST, S.DELETING, S.DELETING], None),
+    "it is gone before what lost": ([S.GONE, S.DELETING, S.DELETING], None),
     "what lost is gone": ([S.READY, S.GONE, S.DELETING], [(1, S.READY), (3, S.DELETING)]),
     "its own place is refused": (
         [S.REFUSED, S.REMOVED, S.PROVISIONING],
@@ -93,10 +95,30 @@ def test_a_race_begins_with_the_intents_for_all_zones_and_again_after_each_loss(
     assert plan_race(replace(alone, spec=a_spec()), NOW) is None, "nobody asked for a race"
     assert plan_race(race(S.REQUESTED), NOW) is None, "it is too late for others: it was asked for"
     # What is still being deleted in a zone keeps nobody out of it.
-    dying = replace(race(S.REQUESTED, S.DELETING), incarnation=an_incarnation())
-    step = plan_race(dying, NOW)
+    stays = replace(race(S.REQUESTED, S.DELETING), incarnation=an_incarnation())
+    taken = an_incarnation(retry=Retry("delete", NOW, NOW, Answer.TAKEN))
+    goes = replace(stays, rivals=(replace(stays.rivals[0], incarnation=taken),))
+    step = plan_race(goes, NOW)
     assert step is not None
     assert [place.spec.zone for place in step.record.places] == [ZONES[0], ZONES[1], ZONES[1], ZONES[2]]
+    step = plan_race(stays, NOW)
+    assert step is not None, "what does not go where it lost is not made more"
+    assert [place.spec.zone for place in step.record.places] == [ZONES[0], ZONES[1], ZONES[2]]
+
+
+def test_what_was_never_asked_for_is_gone_at_once_and_of_the_others_the_last_is_known():
+    record = race(S.BOOTING, S.REQUESTED, S.GONE)
+    unsent = replace(record.rivals[0], incarnation=an_incarnation())
+    late = replace(record.rivals[1], incarnation=an_incarnation(create_called_at=NOW - 5))
+    step = plan_race(replace(record, rivals=(unsent, late)), NOW)
+    assert step is not None
+    assert step.record.last_asked_at == NOW - 5
+    step = plan_race(step.record, NOW)
+    assert step is not None
+    assert [rival.state for rival in step.record.rivals] == [S.GONE]
+    step = plan_race(step.record, NOW)
+    assert step is not None
+    assert (step.record.rivals, step.record.last_asked_at) == ((), NOW - 5)
 
 
 def test_the_view_from_a_place_and_back_is_the_record():
@@ -127,7 +149,8 @@ def test_only_what_may_become_the_slice_is_wanted():
         True,
         False,
     ]
-    assert not replace(race(S.READY), last_incarnation=3).wants(2), "what lost and shows late is not"
+    for spec in (a_spec(race=True), a_spec()):  # an older tpuctl drops what it does not know
+        assert not replace(race(S.READY), spec=spec, last_incarnation=3).wants(2), "what lost and shows late"
 
 
 @pytest.mark.parametrize(

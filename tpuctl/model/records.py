@@ -216,6 +216,8 @@ class SliceRecord(Struct, frozen=True):
     orphans: tuple[Orphan, ...] = ()
     rivals: tuple[Rival, ...] = ()
     """The other places of a race, until what was asked for there is gone."""
+    last_asked_at: float = 0.0
+    """When something was last asked for in those that are gone: it may take effect late."""
 
     @property
     def key(self) -> str:
@@ -263,7 +265,8 @@ class SliceRecord(Struct, frozen=True):
         return (self, *(self.led_by(number) for number in range(len(self.rivals))))
 
     def wants(self, number: int) -> bool:
-        """Whether an incarnation of this number may become the slice, or is it. Later ones are unknown."""
+        """Whether an incarnation of this number may become the slice, or is it. Later ones are unknown. One
+        that has no place lost a race, or an older tpuctl wrote the record without it."""
         if self.incarnation is None:
             return number >= self.last_incarnation
         racing = {
@@ -271,9 +274,7 @@ class SliceRecord(Struct, frozen=True):
             for rival in self.rivals
             if rival.incarnation and rival.state is not SliceState.DELETING
         }
-        if self.spec.race:
-            return number in {self.incarnation.number, *racing}
-        return number >= self.incarnation.number
+        return number in {self.incarnation.number, *racing} or number > self.last_incarnation
 
     def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
         """The fields in which it differs from `spec` in one of `zones`.

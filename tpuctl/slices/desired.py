@@ -18,7 +18,7 @@ from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.lifetime import extend_lifetime
-from tpuctl.slices.race import end_race, is_out
+from tpuctl.slices.race import end_race, is_out, is_unsent
 from tpuctl.slices.things import apply_changes, find_changes
 from tpuctl.slices.zones import choose_zone
 from tpuctl.state.journal import record_decision
@@ -275,16 +275,8 @@ def withdraw_if_unsent(services: Services, name: str, why: str) -> bool:
 
 
 def never_sent(record: SliceRecord) -> bool:
-    """Whether nothing of the current incarnation can exist in any place: it was neither asked for nor taken
-    over."""
-    return all(_unsent(place) for place in record.places)
-
-
-def _unsent(record: SliceRecord) -> bool:
-    life = record.incarnation
-    if life is None or life.create_called_at is not None or life.adopted_uid or life.node_uid is not None:
-        return False
-    return record.state in {SliceState.REQUESTED, SliceState.DELETING}
+    """Whether nothing of the current incarnation can exist in any place."""
+    return all(is_unsent(place) for place in record.places)
 
 
 def check_owner(services: Services, records: Iterable[SliceRecord], *, all_users: bool) -> None:

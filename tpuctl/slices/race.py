@@ -13,8 +13,9 @@ from collections.abc import Set as AbstractSet
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tpuctl.engine.retries import DELETE
 from tpuctl.lib.time import render_span
-from tpuctl.model.records import WITH_HOSTS, Desired, Loss, Rival, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Answer, Desired, Loss, Rival, SliceRecord, SliceState
 from tpuctl.slices.plan import next_incarnation
 
 LOST_RACE = "race"
@@ -40,7 +41,9 @@ def plan_race(record: SliceRecord, now: float) -> RaceStep | None:
     if gone is not None:
         rest = (*record.rivals[:gone], *record.rivals[gone + 1 :])
         ended = record.rivals[gone]
-        return RaceStep(replace(record, rivals=rest), "race-end", _said(ended, "is gone"), ended)
+        asked_at = max(record.last_asked_at, (ended.incarnation and ended.incarnation.create_called_at) or 0.0)
+        left = replace(record, rivals=rest, last_asked_at=asked_at)
+        return RaceStep(left, "race-end", _said(ended, "is gone"), ended)
     racing = any(rival.state not in _OVER for rival in record.rivals)
     if record.desired is Desired.DOWN or record.state in WITH_HOSTS:
         why = f"{record.name} is to go" if record.desired is Desired.DOWN else _came_first(record)
@@ -61,7 +64,7 @@ def _begin(record: SliceRecord, now: float) -> RaceStep | None:
     """The intents for all zones, before anything is asked for in the first."""
     life = record.incarnation
     begins = record.state is SliceState.REQUESTED and life is not None and life.create_called_at is None
-    taken = {record.spec.zone, *(rival.spec.zone for rival in record.rivals if rival.state not in _OVER)}
+    taken = {record.spec.zone, *(rival.spec.zone for rival in record.rivals if not _makes_room(rival))}
     zones = [zone for zone in record.requested_zones if zone not in taken]
     if not (record.spec.race and begins and zones):
         return None
@@ -77,19 +80,37 @@ def _begin(record: SliceRecord, now: float) -> RaceStep | None:
     return RaceStep(record, "race", f"also asked for in {', '.join(zones)}; the first that comes is kept")
 
 
+def _makes_room(rival: Rival) -> bool:
+    """Whether its zone may be asked again: what does not go there is not made more."""
+    retry = rival.incarnation.retry if rival.incarnation else None
+    goes = retry is not None and (retry.call, retry.answer) == (DELETE, Answer.TAKEN)
+    return rival.state is SliceState.GONE or (rival.state is SliceState.DELETING and goes)
+
+
 def is_out(record: SliceRecord) -> bool:
     """Whether a slice waits for a person in every place where it was asked for."""
     return record.state in _OUT and _first(record, _RACING) is None
 
 
 def end_race(record: SliceRecord, why: str, now: float) -> SliceRecord:
-    """The record with all its rivals to be deleted."""
+    """The record with all its rivals to be deleted, but for those that were never asked for."""
     lost = Loss(now, LOST_RACE, why)
     rivals = tuple(
-        rival if rival.state in _OVER else replace(rival, state=SliceState.DELETING, loss=lost)
+        rival
+        if rival.state in _OVER
+        else replace(rival, state=SliceState.GONE if is_unsent(rival) else SliceState.DELETING, loss=lost)
         for rival in record.rivals
     )
     return replace(record, rivals=rivals)
+
+
+def is_unsent(place: SliceRecord | Rival) -> bool:
+    """Whether nothing of the current incarnation can exist in this place: it was neither asked for nor taken
+    over. A create is written down before it is called."""
+    life = place.incarnation
+    if life is None or life.create_called_at is not None or life.adopted_uid or life.node_uid is not None:
+        return False
+    return place.state in {SliceState.REQUESTED, SliceState.DELETING}
 
 
 def describe_end(ended: Rival, price_per_hour: float | None, now: float) -> str:

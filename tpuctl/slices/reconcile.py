@@ -239,10 +239,7 @@ def request_deletion(services: Services, name: str, *, deadline: float | None = 
     def step() -> Outcome:
         nonlocal waits
         outcome = advance_slice(services, name, person=True)[0]
-        incarnation = get_slice(services, name).record.incarnation
-        retry = incarnation.retry if incarnation is not None else None
-        leaving = incarnation is not None and incarnation.leaves_since is not None
-        leaving = leaving and (retry is None or retry.call != DELETE)
+        leaving = any(_is_leaving(place) for place in get_slice(services, name).record.places)
         if outcome.acted or leaving or not isinstance(outcome.verdict, Wait):
             return outcome
         waits = outcome.verdict
@@ -250,6 +247,13 @@ def request_deletion(services: Services, name: str, *, deadline: float | None = 
 
     converge(services, name, step, deadline=deadline)
     return waits
+
+
+def _is_leaving(place: SliceRecord) -> bool:
+    """Whether its hosts bring what they wrote to where it belongs, and its deletion was not asked for yet."""
+    life = place.incarnation
+    asked = life is not None and life.retry is not None and life.retry.call == DELETE
+    return life is not None and life.leaves_since is not None and not asked
 
 
 def wait_until_gone(services: Services, name: str, *, deadline: float | None = None) -> None:

@@ -114,8 +114,8 @@ def _of_interest(record: SliceRecord, now: float) -> bool:
     create may come late, or some life of it is left. Nobody else would find that."""
     if record.state is not SliceState.GONE or record.orphans:
         return True
-    called_at = record.incarnation.create_called_at if record.incarnation else None
-    return called_at is not None and now < called_at + timeouts.LATE_EFFECT_S
+    called_at = (record.incarnation and record.incarnation.create_called_at) or 0.0
+    return now < max(called_at, record.last_asked_at) + timeouts.LATE_EFFECT_S
 
 
 def _zones(record: SliceRecord) -> set[str]:
