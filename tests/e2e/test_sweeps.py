@@ -15,16 +15,22 @@ from tests.support.memory.process import Process, Steps
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, make_ready, nodes, passes
 from tests.support.surviving import check_fleet
-from tpuctl.errors import ConflictError, PartialError
+from tpuctl.engine.events import Note
+from tpuctl.errors import ConflictError, PartialError, TpuctlError
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.run_spec import Policy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.model.verdict import Wait
+from tpuctl.runs.follow import follow_run
 from tpuctl.runs.matrix import parse_matrix
+from tpuctl.runs.reconcile import request_run
 from tpuctl.runs.submit import freeze_run
 from tpuctl.runs.sweep import (
     SweepRecord,
     SweepRow,
+    advance_sweep,
+    find_sweep,
     follow_sweep,
     get_sweep,
     progress_of,
@@ -32,8 +38,8 @@ from tpuctl.runs.sweep import (
     stop_sweep,
 )
 from tpuctl.runs.take_down import take_down
-from tpuctl.state.gc import find_old
-from tpuctl.state.repository import get_slice, list_runs, list_slices
+from tpuctl.state.gc import find_old, prune
+from tpuctl.state.repository import get_run, get_slice, list_runs, list_slices
 from tpuctl.transfer.tree import make_tree
 from tpuctl.watch.reconciler import run_pass
 
@@ -253,6 +259,8 @@ def test_runs_of_a_sweep_are_kept_until_it_is_over(place: MemoryPlace) -> None:
     follow_sweep(services, "lr")
     assert set(find_old(services.store, 60 * 86_400.0).runs) == {"lr-01", "lr-02"}
     assert progress_of(services, get_sweep(services, "lr")).pending == ()
+    assert prune(services.store, HOUR, 60 * 86_400.0).old.sweeps == ("sweeps/lr",)
+    assert find_sweep(services, "lr") is None
 
 
 def test_another_sweep_of_the_same_name_is_refused(place: MemoryPlace) -> None:
@@ -261,6 +269,62 @@ def test_another_sweep_of_the_same_name_is_refused(place: MemoryPlace) -> None:
     assert request_sweep(services, sweep) == sweep
     with pytest.raises(ConflictError, match="another grid"):
         request_sweep(services, replace(sweep, asked="other"))
+
+
+def another_run(services: MemoryServices, run_id: str, slice_name: str) -> None:
+    policy = Policy(max_failures=0, grace_s=1.0)
+    spec = RunSpec(slice_name, ("python3", "main.py"), ".", policy, {"SEED": "99"}, {}, no_checkpoint=True)
+    bundle = a_bundle(make_tree({"main.py": b"main"}))
+    request_run(services, freeze_run(services, run_id, spec, bundle), named=True)
+
+
+def test_a_slice_that_another_run_uses_goes_after_that(place: MemoryPlace) -> None:
+    services = machine(place)
+    a_sweep(services, 1, ("lr-s1",), specs=(SMALL,))
+    advance_sweep(services, "lr")
+    follow_run(services, "lr-01")
+    another_run(services, "mine", "lr-s1")
+    assert advance_sweep(services, "lr").verdict == Wait("the end of run mine, then lr-s1 goes")
+    assert not get_sweep(services, "lr").over
+    follow_run(services, "mine")
+    follow_sweep(services, "lr", deadline=services.clock.now() + HOUR)
+    assert get_sweep(services, "lr").over
+    assert place.world.census() == []
+
+
+def test_a_slice_that_a_person_brought_up_is_neither_used_nor_deleted(place: MemoryPlace) -> None:
+    services = machine(place)
+    make_ready(services, "lr-s1")
+    make_ready(services, "lr-s2")
+    take_down(services, "lr-s2")  # gone before: that is no word of a person against this sweep
+    a_sweep(services, 1, ("lr-s1", "lr-s2"), specs=(SMALL,))
+    follow_sweep(services, "lr", deadline=services.clock.now() + HOUR)
+    assert [(run.slice_name, run.state) for run in list_runs(services)] == [("lr-s2", RunState.SUCCEEDED)]
+    assert get_slice(services, "lr-s1").record.state is SliceState.READY
+    assert get_slice(services, "lr-s2").record.state is SliceState.GONE
+
+
+def test_a_run_that_has_the_id_of_a_row_is_not_that_row(place: MemoryPlace) -> None:
+    services = machine(place)
+    make_ready(services, "big")
+    make_ready(services, "other")
+    another_run(services, "lr-02", "other")
+    a_sweep(services, 2, ("big",))
+    with pytest.raises(PartialError, match="not to be had: lr-02"):
+        follow_sweep(services, "lr", deadline=services.clock.now() + HOUR)
+    assert outcomes(services)["lr-01"] is RunState.SUCCEEDED
+    stop_sweep(services, "lr")
+    assert not get_run(services, "lr-02").record.stop_asked
+
+
+def test_a_sweep_whose_slices_are_all_refused_ends_and_says_why_once(place: MemoryPlace) -> None:
+    services = machine(place)
+    a_sweep(services, 3, ("lr-s1", "lr-s2"), specs=(SMALL,))
+    place.world.faults.add({"kind": "error", "method": "*.create", "code": 3, "message": "no such", "times": 0})
+    with pytest.raises(TpuctlError, match="lr-01: .*no such"):
+        follow_sweep(services, "lr", deadline=services.clock.now() + HOUR)
+    said = [each.text for each in services.events if isinstance(each, Note) and "no such" in each.text]
+    assert len(said) == len(set(said)) > 0
 
 
 def lived_through(at: int, *, after: bool) -> bool:

@@ -43,6 +43,8 @@ def run_sweep(
         return
     if isinstance(found, SweepRecord):
         sweep = found
+        if said := _ended(sweep):
+            context.console.say(f"would {said}")
     else:
         if found.submission.wanted is not None:
             context.require_credentials()
@@ -93,13 +95,23 @@ def _check_together(request: RunRequest, launch: LaunchRequest) -> None:
             raise UsageError(f"{flag} is for one run, and --matrix makes several", hint=hint)
 
 
+def _ended(sweep: SweepRecord) -> str:
+    """That a sweep which is there begins nothing more; empty where it does."""
+    how = "was stopped" if sweep.stopped else "is over"
+    ends = sweep.stopped or sweep.over
+    return f"begin nothing: sweep {sweep.group} {how}; --group ANOTHER runs its rows anew" if ends else ""
+
+
 def _show(context: AppContext, found: PreparedSweep | SweepRecord) -> None:
     """What --dry-run prints."""
     from tpuctl.runs.sweep import SweepRecord
     from tpuctl.slices.bring_up import Price
 
     if isinstance(found, SweepRecord):
-        context.console.fields({"dry_run": True, "group": found.group, "would go on with": len(found.rows)})
+        would = (
+            {"would": _ended(found)} if found.over or found.stopped else {"would go on with": len(found.rows)}
+        )
+        context.console.fields({"dry_run": True, "group": found.group, **would})
         return
     wanted = found.submission.wanted
     price = {} if wanted is None else {"each slice": Price(context, wanted).line.replace("\n  ", "; ")}

@@ -72,7 +72,7 @@ class Collection:
         target = self.folder / path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(self._redacted(content))
+            target.write_bytes(content if _is_binary(content) else self._redacted(content))
         except OSError as error:
             with suppress(OSError):
                 target.unlink()
@@ -115,7 +115,7 @@ class Collection:
         changed, found = file.with_name(f".{file.name[:100]}.redacted"), False
         try:
             with file.open("rb") as source, changed.open("wb") as target:
-                if b"\0" in source.read(HEAD_BYTES):
+                if _is_binary(source.read(HEAD_BYTES)):
                     return
                 source.seek(0)
                 while data := source.read(LINES_AT_ONCE):
@@ -130,7 +130,7 @@ class Collection:
 
     def _redacted(self, content: bytes) -> bytes:
         marks = [each.mark.encode("utf-8") for each in self._patterns.values]
-        if b"\0" in content[:HEAD_BYTES] or not any(mark in content for mark in marks):
+        if not any(mark in content for mark in marks):
             return content
         return self._patterns.redact(content.decode("utf-8", "surrogateescape")).encode(
             "utf-8", "surrogateescape"
@@ -164,11 +164,17 @@ class Collection:
 
     def _write(self, index: Index, path: Path, flag: str) -> None:
         with open_bundle(path, flag, private=True) as bundle:
-            bundle.add(INDEX_NAME, render_index(index).encode("utf-8", "replace"))
-            bundle.add(DATA_NAME, json.dumps(render_data(index), indent=1, default=str).encode())
+            bundle.add(INDEX_NAME, self._redacted(render_index(index).encode("utf-8", "replace")))
+            data = json.dumps(render_data(index), indent=1, default=str).encode()
+            bundle.add(DATA_NAME, self._redacted(data))
             for item in index.items:
                 for file in sorted(files_below(self.folder / item.path)):
                     bundle.add_file(file.relative_to(self.folder).as_posix(), file)
+
+
+def _is_binary(content: bytes) -> bool:
+    """What a file is, by its beginning."""
+    return b"\0" in content[:HEAD_BYTES]
 
 
 def files_below(path: Path) -> Iterator[Path]:

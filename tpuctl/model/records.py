@@ -209,6 +209,8 @@ class SliceRecord(Struct, frozen=True):
     lifetime: Lifetime | None = None
     fleet: str = ""
     """Name of the fleet file that asked for it; empty for a slice made by hand."""
+    sweep: str = ""
+    """The sweep that asked for it, by its `mark`: that alone uses it unasked and takes it down."""
     refused_zones: tuple[str, ...] = ()
     """Those of `zones` that will never serve this request, until it is asked for again."""
     any_user: bool = False

@@ -63,7 +63,12 @@ def packages_of(environment: PinnedEnvironment | None) -> Mapping[str, str] | No
 def render_debug(
     profiles: Mapping[str, DebugProfile], asked: Sequence[str], packages: Mapping[str, str] | None
 ) -> DebugVariables:
-    """What the words that were `asked` for come to with these packages."""
+    """What the words that were `asked` for come to with these packages. Raises UsageError for an unknown one,
+    which a newer tpuctl may have written down."""
+    unknown = [name for name in asked if name not in profiles]
+    if unknown:
+        hint = f"this one has {', '.join(profiles)}: use the tpuctl that started the run, or a newer one"
+        raise UsageError.of("debug", f"--debug {unknown[0]!r} is unknown to this tpuctl", hint)
     rows = [row for name in asked for row in _rows_for(profiles[name], packages)]
     append: dict[str, tuple[str, ...]] = {}
     for row in rows:

@@ -7,7 +7,7 @@ takes the turn: the command, the same command again, or a pass of the watchdog.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,17 +18,18 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import (
     ConflictError,
     LeaseHeldError,
-    NotCoveredError,
     NotFoundError,
     PartialError,
-    QuotaError,
+    RateLimitedError,
     StaleRecordError,
+    TpuctlError,
+    TransientError,
 )
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired, Limits, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.run_spec import fingerprint
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.model.verdict import Blocked, Done, Wait
+from tpuctl.model.verdict import Blocked, Done, Failed, Wait
 from tpuctl.provenance.manifest import SettingSection
 from tpuctl.runs.chips import ONE
 from tpuctl.runs.follow import step_run_and_slice
@@ -42,6 +43,8 @@ from tpuctl.state.repository import decode_readable, find, find_slice, list_runs
 
 NAMED = 3
 """How many of the runs that are under way are named."""
+PASSING = (LeaseHeldError, StaleRecordError, TransientError, RateLimitedError)
+"""What the next turn may do without."""
 
 
 class SweepRow(Struct, frozen=True):
@@ -80,9 +83,21 @@ class SweepRecord(Struct, frozen=True):
         return f"sweeps/{self.group}"
 
     @property
+    def mark(self) -> str:
+        """What its slices are known by: a later sweep of the same group is another."""
+        return f"{self.group}@{self.template.created_at}"
+
+    @property
     def per_slice(self) -> int:
         """How many of its runs a slice takes at once."""
         return self.chips if self.template.spec.chips == ONE else 1
+
+    def run_of(self, row: SweepRow, slice_name: str) -> RunRecord:
+        """A row as a run on that slice."""
+        own = {"argv": row.argv, "variables": row.variables, "tags": row.tags}
+        spec = replace(self.template.spec, slice_name=slice_name, **own)
+        print_of = fingerprint(spec, self.template.code.bundle)
+        return replace(self.template, id=row.run_id, spec=spec, fingerprint=print_of)
 
 
 class SweepProgress(Struct, frozen=True):
@@ -91,6 +106,8 @@ class SweepProgress(Struct, frozen=True):
     pending: tuple[SweepRow, ...]
     active: tuple[RunRecord, ...]
     ended: tuple[RunRecord, ...]
+    taken: tuple[str, ...] = ()
+    """Ids of rows that cannot begin: other runs have them."""
 
     @property
     def failed(self) -> tuple[RunRecord, ...]:
@@ -101,7 +118,8 @@ class SweepProgress(Struct, frozen=True):
         names = ", ".join(run.id for run in self.active[:NAMED]) + ", …" * (len(self.active) > NAMED)
         under_way = f"{len(self.active)} under way ({names})" if self.active else "none under way"
         failed = f", {len(self.failed)} of them failed" if self.failed else ""
-        return f"{len(self.ended)} rows are over{failed}, {under_way}, {len(self.pending)} to come"
+        taken = f", not to be had: {', '.join(self.taken)} (other runs have these ids)" if self.taken else ""
+        return f"{len(self.ended)} rows are over{failed}, {under_way}, {len(self.pending)} to come{taken}"
 
 
 def find_sweep(services: Services, group: str) -> SweepRecord | None:
@@ -135,14 +153,18 @@ def check_same_sweep(there: SweepRecord, asked: str) -> SweepRecord:
     return there
 
 
-def progress_of(services: Services, sweep: SweepRecord) -> SweepProgress:
-    """How its rows stand now."""
-    runs = {run.id: run for run in list_runs(services)}
-    mine = [runs[row.run_id] for row in sweep.rows if row.run_id in runs]
+def progress_of(
+    services: Services, sweep: SweepRecord, known: Iterable[RunRecord] | None = None
+) -> SweepProgress:
+    """How its rows stand now; `known` are all runs, where they were just listed."""
+    runs = {run.id: run for run in (list_runs(services) if known is None else known)}
+    there = [(row, runs[row.run_id]) for row in sweep.rows if row.run_id in runs]
+    mine = [run for row, run in there if run.fingerprint == sweep.run_of(row, run.slice_name).fingerprint]
+    taken = {run.id for _, run in there}.difference(run.id for run in mine)
     ends = sweep.stopped or sweep.over
     pending = () if ends else tuple(row for row in sweep.rows if row.run_id not in runs)
     active = tuple(run for run in mine if not run.state.final)
-    return SweepProgress(pending, active, tuple(run for run in mine if run.state.final))
+    return SweepProgress(pending, active, tuple(run for run in mine if run.state.final), tuple(sorted(taken)))
 
 
 def advance_sweep(services: Services, group: str) -> Outcome:
@@ -160,32 +182,38 @@ class _Turn:
     def __init__(self, services: Services, sweep: SweepRecord) -> None:
         self._services = services
         self._sweep = sweep
+        self._runs = list_runs(services)
         self._acted = False
         self._missing = ""
+        self._passing = False
+        """What is missing may be there in the next turn."""
 
     def work(self) -> Outcome:
         services, sweep = self._services, self._sweep
         for name in sweep.slices:
             self._fill(name)
-        progress = progress_of(services, sweep)
-        if sweep.specs and not progress.pending:
-            self._give_back(progress)
+        progress = self._progress()
+        left = [] if progress.pending else self._give_back(progress)
         if progress.pending or progress.active:
-            stuck = progress.pending and not progress.active and self._missing
+            stuck = progress.pending and not progress.active and self._missing and not self._passing
             if stuck and not self._acted:
                 hint = f"tpuctl stop --group {sweep.group} ends it"
                 return Outcome(Blocked(f"{progress.said}: {self._missing}", hint), acted=False)
             return Outcome(Wait(progress.said), self._acted)
-        if not self._acted and not self._slices_left():
+        if left:
+            return Outcome(Wait(", ".join(left)), self._acted)
+        if not self._acted:
             overwrite(services, sweep.key, replace(sweep, over=True))
-        left = self._slices_left()
-        return Outcome(Wait(f"{', '.join(left)} to be gone") if left else Done(progress.said), self._acted)
+        return Outcome(Done(progress.said), self._acted)
+
+    def _progress(self) -> SweepProgress:
+        return progress_of(self._services, self._sweep, self._runs)
 
     def _fill(self, name: str) -> None:
         """Begins as many rows on a slice as there is room for."""
         sweep = self._sweep
         while True:
-            progress = progress_of(self._services, sweep)
+            progress = self._progress()
             here = [run for run in progress.active if run.slice_name == name]
             full = len(progress.active) >= sweep.parallel or len(here) >= sweep.per_slice
             if full or not progress.pending or not self._is_usable(name):
@@ -195,81 +223,95 @@ class _Turn:
 
     def _begin(self, row: SweepRow, name: str) -> bool:
         """Writes one run down; False where something else has the slice."""
-        services, template = self._services, self._sweep.template
-        own = {"argv": row.argv, "variables": row.variables, "tags": row.tags}
-        spec = replace(template.spec, slice_name=name, **own)
-        print_of = fingerprint(spec, template.code.bundle)
-        run = replace(template, id=row.run_id, spec=spec, fingerprint=print_of, created_at=services.store.now())
+        services, sweep = self._services, self._sweep
+        run = replace(sweep.run_of(row, name), created_at=services.store.now())
         try:
-            request_run(services, run, named=True, configuration=self._sweep.configuration)
-        except ConflictError as error:
-            self._missing = error.message
+            self._runs.append(request_run(services, run, named=True, configuration=sweep.configuration))
+        except (ConflictError, *PASSING) as error:
+            self._lacks(error)
             return False
         self._acted = True
         services.emit(Note(row.run_id, f"on {name}: {', '.join(row.tags)}"))
         return True
 
+    def _lacks(self, error: TpuctlError) -> None:
+        self._missing, self._passing = error.message, isinstance(error, PASSING)
+
     def _is_usable(self, name: str) -> bool:
         """Whether a slice is there or on its way; one of the sweep's own is asked for first."""
-        stored = find_slice(self._services, name)
-        if stored is not None:
+        sweep, stored = self._sweep, find_slice(self._services, name)
+        if stored is not None and (not sweep.specs or stored.record.sweep == sweep.mark):
             usable = stored.record.desired is Desired.UP and stored.record.state is not SliceState.GONE
             self._missing = self._missing if usable else f"slice {name} was taken down"
             return usable
-        sweep = self._sweep
         if not sweep.specs:
             self._missing = f"there is no slice {name}"
+            return False
+        if stored is not None and stored.record.state is not SliceState.GONE:
+            self._missing = f"slice {name} is there, and the sweep did not ask for it"
             return False
         owner = sweep.template.owner
         if self._services.user != owner:
             self._missing = f"slices of {owner}'s are asked for by {owner}'s tpuctl alone"
             return False
-        if any(never_sent(each) for each in self._own()):
+        if any(never_sent(each) for each in _own(self._services, sweep)):
             return False  # one after the other: quotas count what was asked for
         wanted = WantedSlice(name, sweep.specs, pay=sweep.pay, limits=sweep.limits)
         try:
-            request_wanted(self._services, wanted)
-        except (NotCoveredError, QuotaError) as error:
-            # As many as grants and quotas allow: the rows wait for those that there are.
-            self._missing = error.message
+            asked = request_wanted(self._services, wanted, sweep=sweep.mark)
+        except TpuctlError as error:
+            # As many as grants, quotas and the cloud allow: the rows wait for those that there are.
+            self._lacks(error)
             return False
         self._acted = True
-        return True
+        return asked.sweep == sweep.mark
 
-    def _give_back(self, progress: SweepProgress) -> None:
+    def _give_back(self, progress: SweepProgress) -> list[str]:
+        """Takes down those of its own that no run needs. What is waited for until all are gone."""
         busy = {run.slice_name for run in progress.active}
-        for name in self._sweep.slices:
-            stored = find_slice(self._services, name)
-            if stored is None or stored.record.desired is not Desired.UP or name in busy:
+        waits = []
+        for slice_ in _own(self._services, self._sweep):
+            name, up = slice_.name, slice_.desired is Desired.UP
+            if slice_.state is SliceState.GONE or name in busy:
                 continue
-            others = [run for run in list_runs(self._services) if run.slice_name == name]
-            if all(run.state.final for run in others):
+            runs = list_runs(self._services) if up else []
+            others = [run.id for run in runs if run.slice_name == name and not run.state.final]
+            if up and not others:
                 request_down(self._services, name, why=f"sweep {self._sweep.group} has no more rows for it")
                 self._acted = True
+            waits.append(f"the end of run {others[0]}, then {name} goes" if others else f"{name} to be gone")
+        return waits
 
-    def _slices_left(self) -> list[str]:
-        """Those of its own that are on their way out."""
-        going = [each for each in self._own() if each.desired is Desired.DOWN]
-        return [each.name for each in going if each.state is not SliceState.GONE]
 
-    def _own(self) -> list[SliceRecord]:
-        """The slices that were asked for on behalf of the sweep."""
-        names = self._sweep.slices if self._sweep.specs else ()
-        found = [find_slice(self._services, name) for name in names]
-        return [stored.record for stored in found if stored is not None]
+def _own(services: Services, sweep: SweepRecord) -> list[SliceRecord]:
+    """The slices that the sweep asked for."""
+    found = [find_slice(services, name) for name in (sweep.slices if sweep.specs else ())]
+    return [stored.record for stored in found if stored is not None and stored.record.sweep == sweep.mark]
 
 
 def follow_sweep(services: Services, group: str, *, deadline: float | None = None) -> None:
-    """Takes turns, and steps the runs that are under way, until all rows are over. Raises PartialError where
-    some failed."""
+    """Takes turns, and steps the runs that are under way, until all rows are over. What keeps one of them is
+    said once; all else goes on. Raises TpuctlError where all are kept, PartialError where some failed."""
+    told: dict[str, str] = {}
 
     def step() -> Outcome:
         outcome = advance_sweep(services, group)
-        sweep = get_sweep(services, group)
-        acted = [_step(services, run) for run in progress_of(services, sweep).active]
-        leaving = [_leave(services, name) for name in sweep.slices if sweep.specs]
-        blocked = isinstance(outcome.verdict, Blocked)
-        return replace(outcome, acted=not blocked and (outcome.acted or any(acted) or any(leaving)))
+        if isinstance(outcome.verdict, Blocked):
+            return outcome
+        steps = _step_all(services, get_sweep(services, group))
+        kept = {name: each.verdict for name, each in steps.items() if isinstance(each.verdict, Blocked)}
+        said = {
+            name: verdict.why + (f" ({verdict.hint})" if verdict.hint else "") for name, verdict in kept.items()
+        }
+        for name, text in said.items():
+            if told.get(name) != text:
+                services.emit(Note(name, text))
+        told.update(said)
+        acted = outcome.acted or any(each.acted for each in steps.values())
+        if steps and len(kept) == len(steps) and not acted:
+            why = "; ".join(f"{name}: {verdict.why}" for name, verdict in list(kept.items())[:NAMED])
+            return Outcome(Blocked(why, f"tpuctl stop --group {group} ends it"), acted=False)
+        return replace(outcome, acted=acted)
 
     converge(services, f"sweep {group}", step, deadline=deadline)
     progress = progress_of(services, get_sweep(services, group))
@@ -280,21 +322,32 @@ def follow_sweep(services: Services, group: str, *, deadline: float | None = Non
             hint=f"tpuctl runs --group {group}; `tpuctl rerun {progress.failed[0].id}` does one again",
             details={"failed": [run.id for run in progress.failed]},
         )
+    if progress.taken:
+        raise PartialError(f"sweep {group}: {progress.said}", hint="--group ANOTHER gives rows other ids")
 
 
-def _step(services: Services, run: RunRecord) -> bool:
-    """One step of one run. What is wrong with it, it says itself, and ends no other."""
+def _step_all(services: Services, sweep: SweepRecord) -> Mapping[str, Outcome]:
+    """One step of each run that is under way, and of each slice that goes."""
+    runs = [run.id for run in progress_of(services, sweep).active]
+    steps = {run_id: _guarded(lambda run_id=run_id: step_run_and_slice(services, run_id)) for run_id in runs}
+    for each in _own(services, sweep):
+        if each.desired is Desired.DOWN and each.state is not SliceState.GONE:
+            steps[each.name] = _guarded(lambda name=each.name: advance_slice(services, name)[0])
+    return steps
+
+
+def _guarded(step: Callable[[], Outcome]) -> Outcome:
+    """What is wrong with one of them ends no other."""
     try:
-        return step_run_and_slice(services, run.id).acted
-    except (LeaseHeldError, StaleRecordError):
-        return False
-
-
-def _leave(services: Services, name: str) -> bool:
-    stored = find_slice(services, name)
-    if stored is None or stored.record.desired is Desired.UP or stored.record.state is SliceState.GONE:
-        return False
-    return advance_slice(services, name)[0].acted
+        outcome = step()
+    except PASSING as error:
+        return Outcome(Wait(error.message), acted=False)
+    except TpuctlError as error:
+        outcome = Outcome(Failed(error), acted=False)
+    if isinstance(outcome.verdict, Failed):
+        error = outcome.verdict.error
+        return replace(outcome, verdict=Blocked(error.message, error.hint))
+    return outcome
 
 
 def stop_sweep(services: Services, group: str) -> SweepProgress:

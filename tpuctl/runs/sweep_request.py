@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.services import Services
-from tpuctl.errors import UsageError, with_field
+from tpuctl.errors import ConflictError, UsageError, with_field
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import check_run_id
@@ -30,6 +30,7 @@ from tpuctl.runs.sweep import SweepRecord, SweepRow, check_same_sweep, find_swee
 from tpuctl.slices.bring_up import Price, resolve_wanted, store_for_hosts
 from tpuctl.slices.choose import resolve_slice
 from tpuctl.slices.resolve import WantedSlice
+from tpuctl.state.repository import list_runs
 
 GROUP_MAX = 40
 """Leaves room for the number behind it in the ids of runs and the names of slices."""
@@ -88,6 +89,12 @@ def prepare_sweep(
     there = find_sweep(services, group)
     if there is not None:
         return check_same_sweep(there, asked)
+    taken = sorted({run.id for run in list_runs(services)} & {row.run_id for row in rows})
+    if taken:
+        hint = f"--group ANOTHER; `tpuctl status {taken[0]}` shows what has it"
+        raise ConflictError(
+            f"rows of group {group} need ids that other runs have: {', '.join(taken)}", hint=hint
+        )
     target: SliceRecord | WantedSlice
     if launch.up is None:
         target = resolve_slice(services, request.on, flag="--on")

@@ -199,7 +199,13 @@ def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | Pric
 
 
 def request_wanted(
-    services: Services, wanted: WantedSlice, *, run_id: str | None = None, fleet: str = "", quotas: bool = True
+    services: Services,
+    wanted: WantedSlice,
+    *,
+    run_id: str | None = None,
+    fleet: str = "",
+    sweep: str = "",
+    quotas: bool = True,
 ) -> SliceRecord:
     """Writes down that a slice is wanted, once it is known who pays and that the quotas allow it.
 
@@ -227,6 +233,7 @@ def request_wanted(
         run_id=run_id,
         zones=wanted.zones,
         fleet=fleet,
+        sweep=sweep,
         limits=wanted.limits,
         admit=admit,
         bring=lambda: store_for_hosts(services, wanted),

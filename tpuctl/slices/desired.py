@@ -42,6 +42,7 @@ def request_slice(
     run_id: str | None = None,
     zones: tuple[str, ...] = (),
     fleet: str = "",
+    sweep: str = "",
     limits: Limits = UNLIMITED,
     admit: Callable[[], None],
     bring: Callable[[], None] = lambda: None,
@@ -69,6 +70,7 @@ def request_slice(
         run_id=run_id,
         zones=zones if len(zones) > 1 else (),
         fleet=fleet,
+        sweep=sweep,
     )
     asked = partial(_request_slice, services, wanted, limits, admit, bring, without)
     return retry(asked, (StaleRecordError,), tries=_REQUEST_TRIES)

@@ -35,6 +35,8 @@ class OldRecords(Struct, frozen=True):
 
     journals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
+    sweeps: tuple[str, ...] = ()
+    """Keys of those that are over and of which no run stays."""
 
 
 class Waste(Struct, frozen=True):
@@ -56,6 +58,7 @@ class Waste(Struct, frozen=True):
         entries = sum(map(len, self.old.journals.values()))
         found += [counted(entries, "journal entry", "journal entries")] if entries else []
         found += [f"{counted(len(self.old.runs), 'run')} with all manifests"] if self.old.runs else []
+        found += [counted(len(self.old.sweeps), "sweep")] if self.old.sweeps else []
         return " and ".join(found) or "nothing"
 
 
@@ -160,7 +163,8 @@ def find_old(store: Store, runs_after_s: float | None = None) -> OldRecords:
     gone = _gone_slices(store, journals, now - timeouts.JOURNAL_KEPT_S)
     going = old | {run.key for run in doomed}
     of_runs = {subject: keys for subject, keys in journals.items() if subject in going}
-    return OldRecords({**gone, **of_runs}, tuple(run.id for run in doomed))
+    sweeps = () if runs_after_s is None else _sweeps_without(store, doomed, now - runs_after_s)
+    return OldRecords({**gone, **of_runs}, tuple(run.id for run in doomed), sweeps)
 
 
 def remove_old(store: Store, old: OldRecords) -> None:
@@ -171,7 +175,8 @@ def remove_old(store: Store, old: OldRecords) -> None:
         for group in _OF_A_RUN:
             for document in store.list(f"{group}/{run_id}/"):
                 remove_unchanged(store, document.key, document.generation)
-        record = store.get(f"runs/{run_id}")
+    for key in (*(f"runs/{run_id}" for run_id in old.runs), *old.sweeps):
+        record = store.get(key)
         if record is not None:
             remove_unchanged(store, record.key, record.generation)
 
@@ -206,6 +211,18 @@ def _doomed(store: Store, ended: Sequence[RunRecord], before: float) -> list[Run
         and not run.fleet
         and run.id not in rows
     ]
+
+
+def _sweeps_without(store: Store, doomed: Sequence[RunRecord], before: float) -> tuple[str, ...]:
+    """Those that were asked for before then, are over, and keep no run once these are removed."""
+    kept = {document.key for document in store.list("runs/")}.difference(run.key for run in doomed)
+    return tuple(
+        document.key
+        for document in store.list("sweeps/")
+        if document.data["over"]
+        and document.data["template"]["created_at"] < before
+        and kept.isdisjoint(f"runs/{row['run_id']}" for row in document.data["rows"])
+    )
 
 
 def _gone_slices(

@@ -36,7 +36,6 @@ def fetch_traces(
     arriving = place.parents[2] / f".arriving-{place.name}"
     try:
         arriving.mkdir(parents=True, exist_ok=True)
-        place.mkdir(parents=True, exist_ok=True)
         pulled = pull(agent, targets, path, lambda t: FileReceiver(arriving / t.label), clock=clock, emit=emit)
         files = [each for target in targets for each in _settle(arriving / target.label, target.label, place)]
         return pulled.results, files
@@ -49,5 +48,7 @@ def fetch_traces(
 def _settle(folder: Path, label: str, place: Path) -> list[Path]:
     """`LABEL.xplane.pb`, and of several processes `LABEL.PROCESS.xplane.pb`."""
     found = sorted(folder.glob(f"*{SUFFIX}"))
+    if found:
+        place.mkdir(parents=True, exist_ok=True)
     named = {each: label if len(found) == 1 else f"{label}.{each.name[: -len(SUFFIX)]}" for each in found}
     return [each.replace(place / f"{name}{SUFFIX}") for each, name in named.items()]

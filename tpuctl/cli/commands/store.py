@@ -61,7 +61,7 @@ def prune(
     if dry_run:
         _show(context, waste, logs, removed=False)
         return
-    if waste.blobs or waste.old.journals or waste.old.runs or logs:
+    if waste.blobs or waste.old.journals or waste.old.runs or waste.old.sweeps or logs:
         if not context.console.json_mode:
             _show(context, waste, logs, removed=False)
         also = f", and {describe_excess(logs)} from this machine" if logs else ""
@@ -106,6 +106,15 @@ def _show(context: AppContext, waste: Waste, logs: Sequence[KeptLogs], *, remove
     runs = [
         {"kind": "run", "name": run_id, "size": None, "why": "ended before that; manifests go too"}
         for run_id in waste.old.runs
+    ]
+    runs += [
+        {
+            "kind": "sweep",
+            "name": key.partition("/")[2],
+            "size": None,
+            "why": "it is over, and none of its runs stays",
+        }
+        for key in waste.old.sweeps
     ]
     of_runs = [
         {"kind": "logs", "name": each.run_id, "size": each.size, "why": "the oldest beyond logs_limit_mib"}
