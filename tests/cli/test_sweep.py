@@ -61,6 +61,18 @@ def test_each_row_is_a_run_of_the_group_and_the_same_command_finds_them_done(ses
     assert "2 rows are over" in session.type(*RUN, "lr.yaml").stderr
     assert len(session.json("runs")) == 2
     assert "0 to come" in session.type("stop", "--group", "lr", "--yes").stderr
+    for words in (("--dry-run",), ()):
+        done = session.type(*RUN, "lr.yaml", *words)
+        assert "begin nothing: sweep lr was stopped; --group ANOTHER" in done.stdout + done.stderr
+
+
+def test_ids_that_other_runs_have_are_refused(session: Session) -> None:
+    (session.work / "two.yaml").write_text("SEED: [1, 2]\n")
+    session.type(
+        "run", "train.py", "--on", "big", "--no-checkpoint", "--allow-cpu", "--var", "SEED=9", "--name", "two-2"
+    )
+    assert "other runs have: two-2" in session.type(*RUN, "two.yaml", status=6).stderr
+    assert session.json("runs", "--group", "two") == []
 
 
 def test_slices_of_its_own_are_taken_and_given_back(session: Session) -> None:
@@ -104,7 +116,7 @@ def test_what_cannot_be_is_refused(session: Session, words: tuple[str, ...], sta
     (session.work / "secret.yaml").write_text("API_TOKEN: [hf_" + "a" * 34 + "]\n")
     done = session.type(*RUN, *words, status=status)
     assert message in done.stderr
-    assert not {row["group"] for row in session.json("runs")} - {"lr", "own"}
+    assert not {row["group"] for row in session.json("runs")} - {"lr", "own", None, ""}
 
 
 def test_a_grid_of_many_rows_asks(session: Session) -> None:

@@ -163,6 +163,7 @@ def collection(tmp_path: Path) -> Collection:
 def test_the_file_begins_with_its_index_is_private_and_has_no_secret(collection, tmp_path):
     token = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0" + "dE"
     collection.keep("a.txt", f"token {token}\n".encode(), "a file", "text")
+    collection.lacks("logs", f"refused: {token}")
     folder = collection.expect(Item("dumps", "dumps", "text", 0, 1))
     (folder / "0").mkdir(parents=True)
     (folder / "0" / "module.txt").write_text(f"x {token}\n" * 3)
@@ -179,6 +180,7 @@ def test_the_file_begins_with_its_index_is_private_and_has_no_secret(collection,
         names = archive.getnames()
         contents = {name: archive.extractfile(name).read() for name in names}  # type: ignore[union-attr]
     assert names == ["INDEX.md", "index.json", "a.txt", "dumps/0/module.o", "dumps/0/module.txt"]
+    assert not any(token.encode() in contents[name] for name in ("INDEX.md", "index.json"))
     assert contents["a.txt"] == b"token ***\n"
     assert contents["dumps/0/module.txt"] == b"x ***\n" * 3
     assert contents["dumps/0/module.o"] == binary, "what is no text is as it was"
@@ -186,6 +188,15 @@ def test_the_file_begins_with_its_index_is_private_and_has_no_secret(collection,
     assert data["schema"] == 1
     assert data["items"][1]["files"] == 2
     assert data["items"][1]["size_bytes"] == len(binary) + 18
+
+
+def test_a_file_is_text_or_not_by_its_beginning_not_by_that_of_a_piece(collection, monkeypatch):
+    monkeypatch.setattr("tpuctl.collect.collection.LINES_AT_ONCE", 2048)
+    token = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0" + "dE"
+    file = collection.expect(Item("a.log", "a log", "text"))
+    file.write_bytes(b"x" * 2047 + b"\n" + b"\0 torn\n" + f"{token}\n".encode())
+    collection.finish(INDEX)
+    assert file.read_bytes().endswith(b"\0 torn\n***\n")
 
 
 def test_what_cannot_be_written_here_is_missing(collection):

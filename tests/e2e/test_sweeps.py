@@ -321,7 +321,7 @@ def test_a_sweep_whose_slices_are_all_refused_ends_and_says_why_once(place: Memo
     services = machine(place)
     a_sweep(services, 3, ("lr-s1", "lr-s2"), specs=(SMALL,))
     place.world.faults.add({"kind": "error", "method": "*.create", "code": 3, "message": "no such", "times": 0})
-    with pytest.raises(TpuctlError, match="lr-01: .*no such"):
+    with pytest.raises(TpuctlError, match=r"lr-01: .*no such"):
         follow_sweep(services, "lr", deadline=services.clock.now() + HOUR)
     said = [each.text for each in services.events if isinstance(each, Note) and "no such" in each.text]
     assert len(said) == len(set(said)) > 0

@@ -133,6 +133,11 @@ def test_what_does_nothing_or_contradicts_is_refused(asked, given, secrets, word
     assert caught.value.hint
 
 
+def test_a_word_that_a_newer_tpuctl_wrote_down_is_told():
+    with pytest.raises(UsageError, match="'later' is unknown to this tpuctl"):
+        render_debug(PROFILES, ["hlo", "later"], None)
+
+
 def test_what_agrees_is_taken():
     same = {"JAX_DEBUG_NANS": "1", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     found = check_debug(PROFILES, ("nans", "hlo"), environment(jax="0.10.2"), same)

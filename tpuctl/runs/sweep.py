@@ -8,6 +8,7 @@ takes the turn: the command, the same command again, or a pass of the watchdog.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -329,11 +330,15 @@ def follow_sweep(services: Services, group: str, *, deadline: float | None = Non
 def _step_all(services: Services, sweep: SweepRecord) -> Mapping[str, Outcome]:
     """One step of each run that is under way, and of each slice that goes."""
     runs = [run.id for run in progress_of(services, sweep).active]
-    steps = {run_id: _guarded(lambda run_id=run_id: step_run_and_slice(services, run_id)) for run_id in runs}
+    steps = {run_id: _guarded(partial(step_run_and_slice, services, run_id)) for run_id in runs}
     for each in _own(services, sweep):
         if each.desired is Desired.DOWN and each.state is not SliceState.GONE:
-            steps[each.name] = _guarded(lambda name=each.name: advance_slice(services, name)[0])
+            steps[each.name] = _guarded(partial(_step_slice, services, each.name))
     return steps
+
+
+def _step_slice(services: Services, name: str) -> Outcome:
+    return advance_slice(services, name)[0]
 
 
 def _guarded(step: Callable[[], Outcome]) -> Outcome:
@@ -345,8 +350,8 @@ def _guarded(step: Callable[[], Outcome]) -> Outcome:
     except TpuctlError as error:
         outcome = Outcome(Failed(error), acted=False)
     if isinstance(outcome.verdict, Failed):
-        error = outcome.verdict.error
-        return replace(outcome, verdict=Blocked(error.message, error.hint))
+        failed = outcome.verdict.error
+        return replace(outcome, verdict=Blocked(failed.message, failed.hint))
     return outcome
 
 
