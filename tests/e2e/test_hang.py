@@ -66,7 +66,9 @@ def test_a_stall_is_told_once_stacks_show_where_and_it_may_go_on(session: Sessio
         return [row["action"] for row in rows if "stopped by a signal since" in row["reason"]]
 
     session.watch_until(lambda: bool(stalled()))
-    assert stalled() == ["stalled"]
+    assert stalled() == ["stalled"], session.json("why", "told")
+    shown = " ".join(session.type("top", "told", "--once").stdout.split())
+    assert "stands still (`tpuctl stacks told`): worker 1: stopped by a signal" in shown
     (first, second) = session.json("stacks", "told")
     assert [each["by"] for each in first["processes"]] == ["faulthandler"]
     assert "wait_for_the_others" in first["processes"][0]["text"]

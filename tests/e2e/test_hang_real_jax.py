@@ -129,7 +129,8 @@ def test_passes_say_the_same_and_so_do_status_why_hooks_and_stacks(session: Sess
     assert SAID["data"] in told_in_time(session, "told")
     assert SAID["data"] in " ".join(session.type("why", "told").stdout.split())
     assert SAID["data"] in " ".join(session.type("status", "told").stdout.split())
-    assert f"stands still: {SAID['data']}"[:80] in session.type("top", "told", "--once").stdout
+    screen = " ".join(session.type("top", "told", "--once").stdout.split())
+    assert f"stands still (`tpuctl stacks told`): {SAID['data']}" in screen
     shown = session.type("stacks", "told")
     assert SAID["data"] in " ".join(shown.stderr.split())
     assert "prefetch_iterator.py" in shown.stdout

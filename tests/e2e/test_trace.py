@@ -103,6 +103,12 @@ def test_what_a_run_that_ends_meanwhile_did_until_then_is_there(session: Session
     assert "big[0-1]: cut off after " in " ".join(done.stderr.split())
     assert "the program ended" in done.stderr
     assert len(list((session.work / "traces" / "ends").rglob("*.xplane.pb"))) == 2
+    # Nobody has followed it.
+    ended = "its program has ended (exit 0) on worker 0-1: `tpuctl attach ends` takes note"
+    assert ended in " ".join(session.type("stacks", "ends").stderr.split())
+    refused = " ".join(session.type("trace", "ends", status=5).stderr.split())
+    assert "run ends: its program has ended on worker 0-1" in refused
+    assert "tpuctl attach ends" in refused
     session.watch_until(lambda: session.json("runs")[0]["state"] == "succeeded")
     assert "run ends runs nowhere: it is succeeded" in session.type("trace", "ends", status=5).stderr
 
@@ -112,6 +118,7 @@ def test_what_cannot_be_traced_is_said(session: Session) -> None:
     told = " ".join(session.type("trace", "other", "--seconds", "0.2", status=1).stderr.split())
     assert "big[0-1]: none of its processes can be traced" in told
     assert "--port names one" in told
+    assert "tpuctl status other" in told
     session.type("stop", "other", "--yes")
 
 

@@ -94,6 +94,38 @@ def test_a_worker_that_ended_is_no_stall() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("progress", "ended_at", "left", "why"),
+    [
+        ("x", NOW - 1.0, STANDS, f"worker 0: at the same step since {SINCE}"),
+        ("x", LONG, STEPS, ""),
+        ("", LONG, QUIET, f"worker 0: no output since {SINCE}"),
+        # Often only one rank prints: the others end a moment later, or some minutes.
+        ("", SHORT, QUIET, ""),
+        ("x", SHORT, QUIET, ""),
+        ("x", LONG, QUIET, f"worker 0: no output since {SINCE}"),
+    ],
+)
+def test_who_runs_on_although_the_others_ended_well_stands_still_by_itself(
+    progress: str, ended_at: float, left: Any, why: str
+) -> None:
+    done = WorkerStatus(1, WorkerState.EXITED, exit_status=0, ended_at=ended_at, time=NOW)
+    found = judge_stall(a_run(progress=progress), [worker(0, **left), done])
+    assert found.why == (f"{why}; the others have ended" if why else "")
+
+
+def test_what_stands_still_seconds_after_others_is_told_with_them() -> None:
+    nearly = {**STANDS, "step_at": NOW - 897.0}
+    workers = [worker(0, **nearly), worker(1, **STANDS), worker(2, **STEPS, recent_rate=1.0)]
+    why = f"worker 1: at the same step since {SINCE}"
+    for stall in ({}, {"on_stall": "restart"}):
+        assert plan(running(progress="x", **stall), *workers).effect is None
+    known = running(progress="x", attempt={"stalled": why})
+    assert plan(known, *workers).effect is None
+    moves = {**STANDS, "step_at": NOW - 800.0}
+    assert plan(running(progress="x"), worker(0, **moves), worker(1, **STANDS)).event is RunEvent.STALLED
+
+
 def plan(run: Any, *workers: WorkerStatus) -> Any:
     return plan_run(RunObservation(run, a_slice(), ALIVE, workers, NOW))
 

@@ -721,6 +721,37 @@ def test_a_stall_limit_counts_where_a_worker_has_lost_its_network_too(place, ser
     assert worker_processes(place, run.id) in ([], ["1"]), "but on the host that nobody reaches"
 
 
+@pytest.mark.parametrize("stall", ["report", "restart"])
+def test_a_worker_that_runs_on_when_the_others_have_ended_is_told_and_restarted(place, services, stall):
+    def train(process: Process) -> Steps:
+        for step in range(9):
+            if step == 5 and process.env["TPUCTL_RANK"] == "1" and not restarted(services):
+                yield 9 * HOUR
+            process.print(f"step {step}")
+            yield 10.0
+        return 0
+
+    place.hosts.programs["main.py"] = train
+    bring_up(services, "big")
+    run = submit(
+        services, "big", "hangs", progress=r"step (\d+)", stall_s=120.0, on_stall=stall, policy=Policy()
+    )
+    start_run(services, run.id)
+    pass_for(place, services, 1200)
+    record, told = get_run(services, run.id).record, "worker 1: at the same step since "
+    if stall == "restart":
+        assert (record.state, record.failures) == (RunState.SUCCEEDED, 1)
+        return
+    assert record.attempt.stalled.startswith(told)
+    assert record.attempt.stalled.endswith("; the others have ended")
+    rows = [document.data for document in services.store.list(f"journal/{run.key}/")]
+    assert len([row for row in rows if row["action"] == "stalled"]) == 1
+
+
+def restarted(services: MemoryServices) -> bool:
+    return any(key[1] == 2 for key in services.logs.files)
+
+
 def test_where_the_others_stood_when_a_worker_failed_is_kept(place, services):
     def train(process: Process) -> Steps:
         yield 10.0

@@ -10,7 +10,9 @@ from tests.runs.test_activity import COMPILING, DEVICE, OWN, QUEUE
 from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerState, WorkerStatus
 from tpuctl.model.shipped_files import load_hang_table
 from tpuctl.runs.activity import Doing, Part
+from tpuctl.runs.stacks import describe_ended, describe_silent
 from tpuctl.runs.triage import SIGNS, HangFacts, gather_facts, judge_hang, parse_hangs
+from tpuctl.telemetry.sample import NoServer
 
 TABLE = parse_hangs(load_hang_table())
 WAITS = Doing("device", "waiting for its devices", Part.WAITS, "train.py:25")
@@ -106,6 +108,35 @@ CASES = [
         "worker 2: loading data (train.py:12 next_batch); worker 0-1,3: not known what it does",
     ),
     ([HangFacts(0, WAITS, 1)], "alone", [0], "worker 0: waiting for its devices (train.py:25)"),
+    # Who has ended keeps nobody.
+    (
+        [
+            HangFacts(0, ended=True),
+            HangFacts(1, ended=True),
+            HangFacts(2, LOADS, 102),
+            HangFacts(3, ended=True),
+        ],
+        "alone",
+        [2],
+        "worker 2: loading data (train.py:12 next_batch); worker 0-1,3: ended",
+    ),
+    (
+        [HangFacts(0, ended=True), *four(WAITS)[1:]],
+        "left",
+        [1, 2, 3],
+        "worker 1-3: waiting for its devices (train.py:25); worker 0: ended",
+    ),
+    # A snapshot may be a step apart from another.
+    (
+        [
+            HangFacts(0, LOADS, 100, step=31, moves=True),
+            HangFacts(1, LOADS, 101, step=32, moves=True),
+            HangFacts(2, LOADS, 102, step=7),
+        ],
+        "step-behind",
+        [2],
+        "worker 2: loading data (train.py:12 next_batch), at step 7; the others are ahead",
+    ),
 ]
 
 
@@ -156,6 +187,36 @@ def test_what_hosts_say_of_their_processes_becomes_a_verdict() -> None:
     silent = "worker 2: no answer; worker 0-1: waiting for its devices (train.py:25)"
     assert said([*wait, WorkerStacks(2, error="timed out")]) == silent
     assert said(wait, silent=(2,)) == silent
+
+
+def test_ended_programs_and_fresh_steps_blame_nobody() -> None:
+    done = [WorkerStacks(worker, state=WorkerState.EXITED, exit_status=0) for worker in (0, 1)]
+    assert (
+        said([*done, stacks(2, OWN)]) == "worker 2: in its own code (data.py:7 read_shard); worker 0-1: ended"
+    )
+    status = [
+        WorkerStatus(n, WorkerState.RUNNING, time=90.0, step=step, step_at=at)
+        for n, step, at in ((0, 31.0, 89.0), (1, 32.0, 90.0), (2, 7.0, 30.0))
+    ]
+    for stall_s, named in ((60.0, (2,)), (1.0, (0, 2))):
+        facts = gather_facts(TABLE, status, [stacks(n, OWN) for n in range(3)], stall_s=stall_s)
+        cause = judge_hang(TABLE, facts, "r", "big")
+        assert cause is not None
+        assert (cause.id, cause.places) == ("step-behind", named)
+
+
+def test_what_workers_have_in_common_is_a_line_for_people() -> None:
+    done = [WorkerStacks(worker, state=WorkerState.EXITED, exit_status=0) for worker in range(4)]
+    assert describe_ended(done, "r") == [
+        "its program has ended (exit 0) on worker 0-3: `tpuctl attach r` takes note"
+    ]
+    assert describe_ended([*done[:2], stacks(2, OWN)], "r") == ["its program has ended (exit 0) on worker 0-1"]
+    silent = [NoServer(n, port, f"no server: {n}", absent=True) for n in range(4) for port in (8431, 8432)]
+    silent += [NoServer(1, 8433, "took the connection and did not answer", hangs=True)]
+    assert describe_silent(silent) == [
+        "worker 0-3: port 8431-8432: no server",
+        "worker 1: port 8433: took the connection and did not answer",
+    ]
 
 
 def test_each_of_several_processes_of_a_worker_is_judged() -> None:

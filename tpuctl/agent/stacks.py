@@ -28,7 +28,7 @@ def stacks(request, _stdin):
     found = look(attempt)
     pid = found["pid"]
     if found["state"] != "running" or not pid:
-        return {"state": found["state"], "processes": []}
+        return {"state": found["state"], "exit_status": found["exit_status"], "processes": []}
     whose = owners(found)
     patterns = patterns_of(attempt, environment_of(pid))
     told = [dict(describe(attempt, each), process=whose[each]) for each in list(whose)[:PROCESSES_MAX]]

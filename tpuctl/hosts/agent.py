@@ -278,9 +278,10 @@ class HostAgent(AgentLink):
 
     def stacks(
         self, targets: Sequence[HostTarget], run: str, attempt: str
-    ) -> list[Reply[tuple[protocol.ProcessStack, ...]]]:
+    ) -> list[Reply[protocol.WorkerStacks]]:
         """What each process of an attempt does."""
-        return _parse(self.call(targets, "stacks", {"run": run, "attempt": attempt}), protocol.parse_stacks)
+        request = {"run": run, "attempt": attempt}
+        return _parse_of_worker(protocol.parse_stacks, self.call(targets, "stacks", request))
 
     def trace(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0

@@ -354,6 +354,13 @@ class WorkerStacks(Struct, frozen=True):
     worker: int
     processes: tuple[ProcessStack, ...] = ()
     error: str = ""
+    state: WorkerState = WorkerState.UNKNOWN
+    exit_status: Whole | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Its program has, whatever the record says by now."""
+        return self.state is WorkerState.EXITED
 
 
 class TraceProcess(Struct, frozen=True):
@@ -573,8 +580,8 @@ def parse_as(cls: type[T], data: Mapping[str, Any], **ours: Any) -> T:
         raise MalformedReplyError(str(error)) from error
 
 
-def parse_stacks(data: Mapping[str, Any]) -> tuple[ProcessStack, ...]:
-    return tuple(from_data(ProcessStack, each) for each in data.get("processes") or ())
+def parse_stacks(data: Mapping[str, Any], worker: int) -> WorkerStacks:
+    return from_data(WorkerStacks, {**data, "worker": worker})
 
 
 _PROGRESS = {"step": "step", "at": "step_at", "total": "steps"} | {

@@ -291,10 +291,7 @@ class AttemptHosts:
         """What the processes of the attempt do, on these workers, or on all."""
         chosen = [target for target in self.targets if workers is None or target.worker in workers]
         replies = self.agent.stacks(chosen, self.run.id, self.attempt.attempt_id)
-        return [
-            WorkerStacks(reply.worker, reply.value or (), "" if reply.value is not None else reply.message)
-            for reply in replies
-        ]
+        return [reply.value or WorkerStacks(reply.worker, error=reply.message) for reply in replies]
 
     def keep_diagnosis(self, workers: Collection[int]) -> None:
         """What these workers' hosts say of themselves, as `worker-N.host.log` beside their output."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.text import fold_workers
@@ -24,6 +25,8 @@ BUSY_LOAD = 1.0
 
 VALUES_SHOWN = 2
 """Numbers of the program beside its step."""
+NEARLY_S = 5.0
+"""What stands still so soon after others is told with them; at most a quarter of the limit."""
 SLOW_BELOW = 0.5
 """A rate below this part of the usual one is told."""
 WELL_FROM = 0.75
@@ -45,30 +48,37 @@ class Pace(Struct, frozen=True):
 
 class Stall(Struct, frozen=True):
     """`why` is the same while the stall is; empty while the run goes on. `unanswered`: of workers that do not
-    answer."""
+    answer. `nearly`: within seconds it may be one of more workers."""
 
     why: str = ""
     workers: tuple[int, ...] = ()
     unanswered: bool = False
+    nearly: bool = False
 
 
 def judge_stall(run: RunRecord, workers: Sequence[WorkerStatus]) -> Stall:
     """Which workers of the run's attempt stand still beyond the limits of its spec. Those that do not answer
-    are named where the others stand still: these wait for them."""
+    are named where the others stand still: these wait for them. Who runs on although the others ended well is
+    judged by itself."""
     running = [worker for worker in workers if worker.state is WorkerState.RUNNING]
     silent = [worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
-    if not running or len(running) + len(silent) < len(workers):
+    done = [worker for worker in workers if worker.succeeded]
+    if not running or len(running) + len(silent) + len(done) < len(workers):
         return Stall()
-    found = _judge_running(run.spec, running)
+    found = _judge_running(run.spec, running, max((w.ended_at or 0.0 for w in done), default=0.0))
+    if found.why and done:
+        found = replace(found, why=f"{found.why}; the others have ended")
     if not (found.why and silent):
         return found
     numbers = _numbers(silent)
     return Stall(f"worker {fold_workers(numbers)}: no answer; {found.why}", numbers, unanswered=True)
 
 
-def _judge_running(spec: RunSpec, running: Sequence[WorkerStatus]) -> Stall:
-    begun = [worker for worker in running if _begun(spec, worker)]
-    held = [worker for worker in running if worker.held and _silent_s(spec, worker) >= spec.stall_s]
+def _judge_running(spec: RunSpec, running: Sequence[WorkerStatus], others_ended_at: float) -> Stall:
+    """Where others have ended the program has begun, and ranks that never say anything may end, too."""
+    begun = [worker for worker in running if others_ended_at or _begun(spec, worker)]
+    silent_s = {w.worker: w.time - max(_sign_at(spec, w), _unsaid(spec, w, others_ended_at)) for w in running}
+    held = [worker for worker in running if worker.held and silent_s[worker.worker] >= spec.stall_s]
     if held:
         return _stall(spec, held, "stopped by a signal")
     if not begun:
@@ -77,11 +87,13 @@ def _judge_running(spec: RunSpec, running: Sequence[WorkerStatus]) -> Stall:
         return (
             Stall(f"{what} in {render_seconds(spec.first_step_limit_s)}", _numbers(late)) if late else Stall()
         )
-    still = [worker for worker in begun if _silent_s(spec, worker) >= spec.stall_s]
-    by_step = bool(still) and _by_step(spec, still[0])
+    still = [worker for worker in begun if silent_s[worker.worker] >= spec.stall_s]
+    by_step = bool(still) and _steps(spec, still[0])
     # Often only one rank prints: the silence of the others is none, while that one goes on.
     if len(still) < len(begun):
-        return _stall(spec, still, "at the same step") if by_step else Stall()
+        soon_s = spec.stall_s - min(NEARLY_S, spec.stall_s / 4)
+        nearly = any(soon_s <= silent_s[worker.worker] < spec.stall_s for worker in begun)
+        return replace(_stall(spec, still, "at the same step"), nearly=nearly) if by_step else Stall()
     return _stall(spec, still, "at the same step" if by_step else "no output")
 
 
@@ -138,6 +150,15 @@ def _by_step(spec: RunSpec, worker: WorkerStatus) -> bool:
     return watches_steps(spec) and not worker.progress_error
 
 
+def _steps(spec: RunSpec, worker: WorkerStatus) -> bool:
+    return worker.step is not None and _by_step(spec, worker)
+
+
+def _unsaid(spec: RunSpec, worker: WorkerStatus, others_ended_at: float) -> float:
+    """The end of the others is a sign of life of a worker that tells no steps."""
+    return 0.0 if _steps(spec, worker) else others_ended_at
+
+
 def _begun(spec: RunSpec, worker: WorkerStatus) -> bool:
     return worker.step is not None if _by_step(spec, worker) else worker.output_at is not None
 
@@ -146,10 +167,6 @@ def _sign_at(spec: RunSpec, worker: WorkerStatus) -> float:
     """When it last gave a sign of life, by its host's clock."""
     said = worker.step_at if _by_step(spec, worker) else worker.output_at
     return said if said is not None else worker.output_at or worker.started_at or worker.time
-
-
-def _silent_s(spec: RunSpec, worker: WorkerStatus) -> float:
-    return worker.time - _sign_at(spec, worker)
 
 
 def _stall(spec: RunSpec, workers: Sequence[WorkerStatus], what: str) -> Stall:

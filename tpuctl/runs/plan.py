@@ -239,6 +239,8 @@ def _find_stall(seen: RunObservation) -> RunFinding | None:
     before it said that it began."""
     run, attempt = seen.run, seen.attempt
     stall = judge_stall(run, seen.workers)
+    if stall.nearly and not attempt.stalled:
+        return None
     if stall.why and run.spec.on_stall == "restart":
         since = attempt.suspect_since
         if not stall.unanswered:

@@ -12,6 +12,7 @@ from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerStatus
 from tpuctl.lib.codec import to_data
+from tpuctl.lib.text import fold_workers, group_equal
 from tpuctl.model.processes import worker_of
 from tpuctl.model.shipped_files import load_hang_table
 from tpuctl.runs.attempt import AttemptHosts, find_hosts
@@ -66,12 +67,14 @@ def examine(
     stacks = keep_stacks(hosts, workers)
     ports = _ports(hosts, stacks)
     cores, silent = _read_cores(hosts, ports)
+    named = {(each.worker, port) for each in stacks for process in each.processes for port in process.ports}
+    silent = [each for each in silent if not each.absent or (each.worker, each.port) in named]
     for worker in sorted({each.worker for each in cores} | {each.worker for each in silent}):
         hosts.append(worker, "cores", render_cores(worker, cores, silent).encode())
     cause = None
     if workers is None:
         table = hang_table()
-        facts = gather_facts(table, status, stacks, cores)
+        facts = gather_facts(table, status, stacks, cores, hosts.run.spec.stall_s)
         cause = judge_hang(table, facts, hosts.run.id, hosts.run.slice_name)
     return Evidence(tuple(stacks), tuple(cores), tuple(silent), cause)
 
@@ -101,6 +104,26 @@ def render_cores(worker: int, cores: Sequence[CoreState], silent: Sequence[NoSer
     lines = [_core_line(each) for each in cores if each.worker == worker]
     lines += [f"port {each.port}: {each.why}" for each in silent if each.worker == worker]
     return "".join(f"{line}\n" for line in lines)
+
+
+def describe_silent(silent: Sequence[NoServer]) -> list[str]:
+    """For people: a line for all workers and ports of which the same is true."""
+    groups = group_equal(silent, lambda each: "no server" if each.absent else each.why)
+    return [
+        f"worker {fold_workers({e.worker for e in group})}: port {fold_workers({e.port for e in group})}: {why}"
+        for why, group in groups
+    ]
+
+
+def describe_ended(stacks: Sequence[WorkerStacks], run_id: str) -> list[str]:
+    """For people: which workers' programs have ended. Where all have, nobody has taken note yet."""
+    ended = [each for each in stacks if each.ended]
+    note = f": `tpuctl attach {run_id}` takes note" if len(ended) == len(stacks) else ""
+    groups = group_equal(ended, lambda e: f" (exit {e.exit_status})" if e.exit_status is not None else "")
+    return [
+        f"its program has ended{how} on worker {fold_workers(each.worker for each in group)}{note}"
+        for how, group in groups
+    ]
 
 
 def _core_line(core: CoreState) -> str:

@@ -142,14 +142,22 @@ class Tracing:
         busy = [reply for reply in replies if reply.error == "busy"]
         if busy:
             where = fold_workers([reply.worker for reply in busy])
-            hint = "the same again when it is over, or other workers with --worker"
+            run = self._hosts.run.id
+            hint = f"`tpuctl trace {run}` again when it is over, or other workers with --worker"
             raise ConflictError(f"worker {where}: {busy[0].message}", hint=hint)
+        ended = [r.worker for r in replies if r.value is not None and r.value.state is WorkerState.EXITED]
+        if len(ended) == len(replies):
+            run = self._hosts.run.id
+            raise NotFoundError(
+                f"run {run}: its program has ended on worker {fold_workers(ended)}", hint=f"tpuctl attach {run}"
+            )
         for worker, reply in zip(workers, replies, strict=True):
             worker.told, worker.heard = reply.value, self._services.clock.now()
             if reply.value is None:
                 worker.trouble = common_cause(worker.target.label, reply.message)
             elif reply.value.state is not WorkerState.RUNNING:
-                worker.trouble = f"its program does not run: it is {reply.value.state}"
+                does = f"does not run: it is {reply.value.state}"
+                worker.trouble = f"its program {'has ended' if worker.target.worker in ended else does}"
             elif reply.value.port is not None:
                 worker.server = self._open(worker.target, reply.value.port)
             elif not reply.value.processes:

@@ -21,6 +21,7 @@ from tpuctl.runs.activity import (
     NO_STACK,
     Activities,
     Doing,
+    Part,
     choose_process,
     classify_process,
     is_python,
@@ -41,7 +42,11 @@ class HangFacts(Struct, frozen=True):
     answers: bool = True
     gone: bool = False
     """Its command lives, and nothing of it is Python any more."""
+    ended: bool = False
+    """Nothing of it runs any more: it keeps nobody."""
     step: float | None = None
+    moves: bool = False
+    """Its step is fresh: it is not at that one for as long as a stall takes."""
     launch: int | None = None
     """The last program that its chips were given; the lowest of its cores."""
     fingerprint: str = ""
@@ -84,9 +89,10 @@ def parse_hangs(data: Mapping[str, Any]) -> HangTable:
 def judge_hang(table: HangTable, facts: Sequence[HangFacts], run: str, slice_name: str) -> HangCause | None:
     """The first verdict that fits; None where stacks and chips say nothing."""
     signs = {fact.place: _signs(fact, facts) for fact in facts}
+    live = [fact for fact in facts if not fact.ended]
     for rule in table.rules:
-        named = [fact for fact in facts if signs[fact.place] & set(rule.named)]
-        rest = [fact for fact in facts if fact not in named]
+        named = [fact for fact in live if signs[fact.place] & set(rule.named)]
+        rest = [fact for fact in live if fact not in named]
         if named and _fits_rest(rule, [signs[fact.place] for fact in rest]):
             return _cause(rule, named, rest, facts, run, slice_name)
     return None
@@ -104,11 +110,16 @@ def gather_facts(
     workers: Sequence[WorkerStatus],
     stacks: Sequence[WorkerStacks],
     cores: Sequence[CoreState] = (),
+    stall_s: float = 0.0,
 ) -> list[HangFacts]:
-    """What the hosts said of their processes and chips, one row for each process of the program."""
+    """What the hosts said of their processes and chips, one row for each process of the program. A step that is
+    younger than `stall_s` is no sign of standing still."""
     status = {worker.worker: worker for worker in workers}
+    moving = {w.worker for w in workers if w.step_at is not None and w.time - w.step_at < stall_s}
     facts = [
-        fact for each in stacks for fact in _facts_of(table.activities, each, status.get(each.worker), cores)
+        replace(fact, moves=each.worker in moving)
+        for each in stacks
+        for fact in _facts_of(table.activities, each, status.get(each.worker), cores)
     ]
     asked = {each.worker for each in stacks}
     silent = [worker.worker for worker in workers if worker.state is WorkerState.UNREACHABLE]
@@ -120,6 +131,8 @@ def _facts_of(
 ) -> list[HangFacts]:
     if stacks.error:
         return [HangFacts(stacks.worker, answers=False)]
+    if stacks.ended:
+        return [HangFacts(stacks.worker, ended=True)]
     several = sorted({each.process for each in stacks.processes if each.process is not None})
     found: list[HangFacts] = []
     for own in several or (None,):
@@ -158,7 +171,9 @@ def _is_behind(fact: HangFacts, facts: Sequence[HangFacts]) -> bool:
 
 
 def _is_step_behind(fact: HangFacts, facts: Sequence[HangFacts]) -> bool:
-    return fact.step is not None and fact.step < max(f.step for f in facts if f.step is not None)
+    if fact.step is None or fact.moves:
+        return False
+    return fact.step < max(f.step for f in facts if f.step is not None)
 
 
 def _is_other_program(fact: HangFacts, facts: Sequence[HangFacts]) -> bool:
@@ -181,7 +196,8 @@ def _is_rare(value: str, values: Sequence[str]) -> bool:
 
 
 SIGNS: Mapping[str, Callable[[HangFacts, Sequence[HangFacts]], bool]] = {
-    "alone": lambda _, facts: len(facts) == 1,
+    "alone": lambda _, facts: sum(not fact.ended for fact in facts) == 1,
+    "left": lambda fact, facts: fact.doing.part is Part.WAITS and any(other.ended for other in facts),
     "core-error": lambda fact, _: bool(fact.error),
     "program-gone": _is_gone,
     "behind": _is_behind,
@@ -209,7 +225,9 @@ def _cause(
         "pids": " ".join(str(each.pid) for each in named if each.pid is not None),
     }
     places = tuple(each.place for each in named)
-    return HangCause(rule.id, places, rule.says.format(**words), rule.next.format(**words))
+    ended = [each.place for each in facts if each.ended]
+    said = rule.says.format(**words) + (f"; worker {fold_workers(ended)}: ended" if ended else "")
+    return HangCause(rule.id, places, said, rule.next.format(**words))
 
 
 def _describe(facts: Sequence[HangFacts], every: Sequence[HangFacts]) -> str:

@@ -173,7 +173,8 @@ def _silent(worker: int, port: int, code: Any, codes: Any, refused: Sequence[str
         return NoServer(worker, port, "took the connection and did not answer", hangs=True)
     if code in (codes.UNIMPLEMENTED, codes.NOT_FOUND):
         return NoServer(worker, port, "this version of libtpu does not tell that")
-    return NoServer(worker, port, f"no server: {refused[-1] if refused else code.name.lower()}")
+    why = f"no server: {refused[-1] if refused else code.name.lower()}"
+    return NoServer(worker, port, why, absent=True)
 
 
 def read_cores(

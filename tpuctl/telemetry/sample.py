@@ -48,12 +48,14 @@ class CoreState(Struct, frozen=True):
 
 
 class NoServer(Struct, frozen=True):
-    """Nothing is known of what is behind this port. `hangs`: something took the connection and said nothing."""
+    """Nothing is known of what is behind this port. `hangs`: something took the connection and said nothing.
+    `absent`: nothing listens there."""
 
     worker: int
     port: int
     why: str
     hangs: bool = False
+    absent: bool = False
 
 
 def chips_of(worker: int, port: int, metrics: Mapping[str, Values], per_chip: int = 1) -> list[ChipSample]:

@@ -93,7 +93,8 @@ def vacate(request: Json, _stdin: Any) -> Json:
 
 
 def stacks(request: Json, _stdin: Any) -> Json:
-    return {"state": module("state").look(module("base").Attempt(request))["state"], "processes": []}
+    found = module("state").look(module("base").Attempt(request))
+    return {"state": found["state"], "exit_status": found["exit_status"], "processes": []}
 
 
 # The network and the metadata server.

@@ -14,7 +14,7 @@ def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) 
     By py-spy where hosts have it; else Python's own faulthandler; else what the kernel tells. With it what
     their chips execute, where libtpu tells that.
     """
-    from tpuctl.runs.stacks import find_evidence, render_cores, render_stacks
+    from tpuctl.runs.stacks import describe_ended, describe_silent, find_evidence, render_cores, render_stacks
     from tpuctl.state.repository import get_run
 
     record = get_run(context, run_id).record
@@ -24,9 +24,11 @@ def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) 
         context.console.data(evidence.rows())
     else:
         for each in found:
-            told = render_stacks(each) + render_cores(each.worker, evidence.cores, evidence.silent)
+            told = render_stacks(each) + render_cores(each.worker, evidence.cores, ())
             for line in told.splitlines():
                 context.console.line(f"{record.slice_name}-{each.worker} │ {line}")
+        for line in (*describe_silent(evidence.silent), *describe_ended(found, record.id)):
+            context.console.say(line)
         if cause is not None:
             context.console.say(f"at this moment {cause.said}")
     silent = [each for each in found if each.error]
@@ -34,6 +36,6 @@ def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) 
         names = ", ".join(str(each.worker) for each in silent)
         raise PartialError(
             f"worker {names} did not say what runs there: {silent[0].error}",
-            hint=f"tpuctl status {record.slice_name}",
+            hint=f"tpuctl status {record.id}",
             details={"workers": [each.worker for each in silent]},
         )

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from tpuctl.views.top import Frame
 
 REFRESH_S = 2.0
-TALK_LINES = 12
+TALK_LINES = 14
 """Of a screen: the head, what stands still, the spread, who is slowest, what compiles, and what tables have
 beside their rows."""
-TROUBLES, PROGRAM_LINES = 1, 3
+TROUBLES, STALL_LINES, PROGRAM_LINES = 1, 3, 3
 LINES_LEAST = 4
 CHIPS = (
     Column("workers", "WORKER"),
@@ -157,9 +157,12 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], width: 
 
 def _stall(frame: Frame, width: int) -> list[str]:
     """What keeps a run that stands still, as it was found last."""
-    attempt = frame.run.attempt if frame.run is not None else None
-    said = "" if attempt is None or attempt.cause is not None else attempt.stalled_by or attempt.stalled
-    return [f"stands still: {said}"[:width]] if said else []
+    run = frame.run
+    if run is None or run.attempt is None or run.attempt.cause is not None or not run.attempt.stalled:
+        return []
+    # The command first: of a long cause the end may be cut.
+    text = f"stands still (`tpuctl stacks {run.id}`): {run.attempt.stalled_by or run.attempt.stalled}"
+    return textwrap.wrap(text, width, subsequent_indent="  ", max_lines=STALL_LINES, placeholder=" …")
 
 
 def _head(frame: Frame) -> str:

@@ -17,6 +17,7 @@ from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import counted, fold_label, sized
 
 if TYPE_CHECKING:
+    from tpuctl.model.records import RunRecord
     from tpuctl.runs.trace_plan import WorkerTrace
 
 VIEWERS = ("xprof", "tensorboard")
@@ -69,7 +70,7 @@ def trace(
             )
             rows = with_unfetched(rows, results)
     command = [viewer, "--logdir", str(directory)]
-    _tell(context, record.slice_name, rows, place, files, command)
+    _tell(context, record, rows, place, files, command)
     if open_:
         context.close()
         os.execvp(command[0], command)  # noqa: S606 - a list, no shell; our process becomes the viewer
@@ -86,7 +87,7 @@ def _find_viewer() -> str:
 
 def _tell(
     context: AppContext,
-    name: str,
+    run: RunRecord,
     rows: Sequence[WorkerTrace],
     place: Path,
     files: Sequence[Path],
@@ -106,7 +107,9 @@ def _tell(
         "workers": [to_data(row) for row in rows],
         "open": shlex.join(command),
     }
-    troubles = [f"{fold_label(name, workers)}: {why}" for why, workers in group_troubles(rows).items()]
+    troubles = [
+        f"{fold_label(run.slice_name, workers)}: {why}" for why, workers in group_troubles(rows).items()
+    ]
     if good:
         apart = f", begun within {spread * 1000:.0f} ms" if spread is not None else ""
         size = sized(sum(row.size_bytes for row in good))
@@ -120,4 +123,4 @@ def _tell(
             context.console.data(said)
         return
     kind = PartialError if good else TpuctlError
-    raise kind("; ".join(troubles[:4]), hint=f"tpuctl status {name}", details=said)
+    raise kind("; ".join(troubles[:4]), hint=f"tpuctl status {run.id}", details=said)
