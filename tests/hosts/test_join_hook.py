@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,3 +162,20 @@ def test_a_real_torch_xla_is_heard(folder: Path, how: str) -> None:
     run_hooked(folder, program, interpreter=interpreter, PJRT_DEVICE="CPU")
     (report,) = reports(folder)
     assert (report["backend"], report["devices"], report["waits"]) == ("cpu", 1, False)
+
+
+def test_an_importer_of_the_old_kind_is_no_trouble(folder: Path) -> None:
+    program = "import sys; sys.meta_path.append(type('Old', (), {'find_module': lambda *_: None})())\n"
+    run_hooked(folder, program + "try: import torch_xla\nexcept ImportError: pass")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_python_2_has_only_the_hosts_own(folder: Path, tmp_path: Path, own: bool) -> None:
+    interpreter = shutil.which("python2.7")
+    if interpreter is None or subprocess.run([interpreter, "-V"], check=False, capture_output=True).returncode:
+        pytest.skip("there is no Python 2.7 here")
+    if own:
+        (tmp_path / "sitecustomize.py").write_text("import __builtin__; __builtin__.mine = 1\n")
+    program = "import sys; print(len(sys.path), 'mine' in vars(__builtins__))"
+    said = run_hooked(folder, program, tmp_path, interpreter=interpreter)
+    assert said.endswith(f"{own})\n")

@@ -29,12 +29,12 @@ ON_CPU = "aten::"  # how its counters of operations begin that it does not compi
 EVENTS = {"cache_hits": "loaded", "compile_requests_use_cache": "asked"}
 
 
-def hook(module, _note, _load):
+def hook(module, _note, load):
     """Has `module`, just imported, tell what it compiles."""
-    HOOKS[module.__name__](module)
+    HOOKS[module.__name__](module, load)
 
 
-def hook_compiler(module):
+def hook_compiler(module, _load):
     compiled = module.compile_or_get_cached
 
     def compile_and_count(*arguments, **named):
@@ -52,18 +52,19 @@ def hook_compiler(module):
 
     compile_and_count.__wrapped__ = compiled  # type: ignore[attr-defined]
     module.compile_or_get_cached = compile_and_count
+    sys.modules["jax._src.traceback_util"].register_exclusion(__file__)  # it leaves our frame out of its errors
 
 
-def hook_monitoring(module):
+def hook_monitoring(module, _load):
     module.register_event_listener(count_cached)
 
 
-def hook_counters(module):
+def hook_counters(module, load):
     import atexit
 
     counters = Counters(module)
     # Not in forks, such as those that load data: another thread may have held the lock of its counters.
-    threading.Thread(target=counters.run, name="tpuctl-compiles", daemon=True).start()
+    load("tpuctl_trace_hook").begin_thread(counters.run, "tpuctl-compiles")
     atexit.register(counters.end)
 
 
@@ -117,8 +118,10 @@ class Function:
         self.shapes = {}  # by what tells them apart: [where it differs from the first, ordinal]
         self.more = 0  # programs whose shapes are not kept
         self.again: dict = {"times": 0, "step": None, "seconds": 0.0, "ordinals": []}
+        self.json = ""  # of `told`; empty where it has to be made anew
 
     def add(self, types, placed, at, seconds, step):
+        self.json = ""
         key, ordinal = hash((types, placed)), None
         if not self.times:
             self.first, self.first_at = types, at
@@ -157,6 +160,11 @@ class Function:
             told.append((text + (" placed otherwise" if types in seen else "")).strip()[:TEXT_MAX])
             seen.add(types)
         return told
+
+    def render(self):
+        if not self.json:
+            self.json = json.dumps(self.told())
+        return self.json
 
     def told(self):
         again = dict(self.again)
@@ -331,11 +339,11 @@ def write(state):
     oldest = min(state.now, key=lambda each: each["at"], default=None)
     told = dict(state.total, pid=state.pid, process=None if process is None else int(process))
     told["on_cpu"] = state.on_cpu
-    told["functions"] = [function.told() for function in state.functions.values()]
     told["now"] = None if oldest is None else {"name": oldest["name"], "since": oldest["at"]}
     path = os.path.join(os.environ[FOLDER], "%d.compiles" % state.pid)
     with suppress(OSError):
         with open(path + ".new", "w") as file:
-            json.dump(told, file)
+            functions = ", ".join(function.render() for function in state.functions.values())
+            file.write('{"functions": [%s], %s' % (functions, json.dumps(told)[1:]))
         os.rename(path + ".new", path)
         state.written = time.monotonic()

@@ -7,7 +7,9 @@ wrapped: a file says since when a process waits for them, and then which ones it
 import os
 import sys
 import time
-from contextlib import suppress
+
+if sys.version_info >= (3, 6):
+    from contextlib import suppress
 
 FOLDER = "TPUCTL_JOIN"  # where the files go
 PLATFORMS = "TPUCTL_JOIN_PLATFORMS"  # the JAX_PLATFORMS with which the run was started
@@ -19,9 +21,10 @@ JOINT = "TPUCTL_JOIN_JOINT"  # it has its chips together with the other processe
 # With one of these set a process is meant to have only some of the chips.
 BOUNDS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS")
 OWN = "tpuctl_"
+TAKEN = "devices"  # no module: a framework has taken them
 PARTS = (
     ("tpuctl_compile_hook", ("jax._src.compiler", "jax._src.monitoring", "_XLAC"), FOLDER),
-    ("tpuctl_trace_hook", ("jax._src.profiler", "torch_xla", "torch_xla.debug.profiler"), FOLDER),
+    ("tpuctl_trace_hook", (TAKEN, "jax._src.profiler", "torch_xla.debug.profiler"), FOLDER),
     (
         "tpuctl_weights_hook",
         ("torch.optim.optimizer", "flax.training.train_state", "flax.nnx.training.optimizer"),
@@ -36,6 +39,10 @@ modules, `hook(module, note, load_beside)` of the part is called; what it raises
 def begin():
     folder = os.environ.get(FOLDER)
     if folder is None:
+        return
+    if sys.version_info < (3, 6):
+        sys.path.remove(folder)
+        run_hidden_of_old()
         return
     sys.meta_path.insert(0, Finder())
     with suppress(Exception):  # such as a full disk
@@ -64,6 +71,15 @@ def run_hidden():
         spec.loader.exec_module(module)
 
 
+def run_hidden_of_old():
+    """The same for a Python that no framework supports, such as 2.7: nothing else is done there."""
+    own = sys.modules.pop("sitecustomize")
+    try:
+        __import__("sitecustomize")
+    except ImportError:
+        sys.modules["sitecustomize"] = own
+
+
 class Finder:
     """Finds nothing itself; has modules of HOOKS changed once they are there."""
 
@@ -72,7 +88,8 @@ class Finder:
         if hooks is None:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+            find = None if finder is self else getattr(finder, "find_spec", None)  # old ones have none
+            spec = find and find(name, path, target)
             if spec is not None:
                 with suppress(AttributeError):  # a loader that cannot be changed: nothing is said
                     change(spec.loader, hooks)
@@ -85,16 +102,20 @@ def change(loader, hooks):
 
     def execute_and_hook(module):
         execute(module)
-        for hook in hooks:
-            with suppress(Exception):  # a release that is made differently must go on working
-                hook(module)
+        run_hooks(module, hooks)
 
     loader.exec_module = execute_and_hook
 
 
-def wrap(module, *names, found=dict):
-    """Notes when the first of these functions of a module is first called, and what `found` tells after it
-    returned. A release need not have them all."""
+def run_hooks(module, hooks):
+    for hook in hooks:
+        with suppress(Exception):  # a release that is made differently must go on working
+            hook(module)
+
+
+def wrap(module, names, found=None):
+    """Notes when the first of these functions of a module is first called, and what `found` tells of devices
+    after it took them. A release need not have them all."""
     state = {"calls": 0}
     for name in names:
         if hasattr(module, name):
@@ -109,14 +130,15 @@ def wrap_one(module, name, found, state):
         if state["calls"] > 1:
             return function(*arguments, **named)
         try:
-            note({"waits": True, "since": time.time()})
+            say({"waits": True, "since": time.time()})
             result = function(*arguments, **named)
         except BaseException:
-            note({"waits": False})
+            say({"waits": False})
             state["calls"] = 0
             raise
         with suppress(Exception):  # as above
-            note(dict(found(), waits=False))
+            say(dict(found() if found else {}, waits=False))
+        run_hooks(module, HOOKS.get(TAKEN, ()) if found else ())
         return result
 
     wrapped.__dict__.update(getattr(function, "__dict__", {}))
@@ -124,7 +146,13 @@ def wrap_one(module, name, found, state):
     setattr(module, name, wrapped)
 
 
-told: dict = {}
+told = {}  # type: dict
+
+
+def say(what):
+    """Notes how it stands with devices, if anybody asks."""
+    if NO_DEVICES not in os.environ:
+        note(what)
 
 
 def note(what):
@@ -175,13 +203,11 @@ OF_TORCH_XLA = (
 )
 DEVICES = {
     # JAX waits for the other processes in `initialize`, and for chips in `backends`.
-    "jax._src.distributed": lambda module: wrap(module, "initialize"),
-    "jax._src.xla_bridge": lambda module: wrap(module, "backends", found=found_by_jax),
-    "_XLAC": lambda module: wrap(module, *OF_TORCH_XLA, found=found_by_torch_xla),
+    "jax._src.distributed": lambda module: wrap(module, ["initialize"]),
+    "jax._src.xla_bridge": lambda module: wrap(module, ["backends"], found=found_by_jax),
+    "_XLAC": lambda module: wrap(module, OF_TORCH_XLA, found=found_by_torch_xla),
 }
-HOOKS: dict = {}
-if NO_DEVICES not in os.environ:
-    HOOKS.update((name, [hook]) for name, hook in DEVICES.items())
+HOOKS = {name: [hook] for name, hook in DEVICES.items()}
 
 
 def load_beside(name):
@@ -197,7 +223,7 @@ def load_beside(name):
     return loaded[name]
 
 
-loaded: dict = {}
+loaded = {}  # type: dict
 
 
 def hook_part(part):

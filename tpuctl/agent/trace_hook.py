@@ -1,16 +1,19 @@
 """Traces a run's program when it is asked to: `tpuctl trace`. It is loaded by `join_hook.py`, its neighbour.
 
-A thread waits in a read of a named pipe, `PID.trace` in the folder of the hook, until `traces.py` writes what
-is asked into it. Until then it costs nothing, and a pipe without a reader says that its process is gone. It
-calls the start_trace and stop_trace of the framework that has the devices: no server, no port. The program
-comes first: a trace of its own ends ours, its end waits until what there is has been written, and nothing is
-raised into it.
+Once devices are taken, a thread waits at a named pipe, `PID.trace` in the folder of the hook, until
+`traces.py` writes what is asked into it. Until then it costs nothing, and a pipe without a reader says that
+its process is gone. It calls the start_trace and stop_trace of the framework that has the devices: no server,
+no port. The program comes first: a trace of its own ends ours, its end waits until what there is has been
+written, and nothing is raised into it.
 """
 
+import fcntl
 import json
 import os
 import select
 import shutil
+import signal
+import stat
 import sys
 import threading
 import time
@@ -20,8 +23,9 @@ FOLDER = "TPUCTL_JOIN"  # as in `join_hook.py`
 PIPE = ".trace"
 OUT = "out"  # of the folder of a session: what is fetched
 SUFFIX = ".xplane.pb"
-EXPORT_S = 30.0  # the end of a program waits for so long
-KEPT_S = 600.0  # after that, what nobody fetched is removed
+EXPORT_S = 30.0  # the end of a program, or a trace of its own, waits for so long
+KEPT_S = 600.0  # so long after anybody looked, what nobody fetched is removed
+HIGH = 200  # programs close descriptors that are low
 
 
 class Tracer:
@@ -31,59 +35,64 @@ class Tracer:
         import atexit
 
         self.pid = os.getpid()
-        path = os.path.join(folder, "%d%s" % (self.pid, PIPE))
+        self.path = os.path.join(folder, "%d%s" % (self.pid, PIPE))
         with suppress(FileExistsError):  # of an earlier process of that number
-            os.mkfifo(path, 0o600)
-        self.handle = os.open(path, os.O_RDWR)  # with a writer of its own it never reads an end of file
+            os.mkfifo(self.path, 0o600)
+        self.handle = open_high(self.path)
+        self.pipe = os.fstat(self.handle)
         self.rest = b""
         self.said = {}
         self.dropped = False
         self.starting = threading.Lock()
         self.idle = threading.Event()
         self.idle.set()
-        threading.Thread(target=self.listen, name="tpuctl-trace", daemon=True).start()
-        atexit.register(self.cut, "the program ended", EXPORT_S)
+        begin_thread(self.listen, "tpuctl-trace")
+        atexit.register(self.leave)
 
-    def cut(self, why, limit=None):
+    def leave(self):
+        if self.pid == os.getpid():
+            self.cut("the program ended")
+            with suppress(OSError):
+                os.remove(self.path)
+
+    def cut(self, why):
         """Ends a trace of ours that is under way, and waits until it is written."""
-        if self.pid == os.getpid() and not self.idle.is_set():
-            os.write(self.handle, (json.dumps({"cut": why}) + "\n").encode())
-            self.idle.wait(limit)
+        if not self.idle.is_set():
+            if self.has_pipe():
+                os.write(self.handle, (json.dumps({"cut": why}) + "\n").encode())
+            self.idle.wait(EXPORT_S)
 
-    def guard(self, module):
-        """Has a trace that the program itself begins end ours before."""
-        start = module.start_trace
-
-        def start_trace(*arguments, **named):
-            while True:
-                with self.starting:
-                    if self.idle.is_set() or self.pid != os.getpid():
-                        return start(*arguments, **named)
-                self.cut("the program began a trace of its own")
-
-        start_trace.__dict__.update(getattr(start, "__dict__", {}), __wrapped__=start)
-        start_trace.__name__, start_trace.__doc__ = "start_trace", start.__doc__
-        module.start_trace = start_trace
+    def has_pipe(self):
+        """Whether the descriptor is still ours: a program may have closed it, and reused its number."""
+        try:
+            found = os.fstat(self.handle)
+        except OSError:
+            return False
+        return stat.S_ISFIFO(found.st_mode) and os.path.samestat(found, self.pipe)
 
     def listen(self):
-        until = None
-        done = ""
-        while True:
-            word = self.read(until)
-            if word is None or word.get("end", "") == done or "folder" in word:
-                shutil.rmtree(done, ignore_errors=True)
-                until = None
-                done = ""
-            if word is not None and "folder" in word:
-                done = self.obey(word)
-                until = time.monotonic() + KEPT_S
+        with suppress(Exception):  # a program without its pipe is not traced, and not disturbed
+            until, done = None, ""
+            while True:
+                word = self.read(until)
+                if word is not None and "folder" in word:
+                    done = self.obey(word)
+                    until = time.monotonic() + KEPT_S
+                elif word is None and time.time() < looked_at(done) + KEPT_S:
+                    until = time.monotonic() + looked_at(done) + KEPT_S - time.time()
+                elif word is None or word.get("end", "") == done:
+                    shutil.rmtree(done, ignore_errors=True)
+                    until, done = None, ""
 
     def read(self, until):
-        """The next request; None when it is `until`."""
+        """The next request; None when it is `until`. Raises OSError where the program closed the pipe."""
         while b"\n" not in self.rest:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            if not select.select([self.handle], [], [], left)[0]:
+            waiting = select.poll()
+            waiting.register(self.handle, select.POLLIN)
+            if not waiting.poll(None if until is None else max(0.0, until - time.monotonic()) * 1000):
                 return None
+            if not self.has_pipe():
+                raise OSError("the pipe was closed")
             self.rest += os.read(self.handle, select.PIPE_BUF)
         line, _, self.rest = self.rest.partition(b"\n")
         try:
@@ -131,7 +140,11 @@ class Tracer:
     def pause(self, folder, until):
         """Why a trace was cut off, or None when it is `until`."""
         while True:
-            word = self.read(until)
+            try:
+                word = self.read(until)
+            except OSError:
+                time.sleep(max(0.0, until - time.monotonic()))
+                word = None
             if word is None:
                 return None
             if word.get("end") == folder:
@@ -145,6 +158,31 @@ class Tracer:
     def note(self, folder, **more):
         self.said.update(more)
         write(folder, self.said)
+
+
+def begin_thread(work, name):
+    """It takes no signals: the kernel would give it those that a program blocks, to fetch them itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def open_high(path):
+    handle = os.open(path, os.O_RDWR)  # with a writer of its own it never reads an end of file
+    with suppress(OSError):  # so many are not allowed
+        high = fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        os.close(handle)
+        return high
+    return handle
+
+
+def looked_at(folder):
+    """When anybody last did, see `stand` of `traces.py`."""
+    with suppress(OSError):
+        return os.stat(folder).st_mtime
+    return 0.0
 
 
 def write(folder, said):
@@ -201,11 +239,15 @@ def keep(folder, own):
     name = str(os.getpid())
     if os.environ.get("TPUCTL_LOCAL_WORLD_SIZE", "1") != "1":
         name = os.environ["TPUCTL_LOCAL_RANK"]
+    os.makedirs(os.path.join(folder, OUT), exist_ok=True)
     for top, _, names in os.walk(own):
         for each in names:
             if each.endswith(SUFFIX):
                 target = os.path.join(folder, OUT, name + SUFFIX)
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+                try:
+                    os.close(os.open(target, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:  # of a process that started this one, with the same variables
+                    target = os.path.join(folder, OUT, "%s.%d%s" % (name, os.getpid(), SUFFIX))
                 os.rename(os.path.join(top, each), target)
                 shutil.rmtree(own, ignore_errors=True)
                 return os.path.getsize(target)
@@ -216,9 +258,27 @@ tracers: dict = {}
 
 
 def hook(module, _note, _load):
-    """Has this process listen once `module` was imported, and guards its traces if it has them."""
-    pid = os.getpid()
-    if pid not in tracers:
-        tracers[pid] = Tracer(os.environ[FOLDER])
-    if hasattr(module, "start_trace"):
-        tracers[pid].guard(module)
+    """Has this process listen once its devices are taken, and guards the traces of the program."""
+    if module.__name__.endswith("profiler"):
+        guard(module)
+    elif os.getpid() not in tracers:
+        tracers[os.getpid()] = Tracer(os.environ[FOLDER])
+
+
+def guard(module):
+    """Has a trace that the program itself begins end ours before."""
+    start = module.start_trace
+
+    def start_trace(*arguments, **named):
+        tracer, until = tracers.get(os.getpid()), time.monotonic() + EXPORT_S
+        if tracer is None:
+            return start(*arguments, **named)
+        while True:
+            with tracer.starting:
+                if tracer.idle.is_set() or time.monotonic() >= until:
+                    return start(*arguments, **named)
+            tracer.cut("the program began a trace of its own")
+
+    start_trace.__dict__.update(getattr(start, "__dict__", {}), __wrapped__=start)
+    start_trace.__name__, start_trace.__doc__ = "start_trace", start.__doc__
+    module.start_trace = start_trace
