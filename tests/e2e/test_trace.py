@@ -86,7 +86,20 @@ def test_one_trace_at_a_time_and_who_is_interrupted_leaves_nothing(session: Sess
     assert done.returncode == 130, done.stderr
     assert "hosts stop by themselves" in done.stderr
     until(lambda: not on_hosts(session, "twice"))
+    [join, _] = (session.root / "state").rglob("runs/twice/1/join")
+    os.mkfifo(join / "9999999.trace")
+    theirs = join.parent / "traces" / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    # By a profiler server just now, and one that is being fetched since long ago.
+    for at, processes in ((time.time(), []), (0.0, [1])):
+        (theirs / "1.json").write_text('{"pid": 1, "state": "done"}')
+        (theirs / "request.json").write_text(json.dumps({"at": at, "seconds": 1.0, "processes": processes}))
+        assert ": a trace of it is under way" in session.type("trace", "twice", status=6).stderr
+    os.utime(theirs, (0, 0))
     session.type("trace", "twice", "--seconds", "0.2")
+    assert not theirs.exists()
+    assert not (join / "9999999.trace").exists()
     session.type("stop", "twice", "--yes")
 
 

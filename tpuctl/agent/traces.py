@@ -15,7 +15,7 @@ import quick_json as json
 from base import Attempt, Refused, is_name, make_dir, need, read_json, remove_tree, suppress, write_json
 from processes import descendants, process_stat
 from state import free_bytes, look, streams
-from trace_hook import KEPT_S, OUT, PIPE
+from trace_hook import KEPT_S, OUT, PIPE, looked_at
 
 REQUEST = "request.json"
 UNDER_WAY = ("asked", "waiting", "tracing", "writing")
@@ -84,14 +84,18 @@ def tell(pipes, said):
 
 
 def listening(attempt):
-    """The pipes of those processes that read them, open, by pid."""
+    """The pipes of those processes that read them, open, by pid; those of processes that ended are removed."""
     folder = attempt.path("join")
     found = {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        pid = name[: -len(PIPE)]
-        if name.endswith(PIPE) and pid.isdigit() and process_stat(int(pid)) is not None:
+        pid, path = name[: -len(PIPE)], os.path.join(folder, name)
+        if name.endswith(PIPE) and pid.isdigit():
+            if process_stat(int(pid)) is None:
+                with suppress(OSError):
+                    os.remove(path)
+                continue
             try:
-                found[int(pid)] = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_NONBLOCK)
+                found[int(pid)] = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
             except OSError as error:
                 if error.errno not in (errno.ENXIO, errno.ENOENT):  # it is gone, and its number another's
                     raise
@@ -99,21 +103,24 @@ def listening(attempt):
 
 
 def clear(attempt):
-    """Removes traces that nobody came for. Refused while one is under way."""
+    """Removes traces that nobody came for. Refused while one is under way or fetched. Of a profiler server's
+    nobody here sees its end."""
     top = attempt.path("traces")
     for name in os.listdir(top) if os.path.isdir(top) else ():
         folder = os.path.join(top, name)
         asked = read_json(os.path.join(folder, REQUEST)) or {}
         until = asked.get("at", 0.0) + asked.get("seconds", 0.0)
         states = [row["state"] for row in rows(folder, asked)]
-        if any(state in UNDER_WAY for state in states) and time.time() < until + LATE_S:
-            raise Refused("busy", "a trace of it is under way (%s)" % name)
-        if time.time() > until + KEPT_S or not any(row == "done" for row in states):
-            remove_tree(folder)
+        wanted = not states or any(state in UNDER_WAY or state == "done" for state in states)
+        if asked and wanted and time.time() < max(until + LATE_S, looked_at(folder) + KEPT_S):
+            raise Refused("busy", "a trace of it is under way or being fetched (%s)" % name)
+        remove_tree(folder)
 
 
 def stand(attempt, folder, _request):
-    """How it stands. `bytes` is what there is to fetch."""
+    """How it stands. `bytes` is what there is to fetch, and is kept for longer."""
+    with suppress(OSError):
+        os.utime(folder)
     asked = read_json(os.path.join(folder, REQUEST)) or {}
     out = os.path.join(folder, OUT)
     names = os.listdir(out) if os.path.isdir(out) else []

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.engine.events import Waiting, Warn
-from tpuctl.engine.ports import Forwarding
+from tpuctl.engine.ports import EventSink, Forwarding
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.hosts.agent import Reply
@@ -36,14 +36,16 @@ from tpuctl.runs.trace_plan import (
 from tpuctl.telemetry.profiler import OUT, Profile, begin_profile
 
 LOOK_S = 1.0
+KEEP_EVERY_S = 60.0
+"""Hosts remove what nobody looked at for ten minutes."""
 SILENT_S = 30.0
 """A host that does not answer for so long is not waited for any more."""
 WRITE_MAX_S = 300.0
 """So long after its end a trace may be written: a program may be in a call that lets no other thread work."""
 CALL_S = 60.0
 UNSEEN = (
-    "none of its processes can be traced: no JAX or PyTorch/XLA that the hook of runs sees, and no profiler "
-    "server (--port names one)"
+    "none of its processes can be traced: none has taken its devices with a JAX or PyTorch/XLA that the hook "
+    "of runs sees, and no profiler server is known (--port names one)"
 )
 
 
@@ -100,7 +102,11 @@ class Tracing:
             target.worker: _Worker(target, self._begin + offsets.get(target.worker, 0.0), now)
             for target in wanted
         }
-        self.session = datetime.fromtimestamp(now, UTC).strftime("%Y_%m_%d_%H_%M_%S")
+        began = datetime.fromtimestamp(now, UTC)
+        self.session = (
+            f"{began:%Y_%m_%d_%H_%M_%S}_{services.ids.new_id()[-4:]}"  # others may ask in this second
+        )
+        self._kept = now
 
     @property
     def path(self) -> str:
@@ -200,6 +206,17 @@ class Tracing:
             elif self._services.clock.now() - worker.heard > SILENT_S:
                 why = common_cause(worker.target.label, reply.message)
                 worker.trouble = f"it does not answer: {why}"
+
+    def keeping(self, emit: EventSink) -> EventSink:
+        """`emit`, that also has hosts keep what they have while events tell that it is being fetched."""
+
+        def emit_and_keep(event: object) -> None:
+            emit(event)
+            if self._services.clock.now() - self._kept >= KEEP_EVERY_S:
+                self._kept = self._services.clock.now()
+                self._ask("look", list(self._workers.values()))
+
+        return emit_and_keep
 
     def _row(self, worker: _Worker) -> WorkerTrace:
         trouble = worker.trouble or (worker.profile.trouble if worker.profile is not None else "")

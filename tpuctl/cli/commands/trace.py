@@ -65,9 +65,8 @@ def trace(
         place = session_folder(directory, tracing.session)
         if targets := tracing.targets(rows):
             agent = HostAgent(context.remote, context.agent_source)
-            results, files = fetch_traces(
-                agent, targets, tracing.path, place, clock=context.clock, emit=context.emit
-            )
+            emit = tracing.keeping(context.emit)
+            results, files = fetch_traces(agent, targets, tracing.path, place, clock=context.clock, emit=emit)
             rows = with_unfetched(rows, results)
     command = [viewer, "--logdir", str(directory)]
     _tell(context, record, rows, place, files, command)
