@@ -16,6 +16,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.collect.collect import collecting
 from tpuctl.collect.gather import WHOLE
 from tpuctl.collect.index import Index
+from tpuctl.errors import UsageError
 from tpuctl.model.records import RunState
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.host_parts import DRIVER_LOGS, DUMPS
@@ -190,3 +191,8 @@ def test_secrets_are_masked_on_the_host_or_files_stay_there(place, services, mon
     assert set(lost) == {0, 1}
     assert lost[0] == "nobody here knows the value of TOKEN any more, so nothing can mask it"
     assert b"correct-horse" not in (tmp_path / "later.tar").read_bytes()
+
+
+def test_a_place_where_nothing_can_be_written_is_wrong_use(services: MemoryServices, running: str) -> None:
+    with pytest.raises(UsageError, match=r"^-o /proc/x.tar "):
+        collect(services, running, Path("/proc/x.tar"))

@@ -53,7 +53,7 @@ def kept(home: Path) -> list[Row]:
 
 
 def one(value: float) -> Span:
-    return Span(value, value, value)
+    return Span(value, value, value, value)
 
 
 def test_names_count_alone_where_there_are_some(tmp_path: Path) -> None:
@@ -145,6 +145,7 @@ found.columns.close(); found.columns.save()
     assert len([row for row in rows if row.step is not None and row.step >= 500_000]) >= 128
     steps = [row.step for row in rows]
     assert steps == sorted(steps)
+    assert rows[-1].values["loss"].last == 1.0
 
 
 NASTY = r"(?:(?:[a-z]+)+)+: step (?P<step>\d+)"

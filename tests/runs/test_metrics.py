@@ -63,6 +63,7 @@ def test_names_beside_the_step_are_metrics() -> None:
         (None, "stop", "--on-nan stop has no number to look at"),
         (r"(?P<step>\d+)", "stop", "--on-nan stop has no number to look at"),
         (PATTERN, "restart", "--on-nan 'restart' is unknown"),
+        (r"\d+", "report", r"--progress '\\d\+' has no group"),
     ],
 )
 def test_what_is_to_be_done_about_numbers_needs_some(progress: str | None, on_nan: str, why: str) -> None:
@@ -122,14 +123,14 @@ def test_hooks_hear_of_what_is_no_number() -> None:
 
 
 def one(value: float) -> Span:
-    return Span(value, value, value)
+    return Span(value, value, value, value)
 
 
 def row(step: float | None, at: float = 0.0, count: int = 1, **values: Span) -> Row:
     return Row(at, step, count, values)
 
 
-FILE = b"at step count loss lr\n1.500 3 1 2.5 -\n2 - 4 3:1:7 nan\n"
+FILE = b"at step count loss lr\n1.500 3 1 2.5 -\n2 - 4 3:1:7:2 nan\n"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ FILE = b"at step count loss lr\n1.500 3 1 2.5 -\n2 - 4 3:1:7 nan\n"
 def test_what_cannot_be_read_of_a_file_is_left_out(more: bytes) -> None:
     first, second = parse_rows(FILE + more)
     assert (first.at, first.step, first.count, first.values) == (1.5, 3.0, 1, {"loss": one(2.5)})
-    assert (second.step, second.count, second.values["loss"]) == (None, 4, Span(3, 1, 7))
+    assert (second.step, second.count, second.values["loss"]) == (None, 4, Span(3, 1, 7, 2))
     assert math.isnan(second.values["lr"].mean)
 
 
@@ -170,7 +171,8 @@ def test_thinned_rows_keep_the_extremes_and_weigh_the_mean() -> None:
         thin = thin_rows(rows, most)
         assert len(thin) <= most
         assert sum(each.count for each in thin) == 150
-        assert (thin[-1].step, thin[0].values["loss"].low, thin[-1].values["loss"].high) == (99, 0, 99)
+        assert (thin[-1].step, thin[-1].values["loss"].last) == (99, 99)
+        assert (thin[0].values["loss"].low, thin[-1].values["loss"].high) == (0, 99)
     (whole,) = thin_rows(rows, 1)
     assert whole.values["loss"].mean == pytest.approx(sum(n * (1 + n % 2) for n in range(100)) / 150)
     gap, number = row(1, loss=one(math.nan)), row(2, loss=one(4.0))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.hosts import NODE, TIERS, Lab, open_lab, populate, require_tier
 from tests.support.tpu_info import read_by_tpu_info
+from tpuctl.errors import UsageError
 from tpuctl.model.hosts import HostTarget
 from tpuctl.sim.hosts.metrics_server import Devices, Load, MetricsServers, change_load, share
 from tpuctl.ssh.remote import SshRemote
@@ -240,3 +241,10 @@ def test_the_service_goes_with_the_power_of_its_host(tmp_path: Path) -> None:
         lab.hosts.start(NODE)
         with chips.services() as opened:
             assert opened.read_chips(FIRST)[0] == []
+
+
+@pytest.mark.parametrize("said", ["duty=lots", "duty=101", "ports=a,b", "colour=red"])
+def test_a_load_that_is_none_is_named_as_it_was_typed(said: str) -> None:
+    name, _, value = said.partition("=")
+    with pytest.raises(UsageError, match=f"^this is no load: {said}$"):
+        change_load(Load(), {name: value})

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tpuctl.collect.collect import INDEX_NAME
 from tpuctl.errors import UsageError
-from tpuctl.transfer.bundle import freeze, strip_credentials
+from tpuctl.provenance.bundle import open_bundle
+from tpuctl.transfer.bundle import freeze, list_code, strip_credentials
+from tpuctl.transfer.own_output import REPORT_MARK
 from tpuctl.transfer.tree import Content, TreeLink, parse_tree
 
 LIMIT = 1 << 20
@@ -244,3 +247,23 @@ def test_credentials_leave_the_remote():
     assert strip_credentials("ssh://git:pw@example.com:22/r") == "ssh://example.com:22/r"
     assert strip_credentials("git@example.com:r.git") == "git@example.com:r.git"
     assert strip_credentials("/srv/r@x.git") == "/srv/r@x.git"
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_what_tpuctl_wrote_itself_is_no_code(repo, tmp_path, in_git):
+    top = repo if in_git else write(tmp_path / "plain" / "train.py").parent
+    before = freeze(top, limit_bytes=LIMIT)
+    session = "traces/r1/plugins/profile/2026_01_02_03_04_05"
+    with open_bundle(write(top / "sub" / "r1-collected.tar"), "-o") as bundle:
+        bundle.add(INDEX_NAME, b"index")
+    write(top / "r1.html", f'<!doctype html>{REPORT_MARK.decode()}1">')
+    for name in ("h-0.xplane.pb", "ALL_HOSTS.op_stats.pb"):
+        write(top / session / name)
+    frozen = freeze(top, limit_bytes=LIMIT)
+    assert (frozen.sha256, frozen.dirty) == (before.sha256, False)
+    assert frozen.own_output == ("r1.html", "sub/r1-collected.tar", "traces/r1/")
+    own = {"r2.html", "r2-collected.tar", "traces/r1/plugins/mine.py"}
+    for name in own:
+        write(top / name)
+    wanted = {*contents(before.content), *own}
+    assert set(contents(freeze(top, limit_bytes=LIMIT).content)) == set(list_code(top)) == wanted

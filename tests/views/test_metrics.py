@@ -63,6 +63,12 @@ def test_a_column_has_its_last_value_its_extremes_and_its_line(services: MemoryS
     assert len(loss.line) <= 9
 
 
+def test_rates_are_of_whole_looks_and_the_last_value_is_no_mean(services: MemoryServices) -> None:
+    looks = [f"{step // 2}.0 {step} 1 {step}" for step in range(400)]
+    loss, rate = columns(run_metrics(services, put(services, (None, {0: [*looks, "200 401 2 5:1:9:1"]}))), 9)
+    assert (loss.last, rate.low, rate.high) == (1.0, 2.0, 2.0)
+
+
 def test_rows_are_data_that_json_and_spreadsheets_know(services: MemoryServices) -> None:
     run = put(services, (None, {0: ["1.5 1234567 1 2.5", "2.5 - 4 -inf", "3.5 3 4 2:1:3"]}))
     first, second, third = data_rows(run_metrics(services, run))
@@ -103,6 +109,7 @@ def test_curves_mark_where_attempts_ended_and_what_is_no_number(services: Memory
     page = make_report(services, "r1").html
     assert page.count('class="curves"') == 2
     assert "What the program printed" in page
+    assert '<td data-title="Step">92</td>' in page
     (metric, _) = run_status(services, run)["metrics"]
     assert (metric["name"], metric["last"], metric["low"]) == ("loss", 0.1, 0.1)
 

@@ -102,6 +102,9 @@ def test_decisions_outlive_the_record_and_the_fleet_has_its_own(place: MemoryPla
     services = place.machine("laptop")
     with pytest.raises(NotFoundError, match="big"):
         decisions(services, "big")
+    with pytest.raises(NotFoundError) as refused:
+        decisions(services, "nope")
+    assert "`tpuctl runs`" in str(refused.value.hint)
     assert decisions(services, "fleet") == []
     record_decision(services, "slices/big", "reap", "no record wants it")
     record_decision(services, "fleet", "pause", "maintenance")

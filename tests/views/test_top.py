@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from tests.support.builders import a_run, a_slice
+from msgspec.structs import replace
+
+from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.hosts.compile_report import CompiledFunction, CompileReport, Compiling, Recompiles
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.model.records import RunState
 from tpuctl.telemetry.observe import HostSample
-from tpuctl.views.top import Frame, frame_facts, program_facts
+from tpuctl.views.top import Frame, frame_facts, program_facts, run_said
 
 NOW = 50_000.0
 
@@ -30,3 +33,15 @@ def test_what_compiles_is_on_the_screen() -> None:
     assert wanted.items() <= frame_facts(frame).items()
     nothing = {"compiled": None, "compiling": None, "troubles": []}
     assert program_facts(Frame(a_slice(), None, NOW, [host(0)])) == nothing
+
+
+def test_a_run_whose_programs_have_ended_is_not_called_running() -> None:
+    ended = WorkerStatus(0, WorkerState.EXITED, exit_status=0, time=NOW, step=9.0, step_at=NOW - 79)
+    run = a_run(id="r", state=RunState.RUNNING, attempt=an_attempt(workers=(0, 1)))
+    hosts = [HostSample(n, status=replace(ended, worker=n)) for n in range(2)]
+    frame = Frame(a_slice(), run, NOW, hosts)
+    assert run_said(frame) == "run r ended (exit 0), not taken note of: tpuctl attach r"
+    assert frame_facts(frame)["workers"][0]["step_age_s"] is None
+    for other in (host(1), HostSample(1, error="no answer")):
+        assert run_said(Frame(a_slice(), run, NOW, [hosts[0], other])) == "run r (running)"
+    assert run_said(Frame(a_slice(), None, NOW, hosts)) == "no run"

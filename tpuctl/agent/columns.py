@@ -3,7 +3,7 @@
 A row stands for one match at first, and for more the longer the program goes on: a million matches take 3,055
 rows, of which the newer half of them has 128 at least. So the file is fetched like a log, from the offset that
 is known. Its first line has the names. A row is `AT STEP COUNT`, then a field for each name: the value,
-`MEAN:MIN:MAX` of several, or `-`. These are of finite values; others stand there where no finite one came.
+`MEAN:MIN:MAX:LAST` of several, or `-`. These are of finite values; others stand there where no finite one came.
 """
 
 import os
@@ -27,8 +27,8 @@ class Columns:
 
     def clear(self):
         self.at, self.count, self.step = 0.0, 0, None
-        # Of each: how many, their sum, least and most, and the last strange one.
-        self.sums = [[0, 0.0, None, None, None] for _ in self.names]
+        # Of each: how many, their sum, least, most and last, and the last strange one.
+        self.sums = [[0, 0.0, None, None, None, None] for _ in self.names]
 
     def take(self, now, step, values, strange=False):
         """`values` by name: those of one match. The first one with a `strange` value, which is infinite or no
@@ -44,12 +44,13 @@ class Columns:
             if value is None:
                 continue
             if strange and not isfinite(value):
-                found[4] = value
+                found[5] = value
             elif not found[0]:
-                found[:4] = 1, value, value, value
+                found[:5] = 1, value, value, value, value
             else:
                 found[0] += 1
                 found[1] += value
+                found[4] = value
                 if value < found[2]:
                     found[2] = value
                 elif value > found[3]:
@@ -83,11 +84,11 @@ def line(words):
     return (" ".join(words) + "\n").encode("utf-8", "replace")
 
 
-def field(count, total, low, high, strange):
+def field(count, total, low, high, last, strange):
     if not count:
         return text(strange, "%r")
     mean = text(total / count)
-    return mean if low == high else ":".join((mean, text(low), text(high)))
+    return mean if low == high else ":".join((mean, text(low), text(high), text(last)))
 
 
 def text(value, form="%.7g"):

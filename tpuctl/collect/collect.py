@@ -12,7 +12,8 @@ from tpuctl.collect.collection import Collection
 from tpuctl.collect.gather import Gathering
 from tpuctl.collect.index import INDEX_NAME, Index
 from tpuctl.engine.services import Services
-from tpuctl.errors import FULL_DISK, TpuctlError, UsageError, full_disk_hint
+from tpuctl.errors import UsageError
+from tpuctl.lib.output_files import refused
 from tpuctl.lib.text import parse_sized
 from tpuctl.lib.time import render_time
 from tpuctl.model.records import RunRecord
@@ -89,7 +90,7 @@ def collecting(
     limit_bytes: int,
     free: Callable[[Path], int] = free_bytes,
 ) -> Iterator[Collecting]:
-    """What is gathered lies beside `path` until it is written. Raises TpuctlError where nothing can."""
+    """What is gathered lies beside `path` until it is written. Raises as `write_output` does."""
     asked = [
         each for each in (run.attempt.workers if run.attempt else ()) if workers is None or each in workers
     ]
@@ -99,10 +100,7 @@ def collecting(
             prefix=f".{path.name[:100]}.", dir=path.parent, ignore_cleanup_errors=True
         )
     except OSError as error:
-        hint = (
-            full_disk_hint(str(path.parent)) if error.errno in FULL_DISK else "name a file in another directory"
-        )
-        raise TpuctlError(f"cannot write in {path.parent}: {error.strerror}", hint=hint) from error
+        raise refused(path, "-o", error) from error
     with folder as name:
         collection = Collection(Path(name), load_secret_patterns(), limit_bytes, len(asked), free)
         yield Collecting(services, run, collection, workers)

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import common_cause, counted, fold_workers, sized
+from tpuctl.transfer.own_output import COLLECTION_INDEX
 from tpuctl.workers.file_list import Found, FoundFile, FoundLink
 
-INDEX_NAME, DATA_NAME = "INDEX.md", "index.json"
+INDEX_NAME, DATA_NAME = COLLECTION_INDEX, "index.json"
 SCHEMA = 1
 FILES_MAX = 20_000
 """Files of one folder of a host: a run that compiles without end dumps more."""

@@ -97,7 +97,7 @@ def write_output(path: Path, flag: str, *, fresh: bool = False, private: bool = 
             Path(temporary).replace(path)
             temporary = ""
     except OSError as error:
-        raise _refused(path, flag, error) from error
+        raise refused(path, flag, error) from error
     finally:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
@@ -109,7 +109,8 @@ def write_output_text(path: Path, flag: str, text: str, *, fresh: bool = False) 
         file.write(text.encode("utf-8", "replace"))
 
 
-def _refused(path: Path, flag: str, error: OSError) -> TpuctlError:
+def refused(path: Path, flag: str, error: OSError) -> TpuctlError:
+    """What to say where a file that `flag` names cannot be written."""
     if error.errno in FULL_DISK:
         return TpuctlError(f"{path}: {str(error.strerror).lower()}", hint=full_disk_hint(str(path.parent)))
     if isinstance(error, FileExistsError | NotADirectoryError) and not path.parent.is_dir():

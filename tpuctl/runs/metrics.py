@@ -25,11 +25,13 @@ RATE_LEAST_S = 0.9
 
 
 class Span(Struct, frozen=True):
-    """One number over the matches of a row. All three are alike where it was infinite or none."""
+    """One number over the matches of a row, and its value in the last of them. All are alike where it was
+    infinite or none."""
 
     mean: float
     low: float
     high: float
+    last: float
 
 
 class Row(Struct, frozen=True):
@@ -150,8 +152,8 @@ def _span(text: str) -> Span | None:
     if text == "-":
         return None
     mean, *ends = map(float, text.split(":"))
-    low, high = ends or (mean, mean)
-    return Span(mean, low, high)
+    low, high, last, *_ = (*ends, mean) if ends else (mean, mean, mean)  # earlier hosts wrote no last one
+    return Span(mean, low, high, last)
 
 
 def furthest(ends: Mapping[int, Row | None]) -> int | None:
@@ -193,7 +195,8 @@ def _merge_spans(spans: Sequence[tuple[int, Span]]) -> Span:
         return spans[-1][1]
     whole = sum(count for count, _ in finite)
     mean = sum(count * span.mean for count, span in finite) / whole
-    return Span(mean, min(span.low for _, span in finite), max(span.high for _, span in finite))
+    low, high = min(span.low for _, span in finite), max(span.high for _, span in finite)
+    return Span(mean, low, high, finite[-1][1].last)
 
 
 def with_rates(rows: Sequence[Row]) -> Iterator[Row]:
@@ -211,5 +214,5 @@ def with_rates(rows: Sequence[Row]) -> Iterator[Row]:
         elif now - at >= RATE_LEAST_S:
             rate = (row.step - step) / (now - at)
             at, step = now, row.step
-            row = Row(row.at, row.step, row.count, {**row.values, RATE: Span(rate, rate, rate)})
+            row = Row(row.at, row.step, row.count, {**row.values, RATE: Span(rate, rate, rate, rate)})
         yield row

@@ -50,7 +50,7 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
             check_progress(request.progress)
         except ValueError as error:
             raise UsageError.of(
-                "progress", f"--progress {request.progress!r} {error}", r"'step (\d+)'"
+                "progress", f"--progress '{request.progress}' {error}", r"'step (\d+)'"
             ) from error
     if request.on_nan == "stop" and not metric_names(request.progress or ""):
         raise UsageError.of(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tpuctl.config.settings import DEFAULT_ORIGIN, Config
 from tpuctl.config.settings import show as settings_of
-from tpuctl.engine.events import Warn
+from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import check_environment, load_environment
 from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
@@ -119,6 +119,10 @@ def prepare_run(
 
     Raises UsageError or NotFoundError.
     """
+    if code.own_output:
+        more = f" and {len(code.own_output) - 3} more" if len(code.own_output) > 3 else ""
+        text = f"not part of the code, as tpuctl wrote it: {', '.join(code.own_output[:3])}{more}"
+        services.emit(Note(target.name, text))
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(services, config, request, directory, target)
     check_environment(services, environment, target.spec.accelerator_type)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from tpuctl.lib.text import fold_workers
 
 Figures = Mapping[str, float | None]
-WIDTHS = (0.0, 5.0, 10.0, 25.0, 50.0, math.inf)
+WIDTHS = (1.0, 5.0, 10.0, 25.0, 50.0, math.inf)
 """Figures are alike that are so near to each other, in percent of the largest one of all. Rows are folded with
 the first of these with which there is room for them."""
 LEAST_SCALE = {
@@ -58,20 +58,19 @@ class Spread(Struct, frozen=True):
 
 def fold(rows: Sequence[Row], lines_max: int) -> list[Folded]:
     """At most so many lines if that is possible without mixing what is known with what is not, or texts."""
-    largest = {name: _largest(name, rows) for name in _names(rows)}
     found: list[Folded] = []
     for width in WIDTHS:
-        found = _fold_by(rows, width, largest)
+        found = _fold_by(rows, {name: _steps(name, rows, width) for name in _names(rows)})
         if len(found) <= lines_max:
             break
     return found
 
 
-def _fold_by(rows: Sequence[Row], width: float, largest: Figures) -> list[Folded]:
+def _fold_by(rows: Sequence[Row], buckets: Mapping[str, Sequence[float]]) -> list[Folded]:
     """Alike places of each worker first, then workers all of whose places are alike."""
     by_worker: dict[int, dict[Hashable, list[Row]]] = {}
     for row in rows:
-        alike = _alike(row, width, largest)
+        alike: Hashable = (row.text, *(_bucket(each, row.figures.get(name)) for name, each in buckets.items()))
         by_worker.setdefault(row.worker, {}).setdefault(alike, []).append(row)
     same: dict[Hashable, list[int]] = {}
     for worker, groups in by_worker.items():
@@ -93,23 +92,26 @@ def _folded(workers: Sequence[int], places: Sequence[int], rows: Sequence[Row]) 
     return Folded(tuple(workers), tuple(places), ranges, rows[0].text)
 
 
-def _alike(row: Row, width: float, largest: Figures) -> Hashable:
-    return (row.text, *(_bucket(name, row.figures.get(name), width, most) for name, most in largest.items()))
+def _steps(name: str, rows: Sequence[Row], width: float) -> list[float]:
+    """Where buckets of a figure end, the largest first: each reaches so far down from a figure that there is,
+    so that two which are near to each other are not apart because a round number is between them."""
+    values = sorted((value for row in rows if (value := row.figures.get(name)) is not None), reverse=True)
+    if not values:
+        return []
+    reach = max(width, STEPS_NOISE) if name == STEPS else width * _largest(name, values) / 100.0
+    tops = values[:1]
+    for value in values:
+        if tops[-1] - value > reach:
+            tops.append(value)
+    return tops
 
 
-def _bucket(name: str, value: float | None, width: float, largest: float | None) -> float | None:
-    if value is None or largest is None:
-        return None
-    if name == STEPS:
-        behind = largest - value
-        return 0.0 if behind <= STEPS_NOISE or math.isinf(width) else behind // max(width, 1.0) + 1.0
-    share = 100.0 * value / largest if largest else 0.0
-    return 0.0 if math.isinf(width) else share // width if width else float(round(share))
+def _bucket(tops: Sequence[float], value: float | None) -> int | None:
+    return None if value is None else sum(top >= value for top in tops)
 
 
-def _largest(name: str, rows: Sequence[Row]) -> float | None:
-    values = [value for row in rows if (value := row.figures.get(name)) is not None]
-    return max(*values, LEAST_SCALE.get(name, 0.0), 0.0) if values else None
+def _largest(name: str, values: Sequence[float]) -> float:
+    return max(*values, LEAST_SCALE.get(name, 0.0), 0.0)
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

@@ -3,7 +3,7 @@
 In a git work tree: the tracked files and the untracked ones that are not ignored, of the whole tree that
 contains the run's directory. Elsewhere: every file below it, without caches. `.tpuctlignore` at the top leaves
 out more: one shell pattern a line, held against the path and against each of its parts. Fleet files are never
-part of it: they hold the variables of other runs.
+part of it: they hold the variables of other runs; nor are pages, collections and traces of runs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.input_files import is_file, read_text
 from tpuctl.model.secret_patterns import SecretPatterns
 from tpuctl.model.shipped_files import load_secret_patterns
+from tpuctl.transfer.own_output import find_own_output
 from tpuctl.transfer.tree import Blob, Content, Entry, TreeFile, TreeLink, list_blobs, parse_tree, render_tree
 
 IGNORE_FILE = ".tpuctlignore"
@@ -44,7 +45,7 @@ class CodeBundle(Struct, frozen=True):
 
     `directory` is where the run's directory is within the tree (`.` for its top). `size_bytes` is that of all
     files. The git fields are None outside git or before the first commit; `diff` is what tracked files changed
-    since `commit`.
+    since `commit`. `own_output` is what of tpuctl's own is no part of it.
     """
 
     content: Content
@@ -58,6 +59,7 @@ class CodeBundle(Struct, frozen=True):
     remote_url: str | None = None
     diff: bytes = b""
     diff_sha256: str | None = None
+    own_output: tuple[str, ...] = ()
 
 
 def freeze(
@@ -78,7 +80,8 @@ def freeze(
     names = _without_ignored(base, _git_files(base) if top else _walk(base))
     named = Path(os.path.realpath(without)) if without else None
     code = {name for name in names if Path(name).name != PROJECT_FILE and base / name != named}
-    names = sorted(name for name in code if os.path.lexists(base / name))
+    own = find_own_output(base, code)
+    names = sorted(name for name in code - own.keys() if os.path.lexists(base / name))
     if entry is not None:
         _check_entry(base, root, entry, names)
     _check_links(base, names)  # first: what is no file would be waited for, or not be readable
@@ -91,6 +94,7 @@ def freeze(
         directory=root.relative_to(base).as_posix(),
         files=len(names),
         size_bytes=size,
+        own_output=tuple(sorted(set(own.values()))),
     )
     return _with_git(frozen, base, named) if top else frozen
 
@@ -113,8 +117,9 @@ def freeze_directory(root: Path, *, limit_bytes: int) -> Content:
 def list_code(root: Path) -> list[str]:
     """What of the files below directory `root` is code: their names, from there. Raises UsageError."""
     found = _git_files(root) if _git_top(root) else _walk(root)
-    code = [name for name in _without_ignored(root, found) if Path(name).name != PROJECT_FILE]
-    return sorted(name for name in code if os.path.lexists(root / name))
+    code = {name for name in _without_ignored(root, found) if Path(name).name != PROJECT_FILE}
+    own = find_own_output(root, code)
+    return sorted(name for name in code - own.keys() if os.path.lexists(root / name))
 
 
 def _check_not_home(base: Path) -> None:
@@ -305,6 +310,7 @@ def _with_git(frozen: CodeBundle, top: Path, fleet_file: Path | None) -> CodeBun
     paths = ["--", ".", f":(exclude,glob)**/{PROJECT_FILE}"]
     if fleet_file is not None and fleet_file.is_relative_to(top):
         paths.append(f":(exclude,literal){fleet_file.relative_to(top)}")
+    paths += [f":(exclude,literal){name.rstrip('/')}" for name in frozen.own_output]
     head = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     commit = _text(head.stdout) if head.returncode == 0 else None
     shown = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", *paths)

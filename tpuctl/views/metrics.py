@@ -37,6 +37,10 @@ class AttemptMetrics(Struct, frozen=True):
     cause: str = ""
 
     @property
+    def last_step(self) -> float | None:
+        return next((row.step for row in reversed(self.rows) if row.step is not None), None)
+
+    @property
     def said(self) -> str:
         """`attempt 1: steps 0 to 420, preempted`."""
         steps = [row.step for row in self.rows if row.step is not None]
@@ -94,7 +98,7 @@ def last_values(services: Services, runs: Iterable[RunRecord]) -> dict[str, dict
 def columns(attempts: Sequence[AttemptMetrics], width: int = LINE_WIDTH) -> list[Column]:
     """The columns of these attempts, in the order of the expression, and at the end the rate. Thinning keeps
     the extremes."""
-    thin = [list(with_rates(thin_rows(each.rows, 4 * width))) for each in attempts]
+    thin = [thin_rows(list(with_rates(each.rows)), 4 * width) for each in attempts]
     found = []
     for name in _names(thin):
         spans = [[row.values[name] for row in rows if name in row.values] for rows in thin]
@@ -102,7 +106,7 @@ def columns(attempts: Sequence[AttemptMetrics], width: int = LINE_WIDTH) -> list
         found.append(
             Column(
                 name,
-                next(_cells(each[-1])["mean"] for each in reversed(spans) if each),
+                next(_finite(each[-1].last) for each in reversed(spans) if each),
                 min((span.low for span in finite), default=None),
                 max((span.high for span in finite), default=None),
                 draw_line([[span.mean for span in each] for each in spans], width),
@@ -133,12 +137,11 @@ def data_rows(attempts: Sequence[AttemptMetrics]) -> list[dict[str, Any]]:
 
 
 def _cells(span: Span) -> dict[str, float | None]:
-    finite = math.isfinite(span.mean)
-    return {
-        "mean": span.mean if finite else None,
-        "min": span.low if finite else None,
-        "max": span.high if finite else None,
-    }
+    return {"mean": _finite(span.mean), "min": _finite(span.low), "max": _finite(span.high)}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def csv_rows(attempts: Sequence[AttemptMetrics]) -> list[list[Any]]:
@@ -169,7 +172,7 @@ def _values(row: Row, names: Sequence[str]) -> Iterable[Any]:
 def curves(attempts: Sequence[AttemptMetrics]) -> list[Drawing]:
     """For the page of a run: a picture of each column over the steps, or where no step is known over the rows.
     The ends of attempts are marked."""
-    thin = [list(with_rates(thin_rows(each.rows, PAGE_POINTS))) for each in attempts]
+    thin = [thin_rows(list(with_rates(each.rows)), PAGE_POINTS) for each in attempts]
     by_step = all(row.step is not None for rows in thin for row in rows)
     places: list[list[float]] = []
     begin = 0

@@ -29,7 +29,6 @@ from tpuctl.provenance.parts import current_part, current_totals, load_manifest,
 from tpuctl.state.repository import find_slice, get_run, list_attempts
 from tpuctl.views import report_page as page
 from tpuctl.views.metrics import curves, run_metrics
-from tpuctl.views.plot import Drawing
 
 LOGS_MAX, LOG_MIN, LOG_MAX = 400_000, 600, 6_000
 """Bytes of log ends in a page, and of each worker's streams: least and most."""
@@ -93,6 +92,7 @@ def _render(services: Services, run: RunRecord | None, manifest: Row, written: R
     state = str(run.state) if run is not None else end.get("state") or "not over"
     bars, ticks = page.timeline(manifest, now)
     left_out = len(manifest["attempts"]) - len(bars)
+    numbers = [] if run is None or not run.spec.progress else run_metrics(services, run)
     text, short = _manifest_text(written)
     facts = {
         "style": Markup(style),  # noqa: S704 (ours)
@@ -119,8 +119,8 @@ def _render(services: Services, run: RunRecord | None, manifest: Row, written: R
         "ticks": ticks,
         "time_shares": page.time_shares(manifest),
         "cost_shares": page.cost_shares(manifest, spent) if spent.usd else [],
-        "curves": _curves(services, run),
-        "attempts": page.attempt_rows(manifest),
+        "curves": curves(numbers)[:CURVES_MAX],
+        "attempts": page.attempt_rows(manifest, {each.number: each.last_step for each in numbers}),
         "failure": page.last_failure(manifest),
         "hosts": page.hosts(manifest),
         "logs": _log_ends(services, run),
@@ -134,11 +134,6 @@ def _render(services: Services, run: RunRecord | None, manifest: Row, written: R
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.from_string(read_template("report.html.j2").decode()).render(facts)
-
-
-def _curves(services: Services, run: RunRecord | None) -> list[Drawing]:
-    """How the numbers of its program went, as far as they are kept."""
-    return [] if run is None or not run.spec.progress else curves(run_metrics(services, run))[:CURVES_MAX]
 
 
 def _manifest_text(written: Row) -> tuple[str, bool]:

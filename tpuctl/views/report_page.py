@@ -262,8 +262,8 @@ def place_of_row(row: Row) -> Place:
     return place_of(int(row["worker"]), None if process is None else int(process))
 
 
-def attempt_rows(manifest: Row) -> list[dict[str, Any]]:
-    """One row per attempt, for the table."""
+def attempt_rows(manifest: Row, steps: Mapping[int, float | None]) -> list[dict[str, Any]]:
+    """One row per attempt, for the table; `steps` are known of one that goes on, too."""
     found = []
     for row in manifest["attempts"]:
         if not row.get("number"):
@@ -273,6 +273,7 @@ def attempt_rows(manifest: Row) -> list[dict[str, Any]]:
         ends = group_equal(row.get("exits") or (), end_said)
         said = "; ".join(f"{_few([place_of_row(e) for e in group])}: {end}" for end, group in ends)
         events = row.get("timeline") or ()
+        step = row["step"] if row.get("step") is not None else steps.get(row["number"])
         found.append(
             {
                 "number": row["number"],
@@ -284,7 +285,7 @@ def attempt_rows(manifest: Row) -> list[dict[str, Any]]:
                 "cause": row.get("cause") or "goes on",
                 "why": failure.get("signature") or row.get("why") or "",
                 "ends": said,
-                "step": "–" if row.get("step") is None else f"{row['step']:g}",
+                "step": "–" if step is None else f"{step:.12g}",
                 "events": list(events[-EVENTS_MAX:]),
             }
         )

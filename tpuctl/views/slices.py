@@ -19,11 +19,12 @@ from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
 from tpuctl.runs.active import active_runs, never_began
 from tpuctl.runs.mounts import sick_mounts
+from tpuctl.slices.choose import run_called
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.journal import decided_at
-from tpuctl.state.repository import find_slice, get_slice, newest_first, readable_runs, readable_slices
+from tpuctl.state.repository import find_slice, newest_first, readable_runs, readable_slices
 from tpuctl.views.conditions import cloud_word, remark
 
 MOUNTS_MAX_S = 15.0
@@ -305,7 +306,7 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
     ]
     entries += _holds(services, name)
     if not entries and name != "fleet":
-        get_slice(services, name)
+        run_called(services, name)  # raises where it is neither
     entries.sort(key=decided_at)
     return [{"action": "", "reason": "", **entry, "at": render_time(decided_at(entry))} for entry in entries]
 

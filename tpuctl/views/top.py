@@ -9,13 +9,14 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
-from tpuctl.hosts.protocol import HostUsage, WorkerStatus
+from tpuctl.hosts.protocol import HostUsage, WorkerState, WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import common_cause, fold_workers
 from tpuctl.lib.time import render_time
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.runs.active import active_runs
 from tpuctl.runs.compiles import describe_compiles, describe_compiling, find_troubles
+from tpuctl.runs.failure import describe_end
 from tpuctl.runs.hang import step_rate
 from tpuctl.slices.choose import resolve_slice, run_called
 from tpuctl.state.repository import find_run, get_slice
@@ -53,6 +54,21 @@ def take_frame(services: Services, observer: Observer, name: str | None) -> Fram
     attempt = run.attempt if run is not None else None
     hosts = observer.look(record, run.id if run is not None else "", attempt)
     return Frame(record, run, services.clock.now(), hosts, others)
+
+
+def run_said(frame: Frame) -> str:
+    """The run and how it stands; its hosts know before anybody else that its programs have ended."""
+    run = frame.run
+    if run is None:
+        return "no run"
+    attempt = None if run.state.final else run.attempt
+    if attempt is None or attempt.cause is not None:
+        return f"run {run.id} ({run.state})"
+    workers = [host.status for host in frame.hosts if host.worker in attempt.workers]
+    ends = {describe_end(each) for each in workers if each is not None and each.state is WorkerState.EXITED}
+    if not ends or any(each is None or each.state is not WorkerState.EXITED for each in workers):
+        return f"run {run.id} ({run.state})"
+    return f"run {run.id} ended ({', '.join(sorted(ends))}), not taken note of: tpuctl attach {run.id}"
 
 
 def frame_facts(frame: Frame) -> dict[str, Any]:
@@ -114,7 +130,8 @@ HOST_FIGURES = (
 def _steps(status: WorkerStatus | None) -> dict[str, float | None]:
     if status is None:
         return dict.fromkeys(("step", "step_age_s", "steps_per_s"))
-    age = None if status.step_at is None else max(0.0, status.time - status.step_at)
+    since = None if status.state is WorkerState.EXITED else status.step_at
+    age = None if since is None else max(0.0, status.time - since)
     rate = status.recent_rate if status.recent_rate is not None else step_rate(status)
     return {"step": status.step, "step_age_s": age, "steps_per_s": rate}
 

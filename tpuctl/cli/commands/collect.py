@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 from tpuctl.cli.context import AppContext
@@ -65,8 +66,9 @@ def collect(
             collection.stop()
         index = collection.write(path, "-o")
     if stopped is not None:
+        again = shlex.join(["tpuctl", "collect", run.id, *(["-o", output] if output else [])])
         raise InterruptedByUserError(
-            f"interrupted: what came until then is in {path}", hint=f"tpuctl collect {run.id}"
+            f"interrupted: what came until then is in {path}", hint=f"collect the rest: {again}"
         ) from stopped
     _say(context, index, path)
 

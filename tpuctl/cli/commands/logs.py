@@ -175,7 +175,7 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
     try:
         return None if grep is None else re.compile(grep)
     except re.error as error:
-        raise UsageError(f"--grep {grep!r} is no regular expression: {error}") from error
+        raise UsageError(f"--grep '{grep}' is no regular expression: {error}") from error
 
 
 def _print_attempts(

@@ -74,5 +74,5 @@ def _show(context: AppContext, run: RunRecord, attempts: Sequence[AttemptMetrics
     ]
     for each in attempts:
         context.console.say(each.said)
-    none = f"nothing that --progress {run.spec.progress!r} finds is on this machine"
+    none = f"nothing that --progress '{run.spec.progress}' finds is on this machine"
     context.console.table(rows, METRICS, empty=f"{none}; `tpuctl logs {run.id}` shows its output")

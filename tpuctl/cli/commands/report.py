@@ -7,8 +7,7 @@ from typing import Annotated
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Overwrite
 from tpuctl.lib.options import Flag, Option, argument
-
-OURS = b'<meta name="generator" content="tpuctl '
+from tpuctl.transfer.own_output import REPORT_MARK
 
 
 def report(
@@ -49,4 +48,4 @@ def report(
 
 
 def _is_report(head: bytes) -> bool:
-    return OURS in head
+    return REPORT_MARK in head

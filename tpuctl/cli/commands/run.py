@@ -183,5 +183,8 @@ def _print_submission(context: AppContext, submission: Submission) -> None:
         "checkpoint_dir": spec.checkpoint_dir,
         "workers": list(spec.workers) if spec.workers else "all",
         "chips": spec.chip or spec.chips,
+        "progress": spec.progress,
+        "on_nan": spec.on_nan,
+        "debug": list(spec.debug),
     }
     context.console.fields({"dry_run": True, **facts})

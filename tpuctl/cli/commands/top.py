@@ -95,8 +95,8 @@ def _refresh(context: AppContext, frame: Frame, again: Callable[[], Frame]) -> N
     try:
         with _screen(console.out) as draw:
             while True:
-                height = shutil.get_terminal_size().lines
-                draw(_lines(shown, console.width, height)[: height - 1])
+                width, height = shutil.get_terminal_size()
+                draw([line[:width] for line in _lines(shown, console.width, height)[: height - 1]])
                 context.clock.sleep(REFRESH_S)
                 shown = again()
     except BaseException as error:
@@ -167,10 +167,11 @@ def _stall(frame: Frame, width: int) -> list[str]:
 
 def _head(frame: Frame) -> str:
     from tpuctl.lib.time import render_clock
+    from tpuctl.views.top import run_said
 
-    run = "no run" if frame.run is None else f"run {frame.run.id} ({frame.run.state})"
     more = f" and {counted(frame.others, 'more run')}" if frame.others else ""
-    return f"{frame.slice.name}  {run}{more}  {counted(len(frame.hosts), 'host')}  {render_clock(frame.at)}"
+    hosts = counted(len(frame.hosts), "host")
+    return f"{frame.slice.name}  {run_said(frame)}{more}  {hosts}  {render_clock(frame.at)}"
 
 
 def _chip_cells(row: Folded) -> dict[str, Any]:

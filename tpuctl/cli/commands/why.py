@@ -16,10 +16,12 @@ def why(context: AppContext, name: SliceOrRun = None) -> None:
     The oldest comes first. With them come holds of the slice's disks for a copy. `tpuctl why fleet` shows
     pauses, and warnings of grants that end.
     """
-    from tpuctl.slices.choose import resolve_slice
+    from tpuctl.slices.choose import resolve_slice, run_called
     from tpuctl.views.slices import decisions, describe_condition, synthetic_runs
 
     subject = name if name is not None else resolve_slice(context, None).name
+    if name == "last" and (newest := run_called(context, name)) is not None:
+        subject = newest.id
     rows = decisions(context, subject)
     if not context.console.json_mode:
         told = zip(rows, _moments(rows), _deciders(rows), strict=True)

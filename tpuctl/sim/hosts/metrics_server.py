@@ -66,12 +66,15 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True):
 
 def change_load(load: Load, fields: Mapping[str, str]) -> Load:
     """The load with these fields, whose values are text. Raises UsageError."""
-    words = {name: tuple(value.split(",")) if name == "ports" else value for name, value in fields.items()}
-    try:
-        return convert({**asdict(load), **words}, Load, strict=False)
-    except ValidationError as error:
-        known = ", ".join(f"{name}={value}" for name, value in asdict(Load(error="text")).items())
-        raise UsageError(f"this is no load: {error}", hint=known.replace("(", "").replace(",)", "")) from error
+    for name, value in fields.items():
+        word = tuple(value.split(",")) if name == "ports" else value
+        try:
+            load = convert({**asdict(load), name: word}, Load, strict=False)
+        except ValidationError as error:
+            known = ", ".join(f"{name}={value}" for name, value in asdict(Load(error="text")).items())
+            hint = known.replace("(", "").replace(",)", "")
+            raise UsageError(f"this is no load: {name}={value}", hint=hint) from error
+    return load
 
 
 class Devices(Struct, frozen=True):

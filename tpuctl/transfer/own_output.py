@@ -1,0 +1,51 @@
+"""Files that tpuctl wrote where the code is: pages, collections and traces of runs. They are no code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from tpuctl.lib.names import RUN_ID
+
+REPORT_MARK = b'<meta name="generator" content="tpuctl '
+"""In the head of each page that `tpuctl report` writes."""
+COLLECTION_INDEX = "INDEX.md"
+"""The first file of each collection."""
+HEAD_BYTES = 1 << 12
+_PAGE = re.compile(rf"{RUN_ID}\.html")
+_COLLECTION = re.compile(rf"{RUN_ID}-collected\.tar")
+_TRACE = re.compile(rf"((?:.*/)?traces/{RUN_ID})/plugins/profile/\d{{4}}(?:_\d\d){{5}}/.*", re.DOTALL)
+"""What is alike in these is in the group."""
+
+
+def find_own_output(base: Path, names: Iterable[str]) -> dict[str, str]:
+    """Of files `names` below `base` those that tpuctl wrote under the names that it chooses itself, each with
+    what to say of it: itself, or the directory of the traces of its run. What only has such a name is not."""
+    found = {}
+    for name in names:
+        if trace := _TRACE.fullmatch(name):
+            found[name] = f"{trace[1]}/"
+        elif _is_page(base / name) or _is_collection(base / name):
+            found[name] = name
+    return found
+
+
+def _is_page(path: Path) -> bool:
+    return _PAGE.fullmatch(path.name) is not None and REPORT_MARK in _head(path)
+
+
+def _is_collection(path: Path) -> bool:
+    first = f"{COLLECTION_INDEX}\0".encode()
+    return _COLLECTION.fullmatch(path.name) is not None and _head(path).startswith(first)
+
+
+def _head(path: Path) -> bytes:
+    """Empty for what is no file, as a pipe would be waited for, and for what cannot be read."""
+    if path.is_symlink() or not path.is_file():
+        return b""
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError:
+        return b""
