@@ -301,6 +301,7 @@ class Race(Up):
             place.world.set_capacity(zone, 0)
 
     def check(self, place: MemoryPlace) -> None:
+        passes(place.machine("server"), 5)  # a loser whose deletion had no answer is left to them, and said
         super().check(place)
         assert get_slice(place.machine("server"), "big").record.rivals == ()
 
@@ -366,8 +367,6 @@ RARE = set(STORIES) - {"race of nodes", "race taken down"}
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "repair", "sample"), cases(STORIES, rare=RARE))
 def test_every_accident_of_a_race_is_survived(name: str, repair: Repair, sample: bool) -> None:
-    if name == "race with a refusal" and repair is Repair.AGAIN:
-        pytest.xfail("one lost answer of the place that refuses is not seen through by the same command yet")
     assert survive_all(STORIES[name], repair, sample=sample) == []
 
 
