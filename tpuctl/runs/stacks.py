@@ -10,7 +10,7 @@ from msgspec import Struct
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S
-from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerStatus
+from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerState, WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers, group_equal
 from tpuctl.model.processes import worker_of
@@ -64,7 +64,9 @@ def examine(
 ) -> Evidence:
     """Asks the workers and the chips of those that answer, and keeps what they say. `status`: what is known of
     the workers besides."""
-    stacks = keep_stacks(hosts, workers)
+    # One that does not answer would be waited for, while nobody is told.
+    answering = [each.worker for each in status if each.state is not WorkerState.UNREACHABLE]
+    stacks = keep_stacks(hosts, answering if workers is None and answering else workers)
     ports = _ports(hosts, stacks)
     cores, silent = _read_cores(hosts, ports)
     named = {(each.worker, port) for each in stacks for process in each.processes for port in process.ports}
