@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.jax_python import flax_packages
-from tests.support.session import Session, open_session
+from tests.support.session import Session, open_training
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,9 +29,7 @@ STEP = r"step (\d+) of (\d+)"
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as opened:
-        (opened.work / "train.py").write_text(TRAIN)
-        opened.type("up", "v4-16", "big", "--spot", "--pay")
+    with open_training(TRAIN) as opened:
         yield opened
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.frameworks import write_jax
-from tests.support.session import Session, open_session
+from tests.support.session import Session, open_training
 from tests.support.soak import long
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -60,11 +60,9 @@ MEMORY = Path("/sys/fs/cgroup/memory")
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as opened:
+    with open_training(TRAIN) as opened:
         write_jax(opened.work)
-        (opened.work / "train.py").write_text(TRAIN)
         (opened.work / "built.pyc").write_bytes(b"\x03\xf3\r\n" + bytes(12))
-        opened.type("up", "v4-16", "big", "--spot", "--pay")
         yield opened
 
 

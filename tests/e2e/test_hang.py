@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.hosts import shared_folder
 from tests.support.proc import programs_of
-from tests.support.session import NAMED_WITHIN_S, Session, open_session
+from tests.support.session import NAMED_WITHIN_S, Session, open_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -37,9 +37,7 @@ STEP = r"step (\d+) of (\d+)"
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as opened:
-        (opened.work / "train.py").write_text(TRAIN)
-        opened.type("up", "v4-16", "big", "--spot", "--pay")
+    with open_training(TRAIN) as opened:
         yield opened
 
 

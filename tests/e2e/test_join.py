@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.frameworks import FILES, write_jax
 from tests.support.proc import programs_of
-from tests.support.session import Session, open_session
+from tests.support.session import Session, open_training
 from tests.support.wheels import Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -31,10 +31,8 @@ RUN = ("run", "--on", "big", "--no-checkpoint", "--max-failures", "0", "--grace"
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as opened:
+    with open_training(TRAIN) as opened:
         write_jax(opened.work)
-        (opened.work / "train.py").write_text(TRAIN)
-        opened.type("up", "v4-16", "big", "--spot", "--pay")
         yield opened
 
 

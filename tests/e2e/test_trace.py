@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.frameworks import write_jax
-from tests.support.session import Session, open_session
+from tests.support.session import Session, open_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,10 +29,8 @@ RUN = ("run", "--on", "big", "--no-checkpoint", "--max-failures", "0", "--grace"
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with open_session() as opened:
+    with open_training(TRAIN) as opened:
         write_jax(opened.work)
-        (opened.work / "train.py").write_text(TRAIN)
-        opened.type("up", "v4-16", "big", "--spot", "--pay")
         yield opened
 
 

@@ -54,8 +54,8 @@ Current thread 0x00007f7e70a84b80 (most recent call first):
 """
 QUEUE = """\
 Current thread 0x00007f838c21cb80 (most recent call first):
-  File "/root/.pyenv/versions/3.11.7/lib/python3.11/threading.py", line 327 in wait
-  File "/root/.pyenv/versions/3.11.7/lib/python3.11/queue.py", line 171 in get
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+  File "/usr/lib/python3.11/queue.py", line 171 in get
   File "/home/ada/data.py", line 12 in next_batch
   File "/home/ada/train.py", line 20 in <module>
 """

@@ -146,6 +146,15 @@ def open_session(*sim_options: str) -> Iterator[Session]:
             session.type("sim", "down")
 
 
+@contextmanager
+def open_training(program: str) -> Iterator[Session]:
+    """A session with `program` as its train.py, and with a slice of two hosts, `big`."""
+    with open_session() as session:
+        (session.work / "train.py").write_text(program)
+        session.type("up", "v4-16", "big", "--spot", "--pay")
+        yield session
+
+
 def another_machine(session: Session) -> Session:
     """The same user with the same simulator and nothing of the first machine's state."""
     root = session.root / "other"

@@ -1,10 +1,10 @@
 """Counts what is compiled in a process of a run: by JAX by function, and by the shapes of its arguments.
 
 It is loaded by `join_hook.py` when the program imports JAX, and wraps the one function through which each
-program comes to the compiler. So a step costs nothing, and a compile a fraction of a millisecond. PyTorch/XLA
-compiles where Python does not see it, and counts that itself, as it does operations that it runs on the CPU: a
-thread reads its counters now and then. What is known is in a file of this process, `PID.compiles`, which is
-bounded however much is compiled.
+program comes to the compiler. So a step costs nothing, and a compile about a millisecond, for two small files.
+PyTorch/XLA compiles where Python does not see it, and counts that itself, as it does operations that it runs on
+the CPU: a thread reads its counters now and then. What is known is in a file of this process, `PID.compiles`,
+which is bounded however much is compiled.
 """
 
 import json
