@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import ROOT, Session, open_session
+from tpuctl.transfer.own_output import REPORT_MARK
 
 FOUR = """
 settings: {tier: spot, zone: us-central2-b}
@@ -124,6 +125,10 @@ def test_a_run_is_submitted_once_and_again_only_when_asked_or_changed(session):
     session.type("attach", f"{run['id']}-2")
     (session.work / "main.py").write_text("print('changed')\n")
     assert "it has changed since it last ran" in session.type("diff", status=10).stdout
+    page = session.work / "r1.html"
+    page.write_text(f'{REPORT_MARK.decode()}1">')
+    assert "not part of the code, as tpuctl wrote it: r1.html" in session.type("diff", status=10).stderr
+    page.unlink()
     session.type("apply")
     newest = session.json("runs")[0]
     assert newest["id"].startswith("train-")

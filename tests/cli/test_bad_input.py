@@ -93,6 +93,7 @@ def everything(session: Session) -> tuple[str, str]:
         ((*RUN, "--secret", "TOKEN=env:NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE"),
         ((*RUN, "--worker", "0-7", "--alone"), "7"),
         ((*RUN, "--progress", "step"), "has no group for the step"),
+        ((*RUN, "--progress", ""), "--progress '' finds no step"),
         ((*RUN, "--progress", "(?P<loss>x) (?P<loss>y)"), "redefinition of group name"),
         ((*RUN, "--on-nan", "stop", "--progress", r"(\d+)"), "--progress names none"),
         ((*RUN, "--on-nan", "restart"), "--on-nan 'restart' is unknown"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import Session, open_session
+from tpuctl.transfer.own_output import REPORT_MARK
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WITHIN_S = 90.0
@@ -110,7 +111,9 @@ def living(session: Session, project: Path) -> list[str]:
 
 
 def test_edits_reach_the_workers_and_the_command_runs_again(session: Session, project: Path) -> None:
+    (project / "r1.html").write_text(f'{REPORT_MARK.decode()}1">')
     with developing(session, project, "--exec", "python3 train.py", "-L", "0:6006") as client:
+        client.wait_for("not part of the code, as tpuctl wrote it: r1.html")
         at = client.wait_for(f"│ first in {project.name}", "leads to port 6006 of dev-ada-0")
         (project / "gone.py").write_text("x")
         write(project, "second")

@@ -11,7 +11,7 @@ import pytest
 from tpuctl.collect.collect import INDEX_NAME
 from tpuctl.errors import UsageError
 from tpuctl.provenance.bundle import open_bundle
-from tpuctl.transfer.bundle import freeze, list_code, strip_credentials
+from tpuctl.transfer.bundle import freeze, list_code, list_directory, strip_credentials
 from tpuctl.transfer.own_output import REPORT_MARK
 from tpuctl.transfer.tree import Content, TreeLink, parse_tree
 
@@ -267,3 +267,4 @@ def test_what_tpuctl_wrote_itself_is_no_code(repo, tmp_path, in_git):
         write(top / name)
     wanted = {*contents(before.content), *own}
     assert set(contents(freeze(top, limit_bytes=LIMIT).content)) == set(list_code(top)) == wanted
+    assert set(list_directory(top)[1]) == set(frozen.own_output)

@@ -15,6 +15,7 @@ from tpuctl.config.load import find_project_file, read_text
 from tpuctl.config.schema import Problem
 from tpuctl.config.settings import PROJECT_FILE, Config
 from tpuctl.config.yaml_positions import Marked, MarkedMapping, parse_marked
+from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.envs.load import check_environment
 from tpuctl.errors import (
@@ -48,6 +49,7 @@ from tpuctl.slices.bring_up import Price, resolve_wanted
 from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits
 from tpuctl.state.repository import list_runs, list_slices
 from tpuctl.transfer.bundle import CodeBundle
+from tpuctl.transfer.own_output import describe_own_output
 
 FLEET_MAX = 2000
 """Slices, and runs, of one file: each is checked by itself, and nobody has so many."""
@@ -90,6 +92,8 @@ def load_fleet(services: Services, path: Path, read_config: Callable[[], Config]
 
         _collect(found, problems, ("runs", name), resolve)
     _raise_problems(found.path, problems)
+    if own := [each for frozen in code.values() for each in frozen.own_output]:
+        services.emit(Note("", describe_own_output(own)))
     settings = recorded_settings(config)
     return LoadedFleet(
         found, WantedFleet(found.fleet.name, tuple(slices.values()), tuple(runs), settings), code

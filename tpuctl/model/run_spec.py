@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
+from tpuctl.errors import UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import parse_secret, parse_var
 from tpuctl.lib.options import Flag, Option
@@ -28,6 +29,15 @@ LISTED = "How it is listed"
 
 DEFAULT_STALL_S = parse_duration(timeouts.STALL, "--stall")
 DEFAULT_FIRST_STEP_S = parse_duration(timeouts.FIRST_STEP_LIMIT, "--first-step-limit")
+
+
+def _expression(text: str) -> str:
+    """An empty one stands for none in records. Raises UsageError."""
+    if not text:
+        raise UsageError.of(
+            "progress", "--progress '' finds no step", r"--progress 'step (\d+)', or leave it out"
+        )
+    return text
 
 
 class Policy(Struct, frozen=True):
@@ -114,6 +124,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             group=PROGRAM,
             metavar="REGEX",
             text=True,
+            parse=_expression,
+            check=_expression,
             examples=(r"step (\d+)/(\d+)", r"step (?P<step>\d+) loss (?P<loss>\S+)"),
         ),
     ] = ""

@@ -38,6 +38,7 @@ from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
 from tpuctl.slices.things import check_home
 from tpuctl.state.repository import find_slice, get_run, get_slice
 from tpuctl.transfer.bundle import CodeBundle, freeze, store_content
+from tpuctl.transfer.own_output import describe_own_output
 
 
 class Submission(Struct, frozen=True):
@@ -120,9 +121,7 @@ def prepare_run(
     Raises UsageError or NotFoundError.
     """
     if code.own_output:
-        more = f" and {len(code.own_output) - 3} more" if len(code.own_output) > 3 else ""
-        text = f"not part of the code, as tpuctl wrote it: {', '.join(code.own_output[:3])}{more}"
-        services.emit(Note(target.name, text))
+        services.emit(Note(target.name, describe_own_output(code.own_output)))
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(services, config, request, directory, target)
     check_environment(services, environment, target.spec.accelerator_type)

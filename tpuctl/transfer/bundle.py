@@ -116,10 +116,15 @@ def freeze_directory(root: Path, *, limit_bytes: int) -> Content:
 
 def list_code(root: Path) -> list[str]:
     """What of the files below directory `root` is code: their names, from there. Raises UsageError."""
+    return list_directory(root)[0]
+
+
+def list_directory(root: Path) -> tuple[list[str], tuple[str, ...]]:
+    """As `list_code`, and what of tpuctl's own is no part of it."""
     found = _git_files(root) if _git_top(root) else _walk(root)
     code = {name for name in _without_ignored(root, found) if Path(name).name != PROJECT_FILE}
     own = find_own_output(root, code)
-    return sorted(name for name in code - own.keys() if os.path.lexists(root / name))
+    return sorted(name for name in code - own.keys() if os.path.lexists(root / name)), tuple(own.values())
 
 
 def _check_not_home(base: Path) -> None:

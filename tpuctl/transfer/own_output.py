@@ -31,6 +31,13 @@ def find_own_output(base: Path, names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def describe_own_output(own: Iterable[str]) -> str:
+    """That it is no part of the code, in words; the first three by name."""
+    found = sorted(set(own))
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"not part of the code, as tpuctl wrote it: {', '.join(found[:3])}{more}"
+
+
 def _is_page(path: Path) -> bool:
     return _PAGE.fullmatch(path.name) is not None and REPORT_MARK in _head(path)
 

@@ -74,7 +74,8 @@ def dev(
 
 def _directory(context: AppContext, sync: Path | None, command: str | None) -> Path | None:
     """What is to be sent. Raises UsageError where it cannot be, before anything costs money."""
-    from tpuctl.transfer.bundle import freeze_directory
+    from tpuctl.transfer.bundle import freeze_directory, list_directory
+    from tpuctl.transfer.own_output import describe_own_output
 
     if sync is None:
         if command is not None:
@@ -87,6 +88,8 @@ def _directory(context: AppContext, sync: Path | None, command: str | None) -> P
     if command is not None and not command.strip():
         raise UsageError("--exec: the command is empty", hint="--exec 'python train.py'")
     freeze_directory(directory, limit_bytes=context.config.bundle_limit_mib << 20)
+    if own := list_directory(directory)[1]:
+        context.console.say(describe_own_output(own))
     return directory
 
 
