@@ -125,6 +125,12 @@ def load_debug_profiles() -> Any:
 
 
 @cache
+def load_gke_table() -> Any:
+    """The content of `manifests/tables/gke.yaml`; `kube/shape.py` says what it means."""
+    return _load_yaml("gke.yaml")
+
+
+@cache
 def load_hang_table() -> Any:
     """The content of `manifests/tables/hangs.yaml`; `runs/triage.py` says what it means."""
     return _load_yaml("hangs.yaml")

@@ -160,6 +160,9 @@ QUICK_FAILURE_S = 60.0
 any more, whatever is left of its budget. A fault of the hardware takes longer, for the chips are set up
 first."""
 
+KEEP_JOBSET_S = 7 * 86400
+"""How long a JobSet that is over stays in its cluster: a week in which its pods can be looked at."""
+
 WATCH_INTERVAL_S = 60.0
 """Between two passes of the watchdog, unless it was installed with another: cron's shortest."""
 WATCH_STALE_INTERVALS = 3
