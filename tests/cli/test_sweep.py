@@ -105,6 +105,7 @@ REFUSED = {
     "a name for all": (("lr.yaml", "--name", "x"), 2, "--name is for one run"),
     "one chip for all": (("lr.yaml", "--chip", "2", "--chips", "all"), 2, "--chip is for one run"),
     "a group that is no id": (("lr.yaml", "--group", "L R"), 2, "run id 'L R' is not valid"),
+    "a file of ten thousand rows": (("large.yaml",), 2, "large.yaml: it is larger than 256 KiB"),
     "a secret": (("secret.yaml",), 2, "row 1:"),
 }
 
@@ -113,6 +114,7 @@ REFUSED = {
 def test_what_cannot_be_is_refused(session: Session, words: tuple[str, ...], status: int, message: str) -> None:
     (session.work / "again").mkdir(exist_ok=True)
     (session.work / "again" / "lr.yaml").write_text("SEED: [3]\n")
+    (session.work / "large.yaml").write_text("list:\n" + "- {SEED: 1, args: {lr: 0.1}}\n" * 10_000)
     (session.work / "secret.yaml").write_text("API_TOKEN: [hf_" + "a" * 34 + "]\n")
     done = session.type(*RUN, *words, status=status)
     assert message in done.stderr
@@ -122,7 +124,10 @@ def test_what_cannot_be_is_refused(session: Session, words: tuple[str, ...], sta
 def test_a_grid_of_many_rows_asks(session: Session) -> None:
     (session.work / "many.yaml").write_text(f"SEED: {list(range(201))}\n")
     done = session.type(*RUN, "many.yaml", status=2)
-    assert "start 201 runs?" in done.stderr
+    asked = "start 201 runs on slice big, at most 4 at the same time; about $"
+    assert asked in " ".join(done.stderr.split())
+    assert "per hour by the list while it is there?" in " ".join(done.stderr.split())
+    assert "add --yes" in done.stderr
     assert "--parallel is how many" in session.type(*RUN[:-1], "--parallel", "2", status=2).stderr
     assert "there is no sweep called nix" in session.type("stop", "--group", "nix", status=5).stderr
     assert session.json("runs", "--group", "many") == []

@@ -41,6 +41,7 @@ from tpuctl.runs.take_down import take_down
 from tpuctl.state.gc import find_old, prune
 from tpuctl.state.repository import get_run, get_slice, list_runs, list_slices
 from tpuctl.transfer.tree import make_tree
+from tpuctl.views.slices import decisions
 from tpuctl.watch.reconciler import run_pass
 
 SMALL: SliceSpec = replace(SPEC, accelerator_type="v4-8", hosts=1, chips=4)
@@ -178,6 +179,18 @@ def test_rows_run_once_through_preemptions_a_killed_client_and_a_row_that_fails(
     assert place.world.census() == []
     assert {get_slice(server, name).record.state for name in names} == {SliceState.GONE}
     check_fleet(place)
+    told = decisions(server, "lr")
+    began = [each for each in told if each["action"] == "run"]
+    assert [each["subject"] for each in began] == [f"lr-{number:02d}" for number in range(1, 25)]
+    assert began[12]["reason"].startswith("SEED=13 of sweep lr, on lr-")
+    ends = [f"{each['subject']}: {each['reason']}" for each in told if each["action"] == "ended"]
+    assert sum("run is waiting" in each for each in ends) == 2
+    assert [each.partition(":")[0] for each in ends if "run is failed" in each] == ["lr-13"]
+    assert sum("run is succeeded" in each for each in ends) == 23
+    assert {each["subject"] for each in told if each["action"] == "up"} == set(names)
+    given_back = {each["subject"] for each in told if each["reason"] == "sweep lr has no more rows for it"}
+    assert given_back == set(names)
+    assert [each["action"] for each in told if each["subject"] == "lr"] == ["sweep", "over"]
     with pytest.raises(PartialError, match="1 of 24 rows failed: lr-13"):
         follow_sweep(machine(place, process=3), "lr")
 
@@ -187,6 +200,8 @@ def test_slices_are_taken_as_far_as_quotas_allow(place: MemoryPlace) -> None:
     services = machine(place, "laptop", quota)
     a_sweep(services, 3, ("lr-1", "lr-2"), specs=(SMALL,))
     follow_sweep(services, "lr", deadline=services.clock.now() + 2 * HOUR)
+    [waits] = [each for each in decisions(services, "lr") if each["action"] == "waits"]
+    assert "lr-2 needs more than the quota of preemptible v4" in waits["reason"]
     assert {run.slice_name for run in list_runs(services)} == {"lr-1"}
     assert set(outcomes(services).values()) == {RunState.SUCCEEDED}
     assert len(outcomes(services)) == 3
@@ -214,6 +229,11 @@ def test_a_stopped_sweep_begins_nothing_and_gives_its_slices_back(place: MemoryP
     assert len(outcomes(services)) == 2
     stop_sweep(services, "lr")
     follow_sweep(services, "lr", deadline=services.clock.now() + HOUR)
+    assert [each["action"] for each in decisions(services, "lr") if each["subject"] == "lr"] == [
+        "sweep",
+        "stop",
+        "over",
+    ]
     assert set(outcomes(services).values()) == {RunState.STOPPED}
     assert len(outcomes(services)) == 2
     assert place.world.census() == []
@@ -261,6 +281,7 @@ def test_runs_of_a_sweep_are_kept_until_it_is_over(place: MemoryPlace) -> None:
     assert progress_of(services, get_sweep(services, "lr")).pending == ()
     assert prune(services.store, HOUR, 60 * 86_400.0).old.sweeps == ("sweeps/lr",)
     assert find_sweep(services, "lr") is None
+    assert services.store.list("journal/sweeps/") == []
 
 
 def test_another_sweep_of_the_same_name_is_refused(place: MemoryPlace) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.runs.matrix import ROWS_MAX, parse_matrix
+from tpuctl.runs.sweep_request import describe_hourly
 
 
 def rows(text: str) -> list[tuple[dict[str, str], tuple[str, ...]]]:
@@ -102,6 +103,19 @@ def test_what_is_no_grid_is_refused_with_its_place(text, message, hint):
     assert message in refused.value.message
     assert hint in (refused.value.hint or "")
     assert refused.value.details["key"] == "matrix"
+
+
+@pytest.mark.parametrize(
+    ("prices", "count", "said"),
+    [
+        ([1.5], 1, "about $1.50 per hour by the list while it is there"),
+        ([1.5], 6, "about $9.00 per hour by the list while all are there"),
+        ([1.5, 2.0], 2, "about $3.00 to $4.00 per hour by the list while all are there"),
+        ([1.5, None], 2, "the price per hour is unknown"),
+    ],
+)
+def test_what_its_slices_cost_is_said_by_the_hour(prices, count, said):
+    assert describe_hourly(prices, count) == said
 
 
 @pytest.mark.parametrize("text", ["SEED: [1", "A: [1]\nA: [2]"])

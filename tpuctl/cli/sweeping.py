@@ -9,7 +9,6 @@ from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import make_room_for_logs, warn_if_unwatched
 from tpuctl.errors import UsageError
-from tpuctl.lib.text import counted
 from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
@@ -50,7 +49,7 @@ def run_sweep(
             context.require_credentials()
         context.console.say(found.price)
         if len(found.rows) > ASKS_FROM:
-            confirm(context, f"start {counted(len(found.rows), 'run')}?", yes=yes)
+            confirm(context, f"start {found.price}?", yes=yes)
         sweep = request_sweep(context, freeze_sweep(context, found))
     group = sweep.group
     with context.interruptible(

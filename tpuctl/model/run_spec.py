@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from msgspec import Struct, field
@@ -407,10 +408,14 @@ def fingerprint(spec: RunSpec, bundle: str) -> str:
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
 
 
+_fields = cache(fields)
+"""Each call reads all annotations again, and a sweep compares a thousand runs."""
+
+
 def _written(value: Struct) -> dict[str, Any]:
     """The fields of a Struct that differ from their defaults, as plain data."""
     return {
         item.encode_name: _written(found) if isinstance(found, Struct) else to_data(found)
-        for item in fields(value)
+        for item in _fields(type(value))
         if (found := getattr(value, item.name)) != item.default
     }

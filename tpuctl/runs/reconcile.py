@@ -54,9 +54,11 @@ def request_run(
     named: bool = False,
     configuration: Mapping[str, SettingSection] | None = None,
     checks: Sequence[Row] = (),
+    why: str = "",
 ) -> RunRecord:
     """Writes down a run. The same request while it is under way means that run, which is returned, unless
-    somebody chose another id for this one (`named`). `configuration` and `checks` are for its manifest.
+    somebody chose another id for this one (`named`). `configuration` and `checks` are for its manifest, `why`
+    is for its journal.
 
     Raises ConflictError while other runs have its chips. Under the slice's lease, because two requests at once
     are two documents, which nothing else would make collide.
@@ -64,7 +66,7 @@ def request_run(
 
     def once() -> RunRecord:
         with take_lease(services, run.slice_name) as lease:
-            return _request_run(services, lease, run, named, configuration or {}, checks)
+            return _request_run(services, lease, run, named, configuration or {}, checks, why)
 
     def ask() -> RunRecord:
         # Waits are counted, not hours: a laptop that was closed in between has not waited.
@@ -121,6 +123,7 @@ def _request_run(
     named: bool,
     configuration: Mapping[str, SettingSection],
     checks: Sequence[Row],
+    why: str,
 ) -> RunRecord:
     others = active_runs(services, run.slice_name)
     for other in others:
@@ -137,7 +140,8 @@ def _request_run(
     check_new_id(services, run.id, again=False)
     services.logs.set_aside(run.id)
     said = describe_chips(chips)
-    record_decision(services, run.key, "run", f"asked for by {services.user}{f', on {said}' if said else ''}")
+    why = why or f"asked for by {services.user}"
+    record_decision(services, run.key, "run", f"{why}, on {said}" if said else why)
     stored = find_slice(services, run.slice_name)
     begin_manifest(services, run, stored.record if stored is not None else None, configuration, checks)
     saved = save(services, Versioned(run, 0), run)

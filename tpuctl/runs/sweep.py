@@ -27,6 +27,7 @@ from tpuctl.errors import (
     TransientError,
 )
 from tpuctl.lib.codec import to_data
+from tpuctl.lib.text import counted
 from tpuctl.model.records import Desired, Limits, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.run_spec import fingerprint
 from tpuctl.model.slice_spec import SliceSpec
@@ -39,6 +40,7 @@ from tpuctl.slices.bring_up import request_wanted
 from tpuctl.slices.desired import never_sent, request_down
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
+from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import decode_readable, find, find_slice, list_runs, overwrite
 
@@ -78,6 +80,8 @@ class SweepRecord(Struct, frozen=True):
     configuration: Mapping[str, SettingSection] = field(default_factory=dict)
     stopped: bool = False
     over: bool = False
+    lacks: str = ""
+    """What kept more rows from beginning when that was last written down."""
 
     @property
     def key(self) -> str:
@@ -139,6 +143,11 @@ def request_sweep(services: Services, sweep: SweepRecord) -> SweepRecord:
     """Writes a sweep down. The same again means the one that is there; raises ConflictError for another."""
     there = find_sweep(services, sweep.group)
     if there is None:
+        where = f"{len(sweep.slices)} of its own" if sweep.specs else sweep.slices[0]
+        what = (
+            f"{counted(len(sweep.rows), 'row')}, at most {sweep.parallel} at the same time, on slices: {where}"
+        )
+        record_decision(services, sweep.key, "sweep", f"{what}; asked for by {services.user}")
         services.store.put(sweep.key, to_data(sweep), if_generation=0)
         return sweep
     return check_same_sweep(there, sweep.asked)
@@ -193,6 +202,7 @@ class _Turn:
         services, sweep = self._services, self._sweep
         for name in sweep.slices:
             self._fill(name)
+        self._note_lack()
         progress = self._progress()
         left = [] if progress.pending else self._give_back(progress)
         if progress.pending or progress.active:
@@ -204,7 +214,8 @@ class _Turn:
         if left:
             return Outcome(Wait(", ".join(left)), self._acted)
         if not self._acted:
-            overwrite(services, sweep.key, replace(sweep, over=True))
+            record_decision(services, sweep.key, "over", progress.said)
+            overwrite(services, sweep.key, replace(self._sweep, over=True))
         return Outcome(Done(progress.said), self._acted)
 
     def _progress(self) -> SweepProgress:
@@ -227,7 +238,9 @@ class _Turn:
         services, sweep = self._services, self._sweep
         run = replace(sweep.run_of(row, name), created_at=services.store.now())
         try:
-            self._runs.append(request_run(services, run, named=True, configuration=sweep.configuration))
+            why = f"{', '.join(row.tags)} of sweep {sweep.group}, on {name}"
+            asked = request_run(services, run, named=True, configuration=sweep.configuration, why=why)
+            self._runs.append(asked)
         except (ConflictError, *PASSING) as error:
             self._lacks(error)
             return False
@@ -237,6 +250,15 @@ class _Turn:
 
     def _lacks(self, error: TpuctlError) -> None:
         self._missing, self._passing = error.message, isinstance(error, PASSING)
+
+    def _note_lack(self) -> None:
+        """What rows wait for is a decision, too: that of quotas, grants, and who has a slice."""
+        sweep = self._sweep
+        if not self._missing or self._passing or self._missing == sweep.lacks:
+            return
+        record_decision(self._services, sweep.key, "waits", self._missing)
+        self._sweep = replace(sweep, lacks=self._missing)
+        overwrite(self._services, sweep.key, self._sweep)
 
     def _is_usable(self, name: str) -> bool:
         """Whether a slice is there or on its way; one of the sweep's own is asked for first."""
@@ -360,6 +382,7 @@ def stop_sweep(services: Services, group: str) -> SweepProgress:
     with take_lease(services, f"sweep.{group}"):
         sweep = get_sweep(services, group)
         if not sweep.stopped:
+            record_decision(services, sweep.key, "stop", f"asked for by {services.user}")
             overwrite(services, sweep.key, replace(sweep, stopped=True))
     progress = progress_of(services, get_sweep(services, group))
     for run in progress.active:

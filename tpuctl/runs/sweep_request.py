@@ -15,13 +15,14 @@ from tpuctl.config.settings import Config
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError, with_field
 from tpuctl.lib.codec import to_data
-from tpuctl.lib.input_files import read_file
+from tpuctl.lib.input_files import CONFIG_LIMIT, read_file
 from tpuctl.lib.names import check_run_id
 from tpuctl.lib.text import counted
 from tpuctl.model.records import Limits, SliceRecord
 from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_spec import RunRequest
-from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.model.slice_spec import SliceRequest, SliceSpec
+from tpuctl.money.slice_costs import list_price
 from tpuctl.runs.chips import ONE
 from tpuctl.runs.matrix import MatrixRow, parse_matrix
 from tpuctl.runs.rules import check_run
@@ -48,18 +49,34 @@ class PreparedSweep(Struct, frozen=True):
     slices: tuple[str, ...]
     chips: int
 
+    specs: tuple[SliceSpec, ...]
+    """Of a slice of it, in each zone in which that may be."""
+
     @property
     def price(self) -> str:
-        """What is taken for it, in words."""
-        count, wanted = len(self.slices), self.submission.wanted
-        where = f"slice {self.slices[0]}" if wanted is None else f"{count} x {wanted.spec.accelerator_type}"
-        return f"{counted(len(self.rows), 'run')} on {where}, at most {self.parallel} at the same time"
+        """What is taken for it, and what that costs by the hour, in words."""
+        count = len(self.slices)
+        where = f"{count} x {self.specs[0].accelerator_type}"
+        where = f"slice {self.slices[0]}" if self.submission.wanted is None else where
+        runs = f"{counted(len(self.rows), 'run')} on {where}, at most {self.parallel} at the same time"
+        return f"{runs}; {describe_hourly(list(map(list_price, self.specs)), count)}"
+
+
+def describe_hourly(prices: Sequence[float | None], count: int) -> str:
+    """What `count` slices cost by the hour, of which each may have one of these prices. How long a row takes
+    nobody knows, so this is all that can be said."""
+    known = [price * count for price in prices if price is not None]
+    if len(known) < len(prices):
+        return "the price per hour is unknown"
+    low, high = f"{min(known):.2f}", f"{max(known):.2f}"
+    span = f"${low}" if low == high else f"${low} to ${high}"
+    return f"about {span} per hour by the list while {'all are' if count > 1 else 'it is'} there"
 
 
 def read_matrix(directory: Path, path: Path) -> tuple[MatrixRow, ...]:
     """The rows of a file, whose path is relative to `directory`. Raises UsageError or BadConfigError."""
     try:
-        text = read_file(directory / path).decode()
+        text = read_file(directory / path, CONFIG_LIMIT).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError.of("matrix", f"--matrix {path}: {why}", "the path of a YAML file") from error
@@ -110,7 +127,8 @@ def prepare_sweep(
     if launch.up is not None:
         count = math.ceil(parallel / per_slice)
         names = tuple(own_slice_name(services, own, f"{group}-s{number}") for number in range(1, count + 1))
-    return PreparedSweep(submission, rows, group, asked, parallel, names, target.spec.chips)
+    specs = target.specs if isinstance(target, WantedSlice) else (target.spec,)
+    return PreparedSweep(submission, rows, group, asked, parallel, names, target.spec.chips, specs)
 
 
 def freeze_sweep(services: Services, prepared: PreparedSweep) -> SweepRecord:

@@ -5,9 +5,10 @@ about to refer to a blob makes it young first (`Store.young_blobs`), so that the
 references are read again before each handful, and a blob is only removed as it was listed.
 
 A journal goes with what it tells of: of slices that are gone, entries older than `JOURNAL_KEPT_S`; of runs,
-when they ended `RUN_JOURNAL_KEPT_S` ago. Runs themselves, with attempts and manifests, go only when a person
-asks for it, and then neither those of a slice that is there nor those of a fleet file: `apply` would take them
-for new. The record of a run is removed last, so that after a crash the next call finds it.
+when they ended `RUN_JOURNAL_KEPT_S` ago; of sweeps, with them. Runs themselves, with attempts and manifests, go
+only when a person asks for it, and then neither those of a slice that is there nor those of a fleet file:
+`apply` would take them for new. The record of a run is removed last, so that after a crash the next call finds
+it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ HANDFUL = 100
 
 
 class OldRecords(Struct, frozen=True):
-    """Keys of entries by the subject of their journal (`slices/NAME`, `runs/ID`), and ids of runs."""
+    """Keys of entries by the subject of their journal (`slices/NAME`, `runs/ID`, `sweeps/GROUP`), and ids of
+    runs."""
 
     journals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
@@ -164,6 +166,7 @@ def find_old(store: Store, runs_after_s: float | None = None) -> OldRecords:
     going = old | {run.key for run in doomed}
     of_runs = {subject: keys for subject, keys in journals.items() if subject in going}
     sweeps = () if runs_after_s is None else _sweeps_without(store, doomed, now - runs_after_s)
+    of_runs |= {subject: keys for subject, keys in journals.items() if subject in sweeps}
     return OldRecords({**gone, **of_runs}, tuple(run.id for run in doomed), sweeps)
 
 

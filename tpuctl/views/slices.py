@@ -13,12 +13,13 @@ from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import CloudResource
-from tpuctl.model.records import SLOW, AttemptPhase, RunRecord, RunTotals, SliceRecord, SliceState
+from tpuctl.model.records import SLOW, AttemptPhase, Cause, RunRecord, RunTotals, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
 from tpuctl.runs.active import active_runs, never_began
 from tpuctl.runs.mounts import sick_mounts
+from tpuctl.runs.sweep import find_sweep
 from tpuctl.slices.choose import run_called
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.replacement import find_replacement_limit
@@ -291,9 +292,11 @@ def _sick_mounts(services: Services, record: SliceRecord) -> str:
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:
-    """The audit trail of a slice, of the runs on it and of holds of its disks, of one run, or of the `fleet`:
-    pauses and grants that end. Oldest first. A slice without a record has one, too, as what `reap` deleted.
-    Raises NotFoundError for what the journal does not know."""
+    """The audit trail of a slice with its runs and holds of its disks, of a run, a sweep, or the `fleet`.
+
+    Oldest first; of the fleet it is pauses and grants that end. A slice without a record has one, too, as what
+    `reap` deleted. Raises NotFoundError for what the journal does not know.
+    """
     if services.store.get(f"runs/{name}"):
         subjects = [f"runs/{name}"]
     else:
@@ -304,11 +307,42 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
         for subject in subjects
         for document in services.store.list(f"journal/{subject}/")
     ]
-    entries += _holds(services, name)
+    entries += [*_holds(services, name), *_of_sweep(services, name)]
     if not entries and name != "fleet":
         run_called(services, name)  # raises where it is neither
     entries.sort(key=decided_at)
     return [{"action": "", "reason": "", **entry, "at": render_time(decided_at(entry))} for entry in entries]
+
+
+_OF_ROWS = frozenset({"run", "stop", "ended", *Cause}) - {Cause.SUCCEEDED}
+_OF_SLICES = frozenset(
+    {"up", "down", "ready", "preempted", "unreachable", "broken", "refused", "denied", "removed", "end"}
+)
+"""What is decided about a sweep's runs and slices as far as it concerns the sweep."""
+
+
+def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
+    """What a sweep decided, how its rows began and ended, and which slices it took, lost and gave back."""
+    sweep = find_sweep(services, group)
+    if sweep is None:
+        return []
+    rows = {row.run_id for row in sweep.rows}
+    told = [
+        *((document, group) for document in services.store.list(f"journal/{sweep.key}/")),
+        *(
+            (document, run_id)
+            for document in services.store.list(f"journal/runs/{group}-")
+            if (run_id := document.key.split("/")[2]) in rows and document.data["action"] in _OF_ROWS
+        ),
+        *(
+            (document, name)
+            for name in (sweep.slices if sweep.specs else ())
+            for document in services.store.list(f"journal/slices/{name}/")
+            if document.data["action"] in _OF_SLICES
+        ),
+    ]
+    since = sweep.template.created_at
+    return [{**each.data, "subject": subject} for each, subject in told if decided_at(each.data) >= since]
 
 
 def _holds(services: Services, name: str) -> list[dict[str, Any]]:

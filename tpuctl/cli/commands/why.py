@@ -1,4 +1,4 @@
-"""`why`: the decisions about a slice or run, with their reasons."""
+"""`why`: the decisions about a slice, run or sweep, with their reasons."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from tpuctl.cli.options import SliceOrRun
 
 
 def why(context: AppContext, name: SliceOrRun = None) -> None:
-    """Show the decisions about a slice or run, and their reasons.
+    """Show the decisions about a slice, run or sweep, and their reasons.
 
-    The oldest comes first. With them come holds of the slice's disks for a copy. `tpuctl why fleet` shows
-    pauses, and warnings of grants that end.
+    The oldest comes first. With them come holds of the slice's disks for a copy. A sweep has how its rows began
+    and ended, and when it took its slices and gave them back. `tpuctl why fleet` shows pauses, and warnings of
+    grants that end.
     """
     from tpuctl.slices.choose import resolve_slice, run_called
     from tpuctl.views.slices import decisions, describe_condition, synthetic_runs
