@@ -131,6 +131,11 @@ class GoogleProject(Struct, frozen=True):
         )
         return frozenset(answer.get("permissions", ()))
 
+    def bucket_members(self, bucket: str) -> Mapping[str, Sequence[str]]:
+        path = f"/storage/v1/b/{quote(bucket, safe='')}/iam"
+        answer = self._client(self.storage).get(path, f"read the policy of gs://{bucket}")
+        return {row["role"]: tuple(row.get("members", ())) for row in answer.get("bindings", ())}
+
     def _bucket(self, bucket: str) -> Mapping[str, Any]:
         return self._client(self.storage).get(
             f"/storage/v1/b/{quote(bucket, safe='')}", f"look at bucket gs://{bucket}"

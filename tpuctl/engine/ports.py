@@ -193,6 +193,10 @@ class ProjectApi(Protocol):
         """Those of `permissions` that the caller has on the bucket."""
         ...
 
+    def bucket_members(self, bucket: str) -> Mapping[str, Sequence[str]]:
+        """Who has each role by the policy of the bucket itself."""
+        ...
+
     def clock_ahead(self) -> float:
         """Seconds by which the API's clock is ahead of this machine's, as its Date header shows it (so within
         a second or two). Needs no credentials."""

@@ -198,6 +198,9 @@ RUNS_KEPT_LEAST_S = 30 * 86400.0
 """No younger run is removed with its manifests, whatever is asked: that proof cannot be had again."""
 PRUNE_EVERY_S = 86400.0
 """Between two prunings by the watchdogs of one store."""
+KUBE_CALL_S = 20.0
+"""One request to a Kubernetes API server: an admission webhook has 10 s, and a list of 500 objects takes below
+one."""
 
 
 def next_backoff(failures: int, seed: str = "") -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from tpuctl.cli.console import Console, paint, wants_colour
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.wrapping import with_first, wrap
 from tpuctl.errors import BadConfigError, TpuctlError
+from tpuctl.lib.options import Option
 from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
@@ -75,12 +76,22 @@ class ThisMachine:
         return replace(installed_watch(self._context.config), broken_hooks=tuple(hook_problems(self._context)))
 
 
-def doctor(context: AppContext) -> None:
+def doctor(
+    context: AppContext,
+    on: Annotated[
+        str | None, Option("Check this cluster instead: gke:CONTEXT[/NAMESPACE].", metavar="CLUSTER")
+    ] = None,
+) -> None:
     """Check the set-up, and print the fix of each problem.
 
     Credentials, clock, APIs, permissions, TPU and side quotas, SSH key, OS Login, buckets, store,
     watchdog and tools. Changes nothing. Ends with 1 when there is a problem; warnings alone end with 0.
+    With --on: whether runs can go to a cluster, by its context, JobSet, Kueue, TPU nodes, and what pods may do
+    with your buckets.
     """
+    if on is not None:
+        _report(context.console, _examine_cluster(context, on))
+        return
     try:
         context.config.require_project()
     except BadConfigError as error:
@@ -137,15 +148,33 @@ def _examine(context: AppContext) -> Sequence[Finding]:
     return examine(facts)
 
 
+def _examine_cluster(context: AppContext, on: str) -> Sequence[Finding]:
+    from tpuctl.doctor.cluster import judge_cluster
+    from tpuctl.doctor.cluster_facts import read_cluster
+    from tpuctl.doctor.finding import found_by, problem
+    from tpuctl.kube.client import connect
+    from tpuctl.model.clusters import parse_cluster
+
+    place = parse_cluster(on)
+    try:
+        cluster = connect(place)
+    except TpuctlError as error:
+        return found_by("context", [problem(error.message, error.hint)])
+    return judge_cluster(read_cluster(context, cluster, list(_buckets(context))))
+
+
+def _buckets(context: AppContext) -> dict[str, str]:
+    """The buckets that runs will use, each with the setting that names it."""
+    uri = context.config.checkpoint_bucket
+    return {} if uri is None else {uri.removeprefix("gs://").partition("/")[0]: "checkpoint_bucket"}
+
+
 def _wanted(context: AppContext) -> Wanted:
     from tpuctl.doctor.facts import Wanted
     from tpuctl.model.shipped_files import load_accelerators
 
     config = context.config
     found = load_accelerators().find(config.accelerator) if config.accelerator else None
-    buckets = {}
-    if config.checkpoint_bucket is not None:
-        buckets[config.checkpoint_bucket.removeprefix("gs://").partition("/")[0]] = "checkpoint_bucket"
     return Wanted(
         project=config.require_project(),
         zones=config.zone,
@@ -154,7 +183,7 @@ def _wanted(context: AppContext) -> Wanted:
         external_ips=config.external_ips,
         simulated=config.is_simulated,
         network=config.network or "default",
-        buckets=buckets,
+        buckets=_buckets(context),
         store=config.store,
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.wrapping import wrap
+from tpuctl.errors import UsageError
 from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
@@ -60,14 +61,25 @@ GRANTS = (
 def quota(
     context: AppContext,
     zone: Annotated[list[str] | None, Option("Also this zone; repeatable.", metavar="ZONE")] = None,
+    on: Annotated[
+        str | None, Option("The queues of this cluster instead: gke:CONTEXT[/NAMESPACE].", metavar="CLUSTER")
+    ] = None,
 ) -> None:
     """Show quotas, who uses them, grants, and the cost per hour.
 
     Hosts also use up quotas of Compute Engine (addresses, instances, health checks), and disks have theirs:
     these are the side quotas. A disk can be copied a few times an hour: shown for those that were. Shows the
     zones of your settings, your grants and existing TPUs; all zones if there are none. The API returns only
-    the limits of TPU quotas: their use is counted from the TPUs of the project.
+    the limits of TPU quotas: their use is counted from the TPUs of the project. With --on it shows chips of
+    the cluster's Kueue by queue and flavor, and what waits there.
     """
+    if on is not None:
+        from tpuctl.cli.clusters import show_queues
+
+        if zone:
+            raise UsageError("--zone is for quotas of the project", hint=f"tpuctl quota --on {on}")
+        show_queues(context, on)
+        return
     from msgspec.structs import replace
 
     from tpuctl.disks.rates import copy_rates
