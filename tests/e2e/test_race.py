@@ -12,16 +12,18 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Up, Watched, nodes, passes, state_of
 from tests.support.surviving import Accident, Place, Repair, Story, cases, check_fleet, survive, survive_all
 from tpuctl.engine.events import Waiting
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import DeniedError, TpuctlError
 from tpuctl.inventory.ownership import owner_labels
 from tpuctl.model.cloud import USER_LABEL
 from tpuctl.model.records import WITH_HOSTS, Incarnation, Limits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.timeouts import LATE_EFFECT_S
 from tpuctl.runs.take_down import take_down
+from tpuctl.slices.bring_up import bring_up
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.plan import node_spec
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
+from tpuctl.slices.resolve import WantedSlice
 from tpuctl.state.repository import get_slice, save
 from tpuctl.views.slices import fleet_rows
 from tpuctl.watch.heartbeat import PassResult
@@ -245,6 +247,29 @@ def test_a_zone_that_this_user_may_not_read_is_out_of_a_race(place: MemoryPlace,
     assert record.rivals == (), "nothing was asked for there"
     assert len(nodes(place)) == 1
     assert any("not you" in event.why for event in services.events if isinstance(event, Waiting))
+
+
+def test_up_again_while_the_zone_of_the_lead_cannot_be_read_goes_on_elsewhere(place: MemoryPlace) -> None:
+    services = place.machine()
+    for zone in ZONES:
+        place.world.set_capacity(zone, 0)
+    request(services)
+    passes(services, 3)
+    lead = get_slice(services, "big").record
+    assert lead.state is SliceState.PROVISIONING
+    refuse(place, "get", 7, lead.spec.zone)
+    won = next(each.spec.zone for each in lead.places[1:])
+    place.world.set_capacity(won, 64)
+    wanted = WantedSlice("big", tuple(replace(RACE, zone=zone) for zone in ZONES), pay=True)
+    bring_up(services, wanted, since=services.store.now(), wait=True, deadline=services.clock.now() + HOUR)
+    record = get_slice(services, "big").record
+    assert (record.state, record.spec.zone) == (SliceState.READY, won)
+    known = f"as last read: big-1 in {lead.spec.zone} provisioning, "
+    assert any(text.startswith(known) and "not you" in text for text in said(services))
+    assert any("may still cost: big-1" in text for text in said(services))
+    refuse(place, "get", 7, won)
+    with pytest.raises(DeniedError, match=rf"as last read: big-\d in {won} ready, .*{won}: .*not you"):
+        bring_up(services, wanted, since=services.store.now(), wait=True, deadline=services.clock.now() + HOUR)
 
 
 def test_places_that_an_older_tpuctl_drops_from_the_record_are_collected(place: MemoryPlace) -> None:

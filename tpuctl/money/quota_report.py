@@ -41,7 +41,8 @@ CHECK_TIMEOUT_S = 10.0
 
 def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]) -> None:
     """Raises QuotaError, with both ways out, when the API says that a new slice cannot have its hosts in any of
-    `places`, which are the same slice in several zones.
+    `places`, which are the same slice in several zones; and when those of a race, which are asked for at the
+    same time, have room alone but not together.
 
     What the API does not say, or what is not sure to be counted, is only noted; so is one place of several.
     """
@@ -62,8 +63,36 @@ def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]
     short = [_shortages_of(spec, quotas, services.project) for spec in places]
     if all(any(each.certain for each in found) for found in short):
         raise _refusal(name, [each for found in short for each in found if each.certain])
+    fit = [spec for spec, found in zip(places, short, strict=True) if not found and spec.race]
+    _check_together(services.project, name, fit, quotas)
     for each in dict.fromkeys(each for found in short for each in found):
         services.emit(Note(name, f"perhaps too little of {each.text}; {each.ways_out[0]}"))
+
+
+def _check_together(
+    project: str, name: str, places: Sequence[SliceSpec], quotas: Sequence[ComputeQuota]
+) -> None:
+    """Raises QuotaError where a race asks for more in a region, or in all of them, than there is room for: of
+    two that begin there each could get a part of its hosts, and neither all."""
+    for region in {"", *(region_of(spec.zone) for spec in places)}:
+        there = [spec for spec in places if region in ("", region_of(spec.zone))]
+        if len(there) > 1:
+            hosts, nodes = sum(spec.hosts for spec in there), sum(spec.slices for spec in there)
+            of_region = [quota for quota in quotas if quota.region == region]
+            ips = there[0].external_ips
+            found = find_shortages(of_region, project, hosts=hosts, nodes=nodes, external_ips=ips)
+            if certain := [each.text for each in found if each.certain]:
+                raise _crowded(name, there, certain)
+
+
+def _crowded(name: str, places: Sequence[SliceSpec], texts: Sequence[str]) -> QuotaError:
+    zones = list(dict.fromkeys(spec.zone for spec in places))
+    return QuotaError(
+        f"{name} asks in {len(places)} places at once ({', '.join(zones)}), which together need more than "
+        f"the quota {'; and '.join(texts)}",
+        hint="name fewer of them, or leave out --race: then they are tried one after another",
+        details={"shortages": list(texts)},
+    )
 
 
 TPU_QUOTAS, NODES, QUEUED = "TPU quotas", "nodes", "queued resources"
@@ -84,7 +113,11 @@ def _check_tpu_quotas(
     if quotas.value is None or unread:
         return
     live = [each for each in holdings if not each.dead and each.slice_name != name]
-    short = [_short_of_tpus(catalog, spec, quotas.value, live) for spec in places]
+    short = [_short_of_tpus(catalog, [spec], quotas.value, live) for spec in places]
+    fit = [spec for spec, none in zip(places, short, strict=True) if none is None and spec.race]
+    together = _short_of_tpus(catalog, fit, quotas.value, live)
+    if together is not None:
+        raise _crowded(name, fit, [together.text])
     found = [each for each in short if each is not None]
     if len(found) == len(short):
         texts = list(dict.fromkeys(each.text for each in found))
@@ -105,18 +138,24 @@ class _TpuShortage(Struct, frozen=True):
 
 
 def _short_of_tpus(
-    catalog: Catalog, spec: SliceSpec, quotas: Sequence[TpuQuota], live: Sequence[Holding]
+    catalog: Catalog, places: Sequence[SliceSpec], quotas: Sequence[TpuQuota], live: Sequence[Holding]
 ) -> _TpuShortage | None:
-    """The TPU quota that has no room for a slice; None where none is known to be too small."""
-    offer = catalog.of(spec.accelerator_type, spec.topology)
-    need = quota_units(offer) * spec.slices
-    for quota in find_tpu_quotas(quotas, spec.zone, offer.generation, spec.tier, quota_units(offer)):
+    """The TPU quota that has no room for these together; None where none is known to be too small."""
+    needs: dict[TpuQuota, int] = {}
+    for spec in places:
+        offer = catalog.of(spec.accelerator_type, spec.topology)
+        units = quota_units(offer)
+        for quota in find_tpu_quotas(quotas, spec.zone, offer.generation, spec.tier, units):
+            needs[quota] = needs.get(quota, 0) + units * spec.slices
+    for quota, need in needs.items():
         used = units_used(live, quota)
         if used is not None and used + need > quota.limit:
             kind = f"{'preemptible ' * quota.preemptible}{'serving ' * quota.serving}"
-            free = max(0, quota.limit - used)
-            held = f"{need} {offer.quota_unit} needed, {free} free ({used} of {quota.limit} in use)"
-            return _TpuShortage(quota, used + need, f"of {kind}{offer.generation} in {quota.location}: {held}")
+            unit = next(
+                each.quota_unit for each in catalog.types.values() if each.generation == quota.generation
+            )
+            held = f"{need} {unit} needed, {max(0, quota.limit - used)} free ({used} of {quota.limit} in use)"
+            return _TpuShortage(quota, used + need, f"of {kind}{quota.generation} in {quota.location}: {held}")
     return None
 
 

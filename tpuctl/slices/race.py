@@ -126,6 +126,12 @@ def describe_end(ended: Rival, price_per_hour: float | None, now: float) -> str:
     return _said(ended, f"lost: it was there for {there_s:.0f} s, {cost} by the list")
 
 
+def describe_places(record: SliceRecord) -> str:
+    """Where a slice is asked for, and how that stood when it was last read."""
+    known = ", ".join(f"{_name(each)} in {each.spec.zone} {each.state}" for each in record.places)
+    return f"as last read: {known}"
+
+
 def _said(rival: Rival, what: str) -> str:
     name = rival.incarnation.cloud_name if rival.incarnation else "the request"
     return f"{name} in {rival.spec.zone} {what}"

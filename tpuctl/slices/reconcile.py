@@ -14,6 +14,7 @@ from tpuctl.engine.retries import DELETE
 from tpuctl.engine.services import Services
 from tpuctl.errors import (
     ConflictError,
+    DeniedError,
     LeaseHeldError,
     StaleRecordError,
     TransientError,
@@ -29,6 +30,7 @@ from tpuctl.slices.enrollment import send_own_key
 from tpuctl.slices.observe import Observation, observe_record, observe_slice
 from tpuctl.slices.plan import SlicePlan, plan_slice
 from tpuctl.slices.probing import PartitionCheck, probe_workers
+from tpuctl.slices.race import describe_places
 from tpuctl.slices.racing import advance_race
 from tpuctl.slices.revisit import revisit
 from tpuctl.slices.states import Effect, SliceEvent
@@ -160,7 +162,14 @@ def renew_if_removed(
     silence = _Silence(services, name)
 
     def step() -> Outcome:
-        observation = observe_slice(services, name)
+        try:
+            observation = observe_slice(services, name)
+        except DeniedError as error:
+            known = f"{describe_places(before)}; {before.spec.zone}: {error.message}"
+            if not before.rivals or before.state in WITH_HOSTS:
+                raise DeniedError(f"{name}: {known}", hint=error.hint, details=error.details) from error
+            services.emit(Warn(name, known))
+            return Outcome(Done(), acted=False)  # the race goes on in the others
         silence.heard(observation)
         if observation.record.state in _CAME_UP:
             if observation.observed.event is SliceEvent.UNKNOWN and patient:
