@@ -17,11 +17,11 @@ from tpuctl.envs.lock import parse_lock
 from tpuctl.envs.pinned import parse_frozen
 from tpuctl.errors import BadConfigError, BadManifestError, TpuctlError, UsageError
 from tpuctl.fleet.load import FLEET_MAX, load_fleet
+from tpuctl.lib.names import check_progress
 from tpuctl.lib.text import parse_number
 from tpuctl.model.receipt import parse_receipt
 from tpuctl.money.grants import parse_trc_letter
 from tpuctl.provenance.parts import read_manifest
-from tpuctl.runs.metrics import check_progress
 from tpuctl.sim.world.catalog import load_catalog
 from tpuctl.state.journal import decided_at
 from tpuctl.transfer.tree import parse_tree

@@ -12,6 +12,7 @@ import yaml
 
 from tests.docs.schemas import environment_schema
 from tpuctl.config.yaml_positions import parse_marked
+from tpuctl.envs.parse import parse_environment
 from tpuctl.envs.spec import (
     BuiltFrom,
     EnvironmentSpec,
@@ -19,7 +20,6 @@ from tpuctl.envs.spec import (
     Kernel,
     PythonArchive,
     Unmanaged,
-    parse_environment,
 )
 from tpuctl.lib.options import registry
 

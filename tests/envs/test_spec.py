@@ -23,8 +23,9 @@ from tpuctl.envs.lock import (
     wheel_rank,
     wheels_for,
 )
+from tpuctl.envs.parse import parse_environment
 from tpuctl.envs.pinned import environment_files, environment_key, parse_frozen
-from tpuctl.envs.spec import EnvironmentSpec, parse_environment, run_variables
+from tpuctl.envs.spec import EnvironmentSpec, run_variables
 from tpuctl.envs.write import derive, new_environment
 from tpuctl.errors import BadConfigError, BadManifestError, NotFoundError, TpuctlError
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.errors import UsageError
 from tpuctl.hosts.protocol import NotFinite, WorkerState, WorkerStatus
+from tpuctl.lib.names import check_progress
 from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.notify.events import run_events
@@ -17,7 +18,6 @@ from tpuctl.runs.metrics import (
     RATE,
     Row,
     Span,
-    check_progress,
     furthest,
     last_row,
     metric_names,
@@ -60,7 +60,7 @@ def test_names_beside_the_step_are_metrics() -> None:
     ("progress", "on_nan", "why"),
     [
         (r"(\d+)", "stop", "--on-nan stop has no number to look at"),
-        (None, "stop", "--on-nan stop has no number to look at"),
+        ("", "stop", "--on-nan stop has no number to look at"),
         (r"(?P<step>\d+)", "stop", "--on-nan stop has no number to look at"),
         (PATTERN, "restart", "--on-nan 'restart' is unknown"),
         (r"\d+", "report", r"--progress '\\d\+' has no group"),

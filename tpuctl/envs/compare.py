@@ -103,6 +103,8 @@ def _properties(found: PinnedEnvironment) -> Mapping[str, Any]:
         "python": ", ".join(spec.python),
         "generations": ", ".join(spec.generations) or "any",
         "compile_cache": spec.compile_cache,
+        "per": spec.per or "host",
+        "progress": spec.progress or "none",
     }
     versions = versions_of(found.packages, spec.python[0]) if found.lock else required_versions(spec)
     properties |= {f"package {name}": version for name, version in sorted(versions.items())}

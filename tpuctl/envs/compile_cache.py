@@ -44,12 +44,17 @@ def compile_cache(
     flags = "\n".join(variables.get(name, "") for name in FLAGS)
     name = f"{key}-{accelerator_type}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
     name += f"-chip{'-'.join(map(str, chips))}" if chips else ""
-    of_torch = spec.backend is Backend.TORCH_XLA
-    variable = "XLA_PERSISTENT_CACHE_PATH" if of_torch else "JAX_COMPILATION_CACHE_DIR"
-    more = {"XLA_PERSISTENT_CACHE_READ_ONLY": "1"} if of_torch and rank else {}
+    variable = cache_variable(spec)
+    more = {"XLA_PERSISTENT_CACHE_READ_ONLY": "1"} if spec.backend is Backend.TORCH_XLA and rank else {}
     if spec.compile_cache == DISK:
         return CompileCache(more, {variable: f"{BELOW_HOME}/{name}"})
     return CompileCache({variable: f"{spec.compile_cache.rstrip('/')}/{name}", **more})
+
+
+def cache_variable(spec: EnvironmentSpec) -> str:
+    """The variable by which a program of this environment finds its cache."""
+    of_torch = spec.backend is Backend.TORCH_XLA
+    return "XLA_PERSISTENT_CACHE_PATH" if of_torch else "JAX_COMPILATION_CACHE_DIR"
 
 
 def bytecode_directories(spec: EnvironmentSpec, key: str) -> Mapping[str, str]:

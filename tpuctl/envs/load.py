@@ -14,16 +14,19 @@ from tpuctl.engine.services import Services
 from tpuctl.envs.lock import (
     Lock,
     cuda_builds,
+    cuda_hint,
     file_name,
     parse_lock,
     render_lock,
     versions_of,
 )
 from tpuctl.envs.pinned import PinnedEnvironment
+from tpuctl.envs.presets import expand_profiles, parse_flag_profiles, profile_complaints
 from tpuctl.envs.rules import Complaint, VersionTable, check_slice, check_versions, required_versions
 from tpuctl.envs.spec import Backend, EnvironmentSpec, check_environment_name
 from tpuctl.errors import BadManifestError, NotFoundError, UsageError
 from tpuctl.lib.input_files import is_file, read_text
+from tpuctl.model.shipped_files import load_flag_profiles
 
 FOLDER = Path("envs")
 """Beside `tpuctl.yaml`, or in the directory of the command where there is none."""
@@ -53,7 +56,7 @@ def read_environment(name: str, folder: Path, *, locked: bool = True) -> PinnedE
     from tpuctl.config.file import file_error
     from tpuctl.config.schema import Problem
     from tpuctl.config.yaml_positions import MarkedMapping, Place, parse_marked
-    from tpuctl.envs.spec import parse_environment
+    from tpuctl.envs.parse import parse_environment
 
     check_environment_name(name)
     read, origin = _reader(name, folder)
@@ -81,7 +84,8 @@ def read_environment(name: str, folder: Path, *, locked: bool = True) -> PinnedE
         raise BadManifestError(f"{origin}: the probe {spec.probe} is not beside it")
     own = folder if origin != _shipped_origin(name) else None
     told = [each for each in complaints if not each.refused]
-    return PinnedEnvironment(spec, lock_text or "", probe, "", own, text, origin, told)
+    expanded = expand_profiles(parse_flag_profiles(load_flag_profiles()), spec)
+    return PinnedEnvironment(expanded, lock_text or "", probe, "", own, text, origin, told, spec)
 
 
 def require_lock(found: PinnedEnvironment) -> Lock:
@@ -173,8 +177,8 @@ def _cuda(lock: Lock | None) -> list[Complaint]:
     if not builds:
         return []
     listed = ", ".join(builds[:3]) + (f" and {len(builds) - 3} more" if len(builds) > 3 else "")
-    hint = "indexes: [https://download.pytorch.org/whl/cpu], and torch==VERSION+cpu"
-    return [Complaint("requirements", f"the lock has builds for NVIDIA's devices: {listed}", hint)]
+    text = f"the lock has builds for NVIDIA's devices: {listed}"
+    return [Complaint("requirements", text, cuda_hint(builds))]
 
 
 def check_lock(found: PinnedEnvironment, lock: Lock | None) -> list[str]:
@@ -192,10 +196,16 @@ def check_lock(found: PinnedEnvironment, lock: Lock | None) -> list[str]:
 def _complaints(spec: EnvironmentSpec, lock: Lock | None) -> list[Complaint]:
     from tpuctl.model.shipped_files import load_accelerators, load_versions
 
+    profiles = parse_flag_profiles(load_flag_profiles())
     locked = versions_of(lock, spec.python[0]) if lock is not None else {}
     versions = {**locked, **required_versions(spec)}
     generations = list(load_accelerators().generations)
-    return [*check_versions(VersionTable(load_versions()), spec, versions, generations), *_cuda(lock)]
+    expanded = expand_profiles(profiles, spec)
+    return [
+        *profile_complaints(profiles, spec),
+        *check_versions(VersionTable(load_versions()), expanded, versions, generations),
+        *_cuda(lock),
+    ]
 
 
 Reader = Callable[[str], str | None]

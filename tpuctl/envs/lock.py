@@ -251,9 +251,20 @@ def cuda_builds(lock: Lock) -> list[str]:
     return found
 
 
-def requirements_digest(requirements: Iterable[str], python: Sequence[str], indexes: Iterable[str]) -> str:
+def cuda_hint(builds: Sequence[str]) -> str:
+    """How to get rid of these. A torch for CUDA cannot be imported without its libraries, so there `exclude` is
+    no way out."""
+    names = [build.partition(" ")[0] for build in builds]
+    if "torch" in names:
+        return "indexes: [https://download.pytorch.org/whl/cpu], and torch==VERSION+cpu"
+    return f"exclude: [{', '.join(names)}]"
+
+
+def requirements_digest(
+    requirements: Iterable[str], python: Sequence[str], indexes: Iterable[str], exclude: Sequence[str] = ()
+) -> str:
     """Digest of what a lock is made from."""
-    content = [sorted(requirements), list(python), list(indexes)]
+    content = [sorted(requirements), list(python), list(indexes), *([sorted(exclude)] if exclude else [])]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 

@@ -23,11 +23,14 @@ from tpuctl.model.run_spec import EnvironmentRef
 
 def digest_of(spec: EnvironmentSpec) -> str:
     """What a lock of this file says that it was made from."""
-    return requirements_digest(spec.requirements, spec.python, (*spec.indexes, *spec.find_links))
+    places = (*spec.indexes, *spec.find_links)
+    return requirements_digest(spec.requirements, spec.python, places, spec.exclude)
 
 
 KEPT = ("spec", "lock", "probe", "wheelhouse")
 """What of an environment is in its content."""
+LATER = ("exclude", "flag_profiles", "per", "progress")
+"""Keys that are not in its content where they say nothing: so that is what it was before there were any."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class PinnedEnvironment:
 
     Wheels are below the gs:// prefix `wheelhouse`, or where there is none in the store, from where one host
     gets them and the others copy them. Of one that was read from a file, `folder` has what lies beside it on
-    this machine (None for one that comes with tpuctl), `text` and `origin` are that file's, and `complaints`
-    are what is doubtful about it.
+    this machine (None for one that comes with tpuctl), `text` and `origin` are that file's, `complaints` are
+    what is doubtful about it, and `written` is what it says, before its flag profiles were expanded.
     """
 
     spec: EnvironmentSpec
@@ -49,12 +52,14 @@ class PinnedEnvironment:
     text: str = field(default="", compare=False, repr=False)
     origin: str = field(default="", compare=False)
     complaints: Sequence[Complaint] = field(default=(), compare=False)
+    written: EnvironmentSpec | None = field(default=None, compare=False)
     stored: bytes = field(default=b"", init=False, compare=False, repr=False)
 
     @cached_property
     def content(self) -> bytes:
         """One JSON blob; of one that was stored the same bytes, whatever has defaults by now."""
         kept = {name: to_data(getattr(self, name)) for name in KEPT}
+        kept["spec"] = {key: value for key, value in kept["spec"].items() if value or key not in LATER}
         return self.stored or (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode()
 
     @cached_property

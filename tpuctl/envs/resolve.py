@@ -10,12 +10,13 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tpuctl.envs.load import check_lock, read_environment
-from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, parse_lock, wheel_rank
+from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, cuda_hint, parse_lock, wheel_rank
 from tpuctl.envs.pinned import PinnedEnvironment, digest_of
 from tpuctl.envs.spec import EnvironmentSpec, InstallFrom
 from tpuctl.errors import TpuctlError, UnreachableError, UsageError
@@ -24,6 +25,8 @@ GLIBC = "x86_64-manylinux_2_35"
 """Ubuntu 22.04, which all images of TPU VMs are."""
 TIMEOUT_S = 600.0
 """For uv: a resolution with a cold cache reads the metadata of large wheels."""
+SIZES_AT_ONCE = 8
+"""Wheels whose sizes are asked at the same time: MaxText has 236 packages."""
 UV = "uv>=0.13,<0.14"
 """What hosts install with; the same as this machine's."""
 
@@ -37,7 +40,9 @@ def resolve_environment(spec: EnvironmentSpec) -> Lock:
     packages = _compile(spec, spec.requirements)
     thinned = [_thinned(package, spec.python) for package in packages]
     if spec.install_from is InstallFrom.WHEELHOUSE:
-        thinned = [replace(each, wheels=tuple(map(_sized, each.wheels))) for each in thinned]
+        with ThreadPoolExecutor(SIZES_AT_ONCE) as pool:
+            asked = [pool.map(_sized, each.wheels) for each in thinned]
+            thinned = [replace(each, wheels=tuple(found)) for each, found in zip(thinned, asked, strict=True)]
     lock = Lock(
         requires_python=f">={min(spec.python, key=_number)}",
         packages=tuple(thinned),
@@ -48,7 +53,7 @@ def resolve_environment(spec: EnvironmentSpec) -> Lock:
     if builds:
         raise TpuctlError(
             f"environment {spec.name} resolves to builds for NVIDIA's devices: {', '.join(builds[:3])}",
-            hint="name torch==VERSION+cpu, which is on https://download.pytorch.org/whl/cpu",
+            hint=cuda_hint(builds),
         )
     return lock
 
@@ -108,13 +113,24 @@ def _compile(spec: EnvironmentSpec, requirements: Sequence[str]) -> Sequence[Loc
         return ()
     with tempfile.TemporaryDirectory(prefix="tpuctl-lock-") as folder:
         asked, made = Path(folder) / "requirements.in", Path(folder) / f"pylock.{spec.name}.toml"
+        left_out = Path(folder) / "excludes.txt"
         asked.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        left_out.write_text("".join(f"{name}\n" for name in spec.exclude), encoding="utf-8")
         several = len(spec.python) > 1
         where = ["--universal"] if several else ["--python-platform", GLIBC]
         done = _uv(
             *("pip", "compile", "--quiet", "--generate-hashes", "--only-binary", ":all:", "--no-header"),
             *("--no-annotate", "--python-version", min(spec.python, key=_number), *where),
-            *("--torch-backend", "cpu", "--format", "pylock.toml", "--output-file", str(made)),
+            *(
+                "--excludes",
+                str(left_out),
+                "--torch-backend",
+                "cpu",
+                "--format",
+                "pylock.toml",
+                "--output-file",
+                str(made),
+            ),
             *(word for url in spec.indexes for word in ("--index", url)),
             *(word for place in spec.find_links for word in ("--find-links", place)),
             str(asked),

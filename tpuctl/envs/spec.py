@@ -1,4 +1,4 @@
-"""Environment files: what a user may write in `envs/NAME.yaml`, and what makes no sense by itself.
+"""Environment files: what a user may write in `envs/NAME.yaml`; `parse.py` says what makes no sense by itself.
 
 The exact versions with their hashes stand beside it in `pylock.NAME.toml` (PEP 751), see `lock.py`; what is
 known to be bad is in the version table, see `rules.py`. Nothing here reads files.
@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 from msgspec import Struct, field
 
-from tpuctl.config.schema import Decoder, Problem
-from tpuctl.config.yaml_positions import Marked, Place
 from tpuctl.errors import UsageError
+from tpuctl.lib.names import check_progress
 from tpuctl.lib.options import Option
+from tpuctl.model.processes import PER
 
 NAME_PATTERN = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
 RESERVED = "none"
@@ -26,6 +26,8 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?==[^\s;*,]+(\s*;.+)?\Z")
+_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+_PER = re.compile(rf"({'|'.join(PER)})\Z")
 _OS_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 _FLAG = re.compile(r"--[A-Za-z][\w-]*(=.*)?\Z", re.DOTALL)
 _URL = re.compile(r"https?://\S+\Z")
@@ -101,6 +103,13 @@ def _check_python(value: str) -> None:
             hint=f"tpuctl env capture NAME --on SLICE --unmanaged --python {value}/bin/python",
         )
     check_minor(value)
+
+
+def _check_progress(pattern: str) -> None:
+    try:
+        check_progress(pattern)
+    except ValueError as error:
+        raise UsageError(f"{pattern!r} {error}", hint=r"progress: 'step (\d+)'") from error
 
 
 def _check_requirement(text: str) -> None:
@@ -222,6 +231,14 @@ class EnvironmentSpec(Struct, frozen=True):
             examples=(["jax==0.12.0.1", "libtpu==0.0.50.1"],),
         ),
     ] = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        Option(
+            "Packages that the lock leaves out although others need them, such as those for NVIDIA's devices.",
+            check=_matching(_PACKAGE, "the name of a package", "exclude: [nvidia-ml-py]"),
+            examples=(["nvidia-ml-py"],),
+        ),
+    ] = ()
     indexes: Annotated[
         tuple[str, ...],
         Option(
@@ -278,9 +295,33 @@ class EnvironmentSpec(Struct, frozen=True):
             examples=(["--xla_tpu_enable_latency_hiding_scheduler=true"],),
         ),
     ] = ()
+    flag_profiles: Annotated[
+        tuple[str, ...],
+        Option(
+            "Named sets of flags for LIBTPU_INIT_ARGS, before `libtpu_flags`, which win.",
+            examples=(["vmem-dense", "async-all-gather"],),
+        ),
+    ] = ()
     xla_flags: Annotated[
         tuple[str, ...], Option("XLA_FLAGS; flags of libtpu do not belong here.", check=check_flag)
     ] = ()
+    per: Annotated[
+        str,
+        Option(
+            "Processes of each host in its runs, as `run --per`: host, chip or torchrun.",
+            check=_matching(_PER, "known", f"per: {', '.join(PER)}"),
+            examples=("chip",),
+        ),
+    ] = ""
+    progress: Annotated[
+        str,
+        Option(
+            "Regular expression for steps and numbers in the output of its runs, as `run --progress`.",
+            check=_check_progress,
+            text=True,
+            examples=(r"step (?P<step>\d+) loss (?P<loss>\S+)",),
+        ),
+    ] = ""
     kernel: Annotated[Kernel, Option("Settings of the hosts' kernels.")] = Kernel()
     probe: Annotated[
         str | None,
@@ -298,66 +339,6 @@ class EnvironmentSpec(Struct, frozen=True):
     verified: Annotated[
         bool, Option("false: nobody has seen these versions work together; said when it is used.")
     ] = True
-
-
-def parse_environment(marked: Marked | None, name: str) -> tuple[EnvironmentSpec | None, list[Problem]]:
-    """The environment that a file describes, and all that is wrong with it by itself. Without a problem there
-    is an environment."""
-    from tpuctl.config.yaml_positions import MarkedMapping
-
-    if not isinstance(marked, MarkedMapping):
-        return None, [Problem(Place(1, 1), "must hold keys and values", f'name: {name}, python: "3.12", …')]
-    decoder = Decoder()
-    spec = decoder.decode(EnvironmentSpec, marked, "environment", Place(1, 1))
-    if spec is None:
-        return None, decoder.problems
-    found = [
-        Problem(marked.keys.get(where, Place(1, 1)), f"environment: {message}", hint)
-        for where, message, hint in contradictions(spec, name)
-    ]
-    return spec, [*decoder.problems, *found]
-
-
-def contradictions(spec: EnvironmentSpec, name: str) -> list[tuple[str, str, str | None]]:
-    """What a file says against itself: (key, message, hint)."""
-    found: list[tuple[str, str, str | None]] = []
-    if spec.name != name:
-        found.append(("name", f"its name is {spec.name}, and the file's is {name}", f"name: {name}"))
-    if not spec.python:
-        found.append(("python", "python names no version", 'python: "3.12"'))
-    if spec.python_archive is not None and len(spec.python) > 1:
-        found.append(("python_archive", "an archive goes with one version", f'python: "{spec.python[0]}"'))
-    if spec.unmanaged is not None:
-        changing = ("requirements", "files", "python_archive")
-        found += [
-            (
-                each,
-                f"{each} would change {spec.unmanaged.path}, which is unmanaged",
-                f"keep {each} or unmanaged",
-            )
-            for each in changing
-            if getattr(spec, each)
-        ]
-        if len(spec.python) > 1:
-            found.append(("python", "what is unmanaged has one version", f'python: "{spec.python[0]}"'))
-    taken: set[str] = set()
-    for file in spec.files:
-        if file.to in taken:
-            found.append(("files", f"two files go to {file.to}", None))
-        taken.add(file.to)
-    cache = spec.compile_cache
-    if cache not in ("off", "disk") and not cache.startswith("gs://"):
-        found.append(("compile_cache", f"compile_cache {cache!r} is no place", "gs://BUCKET/PATH, disk or off"))
-    # What is not acted on is refused: a file must not promise it.
-    if cache != "off" and spec.backend is Backend.TORCH_TPU:
-        found.append(("compile_cache", "no compile cache of TorchTPU is known", 'compile_cache: "off"'))
-    if cache.startswith("gs://") and spec.backend is Backend.TORCH_XLA:
-        text = "PyTorch/XLA keeps compiled programs in a directory of the host only"
-        found.append(("compile_cache", text, "compile_cache: disk"))
-    for held, variable in (("libtpu_flags", "LIBTPU_INIT_ARGS"), ("xla_flags", "XLA_FLAGS")):
-        if getattr(spec, held) and variable in spec.variables:
-            found.append((held, f"{held} and the variable {variable} say the same", f"keep {held}"))
-    return found
 
 
 def run_variables(spec: EnvironmentSpec) -> dict[str, str]:

@@ -17,8 +17,9 @@ from tpuctl.config.file import file_error
 from tpuctl.config.yaml_positions import parse_marked
 from tpuctl.envs.load import FOLDER, check_lock
 from tpuctl.envs.lock import Lock, file_name, normal, render_lock
+from tpuctl.envs.parse import parse_environment
 from tpuctl.envs.pinned import PinnedEnvironment
-from tpuctl.envs.spec import EnvironmentSpec, ExtraFile, parse_environment
+from tpuctl.envs.spec import EnvironmentSpec, ExtraFile
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.output_files import check_output, write_output, write_output_text

@@ -36,9 +36,11 @@ from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.runs.chips import check_chips
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import find_data
+from tpuctl.runs.preset import with_preset
 from tpuctl.runs.reconcile import find_end
 from tpuctl.runs.submit import (
     check_alone,
+    check_launcher,
     check_request,
     freeze_code,
     frozen_environment,
@@ -216,6 +218,8 @@ def _resolve_run(
         raise UsageError.of("env", error.message, error.hint) from error
     if environment is not None and on in slices:
         check_environment(services, environment, slices[on].spec.accelerator_type)
+    request = with_preset(request, environment)
+    check_launcher(request, environment)
     check_code(services, request, directory, environment)
     data = find_data(services, config, request)
     spec = resolve_run(request, config, on, hosts, frozen.directory, environment, data)

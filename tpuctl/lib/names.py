@@ -231,3 +231,15 @@ def _suggest_name(name: str) -> str:
     cleaned = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     cleaned = re.sub(r"^[^a-z]+", "", cleaned)
     return cleaned or "big"
+
+
+def check_progress(pattern: str) -> str:
+    """The pattern, if it is a regular expression with a group: with names only these count, else the first is
+    the step. Raises ValueError."""
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    if groups < 1:
+        raise ValueError("has no group for the step")
+    return pattern

@@ -101,12 +101,13 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     per: Annotated[
         str,
         Option(
-            "Processes of each host: one (host), one for each chip (chip), or torchrun with one for each chip.",
+            "Processes of each host: one (host), one for each chip (chip), or torchrun with one for each chip. "
+            "Else as its environment says, else host.",
             group=PROGRAM,
             metavar="WHAT",
             examples=("chip",),
         ),
-    ] = "host"
+    ] = ""
     join_limit: Annotated[
         float,
         Option(
@@ -121,7 +122,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Regular expression that finds the step in its output, and in a second group all steps; or numbers "
-            "by the names of groups, such as step, steps and loss.",
+            "by the names of groups, such as step, steps and loss. Else that of its environment.",
             group=PROGRAM,
             metavar="REGEX",
             text=True,
@@ -129,8 +130,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             check=_expression,
             examples=(r"step (\d+)/(\d+)", r"step (?P<step>\d+) loss (?P<loss>\S+)"),
         ),
-    ] = ""
-    """Never null in a record: an older tpuctl that shares the store could not read it."""
+    ] = None
     on_stall: Annotated[
         str,
         Option(
@@ -354,6 +354,9 @@ class EnvironmentRef(Struct, frozen=True):
 class RunSettings(RunOptions, frozen=True, kw_only=True):
     """What a record and a manifest both keep of a run's options: those, and what follows from the others."""
 
+    per: str = "host"
+    progress: str | None = ""
+    """Never null in a record: an older tpuctl that shares the store could not read it."""
     stall_s: float = DEFAULT_STALL_S
     first_step_limit_s: float = DEFAULT_FIRST_STEP_S
 

@@ -131,6 +131,12 @@ def load_gke_table() -> Any:
 
 
 @cache
+def load_flag_profiles() -> Any:
+    """The content of `manifests/tables/flag_profiles.yaml`; `envs/presets.py` says what it means."""
+    return _load_yaml("flag_profiles.yaml")
+
+
+@cache
 def load_hang_table() -> Any:
     """The content of `manifests/tables/hangs.yaml`; `runs/triage.py` says what it means."""
     return _load_yaml("hangs.yaml")

@@ -41,10 +41,11 @@ def build_start(
     configuration: Mapping[str, SettingSection] | None = None,
     package_versions: Mapping[str, str] | None = None,
     environment_variables: Mapping[str, str] | None = None,
+    preset: Sequence[Row] = (),
     checks: Sequence[Row] = (),
 ) -> dict[str, Any]:
     """What was asked for, and on what, and the `checks` before that. `package_versions` are those of the
-    run's environment, `environment_variables` what it sets."""
+    run's environment, `environment_variables` what it sets, `preset` what its keys about runs came to."""
     spec, environment = run.spec, run.spec.environment
     sections: dict[str, Any] = {
         "run": RunSection(
@@ -80,7 +81,7 @@ def build_start(
         "environment": None
         if environment is None
         else EnvironmentSection(
-            environment.name, environment.spec, dict(package_versions or {}), spec.allow_drift
+            environment.name, environment.spec, dict(package_versions or {}), spec.allow_drift, tuple(preset)
         ),
         "variables": VariablesSection(dict(spec.variables), dict(environment_variables or {})),
         "slice": _slice(slice_, spec.slice_name),

@@ -74,12 +74,14 @@ class CodeSection(Struct, frozen=True):
 
 
 class EnvironmentSection(Struct, frozen=True):
-    """The pinned environment: the digest of its definition, and the versions in it by package."""
+    """The pinned environment: the digest of its definition, the versions in it by package, and what its keys
+    about runs came to (`preset`)."""
 
     name: str
     spec_sha256: str
     pins: Mapping[str, str] = field(default_factory=dict)
     allowed_drift: tuple[str, ...] = ()
+    preset: tuple[Row, ...] = ()
 
 
 class VariablesSection(Struct, frozen=True):

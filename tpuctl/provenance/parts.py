@@ -12,8 +12,10 @@ from tpuctl import __version__
 from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.envs.pinned import parse_frozen
+from tpuctl.envs.presets import preset_rows
 from tpuctl.envs.spec import run_variables
 from tpuctl.errors import NotFoundError
+from tpuctl.lib.codec import to_data
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.records import Attempt, RunRecord, RunTotals, SliceRecord
@@ -106,10 +108,12 @@ def begin_manifest(
     left = services.store.get(key)
     versions: dict[str, str] = {}
     variables: dict[str, str] = {}
+    preset: list[Row] = []
     if run.spec.environment is not None:
         frozen = parse_frozen(services.store.get_blob(run.spec.environment.spec))
         versions = {package.name: package.version for package in frozen.packages.packages}
         variables = run_variables(frozen.spec)
+        preset = to_data(preset_rows(frozen.spec, run.spec, run.spec.variables))
     content = build_start(
         run,
         slice_,
@@ -118,6 +122,7 @@ def begin_manifest(
         configuration=configuration,
         package_versions=versions,
         environment_variables=variables,
+        preset=preset,
         checks=checks,
     )
     services.store.put(key, render_part("", content), if_generation=left.generation if left else 0)

@@ -43,18 +43,6 @@ class Row(Struct, frozen=True):
     values: Mapping[str, Span]
 
 
-def check_progress(pattern: str) -> str:
-    """The pattern, if it is a regular expression with a group: with names only these count, else the first is
-    the step. Raises ValueError."""
-    try:
-        groups = re.compile(pattern).groups
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is no regular expression: {error}") from error
-    if groups < 1:
-        raise ValueError("has no group for the step")
-    return pattern
-
-
 def metric_names(pattern: str) -> tuple[str, ...]:
     """The names of the numbers that a pattern finds beside the step, in its order."""
     return tuple(name for name in re.compile(pattern).groupindex if name not in (STEP, STEPS))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from tpuctl.errors import UsageError, with_field
-from tpuctl.lib.names import check_tag, parse_secret, parse_var
+from tpuctl.lib.names import check_progress, check_tag, parse_secret, parse_var
 from tpuctl.lib.time import parse_duration
 from tpuctl.model.entrypoint import render_argv
 from tpuctl.model.processes import PER, TOPOLOGY
@@ -14,7 +14,7 @@ from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.secret_patterns import check_argv, check_named
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.runs.chips import parse_chips
-from tpuctl.runs.metrics import check_progress, metric_names
+from tpuctl.runs.metrics import metric_names
 
 
 def check_run(request: RunRequest) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
             raise UsageError.of(
                 "progress", f"--progress '{request.progress}' {error}", r"'step (\d+)'"
             ) from error
-    if request.on_nan == "stop" and not metric_names(request.progress or ""):
+    if request.on_nan == "stop" and request.progress is not None and not metric_names(request.progress):
         raise UsageError.of(
             "on_nan",
             "--on-nan stop has no number to look at: --progress names none",
@@ -76,7 +76,7 @@ STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 
 def check_processes(request: RunRequest) -> None:
     """Raises UsageError for processes that would not have a chip each, or not come together."""
-    per = request.per
+    per = request.per or "host"
     if per not in PER:
         hint = "host, chip or torchrun: a host has as many processes as chips, or one"
         raise UsageError.of("per", f"--per {per!r} is unknown", hint)

@@ -56,6 +56,8 @@ def prepare_smoke(
         no_checkpoint=True,
         allow_drift=allow_drift,
         allow_cpu=True,  # it judges that itself
+        per="host",  # and reads its own output: what its environment says of runs does not count
+        progress="",
     )
     with tempfile.TemporaryDirectory() as empty:
         code = freeze_code(config, request, Path(empty))

@@ -30,6 +30,7 @@ from tpuctl.runs.chips import check_chips
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.metrics import stepless
+from tpuctl.runs.preset import with_preset
 from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run, check_spmd, topology_notes
 from tpuctl.slices.bring_up import after_refused_login, request_wanted, resolve_wanted
@@ -125,6 +126,7 @@ def prepare_run(
     wanted, zones = (target, target.zones) if isinstance(target, WantedSlice) else (None, target.candidates)
     environment = frozen_environment(services, config, request, directory, target)
     check_environment(services, environment, target.spec.accelerator_type)
+    request = with_preset(request, environment)
     check_launcher(request, environment)
     check_code(services, request, directory, environment)
     data = find_data(services, config, request)
@@ -216,6 +218,7 @@ def resolve_run(
 
     `cwd` is the run's directory in its code, `data` what it reads. Raises UsageError.
     """
+    request = with_preset(request, environment)
     bucket = None if request.no_checkpoint else config.checkpoint_bucket
     workers: tuple[int, ...] = ()
     if request.worker is not None and hosts is not None:

@@ -171,7 +171,11 @@ def _below(script: str) -> str:
 
 
 def _print_submission(context: AppContext, submission: Submission) -> None:
-    spec, code = submission.spec, submission.code
+    from tpuctl.envs.presets import preset_rows
+    from tpuctl.lib.codec import to_data
+
+    spec, code, environment = submission.spec, submission.code, submission.environment
+    preset = preset_rows(environment.spec, spec, spec.variables) if environment is not None else []
     facts = {
         "slice": spec.slice_name,
         "command": list(spec.argv),
@@ -183,7 +187,9 @@ def _print_submission(context: AppContext, submission: Submission) -> None:
         "checkpoint_dir": spec.checkpoint_dir,
         "workers": list(spec.workers) if spec.workers else "all",
         "chips": spec.chip or spec.chips,
+        "per": spec.per,
         "progress": spec.progress,
+        "preset": to_data(preset) if context.console.json_mode else [f"{row.said};" for row in preset],
         "on_nan": spec.on_nan,
         "debug": list(spec.debug),
     }

@@ -21,6 +21,7 @@ LISTED = (
     Column("python", "PYTHON"),
     Column("packages", "PACKAGES", give=2, most=1),
     Column("lock", "LOCK"),
+    Column("preset", "PRESET", give=3, most=1, drop=2),
     Column("origin", "FILE", drop=1),
 )
 
@@ -31,7 +32,7 @@ for _verb in (new, lock, derive, capture, plan, apply, verify, gc):
 
 @app.command("ls", json=True)
 def ls(console: Console) -> None:
-    """List environments: those of the project and the presets."""
+    """List environments: the project's and tpuctl's."""
     from tpuctl.envs.load import environment_names, read_environment
 
     folder = environment_folder()
@@ -46,6 +47,8 @@ def ls(console: Console) -> None:
 
 
 def _row(found: Any) -> dict[str, Any]:
+    from tpuctl.envs.presets import describe_preset
+
     spec = found.spec
     lock = "none" if not found.lock else "old" if found.stale else "yes"
     return {
@@ -53,6 +56,7 @@ def _row(found: Any) -> dict[str, Any]:
         "backend": str(spec.backend),
         "python": list(spec.python),
         "packages": list(spec.requirements),
+        "preset": describe_preset(spec),
         "generations": list(spec.generations),
         "lock": lock,
         "verified": spec.verified,

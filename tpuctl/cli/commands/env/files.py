@@ -75,7 +75,7 @@ def _derived(
     from tpuctl.envs.write import derive as derived
 
     changes = {"python": (python,)} if python is not None else {}
-    spec = derived(base.spec, name, versions=versions, files=files, **changes)
+    spec = derived(base.written or base.spec, name, versions=versions, files=files, **changes)
     untouched = not versions and not files and python is None
     return _with_verified(spec, base.spec.verified and untouched)
 
