@@ -44,6 +44,24 @@ def test_a_slice_comes_up_again_by_its_name_alone(session):
     session.type("down", "again", "--yes")
 
 
+@pytest.mark.slow
+def test_a_race_of_types_ends_with_one_slice_which_comes_back_by_its_name(session):
+    race = ("up", "--race", "v5e-16,v6e-16", "--spot", "--zone", "us-west4-a", "--zone", "us-east1-d")
+    assert "not covered" in session.type(*race, status=2).stderr
+    shown = " ".join(session.type(*race, "--pay", "--dry-run").stdout.split())
+    assert "v5litepod-16-or-v6e-16: v5litepod-16, 4 hosts, 16 chips, us-west4-a, spot" in shown
+    assert "and at the same time v5litepod-16-or-v6e-16: v6e-16, 4 hosts, 16 chips, us-east1-d" in shown
+    session.type(*race, "--pay")
+    [row] = session.json("ls")
+    assert row["name"] == "v5litepod-16-or-v6e-16"
+    before = session.sim_journal()
+    session.type(*race, "--pay")
+    session.type("up", row["name"])
+    assert session.sim_journal() == before
+    session.type("down", row["name"], "--yes")
+    assert session.json("ls") == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -54,6 +72,10 @@ def test_a_slice_comes_up_again_by_its_name_alone(session):
         (("up", "v4-8", "far", "--spot", "--pay", "--valid-for", "9999999d"), "more than ten years"),
         (("grant", "add", "8", "spot", "v4", "us-central2-b", "--at-end", "burn"), "--at-end 'burn'"),
         (("up", "v6e-8", "--zone", "auto", "--spot"), "no grant covers spot v6e-8"),
+        (("up", "v5e-16,v6e-16", "--zone", "us-west4-a", "--spot"), "which only a race asks for"),
+        (("up", "--race", "v5e-16,v6e-16", "--zone", "auto", "--spot"), "no grant covers spot v5litepod-16"),
+        (("up", "--race", "v5e-16,v6e-16", "--zone", "auto", "--reserved"), "--race and --reserved exclude"),
+        (("up", "--race", "v6e-8", "--zone", "auto", "--spot", "--disk", "d"), "--race and --disk exclude"),
     ],
 )
 def test_what_makes_no_sense_is_refused(session, words, message):

@@ -12,14 +12,14 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Up, Watched, nodes, passes, state_of
 from tests.support.surviving import Accident, Place, Repair, Story, cases, check_fleet, survive, survive_all
 from tpuctl.engine.events import Waiting
-from tpuctl.errors import DeniedError, TpuctlError
+from tpuctl.errors import ConflictError, DeniedError, TpuctlError
 from tpuctl.inventory.ownership import owner_labels
 from tpuctl.model.cloud import USER_LABEL
 from tpuctl.model.records import WITH_HOSTS, Incarnation, Limits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.timeouts import LATE_EFFECT_S
 from tpuctl.runs.take_down import take_down
-from tpuctl.slices.bring_up import bring_up
+from tpuctl.slices.bring_up import bring_up, request_wanted
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.plan import node_spec
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
@@ -314,6 +314,45 @@ def test_ls_has_a_line_for_each_place(place: MemoryPlace) -> None:
     assert {row["cloud"] for row in rows} <= {"ACCEPTED", "WAITING_FOR_RESOURCES", "CREATING", "PROVISIONING"}
 
 
+SIX = replace(RACE, accelerator_type="v6e-16", hosts=4, chips=16)
+LITE = replace(SIX, accelerator_type="v5litepod-16", zone=WEST, runtime_version="v2-alpha-tpuv5-lite")
+TYPES = WantedSlice("big", (SIX, LITE), pay=True)
+
+
+def up_as_either(services: MemoryServices) -> SliceRecord:
+    request_wanted(services, TYPES, quotas=False)
+    return wait_for_slice(services, "big", deadline=services.clock.now() + 3 * HOUR)
+
+
+def test_a_race_of_types_keeps_one_of_them_and_is_run_again_for_both_after_a_loss(place: MemoryPlace) -> None:
+    services = place.machine()
+    place.world.set_capacity(EAST, 0)
+    record = up_as_either(services)
+    assert (record.state, record.spec, record.rivals) == (SliceState.READY, LITE, ())
+    [node] = services.cloud.list_nodes().items
+    assert (node.accelerator_type, node.zone, node.runtime_version) == (
+        "v5litepod-16",
+        WEST,
+        LITE.runtime_version,
+    )
+    assert f"also asked for in {WEST} as v5litepod-16" in "\n".join(said(services))
+    before = record
+    assert up_as_either(services) == before, "the same again changes nothing"
+    one = WantedSlice("big", (SIX, replace(SIX, zone=OHIO)), pay=True)
+    with pytest.raises(ConflictError, match="not as asked: zone, accelerator would be another"):
+        request_wanted(services, one, quotas=False)
+    place.world.set_capacity(EAST, 64)
+    place.world.set_capacity(WEST, 0)
+    place.world.preempt(life_of(record).cloud_name)
+    passes(services, 40)
+    record = get_slice(services, "big").record
+    assert (record.state, record.spec, record.rivals) == (SliceState.READY, SIX, ())
+    assert len(nodes(place)) == 1
+    check_fleet(place)
+    take_down(services, "big")
+    assert requests(place) == []
+
+
 class Race(Up):
     """Three places are asked; one has nothing."""
 
@@ -329,6 +368,13 @@ class Race(Up):
         passes(place.machine("server"), 5)  # a loser whose deletion had no answer is left to them, and said
         super().check(place)
         assert get_slice(place.machine("server"), "big").record.rivals == ()
+
+
+class RaceOfTypes(Race):
+    """Two types in a zone each."""
+
+    def command(self, services: MemoryServices) -> None:
+        up_as_either(services)
 
 
 class RaceRefused(Race):
@@ -382,6 +428,7 @@ STORIES: dict[str, Callable[[], Story]] = {
     "race": lambda: Race(EAST),
     "race of nodes": lambda: Race(queued=False),
     "race with a refusal": RaceRefused,
+    "race of types": lambda: RaceOfTypes(EAST),
     "race taken down": lambda: RaceDown(EAST, WEST),
     "pass: race after a preemption": WatchedRace,
 }

@@ -121,6 +121,27 @@ def test_what_was_never_asked_for_is_gone_at_once_and_of_the_others_the_last_is_
     assert (step.record.rivals, step.record.last_asked_at) == ((), NOW - 5)
 
 
+def test_a_race_of_types_has_an_intent_for_each_type_in_each_of_its_zones():
+    small, large = a_spec(race=True, zone=ZONES[0]), a_spec(race=True, zone=ZONES[0], accelerator_type="v6e-16")
+    specs = (small, large, replace(large, zone=ZONES[1]))
+    alone = replace(race(S.REQUESTED), spec=small, incarnation=an_incarnation(), race_specs=specs)
+    alone = replace(alone, zone_not_before={ZONES[0]: NOW + 60})
+    step = plan_race(alone, NOW)
+    assert step is not None
+    assert tuple(place.spec for place in step.record.places) == specs
+    assert step.why == (
+        f"also asked for in {ZONES[0]} as v6e-16, {ZONES[1]} as v6e-16; the first that comes is kept"
+    )
+    assert {rival.not_before for rival in step.record.rivals} == {0.0}, "no capacity is that of a type"
+    assert plan_race(step.record, NOW) is None
+    won = step.record.led_by(1)
+    assert won.requested_specs == specs
+    assert won.differs_from(specs) == ()
+    assert won.differs_from(specs[1:]) == ("accelerator_type",)
+    assert won.differs_from(tuple(replace(each, zone=ZONES[2]) for each in specs)) == ("zone",)
+    assert won.differs_from(tuple(replace(each, queued=False) for each in specs)) == ("queued",)
+
+
 def test_the_view_from_a_place_and_back_is_the_record():
     record = race(S.LOST, S.PROVISIONING, S.REFUSED)
     for number in range(2):

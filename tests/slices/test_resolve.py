@@ -18,7 +18,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.grants import Grant
 from tpuctl.slices.plan import node_spec
-from tpuctl.slices.resolve import RUN_END_SLACK_S, find_accelerator, name_of, resolve_request, spent
+from tpuctl.slices.resolve import RACE_MAX, RUN_END_SLACK_S, find_accelerator, name_of, resolve_request, spent
 from tpuctl.slices.rules import EXCLUDES, NEEDS, check_together
 
 CATALOG = load_accelerators()
@@ -98,6 +98,52 @@ def test_a_race_needs_two_places():
     assert error.hint == "--zone us-east1-d --zone ANOTHER, or --zone auto"
     zones = ("us-east1-d", "us-east5-b")
     assert [spec.zone for spec in resolved("v6e-8", zone=zones, race=True)] == list(zones)
+
+
+def places(accelerator: str, *zones: str) -> list[tuple[str, str, str]]:
+    found = resolved(accelerator, zone=zones, race=True, pay=True)
+    return [(spec.accelerator_type, spec.zone, spec.runtime_version) for spec in found]
+
+
+def test_a_race_of_types_asks_for_each_in_those_of_the_zones_that_have_it():
+    lite, six = "v2-alpha-tpuv5-lite", "v2-alpha-tpuv6e"
+    assert places("v5e-16,v6e-16", "us-west1-c", "us-central1-b", "us-central1-a") == [
+        ("v5litepod-16", "us-west1-c", lite),
+        ("v5litepod-16", "us-central1-a", lite),
+        ("v6e-16", "us-west1-c", six),
+        ("v6e-16", "us-central1-b", six),
+    ]
+    assert places("v5p-32, v6e-16", "us-east5-a") == [
+        ("v5p-32", "us-east5-a", "v2-alpha-tpuv5"),
+        ("v6e-16", "us-east5-a", six),
+    ]
+    both = places("v5e-16,v6e-16", "auto")
+    assert {kind for kind, _, _ in both} == {"v5litepod-16", "v6e-16"}
+    assert len(both) == len(set(both)) <= RACE_MAX
+    assert places("v5e-16,v5litepod-16", "us-west1-c", "us-west4-a") == [
+        ("v5litepod-16", "us-west1-c", lite),
+        ("v5litepod-16", "us-west4-a", lite),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "said", "message"),
+    [
+        ("v5e-16,v6e-16", {"race": False}, "which only a race asks for"),
+        ("v5e-16,v6e-8", {}, "v5litepod-16 has 4 and 16, v6e-8 has 1 and 8"),
+        ("v5e-16,", {}, "''"),
+        ("v5e-16,v9-16", {}, "v9-16"),
+        ("v5e-16,v6e-16", {"topology": "4x4"}, "--topology is for one type"),
+        ("v5e-16,v6e-16", {"runtime_version": "x"}, "--runtime-version is for one type"),
+        ("v5e-16,v6e-16", {"zone": ("us-west1-c", "us-central2-b")}, "not offered in zone 'us-central2-b'"),
+        ("v5e-16,v6e-16", {"zone": ("us-central1-b",)}, "v5litepod-16 is not offered in zone"),
+        ("v5e-16,v6e-16", {"tier": Tier.RESERVED}, "--race and --reserved"),
+        ("v5e-16,v6e-16,v5p-32", {"zone": ("auto",), "pay": True}, "places at once, of at most 16"),
+    ],
+)
+def test_a_race_of_types_that_cannot_be_is_refused(accelerator, said, message):
+    said = {"race": True, "zone": ("us-west1-c",), **said}
+    assert message in refusal(accelerator, **said).message
 
 
 SAYING: dict[str, dict[str, Any]] = {
@@ -216,7 +262,7 @@ def test_several_slices_count_all_hosts_and_chips():
     spec = spec_of("v4-16", slices=3)
     assert (spec.slices, spec.hosts, spec.chips) == (3, 6, 24)
     assert CATALOG.of(spec.accelerator_type, spec.topology, spec.slices).chips == 24
-    assert name_of(spec.accelerator_type, spec.slices) == "v4-16-x3"
+    assert name_of([spec.accelerator_type], spec.slices) == "v4-16-x3"
 
 
 def test_a_grant_that_is_too_small_for_all_slices_does_not_choose_the_zone():

@@ -146,8 +146,8 @@ def test_all_that_was_asked_for_is_shown() -> None:
 
 def test_the_other_places_of_a_race_are_named_with_how_they_stand():
     race = [
-        {"zone": "us-east5-b", "node": "big-4", "state": "provisioning", "why": ""},
-        {"zone": "us-east1-d", "node": "big-5", "state": "refused", "why": "no such type"},
+        {"type": "v4-32", "zone": "us-east5-b", "node": "big-4", "state": "provisioning", "why": ""},
+        {"type": "v6e-16", "zone": "us-east1-d", "node": "big-5", "state": "refused", "why": "no such type"},
     ]
     said = status_lines({**FACTS, "race": race}, NOW)["also asked for in"]
-    assert said == "us-east5-b (big-4, provisioning); us-east1-d (big-5, refused: no such type)"
+    assert said == "us-east5-b (big-4, provisioning); us-east1-d as v6e-16 (big-5, refused: no such type)"

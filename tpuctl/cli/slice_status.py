@@ -24,7 +24,7 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "cloud says": facts["cloud"],
         "type": _size(facts),
         "zone": facts["zone"],
-        "also asked for in": "; ".join(map(_rival, facts["race"])),
+        "also asked for in": "; ".join(_rival(place, facts["type"]) for place in facts["race"]),
         "tier": facts["tier"],
         "asked for as": "queued resource" if facts["queued"] else "node, directly",
         "software": facts["runtime_version"],
@@ -83,10 +83,11 @@ def _size(facts: Mapping[str, Any]) -> str:
     return f"{kind}, {counted(facts['hosts'], 'host')}, {counted(facts['chips'], 'chip')}"
 
 
-def _rival(place: Mapping[str, Any]) -> str:
-    """Another place of a race."""
+def _rival(place: Mapping[str, Any], kind: str) -> str:
+    """Another place of a race; with its type where that is another."""
     why = f": {place['why']}" if place["why"] else ""
-    return f"{place['zone']} ({place['node']}, {place['state']}{why})"
+    as_other = f" as {place['type']}" if place["type"] != kind else ""
+    return f"{place['zone']}{as_other} ({place['node']}, {place['state']}{why})"
 
 
 def _run(run: Mapping[str, Any]) -> str:

@@ -219,7 +219,7 @@ class _SliceItem:
         stored = find_slice(services, item.name)
         if stored is not None and stored.record.state is not SliceState.GONE:
             record = stored.record
-            other = bool(record.differs_from(item.spec, item.zones))
+            other = bool(record.differs_from(item.specs))
             if other and (self.change.change is Change.REPLACE or record.desired is Desired.DOWN):
                 why = f"apply --replace by {services.user}"
                 return end_slice(services, item.name, why, may_lose=self.may_lose)
@@ -286,7 +286,7 @@ class _RunItem:
         return (
             stored is not None
             and stored.record.desired is Desired.UP
-            and not stored.record.differs_from(wanted.spec, wanted.zones)
+            and not stored.record.differs_from(wanted.specs)
         )
 
     def _ended(self) -> bool:

@@ -48,7 +48,7 @@ from tpuctl.runs.submit import (
     resolve_run,
 )
 from tpuctl.slices.bring_up import Price, resolve_wanted
-from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits
+from tpuctl.slices.resolve import WantedSlice, find_accelerator, resolve_limits, split_types
 from tpuctl.state.repository import list_runs, list_slices
 from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.own_output import describe_own_output
@@ -148,8 +148,9 @@ def _check_size(marked: Marked | None, path: Path) -> None:
 def _check_types(file: FleetFile, problems: list[Problem]) -> None:
     for name, request in file.fleet.slices.items():
         if request.accelerator is not None:
-            named = partial(find_accelerator, load_accelerators(), request.accelerator, request.topology)
-            _collect(file, problems, ("slices", name), named)
+            for kind in split_types(request.accelerator):
+                named = partial(find_accelerator, load_accelerators(), kind, request.topology)
+                _collect(file, problems, ("slices", name), named)
         _collect(file, problems, ("slices", name), partial(resolve_limits, request))
 
 
@@ -284,13 +285,17 @@ def check_new(services: Services, loaded: LoadedFleet, changes: Sequence[FleetCh
             check = partial(check_request, services, run.spec, zones.get(run.spec.slice_name, ()))
             _collect(loaded.file, problems, ("runs", run.name), check)
     _raise_problems(loaded.file.path, problems)
-    _check_quotas(services, [item.spec for item in loaded.slice_changes(changes, Change.CREATE)])
+    _check_quotas(services, loaded.slice_changes(changes, Change.CREATE))
 
 
-def _check_quotas(services: Services, new: Sequence[SliceSpec]) -> None:
-    """Compares all new slices of a zone with the side quotas, as if they were one."""
+def _check_quotas(services: Services, new: Sequence[WantedSlice]) -> None:
+    """Compares all new slices of a zone with the side quotas, as if they were one; a race with its places."""
     together: dict[tuple[str, bool], SliceSpec] = {}
-    for spec in new:
+    for item in new:
+        spec = item.spec
+        if spec.race:
+            check_side_quotas(services, item.name, item.specs)
+            continue
         place = (spec.zone, spec.external_ips)
         before = together.get(place)
         if before is not None:

@@ -150,7 +150,7 @@ def _slice_change(
     if record.desired is Desired.DOWN:
         return change(Change.CREATE, "it is being deleted, and asked for again when it is gone")
     foreign = record.owner != user and not how.all_users
-    differs = record.differs_from(item.spec, item.zones)
+    differs = record.differs_from(item.specs)
     if record.run_id is not None:
         return change(Change.CONFLICT, f"it goes with run {record.run_id}", f"tpuctl stop {record.run_id}")
     if record.fleet not in ("", fleet):

@@ -216,6 +216,8 @@ class SliceRecord(Struct, frozen=True):
     any_user: bool = False
     """`down --all-users` was said of it: it goes whoever's label it carries."""
     orphans: tuple[Orphan, ...] = ()
+    race_specs: tuple[SliceSpec, ...] = ()
+    """Of a race of several types: what is asked for in each place."""
     rivals: tuple[Rival, ...] = ()
     """The other places of a race, until what was asked for there is gone."""
     last_asked_at: float = 0.0
@@ -234,6 +236,14 @@ class SliceRecord(Struct, frozen=True):
     def requested_zones(self) -> tuple[str, ...]:
         """The zones that were requested."""
         return self.zones or (self.spec.zone,)
+
+    @property
+    def requested_specs(self) -> tuple[SliceSpec, ...]:
+        """What was requested, in each place where it may be."""
+        if not self.race_specs:
+            return tuple(replace(self.spec, zone=zone) for zone in self.requested_zones)
+        own = {name: getattr(self.spec, name) for name in IN_PLACE}
+        return tuple(replace(spec, **own) for spec in self.race_specs)
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -278,14 +288,23 @@ class SliceRecord(Struct, frozen=True):
         }
         return number in {self.incarnation.number, *racing} or number > self.last_incarnation
 
-    def differs_from(self, spec: SliceSpec, zones: Sequence[str]) -> tuple[str, ...]:
-        """The fields in which it differs from `spec` in one of `zones`.
+    def differs_from(self, specs: Sequence[SliceSpec]) -> tuple[str, ...]:
+        """The fields in which it differs from `specs`, which are one for each place in which it may be.
 
-        While it may be in several zones its present zone does not count; nor do fields that change in place.
+        Where of these it is now does not count; nor do fields that change in place.
         """
+        own = {each.accelerator_type: each for each in self.requested_specs}
+        wanted = {each.accelerator_type: each for each in specs}
+        if own.keys() == wanted.keys():
+            pairs = [(own[kind], wanted[kind]) for kind in own]
+        else:
+            pairs = [(self.requested_specs[0], specs[0])]
         names = [name for name in SliceSpec.__struct_fields__ if name not in {"zone", *IN_PLACE}]
-        different = tuple(name for name in names if getattr(self.spec, name) != getattr(spec, name))
-        return different if set(self.requested_zones) == set(zones or (spec.zone,)) else ("zone", *different)
+        different = [name for name in names if any(getattr(a, name) != getattr(b, name) for a, b in pairs)]
+        if own.keys() != wanted.keys() and "accelerator_type" not in different:
+            different.insert(0, "accelerator_type")
+        moved = {each.zone for each in self.requested_specs} != {each.zone for each in specs}
+        return ("zone", *different) if moved else tuple(different)
 
 
 class RunState(StrEnum):

@@ -35,7 +35,7 @@ from tpuctl.runs.reconcile import end_with_slice, request_run
 from tpuctl.runs.rules import check_run, check_spmd, topology_notes
 from tpuctl.slices.bring_up import after_refused_login, request_wanted, resolve_wanted
 from tpuctl.slices.choose import resolve_slice
-from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of
+from tpuctl.slices.resolve import WantedSlice, find_accelerator, name_of, split_types
 from tpuctl.slices.things import check_home
 from tpuctl.state.repository import find_slice, get_run, get_slice
 from tpuctl.transfer.bundle import CodeBundle, freeze, store_content
@@ -164,8 +164,9 @@ def own_slice_name(services: Services, request: SliceRequest, name: str | None) 
 
     Raises ConflictError for a slice that somebody brought up for itself: it must not go with a run.
     """
-    found = find_accelerator(load_accelerators(), request.accelerator or "", request.topology)
-    name = name or name_of(found.name, request.slices or 1)
+    catalog, kinds = load_accelerators(), split_types(request.accelerator or "")
+    found = [find_accelerator(catalog, kind, request.topology).name for kind in kinds]
+    name = name or name_of(found, request.slices or 1)
     stored = find_slice(services, name)
     if stored is not None and stored.record.run_id is None and stored.record.state is not SliceState.GONE:
         raise ConflictError(

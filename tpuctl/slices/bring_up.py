@@ -33,6 +33,7 @@ from tpuctl.slices.resolve import (
     name_of,
     resolve_limits,
     resolve_request,
+    split_types,
     version_doubt,
 )
 from tpuctl.slices.things import find_changes, resolve_things
@@ -72,24 +73,26 @@ def resolve_wanted(
     if known is not None:
         # Whoever requests again what is still wanted has agreed to the price before.
         agreed = known.pay and known.desired is Desired.UP and known.owner == services.user
-        again = replace(known.spec, **dict.fromkeys(without))
-        specs = tuple(replace(again, zone=zone) for zone in known.requested_zones)
+        specs = tuple(replace(spec, **dict.fromkeys(without)) for spec in known.requested_specs)
         chosen, agreed, script = known.name, request.pay or agreed, None
     else:
         grants = list_grants(services) if grants is None else grants
         flex = (request.tier or config.tier) == "flex-start"
         named = Named(request.accelerator or config.accelerator or "", request.topology, flex=flex)
         zones = request.zone or config.zone
-        catalog, doubts = beyond_tables(services, load_accelerators(), named, zones, grants)
+        catalog = load_accelerators()
+        if len(split_types(named.accelerator)) == 1:
+            catalog, doubts = beyond_tables(services, catalog, named, zones, grants)
         specs = resolve_request(request, config, catalog, grants, now=services.clock.now(), script=script)
-        chosen = check_slice_name(name or name_of(specs[0].accelerator_type, specs[0].slices))
+        chosen = check_slice_name(name or name_of([spec.accelerator_type for spec in specs], specs[0].slices))
         agreed = request.pay
     stored = find_slice(services, chosen)
     there = stored.record if stored is not None and stored.record.state is not SliceState.GONE else None
     if environment is not None:
         from tpuctl.envs.load import check_environment
 
-        check_environment(services, environment, specs[0].accelerator_type)
+        for kind in dict.fromkeys(spec.accelerator_type for spec in specs):
+            check_environment(services, environment, kind)
     ref = environment.ref if environment is not None else None
     asked = Asked(request, config, chosen, there, fleet, ref)
     specs = resolve_things(services, asked, specs)
@@ -161,7 +164,10 @@ class Price:
         catalog = load_accelerators()
         self._pay = wanted.pay
         self._or = "\n  and at the same time " if wanted.spec.race else "\n  or "
-        self._quotes: list[Quote] = [quote(services, catalog, wanted.name, s, beside) for s in wanted.specs]
+        self._quotes: list[Quote] = [
+            quote(services, catalog, wanted.name, spec, {**(beside or {}), **_asked_with(wanted, spec)})
+            for spec in wanted.specs
+        ]
 
     @property
     def line(self) -> str:
@@ -179,6 +185,12 @@ class Price:
             each.check(pay=self._pay)
 
 
+def _asked_with(wanted: WantedSlice, spec: SliceSpec) -> Mapping[str, SliceSpec]:
+    """The other places of a race, which are asked for at the same time: two types may draw on one grant."""
+    others = [each for each in wanted.specs if each is not spec] if spec.race else []
+    return {f"{wanted.name} as {each.accelerator_type} in {each.zone}": each for each in others}
+
+
 def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | Price | str:
     """The slice where it is wanted already, or what would be new on its hosts, in words; else what a request
     would cost.
@@ -188,7 +200,7 @@ def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | Pric
     _warn_of_version(services, wanted.spec)
     found = find_slice(services, wanted.name)
     if found is not None and is_wanted(found.record):
-        check_same(found.record, wanted.spec, wanted.zones)
+        check_same(found.record, wanted.specs)
         changes = find_changes(found.record.spec, wanted.spec, wanted.without)
         if changes:
             return f"{' and '.join(each.said for each in changes)} on the hosts of {wanted.name}"
@@ -232,6 +244,7 @@ def request_wanted(
         pay=wanted.pay,
         run_id=run_id,
         zones=wanted.zones,
+        race_specs=wanted.race_specs,
         fleet=fleet,
         sweep=sweep,
         limits=wanted.limits,

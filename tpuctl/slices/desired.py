@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ def request_slice(
     pay: bool,
     run_id: str | None = None,
     zones: tuple[str, ...] = (),
+    race_specs: tuple[SliceSpec, ...] = (),
     fleet: str = "",
     sweep: str = "",
     limits: Limits = UNLIMITED,
@@ -51,6 +52,7 @@ def request_slice(
     """Writes down that slice `name` is wanted, with its first intent. Nothing is created yet.
 
     With several `zones` the slice may be in any of them, tried in order; `spec.zone` is then only the first.
+    `race_specs` are the places of a race, where those differ in more.
     `limits` count from now and are part of the intent, so that nothing is ever created without them. `admit` is
     called before a new intent and raises when the create would cost money nobody agreed to. The same request
     again changes nothing else than what is asked of the hosts: `bring` is called first and brings that to where
@@ -69,6 +71,7 @@ def request_slice(
         pay=pay,
         run_id=run_id,
         zones=zones if len(zones) > 1 else (),
+        race_specs=race_specs,
         fleet=fleet,
         sweep=sweep,
     )
@@ -95,7 +98,7 @@ def _request_slice(
         admit()
         enroll_machine(services)
         return _begin_again(services, stored, wanted, limits)
-    check_same(record, wanted.spec, wanted.zones)
+    check_same(record, wanted.requested_specs)
     if is_out(record):
         admit()
         return _begin_again(services, stored, wanted, limits)
@@ -103,9 +106,9 @@ def _request_slice(
     return _keep(services, stored, wanted, limits, bring, without)
 
 
-def check_same(record: SliceRecord, spec: SliceSpec, zones: tuple[str, ...]) -> None:
+def check_same(record: SliceRecord, specs: Sequence[SliceSpec]) -> None:
     """Raises ConflictError when a slice differs from what is requested under its name."""
-    differs = record.differs_from(spec, zones)
+    differs = record.differs_from(specs)
     if differs:
         options = [option_of(name) for name in differs if name not in _OF_THE_TYPE] or list(differs)
         raise ConflictError(
@@ -176,7 +179,7 @@ def _orphaned(services: Services, record: SliceRecord) -> bool:
 
 def _choose_zone(services: Services, wanted: SliceRecord) -> tuple[SliceSpec, Mapping[str, float]]:
     """The spec with the zone to begin in, and which zones are left alone for now."""
-    if not wanted.zones:
+    if not wanted.zones or wanted.race_specs:
         return wanted.spec, {}
     backoffs = zone_backoffs(services, wanted.spec, wanted.zones)
     notes = read_notes(services, wanted.spec, wanted.zones)
@@ -225,15 +228,17 @@ def _begin_again(
     old = stored.record
     _check_successor(services, old)
     leaves = old.desired is Desired.DOWN and old.state is not SliceState.GONE
-    if leaves and old.differs_from(wanted.spec, wanted.zones):
+    if leaves and old.differs_from(wanted.requested_specs):
         raise ConflictError(
             f"slice {old.name} is still being deleted", hint=f"tpuctl down {old.name}, then up again"
         )
     record_decision(services, old.key, "up", f"{wanted.spec.accelerator_type} asked for by {services.user}")
     spec, backoffs = _choose_zone(services, wanted)
-    if old.state is not SliceState.GONE and spec.zone != old.spec.zone:
+    if old.state is not SliceState.GONE and _place(spec) != _place(old.spec):
         # What is left lies in the old zone: it is cleaned there, and the next incarnation chooses again.
-        spec = replace(spec, zone=old.spec.zone)
+        there = [each for each in wanted.requested_specs if each.zone == old.spec.zone]
+        same = [each for each in there if each.accelerator_type == old.spec.accelerator_type]
+        spec = (same or [replace(spec, zone=old.spec.zone)])[0]
     record = replace(
         wanted,
         spec=spec,
@@ -246,6 +251,10 @@ def _begin_again(
         lifetime=extend_lifetime(None, limits, services.store.now()),
     )
     return save(services, stored, record).record
+
+
+def _place(spec: SliceSpec) -> tuple[str, str]:
+    return spec.accelerator_type, spec.zone
 
 
 def _check_successor(services: Services, old: SliceRecord) -> None:

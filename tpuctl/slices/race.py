@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tpuctl.engine.retries import DELETE
 from tpuctl.lib.time import render_span
 from tpuctl.model.records import WITH_HOSTS, Answer, Desired, Loss, Rival, SliceRecord, SliceState
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.slices.plan import next_incarnation
 
 LOST_RACE = "race"
@@ -64,20 +65,23 @@ def _begin(record: SliceRecord, now: float) -> RaceStep | None:
     """The intents for all zones, before anything is asked for in the first."""
     life = record.incarnation
     begins = record.state is SliceState.REQUESTED and life is not None and life.create_called_at is None
-    taken = {record.spec.zone, *(rival.spec.zone for rival in record.rivals if not _makes_room(rival))}
-    zones = [zone for zone in record.requested_zones if zone not in taken]
-    if not (record.spec.race and begins and zones):
+    taken = [record.spec, *(rival.spec for rival in record.rivals if not _makes_room(rival))]
+    places = {_place(spec) for spec in taken}
+    open_ = [spec for spec in record.requested_specs if _place(spec) not in places]
+    if not (record.spec.race and begins and open_):
         return None
-    for zone in zones:
+    for spec in open_:
         incarnation = next_incarnation(record, now)
-        rival = Rival(
-            replace(record.spec, zone=zone),
-            SliceState.REQUESTED,
-            incarnation,
-            not_before=record.zone_not_before.get(zone, 0.0),
-        )
+        same = spec.accelerator_type == record.spec.accelerator_type
+        until = record.zone_not_before.get(spec.zone, 0.0) if same else 0.0
+        rival = Rival(spec, SliceState.REQUESTED, incarnation, not_before=until)
         record = replace(record, rivals=(*record.rivals, rival), last_incarnation=incarnation.number)
-    return RaceStep(record, "race", f"also asked for in {', '.join(zones)}; the first that comes is kept")
+    said = [f"{spec.zone} as {spec.accelerator_type}" if record.race_specs else spec.zone for spec in open_]
+    return RaceStep(record, "race", f"also asked for in {', '.join(said)}; the first that comes is kept")
+
+
+def _place(spec: SliceSpec) -> tuple[str, str]:
+    return spec.accelerator_type, spec.zone
 
 
 def _makes_room(rival: Rival) -> bool:

@@ -34,6 +34,9 @@ AUTO = "auto"
 """As a zone: every one in which the slice may be."""
 MAX_RUN_DURATION_S = 7 * 86_400.0
 """Flex-start gives capacity for at most 7 days (docs.cloud.google.com/tpu/docs/request-using-flex-start)."""
+RACE_MAX = 16
+"""Each place of a race counts against quotas, and each is read in every step: more than the zones of two types
+are hardly meant."""
 RUN_END_SLACK_S = 900.0
 """A flex-start slice that goes this shortly before its end has reached it: its start is seen late, by an
 interval of the watchdog or more."""
@@ -67,7 +70,12 @@ class WantedSlice(Struct, frozen=True):
 
     @property
     def zones(self) -> tuple[str, ...]:
-        return tuple(spec.zone for spec in self.specs)
+        return tuple(dict.fromkeys(spec.zone for spec in self.specs))
+
+    @property
+    def race_specs(self) -> tuple[SliceSpec, ...]:
+        """All of them, where they differ in more than the zone."""
+        return self.specs if len({spec.accelerator_type for spec in self.specs}) > 1 else ()
 
 
 def resolve_request(
@@ -90,14 +98,70 @@ def resolve_request(
     if accelerator is None:
         hint = "tpuctl up v4-32 --spot; `tpuctl types` lists them"
         raise UsageError.of("accelerator", "no accelerator type", hint)
+    kinds = split_types(accelerator)
+    requests = [request.of(accelerator)] if len(kinds) == 1 else _each_type(request, config, catalog, kinds)
+    specs = [spec for each in requests for spec in _resolve_type(each, config, catalog, grants, now, script)]
+    _check_race(request, specs)
+    return tuple(specs)
+
+
+def split_types(accelerator: str) -> tuple[str, ...]:
+    """The types of a race, or the one that is named."""
+    return tuple(dict.fromkeys(part.strip() for part in accelerator.split(",")))
+
+
+def _each_type(
+    request: SliceRequest, config: Config, catalog: Catalog, kinds: Sequence[str]
+) -> list[SliceRequest]:
+    """The request of each type of a race, in those of its zones that have it. Raises UsageError."""
+    if not request.race:
+        why = f"{' and '.join(kinds)} are several types, which only a race asks for"
+        raise UsageError.of("accelerator", why, "--race, or one of them")
+    of_one = {"topology": "--topology", "runtime_version": "--runtime-version"}
+    for field, flag in of_one.items():
+        if getattr(request, field) or getattr(config, field, None):
+            why = f"{flag} is for one type, and {', '.join(kinds)} are several"
+            raise UsageError.of(field, why, f"leave {flag} out, and the setting of that name")
+    found = [find_accelerator(catalog, kind, None) for kind in kinds]
+    for other in found[1:]:
+        pair = (found[0], other)
+        if len({(each.hosts, each.chips) for each in pair}) > 1:
+            sizes = ", ".join(f"{each.name} has {each.hosts} and {each.chips}" for each in pair)
+            why = f"types of a race have the same number of hosts and of chips: {sizes}"
+            raise UsageError.of("accelerator", why, "types of one size, such as v5e-16,v6e-16")
+    named = request.zone or config.zone
+    if AUTO in named or not named:
+        return [request.of(each.name) for each in found]
+    within = {each.name: tuple(zone for zone in named if _has(each, zone)) for each in found}
+    for each, zone in [(each, named[0]) for each in found if not within[each.name]]:
+        with_field("zone", partial(_check_zone, catalog, each, zone))
+    for zone in named:
+        if not any(zone in zones for zones in within.values()):
+            with_field("zone", partial(_check_zone, catalog, found[0], zone))
+    return [replace(request.of(name), zone=zones) for name, zones in within.items()]
+
+
+def _has(found: AcceleratorType, zone: str) -> bool:
+    return zone in found.zones or zone in found.listed_zones
+
+
+def _resolve_type(
+    request: SliceRequest,
+    config: Config,
+    catalog: Catalog,
+    grants: Sequence[Grant],
+    now: float,
+    script: bytes | None,
+) -> tuple[SliceSpec, ...]:
+    """As `resolve_request`, of one type."""
     run_duration_s, valid_until, valid_for_s = _times(request)
+    accelerator = request.accelerator or ""
     found = find_accelerator(catalog, accelerator, request.topology)
     slices = 1 if request.slices is None else request.slices
     usable = granted(grants, found.generation, found.chips * max(slices, 1))
     tier = request.tier or config.tier or _granted_tier(usable)
     check_together(request, tier)
     zones = choose_zones(request, config, catalog, found, tier, usable)
-    _check_race(request, zones)
     shaped = bool(request.topology) or found.by_shape
     spec = SliceSpec(
         **_as_written(request, config),
@@ -129,11 +193,15 @@ def resolve_request(
     return specs
 
 
-def _check_race(request: SliceRequest, zones: Sequence[str]) -> None:
-    """Raises UsageError for a race in one place."""
-    if request.race and len(zones) < 2:
-        why = f"--race asks in several zones at once, and {zones[0]} is one"
-        raise UsageError.of("race", why, f"--zone {zones[0]} --zone ANOTHER, or --zone {AUTO}")
+def _check_race(request: SliceRequest, specs: Sequence[SliceSpec]) -> None:
+    """Raises UsageError for a race in one place, or in too many."""
+    if request.race and len(specs) < 2:
+        zone = specs[0].zone
+        why = f"--race asks in several zones at once, and {zone} is one"
+        raise UsageError.of("race", why, f"--zone {zone} --zone ANOTHER, or --zone {AUTO}")
+    if request.race and len(specs) > RACE_MAX:
+        why = f"--race would ask in {len(specs)} places at once, of at most {RACE_MAX}"
+        raise UsageError.of("race", why, f"--zone {specs[0].zone} --zone {specs[1].zone}: fewer zones")
 
 
 def resolve_limits(request: SliceRequest) -> Limits:
@@ -302,9 +370,10 @@ def version_doubt(found: AcceleratorType, version: str) -> str:
     return f"runtime version {version} is not known for {found.name}; did you mean {near}?"
 
 
-def name_of(accelerator_type: str, slices: int) -> str:
-    """What a slice is called when nobody says."""
-    return accelerator_type if slices == 1 else f"{accelerator_type}-x{slices}"
+def name_of(accelerator_types: Sequence[str], slices: int) -> str:
+    """What a slice is called when nobody says; of a race it may become one of several types."""
+    name = "-or-".join(dict.fromkeys(accelerator_types))
+    return name if slices == 1 else f"{name}-x{slices}"
 
 
 def internal_note(spec: SliceSpec) -> str:

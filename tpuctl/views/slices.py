@@ -217,7 +217,8 @@ def _rival(place: SliceRecord) -> dict[str, Any]:
     """Where else a slice is asked for at the same time, and how that stands."""
     node = place.incarnation.cloud_name if place.incarnation else None
     why = place.loss.detail if place.loss else ""
-    return {"zone": place.spec.zone, "node": node, "state": str(place.state), "why": why}
+    kind = place.spec.accelerator_type
+    return {"type": kind, "zone": place.spec.zone, "node": node, "state": str(place.state), "why": why}
 
 
 def _run_on_slice(run: RunRecord) -> dict[str, Any]:

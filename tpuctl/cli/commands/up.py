@@ -17,7 +17,11 @@ def up(
     context: AppContext,
     accelerator: Annotated[
         str | None,
-        argument("[ACCELERATOR]", "Accelerator type, such as v4-32; v4 with --topology.", complete=slice_names),
+        argument(
+            "[ACCELERATOR]",
+            "Accelerator type, such as v4-32; v4 with --topology; several for --race.",
+            complete=slice_names,
+        ),
     ] = None,
     name: Annotated[str | None, argument("[NAME]", "Name; the type if left out.")] = None,
     request: SliceRequest = SliceRequest(),
