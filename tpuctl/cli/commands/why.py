@@ -11,7 +11,7 @@ from tpuctl.cli.options import SliceOrRun
 
 
 def why(context: AppContext, name: SliceOrRun = None) -> None:
-    """Show the decisions about a slice, run or sweep, and their reasons.
+    """Show what was decided about a slice, run or sweep, and why.
 
     The oldest comes first. With them come holds of the slice's disks for a copy. A sweep has how its rows began
     and ended, and when it took its slices and gave them back. `tpuctl why fleet` shows pauses, and warnings of
