@@ -1,0 +1,1 @@
+"""Kubernetes' own code, for tests of what tpuctl makes for clusters."""

@@ -1,0 +1,124 @@
+"""Builds the programs of a Kubernetes from Go modules, once, into the cache of the tests.
+
+Modules come from the Go module proxy at exact versions. What is kept are the programs, and the YAML of custom
+resources in the same modules; Go's own caches are removed afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.require import VARIABLE
+
+KUBERNETES, JOBSET, KUEUE = "1.37.2", "0.12.0", "0.19.0"
+LIBRARIES = f"0.{KUBERNETES.partition('.')[2]}"
+"""Kubernetes' own libraries have its version with 0 for 1."""
+TESTS_CACHE = Path.home() / ".cache" / "tpuctl-tests"
+CACHE = TESTS_CACHE / f"kube-{KUBERNETES}-jobset-{JOBSET}-kueue-{KUEUE}"
+GO_CACHES = TESTS_CACHE / "kube-build"
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Part:
+    """A program in `CACHE`, and how it gets there."""
+
+    name: str
+    make: Callable[[Path], None]
+
+
+def go(*words: str, cwd: Path | None = None) -> str:
+    """What a command of Go printed."""
+    binary = shutil.which("go", path=f"{os.environ['PATH']}:/usr/local/go/bin:{TESTS_CACHE / 'go' / 'bin'}")
+    if binary is None:
+        sys.exit("Go is not on PATH: `.ci/run` shows how to fetch it")
+    caches = {"GOCACHE": str(GO_CACHES / "go-build"), "GOMODCACHE": str(GO_CACHES / "mod")}
+    flags = {"GOFLAGS": "-p=2 -mod=mod -modcacherw -trimpath -buildvcs=false", "CGO_ENABLED": "0"}
+    environ = {**os.environ, **caches, **flags, "GOWORK": "off"}
+    return subprocess.run(
+        (binary, *words), cwd=cwd, env=environ, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
+def _module(name: str) -> Path:
+    """The folder of a module, such as sigs.k8s.io/jobset@v0.12.0."""
+    return Path(json.loads(go("mod", "download", "-json", name))["Dir"])
+
+
+def _build(package: str, module: Callable[[], list[str]]) -> Callable[[Path], None]:
+    """`package` is a folder beside this file, or in one of the required modules. It is built in a module of
+    ours: to install a version asks the proxy for all versions of it, which it refuses for some."""
+
+    def build(made: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "go.mod").write_text("\n".join(("module kube", "go 1.26.0", *module())) + "\n")
+            if package.startswith("./"):
+                shutil.copytree(HERE / package, Path(folder, package))
+            go("build", "-ldflags", "-s -w", "-o", str(made), package, cwd=Path(folder))
+
+    return build
+
+
+def _library() -> list[str]:
+    return [f"require k8s.io/apiextensions-apiserver v{LIBRARIES}"]
+
+
+def _copy_yaml(made: Path) -> None:
+    """The custom resources of both controllers."""
+    shutil.rmtree(made, ignore_errors=True)
+    for module in (f"jobset@v{JOBSET}", f"kueue@v{KUEUE}"):
+        config = _module(f"sigs.k8s.io/{module}") / "config" / "components"
+        target = made / module.partition("@")[0]
+        shutil.copytree(config / "crd" / "bases", target / "crds")
+
+
+def _own(name: str) -> str:
+    """The name of a program of ours, which tells when its source has changed."""
+    return f"{name}-{hashlib.sha256((HERE / name / 'main.go').read_bytes()).hexdigest()[:8]}"
+
+
+CHECKER = _own("crdcheck")
+CHECK = (Part("yaml", _copy_yaml), Part(CHECKER, _build("./crdcheck", _library)))
+SETS = {"check": CHECK}
+
+
+def build(which: str) -> None:
+    """Makes what is not there yet, and says what each part took."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for part in SETS[which]:
+        made = CACHE / part.name
+        if made.exists():
+            continue
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        fresh = made.with_name(f"{part.name}.new")
+        part.make(fresh)
+        fresh.chmod(0o755)
+        fresh.rename(made)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        print(f"{part.name}: {cpu:.0f} s of a processor, {time.monotonic() - began:.0f} s", flush=True)
+    shutil.rmtree(GO_CACHES, ignore_errors=True)
+
+
+def require_kube(which: str) -> Path:
+    """The folder of the built programs. Skips without them, but fails when `TPUCTL_REQUIRE` names it."""
+    missing = [part.name for part in SETS[which] if not (CACHE / part.name).exists()]
+    if not missing:
+        return CACHE
+    reason = f"kube {which} is not built: python -m tests.support.kube build {which}"
+    if f"kube-{which}" in os.environ.get(VARIABLE, "").split(","):
+        pytest.fail(f"{VARIABLE} names kube-{which}, and {reason}")
+    pytest.skip(reason)

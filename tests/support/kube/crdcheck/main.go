@@ -1,0 +1,140 @@
+// What a Kubernetes API server says of custom resources, without the server: its own packages, called in the order of
+// apiextensions-apiserver's customresource_handler.go and registry/customresource/strategy.go. The arguments are files
+// with CustomResourceDefinitions. Each line of standard input is {"object": …, "old": …}, a creation where there is no
+// old one; each line of the output is the answer: {"status": …, "message": …, "object": …}, the object with defaults.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	integers "k8s.io/apimachinery/pkg/util/json" // numbers without a fraction stay integers
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	limits "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+type object = map[string]any
+
+type question struct {
+	Object object `json:"object"`
+	Old    object `json:"old"`
+}
+
+type answer struct {
+	Status  int    `json:"status"`
+	Message string `json:"message"`
+	Object  object `json:"object,omitempty"`
+}
+
+// One version of a kind.
+type kind struct {
+	schema *structural.Structural
+	values validation.SchemaValidator
+	rules  *cel.Validator
+}
+
+func (k *kind) check(asked question) answer {
+	unknown := pruning.PruneWithOptions(asked.Object, k.schema, true,
+		structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	if len(unknown) > 0 {
+		for i, path := range unknown {
+			unknown[i] = fmt.Sprintf("unknown field %q", path)
+		}
+		return answer{400, "strict decoding error: " + strings.Join(unknown, ", "), nil}
+	}
+	defaulting.PruneNonNullableNullsWithoutDefaults(asked.Object, k.schema)
+	defaulting.Default(asked.Object, k.schema)
+	errors := k.valuesOf(asked)
+	errors = append(errors, objectmeta.Validate(context.Background(), nil, asked.Object, k.schema, false)...)
+	errors = append(errors, listtype.ValidateListSetsAndMaps(nil, k.schema, asked.Object)...)
+	if len(errors) == 0 { // rules are not asked of values that have the wrong type
+		var old any // no nil map: the rules about changes would be asked of a creation
+		if asked.Old != nil {
+			old = asked.Old
+		}
+		errors, _ = k.rules.Validate(context.Background(), nil, k.schema, asked.Object, old, limits.RuntimeCELCostBudget)
+	}
+	if len(errors) > 0 {
+		return answer{422, errors.ToAggregate().Error(), nil}
+	}
+	if asked.Old != nil {
+		return answer{200, "", asked.Object}
+	}
+	return answer{201, "", asked.Object}
+}
+
+func (k *kind) valuesOf(asked question) field.ErrorList {
+	if asked.Old != nil {
+		return validation.ValidateCustomResourceUpdate(nil, asked.Object, asked.Old, k.values)
+	}
+	return validation.ValidateCustomResource(nil, asked.Object, k.values)
+}
+
+func must[T any](found T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return found
+}
+
+// The kinds of a file, by apiVersion and kind.
+func read(path string, kinds map[string]*kind) {
+	var told v1.CustomResourceDefinition
+	if err := yaml.Unmarshal(must(os.ReadFile(path)), &told); err != nil {
+		panic(fmt.Errorf("%s: %w", path, err))
+	}
+	v1.SetDefaults_CustomResourceDefinition(&told)
+	for _, version := range told.Spec.Versions {
+		var schema apiextensions.JSONSchemaProps
+		if err := v1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(
+			version.Schema.OpenAPIV3Schema, &schema, nil); err != nil {
+			panic(fmt.Errorf("%s: %w", path, err))
+		}
+		shape := must(structural.NewStructural(&schema))
+		values, _, err := validation.NewSchemaValidator(&schema)
+		if err != nil {
+			panic(fmt.Errorf("%s: %w", path, err))
+		}
+		name := fmt.Sprintf("%s/%s %s", told.Spec.Group, version.Name, told.Spec.Names.Kind)
+		kinds[name] = &kind{shape, values, cel.NewValidator(shape, true, limits.PerCallLimit)}
+	}
+}
+
+func main() {
+	kinds := map[string]*kind{}
+	for _, path := range os.Args[1:] {
+		read(path, kinds)
+	}
+	decoder, encoder := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for decoder.More() {
+		var line json.RawMessage
+		var asked question
+		if err := decoder.Decode(&line); err != nil {
+			panic(err)
+		}
+		if err := integers.Unmarshal(line, &asked); err != nil {
+			panic(err)
+		}
+		found := kinds[fmt.Sprintf("%v %v", asked.Object["apiVersion"], asked.Object["kind"])]
+		said := answer{404, "the server could not find the requested resource", nil}
+		if found != nil {
+			said = found.check(asked)
+		}
+		if err := encoder.Encode(said); err != nil {
+			panic(err)
+		}
+	}
+}
