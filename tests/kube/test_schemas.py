@@ -73,6 +73,17 @@ def test_what_is_made_of_a_run_is_taken_word_for_word(
     assert _given(said.object["spec"], made["spec"]) == made["spec"]
 
 
+def test_volumes_of_a_run_have_the_fields_that_there_are(kube_checker: Checker) -> None:
+    *made, _ = documents(a_job(disks=(DISK,)))
+    assert [(each["kind"], kube_checker.ask(each).status) for each in made] == [
+        ("PersistentVolume", 201),
+        ("PersistentVolumeClaim", 201),
+    ]
+    made[0]["spec"]["csi"]["volumeHandel"] = made[0]["spec"]["csi"].pop("volumeHandle")
+    said = kube_checker.ask(made[0])
+    assert (said.status, 'unknown field "spec.csi.volumeHandel"' in said.message) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("change", "status", "words"),
     [

@@ -1,16 +1,19 @@
 // What a Kubernetes API server says of custom resources, without the server: its own packages, called in the order of
-// apiextensions-apiserver's customresource_handler.go and registry/customresource/strategy.go. The arguments are files
-// with CustomResourceDefinitions. Each line of standard input is {"object": …, "old": …}, a creation where there is no
+// apiextensions-apiserver's customresource_handler.go and registry/customresource/strategy.go. Of volumes and claims,
+// which are no custom resources, it knows the fields. The arguments are files with CustomResourceDefinitions. Each line of standard input is {"object": …, "old": …}, a creation where there is no
 // old one; each line of the output is the answer: {"status": …, "message": …, "object": …}, the object with defaults.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -23,6 +26,7 @@ import (
 	integers "k8s.io/apimachinery/pkg/util/json" // numbers without a fraction stay integers
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	limits "k8s.io/apiserver/pkg/apis/cel"
+	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -46,6 +50,24 @@ type kind struct {
 	rules  *cel.Validator
 }
 
+// Kinds of Kubernetes itself, by apiVersion and kind, as far as runs have them beside their JobSet.
+var core = map[string]any{
+	"v1 PersistentVolume":      corev1.PersistentVolume{},
+	"v1 PersistentVolumeClaim": corev1.PersistentVolumeClaim{},
+}
+
+func checkFields(told object, kind any) answer {
+	typed := reflect.New(reflect.TypeOf(kind)).Interface()
+	strict, err := strictjson.UnmarshalStrict(must(json.Marshal(told)), typed)
+	if err != nil {
+		strict = []error{err}
+	}
+	if len(strict) > 0 {
+		return answer{400, "strict decoding error: " + errors.Join(strict...).Error(), nil}
+	}
+	return answer{201, "", told}
+}
+
 func (k *kind) check(asked question) answer {
 	unknown := pruning.PruneWithOptions(asked.Object, k.schema, true,
 		structural.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
@@ -57,18 +79,18 @@ func (k *kind) check(asked question) answer {
 	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(asked.Object, k.schema)
 	defaulting.Default(asked.Object, k.schema)
-	errors := k.valuesOf(asked)
-	errors = append(errors, objectmeta.Validate(context.Background(), nil, asked.Object, k.schema, false)...)
-	errors = append(errors, listtype.ValidateListSetsAndMaps(nil, k.schema, asked.Object)...)
-	if len(errors) == 0 { // rules are not asked of values that have the wrong type
+	found := k.valuesOf(asked)
+	found = append(found, objectmeta.Validate(context.Background(), nil, asked.Object, k.schema, false)...)
+	found = append(found, listtype.ValidateListSetsAndMaps(nil, k.schema, asked.Object)...)
+	if len(found) == 0 { // rules are not asked of values that have the wrong type
 		var old any // no nil map: the rules about changes would be asked of a creation
 		if asked.Old != nil {
 			old = asked.Old
 		}
-		errors, _ = k.rules.Validate(context.Background(), nil, k.schema, asked.Object, old, limits.RuntimeCELCostBudget)
+		found, _ = k.rules.Validate(context.Background(), nil, k.schema, asked.Object, old, limits.RuntimeCELCostBudget)
 	}
-	if len(errors) > 0 {
-		return answer{422, errors.ToAggregate().Error(), nil}
+	if len(found) > 0 {
+		return answer{422, found.ToAggregate().Error(), nil}
 	}
 	if asked.Old != nil {
 		return answer{200, "", asked.Object}
@@ -128,10 +150,12 @@ func main() {
 		if err := integers.Unmarshal(line, &asked); err != nil {
 			panic(err)
 		}
-		found := kinds[fmt.Sprintf("%v %v", asked.Object["apiVersion"], asked.Object["kind"])]
+		name := fmt.Sprintf("%v %v", asked.Object["apiVersion"], asked.Object["kind"])
 		said := answer{404, "the server could not find the requested resource", nil}
-		if found != nil {
+		if found := kinds[name]; found != nil {
 			said = found.check(asked)
+		} else if found := core[name]; found != nil {
+			said = checkFields(asked.Object, found)
 		}
 		if err := encoder.Encode(said); err != nil {
 			panic(err)
