@@ -76,7 +76,7 @@ def test_a_shipped_environment_is_right_and_locked_for_each_of_its_pythons_or_sa
             name, _, version = requirement.partition("==")
             if ";" not in version:
                 assert installed[name] == version
-        assert installed["jax"] == installed["jaxlib"]
+        assert installed.get("jax") == installed.get("jaxlib")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""An interpreter with the packages of the environment `demo-cpu`, for programs that need no environment."""
+"""Interpreters with the packages of an environment, for programs that need no environment on hosts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,26 @@ VARIABLES = ("--var", "JAX_PLATFORMS=cpu", "--var", "JAX_CPU_COLLECTIVES_IMPLEME
 
 @contextmanager
 def jax_python() -> Iterator[Path]:
-    """Linked out of uv's cache, in a folder that hosts see, and compiled once. To install the environment on
-    two hosts, which tests/cli/test_demo.py does, takes half a minute of a processor. Skips without an index."""
+    """Of `demo-cpu`. To install the environment on two hosts, which tests/cli/test_demo.py does, takes half a
+    minute of a processor."""
+    imports = "import jax.numpy, jax.experimental.multihost_utils, google.cloud.storage"
+    with locked_python("demo-cpu", imports) as python:
+        yield python
+
+
+@contextmanager
+def locked_python(name: str, imports: str) -> Iterator[Path]:
+    """With the packages of environment `name`, linked out of uv's cache, in a folder that hosts see, and those
+    of `imports` compiled once. Skips without an index."""
     require_index()
-    folder = Path(tempfile.mkdtemp(prefix="tpuctl-jax-", dir="/var/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=f"tpuctl-{name}-", dir="/var/tmp"))
     try:
         folder.chmod(0o755)
         python = folder / "env" / "bin" / "python"
         environ = {**os.environ, "UV_LINK_MODE": "hardlink"}
         if "PIP_CERT" in environ:  # behind a proxy with certificates of its own
             environ.setdefault("SSL_CERT_FILE", environ["PIP_CERT"])
-        lock = ROOT / "manifests" / "env" / "pylock.demo-cpu.toml"
-        imports = "import jax.numpy, jax.experimental.multihost_utils, google.cloud.storage"
+        lock = ROOT / "manifests" / "env" / f"pylock.{name}.toml"
         for words in (
             (uv.find_uv_bin(), "-q", "venv", "--python", sys.executable, str(folder / "env")),
             (uv.find_uv_bin(), "-q", "pip", "sync", "--python", str(python), str(lock)),

@@ -76,7 +76,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("smoke", "Test every chip of a slice.", json=True, quiet=True),
         Entry("disk", "Develop on a disk, clone it, train on all hosts.", target="app"),
         Entry("mount", "Mount buckets as folders on every worker.", target="app"),
-        Entry("data", "Pack files into shards, and write receipts of data.", target="app"),
+        Entry("data", "Bring data into buckets, and write receipts of it.", target="app"),
         Entry("forward", "Forward a local port to a worker."),
         Entry("ssh-config", "Print ssh config entries for the workers of a slice."),
         Entry("adopt", "Take over a TPU that was created without tpuctl.", json=True, quiet=True),

@@ -56,6 +56,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl exec big --worker 0-3 --group -- uname -r",
     ),
     "metrics": ("tpuctl metrics", "tpuctl metrics sweep-3 --csv > sweep-3.csv"),
+    "data stage": (
+        "tpuctl data stage hf://org/name@main gs://my-bucket/models/name --on big",
+        "tpuctl data stage hf://datasets/org/name@v1.0 gs://my-bucket/data/name --include 'en/*.parquet'",
+    ),
     "smoke": ("tpuctl smoke big", "tpuctl smoke big --env jax-tpu --limit 300"),
     "ssh": ("tpuctl ssh big", "tpuctl ssh big --worker 3"),
     "cp": (

@@ -24,6 +24,7 @@ from tpuctl.datasets.plan import (
     Shard,
     describe,
     parse_manifest,
+    parse_place,
     plan_pack,
     render_manifest,
 )
@@ -31,7 +32,6 @@ from tpuctl.engine.events import DataProgress, Note
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, InterruptedByUserError, NotFoundError, TpuctlError, UsageError
-from tpuctl.lib.names import check_bucket_name
 from tpuctl.lib.retry import patiently
 from tpuctl.lib.text import counted, sized
 from tpuctl.model.cloud import ObjectInfo
@@ -64,16 +64,6 @@ class Digest:
     @property
     def crc32c(self) -> str:
         return b64encode(self._crc32c.to_bytes(4, "big")).decode()
-
-
-def parse_place(uri: str, *, whole_bucket: bool = False) -> str:
-    """`uri` without a slash at its end. Raises UsageError for what is no `gs://BUCKET/PREFIX`."""
-    bucket, _, prefix = uri.removeprefix("gs://").rstrip("/").partition("/")
-    if not uri.startswith("gs://") or not bucket or not (prefix or whole_bucket):
-        hint = f"write it as gs://BUCKET{'[/PREFIX]' if whole_bucket else '/PREFIX'}"
-        raise UsageError(f"{uri!r} is no prefix in a bucket", hint=hint)
-    check_bucket_name(bucket)
-    return f"gs://{bucket}/{prefix}".rstrip("/")
 
 
 def list_objects(

@@ -17,7 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from tpuctl.errors import UsageError
 from tpuctl.lib.codec import from_data, parse_json
+from tpuctl.lib.names import check_bucket_name
 from tpuctl.lib.text import sized
 
 FORMAT = "tpuctl-pack/1"
@@ -222,6 +224,16 @@ def padding(size: int) -> bytes:
 def ending(used: int) -> bytes:
     """What ends a tar file: two empty blocks, and more up to a whole record."""
     return bytes(2 * tarfile.BLOCKSIZE + -(used + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE)
+
+
+def parse_place(uri: str, *, whole_bucket: bool = False) -> str:
+    """`uri` without a slash at its end. Raises UsageError for what is no `gs://BUCKET/PREFIX`."""
+    bucket, _, prefix = uri.removeprefix("gs://").rstrip("/").partition("/")
+    if not uri.startswith("gs://") or not bucket or not (prefix or whole_bucket):
+        hint = f"write it as gs://BUCKET{'[/PREFIX]' if whole_bucket else '/PREFIX'}"
+        raise UsageError(f"{uri!r} is no prefix in a bucket", hint=hint)
+    check_bucket_name(bucket)
+    return f"gs://{bucket}/{prefix}".rstrip("/")
 
 
 def render_manifest(manifest: Manifest) -> bytes:

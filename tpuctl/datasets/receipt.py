@@ -13,8 +13,8 @@ from tpuctl.config.file import file_error
 from tpuctl.config.load import read_text
 from tpuctl.config.yaml_positions import parse_marked
 from tpuctl.datasets.contract import Contract, Seen, check_contract, parse_contract
-from tpuctl.datasets.pack import find_manifest, list_objects, parse_place
-from tpuctl.datasets.plan import MANIFEST, Manifest
+from tpuctl.datasets.pack import find_manifest, list_objects
+from tpuctl.datasets.plan import MANIFEST, Manifest, parse_place
 from tpuctl.datasets.plan import difference as shard_difference
 from tpuctl.datasets.samples import ENDINGS, HEAD, Sample, choose_sample, read_sample
 from tpuctl.engine.services import Services

@@ -1,4 +1,4 @@
-"""`data verify` and `data ls`: packs in a bucket against their manifests."""
+"""`data verify` and `data ls`: packs in a bucket, and what was staged there, against their manifests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tpuctl.datasets.pack import AT_ONCE, Digest, Meter, find_manifest, list_objects, parse_place
-from tpuctl.datasets.plan import MANIFEST, Manifest, PackedShard, describe, difference
+from tpuctl.datasets.pack import AT_ONCE, Digest, Meter, find_manifest, list_objects
+from tpuctl.datasets.plan import MANIFEST, Manifest, PackedShard, describe, difference, parse_place
+from tpuctl.datasets.stage import RECORD, StageRecord, parse_record
 from tpuctl.engine.services import Services
 from tpuctl.errors import InterruptedByUserError, NotFoundError, PartialError
 from tpuctl.lib.codec import to_data
@@ -20,13 +21,15 @@ def verify(services: Services, uri: str, *, quick: bool) -> list[dict[str, Any]]
     """One row for each shard, and for what is there besides; `problem` is None where it is as the manifest
     says. `quick`: by what the bucket says of the objects, without reading them."""
     place = parse_place(uri)
-    manifest = read_manifest(services, place)
+    record = find_record(services, place)
+    manifest = record or read_manifest(services, place)
     if not manifest.complete:
-        raise PartialError(f"the pack {place} is not complete", hint=f"tpuctl data pack DIR {place}")
+        raise PartialError(f"{place} is not complete", hint=_how_to_mend(record, place))
     prefix = f"{place.split('/', 3)[3]}/"
     there = {info.name.removeprefix(prefix): info for info in list_objects(services, place)}
     total = sum(each.size for each in manifest.shards)
-    meter = Meter(services.clock, services.emit, place, "verified", manifest.files, total)
+    count = sum(each.files for each in manifest.shards)
+    meter = Meter(services.clock, services.emit, place, "verified", count, total)
 
     stopped = threading.Event()
 
@@ -41,13 +44,31 @@ def verify(services: Services, uri: str, *, quick: bool) -> list[dict[str, Any]]
             rows = list(pool.map(row, manifest.shards))
         finally:
             stopped.set()
-    known = {MANIFEST, *(each.name for each in manifest.shards)}
+    known = {
+        RECORD if isinstance(manifest, StageRecord) else MANIFEST,
+        *(each.name for each in manifest.shards),
+    }
     strange = [there[name] for name in sorted(there.keys() - known)]
     why = "it is not in the manifest"
     return rows + [
         {"shard": info.name.removeprefix(prefix), "size": info.size, "files": None, "problem": why}
         for info in strange
     ]
+
+
+def _how_to_mend(record: StageRecord | None, place: str) -> str:
+    if record is None:
+        return f"from the same folder: tpuctl data pack DIR {place}"
+    return f"tpuctl data stage {record.source} {place}"
+
+
+def find_record(services: Services, place: str) -> StageRecord | None:
+    """The record of what `data stage` brings to `place`; None where it brings nothing there."""
+    uri = f"{place}/{RECORD}"
+    try:
+        return parse_record(patiently(lambda: services.objects.read(uri), services.clock.sleep)[0])
+    except NotFoundError:
+        return None
 
 
 def _said(expected: PackedShard, info: ObjectInfo | None) -> str | None:
@@ -77,13 +98,13 @@ def _content(
     return None if found == expected.sha256 else f"its sha256 is {found} instead of {expected.sha256}"
 
 
-def check_rows(uri: str, rows: Sequence[dict[str, Any]]) -> None:
+def check_rows(services: Services, uri: str, rows: Sequence[dict[str, Any]]) -> None:
     """Raises PartialError where a row has a problem."""
     bad = [row for row in rows if row["problem"] is not None]
     if bad:
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         what = f"{bad[0]['shard']} of {uri}: {bad[0]['problem']}{more}"
-        hint = f"from the same folder: tpuctl data pack DIR {uri}"
+        hint = _how_to_mend(find_record(services, parse_place(uri)), uri)
         raise PartialError(what, hint=hint, details={"shards": bad})
 
 

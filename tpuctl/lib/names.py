@@ -25,6 +25,8 @@ _BUCKET = re.compile(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
 _BUCKET_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](?:/.*)?", re.DOTALL)
 
 RESERVED_VARIABLE_PREFIX = "TPUCTL_"
+ACCESS_PROBE = ".tpuctl-access"
+"""What hosts write to a bucket to try whether they may (`PROBE` of `tpuctl/agent/bucket_access.py`)."""
 
 
 def is_slice_name(name: str) -> bool:

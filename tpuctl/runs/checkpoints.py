@@ -7,15 +7,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from tpuctl.lib.names import ACCESS_PROBE
 from tpuctl.lib.time import render_span
 from tpuctl.model.cloud import ObjectInfo
 from tpuctl.model.records import Attempt
 
 FRUITLESS_MAX = 5
 """Attempts in a row that the cloud ended before a newer checkpoint was written, until a person is asked."""
-
-_NO_CHECKPOINT = ".tpuctl-access"
-"""What hosts write to try whether they may (`PROBE` of `tpuctl/agent/bucket_access.py`)."""
 
 
 def checkpoint_times(objects: Iterable[ObjectInfo], prefix: str) -> list[float]:
@@ -27,7 +25,7 @@ def checkpoint_times(objects: Iterable[ObjectInfo], prefix: str) -> list[float]:
     newest: dict[str, float] = {}
     for item in objects:
         rest = item.name.removeprefix(prefix).lstrip("/")
-        if not rest or rest.startswith(_NO_CHECKPOINT) or item.name.endswith("/") or not item.updated:
+        if not rest or rest.startswith(ACCESS_PROBE) or item.name.endswith("/") or not item.updated:
             continue
         at = datetime.fromisoformat(item.updated).timestamp()
         step = rest.split("/", 1)[0]

@@ -1,4 +1,4 @@
-"""`tpuctl data`: many small files as tar shards in a bucket, and receipts of data."""
+"""`tpuctl data`: many small files as tar shards in a bucket, files of the hub there, and receipts of data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated
 from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.options import DryRun
+from tpuctl.cli.options import DryRun, Timeout
+from tpuctl.datasets.stage import StageRequest
 from tpuctl.lib.options import Option, argument
 
 __all__ = ["app"]
 
-app = new_group("Pack files into shards, and write receipts of data.")
+app = new_group("Bring data into buckets, and write receipts of it.")
 Uri = Annotated[str, argument("gs://BUCKET/PREFIX", "Where the pack is.")]
 SHARDS = (
     Column("name", "SHARD"),
@@ -60,6 +61,46 @@ def pack(
         context.console.answer(found, found["said"])
 
 
+@app.command("stage", json=True, quiet=True)
+def stage(context: AppContext, request: StageRequest, timeout: Timeout = None, dry_run: DryRun = False) -> None:
+    """Bring files of the Hugging Face hub into a bucket, by a host of a slice.
+
+    A run on worker 0, so no other run has the slice meanwhile. The revision is resolved once. The same command
+    again goes on, and where all is there it compares checksums. Ends with a receipt.
+    """
+    from tpuctl.cli.following import follow_or_leave, goes_on
+    from tpuctl.lib.codec import to_data
+    from tpuctl.lib.text import counted, sized
+    from tpuctl.runs.stage_run import find_staged, finish_stage, follow_stage, is_staged, prepare_stage
+    from tpuctl.runs.submit import submit_run
+    from tpuctl.slices.choose import resolve_slice
+
+    if not is_staged(context, request, find_staged(context, request)):
+        target = resolve_slice(context, request.on, flag="--on")
+        submission = prepare_stage(context, context.config, request, target, Path.cwd())
+        if dry_run:
+            said = f"would bring {request.source} to {request.place}, by worker 0 of {target.name}"
+            context.console.sentence(said)
+            return
+        run = submit_run(context, submission, context.ids.new_id(), named=False)
+        context.console.say(f"run {run.id} on {target.name}")
+        if request.detach:
+            follow_or_leave(context, run, detach=True, timeout=timeout)
+            return
+        with context.interruptible(goes_on(run.id)):
+            follow_stage(context, run.id, context.deadline(timeout))
+    record, receipt = finish_stage(context, request)
+    context.emit.close()
+    if context.console.json_mode:
+        context.console.data(
+            {"source": str(record.source), "commit": record.commit, "receipt": to_data(receipt)}
+        )
+        return
+    size = f"{counted(len(record.files), 'file')}, {sized(sum(each.size for each in record.files))}"
+    said = f"{request.place} has {record.source}: commit {record.commit[:12]}, {size}"
+    context.console.sentence(f"{said}; receipt {receipt.digest.value[:12]}")
+
+
 @app.command("verify", json=True, quiet=True)
 def verify(
     context: AppContext,
@@ -76,7 +117,7 @@ def verify(
     bad = [row for row in rows if row["problem"] is not None]
     if bad and not context.console.json_mode:
         context.console.table(bad, (Column("shard", "SHARD"), Column("problem", "PROBLEM", give=1)))
-    check_rows(uri, rows)
+    check_rows(context, uri, rows)
     if context.console.json_mode:
         context.console.data(rows)
     context.console.say(f"{counted(len(rows), 'shard')} of {uri} as the manifest says")
