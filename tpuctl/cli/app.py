@@ -64,6 +64,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
         Entry("report", "Write a page about a run: what happened, what it cost.", json=True),
         Entry("rerun", "Do a run again, from its manifest.", json=True, quiet=True),
+        Entry("export", "Write a run as a JobSet for a cluster of GKE.", json=True, quiet=True),
         Entry("keep", "Keep the logs and disks of a run."),
     ),
     "Before a run": (

@@ -86,6 +86,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl rerun RUN --on v6e-16 --pay",
         "tpuctl rerun run.tar --on big --secret TOKEN=env:TOKEN",
     ),
+    "export": (
+        "tpuctl export RUN --up v6e-64 --slices 2 --image IMAGE -o train.yaml",
+        "tpuctl export train.py --up v6e-16 --env jax-tpu --local-queue tpu",
+        "tpuctl export -m package.train --up tpu7x-32 --env jax-tpu --dry-run",
+    ),
     "keep": ("tpuctl keep last --until 90d", "tpuctl keep RUN --release"),
     "pause": ("tpuctl pause --until 8h --reason maintenance",),
     "types": ("tpuctl types v6e", "tpuctl types --zone us-east1-d"),

@@ -148,6 +148,60 @@ class LaunchRequest(Struct, frozen=True):
     name: Annotated[str | None, Option("Id of the run.", metavar="ID")] = None
 
 
+CLUSTER = "On a cluster of GKE"
+
+
+class ClusterRequest(Struct, frozen=True, kw_only=True):
+    """What a run on a cluster of Kubernetes needs beside what runs on slices do."""
+
+    image: Annotated[
+        str | None,
+        Option(
+            "Container image of the program; with a pinned environment one with its Python is the default.",
+            group=CLUSTER,
+            metavar="IMAGE",
+        ),
+    ] = None
+    local_queue: Annotated[
+        str | None, Option("LocalQueue of Kueue that admits it.", group=CLUSTER, metavar="NAME")
+    ] = None
+    kube_account: Annotated[
+        str | None,
+        Option("Service account of the namespace, with access to its buckets.", group=CLUSTER, metavar="NAME"),
+    ] = None
+    kube_secret: Annotated[
+        str | None,
+        Option(
+            "Secret of the namespace with a key for each --secret; called like the run if left out.",
+            group=CLUSTER,
+            metavar="NAME",
+        ),
+    ] = None
+    code_prefix: Annotated[
+        str | None,
+        Option(
+            "gs:// prefix for its code; in the bucket of its checkpoints if left out.",
+            group=CLUSTER,
+            metavar="URI",
+        ),
+    ] = None
+    machine_type: Annotated[
+        str | None,
+        Option("Machine type, where a topology is one machine or two.", group=CLUSTER, metavar="TYPE"),
+    ] = None
+    fatal_exit: Annotated[
+        tuple[str, ...],
+        Option(
+            "Exit status after which it is not started again; repeatable. Else 2, 64, 78, 126 and 127.",
+            group=CLUSTER,
+            metavar="STATUS",
+        ),
+    ] = ()
+    host_network: Annotated[
+        bool, Option("Use the network of the nodes, which several slices are faster with.", group=CLUSTER)
+    ] = False
+
+
 class RerunRequest(Struct, frozen=True):
     """How a run is to be done again. `secret` has references by name, `checkpoint_dir` a directory to go on
     with; None for one of its own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpuctl.lib.text import fold_workers
@@ -69,17 +69,17 @@ def render_launch(run: RunRecord, attempt: Attempt) -> dict[str, Any]:
 def render_defaults(run: RunRecord) -> dict[str, str]:
     """Variables that all workers have unless the host's environment, the pinned one, `--var` or `--secret` says
     otherwise."""
-    return {**HOST_DEFAULTS, **render_wandb(run)}
+    return {**HOST_DEFAULTS, **render_wandb(run.wandb_id, run.spec.group, run.spec.tags)}
 
 
-def render_wandb(run: RunRecord) -> dict[str, str]:
+def render_wandb(wandb_id: str, group: str | None, tags: Sequence[str]) -> dict[str, str]:
     """What makes all attempts of a run one run of Weights & Biases, which goes on after a restart
     (https://docs.wandb.ai/models/runs/resuming)."""
-    found = {"WANDB_RUN_ID": run.wandb_id, "WANDB_RESUME": "allow"}
-    if run.spec.group:
-        found["WANDB_RUN_GROUP"] = run.spec.group
-    if run.spec.tags:
-        found["WANDB_TAGS"] = ",".join(run.spec.tags)
+    found = {"WANDB_RUN_ID": wandb_id, "WANDB_RESUME": "allow"}
+    if group:
+        found["WANDB_RUN_GROUP"] = group
+    if tags:
+        found["WANDB_TAGS"] = ",".join(tags)
     return found
 
 

@@ -341,22 +341,29 @@ def freeze_run(
     """Stores code, diff and environment by digest and returns the record that refers to them. What hosts need
     for the environment is brought to where they get it."""
     store = services.store
-    bundle = store_content(store, code.content)
+    store_content(store, code.content)
     if environment is not None:
         store_environment(services, environment)
+    if code.diff:
+        store.put_blob(code.diff)
+    return new_record(services, run_id, spec, code)
+
+
+def new_record(services: Services, run_id: str, spec: RunSpec, code: CodeBundle) -> RunRecord:
+    """The record of a run that nobody has written down yet."""
     return RunRecord(
         id=run_id,
         spec=spec,
         code=CodeState(
-            bundle=bundle,
+            bundle=code.sha256,
             commit=code.commit,
             branch=code.branch,
             dirty=code.dirty,
             remote_url=code.remote_url,
-            diff=store.put_blob(code.diff) if code.diff else None,
+            diff=code.diff_sha256,
         ),
         owner=services.user,
         created_at=services.store.now(),
         state=RunState.WAITING,
-        fingerprint=fingerprint(spec, bundle),
+        fingerprint=fingerprint(spec, code.sha256),
     )

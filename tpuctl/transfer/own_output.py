@@ -1,4 +1,4 @@
-"""Files that tpuctl wrote where the code is: pages, collections and traces of runs. They are no code."""
+"""Files that tpuctl wrote where the code is: pages, collections, traces, exports of runs. They are no code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from tpuctl.lib.names import RUN_ID
 
 REPORT_MARK = b'<meta name="generator" content="tpuctl '
 """In the head of each page that `tpuctl report` writes."""
+EXPORT_MARK = b"# Written by tpuctl export"
+"""How each file for clusters begins that `tpuctl export` writes."""
+EXPORT_BUNDLE = "run.json"
+"""The first file of the bundle beside it."""
 COLLECTION_INDEX = "INDEX.md"
 """The first file of each collection."""
 HEAD_BYTES = 1 << 12
 _PAGE = re.compile(rf"{RUN_ID}\.html")
 _COLLECTION = re.compile(rf"{RUN_ID}-collected\.tar")
+_EXPORT = re.compile(rf"{RUN_ID}\.yaml")
+_BUNDLE = re.compile(rf"{RUN_ID}\.run\.tar")
 _TRACE = re.compile(rf"((?:.*/)?traces/{RUN_ID})/plugins/profile/\d{{4}}(?:_\d\d){{5}}/.*", re.DOTALL)
 """What is alike in these is in the group."""
 
@@ -26,7 +32,7 @@ def find_own_output(base: Path, names: Iterable[str]) -> dict[str, str]:
     for name in names:
         if trace := _TRACE.fullmatch(name):
             found[name] = f"{trace[1]}/"
-        elif _is_page(base / name) or _is_collection(base / name):
+        elif any(is_own(base / name) for is_own in (_is_page, _is_collection, _is_export)):
             found[name] = name
     return found
 
@@ -45,6 +51,12 @@ def _is_page(path: Path) -> bool:
 def _is_collection(path: Path) -> bool:
     first = f"{COLLECTION_INDEX}\0".encode()
     return _COLLECTION.fullmatch(path.name) is not None and _head(path).startswith(first)
+
+
+def _is_export(path: Path) -> bool:
+    if _EXPORT.fullmatch(path.name):
+        return _head(path).startswith(EXPORT_MARK)
+    return _BUNDLE.fullmatch(path.name) is not None and _head(path).startswith(f"{EXPORT_BUNDLE}\0".encode())
 
 
 def _head(path: Path) -> bytes:

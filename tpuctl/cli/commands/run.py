@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import submit_and_follow
 from tpuctl.cli.options import DryRun, Timeout, Yes
+from tpuctl.cli.programs import program_of
 from tpuctl.cli.workers import check_workers
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import argument
@@ -49,7 +49,7 @@ def run(
     from tpuctl.runs.submit import prepare_launch
 
     here = Path.cwd()
-    program = _program(*context.shared.split(words or []), request.module)
+    program = program_of(*context.shared.split(words or []), request.module)
     request = msgspec.structs.replace(request, worker=launch.worker, **program)
     check_run(request)
     if launch.matrix is not None:
@@ -135,16 +135,6 @@ def _test_first(context: AppContext, request: RunRequest, slice_name: str, here:
     return [{"check": "smoke", "detail": said, "at": render_time(context.store.now()) or ""}]
 
 
-def _program(before: list[str], behind: list[str], module: str | None) -> dict[str, Any]:
-    """What the words before and behind `--` say to run, as fields of the request: a script or module with its
-    arguments, or a command."""
-    if module is not None:
-        return {"module": module, "args": (*before, *behind)}
-    if before:
-        return {"script": _below(before[0]), "args": (*before[1:], *behind)}
-    return {"command": tuple(behind)}
-
-
 def _check_script(context: AppContext, request: RunRequest) -> None:
     """Raises UsageError for a slice in the place of the script, where other commands take its name, and for a
     command without its --."""
@@ -162,12 +152,6 @@ def _check_script(context: AppContext, request: RunRequest) -> None:
             f"there is no file {name!r} in this directory",
             hint=f"a command goes after --: tpuctl run -- {meant}",
         )
-
-
-def _below(script: str) -> str:
-    """`script` as seen from this directory: on the hosts its parents have other names."""
-    path = PurePath(script)
-    return os.path.relpath(script) if ".." in path.parts or path.is_absolute() else script
 
 
 def _print_submission(context: AppContext, submission: Submission) -> None:

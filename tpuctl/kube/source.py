@@ -1,0 +1,125 @@
+"""A run that goes to a cluster: one of the store, one of a file, or one that a command describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from tpuctl import __version__
+from tpuctl.config.settings import Config
+from tpuctl.engine.services import Services
+from tpuctl.envs.load import check_environment
+from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
+from tpuctl.envs.spec import run_variables
+from tpuctl.kube.export import Target
+from tpuctl.lib.codec import to_data
+from tpuctl.model.records import RunRecord
+from tpuctl.model.run_spec import RunRequest
+from tpuctl.mounts.spec import check_variables
+from tpuctl.provenance.build import build_start
+from tpuctl.provenance.bundle import blobs_of, is_bundle, store_bundle
+from tpuctl.provenance.manifest import Row, SliceSection, assemble, render_part
+from tpuctl.provenance.parts import load_source
+from tpuctl.runs.code_check import check_code
+from tpuctl.runs.data import find_data
+from tpuctl.runs.submit import (
+    check_alone,
+    check_launcher,
+    freeze_code,
+    frozen_environment,
+    new_record,
+    recorded_settings,
+    resolve_run,
+)
+from tpuctl.transfer.tree import list_blobs, parse_tree
+
+
+class Source(Struct, frozen=True):
+    """A run with all that is needed to do it: `read` gives each content of `digests` by its sha256."""
+
+    manifest: Row
+    digests: tuple[str, ...]
+    read: Callable[[str], bytes]
+    environment: PinnedEnvironment | None = None
+
+
+def is_run(word: str) -> bool:
+    """Whether a word means a run that is there, by its id, its manifest or its bundle, and no script."""
+    path = Path(word)
+    if path.is_file():
+        return path.suffix == ".json" or is_bundle(path)
+    return "/" not in word and path.suffix == ""
+
+
+def source_of_run(services: Services, name: str) -> Source:
+    """A run of the store, or the one of a manifest or bundle. Raises NotFoundError where its code is gone."""
+    if is_bundle(Path(name)):
+        store_bundle(services.store, Path(name))
+    manifest, _ = load_source(services, name)
+    found = manifest.get("environment")
+    environment = parse_frozen(services.store.get_blob(found["spec_sha256"])) if found else None
+    digests = tuple(dict.fromkeys(blobs_of(services.store, manifest)))
+    return Source(manifest, digests, services.store.get_blob, environment)
+
+
+def source_of_script(
+    services: Services, config: Config, request: RunRequest, target: Target, run_id: str, directory: Path
+) -> Source:
+    """The code in `directory` as a run of `target`. Raises as `prepare_run` does, and changes nothing."""
+    code = freeze_code(config, request, directory)
+    environment = frozen_environment(services, config, request, directory, None)
+    check_environment(services, environment, target.shape.name)
+    check_launcher(request, environment)
+    check_code(services, request, directory, environment)
+    check_variables(request.var, target.mounts)
+    data = find_data(services, config, request)
+    hosts = target.shape.hosts * target.slices
+    spec = resolve_run(request, config, target.name, hosts, code.directory, environment, data)
+    check_alone(spec)
+    record = new_record(services, run_id, spec, code)
+    content = code.content
+    contents = {code.sha256: lambda: content.tree}
+    for blob in list_blobs(parse_tree(content.tree)):
+        contents[blob.sha256] = partial(lambda digest: b"".join(content.read(digest)), blob.sha256)
+    if code.diff_sha256 is not None:
+        contents[code.diff_sha256] = lambda: code.diff
+    if environment is not None:
+        contents[environment.ref.spec] = lambda: environment.content
+    manifest = _manifest(services, config, record, target, environment)
+    return Source(manifest, tuple(contents), lambda digest: contents[digest](), environment)
+
+
+def _manifest(
+    services: Services,
+    config: Config,
+    record: RunRecord,
+    target: Target,
+    environment: PinnedEnvironment | None,
+) -> Row:
+    """The manifest that the run begins with, as one on a slice has it."""
+    packages = environment.packages.packages if environment is not None else ()
+    start = build_start(
+        record,
+        None,
+        project=services.project,
+        version=__version__,
+        configuration=recorded_settings(config),
+        package_versions={each.name: each.version for each in packages},
+        environment_variables=run_variables(environment.spec) if environment is not None else None,
+    )
+    shape = target.shape
+    there = SliceSection(
+        name=target.name,
+        accelerator_type=shape.name,
+        topology=shape.topology,
+        hosts=shape.hosts * target.slices,
+        chips=shape.chips * target.slices,
+        slices=target.slices,
+        tier=str(target.provisioning.tier),
+        mounts=tuple(to_data(each) for each in target.mounts),
+        disks=tuple(to_data(each) for each in target.disks),
+    )
+    return assemble(render_part("", {**start, "slice": to_data(there)}), [], None)
