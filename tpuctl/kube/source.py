@@ -25,6 +25,7 @@ from tpuctl.provenance.manifest import Row, SliceSection, assemble, render_part
 from tpuctl.provenance.parts import load_source
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import find_data
+from tpuctl.runs.preset import with_preset
 from tpuctl.runs.submit import (
     check_alone,
     check_launcher,
@@ -72,6 +73,7 @@ def source_of_script(
     code = freeze_code(config, request, directory)
     environment = frozen_environment(services, config, request, directory, None)
     check_environment(services, environment, target.shape.name)
+    request = with_preset(request, environment)
     check_launcher(request, environment)
     check_code(services, request, directory, environment)
     check_variables(request.var, target.mounts)
