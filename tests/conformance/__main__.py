@@ -23,8 +23,9 @@ HEAD = """# Conformance
 
 Written by `make conformance`: programs and libraries that others wrote, unchanged, against the simulated
 cloud. A check is one thing that a client did, errors included, compared with what the real API answers;
-in-toto, MLflow and ro-crate-py read what `tpuctl manifest export` writes. Each client has a virtual
-environment and a simulator of its own; a sample of them runs in `make test`. The checks are in
+in-toto, MLflow and ro-crate-py read what `tpuctl manifest export` writes, and Kubernetes' packages check
+[what goes to clusters](testing.md#rules). Each client has a virtual environment and a simulator of its own;
+a sample of them runs in `make test`. The checks are in
 `tests/conformance`. Those of storage clients run twice: with the variables of `tpuctl sim env`, and as
 `--https:` through the proxy of `tpuctl sim env --https`, where clients are not told any address. Some
 checks want a client to be refused [what is not simulated](simulator.md#what-it-refuses), in words that say so.

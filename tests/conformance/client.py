@@ -21,8 +21,8 @@ class Client:
     """A program or library that others wrote.
 
     `requirements`: pip requirements of a virtual environment of its own (`gcsfs==2026.10.1`; the first one
-    names the version that the table shows), packages of npm (`npm:NAME@VERSION`), or programs that must be
-    on PATH (`bin:gcloud`).
+    names the version that the table shows), packages of npm (`npm:NAME@VERSION`), programs that must be on
+    PATH (`bin:gcloud`), or modules of Go that the client builds (`go:MODULE@vVERSION`).
     `run(env, work)` drives the client as a process with `env`, the whole environment: PATH has the virtual
     environment first, and the variables of `tpuctl sim env` are set. `work` is an empty folder. It returns its
     checks, the failed ones too, and raises only when nothing could be checked. `hosts`: the tier of the

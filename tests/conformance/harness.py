@@ -26,7 +26,7 @@ import tests.conformance
 from tests.conformance.client import Check, Client
 
 TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
-PROGRAM, NPM = "bin:", "npm:"
+PROGRAM, NPM, GO = "bin:", "npm:", "go:"
 INSTALL_TIMEOUT_S = 1200.0
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT_TIMEOUT_S = 600.0
@@ -76,7 +76,7 @@ def pinned_version(client: Client) -> str | None:
     first = client.requirements[0]
     if first.startswith(PROGRAM):
         return None
-    return first.rpartition("@" if first.startswith(NPM) else "==")[2]
+    return first.rpartition("@v" if first.startswith(GO) else "@" if first.startswith(NPM) else "==")[2]
 
 
 def discover() -> list[Client]:
@@ -135,7 +135,7 @@ def version_here(client: Client) -> str | None:
     nothing; else None."""
     try:
         for text in client.requirements:
-            if text.startswith((PROGRAM, NPM)):
+            if text.startswith((PROGRAM, NPM, GO)):
                 return None
             wanted = Requirement(text)
             if wanted.extras or not wanted.specifier.contains(metadata.version(wanted.name), prereleases=True):
@@ -159,7 +159,7 @@ def run_apart(client: Client) -> Result:
         return Result(client, "", missing="needs root, for isolated hosts")
     with tempfile.TemporaryDirectory(prefix="tpuctl-conformance-") as folder:
         Path(folder).chmod(0o755)  # simulated hosts, which run as somebody else, may use it too
-        packages = [each for each in client.requirements if not each.startswith((PROGRAM, NPM))]
+        packages = [each for each in client.requirements if not each.startswith((PROGRAM, NPM, GO))]
         venv = Path(folder) / "venv"
         # uv, as twenty environments with the same large packages cost pip most of an hour.
         uv = find_uv_bin()
@@ -189,6 +189,8 @@ def _programs(client: Client) -> list[str]:
 
 def _version(client: Client, venv: Path) -> str:
     first = client.requirements[0]
+    if first.startswith(GO):
+        return pinned_version(client) or ""
     if first.startswith(NPM):
         package = venv / "node_modules" / first.removeprefix(NPM).rpartition("@")[0] / "package.json"
         return str(json.loads(package.read_text())["version"])
