@@ -89,16 +89,36 @@ def test_one_trace_at_a_time_and_who_is_interrupted_leaves_nothing(session: Sess
     theirs = join.parent / "traces" / "theirs"
     theirs.mkdir()
     theirs.chmod(0o777)
-    # By a profiler server just now, and one that is being fetched since long ago.
-    for at, processes in ((time.time(), []), (0.0, [1])):
+    # By a profiler server that nobody looks at, and one that is being fetched since long ago.
+    for at, processes, looked in ((time.time(), [], 0.0), (0.0, [1], time.time())):
         (theirs / "1.json").write_text('{"pid": 1, "state": "done"}')
-        (theirs / "request.json").write_text(json.dumps({"at": at, "seconds": 1.0, "processes": processes}))
+        (theirs / "request.json").write_text(json.dumps({"at": at, "seconds": 60.0, "processes": processes}))
+        os.utime(theirs, (looked, looked))
         assert ": a trace of it is under way" in session.type("trace", "twice", status=6).stderr
-    os.utime(theirs, (0, 0))
+    long_ago = time.time() - 91
+    os.utime(theirs, (long_ago, long_ago))
     session.type("trace", "twice", "--seconds", "0.2")
     assert not theirs.exists()
     assert not (join / "9999999.trace").exists()
     session.type("stop", "twice", "--yes")
+
+
+def test_what_a_killed_command_left_under_way_is_ended_by_the_next(session: Session) -> None:
+    start(session, "killed", "train.py")
+    first = session.start("trace", "killed", "--seconds", "300")
+    said = (session.root / "state").rglob
+    pattern = "runs/killed/1/traces/*/[0-9]*.json"
+    until(lambda: [json.loads(path.read_text())["state"] for path in said(pattern)] == ["tracing"] * 2)
+    first.kill()
+    session.finish(first)
+    assert ": a trace of it is under way" in session.type("trace", "killed", status=6).stderr
+    left = on_hosts(session, "killed")
+    for folder in left:
+        os.utime(folder, (0, time.time() - 91))
+    told = session.type("trace", "killed", "--seconds", "0.2").stderr
+    assert "2 of 2 workers traced" in told
+    until(lambda: not any(folder.exists() for folder in left))
+    session.type("stop", "killed", "--yes")
 
 
 def test_what_a_run_that_ends_meanwhile_did_until_then_is_there(session: Session) -> None:
@@ -163,6 +183,19 @@ def test_more_than_a_host_may_send_stays_there(session: Session) -> None:
     assert "a trace of 3 MiB is not fetched (limit 2 MiB: --max-size 4" in " ".join(told.split())
     assert on_hosts(session, "large") == []
     session.type("stop", "large", "--yes")
+
+
+def test_a_program_goes_on_where_there_is_no_room_for_its_trace(session: Session) -> None:
+    """Before it is taken, and while it is written: then the kernel lets the program write one MiB at most."""
+    limited = ("sh", "-c", "ulimit -f 2048; exec python3 train.py")
+    start(session, "full", "--var", f"FAKE_TRACE={3 << 20}", "--", *limited)
+    told = session.type("trace", "full", "--seconds", "0.2", "--max-size", str(1 << 40), status=1).stderr
+    assert "MiB of its disk are free, a trace may need 1099511627776" in " ".join(told.split())
+    told = session.type("trace", "full", "--seconds", "0.2", status=1).stderr
+    assert "big[0-1]: [Errno 27] File too large" in " ".join(told.split())
+    assert on_hosts(session, "full") == []
+    assert session.json("status", "full")["state"] == "running"
+    session.type("stop", "full", "--yes")
 
 
 @pytest.mark.long

@@ -15,11 +15,12 @@ import quick_json as json
 from base import Attempt, Refused, is_name, make_dir, need, read_json, remove_tree, suppress, write_json
 from processes import descendants, process_stat
 from state import free_bytes, look, streams
-from trace_hook import KEPT_S, OUT, PIPE, looked_at
+from trace_hook import OUT, PIPE, looked_at
 
 REQUEST = "request.json"
 UNDER_WAY = ("asked", "waiting", "tracing", "writing")
 LATE_S = 300.0  # what did not end so long after its time never will
+CLAIM_S = 90.0  # whoever asked for a trace looks at it every 15 s, or in a call that may take 60
 LOG_BYTES = 1 << 20
 PORTS_MAX = 16
 # profiler_server.cc of TSL, with TF_CPP_MIN_LOG_LEVEL=0
@@ -103,18 +104,20 @@ def listening(attempt):
 
 
 def clear(attempt):
-    """Removes traces that nobody came for. Refused while one is under way or fetched. Of a profiler server's
-    nobody here sees its end."""
+    """Ends and removes traces that nobody asks for any more. Refused while somebody does. Of one by a profiler
+    server nobody here sees the end."""
     top = attempt.path("traces")
     for name in os.listdir(top) if os.path.isdir(top) else ():
         folder = os.path.join(top, name)
         asked = read_json(os.path.join(folder, REQUEST)) or {}
-        until = asked.get("at", 0.0) + asked.get("seconds", 0.0)
         states = [row["state"] for row in rows(folder, asked)]
+        until = looked_at(folder) + CLAIM_S
+        if not states:
+            until = max(until, asked.get("at", 0.0) + asked.get("seconds", 0.0))
         wanted = not states or any(state in UNDER_WAY or state == "done" for state in states)
-        if asked and wanted and time.time() < max(until + LATE_S, looked_at(folder) + KEPT_S):
+        if asked and wanted and time.time() < until:
             raise Refused("busy", "a trace of it is under way or being fetched (%s)" % name)
-        remove_tree(folder)
+        drop(attempt, folder)
 
 
 def stand(attempt, folder, _request):
@@ -150,12 +153,16 @@ def row(folder, pid, asked):
 
 
 def end(attempt, folder, _request):
-    """A process that traces just now stops, and removes what it writes after this."""
     if os.path.isdir(folder):
-        tell(listening(attempt), {"end": folder})
-        with suppress(OSError):  # it writes there
-            remove_tree(folder)
+        drop(attempt, folder)
     return stand(attempt, folder, _request)
+
+
+def drop(attempt, folder):
+    """A process that traces just now stops, and removes what it writes after this."""
+    tell(listening(attempt), {"end": folder})
+    with suppress(OSError):  # it writes there
+        remove_tree(folder)
 
 
 def find_port(attempt, ports):

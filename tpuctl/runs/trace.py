@@ -36,8 +36,8 @@ from tpuctl.runs.trace_plan import (
 from tpuctl.telemetry.profiler import OUT, Profile, begin_profile
 
 LOOK_S = 1.0
-KEEP_EVERY_S = 60.0
-"""Hosts remove what nobody looked at for ten minutes."""
+KEEP_EVERY_S = 15.0
+"""Another may begin a trace where nobody looked at this one for 90 s, and after ten minutes hosts remove it."""
 SILENT_S = 30.0
 """A host that does not answer for so long is not waited for any more."""
 WRITE_MAX_S = 300.0
@@ -197,6 +197,7 @@ class Tracing:
             self._services.emit(Waiting(self._hosts.run.id, why, self._begin, self._begin + seconds))
             clock.sleep(LOOK_S)
             self._look(waited)
+            self._keep()
         self._look([worker for worker in servers if not worker.trouble])
 
     def _look(self, workers: Sequence[_Worker]) -> None:
@@ -212,11 +213,15 @@ class Tracing:
 
         def emit_and_keep(event: object) -> None:
             emit(event)
-            if self._services.clock.now() - self._kept >= KEEP_EVERY_S:
-                self._kept = self._services.clock.now()
-                self._ask("look", list(self._workers.values()))
+            self._keep()
 
         return emit_and_keep
+
+    def _keep(self) -> None:
+        """Has all hosts know that their traces are still wanted, also those that are done before others."""
+        if self._services.clock.now() - self._kept >= KEEP_EVERY_S:
+            self._kept = self._services.clock.now()
+            self._ask("look", list(self._workers.values()))
 
     def _row(self, worker: _Worker) -> WorkerTrace:
         trouble = worker.trouble or (worker.profile.trouble if worker.profile is not None else "")
