@@ -136,6 +136,32 @@ def test_a_run_is_submitted_once_and_again_only_when_asked_or_changed(session):
     assert len(session.json("runs")) == 3
 
 
+def test_runs_of_a_file_share_the_chips_of_one_slice(session):
+    (session.work / "hours.py").write_text("import time\ntime.sleep(3600)\n")
+    shared = "{on: host, script: hours.py, chips: 1, no_checkpoint: true, policy: {grace: 1}}"
+    slices = "fleet:\n  name: shared\n  slices: {host: {accelerator: v4-8, pay: true}}\n  runs:\n"
+    head = "settings: {tier: spot, zone: us-central2-b}\n" + slices
+    other = shared.replace("chips: 1", "chips: 1, tag: [second]")
+    write(session, f"{head}    a: {shared}\n    b: {other}\n")
+    session.type("apply")
+    runs = {row["id"].rpartition("-")[0]: row for row in session.json("status", "host")["runs"]}
+    assert {name: row["chips"] for name, row in runs.items()} == {"a": [0], "b": [1]}
+    before = everything(session)
+    session.type("apply")
+    assert everything(session) == before
+    for again, why in (
+        (shared, "run a is the same on slice host"),
+        (shared.replace("chips: 1, ", ""), "slice host has run a already, and takes one at a time"),
+    ):
+        write(session, f"{head}    a: {shared}\n    b: {again}\n")
+        assert why in " ".join(session.type("diff", status=2).stderr.split())
+    write(session, f"{head}    a: {shared}\n    c: {shared.replace('chips: 1', 'chip: 3')}\n")
+    session.type("apply", "--prune", "--yes")
+    session.watch_until(lambda: len(session.json("status", "host")["runs"]) == 2)
+    assert {row["id"].rpartition("-")[0] for row in session.json("status", "host")["runs"]} == {"a", "c"}
+    session.type("down", "host", "--yes")
+
+
 def test_what_new_slices_cost_is_shown_before_they_are_asked_for(session):
     write(session, LAB.partition("  runs:")[0].replace("big:", "priced:"))
     for words in (("diff",), ("apply", "--dry-run")):

@@ -11,7 +11,17 @@ from tests.support.builders import a_bundle
 from tests.support.jobs import SPEC, limit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tests.support.stories import HOUR, Up, Watched, begin_run, long_program, make_ready, nodes, state_of
+from tests.support.stories import (
+    HOUR,
+    Up,
+    Watched,
+    begin_run,
+    long_program,
+    make_ready,
+    nodes,
+    programs_on,
+    state_of,
+)
 from tests.support.surviving import Repair, Story, cases, survive_all
 from tpuctl.model.records import Limits, RunRecord, RunState, SliceState
 from tpuctl.model.run_spec import Policy, RunSpec
@@ -24,11 +34,6 @@ from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice, list_runs
 from tpuctl.transfer.tree import make_tree
-
-
-def programs_on(place: MemoryPlace) -> int:
-    """How many workers have a program of a run alive."""
-    return sum(len(host.running()) for host in place.hosts.all())
 
 
 class Stop:
@@ -79,11 +84,11 @@ class StopUnstarted(Stop):
         assert programs_on(place) == 0
 
 
-def submit_up(services: MemoryServices, run_id: str, *, owns: bool) -> RunRecord:
+def submit_up(services: MemoryServices, run_id: str, *, owns: bool, per: str = "host") -> RunRecord:
     """What `run` writes down of a run on slice `big`."""
     code = a_bundle(make_tree({"main.py": b"hours"}))
     request = RunSpec("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
-    request = replace(request, owns_slice=owns)
+    request = replace(request, owns_slice=owns, per=per)
     check_request(services, request)
     return request_run(services, freeze_run(services, run_id, request, code))
 
@@ -93,6 +98,7 @@ class RunUp:
 
     watched = True
     lasting = True
+    per, processes = "host", 1
 
     def prepare(self, place: MemoryPlace) -> None:
         long_program(place)
@@ -103,7 +109,7 @@ class RunUp:
     def ask(self, services: MemoryServices) -> RunRecord:
         run_id = f"run-{services.lease_owner.replace('/', '-')}"
         request_slice(services, "big", SPEC, pay=True, run_id=run_id, admit=lambda: None)
-        return submit_up(services, run_id, owns=True)
+        return submit_up(services, run_id, owns=True, per=self.per)
 
     def check(self, place: MemoryPlace) -> None:
         assert state_of(place, "big") is SliceState.READY
@@ -112,7 +118,18 @@ class RunUp:
         [run] = list_runs(server)
         assert run.attempt is not None
         assert (run.state, run.attempt.number, programs_on(place)) == (RunState.RUNNING, 1, 2)
+        assert run.attempt.processes == self.processes
+        for host in place.hosts.all():
+            alive = [each.env.get("TPUCTL_LOCAL_RANK") for each in host.processes if each.alive]
+            ranks = sorted(rank for rank in alive if rank is not None)
+            assert ranks == [str(rank) for rank in range(self.processes)]
         assert get_slice(server, "big").record.run_id == run.id, "the slice would not go with its run"
+
+
+class RunUpPerChip(RunUp):
+    """Each chip has a process: none is begun twice, and none is left out."""
+
+    per, processes = "chip", 4
 
 
 class RunUpToItsEnd(RunUp):
@@ -185,6 +202,7 @@ STORIES: dict[str, Callable[[], Story]] = {
     "stop of a deaf program": StopDeaf,
     "stop of what never ran": StopUnstarted,
     "run --up --detach": RunUp,
+    "run --up --per chip": RunUpPerChip,
     "run --up": RunUpToItsEnd,
     "up --ttl --stop-when-idle": UpForATime,
     "pass: end of idleness": WatchedIdleness,
@@ -194,7 +212,7 @@ STORIES: dict[str, Callable[[], Story]] = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("name", "repair", "sample"), cases(STORIES))
+@pytest.mark.parametrize(("name", "repair", "sample"), cases(STORIES, rare={"run --up --per chip"}))
 def test_every_accident_of_runs_and_their_slices_is_survived(name: str, repair: Repair, sample: bool) -> None:
     assert survive_all(STORIES[name], repair, sample=sample) == []
 

@@ -54,6 +54,11 @@ def begin_run(services: MemoryServices) -> None:
     start_run(services, submit(services, "big", "hours", policy=Policy(grace_s=1.0)).id)
 
 
+def programs_on(place: MemoryPlace) -> int:
+    """How many workers have a program of a run alive."""
+    return sum(len(host.running()) for host in place.hosts.all())
+
+
 class Up:
     """One slice comes up."""
 

@@ -24,6 +24,7 @@ from tpuctl.lib.text import suggest
 from tpuctl.model.entrypoint import is_inside
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.chips import parse_chips
 from tpuctl.runs.rules import check_run
 
 MAX_RUN_NAME = 40
@@ -123,7 +124,7 @@ def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
     """What each run says against itself, and against what else is in the file. A run that says nothing to run
     because the key is wrong, which is one of the `known` problems, is not complained of twice."""
     problems: list[Problem] = []
-    taken: dict[str, str] = {}
+    taken: dict[str, dict[str, RunRequest]] = {}
     for name, request in file.fleet.runs.items():
         misspelt = any(f" in fleet.runs.{name};" in f"{problem.message};" for problem in known)
         if misspelt and not _entries(request):
@@ -132,13 +133,8 @@ def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
             _check_entry(request)
             check_run(request)
             where = _check_slice(file.fleet, request)
-            if where in taken:
-                raise UsageError(
-                    f"slice {where} has run {taken[where]} already, and takes one at a time",
-                    hint="give each run a slice of its own",
-                    details={"key": "on"},
-                )
-            taken[where] = name
+            _check_beside(where, request, taken.setdefault(where, {}))
+            taken[where][name] = request
         except UsageError as error:
             problems.append(file.problem(error, "runs", name))
     return problems
@@ -147,6 +143,24 @@ def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
 def _entries(request: RunRequest) -> list[str]:
     """The keys that say what to run."""
     return [name for name in ("script", "module", "command") if getattr(request, name)]
+
+
+def _check_beside(where: str, request: RunRequest, others: Mapping[str, RunRequest]) -> None:
+    """Raises UsageError for a run that cannot be on its slice at the same time as these."""
+    chips = parse_chips(request)
+    for name, other in others.items():
+        theirs = parse_chips(other)
+        if chips == () or theirs == ():
+            why = f"slice {where} has run {name} already, and takes one at a time"
+            raise UsageError.of("on", why, "give each run a slice of its own, or on one host chips: 1")
+        both = sorted(set(chips or ()) & set(theirs or ()))
+        if both:
+            raise UsageError.of(
+                "chip", f"run {name} has chip {both[0]} of slice {where}", "chips: 1 is a free one"
+            )
+        if request == other:
+            why = f"run {name} is the same on slice {where}: which is which, nothing tells"
+            raise UsageError.of("on", why, "give one of them a tag, or other arguments")
 
 
 def _check_entry(request: RunRequest) -> None:
