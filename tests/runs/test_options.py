@@ -20,7 +20,9 @@ from tpuctl.runs.submit import resolve_run
 @pytest.mark.parametrize("name", RunOptions.__struct_fields__)
 def test_what_is_kept_as_it_was_written_is_in_record_and_manifest(name):
     value = registry(RunOptions)[name].examples[0]
-    request = RunRequest(script="train.py", **{"progress": r"loss (?P<loss>\S+)", name: value})
+    request = RunRequest(
+        script="train.py", **{"progress": r"loss (?P<loss>\S+)", "container": "image:1", name: value}
+    )
     spec = resolve_run(request, resolve([], Path("/nowhere")), "big", 1, ".", None)
     assert getattr(from_data(RunSpec, to_data(spec)), name) == value
     start = build_start(replace(a_run(), spec=spec), None, project="p", version="0")

@@ -30,6 +30,7 @@ FACTS = {
     "preemptions": 1,
     "failures": 0,
     "environment": None,
+    "image": None,
     "checkpoints": "gs://b/sweep-3/",
     "debug": [],
     "synthetic": False,

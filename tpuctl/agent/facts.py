@@ -22,6 +22,7 @@ SECTIONS = {
     "disks": "disks",
     "points": "points",
     "gcsfuse": "buckets",
+    "engine": "engines",
     "chips": "facts_chips",
     "envs": "facts_envs",
     "kernel": "facts",

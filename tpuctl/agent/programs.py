@@ -9,7 +9,7 @@ import os
 import sys
 
 import launch
-from base import Refused, make_dir
+from base import Refused, make_dir, root
 from log_times import STREAMS
 from state import MEMBERS
 
@@ -22,6 +22,21 @@ def logins(request):
     return launch.without_family(os.environ) if request.get("launch") else dict(os.environ)
 
 
+def variables(request):
+    """What a program is started with; of this host's login nothing for one in a container."""
+    found = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
+    if request.get("container"):
+        import containers
+
+        found.update(containers.names(request))
+    else:
+        found.update(logins(request))
+    for name, place in (request.get("env_dirs") or {}).items():
+        found[str(name)] = make_dir(root(str(place)))
+    found.update({str(key): str(value) for key, value in (request.get("env") or {}).items()})
+    return found
+
+
 def programs(request, attempt, argv, environment):
     """(arguments, variables) of each process that the supervisor starts. Refused where the host cannot say."""
     asked = request.get("launch")
@@ -30,7 +45,7 @@ def programs(request, attempt, argv, environment):
     count = int(asked["processes"])
     whole = {"TPUCTL_LOCAL_WORLD_SIZE": str(count)}
     if asked["per"] == "torchrun":
-        words = torchrun(asked, attempt, argv, environment)
+        words = torchrun(asked, attempt, argv, environment, bool(request.get("container")))
         return [(words, with_more(environment, asked, joint(whole, asked)))]
     rows = [{}] if asked["per"] == "host" else chips(count)
     first = int(asked["node"]) * count
@@ -78,7 +93,7 @@ def chips(count):
     return rows
 
 
-def torchrun(asked, attempt, argv, environment):
+def torchrun(asked, attempt, argv, environment, boxed):
     """`torchrun` of the run's environment, which starts each process through `member.py`."""
     import pkgutil
 
@@ -98,7 +113,7 @@ def torchrun(asked, attempt, argv, environment):
         "--master-addr=" + master,
         "--master-port=" + port,
         "--no-python",
-        sys.executable,
+        "python3" if boxed else sys.executable,
         "-I",
         "-S",
         attempt.path("member.py"),

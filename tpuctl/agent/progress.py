@@ -7,6 +7,7 @@ import os
 import time
 from math import inf, isfinite
 
+import contained
 from base import file_size, read_json, suppress, write_json
 from columns import FILE, Columns
 from log_times import streams
@@ -196,7 +197,7 @@ def signs_of_life(attempt, status):
             moments += [log.st_mtime] if log.st_size else []
     found["output_at"] = max(moments) if moments else None
     silent = not moments or time.time() - max(moments) > QUIET_S
-    mains = [row["pid"] for row in status["processes"]] or [status["pid"]]
+    mains = [*([row["pid"] for row in status["processes"]] or [status["pid"]]), *contained.processes(attempt)]
     found["held"] = bool(silent and status["state"] == "running" and any(is_held(pid) for pid in mains if pid))
     return found
 

@@ -33,6 +33,7 @@ OPERATIONS = {
     "grow_disk": "disks",
     "mount_bucket": "buckets",
     "unmount_bucket": "buckets",
+    "pull_image": "images",
 }
 GRACE_S = 5.0
 FORGET_S = 3600.0  # tries of a job that ended longer ago are not counted with those of today

@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 
+import contained
 from base import Attempt
 from join_hook import STACKS, STACKS_SIGNAL
 from processes import descendants, environment_of, proc_text, process_stat
@@ -30,7 +31,11 @@ def stacks(request, _stdin):
     if found["state"] != "running" or not pid:
         return {"state": found["state"], "exit_status": found["exit_status"], "processes": []}
     whose = owners(found)
-    patterns = patterns_of(attempt, environment_of(pid))
+    boxed = contained.processes(attempt)
+    if boxed:  # what runs here are the clients of their engine
+        several = len(found["processes"]) > 1
+        whose = {pid: number if several else None for pid, number in boxed.items()}
+    patterns = patterns_of(attempt, environment_of(contained.program(attempt, found)))
     told = [dict(describe(attempt, each), process=whose[each]) for each in list(whose)[:PROCESSES_MAX]]
     for each in told:
         each.update((name, masked_text(each[name], patterns)) for name in ("command", "text"))

@@ -59,7 +59,7 @@ def look(attempt):
                 finish(attempt, secret_files.read(survivors.mark_of(status["supervisor"])))
                 answer.update(sizes(attempt))
         if not answer["rebooted"]:
-            name_survivors(answer, status)
+            name_survivors(attempt, answer, status)
         answer["processes"] = members(attempt) or answer["processes"]
     elif os.path.exists(attempt.path(STARTED)):
         answer["state"] = "starting" if is_fresh(attempt.path(STARTED)) else "lost"
@@ -101,11 +101,11 @@ def read_status(attempt):
     return end if end is not None else status
 
 
-def name_survivors(answer, status):
+def name_survivors(attempt, answer, status):
     """What lives on without a supervisor, or although it was stopped."""
     pids = []
     if answer["state"] == "lost":
-        pids = survivors.left_alone(status)
+        pids = survivors.left_alone(attempt, status)
     elif answer["state"] == "exited":
         pids = survivors.still_alive(status.get("left") or [])
     if pids:

@@ -11,7 +11,6 @@ from base import (
     SCHEMA,
     Attempt,
     Refused,
-    make_dir,
     need,
     read_json,
     reserve_end,
@@ -21,6 +20,7 @@ from base import (
     write_end,
     write_json,
 )
+from contained import is_contained, program
 from contents import is_inside
 from dumps import Bound, given
 from log_times import LOOK_S, STARTED, STREAMS, LogTimes
@@ -35,7 +35,7 @@ from processes import (
     process_stat,
     split_status,
 )
-from programs import logins, programs, stream_names
+from programs import programs, stream_names, variables
 from state import look, members
 from survivors import MARK, is_holder, mark_of
 
@@ -44,7 +44,7 @@ LEFT_MAX = 40  # of what could not be ended is named, so that the end of an atte
 
 def start(request, _stdin):
     attempt, fence = Attempt(request), need(request, "fence", int)
-    argv, env = need(request, "argv", list), request.get("env") or {}
+    argv = need(request, "argv", list)
     if not argv or not all(isinstance(part, str) for part in argv):
         raise Refused("bad-request", "argv must be a list of strings with at least one")
     attempt.locked()
@@ -55,7 +55,7 @@ def start(request, _stdin):
             "not-prepared", "attempt %s of run %s is not prepared here" % (attempt.number, attempt.run)
         )
     if found["state"] != "prepared":
-        environment = environment_of(found["pid"])
+        environment = environment_of(program(attempt, found))
         return dict(
             {"state": found["state"], "pid": found["pid"], "already": True}, **told(request, environment)
         )
@@ -69,11 +69,7 @@ def start(request, _stdin):
         raise Refused("bad-request", "cwd leaves the work directory: %r" % request.get("cwd"))
     if os.path.exists(attempt.path("stop.json")):
         raise Refused("stopped", "attempt %s was stopped before it started" % attempt.number)
-    environment = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
-    environment.update(logins(request))
-    for name, place in (request.get("env_dirs") or {}).items():
-        environment[str(name)] = make_dir(root(str(place)))
-    environment.update({str(key): str(value) for key, value in env.items()})
+    environment, container = variables(request), request.get("container")
     if request.get("chips"):
         from launch import independent
 
@@ -91,11 +87,16 @@ def start(request, _stdin):
     if request.get("debug"):
         joined = (request.get("launch") or {}).get("per") == "torchrun"
         begun = given(attempt, request["debug"], begun, joined)
+    told_of = begun[0][1]
+    if container:
+        import containers
+
+        begun = containers.contained(request, attempt, begun)
     names = stream_names(request)
     if not launch(attempt, fence, begun, cwd, grace, beat, pattern, secrets, names):
         return {"state": "starting", "pid": None, "already": True}
     found = look(attempt)
-    return dict({"state": found["state"], "pid": found["pid"], "already": False}, **told(request, begun[0][1]))
+    return dict({"state": found["state"], "pid": found["pid"], "already": False}, **told(request, told_of))
 
 
 def told(request, environment):
@@ -218,14 +219,7 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     wait_for_end(tree, attempt, times, progress, masks, bound)
     stopped = not is_over(tree, attempt) or tree.asked_to_stop
     record.note(stopped=stopped)
-
-    def kept():
-        times.look()
-        masks.look()
-        return kept_processes(attempt)
-
-    left = tree.end_all(lambda: wanted_grace(attempt, grace), kept)
-    tree.reap()
+    left = end_programs(tree, attempt, grace, (times, masks))
     end = outcome(tree, attempt, rows)
     if end["exit_status"] != 0:
         # A host that goes down tells all processes at once, and the program may have been faster than we.
@@ -244,6 +238,24 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
     )
     if heartbeat is not None:
         heartbeat.stop()
+
+
+def end_programs(tree, attempt, grace, looking):
+    """Ends what is left of the programs, with their containers; what could not be ended."""
+    mains = set(tree.mains) if is_contained(attempt) else None
+
+    def kept():
+        for each in looking:
+            each.look()
+        return kept_processes(attempt, mains)
+
+    left = tree.end_all(lambda: wanted_grace(attempt, grace), kept)
+    if mains is not None:
+        import containers
+
+        left = containers.end(tree, attempt)
+    tree.reap()
+    return left
 
 
 def record_unstarted(record, exit_status, why):
@@ -336,9 +348,11 @@ def begin_progress(attempt, pattern):
         return None
 
 
-def kept_processes(attempt):
+def kept_processes(attempt, mains=None):
     """Services that an operation began, with their children: they outlive its job. So does what holds a file
-    system, which ends by itself, and by the id of the hold only."""
+    system, which ends by itself, and by the id of the hold only. Of containers `mains` end the rest."""
+    if mains is not None:
+        return descendants(os.getpid()) - mains
     found = {pid for pid in descendants(os.getpid()) if is_holder(pid)}
     for pid, start in read_json(attempt.path(KEPT)) or []:
         if is_alive(pid, start):

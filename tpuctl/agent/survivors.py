@@ -7,6 +7,7 @@ supervisor put into the environment of its program, which also those keep whose 
 import os
 import time
 
+import contained
 from base import SCHEMA, read_json, write_json
 from processes import (
     descendants,
@@ -31,9 +32,9 @@ def mark_of(supervisor):
     return "%d.%d" % (supervisor["pid"], supervisor["start_time"])
 
 
-def left_alone(status):
+def left_alone(attempt, status):
     """What lives of an attempt whose supervisor is gone."""
-    found, main = set(), status.get("pid")
+    found, main = set(contained.processes(attempt)), status.get("pid")
     if main and is_alive(main, status.get("start_time")):
         found.add(main)
     wanted = ("%s=%s" % (MARK, mark_of(status["supervisor"]))).encode()
@@ -98,6 +99,13 @@ def end(attempt, left, grace):
         except OSError:
             grace = 0.0  # a full disk: nobody could tell later when it began
         since = time.monotonic()
-        signal_all(left, signal.SIGTERM)
+        if contained.is_contained(attempt):
+            contained.terminate(contained.processes(attempt))
+        else:
+            signal_all(left, signal.SIGTERM)
     if time.monotonic() - since >= grace:
+        if contained.is_contained(attempt):
+            import containers
+
+            containers.remove(attempt)
         signal_all(left, signal.SIGKILL)

@@ -11,6 +11,7 @@ import os
 import re
 import time
 
+import contained
 import quick_json as json
 from base import Attempt, Refused, is_name, make_dir, need, read_json, remove_tree, suppress, write_json
 from processes import descendants, process_stat
@@ -58,7 +59,7 @@ def begin(attempt, folder, request):
         ask(attempt, folder, request)
     answer = dict(stand(attempt, folder, request), folder=folder, port=request.get("port") or None)
     if not answer["port"] and not answer["processes"]:
-        ports = ports_of({found["pid"]} | descendants(found["pid"]))
+        ports = ports_of({found["pid"], *contained.processes(attempt)} | descendants(found["pid"]))
         answer.update(port=find_port(attempt, ports), ports=sorted(ports)[:PORTS_MAX])
     return answer
 

@@ -36,6 +36,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl run -m package.train --up v4-32 --spot --no-checkpoint",
         "tpuctl run --detach --no-checkpoint -- sh -c 'echo $TPUCTL_RANK'",
         "tpuctl run sweep.py --on v6e-8 --chips 1 --no-checkpoint --matrix lr.yaml",
+        "tpuctl run train.py --on big --no-checkpoint --container us-docker.pkg.dev/lab/images/train:1",
     ),
     "collect": ("tpuctl collect", "tpuctl collect r1 --worker 0,3 --limit 200MiB -o r1.tar"),
     "fits": (

@@ -72,6 +72,7 @@ def run_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "numbers": (facts["attempt"] or {}).get("numbers") or "",
         "cost": _cost(facts),
         "environment": facts["environment"] or "",
+        "image": facts["image"] or "",
         "checkpoints": facts["checkpoints"] or "",
         "debug": ", ".join(facts["debug"]),
         "data": "synthetic" if facts["synthetic"] else "",

@@ -313,6 +313,8 @@ _RUN_WORDS: Mapping[str, str] = {
     "synthetic": "whether its data is made up",
     "join_limit": "limit for joining",
     "debug": "what is dumped or checked",
+    "pull": "when its image is pulled",
+    "privileged": "whether it has all rights on its hosts",
     "checkpoint_dir": "place of checkpoints",
     "no_checkpoint": "whether it keeps checkpoints",
     "stall_s": "stall",

@@ -26,6 +26,7 @@ class Section(StrEnum):
     DISKS = "disks"
     POINTS = "points"
     GCSFUSE = "gcsfuse"
+    ENGINE = "engine"
     CHIPS = "chips"
     ENVS = "envs"
     KERNEL = "kernel"
@@ -148,6 +149,29 @@ class Gcsfuse(Struct, frozen=True):
     mounts: tuple[MountedBucket, ...] = ()
 
 
+class EngineImage(Struct, frozen=True):
+    """A container image. `digests` are those of registries, with names; `id` is that of its content here."""
+
+    id: str
+    tags: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    architecture: str = ""
+
+
+class Engine(Struct, frozen=True):
+    """The container engine of a host, docker or podman; without a `name` there is none that works, and `why`
+    says what stands in the way where one is installed. `rooted`: it is called through sudo."""
+
+    name: str
+    why: str = ""
+    version: str = ""
+    rooted: bool = False
+    architecture: str = ""
+    storage: str = ""
+    free_bytes: int = 0
+    images: tuple[EngineImage, ...] = ()
+
+
 class Environment(Struct, frozen=True):
     """A folder below ~/.tpuctl/envs; `mark` is what its installer wrote down, None for a half-made one.
     `changed` are files that are not as they were installed, the first few of `changes`."""
@@ -185,6 +209,7 @@ class Facts(Struct, frozen=True):
     disks: tuple[MountedDisk, ...] | None = None
     points: tuple[MountPoint, ...] | None = None
     gcsfuse: Gcsfuse | None = None
+    engine: Engine | None = None
     chips: Chips | None = None
     envs: tuple[Environment, ...] | None = None
     kernel: Kernel | None = None

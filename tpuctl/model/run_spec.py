@@ -168,6 +168,29 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             examples=(("hlo", "nans"),),
         ),
     ] = ()
+    container: Annotated[
+        str | None,
+        Option(
+            "Container image in which it runs on each host, by docker or podman.",
+            group=PROGRAM,
+            metavar="IMAGE",
+            text=True,
+            examples=("us-docker.pkg.dev/lab/images/train:1",),
+        ),
+    ] = None
+    pull: Annotated[
+        str,
+        Option(
+            "Pull the image once for the run where a host has it: missing (no) or always.",
+            group=PROGRAM,
+            metavar="WHEN",
+            examples=("always",),
+        ),
+    ] = "missing"
+    privileged: Annotated[
+        bool,
+        Option("With --container: as root, with all devices and rights.", group=PROGRAM, examples=(True,)),
+    ] = False
     checkpoint_dir: Annotated[
         str | None,
         Option(

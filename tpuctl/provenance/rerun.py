@@ -126,8 +126,10 @@ def _secrets(manifest: RunManifest, there: Available) -> Iterable[Change]:
 
 
 def _environment(manifest: RunManifest, there: Available) -> Iterable[Change]:
-    found = manifest.environment
-    if found is None:
+    found, image = manifest.environment, image_used(manifest)
+    if image is not None:
+        yield Change(Fate.KEPT, "image", image)
+    elif found is None:
         yield Change(Fate.KEPT, "environment", "none was pinned: packages are those of the hosts")
     elif there.environment_problem:
         hint = f"tpuctl env ls; another with --env NAME instead of {found.name}"
@@ -227,6 +229,13 @@ def used(manifest: RunManifest, kind: str) -> Sequence[Row]:
         return found
     asked: Sequence[Row] = getattr(manifest.slice, kind)
     return asked
+
+
+def image_used(manifest: RunManifest) -> str | None:
+    """The container image of the run, by its digest where its hosts found one; None without a container."""
+    named = manifest.command.container
+    rows = [row for each in manifest.attempts for row in each.hosts] if named is not None else []
+    return next((str(row["image"]) for row in rows if "@" in str(row.get("image"))), named)
 
 
 def _checkpoints(there: Available) -> Iterable[Change]:

@@ -25,6 +25,7 @@ from tpuctl.model.processes import METRICS, split_stream, times_of
 from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_debug_profiles, load_secret_patterns
 from tpuctl.model.verdict import Blocked, wait_for
+from tpuctl.runs.containers import start_in_container
 from tpuctl.runs.debug import DebugVariables, packages_of, parse_profiles, render_debug
 from tpuctl.runs.host_parts import DRIVER_LOGS
 from tpuctl.runs.probe import is_probe_of
@@ -159,6 +160,8 @@ class AttemptHosts:
         """What starts a program with the variables, secrets and environment of the run."""
         secrets = {name: self.services.secrets.resolve(ref) for name, ref in self.run.spec.secrets.items()}
         pinned = self.environment.variables() if self.environment else {}
+        spec = self.slice.spec
+        paths = [*(each.path for each in spec.disks), *(each.path for each in spec.mounts)]
 
         def request(target: HostTarget) -> Mapping[str, Any]:
             variables = render_environment(self.run, attempt, target.worker)
@@ -181,6 +184,7 @@ class AttemptHosts:
                 "env_defaults": render_defaults(self.run),
                 "path_prepend": [f"envs/{key}/bin"] if key else [],
                 "cwd": self.run.spec.cwd,
+                **start_in_container(self.run.spec, self._host_row(target.worker), paths),
                 "grace_s": self.run.spec.policy.grace_s,
             }
 
@@ -192,8 +196,11 @@ class AttemptHosts:
         return {"TPU_LOG_DIR": folder} if DRIVER_LOGS.asked(self.run) else {}
 
     def _environment_key(self, worker: int) -> str:
-        keys = {row["worker"]: row.get("environment_key", "") for row in self.attempt.hosts}
-        return keys.get(str(worker), "")
+        return self._host_row(worker).get("environment_key", "")
+
+    def _host_row(self, worker: int) -> Mapping[str, str]:
+        """What the record says of the host of a worker."""
+        return next((row for row in self.attempt.hosts if row["worker"] == str(worker)), {})
 
     def _compile_cache(self, worker: int, key: str, variables: Mapping[str, str]) -> CompileCache:
         if self.environment is None or not key or self.debug.recompile:

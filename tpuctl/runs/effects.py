@@ -20,7 +20,8 @@ from tpuctl.runs.context import RunContext
 from tpuctl.runs.end_attempt import end_attempt, release_slice
 from tpuctl.runs.mounts import mounts_now, troubled_mounts
 from tpuctl.runs.plan import RunPlan, plan_event
-from tpuctl.runs.prepare import mend_mounts, prepare
+from tpuctl.runs.prepare import prepare
+from tpuctl.runs.provisioning import mend_mounts
 from tpuctl.runs.stacks import examine, keep_stacks
 from tpuctl.runs.states import RunEffect, RunFinding
 from tpuctl.runs.triage import HangCause

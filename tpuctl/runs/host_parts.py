@@ -34,8 +34,9 @@ class HostPart(Struct, frozen=True):
 
 
 def _has_own_driver_logs(run: RunRecord) -> bool:
-    """A run that shares its host, and one that is looked into, does not write among the logs of others."""
-    return bool(run.chips or run.spec.debug)
+    """A run that shares its host, and one that is looked into, does not write among the logs of others; what a
+    container writes elsewhere goes with it."""
+    return bool(run.chips or run.spec.debug or run.spec.container)
 
 
 HOOK = HostPart(

@@ -13,30 +13,32 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tpuctl.containers.hosts import IMAGE
 from tpuctl.envs.drift import LOOKED_AT, Seen, skew_of
 from tpuctl.envs.install import Told, kind_of_run, refuse_drift, sections_for_run, when_asked
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import Reply
 from tpuctl.hosts.facts import Facts
 from tpuctl.hosts.protocol import HostFacts, PrepareReply, WorkerStatus
-from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, Verdict
+from tpuctl.hosts.provision import Provisioned, Verdict
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.verdict import Blocked, Done, Failed, Wait, wait_for
+from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, busy, explain_refusal, in_the_way
 from tpuctl.runs.data import why_changed
 from tpuctl.runs.host_parts import large_parts
+from tpuctl.runs.images import bring_image
 from tpuctl.runs.leftovers import free_chips, stop_leftovers
 from tpuctl.runs.probe import probe_check, probed
 from tpuctl.runs.probe_run import DataProbe, probed_before
 from tpuctl.runs.process_env import LIBTPU_PORT, PORT_BESIDE_LIBTPU, PORT_BESIDE_RUNS
+from tpuctl.runs.provisioning import explain_step, provision_hosts
 from tpuctl.runs.set_up import NotSetUp, check_buckets, check_reach, used_buckets
 from tpuctl.runs.states import News, RunEvent, RunFinding
 from tpuctl.runs.trouble import judge_lack
 from tpuctl.slices.revisit import first_trouble
 from tpuctl.slices.things import lost_buckets
-from tpuctl.things.driver import Provisioning, explain
-from tpuctl.transfer.prepare import prepare_on, require_all, require_values
+from tpuctl.transfer.prepare import prepare_on, require_values
 
 
 class Preparation:
@@ -181,9 +183,9 @@ def _ensure_mounts(p: Preparation) -> RunFinding | None:
         path = next(each.path for each in spec.mounts if each.bucket == gone[0])
         why = f"the bucket gs://{gone[0]} is gone, and {path} shows no files"
         return in_the_way(hosts, why, f"make it again, or tpuctl mount rm {path} --on {hosts.run.slice_name}")
-    found = _provision(hosts, hosts.kept)
+    found = provision_hosts(hosts, hosts.kept)
     look = f"`tpuctl mount check --on {hosts.run.slice_name}`" if spec.mounts else ""
-    verdict = _explain(hosts, found, "say how their mounts are", look)
+    verdict = explain_step(hosts, found, "say how their mounts are", look)
     if isinstance(verdict, Wait):
         return busy(verdict.why)
     if isinstance(verdict, Blocked):
@@ -195,33 +197,6 @@ def _ensure_mounts(p: Preparation) -> RunFinding | None:
         if refs:
             p.passed(check, f"well at {', '.join(ref.path for ref in refs)}")
     return None
-
-
-def _provision(hosts: AttemptHosts, kinds: Sequence[Kind], told: Sequence[Facts] = (), **how: Any) -> Verdict:
-    """One step of the driver."""
-    name, until = hosts.run.slice_name, hosts.until
-    driver = Provisioning(
-        hosts.services, hosts.agent, hosts.targets, name, kinds, owner=hosts.owner, until=until, **how
-    )
-    return driver.step(hosts.attempt.fence, told)
-
-
-def _explain(hosts: AttemptHosts, found: Verdict, what: str, look: str = "") -> Done | Wait | Blocked:
-    """What a step of the driver came to. Raises PartialError: a failure counts against the attempt at once;
-    `look` is then typed first."""
-    if isinstance(found, Unanswered):
-        require_all(found.replies, what)
-    verdict = explain(found, hosts.run.slice_name, tries=0)
-    if isinstance(verdict, Failed):
-        verdict.error.hint = "; ".join(filter(None, (look, verdict.error.hint))) or None
-        raise verdict.error
-    return verdict
-
-
-def mend_mounts(hosts: AttemptHosts) -> str:
-    """One step of mounting what is not mounted; why that does not go on, in words, or an empty string."""
-    found = _provision(hosts, hosts.kept)
-    return found.why if isinstance(found, Blocked | Failures) else ""
 
 
 def _check_data(p: Preparation) -> RunFinding | None:
@@ -248,9 +223,9 @@ def _ensure_environment(p: Preparation) -> RunFinding | None:
     assert hosts.environment is not None
     kind = kind_of_run(hosts.services, hosts.environment, hosts.run, hosts.attempt)
     began, told = hosts.services.clock.now(), p.told.facts if p.told is not None else ()
-    found = _provision(hosts, [kind], told, also=LOOKED_AT, retry=False)
+    found = provision_hosts(hosts, [kind], told, also=LOOKED_AT, retry=False)
     ended = hosts.services.clock.now()
-    verdict = _explain(hosts, found, "say what is installed")
+    verdict = explain_step(hosts, found, "say what is installed")
     if isinstance(verdict, Wait):
         return busy(verdict.why)
     if isinstance(verdict, Blocked):
@@ -265,6 +240,16 @@ def _ensure_environment(p: Preparation) -> RunFinding | None:
     allowed = ", ".join(hosts.run.spec.allow_drift)
     name = hosts.run.spec.environment.name if hosts.run.spec.environment is not None else ""
     p.passed("environment", f"{name}{f', but for {allowed}' if allowed else ''}")
+    return None
+
+
+def _ensure_image(p: Preparation) -> RunFinding | None:
+    """No program starts where its image is not there, and all workers have the same one."""
+    found = bring_image(p.hosts)
+    if isinstance(found, Wait):
+        return busy(found.why)
+    p.add(found)
+    p.passed("image", found.rows[0][IMAGE])
     return None
 
 
@@ -367,6 +352,11 @@ STEPS = (
         "environment",
         lambda p: p.hosts.environment is not None and not all(row.get("environment_key") for row in p.rows),
         _ensure_environment,
+    ),
+    Step(
+        "image",
+        lambda p: p.hosts.run.spec.container is not None and not all(row.get(IMAGE) for row in p.rows),
+        _ensure_image,
     ),
     Step("probe", lambda p: not set(map(probe_check, probed(p.hosts.run.spec.data))) <= p.checked, _probe_data),
     Step("code", lambda _: True, _deliver_code),

@@ -31,7 +31,16 @@ from tpuctl.model.slice_spec import MountRef, SliceRequest
 from tpuctl.mounts.spec import typed_mount
 from tpuctl.provenance.bundle import code_problem
 from tpuctl.provenance.manifest import Row, RunManifest, typed
-from tpuctl.provenance.rerun import Available, Bucket, Change, DiskThere, is_possible, plan_rerun, used
+from tpuctl.provenance.rerun import (
+    Available,
+    Bucket,
+    Change,
+    DiskThere,
+    image_used,
+    is_possible,
+    plan_rerun,
+    used,
+)
 from tpuctl.runs.chips import check_chips
 from tpuctl.runs.data import data_problems
 from tpuctl.runs.submit import Submission, check_request, own_slice_name, recorded_settings
@@ -209,7 +218,8 @@ def _spec(manifest: RunManifest, target: Target, place: str | None, secrets: Map
         group=manifest.run.group or "",
         tags=manifest.run.tags,
         owns_slice=isinstance(target, WantedSlice),
-        **command.kept() | {"checkpoint_dir": place, "progress": command.progress or ""},
+        **command.kept()
+        | {"checkpoint_dir": place, "progress": command.progress or "", "container": image_used(manifest)},
     )
     if environment is not None:
         reference = EnvironmentRef(environment.name, environment.spec_sha256)

@@ -14,6 +14,7 @@ from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.secret_patterns import check_argv, check_named
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.runs.chips import parse_chips
+from tpuctl.runs.containers import check_container
 from tpuctl.runs.metrics import metric_names
 
 
@@ -43,6 +44,7 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
     if request.lint not in ("warn", "strict", "off"):
         raise UsageError.of("lint", f"--lint {request.lint!r} is unknown", "warn, strict or off")
     parse_chips(request)
+    check_container(request)
     with_field("stall", partial(parse_duration, request.stall, "--stall"))
     with_field("first_step_limit", partial(parse_duration, request.first_step_limit, "--first-step-limit"))
     if request.progress:

@@ -93,10 +93,12 @@ def frozen_environment(
     target: SliceRecord | WantedSlice | None,
 ) -> PinnedEnvironment | None:
     """The environment of a run: what it names, looked for from `directory`, else what its slice has, else that
-    of the settings; None where none of these says any.
+    of the settings; None where none of these says any, and for a run in a container.
 
     Raises NotFoundError or BadManifestError.
     """
+    if request.container is not None:
+        return None
     of_slice = target.spec.env if target is not None else None
     if request.env is None and of_slice is not None:
         held = target.environment if isinstance(target, WantedSlice) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tpuctl.containers.hosts import IMAGE
 from tpuctl.engine.services import Services
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
@@ -41,6 +42,7 @@ def run_status(services: Services, run: RunRecord) -> dict[str, Any]:
         "slice_state": None if stored is None else str(stored.record.state),
         "cwd": run.spec.cwd,
         "environment": run.spec.environment.name if run.spec.environment is not None else None,
+        "image": None if run.spec.container is None else _image(run),
         "checkpoints": run.checkpoint_place,
         "debug": list(run.spec.debug),
         "question": run.question or None,
@@ -72,6 +74,13 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "compiled": attempt.compiled or None,
         "troubles": [each.said for each in attempt.troubles],
     }
+
+
+def _image(run: RunRecord) -> str:
+    """By the digest that its hosts found, else as it was named."""
+    rows, named = run.attempt.hosts if run.attempt is not None else (), run.spec.container or ""
+    pin = next((row[IMAGE] for row in rows if row.get(IMAGE)), named)
+    return pin if "@" in pin or pin == named else f"{named} ({pin})"
 
 
 def _metrics(services: Services, run: RunRecord, attempt: Attempt) -> list[dict[str, Any]]:

@@ -1,0 +1,254 @@
+"""Programs in containers of the real podman, on isolated hosts, with images of a registry on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.registry import Registry, busybox_layer, serve
+from tests.support.require import require_isolated_hosts, require_tool
+from tests.support.session import Session, open_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+
+REGISTRY = "us-docker.pkg.dev"
+"""Of Google, so that hosts log in there; a name of this machine on these hosts."""
+IMAGE = f"{REGISTRY}/lab/private/tools"
+UP = ("up", "v4-16", "big", "--spot", "--pay", "--zone", "us-central2-b")
+BOOT = """\
+#!/bin/sh
+# What an engine wants of a host: control groups, and settings for what this one may not do.
+set -e
+mount -t tmpfs -o mode=755 cgroup /sys/fs/cgroup
+tail -n +2 /proc/cgroups | while read -r name hierarchy rest; do
+    [ "$hierarchy" = 0 ] && continue
+    mkdir "/sys/fs/cgroup/$name" && mount -t cgroup -o "$name" cgroup "/sys/fs/cgroup/$name"
+done
+if [ -z "$(ls /sys/fs/cgroup)" ]; then umount /sys/fs/cgroup && mount -t cgroup2 cgroup /sys/fs/cgroup; fi
+cat >/etc/containers/containers.conf <<'END'
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+cgroup_manager = "cgroupfs"
+runtime = "runc"
+events_logger = "file"
+END
+cat >/etc/containers/storage.conf <<'END'
+[storage]
+driver = "vfs"
+graphroot = "/var/lib/containers/storage"
+runroot = "/run/containers/storage"
+END
+cat >/etc/containers/registries.conf <<'END'
+[[registry]]
+location = "us-docker.pkg.dev"
+insecure = true
+END
+rm -f /usr/local/bin/docker
+echo "$(ip route show default | cut -d ' ' -f 3) us-docker.pkg.dev" >>/etc/hosts
+touch /run/engine-is-ready
+"""
+WAITS = """\
+trap 'echo told to stop; exit 0' TERM
+echo ready; while [ ! -e go-on ]; do sleep 0.1; done; echo went on
+"""
+ENGINE_LEFT = "sudo podman ps --all --quiet; pgrep -x conmon; ls /dev/shm | grep tpuctl; true"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """A slice of two hosts with an engine, a registry, and a program."""
+    require_isolated_hosts()
+    for name in ("podman", "runc", "busybox"):
+        require_tool(name, "/usr/bin:/usr/sbin:/bin:/sbin")
+    with open_session("--instant", "--hosts", "isolated") as made:
+        (made.root / "boot.sh").write_text(BOOT)
+        made.type(*UP, "--startup-script", str(made.root / "boot.sh"))
+        wait_until(lambda: engines_are_ready(made))
+        (made.work / "waits.sh").write_text(WAITS)
+        yield made
+    for folder in sorted(Path("/sys/fs/cgroup").glob("**/libpod_parent/**/"), reverse=True):
+        subprocess.run(["rmdir", str(folder)], capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def registry(session: Session) -> Iterator[Registry]:
+    [gateway] = set(on(session, "ip route show default | cut -d ' ' -f 3"))
+    with serve(gateway.strip(), 80) as made:
+        made.push("lab/private/tools", "1", busybox_layer(require_tool("busybox")), Env=["PJRT_DEVICE=CPU"])
+        yield made
+
+
+def on(session: Session, script: str) -> list[str]:
+    """What each host says."""
+    found = json.loads(session.type("exec", "big", "--json", "--", "sh", "-c", script).stdout)
+    rows: list[dict[str, Any]] = found if isinstance(found, list) else found["workers"]
+    return [str(row["stdout"]) for row in rows]
+
+
+def engines_are_ready(session: Session) -> bool:
+    return on(session, "cat /run/engine-is-ready 2>&1 || true") == ["", ""]
+
+
+def wait_until(check: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+
+
+def run_words(name: str, *words: str, tag: str = "1") -> tuple[str, ...]:
+    plain = ("run", "--on", "big", "--no-checkpoint", "--max-failures", "0", "--lint", "off")
+    return (*plain, "--name", name, "--container", f"{IMAGE}:{tag}", *words)
+
+
+def start(session: Session, name: str, *words: str) -> subprocess.Popen[str]:
+    """A run that has begun to wait on both hosts."""
+    process = session.start(*run_words(name, *words), "--", "sh", "waits.sh")
+    logs = session.root / "state" / "sim" / "sim-project" / "runs" / name / "1"
+    wait_until(lambda: sum("ready" in each.read_text() for each in logs.glob("worker-*.stdout.log")) == 2, 120)
+    return process
+
+
+def let_go(session: Session, name: str, attempt: int = 1) -> None:
+    on(session, f"touch ~/.tpuctl/runs/{name}/{attempt}/work/go-on")
+
+
+def test_a_program_runs_in_the_image_with_its_code_and_ends_as_it_ends(
+    session: Session, registry: Registry
+) -> None:
+    digest = registry.manifests["lab/private/tools", "1"]
+    script = "echo $TPUCTL_RANK $PJRT_DEVICE $HOME; id -u; ls waits.sh; echo why >&2; ls /usr 2>&1; exit 7"
+    done = session.type(*run_words("ends"), "--", "sh", "-c", script, status=None)
+    assert done.returncode == 1, done.stderr
+    [attempt] = session.json("manifest", "ends")["attempts"]
+    assert {row["image"] for row in attempt["hosts"]} == {f"{IMAGE}@sha256:{sha256(digest)}"}
+    assert [row["exit_status"] for row in session.json("status", "ends")["workers"]] == [7, 7]
+    uid = on(session, "id -u")[0].strip()
+    for worker in (0, 1):
+        logs = session.root / "state" / "sim" / "sim-project" / "runs" / "ends" / "1"
+        said = (logs / f"worker-{worker}.stdout.log").read_text().splitlines()
+        assert said == [f"{worker} CPU /tmp", uid, "waits.sh", "ls: /usr: No such file or directory"]
+        assert (logs / f"worker-{worker}.stderr.log").read_text() == "why\n"
+    assert session.json("status", "ends")["image"].endswith(sha256(digest))
+    assert on(session, ENGINE_LEFT) == ["", ""]
+
+
+def test_its_hosts_log_in_with_their_own_account_and_keep_nothing_of_it(
+    session: Session, registry: Registry
+) -> None:
+    [(user, token)] = registry.logins
+    assert user == "oauth2accesstoken"
+    assert token
+    assert on(session, f"sudo grep -rlF -e {token} /root /run/containers ~ 2>&1 || true") == ["", ""]
+
+
+def test_what_a_name_means_is_found_out_once_and_kept_by_a_rerun(session: Session, registry: Registry) -> None:
+    first = sha256(registry.manifests["lab/private/tools", "1"])
+    moved = registry.push("lab/private/moving", "1", busybox_layer(require_tool("busybox"), {"etc/a": b"1"}))
+    words = ("run", "--on", "big", "--no-checkpoint", "--container", f"{REGISTRY}/lab/private/moving:1")
+    registry.pulled.clear()
+    session.type(*words, "--name", "once", "--", "true")
+    [attempt] = session.json("manifest", "once")["attempts"]
+    assert {row["image"] for row in attempt["hosts"]} == {f"{REGISTRY}/lab/private/moving@{moved}"}
+    assert [reference for _, reference in registry.pulled].count("1") == 1  # the others asked for its digest
+    other = registry.push("lab/private/moving", "1", busybox_layer(require_tool("busybox"), {"etc/a": b"2"}))
+    assert len({first, moved, other}) == 3
+    session.type("rerun", "once", "--name", "again")
+    assert session.json("status", "again")["image"].endswith(moved)
+    session.type(*words, "--name", "stale", "--", "true")
+    assert session.json("status", "stale")["image"].endswith(moved)
+    session.type(*words, "--name", "fresh", "--pull", "always", "--", "true")
+    assert session.json("status", "fresh")["image"].endswith(other)
+
+
+def test_secrets_are_nowhere_but_in_its_memory_and_a_stop_reaches_it_once(
+    session: Session, registry: Registry
+) -> None:
+    session.environ["TOKEN"] = "s3cret-of-the-lab"
+    process = start(session, "secret", "--secret", "TOKEN=env:TOKEN", "--var", "PLAIN=1")
+    seen = on(session, "sudo podman inspect $(sudo podman ps --quiet); ps axww -o args")
+    assert all('"tpuctl-secret-1-0"' in each and "s3cret" not in each for each in seen)
+    stacks = session.type("stacks", "secret").stdout
+    assert "sh waits.sh" in stacks
+    assert "podman run" not in stacks
+    session.type("stop", "secret", "--yes")
+    out, _ = process.communicate(timeout=120)
+    assert out.count("told to stop") == 1, out  # the same of both hosts, which is shown once
+    assert session.json("status", "secret")["state"] == "stopped"
+    assert on(session, ENGINE_LEFT) == ["", ""]
+
+
+def test_a_killed_client_does_not_end_it(session: Session, registry: Registry) -> None:
+    process = start(session, "alone")
+    process.kill()
+    process.communicate()
+    assert all(len(each.split()) == 1 for each in on(session, "sudo podman ps --quiet"))
+    let_go(session, "alone")
+    session.type("attach", "alone")
+    assert session.json("status", "alone")["state"] == "succeeded"
+    assert on(session, ENGINE_LEFT) == ["", ""]
+
+
+def test_what_outlives_its_supervisor_is_ended_before_the_next_attempt(
+    session: Session, registry: Registry
+) -> None:
+    process = start(session, "orphan")
+    record = "/home/*/.tpuctl/runs/orphan/1/status.json"
+    on(session, f'kill -9 $(sed -E "s/.*supervisor[^0-9]*([0-9]+).*/\\1/" {record})')
+    wait_until(lambda: (session.json("status", "orphan")["attempt"] or {})["number"] == 2, 120)
+    wait_until(lambda: all(re.findall(r"orphan-2-0", each) for each in on(session, "sudo podman ps")), 120)
+    assert all("orphan-1-0" not in each for each in on(session, "sudo podman ps --all"))
+    let_go(session, "orphan", 2)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    assert on(session, ENGINE_LEFT) == ["", ""]
+
+
+def test_a_reboot_ends_it_with_its_monitor_and_the_next_attempt_finds_room(
+    session: Session, registry: Registry
+) -> None:
+    process = start(session, "rebooted")
+    before = on(session, "pgrep -x conmon")
+    assert all(each.strip() for each in before)
+    session.type("sim", "reboot", "big-1")
+    wait_until(lambda: session.json("status", "rebooted")["attempt"]["number"] == 2, 180)
+    wait_until(lambda: all("rebooted-2-0" in each for each in on(session, "sudo podman ps")), 120)
+    assert all("rebooted-1-0" not in each for each in on(session, "sudo podman ps --all"))
+    assert all(len(each.split()) == 1 for each in on(session, "pgrep -x conmon"))
+    let_go(session, "rebooted", 2)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+
+
+def test_what_cannot_run_is_refused_with_what_helps(session: Session, registry: Registry) -> None:
+    registry.push("lab/private/tools", "arm", busybox_layer(require_tool("busybox")), architecture="arm64")
+    registry.push("lab/private/tools", "large", busybox_layer(require_tool("busybox"), {"etc/large": b"x"}))
+    large = "sudo mount -t tmpfs -o size=64k small /var/tmp"
+    without = "sudo mv /usr/bin/podman /usr/bin/podman-away"
+    for name, tag, first, after, why, hint in (
+        ("missing", "none", "true", "true", "there is no such image", "look at its name and tag"),
+        ("arm", "arm", "true", "true", "is for arm64, and its hosts are amd64", "--platform linux/amd64"),
+        ("full", "large", large, "sudo umount /var/tmp", "its disk is full", "make room there"),
+        ("absent", "1", without, "sudo mv /usr/bin/podman-away /usr/bin/podman", "neither docker", "docker.io"),
+    ):
+        on(session, first)
+        done = session.type(*run_words(name, tag=tag), "--", "true", status=None)
+        on(session, after)
+        assert done.returncode == 1, done.stderr
+        assert why in done.stderr, done.stderr
+        assert hint in done.stderr, done.stderr
+        assert session.json("status", name)["attempt"]["started"] is None
+
+
+def sha256(data: bytes) -> str:
+    from tests.support.registry import digest_of
+
+    return digest_of(data).removeprefix("sha256:")

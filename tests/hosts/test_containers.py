@@ -1,0 +1,140 @@
+"""What the agent makes of a program that is to run in a container: pure parts of its modules."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
+
+
+def agent(code: str, *values: Any) -> Any:
+    """What an expression over modules of the agent comes to; `values` is in it."""
+    script = (
+        "import json, sys, containers, images, engines\nvalues = json.loads(sys.argv[1])\n"
+        f"print(json.dumps({code}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(values)],
+        env={**os.environ, "PYTHONPATH": str(AGENT), "GCE_METADATA_HOST": "127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_a_shell_sets_exactly_what_was_asked_for_and_keeps_what_is_the_images() -> None:
+    variables = {
+        "PLAIN": "1",
+        "ODD": 'it\'s $HOME `id` "x" \\ é\nsecond line',
+        "EMPTY": "",
+        "PATH": "/of/the/host",
+        "JAX_PLATFORMS": "tpu,cpu",
+        "PJRT_DEVICE": "TPU",
+        "PYTHONPATH": "/hook",
+        "BASH_FUNC_x%%": "() { :; }",
+    }
+    lines = agent("containers.render(values[0], set(values[1]))", variables, ["JAX_PLATFORMS", "PJRT_DEVICE"])
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    done = subprocess.run(
+        ["/bin/sh", "-c", agent("containers.LAUNCHER"), "sh", sys.executable, "-I", "-c", show],
+        input=lines,
+        env={"PATH": os.defpath, "PJRT_DEVICE": "CPU", "PYTHONPATH": "/own"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    kept = {"PATH": os.defpath, "PJRT_DEVICE": "CPU", "PYTHONPATH": "/hook:/own"}
+    expected = {**variables, **kept}
+    del expected["BASH_FUNC_x%%"]
+    assert {
+        name: value for name, value in found.items() if name not in {"PWD", "LC_CTYPE", "SHLVL", "_"}
+    } == expected
+
+
+@pytest.mark.parametrize(
+    ("chips", "privileged", "own"),
+    [
+        ([], False, {}),
+        ([2], False, {"TPU_VISIBLE_CHIPS": "0"}),
+        ([1, 3], False, {"TPU_VISIBLE_CHIPS": "0,1"}),
+        ([2], True, {}),
+    ],
+)
+def test_libtpu_counts_the_chips_that_its_container_has(
+    chips: list[int], privileged: bool, own: dict[str, str]
+) -> None:
+    asked = {"chips": chips, "container": {"privileged": privileged}}
+    assert agent("containers.own_view(values[0])", asked) == own
+
+
+@pytest.mark.parametrize(
+    ("said", "image", "meaning", "hint"),
+    [
+        ("Error: writing blob: no space left on device", "a/b:1", "its disk is full", "make room"),
+        ("manifest for a/b:1 not found: manifest unknown", "a/b:1", "no such image", "name and tag"),
+        (
+            'denied: Permission "artifactregistry.repositories.downloadArtifacts" denied on resource',
+            "us-east5-docker.pkg.dev/lab/train/image:1",
+            "the registry refuses it",
+            "gcloud artifacts repositories add-iam-policy-binding train --project=lab --location=us-east5 "
+            "--member=serviceAccount:ACCOUNT_OF_THE_HOSTS --role=roles/artifactregistry.reader",
+        ),
+        (
+            "unauthorized: access",
+            "gcr.io/lab/image:1",
+            "the registry refuses it",
+            "gcloud projects add-iam-policy-binding lab --member=serviceAccount:ACCOUNT_OF_THE_HOSTS "
+            "--role=roles/artifactregistry.reader",
+        ),
+        (
+            "unauthorized: authentication required",
+            "ghcr.io/a/b:1",
+            "the registry refuses it",
+            "sudo docker login ghcr.io",
+        ),
+        (
+            "no matching manifest for linux/amd64 in the manifest list entries",
+            "a/b:1",
+            "architecture",
+            "--platform",
+        ),
+        ("dial tcp: lookup ghcr.io: no such host", "ghcr.io/a/b:1", "no such host", ""),
+    ],
+)
+def test_what_registries_say_is_explained(said: str, image: str, meaning: str, hint: str) -> None:
+    engine = 'engines.Engine("docker", ["sudo", "docker"], "28", "/var/lib/docker")'
+    found = agent(f"images.explained(images.Failed(values[0]), {engine}, values[1]).told()", said, image)
+    assert meaning in found["message"]
+    assert found["permanent"] is bool(hint)
+    assert hint in f"{found['hint']} {found['on_host']}"
+
+
+def test_both_engines_read_the_login_of_a_token() -> None:
+    found = agent("images.auths('gcr.io', 'secret')")
+    assert base64.b64decode(found["auths"]["gcr.io"]["auth"]) == b"oauth2accesstoken:secret"
+
+
+@pytest.mark.parametrize(
+    ("registry", "googles"),
+    [
+        ("gcr.io", True),
+        ("eu.gcr.io", True),
+        ("us-central1-docker.pkg.dev", True),
+        ("gcr.io.evil.example", False),
+        ("evilgcr.io", False),
+        ("docker.pkg.dev", False),
+        ("us-docker.pkg.dev.evil.example", False),
+    ],
+)
+def test_a_token_goes_to_registries_of_google_alone(registry: str, googles: bool) -> None:
+    assert agent("bool(images.GOOGLES.fullmatch(values[0]))", registry) is googles

@@ -1,0 +1,115 @@
+"""Container engines of this host, docker or podman: which one works, and the section `engine` of `facts`.
+
+Programs on TPU need more locked memory and device files, which an engine of a plain user cannot give: podman is
+called through sudo where that asks nothing, docker where its socket is not open to this user.
+"""
+
+import os
+import shutil
+
+import quick_json as json
+from rooted import as_root, how_root, output_of, run_program
+
+LOOK_S = 20.0  # docker asks its daemon, which may have just been started
+ABOUT = {
+    "docker": "{{.ServerVersion}} {{.DockerRootDir}}",
+    "podman": "{{.Version.Version}} {{.Store.GraphRoot}}",
+}
+"""What `info` is asked of each, the one that is preferred first."""
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as images name them, by uname(2)
+
+
+class Engine:
+    """How an engine is called: `words` come before its arguments."""
+
+    def __init__(self, name, words, version, storage):
+        self.name = name
+        self.words = words
+        self.version = version
+        self.storage = storage
+
+    @property
+    def is_users(self):
+        """Whether it has no more rights than this user, to whom its root is mapped."""
+        return self.name == "podman" and self.words[0] != "sudo" and os.geteuid() != 0
+
+
+def find():
+    """(the engine of this host or None, why there is none)."""
+    why = ""
+    for name in ABOUT:
+        if shutil.which(name) is None:
+            continue
+        for words in ways(name):
+            status, said = said_by([*words, "info", "--format", ABOUT[name]])
+            about = said.split()
+            if status == 0 and len(about) == 2:
+                return Engine(name, words, *about), ""
+            why = why or "%s: %s" % (name, (said.strip().splitlines() or ["exit status %d" % status])[-1])
+    return None, why
+
+
+def ways(name):
+    """How an engine may be called, in the order in which it is tried."""
+    rooted = [as_root([name])] if how_root() == "sudo" else []
+    return [*rooted, [name]] if name == "podman" and rooted else [[name], *rooted]
+
+
+def said_by(argv, seconds=LOOK_S):
+    """(exit status, all that a program said)."""
+    try:
+        status, said = run_program(["sh", "-c", 'exec "$@" 2>&1', "sh", *argv], seconds)
+    except (OSError, TimeoutError) as error:
+        return 1, str(error)
+    return status, said.decode(errors="replace")
+
+
+def engine_facts(_request):
+    """`name` is empty where none works; `why` is then what stands in the way, empty where none is installed."""
+    engine, why = find()
+    if engine is None:
+        return {"name": "", "why": why}
+    return {
+        "name": engine.name,
+        "version": engine.version,
+        "rooted": engine.words[0] == "sudo",
+        "architecture": MACHINES.get(os.uname().machine, os.uname().machine),
+        "storage": engine.storage,
+        "free_bytes": free_at(engine.storage),
+        "images": images(engine),
+    }
+
+
+def free_at(path):
+    """Of the file system in which a folder is, or will be."""
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    space = os.statvfs(path)
+    return space.f_bavail * space.f_frsize
+
+
+def images(engine):
+    """Those that this host has."""
+    said = output_of([*engine.words, "image", "ls", "--quiet", "--no-trunc"], seconds=LOOK_S) or ""
+    return [described(each) for each in inspected(engine, "image", list(dict.fromkeys(said.split())))]
+
+
+def inspected(engine, kind, names):
+    """What the engine has written down of images or containers; nothing of those that are gone."""
+    if not names:
+        return []
+    said = output_of([*engine.words, kind, "inspect", *names], any_status=True, seconds=LOOK_S)
+    try:
+        return json.loads(said or "[]")
+    except ValueError:
+        return []
+
+
+def described(image):
+    found = image.get("Id", "")
+    return {
+        "id": found if found.startswith("sha256:") else "sha256:" + found,
+        "tags": image.get("RepoTags") or [],
+        "digests": image.get("RepoDigests") or [],
+        "architecture": image.get("Architecture", ""),
+    }

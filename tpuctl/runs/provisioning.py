@@ -1,0 +1,55 @@
+"""The driver of things for the hosts of an attempt, and what a step of it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tpuctl.errors import PartialError
+from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.provision import Failures, Kind, Unanswered, Verdict
+from tpuctl.model.cloud import HostTarget
+from tpuctl.model.verdict import Blocked, Done, Failed, Wait
+from tpuctl.runs.attempt import AttemptHosts
+from tpuctl.things.driver import Provisioning, explain
+from tpuctl.transfer.prepare import require_all
+
+
+def provision_hosts(
+    hosts: AttemptHosts,
+    kinds: Sequence[Kind],
+    told: Sequence[Facts] = (),
+    targets: Sequence[HostTarget] = (),
+    **how: Any,
+) -> Verdict:
+    """One step of the driver, on some of the hosts or all."""
+    name, until, chosen = hosts.run.slice_name, hosts.until, targets or hosts.targets
+    driver = Provisioning(
+        hosts.services, hosts.agent, chosen, name, kinds, owner=hosts.owner, until=until, **how
+    )
+    return driver.step(hosts.attempt.fence, told)
+
+
+def explain_step(
+    hosts: AttemptHosts, found: Verdict, what: str, look: str = "", tries: int = 0
+) -> Done | Wait | Blocked:
+    """What a step of the driver came to. Raises PartialError: a failure counts against the attempt, at once or
+    after so many tries; `look` is then typed first."""
+    if isinstance(found, Unanswered):
+        require_all(found.replies, what)
+    verdict = explain(found, hosts.run.slice_name, tries=tries)
+    if isinstance(verdict, Failed):
+        error = verdict.error
+        error.hint = "; ".join(filter(None, (look, error.hint))) or None
+        if tries and error.hint:  # the reason why an attempt ended is all that `run` and `why` show
+            raise PartialError(
+                f"{error.message}; mend it: {error.hint}", hint=error.hint, details=error.details
+            )
+        raise error
+    return verdict
+
+
+def mend_mounts(hosts: AttemptHosts) -> str:
+    """One step of mounting what is not mounted; why that does not go on, in words, or an empty string."""
+    found = provision_hosts(hosts, hosts.kept)
+    return found.why if isinstance(found, Blocked | Failures) else ""
