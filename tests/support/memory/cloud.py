@@ -70,9 +70,17 @@ class ParsedLists:
 class _WorldRest(RestClient):
     """Calls the API of a world. Pauses before another try are those of `clock`."""
 
-    def __init__(self, world: World, clock: Clock) -> None:
+    def __init__(self, world: World, clock: Clock, lists: ParsedLists) -> None:
         self._api = TpuRestApi(world)
         self._sleep = clock.sleep
+        self._world = world
+        self._lists = lists
+
+    def find(self, path: str, what: str, parse: Callable[[Json], T]) -> T | None:
+        ask = partial(super().find, path, what, partial(self._lists.parse, parse=parse))
+        if self._world._kernel.hidden:  # tests hide nodes from one moment to the next, by no call
+            return ask()
+        return self._lists.list("", path, ask)
 
     def read(self, what: str, call: Callable[[], T]) -> T:
         return read(what, call, sleep=self._sleep)
@@ -112,9 +120,8 @@ class WorldCloud(GoogleCloud):
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._project = world.options.project
-        self._rest = _WorldRest(world, clock)
-        self._world = world
         self._lists = lists or ParsedLists()
+        self._rest = _WorldRest(world, clock, self._lists)
         self._beat = beat
 
     def list_host_heartbeats(self, zone: str, name: str) -> Mapping[int, str]:
@@ -124,12 +131,6 @@ class WorldCloud(GoogleCloud):
     def _list(self, what: str, zone: str, kind: str, parse: Callable[[Json], T]) -> Listing[T]:
         known = partial(self._lists.parse, parse=parse)
         return self._lists.list(kind, zone, partial(super()._list, what, zone, kind, known))
-
-    def _find(self, full: str, what: str, parse: Callable[[Json], T]) -> T | None:
-        read = partial(super()._find, full, what, partial(self._lists.parse, parse=parse))
-        if self._world._kernel.hidden:  # tests hide nodes from one moment to the next, by no call
-            return read()
-        return self._lists.list("", full, read)
 
 
 def _as_google_says(error: ApiError) -> exceptions.GoogleAPICallError:
