@@ -24,6 +24,8 @@ END
 
 mount --make-rprivate /
 mount -t overlay overlay -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" "$root"
+# Every host knows Python by both names; the Python of a distribution may have one of them.
+[ -e "$root/usr/bin/python" ] || ln -s python3 "$root/usr/bin/python"
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t tmpfs -o mode=755 dev "$root/dev"
