@@ -137,7 +137,8 @@ def test_a_run_is_submitted_once_and_again_only_when_asked_or_changed(session):
 
 
 def test_runs_of_a_file_share_the_chips_of_one_slice(session):
-    (session.work / "hours.py").write_text("import time\ntime.sleep(3600)\n")
+    says = "import time\nfor _ in range(36_000):\n    print('tick', flush=True)\n    time.sleep(0.1)\n"
+    (session.work / "hours.py").write_text(says)
     shared = "{on: host, script: hours.py, chips: 1, no_checkpoint: true, policy: {grace: 1}}"
     slices = "fleet:\n  name: shared\n  slices: {host: {accelerator: v4-8, pay: true}}\n  runs:\n"
     head = "settings: {tier: spot, zone: us-central2-b}\n" + slices
@@ -159,7 +160,9 @@ def test_runs_of_a_file_share_the_chips_of_one_slice(session):
     session.type("apply", "--prune", "--yes")
     session.watch_until(lambda: len(session.json("status", "host")["runs"]) == 2)
     assert {row["id"].rpartition("-")[0] for row in session.json("status", "host")["runs"]} == {"a", "c"}
-    session.type("down", "host", "--yes")
+    ended = session.type("down", "host", "--yes")
+    assert "tick" not in ended.stdout + ended.stderr, "what runs wrote is for logs"
+    assert "tick" in session.type("logs", "last").stdout
 
 
 def test_what_new_slices_cost_is_shown_before_they_are_asked_for(session):

@@ -77,6 +77,22 @@ def test_a_run_has_the_packages_and_the_variables(alike: Session) -> None:
     assert "tiny==1.0" in alike.type("manifest", "has").stdout
 
 
+def test_two_runs_that_need_one_environment_at_once_share_its_installation(session: Session) -> None:
+    session.project.add("both", {"both": "3.0"}, "imports: [both]")
+    session.type("up", "v4-8", "host", "--spot", "--pay")
+    words = ("run", "--env", "both", "--on", "host", "--chips", "1", "--no-checkpoint", "--allow-cpu")
+    program = ("python", "-c", "import both; print(both.VERSION)")
+    clients = [session.start(*words, "--name", name, "--", *program) for name in ("left", "right")]
+    for client in clients:
+        done = session.finish(client)
+        assert done.returncode == 0, done.stderr
+        assert "3.0" in done.stdout
+    jobs = "ls .tpuctl/envs; grep -l install .tpuctl/runs/provision-*/*/operations.json"
+    told = session.type("exec", "host", "--", "sh", "-c", jobs).stdout.splitlines()
+    assert len(told) == 2, told
+    session.type("down", "host", "--yes")
+
+
 def test_an_edited_file_is_named_keeps_runs_from_starting_and_is_mended(alike: Session) -> None:
     on(alike, 1, f"echo '# patched by hand' >> $(echo {SITE}/tiny.py)")
     hint = drift(alike, "files", "worker 1 has changed", "tiny.py", "not as installed")

@@ -57,6 +57,7 @@ def down(
         confirm(context, _what_goes(context, names), yes=False)
     again = f"tpuctl down {' '.join(names)} --yes"
     with context.interruptible(f"what is being deleted goes on: `{again}` waits for it and does the rest"):
+        context.emit.show_only(())  # what runs wrote is for `tpuctl logs`
         deadline = context.deadline(timeout)
         _delete(context, names, wait_for_end=not no_wait, deadline=deadline, all_users=all_users, force=force)
 
