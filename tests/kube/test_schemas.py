@@ -1,4 +1,4 @@
-"""What Kubernetes' own code says of the objects that tpuctl makes, with the pinned JobSet and Kueue."""
+"""What Kubernetes' and JobSet's own code says of what tpuctl makes, with the pinned JobSet and Kueue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 from tests.kube.jobs import a_job
 from tests.support.kube.checker import Checker, Verdict
-from tpuctl.kube.jobset import BucketVolume, DiskVolume, Provisioning, documents
+from tpuctl.errors import UsageError
+from tpuctl.kube.jobset import BucketVolume, DiskVolume, Job, Provisioning, documents
+from tpuctl.kube.rules import check_job
 from tpuctl.model.hosts import Tier
 
 pytestmark = pytest.mark.slow
@@ -67,8 +69,9 @@ def test_what_is_made_of_a_run_is_taken_word_for_word(
     made = a_jobset(
         accelerator, slices=slices, provisioning=spot, queue="team", buckets=(BUCKET,), disks=(DISK,)
     )
+    admitted = kube_checker.ask(made, webhooks=True)
+    assert (admitted.status, admitted.message) == (201, "")
     said = kube_checker.ask(made)
-    assert (said.status, said.message) == (201, "")
     assert said.object is not None
     assert _given(said.object["spec"], made["spec"]) == made["spec"]
 
@@ -98,7 +101,7 @@ def test_volumes_of_a_run_have_the_fields_that_there_are(kube_checker: Checker) 
         (changed("failurePolicy.rules.0", {"action": "FailJobSet"}), 422, "rules[0].name: Required value"),
         (changed("replicatedJobs.0.replicas", "2"), 422, 'must be of type integer: "string"'),
         (_start_in_two_ways, 422, "StartupPolicy and DependsOn APIs are mutually exclusive"),
-        # These are taken: only JobSet's webhook knows, and tpuctl/kube/rules.py before it.
+        # These are taken: only JobSet's webhook knows.
         (changed("failurePolicy.rules.0.name", "hosts-lost"), 201, ""),
         (changed("failurePolicy.rules.0.targetReplicatedJobs", ["other"]), 201, ""),
     ],
@@ -122,3 +125,57 @@ def test_the_failure_policy_of_a_jobset_stays(kube_checker: Checker) -> None:
     said = kube_checker.ask(other, made)
     assert said == Verdict(422, said.message)
     assert "spec.failurePolicy: Invalid value: Value is immutable" in said.message
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        (
+            changed("failurePolicy.rules.0.name", "hosts-lost"),
+            422,
+            "invalid failure policy rule name 'hosts-lost'",
+        ),
+        (
+            changed("failurePolicy.rules.0.targetReplicatedJobs", ["other"]),
+            422,
+            "invalid replicatedJob name 'other'",
+        ),
+        (
+            changed("failurePolicy.rules.0.onJobFailureReasons", ["Bad"]),
+            422,
+            "invalid job failure reason 'Bad'",
+        ),
+        (changed("coordinator.podIndex", 9), 422, "coordinator pod index 9 is invalid"),
+        # The controller would log that it is no pattern, and never match it.
+        (changed("failurePolicy.rules.0.onJobFailureMessagePatterns", ["("]), 201, ""),
+    ],
+)
+def test_what_the_webhook_of_jobset_refuses(
+    kube_checker: Checker, change: Callable[[Object], None], status: int, words: str
+) -> None:
+    made = a_jobset()
+    change(made)
+    said = kube_checker.ask(made, webhooks=True)
+    assert said.status == status, said
+    assert words in said.message
+
+
+@pytest.mark.parametrize("slices", [1, 2, 11])
+@pytest.mark.parametrize("accelerator", ["v6e-8", "v6e-16", "v5litepod-256"])
+def test_names_are_refused_here_when_the_webhook_would(
+    kube_checker: Checker, accelerator: str, slices: int
+) -> None:
+    names = [*("x" * length for length in range(1, 64)), "2nd-try", "Train", "a.b", "a-", "-a", "a_b", "try-2"]
+    jobs = [a_job(accelerator, name=name, slices=slices) for name in names]
+    for job in jobs:
+        (made,) = documents(job)
+        assert _is_let_through(job) == (kube_checker.ask(made, webhooks=True).status == 201), job.name
+    assert 20 < sum(map(_is_let_through, jobs)) < 40
+
+
+def _is_let_through(job: Job) -> bool:
+    try:
+        check_job(job)
+    except UsageError:
+        return False
+    return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -30,6 +31,14 @@ TESTS_CACHE = Path.home() / ".cache" / "tpuctl-tests"
 CACHE = TESTS_CACHE / f"kube-{KUBERNETES}-jobset-{JOBSET}-kueue-{KUEUE}"
 GO_CACHES = TESTS_CACHE / "kube-build"
 HERE = Path(__file__).parent
+
+STOOD_IN = {
+    "ctrl": "sigs.k8s.io/controller-runtime",
+    "client": "sigs.k8s.io/controller-runtime/pkg/client",
+    "admission": "sigs.k8s.io/controller-runtime/pkg/webhook/admission",
+    "controllers": "sigs.k8s.io/jobset/pkg/controllers",
+}
+CALLED = ("CoordinatorEndpoint", "GetSubdomain", "GeneratePVCName")
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,22 @@ def _module(name: str) -> Path:
     return Path(json.loads(go("mod", "download", "-json", name))["Dir"])
 
 
+def _put_webhook(folder: Path) -> None:
+    """Puts JobSet's own file of its webhook into `crdcheck`, and functions of its controllers that it calls. Of
+    the libraries that it imports, which have most of Kubernetes in them, it needs names of types."""
+    jobset = _module(f"sigs.k8s.io/jobset@v{JOBSET}") / "pkg"
+    webhook = (jobset / "webhooks" / "jobset_webhook.go").read_text()
+    for name, path in STOOD_IN.items():
+        webhook, count = re.subn(rf'(?m)^\t({name} )?"{path}"$', f'\t{name} "kube/crdcheck/standins"', webhook)
+        assert count == 1, path
+    (folder / "webhooks" / "jobset_webhook.go").write_text(webhook)
+    cut = ["package standins", 'import ("fmt"; jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2")']
+    controllers = "".join(path.read_text() for path in sorted((jobset / "controllers").glob("*.go")))
+    for name in CALLED:
+        cut += re.findall(rf"(?ms)^func {name}\(.*?^}}", controllers)
+    (folder / "standins" / "controllers.go").write_text("\n".join(cut))
+
+
 def _build(package: str, module: Callable[[], list[str]]) -> Callable[[Path], None]:
     """`package` is a folder beside this file, or in one of the required modules. It is built in a module of
     ours: to install a version asks the proxy for all versions of it, which it refuses for some."""
@@ -67,13 +92,15 @@ def _build(package: str, module: Callable[[], list[str]]) -> Callable[[Path], No
             Path(folder, "go.mod").write_text("\n".join(("module kube", "go 1.26.0", *module())) + "\n")
             if package.startswith("./"):
                 shutil.copytree(HERE / package, Path(folder, package))
+                _put_webhook(Path(folder, package))
             go("build", "-ldflags", "-s -w", "-o", str(made), package, cwd=Path(folder))
 
     return build
 
 
 def _library() -> list[str]:
-    return [f"require k8s.io/apiextensions-apiserver v{LIBRARIES}"]
+    modules = (f"k8s.io/apiextensions-apiserver v{LIBRARIES}", f"sigs.k8s.io/jobset v{JOBSET}")
+    return [f"require {each}" for each in modules]
 
 
 def _copy_yaml(made: Path) -> None:
@@ -87,7 +114,8 @@ def _copy_yaml(made: Path) -> None:
 
 def _own(name: str) -> str:
     """The name of a program of ours, which tells when its source has changed."""
-    return f"{name}-{hashlib.sha256((HERE / name / 'main.go').read_bytes()).hexdigest()[:8]}"
+    sources = b"".join(path.read_bytes() for path in sorted((HERE / name).rglob("*.go")))
+    return f"{name}-{hashlib.sha256(sources).hexdigest()[:8]}"
 
 
 CHECKER = _own("crdcheck")

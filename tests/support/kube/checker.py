@@ -1,4 +1,4 @@
-"""What an API server says of custom resources, by Kubernetes' own packages in a program without a server.
+"""What an API server says of custom resources: Kubernetes' and JobSet's own code in a program without a server.
 
 It is built in a minute or two. Names, server-side apply and all that a server stores are not in it.
 """
@@ -32,12 +32,12 @@ class Checker:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def ask(self, new: Object, old: Object | None = None) -> Verdict:
-        """Of a creation, or of the change of an old object."""
+    def ask(self, new: Object, old: Object | None = None, *, webhooks: bool = False) -> Verdict:
+        """Of a creation, or of the change of an old object; `webhooks`: those of JobSet are asked, too."""
         questions, answers = self._process.stdin, self._process.stdout
         assert questions is not None
         assert answers is not None
-        questions.write(json.dumps({"object": new, "old": old}) + "\n")
+        questions.write(json.dumps({"object": new, "old": old, "webhooks": webhooks}) + "\n")
         questions.flush()
         return Verdict(**json.loads(answers.readline()))
 

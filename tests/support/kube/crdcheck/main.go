@@ -1,7 +1,9 @@
 // What a Kubernetes API server says of custom resources, without the server: its own packages, called in the order of
 // apiextensions-apiserver's customresource_handler.go and registry/customresource/strategy.go. Of volumes and claims,
-// which are no custom resources, it knows the fields. The arguments are files with CustomResourceDefinitions. Each line of standard input is {"object": …, "old": …}, a creation where there is no
-// old one; each line of the output is the answer: {"status": …, "message": …, "object": …}, the object with defaults.
+// which are no custom resources, it knows the fields. The arguments are files with CustomResourceDefinitions. Each line
+// of standard input is {"object": …, "old": …, "webhooks": …}, a creation where there is no old one, with JobSet's
+// webhooks where they are asked for; each line of the output is the answer: {"status": …, "message": …, "object": …},
+// the object with defaults.
 package main
 
 import (
@@ -23,9 +25,11 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	integers "k8s.io/apimachinery/pkg/util/json" // numbers without a fraction stay integers
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	limits "k8s.io/apiserver/pkg/apis/cel"
+	"kube/crdcheck/webhooks"
 	strictjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
@@ -33,8 +37,9 @@ import (
 type object = map[string]any
 
 type question struct {
-	Object object `json:"object"`
-	Old    object `json:"old"`
+	Object   object `json:"object"`
+	Old      object `json:"old"`
+	Webhooks bool   `json:"webhooks"`
 }
 
 type answer struct {
@@ -79,6 +84,13 @@ func (k *kind) check(asked question) answer {
 	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(asked.Object, k.schema)
 	defaulting.Default(asked.Object, k.schema)
+	if asked.Webhooks {
+		changed, err := webhooks.Default(asked.Object)
+		if err != nil {
+			return denied("mjobset.kb.io", err)
+		}
+		asked.Object = changed
+	}
 	found := k.valuesOf(asked)
 	found = append(found, objectmeta.Validate(context.Background(), nil, asked.Object, k.schema, false)...)
 	found = append(found, listtype.ValidateListSetsAndMaps(nil, k.schema, asked.Object)...)
@@ -92,10 +104,23 @@ func (k *kind) check(asked question) answer {
 	if len(found) > 0 {
 		return answer{422, found.ToAggregate().Error(), nil}
 	}
+	if asked.Webhooks {
+		if err := webhooks.Validate(asked.Object, asked.Old); err != nil {
+			return denied("vjobset.kb.io", err)
+		}
+	}
 	if asked.Old != nil {
 		return answer{200, "", asked.Object}
 	}
 	return answer{201, "", asked.Object}
+}
+
+func denied(webhook string, err error) answer {
+	code := 403
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		code = int(status.Status().Code)
+	}
+	return answer{code, fmt.Sprintf("admission webhook %q denied the request: %s", webhook, err), nil}
 }
 
 func (k *kind) valuesOf(asked question) field.ErrorList {
