@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,14 @@ def test_a_new_environment_is_locked_from_the_package_index(session: Session) ->
     assert versions_of(read_environment("mine", folder).packages, "3.11")["idna"] == "3.9"
 
 
+def one_of_each() -> list[Any]:
+    """The shipped environments, one for each list of requirements. MaxText has 236 packages."""
+    names = reversed(environment_names(Path("/nowhere")))
+    named = {read_environment(name, Path("/nowhere")).spec.requirements: name for name in names}
+    marks = {name: [pytest.mark.long] if name.startswith("maxtext") else [] for name in named.values()}
+    return [pytest.param(name, marks=marks[name]) for name in marks]
+
+
 @pytest.mark.slow
 def test_requirements_that_do_not_go_together_are_refused_in_the_words_of_uv(session: Session) -> None:
     require_index()
@@ -103,7 +112,7 @@ def test_requirements_that_do_not_go_together_are_refused_in_the_words_of_uv(ses
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", environment_names(Path("/nowhere")))
+@pytest.mark.parametrize("name", one_of_each())
 def test_a_shipped_environment_resolves_for_its_python_to_what_is_in_its_lock(name: str) -> None:
     """The lock that was written is what the index gives: nothing of it was withdrawn."""
     require_index()

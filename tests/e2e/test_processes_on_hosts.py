@@ -1,4 +1,5 @@
-"""Runs with several processes on each host: who they are, how one of them ends all, and how they come back."""
+"""Runs with several processes on each host: who they are, how one of them ends all, and how they come back; and
+environments that say how many there are, and what else is so for all runs in them."""
 
 from __future__ import annotations
 
@@ -7,13 +8,19 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.frameworks import write_torchrun
 from tests.support.jax_python import flax_packages
 from tests.support.require import require_torch_xla
 from tests.support.session import Session, open_session
+from tests.support.wheels import MINOR, Project
+from tpuctl.envs.load import read_environment
+from tpuctl.envs.spec import Backend, Kernel
+from tpuctl.envs.write import render_environment
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +45,7 @@ time.sleep(300)
 def session() -> Iterator[Session]:
     with open_session() as made:
         made.type("up", "v4-16", "big", "--spot", "--pay")
+        made.project = Project(made.work)
         (made.work / "who.py").write_text(WHO)
         (made.work / "fails.py").write_text(FAILS)
         yield made
@@ -192,6 +200,103 @@ def test_torchrun_has_its_processes_on_all_hosts_and_one_that_is_killed_is_named
     assert sorted(said) == [f"{worker}.{own}" for worker in (0, 1) for own in range(4)]
     rows = {row["worker"]: row for row in session.json("status", "last")["workers"]}
     assert (rows[1]["process"], rows[1]["signal"]) == (2, 9)
+
+
+def add_shipped(session: Session, name: str, **variables: str) -> None:
+    """A shipped environment for the CPU, with a tiny package in the place of its own; its other keys stay."""
+    session.project.add(name, {"tiny": "1.0"})
+    shipped = read_environment(name, Path("/nowhere")).written
+    assert shipped is not None
+    spec = replace(
+        shipped,
+        backend=Backend.CPU,
+        python=(MINOR,),
+        requirements=("tiny==1.0",),
+        exclude=(),
+        imports=("tiny",),
+        kernel=Kernel(),
+        variables={**shipped.variables, "JAX_PLATFORMS": "cpu", **variables},
+    )
+    (session.project.envs / f"{name}.yaml").write_text(render_environment(spec))
+
+
+def preset_of(session: Session) -> dict[str, tuple[str, str]]:
+    rows = session.json("manifest", "last")["environment"]["preset"]
+    return {row["key"]: (row["sets"], row["by"]) for row in rows}
+
+
+def test_an_environment_says_how_many_processes_there_are_unless_the_run_does(session: Session) -> None:
+    add_shipped(session, "torch-xla-chip")
+    words = ("--on", "big", "--no-checkpoint", "--env", "torch-xla-chip", "who.py")
+    dry = session.json("run", "--dry-run", *words)
+    assert (dry["per"], [row["by"] for row in dry["preset"]]) == ("chip", ["environment"])
+    session.type("run", *words)
+    assert sorted(name for row in session.json("logs", "last") for name in row["processes"]) == [
+        f"{worker}.{own}" for worker in (0, 1) for own in range(4)
+    ]
+    assert preset_of(session) == {"per": ("--per chip", "environment")}
+    refused = session.type("run", "--worker", "0", "--alone", *words, status=2).stderr
+    assert "environment torch-xla-chip has per: chip, and --per chip and --worker exclude each other" in refused
+    session.type("run", "--per", "host", "--var", "TPU_PROCESS_ADDRESSES=", *words)
+    assert preset_of(session) == {"per": ("--per host", "--per")}
+    assert len({row["text"].split(" ")[0] for row in session.json("logs", "last")}) == 2
+
+
+MAXTEXT = """\
+import os, jax
+jax.distributed.initialize(os.environ["TPUCTL_COORDINATOR"], int(os.environ["TPUCTL_WORLD_SIZE"]),
+                           int(os.environ["TPUCTL_RANK"]))
+from jax.experimental import multihost_utils
+error = lambda weights: ((weights - 3.0) ** 2).sum()
+weights = jax.numpy.zeros(4)
+for step in range(3):
+    weights = jax.jit(lambda weights: weights - 0.1 * jax.grad(error)(weights))(weights)
+    loss = float(multihost_utils.process_allgather(error(weights)).mean())
+    print(f"I1126 13:06:35.3 140 metric_logger.py:265] completed step: {step}, seconds: 0.030, "
+          f"TFLOP/s/device: 0.000, Tokens/s/device: 2102.359, total_weights: 64, loss: {loss:.3f}, "
+          f"lm_loss: {loss:.3f}, perplexity: 443.863", flush=True)
+print(os.environ["LIBTPU_INIT_ARGS"], flush=True)
+"""
+"""JAX that trains, and says so in the lines of MaxText 0.2.5."""
+
+
+@pytest.mark.long
+def test_the_environment_of_maxtext_has_its_flags_and_finds_its_steps(session: Session) -> None:
+    variables = {"PYTHONPATH": str(flax_packages()), "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
+    add_shipped(session, "maxtext-dense", **variables)
+    (session.work / "maxtext.py").write_text(MAXTEXT)
+    words = ("--on", "big", "--no-checkpoint", "--env", "maxtext-dense", "--name", "dense")
+    session.type("run", *words, "--", sys.executable, "maxtext.py", within_s=400.0)
+    flags = " ".join(read_environment("maxtext-dense", Path("/nowhere")).spec.libtpu_flags)
+    assert flags in {row["text"] for row in session.json("logs", "dense")}
+    assert preset_of(session)["flag_profiles"] == (f"LIBTPU_INIT_ARGS={flags}", "environment")
+    numbers = {each["name"]: each["last"] for each in session.json("status", "dense")["metrics"]}
+    assert (numbers["loss"], numbers["seconds"]) == (9.437, 0.03)
+
+
+SPMD = """\
+import os, numpy, torch, torch_xla, torch_xla.runtime as runtime, torch_xla.distributed.spmd as spmd
+count = runtime.global_runtime_device_count()
+mesh = spmd.Mesh(numpy.arange(count), (count,), ("fsdp",))
+rows = torch.ones(8, 4, device=torch_xla.device())
+spmd.mark_sharding(rows, mesh, ("fsdp", None))
+print(runtime.is_spmd(), count, float((rows @ rows.T).sum()), flush=True)
+"""
+
+
+@pytest.mark.long
+def test_the_environment_of_spmd_starts_one_process_on_each_host_that_has_its_chips(session: Session) -> None:
+    python = require_torch_xla()
+    add_shipped(session, "torch-xla-spmd", PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4")
+    (session.work / "spmd.py").write_text(SPMD)
+    words = ("--on", "big", "--no-checkpoint", "--env", "torch-xla-spmd")
+    session.type("run", *words, "--", python, "spmd.py", within_s=500.0)
+    rows = [row for row in session.json("logs", "last") if row["text"] == "True 4 256.0"]
+    assert sorted(worker for row in rows for worker in row["workers"]) == [0, 1]
+    assert {key: by for key, (_, by) in preset_of(session).items()} == {
+        "per": "environment",
+        "flag_profiles": "environment",
+    }
 
 
 def _until(ready, within_s: float = 100.0) -> None:  # type: ignore[no-untyped-def]

@@ -10,11 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.memory.services import MemoryPlace
 from tests.support.require import require_index
 from tests.support.soak import soak
-from tpuctl.envs.flags import NO_FLAG, FlagCheck, RefusedFlag, parse_answer, probe_library, unpack_library
+from tpuctl.engine.events import Warn
+from tpuctl.envs.flags import (
+    NO_FLAG,
+    FlagCheck,
+    RefusedFlag,
+    check_flags,
+    parse_answer,
+    probe_library,
+    unpack_library,
+)
+from tpuctl.envs.load import read_environment, shipped_names
+from tpuctl.envs.pinned import PinnedEnvironment
+from tpuctl.envs.presets import parse_flag_profiles
 from tpuctl.envs.resolve import resolve_environment
-from tpuctl.envs.spec import Backend, EnvironmentSpec
+from tpuctl.envs.rules import required_versions
+from tpuctl.envs.spec import Backend, EnvironmentSpec, Unmanaged
+from tpuctl.model.shipped_files import load_flag_profiles
 
 FLAGS = "--xla_tpu_a=1 --xla_tpu_b=x"
 
@@ -67,6 +82,15 @@ def test_a_library_that_does_not_load_here_says_nothing_of_flags(tmp_path: Path)
     answer = probe_library(tmp_path / "libtpu.so", FLAGS, "", tmp_path)
     assert answer.refused == ()
     assert "CANNOT LOAD" in answer.unknown
+
+
+def test_flags_that_nothing_on_this_machine_can_check_are_said_to_be_unchecked() -> None:
+    services = MemoryPlace().machine()
+    unmanaged = Unmanaged("/mnt/venv", "a" * 64)
+    spec = EnvironmentSpec("own", ("3.12",), unmanaged=unmanaged, libtpu_flags=("--xla_tpu_a=1",))
+    check_flags(services, PinnedEnvironment(spec), lambda _: Path("/nowhere"))
+    [told] = [event for event in services.events if isinstance(event, Warn)]
+    assert "own: no libtpu of it is on this machine, so its flags are not checked" in told.text
 
 
 def libtpu(version: str, folder: Path) -> Path:
@@ -131,3 +155,28 @@ def test_several_who_ask_at_once_are_all_answered(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: probe_library(library, NEVER, "", tmp_path), range(16)))
     assert {each.refused[0].flag for each in answers} == {NEVER}
+
+
+def pinned_libtpus() -> dict[str, list[EnvironmentSpec]]:
+    """The shipped environments by the libtpu that they name."""
+    found: dict[str, list[EnvironmentSpec]] = {}
+    for name in shipped_names():
+        spec = read_environment(name, Path("/nowhere")).spec
+        version = required_versions(spec).get("libtpu")
+        if version is not None:
+            found.setdefault(version, []).append(spec)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", pinned_libtpus())
+def test_what_is_shipped_has_flags_that_its_libtpu_takes(tmp_path: Path, version: str) -> None:
+    """And it takes those of each profile, so that an environment which is derived may name any."""
+    library = libtpu(version, tmp_path)
+    for spec in pinned_libtpus()[version]:
+        if spec.libtpu_flags:
+            assert probe_library(library, " ".join(spec.libtpu_flags), "", tmp_path) == FlagCheck(), spec.name
+    for name, profile in parse_flag_profiles(load_flag_profiles()).items():
+        assert probe_library(library, " ".join(profile.flags), "", tmp_path) == FlagCheck(), name

@@ -78,7 +78,11 @@ def check_flags(services: Services, pinned: PinnedEnvironment, fetch: Callable[[
     libtpu, xla = variables.get("LIBTPU_INIT_ARGS", ""), variables.get("XLA_FLAGS", "")
     if not libtpu and not xla:
         return
-    for file in _libraries(pinned):
+    libraries = _libraries(pinned)
+    if libtpu and not libraries:
+        told = "no libtpu of it is on this machine, so its flags are not checked: a wrong one ends programs"
+        services.emit(Warn("", f"environment {pinned.spec.name}: {told}"))
+    for file in libraries:
         answer = _answer(services, file, libtpu, xla, fetch)
         if answer.unknown:
             told = f"its flags are checked on the hosts only: {answer.unknown}"
@@ -87,7 +91,7 @@ def check_flags(services: Services, pinned: PinnedEnvironment, fetch: Callable[[
             listed = "\n  ".join(each.said for each in answer.refused)
             raise BadManifestError(
                 f"{file.name} of environment {pinned.spec.name} does not take all its flags:\n  {listed}",
-                hint="libtpu_flags and xla_flags of its file; flags come and go with each libtpu",
+                hint="its flag_profiles, libtpu_flags, xla_flags; flags come and go with each libtpu",
                 details={"flags": [to_data(each) for each in answer.refused]},
             )
 
