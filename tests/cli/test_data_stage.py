@@ -35,7 +35,7 @@ def session(hub: Hub) -> Iterator[Session]:
         opened.type("up", "v4-16", "big", "--spot", "--pay")
         # The environment, before a limit of time matters to a test.
         hub.add("models/org/first", {"a.json": b"{}"})
-        words = ("data", "stage", "hf://org/first@main", "gs://sim-bucket/first", "--endpoint", hub.url)
+        words = ("data", "stage", "hf://org/first@main", "gs://sim-bucket/staged/first", "--endpoint", hub.url)
         opened.type(*words, within_s=INSTALL_S)
         yield opened
 
@@ -92,8 +92,8 @@ def test_bad_input_starts_no_run(session: Session, hub: Hub) -> None:
     assert "bucket gs://no-such-bucket does not exist" in stage(
         session, hub, SOURCE, "gs://no-such-bucket/a", status=5
     )
-    assert "has something else" in stage(session, hub, SOURCE, "gs://sim-bucket/models", status=6)
-    other = stage(session, hub, "hf://org/name@v2", "gs://sim-bucket/first", status=6)
+    assert "has something else" in stage(session, hub, SOURCE, "gs://sim-bucket/staged", status=6)
+    other = stage(session, hub, "hf://org/name@v2", "gs://sim-bucket/staged/first", status=6)
     assert "has files of hf://org/first@main" in other
     assert "no slice called none" in stage(session, hub, SOURCE, "gs://sim-bucket/b", "--on", "none", status=5)
     said = stage(session, hub, SOURCE, "gs://sim-bucket/b", "--token", "hf_abcdefgh", status=2)

@@ -26,7 +26,17 @@ from tpuctl.model.facts import BucketSpec
 from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import MountRef, SliceRequest
 from tpuctl.provenance.manifest import AttemptSection, AttemptSlice, RunManifest, typed
-from tpuctl.provenance.rerun import Available, Bucket, DiskThere, Fate, is_possible, plan_rerun, world_sizes
+from tpuctl.provenance.rerun import (
+    CONSOLIDATE,
+    Available,
+    Bucket,
+    DiskThere,
+    Fate,
+    consolidated,
+    is_possible,
+    plan_rerun,
+    world_sizes,
+)
 from tpuctl.runs.rerun import find_disks, resolve_like
 from tpuctl.slices.resolve import WantedSlice
 
@@ -246,24 +256,68 @@ def test_what_cannot_be_had_is_named_with_what_to_type():
     assert missing["secret TOKEN"] == "--secret TOKEN=env:VARIABLE"
 
 
+SHARDS = tuple(f"c/step_100_rank-{rank}-of-16.pth" for rank in range(16))
+RANKS = Bucket("gs://b/c", "gs://b/c", 5 * 10**12, SHARDS, "EU", False, 20.0)
+CONSOLIDATED = (
+    "tpuctl run --on {} --worker 0 --alone --no-checkpoint -- python3 -m {} --ckpt_prefix {}/step_100 "
+    "--ckpt_suffix '_rank-*-of-16.pth' --save_path {}/step_100_consolidated.pth"
+)
+
+
 def test_checkpoints_of_ranks_need_as_many_ranks_and_a_way_back_is_named():
-    shards = tuple(f"c/step_100_rank-{rank}-of-16.pth" for rank in range(16))
-    bucket = Bucket("gs://b/c", "gs://b/c", 5 * 10**12, shards, "EU", False, 20.0)
-    plan = plan_rerun(made(), Available("big", SPEC, False, bucket=bucket))
+    plan = plan_rerun(made(), Available("big", SPEC, False, bucket=RANKS))
     missing = next(each for each in plan if each.fate is Fate.MISSING)
     assert missing.what == "checkpoint c/step_100"
     assert "16 ranks" in missing.detail
-    assert "consolidate_sharded_ckpts --ckpt_prefix c/step_100" in missing.hint
     assert "$100.00" in next(each.detail for each in plan if each.what == "bucket region")
-    same = replace(bucket, shards=tuple(f"c/rank_{rank}.pt" for rank in range(8)))
+    same = replace(RANKS, shards=tuple(f"c/rank_{rank}.pt" for rank in range(8)))
     assert is_possible(plan_rerun(made(), Available("big", SPEC, False, bucket=same)))
+
+
+MOUNTED = (MountRef("other", "/mnt/o", "train"), MountRef("b", "/mnt/c", "checkpoint", directory="c"))
+
+
+@pytest.mark.parametrize(
+    ("there", "first", "slice_name", "folder"),
+    [
+        (Available("big", SPEC, False), "tpuctl mount add gs://b:/mnt/b --on big, then ", "big", "/mnt/b/c"),
+        (Available("big", replace(SPEC, mounts=MOUNTED), False), "", "big", "/mnt/c"),
+        (
+            Available("big", replace(SPEC, mounts=(replace(MOUNTED[1], read_only=True),)), False),
+            "tpuctl mount add gs://b:/mnt/b --on big, then ",
+            "big",
+            "/mnt/b/c",
+        ),
+        (
+            Available("v4-16", SPEC, True),
+            f"tpuctl up {SPEC.accelerator_type} SLICE --zone {SPEC.zone} --mount gs://b:/mnt/b, then ",
+            "SLICE",
+            "/mnt/b/c",
+        ),
+    ],
+    ids=["no mount", "a mount", "a mount that cannot be written", "a new slice"],
+)
+def test_the_command_that_consolidates_is_complete(there, first, slice_name, folder):
+    [hint] = [each.hint for each in plan_rerun(made(), replace(there, bucket=RANKS)) if "c/step" in each.what]
+    wanted = CONSOLIDATED.format(slice_name, CONSOLIDATE, folder, folder)
+    assert hint == f"{first}{wanted}; or without --checkpoint-dir, from scratch"
+
+
+def test_a_consolidated_checkpoint_is_in_nobodys_way():
+    shards = (*SHARDS, "c/step_100_consolidated.pth")
+    plan = plan_rerun(made(), Available("big", SPEC, False, bucket=replace(RANKS, shards=shards)))
+    assert is_possible(plan)
+    [detail] = [each.detail for each in plan if each.what == "checkpoint c/step_100"]
+    assert "its weights are in c/step_100_consolidated.pth, which the program has to load" in detail
+    in_folder = consolidated("c/10", "/rank_*.pt")
+    assert in_folder == "c/10/consolidated.pth"
 
 
 @pytest.mark.parametrize(
     ("names", "worlds"),
     [
-        (["c/10/rank_0.pt", "c/10/rank_3.pt"], {"c/10": (4, ".pt")}),
-        (["c/m_rank-2-of-8.pth"], {"c/m": (8, ".pth")}),
+        (["c/10/rank_0.pt", "c/10/rank_3.pt"], {"c/10": (4, "/rank_*.pt")}),
+        (["c/m_rank-2-of-8.pth"], {"c/m": (8, "_rank-*-of-8.pth")}),
         (["c/step_10/params.npz", "c/frank1.txt"], {}),
         (["c/optimizer.rank7"], {}),
     ],

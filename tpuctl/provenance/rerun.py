@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from tpuctl.lib.text import sized
-from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.model.slice_spec import MountRef, SliceSpec
 from tpuctl.provenance.manifest import Row, RunManifest
 
-CONSOLIDATE = "python3 -m torch_xla.distributed.fsdp.consolidate_sharded_ckpts"
-"""Makes one checkpoint of those of all ranks (pytorch.org/xla, fully sharded data parallel)."""
+CONSOLIDATE = "torch_xla.distributed.fsdp.consolidate_sharded_ckpts"
+"""The module of PyTorch/XLA that makes one checkpoint of those of all ranks of its FSDP."""
 _RANK = re.compile(
     r"(?i)(?P<before>.*?)[._-]?rank[._-]?(?P<rank>\d+)(?:[._-]?of[._-]?(?P<world>\d+))?(?P<after>[^/]*)$"
 )
@@ -71,6 +72,8 @@ class Available(Struct, frozen=True):
     new_slice: bool
     code_problem: str = ""
     environment_problem: str = ""
+    environment: str = ""
+    """The name of what the run is pinned to; empty for none."""
     secrets: frozenset[str] = frozenset()
     """Names of those of which it is known where they are."""
     bucket: Bucket | None = None
@@ -255,39 +258,72 @@ def _checkpoints(there: Available) -> Iterable[Change]:
         yield Change(Fate.CHANGED, "bucket region", said)
     elif bucket.near:
         yield Change(Fate.KEPT, "bucket region", bucket.location)
-    yield from _ranks(bucket, there.spec.hosts, there.spec.chips)
+    yield from _ranks(bucket, there)
 
 
-def _ranks(bucket: Bucket, hosts: int, chips: int) -> Iterable[Change]:
+def _ranks(bucket: Bucket, there: Available) -> Iterable[Change]:
     """Checkpoints that each rank wrote its own part of, for a world of another size."""
-    worlds = world_sizes(bucket.shards)
-    for prefix, (world, suffix) in sorted(worlds.items()):
-        if world not in (hosts, chips):
+    hosts, chips = there.spec.hosts, there.spec.chips
+    for prefix, (world, suffix) in sorted(world_sizes(bucket.shards).items()):
+        if world in (hosts, chips):
+            continue
+        what, parts = f"checkpoint {prefix}", f"{world} ranks wrote a part each"
+        whole = consolidated(prefix, suffix)
+        if whole in bucket.shards:
             yield Change(
-                Fate.MISSING,
-                f"checkpoint {prefix}",
-                f"{world} ranks wrote a part each; there are {hosts} hosts with {chips} chips now",
-                f"{CONSOLIDATE} --ckpt_prefix {prefix} --ckpt_suffix '_rank-*-of-*{suffix}'; or without "
-                "--checkpoint-dir, from scratch",
+                Fate.CHANGED, what, f"{parts}; its weights are in {whole}, which the program has to load"
             )
+        else:
+            said = f"{parts}; there are {hosts} hosts with {chips} chips now"
+            how = _how_to_consolidate(bucket, prefix, suffix, there)
+            yield Change(Fate.MISSING, what, said, f"{how}; or without --checkpoint-dir, from scratch")
+
+
+def consolidated(prefix: str, suffix: str) -> str:
+    """The object for the weights of a checkpoint whose parts are called `prefix` and then like `suffix`."""
+    return f"{prefix}{'/' if suffix.startswith('/') else '_'}consolidated.pth"
+
+
+def _how_to_consolidate(bucket: Bucket, prefix: str, suffix: str, there: Available) -> str:
+    """On worker 0, by way of a mount, for the module reads and writes files."""
+    name = bucket.uri.removeprefix("gs://").partition("/")[0]
+    slice_name, spec, first = "SLICE" if there.new_slice else there.slice_name, there.spec, ""
+    for mount in spec.mounts:
+        root = f"{mount.directory}/" if mount.directory else ""
+        if mount.bucket == name and not mount.read_only and prefix.startswith(root):
+            break
+    else:
+        mount, root = MountRef(name, f"/mnt/{name}", "train"), ""
+        first = f"tpuctl mount add {mount.source}:{mount.path} --on {slice_name}, then "
+    if there.new_slice:
+        up = f"tpuctl up {spec.accelerator_type} SLICE --zone {spec.zone}"
+        first = f"{up} --mount {mount.source}:{mount.path}, then "
+    parts, whole = (
+        f"{mount.path}/{each.removeprefix(root)}" for each in (prefix, consolidated(prefix, suffix))
+    )
+    flags = {"--ckpt_prefix": parts, "--ckpt_suffix": suffix, "--save_path": whole}
+    words = ("python3", "-m", CONSOLIDATE, *(word for pair in flags.items() for word in pair))
+    env = f"--env {there.environment} " if there.environment else ""
+    return f"{first}tpuctl run --on {slice_name} --worker 0 --alone {env}--no-checkpoint -- {shlex.join(words)}"
 
 
 def world_sizes(names: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """For each checkpoint of which ranks wrote a file each: how many ranks, and the end of the files' names."""
+    """For each checkpoint of which ranks wrote a file each: how many ranks, and the pattern for what follows it
+    in the names of the files."""
     ranks: dict[str, set[int]] = {}
     said: dict[str, int] = {}
-    ends: dict[str, str] = {}
+    suffixes: dict[str, str] = {}
     for name in names:
         found = _RANK.fullmatch(name)
         if found is None:
             continue
         prefix = found["before"].rstrip("/._-")
         ranks.setdefault(prefix, set()).add(int(found["rank"]))
-        ends[prefix] = found["after"]
+        suffixes[prefix] = f"{name[len(prefix) : found.start('rank')]}*{name[found.end('rank') :]}"
         if found["world"]:
             said[prefix] = int(found["world"])
     return {
-        prefix: (said.get(prefix, max(numbers) + 1), ends[prefix])
+        prefix: (said.get(prefix, max(numbers) + 1), suffixes[prefix])
         for prefix, numbers in ranks.items()
         if prefix in said or len(numbers) > 1
     }

@@ -89,6 +89,7 @@ def prepare_rerun(
         spec=target.spec,
         new_slice=isinstance(target, WantedSlice),
         code_problem=code_problem(services.store, data),
+        environment=manifest.environment.name if manifest.environment is not None else "",
         environment_problem=environment if isinstance(environment, str) else _misfit(environment, target),
         secrets=frozenset(secrets),
         bucket=_bucket(services, spec, request, target),
