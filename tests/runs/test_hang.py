@@ -82,6 +82,8 @@ def test_a_worker_that_does_not_answer_is_named_where_the_others_wait_for_it() -
     assert (found.why, found.workers) == (f"worker 1: no answer; worker 0: no output since {SINCE}", (1,))
     assert judge_stall(a_run(), [worker(0, **WROTE), gone]).why == ""
     young, old = NOW - 899.0, NOW - 900.0
+    told = running(attempt={"stalled": f"worker 0-1: no output since {SINCE}"})
+    assert plan(told, worker(0, **QUIET), gone).event is RunEvent.TROUBLE, "it is told as that, not as a stall"
     for since, event, cause in ((young, RunEvent.STALLED, None), (old, RunEvent.HOST_LOST, Cause.HOST_LOST)):
         wanted = running(on_stall="restart", attempt={"suspect_since": since})
         told = plan(wanted, worker(0, **QUIET), gone)

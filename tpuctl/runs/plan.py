@@ -247,7 +247,8 @@ def _find_stall(seen: RunObservation) -> RunFinding | None:
             return RunFinding(_E.STALLED_FOR_GOOD, stall.why)
         if since is not None and seen.now - since >= run.spec.stall_s:
             return RunFinding(_E.HOST_LOST, stall.why)
-    if stall.why == attempt.stalled:
+    if stall.why == attempt.stalled or (stall.unanswered and attempt.stalled):
+        # A worker that does not answer changes nothing about a stall that is told: it is in doubt by itself.
         return None
     if stall.why:
         event, why = _E.STALLED, f"stands still: {stall.why}"
