@@ -99,7 +99,7 @@ def test_an_image_is_known_by_the_digest_of_its_registry_else_by_its_content(
             ContainerImage(NAME),
             facts(name="", why="docker: permission denied while trying to connect to the Docker daemon socket"),
             "permission denied",
-            "usermod --append --groups docker",
+            "roles/compute.osAdminLogin",
         ),
         (
             ContainerImage(NAME),

@@ -15,7 +15,7 @@ import pytest
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
 
 
-def agent(code: str, *values: Any) -> Any:
+def agent(code: str, *values: Any, **variables: str) -> Any:
     """What an expression over modules of the agent comes to; `values` is in it."""
     script = (
         "import json, sys, containers, images, engines\nvalues = json.loads(sys.argv[1])\n"
@@ -23,7 +23,7 @@ def agent(code: str, *values: Any) -> Any:
     )
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(values)],
-        env={**os.environ, "PYTHONPATH": str(AGENT), "GCE_METADATA_HOST": "127.0.0.1:9"},
+        env={**os.environ, "PYTHONPATH": str(AGENT), "GCE_METADATA_HOST": "127.0.0.1:9", **variables},
         capture_output=True,
         text=True,
         check=True,
@@ -75,6 +75,35 @@ def test_libtpu_counts_the_chips_that_its_container_has(
 ) -> None:
     asked = {"chips": chips, "container": {"privileged": privileged}}
     assert agent("containers.own_view(values[0])", asked) == own
+
+
+@pytest.mark.parametrize(
+    ("chips", "privileged", "seen"),
+    [([], False, [0, 1, 2, 10]), ([2], False, [2]), ([1, 3], False, [1, 10]), ([2], True, [])],
+)
+def test_a_container_gets_the_device_files_of_its_chips_alone(
+    tmp_path: Path, chips: list[int], privileged: bool, seen: list[int]
+) -> None:
+    for number in (10, 2, 1, 0):
+        (tmp_path / f"accel{number}").symlink_to("/dev/null")
+    (tmp_path / "accel4").write_text("no device")
+    if chips == [1, 3]:
+        (tmp_path / "accel2").unlink()  # of 0, 1, 4 and 10
+    asked = {"chips": chips, "container": {"privileged": privileged}}
+    found = agent("containers.devices(values[0])", asked, TPUCTL_CHIP_DEVICES=str(tmp_path / "accel"))
+    assert found == [f"--device={tmp_path}/accel{number}" for number in seen]
+
+
+def test_a_program_is_this_user_unless_it_has_all_rights() -> None:
+    engine = "engines.Engine('docker', ['docker'], '28', '/')"
+    user, groups = f"{os.getuid()}:{os.getgid()}", sorted({*os.getgroups()} - {os.getgid()})
+    plain = agent(f"containers.rights({engine}, values[0])", {"privileged": False})
+    assert plain == ["--user", user, *(f"--group-add={each}" for each in groups)]
+    assert agent(f"containers.rights({engine}, values[0])", {"privileged": True}) == [
+        "--privileged",
+        "--user",
+        "0:0",
+    ]
 
 
 @pytest.mark.parametrize(

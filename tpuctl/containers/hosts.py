@@ -107,8 +107,7 @@ def _no_engine(engine: Engine | None) -> Blocked:
         return BlockedOnHost(told, "install one on each host", "sudo apt-get install -y docker.io")
     told = f"its container engine does not work: {why}"
     if _DENIED in why:
-        group = "newgrp takes no effect here: log in anew, by tpuctl, after"
-        return BlockedOnHost(told, group, "sudo usermod --append --groups docker $USER")
+        return Blocked(told, "give the login user root by sudo; with OS Login: roles/compute.osAdminLogin")
     return BlockedOnHost(told, "start it", "sudo systemctl restart docker")
 
 

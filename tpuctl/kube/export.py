@@ -30,6 +30,7 @@ from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.run_spec import Policy
 from tpuctl.model.slice_spec import DiskRef, MountRef
 from tpuctl.provenance.manifest import CommandSection, RunManifest
+from tpuctl.provenance.rerun import image_used
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_wandb
 
 FATAL_EXITS = (2, 64, 78, 126, 127)
@@ -42,6 +43,7 @@ _OF_RUNS: Mapping[str, Any] = {
     "chip": None,
     "check": "off",
     "debug": (),
+    "privileged": False,
     "on_stall": "report",
     "on_nan": "report",
 }
@@ -85,7 +87,7 @@ def job_of(
         run=manifest.run.id,
         shape=target.shape,
         slices=target.slices,
-        image=_image(request, environment),
+        image=_image(request, manifest, environment),
         argv=command.argv,
         code=code,
         loader=loader,
@@ -130,9 +132,10 @@ def parse_exits(words: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words})) if words else FATAL_EXITS
 
 
-def _image(request: ClusterRequest, environment: PinnedEnvironment | None) -> str:
-    if request.image is not None:
-        return request.image
+def _image(request: ClusterRequest, manifest: RunManifest, environment: PinnedEnvironment | None) -> str:
+    named = request.image or image_used(manifest)
+    if named is not None:
+        return named
     if environment is None:
         why = "pods need an image, and the run has no pinned environment that one could follow from"
         raise UsageError.of("image", why, f"--image {JAX_IMAGE}, or --env NAME")
