@@ -94,6 +94,24 @@ def test_a_container_gets_the_device_files_of_its_chips_alone(
     assert found == [f"--device={tmp_path}/accel{number}" for number in seen]
 
 
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("echo 'level=warning of it' >&2; echo '5.2 /var/lib/containers'", ["5.2", "/var/lib/containers", ""]),
+        ("echo 'permission denied' >&2; exit 1", ["", "", "podman: permission denied"]),
+        ("exit 1", ["", "", "podman: it says nothing"]),
+        (None, ["", "", ""]),
+    ],
+)
+def test_an_engine_that_does_not_work_says_why(tmp_path: Path, script: str | None, found: list[str]) -> None:
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    if script is not None:
+        (tmp_path / "podman").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "podman").chmod(0o755)
+    code = "(lambda e, why: [e.version if e else '', e.storage if e else '', why])(*engines.find())"
+    assert agent(code, PATH=str(tmp_path)) == found
+
+
 def test_a_program_is_this_user_unless_it_has_all_rights() -> None:
     engine = "engines.Engine('docker', ['docker'], '28', '/')"
     user, groups = f"{os.getuid()}:{os.getgid()}", sorted({*os.getgroups()} - {os.getgid()})

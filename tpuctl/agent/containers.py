@@ -209,7 +209,7 @@ def end(tree, attempt):
     until = time.monotonic() + ENDS_S
     while tree.reap() and descendants(os.getpid()) and time.monotonic() < until:
         tree.wait(0.05)
-    return tree.end_all(lambda: 0.0)
+    return tree.end_all(lambda: 0.0) | set(processes(attempt))
 
 
 def remove(attempt):

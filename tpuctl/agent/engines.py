@@ -41,11 +41,11 @@ def find():
         if shutil.which(name) is None:
             continue
         for words in ways(name):
-            status, said = said_by([*words, "info", "--format", ABOUT[name]])
-            about = said.split()
-            if status == 0 and len(about) == 2:
+            ask = [*words, "info", "--format", ABOUT[name]]
+            about = (output_of(ask, seconds=LOOK_S) or "").split()
+            if len(about) == 2:
                 return Engine(name, words, *about), ""
-            why = why or "%s: %s" % (name, (said.strip().splitlines() or ["exit status %d" % status])[-1])
+            why = why or "%s: %s" % (name, (said_by(ask)[1].strip().splitlines() or ["it says nothing"])[-1])
     return None, why
 
 
