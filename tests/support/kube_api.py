@@ -219,6 +219,7 @@ def serve_kube() -> Iterator[KubeApi]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # an answer is one packet: a second one would wait 40 ms for the first to be taken
 
         def log_message(self, *words: object) -> None:
             """Says nothing."""

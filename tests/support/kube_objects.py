@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tpuctl.model.clusters import ClusterPlace, ClusterRun
+
 CREATED = "2026-11-26T12:00:00Z"
 
 
@@ -69,3 +71,84 @@ def workload(
         },
         "status": {"conditions": conditions, "admissionChecks": list(checks)},
     }
+
+
+def a_cluster_run(**changes: Any) -> ClusterRun:
+    """A run of two slices of two hosts, whose JobSet was applied."""
+    values: dict[str, Any] = {
+        "place": ClusterPlace("tpu", "default"),
+        "name": "train",
+        "documents": "0" * 64,
+        "hosts": 2,
+        "slices": 2,
+        "chips": 16,
+        "uid": "uid-7",
+    }
+    return ClusterRun(**{**values, **changes})
+
+
+def jobset(name: str = "train", *, run: str = "r1", uid: str = "uid-7", **changes: Any) -> dict[str, Any]:
+    """A JobSet with the status of `changes`: restarts, counted, ended, said, suspended, leaving."""
+    ended, conditions = changes.get("ended"), []
+    if ended:
+        conditions.append({"type": ended, "status": "True", "message": changes.get("said", "")})
+    metadata: dict[str, Any] = {"name": name, "uid": uid, "labels": {"tpuctl/run": run}}
+    if changes.get("leaving"):
+        metadata["deletionTimestamp"] = CREATED
+    status = {
+        "restarts": changes.get("restarts", 0),
+        "restartsCountTowardsMax": changes.get("counted", 0),
+        "conditions": conditions,
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {"suspend": bool(changes.get("suspended"))},
+        "status": status,
+    }
+
+
+def pod(
+    name: str,
+    *,
+    job: int,
+    index: int,
+    state: Mapping[str, Any] | None = None,
+    owner: str = "train",
+    restart: int = 0,
+    created: str = CREATED,
+    init: Mapping[str, Any] | None = None,
+    **status: Any,
+) -> dict[str, Any]:
+    """A pod whose container `program` is in this state, by default running."""
+    state = {"running": {"startedAt": CREATED}} if state is None else state
+    ended = state.get("terminated")
+    phase = ("Failed" if ended["exitCode"] else "Succeeded") if ended else "Running"
+    found: dict[str, Any] = {
+        "phase": phase if "waiting" not in state else "Pending",
+        "containerStatuses": [{"name": "program", "image": "img", "state": dict(state)}],
+    }
+    if init is not None:
+        found["initContainerStatuses"] = [{"name": "prepare", "image": "img", "state": dict(init)}]
+    labels = {
+        "jobset.sigs.k8s.io/jobset-name": owner,
+        "jobset.sigs.k8s.io/job-index": str(job),
+        "jobset.sigs.k8s.io/restart-attempt": str(restart),
+        "batch.kubernetes.io/job-completion-index": str(index),
+    }
+    return {
+        "metadata": {"name": name, "labels": labels, "creationTimestamp": created},
+        "spec": {"nodeName": f"node-{job}-{index}"},
+        "status": {**found, **status},
+    }
+
+
+def exited(code: int, *, at: str = CREATED) -> dict[str, Any]:
+    """The state of a container that ended."""
+    return {"terminated": {"exitCode": code, "startedAt": CREATED, "finishedAt": at}}
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    """The state of a container that does not begin."""
+    return {"waiting": {"reason": reason, "message": message}}

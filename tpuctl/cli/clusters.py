@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
+from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:
     from tpuctl.kube.quota import QueueReport
+    from tpuctl.model.records import RunRecord
 
 FLAVORS = (
     Column("cluster_queue", "CLUSTER QUEUE"),
@@ -53,6 +55,23 @@ def show_queues(context: AppContext, on: str) -> None:
             console.warn(f"queue {row.cluster_queue} admits nothing: {row.stopped}")
     for each in report.unread:
         console.caveat(f"not read: {each.what}: {each.why}")
+
+
+def seen_now(context: AppContext, run: RunRecord) -> RunRecord:
+    """A run on a cluster as that shows it now, and any other as it is. Where the cluster cannot be asked, as it
+    was seen last, which is said."""
+    if run.cluster is None or run.state.final:
+        return run
+    from tpuctl.kube.reconcile import look_again
+
+    context.emit.show_only(())  # what it wrote is for `tpuctl logs`
+    try:
+        return look_again(context, run)
+    except TpuctlError as error:
+        context.console.caveat(f"this is what was recorded last: {error.message}")
+        return run
+    finally:
+        context.emit.show_only(None)
 
 
 def _flavors(report: QueueReport) -> list[dict[str, Any]]:

@@ -54,6 +54,9 @@ def follow_or_leave(context: AppContext, record: RunRecord, *, detach: bool, tim
 
     with context.interruptible(goes_on(record.id)):
         make_room_for_logs(context)
+        if record.cluster is not None:
+            _follow_on_cluster(context, record, detach=detach, timeout=timeout)
+            return
         if not detach:
             if is_first_to_restart(context, record):
                 warn_if_unwatched(context, f"run {record.id}", detached=False)
@@ -68,6 +71,19 @@ def follow_or_leave(context: AppContext, record: RunRecord, *, detach: bool, tim
         print_run(context, record.id)
         context.console.say(f"`tpuctl attach {record.id}` follows it")
         warn_if_unwatched(context, f"run {record.id}", detached=True)
+
+
+def _follow_on_cluster(context: AppContext, record: RunRecord, *, detach: bool, timeout: float | None) -> None:
+    """The same for a run that JobSet keeps up, and no watchdog: with `detach` until its JobSet is there."""
+    from tpuctl.kube.reconcile import start_cluster_run
+
+    if not detach:
+        follow(context, record.id, timeout=timeout)
+        return
+    start_cluster_run(context, record, deadline=context.deadline(timeout))
+    context.emit.close()
+    print_run(context, record.id)
+    context.console.say(f"`tpuctl attach {record.id}` follows it")
 
 
 def make_room_for_logs(context: AppContext) -> None:
@@ -123,9 +139,16 @@ def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:
     """Streams a run until it is over. Raises what it amounts to when it did not succeed."""
     from tpuctl.runs.follow import follow_run
     from tpuctl.runs.reconcile import run_error
+    from tpuctl.state.repository import get_run
 
     deadline = context.deadline(timeout)
-    record = follow_run(context, run_id, deadline=deadline)
+    record = get_run(context, run_id).record
+    if record.cluster is not None:
+        from tpuctl.kube.reconcile import follow_cluster_run
+
+        record = follow_cluster_run(context, record, deadline=deadline)
+    else:
+        record = follow_run(context, run_id, deadline=deadline)
     context.emit.close()
     error = run_error(record, f"tpuctl logs {run_id}")
     if error is not None:

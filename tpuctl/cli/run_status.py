@@ -6,10 +6,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from tpuctl.cli.clusters import seen_now
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.slice_status import ago
 from tpuctl.lib.text import fold_workers, group_equal
+from tpuctl.model.clusters import is_cluster
 from tpuctl.model.records import RunRecord
 
 ROWS_MAX = 10
@@ -25,6 +27,7 @@ def show_run(context: AppContext, run: RunRecord) -> None:
     """Prints how a run stands."""
     from tpuctl.views.run_status import run_status
 
+    run = seen_now(context, run)
     console, facts = context.console, run_status(context, run)
     if console.json_mode:
         console.data(facts)
@@ -40,7 +43,7 @@ def show_run(context: AppContext, run: RunRecord) -> None:
         console.table(rows[:ROWS_MAX], WORKERS)
     if len(rows) > ROWS_MAX:
         console.say(f"{len(rows) - ROWS_MAX} more rows: `tpuctl status {run.id} --json`")
-    if not run.state.final:
+    if not run.state.final and run.cluster is None:
         _say_if_unwatched(context, run.id)
 
 
@@ -95,6 +98,8 @@ def _because(facts: Mapping[str, Any]) -> str:
 def _slice(facts: Mapping[str, Any]) -> str:
     from tpuctl.runs.chips import describe_chips
 
+    if is_cluster(facts["slice"]):
+        return str(facts["slice"])
     said = f"{facts['slice']} ({facts['slice_state'] or 'not known here any more'})"
     return ", ".join(filter(None, (said, describe_chips(facts["chips"]))))
 

@@ -168,7 +168,8 @@ def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecord
     all_slices, damaged_slices = readable_slices(services)
     all_runs, damaged_runs = readable_runs(services)
     slices = [record for record in all_slices if record.desired is Desired.UP]
-    runs = [run for run in all_runs if not run.state.final]
+    # Those on clusters are kept up there: they need no watchdog, and no secrets from here.
+    runs = [run for run in all_runs if not run.state.final and run.cluster is None]
     grants, damaged_grants = readable_grants(services)
     records = StoreRecords(
         grants=tuple(grants),

@@ -45,6 +45,9 @@ class Source(Struct, frozen=True):
     digests: tuple[str, ...]
     read: Callable[[str], bytes]
     environment: PinnedEnvironment | None = None
+    record: RunRecord | None = None
+    """Of one that nobody wrote down yet, and `start`, what its manifest begins with."""
+    start: Row | None = None
 
 
 def is_run(word: str) -> bool:
@@ -90,18 +93,19 @@ def source_of_script(
         contents[code.diff_sha256] = lambda: code.diff
     if environment is not None:
         contents[environment.ref.spec] = lambda: environment.content
-    manifest = _manifest(services, config, record, target, environment)
-    return Source(manifest, tuple(contents), lambda digest: contents[digest](), environment)
+    start = _start(services, config, record, target, environment)
+    manifest = assemble(render_part("", start), [], None)
+    return Source(manifest, tuple(contents), lambda digest: contents[digest](), environment, record, start)
 
 
-def _manifest(
+def _start(
     services: Services,
     config: Config,
     record: RunRecord,
     target: Target,
     environment: PinnedEnvironment | None,
 ) -> Row:
-    """The manifest that the run begins with, as one on a slice has it."""
+    """What the manifest of the run begins with, as one on a slice has it."""
     packages = environment.packages.packages if environment is not None else ()
     start = build_start(
         record,
@@ -124,4 +128,4 @@ def _manifest(
         mounts=tuple(to_data(each) for each in target.mounts),
         disks=tuple(to_data(each) for each in target.disks),
     )
-    return assemble(render_part("", {**start, "slice": to_data(there)}), [], None)
+    return {**start, "slice": to_data(there)}

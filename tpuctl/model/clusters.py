@@ -24,6 +24,36 @@ class ClusterPlace(Struct, frozen=True):
         return f"{PREFIX}{self.context}" + (f"/{self.namespace}" if self.namespace else "")
 
 
+class ClusterRun(Struct, frozen=True):
+    """A run that has no slice: its JobSet `name` on a cluster, and what was seen of that last. `documents` is
+    the blob with all that is applied for it, as JSON."""
+
+    place: ClusterPlace
+    name: str
+    documents: str
+    hosts: int
+    """Pods of each of its `slices`; a worker is a pod."""
+    slices: int = 1
+    containers: tuple[str, ...] = ("program",)
+    """Those of a pod that run the program: its processes."""
+    chips: int = 0
+    accelerator: str = ""
+    topology: str = ""
+    tier: str = ""
+    queue: str = ""
+    uid: str = ""
+    """Of the JobSet, once it was applied."""
+    restarts: int = 0
+    """Of the JobSet as a whole, and how many of them `counted` as failures."""
+    counted: int = 0
+    waits_for: str = ""
+    """Why it does not run, in the words of Kueue, the scheduler or a kubelet."""
+
+    @property
+    def workers(self) -> int:
+        return self.hosts * self.slices
+
+
 def is_cluster(name: str | None) -> bool:
     """Whether what `--on` names is a cluster, not a slice: no slice has a colon in its name."""
     return name is not None and name.startswith(PREFIX)
@@ -38,3 +68,14 @@ def parse_cluster(text: str) -> ClusterPlace:
     if slash and not _NAMESPACE.fullmatch(namespace):
         raise UsageError.of("on", f"{namespace!r} cannot be the name of a namespace", hint)
     return ClusterPlace(context, namespace)
+
+
+def refuse_on_cluster(run_id: str, cluster: ClusterRun | None, command: str) -> None:
+    """Raises UsageError for a command that asks tpuctl's agent on hosts: pods have none."""
+    if cluster is None:
+        return
+    where = f"--context {cluster.place.context} --namespace {cluster.place.namespace}"
+    raise UsageError(
+        f"run {run_id} is on a cluster: `tpuctl {command}` asks tpuctl's agent on hosts, and pods have none",
+        hint=f"kubectl {where} get pods -l jobset.sigs.k8s.io/jobset-name={cluster.name}",
+    )

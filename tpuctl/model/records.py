@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from tpuctl.model.clusters import ClusterRun
 from tpuctl.model.hosts import Endpoint
 from tpuctl.model.processes import METRICS, log_streams, times_of
 from tpuctl.model.run_spec import RunSpec
@@ -620,6 +621,9 @@ class RunRecord(Struct, frozen=True):
     """The run whose manifest it repeats."""
     chips: tuple[int, ...] = ()
     """Those of its one host that it alone may use until it is over; empty for all of its slice."""
+
+    cluster: ClusterRun | None = None
+    """Where it is if not on a slice; then `slice_name` is that place, which no slice can be called."""
 
     @property
     def key(self) -> str:

@@ -101,11 +101,15 @@ def begin_manifest(
     slice_: SliceRecord | None,
     configuration: Mapping[str, SettingSection] | None = None,
     checks: Sequence[Row] = (),
+    content: Row | None = None,
 ) -> None:
-    """Writes the start, before the record of the run. One that a crash left behind before its run was written
-    down is replaced: no run refers to it."""
+    """Writes the start, before the record of the run: its `content`, or what follows from the others. One that
+    a crash left behind before its run was written down is replaced: no run refers to it."""
     key = f"manifests/{run.id}/{START}"
     left = services.store.get(key)
+    if content is not None:
+        services.store.put(key, render_part("", content), if_generation=left.generation if left else 0)
+        return
     versions: dict[str, str] = {}
     variables: dict[str, str] = {}
     preset: list[Row] = []
@@ -175,7 +179,7 @@ def current_totals(services: Services, run: RunRecord, slice_: SliceRecord | Non
 def _share(run: RunRecord, slice_: SliceRecord | None) -> tuple[int | None, float | None]:
     """How many chips of its slice a run has, and the list price of that share for an hour."""
     if slice_ is None:
-        return None, None
+        return (run.cluster.chips, None) if run.cluster is not None else (None, None)
     chips, price = len(run.chips) or slice_.spec.chips, list_price(slice_.spec)
     return chips, None if price is None else price * chips / slice_.spec.chips
 

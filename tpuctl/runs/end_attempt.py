@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
 from tpuctl.hosts.protocol import SILENT, WorkerState, WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.model.processes import LOG_STREAMS, stream_of
@@ -71,7 +72,7 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
     if hosts is not None and not _collect(context, hosts):
         return Outcome(wait_for("the rest of the logs"), acted=True)
     archive_logs(context.services, context.run, context.attempt)
-    failure = _name_failure(context)
+    failure = find_failure(context.services, context.run, context.attempt, context.workers)
     cause = context.attempt.cause
     if cause is Cause.HOST_LOST and failure is not None and not failure.retry:
         cause = Cause.FAILED  # a bug is no preemption, whatever happened to other hosts
@@ -116,19 +117,26 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
     return Outcome(wait_for("the next attempt"), acted=True)
 
 
-def _name_failure(context: RunContext) -> Failure | None:
-    """What the failure of the attempt means, by what its workers wrote last."""
-    run, number = context.run, context.attempt.number
+def find_failure(
+    services: Services,
+    run: RunRecord,
+    attempt: Attempt,
+    workers: Sequence[WorkerStatus],
+    *,
+    merged: bool = False,
+) -> Failure | None:
+    """What the failure of the attempt means, by what its workers wrote last. `merged`: both streams of each are
+    in one log."""
     logs = {}
-    for worker in failed_workers(context.workers):
+    for worker in failed_workers(workers):
         out, err = (
-            context.services.logs.tail(run.id, number, worker.worker, stream, TAIL_BYTES).decode(
+            services.logs.tail(run.id, attempt.number, worker.worker, stream, TAIL_BYTES).decode(
                 errors="replace"
             )
             for stream in (stream_of(worker.process, kind) for kind in LOG_STREAMS)
         )
-        logs[worker.worker] = WorkerLog(out, err)
-    failure = name_failure(_signatures(), run, context.attempt, context.workers, logs)
+        logs[worker.worker] = WorkerLog(out, out if merged else err)
+    failure = name_failure(_signatures(), run, attempt, workers, logs)
     if failure is None:
         return None
     redact = load_secret_patterns().redact  # a record may be shared, as a log is not

@@ -55,10 +55,11 @@ def request_run(
     configuration: Mapping[str, SettingSection] | None = None,
     checks: Sequence[Row] = (),
     why: str = "",
+    start: Row | None = None,
 ) -> RunRecord:
     """Writes down a run. The same request while it is under way means that run, which is returned, unless
-    somebody chose another id for this one (`named`). `configuration` and `checks` are for its manifest, `why`
-    is for its journal.
+    somebody chose another id for this one (`named`). `configuration` and `checks` are for its manifest, or
+    `start` is what that begins with; `why` is for its journal.
 
     Raises ConflictError while other runs have its chips. Under the slice's lease, because two requests at once
     are two documents, which nothing else would make collide.
@@ -66,7 +67,7 @@ def request_run(
 
     def once() -> RunRecord:
         with take_lease(services, run.slice_name) as lease:
-            return _request_run(services, lease, run, named, configuration or {}, checks, why)
+            return _request_run(services, lease, run, named, configuration or {}, checks, why, start)
 
     def ask() -> RunRecord:
         # Waits are counted, not hours: a laptop that was closed in between has not waited.
@@ -82,6 +83,8 @@ def request_run(
     try:
         return ask()
     except ConflictError:
+        if run.cluster is not None:
+            raise
         others = [other for other in active_runs(services, run.slice_name) if other.id != run.id]
         # All of them: each that is over on its hosts is noted so.
         ends = [find_end(services, other.id).state.final for other in _claim(services, run, others)[1]]
@@ -124,6 +127,7 @@ def _request_run(
     configuration: Mapping[str, SettingSection],
     checks: Sequence[Row],
     why: str,
+    start: Row | None,
 ) -> RunRecord:
     others = active_runs(services, run.slice_name)
     for other in others:
@@ -132,7 +136,8 @@ def _request_run(
             _hand_slice_over(services, run.id, other)
             return other
     rest = [other for other in others if other.id != run.id]
-    chips, in_the_way = _claim(services, run, rest)
+    # Queues of a cluster say who has its chips.
+    chips, in_the_way = _claim(services, run, rest) if run.cluster is None else ((), [])
     if in_the_way:
         one = replace(run, spec=replace(run.spec, chips=ONE, chip=None))
         raise _taken(run, in_the_way, free=bool(in_the_way[0].chips) and not _claim(services, one, rest)[1])
@@ -143,7 +148,7 @@ def _request_run(
     why = why or f"asked for by {services.user}"
     record_decision(services, run.key, "run", f"{why}, on {said}" if said else why)
     stored = find_slice(services, run.slice_name)
-    begin_manifest(services, run, stored.record if stored is not None else None, configuration, checks)
+    begin_manifest(services, run, stored.record if stored is not None else None, configuration, checks, start)
     saved = save(services, Versioned(run, 0), run)
     if not is_unbroken(services, lease):
         # This process slept: whoever took the lease meanwhile did not see this run, and may choose its chips.

@@ -58,7 +58,9 @@ def next_commands(run: RunRecord) -> list[str]:
     """What to type next of a run."""
     if run.question and not run.state.final:
         return [f"tpuctl attach {run.id} --go-on", f"tpuctl stop {run.id}"]
-    return [f"tpuctl {verb} {run.id}" for verb in NEXT[run.state]]
+    # Pods have no agent that could tell stacks.
+    verbs = [verb for verb in NEXT[run.state] if verb != "stacks" or run.cluster is None]
+    return [f"tpuctl {verb} {run.id}" for verb in verbs]
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tpuctl.hosts.protocol import HostUsage, WorkerState, WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import common_cause, fold_workers
 from tpuctl.lib.time import render_time
+from tpuctl.model.clusters import refuse_on_cluster
 from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.runs.active import active_runs
 from tpuctl.runs.compiles import describe_compiles, describe_compiling, find_troubles
@@ -47,6 +48,8 @@ def take_frame(services: Services, observer: Observer, name: str | None) -> Fram
     run = found.record if found is not None and not found.record.state.final else None
     if run is None and name is not None:
         run = run_called(services, name)
+    if run is not None:
+        refuse_on_cluster(run.id, run.cluster, "top")
     record = resolve_slice(services, name) if run is None else get_slice(services, run.slice_name).record
     active = active_runs(services, record.name)
     run = run or max(active, key=lambda each: each.created_at, default=None)

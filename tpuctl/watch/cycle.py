@@ -120,6 +120,6 @@ def secrets_of_active_runs(services: Services) -> dict[str, str]:
     return {
         reference: run.id
         for run in readable_runs(services)[0]
-        if not run.state.final
+        if not run.state.final and run.cluster is None
         for reference in run.spec.secrets.values()
     }

@@ -34,6 +34,7 @@ from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
 from tpuctl.slices.vacate import hosts_to_ask
 from tpuctl.state.repository import R, Versioned, get_run, get_slice, load_run, load_slice
+from tpuctl.watch.clusters import look_at_clusters
 from tpuctl.watch.fair_share import Demand, share_hosts
 from tpuctl.watch.grant_expiry import announce_grant_ends
 from tpuctl.watch.heartbeat import FLEET, Heartbeat, PassLine, PassResult
@@ -65,7 +66,8 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
     slices, unread_slices = _readable(services, "slices/", load_slice)
     follow_slices(services, [stored.record for stored in slices])
     stored_runs, unread_runs = _readable(services, "runs/", load_run)
-    runs = [stored.record for stored in stored_runs if not stored.record.state.final]
+    unfinished = [stored.record for stored in stored_runs if not stored.record.state.final]
+    runs = [run for run in unfinished if run.cluster is None]
     if previous is not None:
         _remember(services, previous, runs)
     unread = [
@@ -73,6 +75,7 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
         *unread_slices,
         *unread_runs,
         *_confirm_stops(services, [stored.record for stored in stored_runs]),
+        *look_at_clusters(services, unfinished),
     ]
     now = services.store.now()
     if not runs and not any(_of_interest(stored.record, now) for stored in slices):

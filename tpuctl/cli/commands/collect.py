@@ -10,6 +10,7 @@ from tpuctl.cli.options import Overwrite, RunId, Workers
 from tpuctl.errors import InterruptedByUserError, PartialError, UsageError
 from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import counted, fold_workers, sized
+from tpuctl.model.clusters import refuse_on_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +48,7 @@ def collect(
     from tpuctl.state.repository import get_run
 
     run = get_run(context, run_id).record
+    refuse_on_cluster(run.id, run.cluster, "collect")
     known = run.attempt.workers if run.attempt else ()
     try:
         chosen = None if worker is None else parse_workers(worker, max(known, default=0) + 1)

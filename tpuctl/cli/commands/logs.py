@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tpuctl.cli.clusters import seen_now
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import follow as follow_to_end
 from tpuctl.cli.following import goes_on
@@ -32,7 +33,7 @@ def logs(context: AppContext, request: LogsRequest) -> None:
     from tpuctl.runs.log_archive import restore_logs
     from tpuctl.state.repository import get_run
 
-    record = get_run(context, request.run).record
+    record = seen_now(context, get_run(context, request.run).record)
     if record.attempt is None:
         raise NotFoundError(f"run {record.id} has not started yet", hint=f"tpuctl attach {record.id}")
     if request.follow and context.console.json_mode:

@@ -15,7 +15,8 @@ from tpuctl.cli.programs import program_of
 from tpuctl.cli.workers import check_workers
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import argument
-from tpuctl.model.requests import LaunchRequest
+from tpuctl.model.clusters import is_cluster
+from tpuctl.model.requests import ClusterRequest, LaunchRequest
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.chips import parse_chips
@@ -34,6 +35,7 @@ def run(
     request: RunRequest = RunRequest(),
     launch: LaunchRequest = LaunchRequest(),
     capacity: SliceRequest = SliceRequest(),
+    cluster: ClusterRequest = ClusterRequest(),
     timeout: Timeout = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -42,7 +44,8 @@ def run(
 
     The run restarts after a preemption, with the code of its first start. The same command again follows
     the run that is under way; under another --name it is refused. Ctrl-C only stops following it: `tpuctl stop`
-    ends the run. Put options of the program after `--`: `tpuctl run train.py -- --lr 3e-4`.
+    ends the run. Put options of the program after `--`: `tpuctl run train.py -- --lr 3e-4`. With
+    --on gke:CONTEXT/NAMESPACE it goes to a cluster, as a JobSet.
     """
     _check_together(launch, capacity, shares=parse_chips(request) != ())
     from tpuctl.runs.reconcile import choose_run_id
@@ -52,6 +55,16 @@ def run(
     program = program_of(*context.shared.split(words or []), request.module)
     request = msgspec.structs.replace(request, worker=launch.worker, **program)
     check_run(request)
+    if is_cluster(request.on):
+        from tpuctl.cli.cluster_runs import run_on_cluster
+
+        _check_script(context, request)
+        run_on_cluster(context, request, launch, capacity, cluster, timeout=timeout, dry_run=dry_run)
+        return
+    if cluster != ClusterRequest():
+        raise UsageError(
+            "flags about clusters go with --on gke:CONTEXT", hint="add --on gke:CONTEXT, or leave them out"
+        )
     if launch.matrix is not None:
         from tpuctl.cli.sweeping import run_sweep
 

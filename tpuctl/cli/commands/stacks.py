@@ -6,6 +6,7 @@ from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import RunId, Workers
 from tpuctl.cli.workers import choose_of_run
 from tpuctl.errors import PartialError
+from tpuctl.model.clusters import refuse_on_cluster
 
 
 def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) -> None:
@@ -18,6 +19,7 @@ def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) 
     from tpuctl.state.repository import get_run
 
     record = get_run(context, run_id).record
+    refuse_on_cluster(record.id, record.cluster, "stacks")
     evidence = find_evidence(context, record.id, choose_of_run(record, worker))
     found, cause = evidence.stacks, evidence.cause
     if context.console.json_mode:

@@ -30,7 +30,8 @@ def stop(
 ) -> None:
     """Stop a run.
 
-    Every process of the run gets SIGTERM, and SIGKILL after the grace period.
+    Every process of the run gets SIGTERM, and SIGKILL after the grace period. The JobSet of a run on a
+    cluster is deleted, and it waits until its pods are gone.
     """
     if group is not None:
         _stop_group(context, group, timeout=timeout, dry_run=dry_run, yes=yes)
@@ -50,11 +51,20 @@ def stop(
     if dry_run:
         _show_stop(context, record)
         return
+    if record.cluster is not None and grace is not None:
+        raise UsageError("--grace is for runs on slices: pods have that of their JobSet", hint="leave it out")
     if not record.state.final:
         confirm(context, f"stop run {record.id}?", yes=yes)
     with context.interruptible(f"the stop goes on: `tpuctl attach {record.id}` waits for the end"):
         context.emit.show_only(())  # what it wrote is for `tpuctl logs`
         deadline = context.deadline(timeout)
+        if record.cluster is not None:
+            from tpuctl.kube.reconcile import stop_cluster_run
+
+            stop_cluster_run(context, record, deadline=deadline)
+            context.emit.close()
+            print_run(context, record.id)
+            return
         stopped = stop_run(context, record.id, grace_s=grace, deadline=deadline)
         if record.state.final:
             stopped = confirm_stop(context, record.id)

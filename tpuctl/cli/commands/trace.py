@@ -15,6 +15,7 @@ from tpuctl.cli.workers import choose_of_run
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError
 from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import counted, fold_label, sized
+from tpuctl.model.clusters import refuse_on_cluster
 
 if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
@@ -53,6 +54,7 @@ def trace(
     from tpuctl.workers.trace_files import fetch_traces, session_folder
 
     record = get_run(context, run_id).record
+    refuse_on_cluster(record.id, record.cluster, "trace")
     viewer = _find_viewer() if open_ else VIEWERS[0]
     directory = Path(to) if to is not None else Path("traces") / record.id
     request = TraceRequest(seconds, choose_of_run(record, worker), port, python, max_size << 20)

@@ -1,0 +1,58 @@
+"""`tpuctl run --on gke:CONTEXT`: a run that JobSet starts and keeps up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from tpuctl.cli.context import AppContext
+from tpuctl.cli.following import follow_or_leave
+
+if TYPE_CHECKING:
+    from tpuctl.model.requests import ClusterRequest, LaunchRequest
+    from tpuctl.model.run_spec import RunRequest
+    from tpuctl.model.slice_spec import SliceRequest
+
+
+def run_on_cluster(
+    context: AppContext,
+    request: RunRequest,
+    launch: LaunchRequest,
+    capacity: SliceRequest,
+    cluster: ClusterRequest,
+    *,
+    timeout: float | None,
+    dry_run: bool,
+) -> None:
+    """Has the cluster check the run, writes it down, applies it, and follows it or leaves it."""
+    from tpuctl.kube.client import connect
+    from tpuctl.kube.jobset import documents
+    from tpuctl.kube.prepare import preparing, publish
+    from tpuctl.kube.render import head_of, render_yaml
+    from tpuctl.kube.source import source_of_script
+    from tpuctl.kube.submit import check_cluster, check_launch, cluster_fingerprint, submit_to_cluster
+    from tpuctl.kube.target import resolve_target
+    from tpuctl.model.clusters import parse_cluster
+    from tpuctl.runs.reconcile import choose_run_id
+
+    check_launch(launch)
+    there = connect(parse_cluster(str(request.on)))
+    run_id = choose_run_id(context, launch.name)
+    wanted, plain = capacity.of(launch.up), replace(request, on=None)
+    target = resolve_target(context, wanted, cluster, run_id, there.namespace)
+    source = source_of_script(context, context.config, plain, target, run_id, Path.cwd())
+    with preparing(context, source, target, cluster) as prepared:
+        check_cluster(there, prepared.job)
+        if dry_run:
+            text = render_yaml(documents(prepared.job), head_of(prepared.job, "FILE"))
+            context.console.line(text.rstrip("\n"))
+            return
+        publish(context, prepared)
+        digest = cluster_fingerprint(source, there.place, cluster, wanted)
+        record = submit_to_cluster(
+            context, there.place, source, prepared, digest, named=launch.name is not None
+        )
+    context.console.say(f"run {record.id} on {record.slice_name}")
+    follow_or_leave(context, record, detach=launch.detach, timeout=timeout)

@@ -1,0 +1,112 @@
+"""Attempts of a run on a cluster: they are opened, they end, and the last one ends the run."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tpuctl.engine.events import Note
+from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.kube.observe import Seen
+from tpuctl.kube.plan import ClusterPlan, end_cause, end_reason
+from tpuctl.kube.states import ClusterEvent
+from tpuctl.model.clusters import ClusterRun
+from tpuctl.model.records import Attempt, AttemptPhase, Cause, RunState
+from tpuctl.provenance.parts import add_attempt, seal_manifest
+from tpuctl.runs.charge import worker_ends
+from tpuctl.runs.context import RunContext
+from tpuctl.runs.end_attempt import find_failure
+from tpuctl.runs.failure import describe_failure
+from tpuctl.runs.log_archive import archive_logs
+from tpuctl.state.repository import save_attempt_history
+
+FINAL = {Cause.SUCCEEDED: RunState.SUCCEEDED, Cause.STOPPED: RunState.STOPPED}
+"""The state of a run by the cause of its last attempt; FAILED by all others."""
+
+
+def open_attempt(context: RunContext, here: ClusterRun, seen: Seen) -> None:
+    """The attempt that JobSet is at; of those that nobody saw, the numbers are left out."""
+    run, restarts = context.run, seen.restarts - here.restarts
+    counted = seen.counted - here.counted
+    # A restart has ended the attempt before it; each further one is an attempt that nobody saw.
+    number = restarts + 1 if run.attempt is None else run.attempt.number + max(1, restarts)
+    context.journal("attempt", f"attempt {number} of {here.workers} workers")
+    attempt = Attempt(
+        number=number,
+        incarnation=seen.restarts + 1,
+        fence=context.fence,
+        state=AttemptPhase.PREPARING,
+        created_at=context.services.store.now(),
+        workers=tuple(range(here.workers)),
+        slices=here.slices,
+        processes=len(here.containers),
+        requested_at=run.created_at,
+        node_uid=here.uid,
+        timeline=(context.entry("attempt", "admitted"),),
+    )
+    context.save(
+        replace(
+            run,
+            attempt=attempt,
+            state=RunState.PREPARING,
+            reason="",
+            failures=run.failures + counted,
+            preemptions=run.preemptions + restarts - counted,
+            cluster=replace(here, restarts=seen.restarts, counted=seen.counted, waits_for=""),
+        )
+    )
+
+
+def end_attempt(context: RunContext, here: ClusterRun, seen: Seen, cause: Cause, why: str) -> Attempt:
+    """Writes down how the attempt ended that JobSet or Kueue took the pods of, and that the run waits."""
+    run = context.run
+    gone = seen.restarts != here.restarts
+    attempt = _ended(context, () if gone else seen.workers, cause, why)
+    add_attempt(context.services, run, None, attempt)
+    save_attempt_history(context.services, run, attempt)
+    context.journal("ended", f"attempt {attempt.number}: {cause} ({why})")
+    context.services.emit(Note(run.id, f"attempt {attempt.number} ended: {why}"))
+    evicted = 0 if gone else 1
+    context.save_attempt(attempt, state=RunState.WAITING, reason=why, preemptions=run.preemptions + evicted)
+    return attempt
+
+
+def finish(context: RunContext, plan: ClusterPlan, seen: Seen, cause: Cause | None = None) -> None:
+    """Writes down how the run ended: the attempt, its manifest, then its record. A repeat writes the same."""
+    services, run = context.services, context.run
+    cause = cause or end_cause(plan.event, run)
+    state = FINAL.get(cause, RunState.FAILED)
+    why = run.reason if run.attempt is not None and run.attempt.cause is not None else plan.why
+    if state is RunState.STOPPED:
+        why = "stopped" if plan.event is ClusterEvent.GONE else f"stopped: {why}"
+    reason = why
+    if run.attempt is not None and run.attempt.state is not AttemptPhase.ENDED:
+        attempt = _ended(context, seen.workers, cause, why)
+        if attempt.failure is not None and cause is Cause.FAILED:
+            reason = f"{attempt.suspect_why}; {describe_failure(attempt.failure)}"
+        run = replace(run, attempt=attempt, failures=run.failures + (cause is Cause.FAILED))
+        add_attempt(services, run, None, attempt)
+        save_attempt_history(services, run, attempt)
+    run = replace(run, state=state, reason=reason, ended_at=services.store.now())
+    context.journal("finish", f"the run {state}: {reason}")
+    context.save(replace(run, totals=seal_manifest(services, run, None)))
+
+
+def _ended(context: RunContext, workers: tuple[WorkerStatus, ...], cause: Cause, why: str) -> Attempt:
+    """The open attempt, ended. What was noted of ends before counts where pods are gone."""
+    services, run, before = context.services, context.run, context.attempt
+    over = [each for each in workers if each.state.final]
+    noted = [
+        WorkerStatus(end.worker, WorkerState.EXITED, exit_status=end.exit_status, signal=end.signal)
+        for end in before.ends
+    ]
+    seen = over or noted
+    said = end_reason(why, seen) if cause is Cause.FAILED else why
+    attempt = replace(before, cause=cause, suspect_why=said, ends=worker_ends(over) or before.ends)
+    archive_logs(services, run, attempt)
+    return replace(
+        attempt,
+        state=AttemptPhase.ENDED,
+        failure=find_failure(services, run, attempt, seen, merged=True),
+        ended_at=services.store.now(),
+        timeline=(*before.timeline, context.entry("ended", why)),
+    )

@@ -1,0 +1,124 @@
+"""Output of pods, kept on this machine as that of workers on slices is: `logs`, `report` and `status` read it.
+
+Kubernetes gives lines with their times, both streams in one. What was fetched is remembered beside the log as
+an offset and the time of the last line, so that a repeat after a crash writes the same bytes to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from tpuctl.engine.events import WorkerOutput
+from tpuctl.engine.services import Services
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.kube.client import LOG_PIECE, Cluster
+from tpuctl.kube.observe import PodSeen, Seen
+from tpuctl.lib.time import parse_timestamp
+from tpuctl.model.clusters import ClusterRun
+from tpuctl.model.processes import place_of, stream_of, times_of
+from tpuctl.model.records import RunRecord
+
+_STREAM = "stdout"
+_CURSOR_BYTES = 200
+"""More than a line of a cursor has."""
+_WHOLE_SECONDS = len("2026-11-26T12:00:00")
+
+
+class _Log(Struct, frozen=True):
+    """The log of one container: which worker of which attempt it is, and under which name it is kept."""
+
+    run: RunRecord
+    attempt: int
+    seen: PodSeen
+    container: str
+    process: int | None
+
+    @property
+    def stream(self) -> str:
+        return stream_of(self.process, _STREAM)
+
+    @property
+    def cursor(self) -> str:
+        return f"{self.stream}-cursor"
+
+
+def fetch_logs(services: Services, cluster: Cluster, run: RunRecord, here: ClusterRun, seen: Seen) -> None:
+    """Brings what pods wrote since the last look, and tells whoever watches."""
+    if run.attempt is None:
+        return
+    several = len(here.containers) > 1
+    for pod in seen.pods:
+        for number, container in enumerate(here.containers):
+            log = _Log(run, run.attempt.number, pod, container, number if several else None)
+            while pod.status.state is not WorkerState.ABSENT and _fetch(services, cluster, log):
+                continue
+
+
+def _fetch(services: Services, cluster: Cluster, log: _Log) -> bool:
+    """The next piece of one log; whether there is more."""
+    worker = log.seen.status.worker
+    offset, last = _position(services, log)
+    content = cluster.log(log.seen.pod, log.container, _second(last))
+    if not content:
+        return False
+    cut = len(content) >= LOG_PIECE
+    lines = list(_new_lines(content, last, whole=cut or not log.seen.status.state.final))
+    if not lines:
+        return False
+    data = b"".join(text for _, text in lines)
+    logs, key = services.logs, (log.run.id, log.attempt, worker)
+    logs.write(*key, log.stream, offset, data)
+    logs.append(*key, times_of(log.stream), _times(offset, lines))
+    logs.append(*key, log.cursor, f"{offset + len(data)} {lines[-1][0]}\n".encode())
+    attempt = log.run.attempt
+    writers = len(attempt.workers) * attempt.processes if attempt is not None else 1
+    place = place_of(worker, log.process)
+    services.emit(WorkerOutput(log.run.slice_name, place, _STREAM, data, writers))
+    return cut
+
+
+def _position(services: Services, log: _Log) -> tuple[int, str]:
+    """Up to where it is here, and the time of the last line."""
+    worker = log.seen.status.worker
+    tail = services.logs.tail(log.run.id, log.attempt, worker, log.cursor, _CURSOR_BYTES)
+    lines = tail.decode("ascii", "replace").split("\n")
+    words = lines[-2].split() if len(lines) > 1 else []
+    return (int(words[0]), words[1]) if len(words) == 2 and words[0].isdigit() else (0, "")
+
+
+def _second(stamp: str) -> str:
+    """From where on the log is asked for: Kubernetes takes whole seconds."""
+    return f"{stamp[:_WHOLE_SECONDS]}Z" if stamp else ""
+
+
+def _new_lines(content: bytes, last: str, *, whole: bool) -> Iterator[tuple[str, bytes]]:
+    """The lines behind the one of `last`, each with its time; of the `whole` ones alone."""
+    after = stamp_key(last)
+    for line in content.splitlines(keepends=True):
+        stamp, _, text = line.partition(b" ")
+        at = stamp.decode("ascii", "replace")
+        if stamp_key(at) > after and (line.endswith(b"\n") or not whole):
+            yield at, text
+
+
+def stamp_key(stamp: str) -> tuple[str, str]:
+    """Times of RFC 3339 in order, whatever the number of their digits."""
+    fraction = stamp[_WHOLE_SECONDS:].strip("Z.")
+    return stamp[:_WHOLE_SECONDS], fraction.ljust(9, "0")
+
+
+def _times(offset: int, lines: list[tuple[str, bytes]]) -> bytes:
+    """The index of these lines, as hosts write it: up to which offset the log was there when."""
+    rows: list[str] = []
+    newest = -1
+    for number, (stamp, text) in enumerate(lines):
+        offset += len(text)
+        at = round((parse_timestamp(stamp) or 0.0) * 1000)
+        following = lines[number + 1][0] if number + 1 < len(lines) else ""
+        if stamp_key(following)[0] == stamp_key(stamp)[0] and at - newest < 100:
+            continue
+        newest = at
+        rows.append(f"{offset:015d} {at:013d}\n")
+    return "".join(rows).encode()

@@ -1,0 +1,115 @@
+"""A run for a cluster: checked by the cluster itself, then written down, then applied.
+
+Nothing is uploaded or written before the API server has said, in a dry run of its own, that it takes all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from msgspec.structs import replace
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
+from tpuctl.kube.client import Cluster
+from tpuctl.kube.jobset import RUN_LABEL, Job, documents
+from tpuctl.kube.prepare import Prepared
+from tpuctl.kube.source import Source
+from tpuctl.lib.codec import to_data
+from tpuctl.model.clusters import ClusterPlace, ClusterRun
+from tpuctl.model.records import RunRecord
+from tpuctl.model.requests import ClusterRequest, LaunchRequest
+from tpuctl.model.run_spec import fingerprint
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.runs.reconcile import request_run
+
+
+def check_launch(launch: LaunchRequest) -> None:
+    """Raises UsageError for what a run on a cluster cannot have."""
+    said = {"--keep": launch.keep, "--smoke": launch.smoke, "--matrix": launch.matrix is not None}
+    for flag in (flag for flag, given in said.items() if given):
+        raise UsageError(f"{flag} is for runs on slices", hint=f"leave out {flag}, or --on gke:…")
+    if launch.up is None:
+        raise UsageError.of(
+            "up", "which node pools the run wants is not said", "--up TYPE, such as --up v6e-16"
+        )
+
+
+def check_cluster(cluster: Cluster, job: Job) -> None:
+    """Has the cluster say what it would say. Raises NotFoundError for what it lacks, ConflictError for a name
+    that the JobSet of another run has, InvalidRequestError and DeniedError for what it refuses."""
+    place = cluster.place
+    there = cluster.get("JobSet", job.name)
+    owner = "" if there is None else str((there["metadata"].get("labels") or {}).get(RUN_LABEL) or "")
+    if there is not None and owner != job.run:
+        raise ConflictError(
+            f"there is a JobSet called {job.name} in {place} already, and it is not of this run",
+            hint="give the run another --name",
+        )
+    if _lacks_namespace(cluster):
+        fix = f"kubectl --context {place.context} create namespace {place.namespace}"
+        raise NotFoundError(f"cluster {place.context} has no namespace {place.namespace}", hint=fix)
+    if job.queue and cluster.get("LocalQueue", job.queue) is None:
+        known = ", ".join(str(each["metadata"]["name"]) for each in cluster.list("LocalQueue")) or "none"
+        raise NotFoundError(
+            f"namespace {place.namespace} of cluster {place.context} has no queue {job.queue} (known: {known})",
+            hint=f"tpuctl quota --on gke:{place.context}",
+        )
+    if there is None:
+        for document in documents(job):
+            cluster.apply(document, dry_run=True)
+
+
+def _lacks_namespace(cluster: Cluster) -> bool:
+    """Whether it is known not to be there: many may use a namespace and not look at it."""
+    try:
+        return cluster.get("Namespace", cluster.namespace) is None
+    except (DeniedError, NotFoundError):
+        return False
+
+
+def submit_to_cluster(
+    services: Services,
+    place: ClusterPlace,
+    source: Source,
+    prepared: Prepared,
+    digest: str,
+    *,
+    named: bool,
+) -> RunRecord:
+    """Writes the run down, with all that is applied for it. `named`: a person chose the id."""
+    store, job, record = services.store, prepared.job, _new(source)
+    for content in source.digests:
+        store.put_blob(source.read(content))
+    shape = job.shape
+    here = ClusterRun(
+        place=place,
+        name=job.name,
+        documents=store.put_blob(json.dumps(documents(job)).encode()),
+        hosts=shape.hosts,
+        slices=job.slices,
+        containers=job.programs,
+        chips=shape.chips * job.slices,
+        queue=job.queue,
+    )
+    run = replace(record, cluster=here, spec=replace(record.spec, slice_name=str(place)), fingerprint=digest)
+    return request_run(services, run, named=named, start=source.start)
+
+
+def _new(source: Source) -> RunRecord:
+    """The record of a run that nobody wrote down yet. Raises UsageError for another one."""
+    if source.record is None:
+        run_id = source.manifest["run"]["id"]
+        raise UsageError(f"run {run_id} is there already", hint=f"tpuctl export {run_id}")
+    return source.record
+
+
+def cluster_fingerprint(
+    source: Source, place: ClusterPlace, request: ClusterRequest, capacity: SliceRequest
+) -> str:
+    """Digest of all that makes two commands the same run there."""
+    record = _new(source)
+    spec = replace(record.spec, slice_name=str(place))
+    written = [fingerprint(spec, record.code.bundle), to_data(request), to_data(capacity)]
+    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
