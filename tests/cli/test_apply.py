@@ -136,6 +136,18 @@ def test_a_run_is_submitted_once_and_again_only_when_asked_or_changed(session):
     assert len(session.json("runs")) == 3
 
 
+def test_types_of_a_file_race_and_are_no_conflict_when_it_is_applied_again(session):
+    zones = "zone: [us-west4-a, us-east1-d]"
+    race = f"{{accelerator: 'v5e-16,v6e-16', race: true, {zones}, pay: true}}"
+    file = f"settings: {{tier: spot}}\nfleet:\n  name: types\n  slices: {{either: {race}}}\n"
+    write(session, file)
+    session.type("apply", "--no-wait")
+    assert session.json("diff")[0]["change"] == "none"
+    write(session, file.replace("v5e-16,v6e-16", "v6e-16").replace("race: true, ", ""))
+    assert "accelerator" in " ".join(session.type("diff", status=10).stdout.split())
+    session.type("down", "either", "--yes")
+
+
 def test_runs_of_a_file_share_the_chips_of_one_slice(session):
     says = "import time\nfor _ in range(36_000):\n    print('tick', flush=True)\n    time.sleep(0.1)\n"
     (session.work / "hours.py").write_text(says)
