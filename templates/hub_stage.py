@@ -36,6 +36,7 @@ from huggingface_hub.utils import filter_repo_objects
 
 REFUSED = "tpuctl data stage: "
 RECORD = ".tpuctl-stage.json"
+OWN = ".tpuctl-stage"  # the folder in `scratch`
 FORMAT = "tpuctl-stage/1"
 FILES_MAX = 100_000  # as many as a receipt has
 AT_ONCE = 4  # files: one alone waits for each answer, and they share the disk
@@ -120,14 +121,20 @@ class Hub:
 
 
 class Disk:
-    """The folder for files on their way, and how much of it they may take together."""
+    """A folder of our own within `scratch` for files on their way, and how much of the disk they may take.
 
-    def __init__(self, folder):
-        os.makedirs(folder, exist_ok=True)
-        self.folder = folder
-        self.lock = os.open(folder + ".lock", os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self.lock, fcntl.LOCK_EX)  # an attempt that was not told to end yet
-        shutil.rmtree(folder)
+    Only that folder is removed: what else is in `scratch` is the user's."""
+
+    def __init__(self, scratch):
+        os.makedirs(scratch, exist_ok=True)
+        self.folder = folder = os.path.join(scratch, OWN)
+        self.lock = os.open(scratch, os.O_RDONLY)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # an attempt that was not told to end yet, or another prefix
+            print("waits for another data stage in %s" % scratch, flush=True)
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
+        shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         self.room = shutil.disk_usage(folder).free - LEFT_FREE
         self.free = self.room

@@ -75,7 +75,7 @@ class Host:
         process = self.start(**asked)
         said = "".join(process.communicate(timeout=120))
         assert process.returncode == status, said
-        assert not (self.home / "scratch").exists()
+        assert not (self.home / "scratch" / ".tpuctl-stage").exists()
         return said
 
     def objects(self) -> dict[str, Mapping[str, Any]]:
@@ -103,7 +103,11 @@ def host(python: Path, bucket: str, hub: Hub, tmp_path: Path) -> Host:
 
 def test_cut_off_twice_it_goes_on_where_it_was_and_a_second_time_it_brings_nothing(host: Host) -> None:
     host.hub.cuts = [CHUNK + 100, CHUNK + 100]
+    mine = host.home / "scratch" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("of the user")
     said = host.stage()
+    assert mine.read_text() == "of the user"
     assert host.hub.ranges == [f"bytes={CHUNK}-", f"bytes={2 * CHUNK}-"]
     assert "staged 21 of 21 MB, 4 of 4 files" in said
     assert {name: host.content(name) for name in FILES} == FILES

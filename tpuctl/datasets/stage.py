@@ -87,9 +87,7 @@ class StageRequest(Struct, frozen=True):
         ),
     ] = ""
     endpoint: Annotated[str, Option("A hub that is not huggingface.co.", metavar="URL")] = ""
-    scratch: Annotated[str, Option("Folder of the host for files on their way.", metavar="DIR")] = (
-        "~/.tpuctl-stage"
-    )
+    scratch: Annotated[str, Option("Folder of the host for files on their way.", metavar="DIR")] = "~"
     detach: Detach = False
 
 

@@ -120,7 +120,7 @@ def verify(
     check_rows(context, uri, rows)
     if context.console.json_mode:
         context.console.data(rows)
-    context.console.say(f"{counted(len(rows), 'shard')} of {uri} as the manifest says")
+    context.console.say(f"{counted(len(rows), 'object')} of {uri} as the manifest says")
 
 
 @app.command("receipt", json=True, quiet=True)
