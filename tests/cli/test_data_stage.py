@@ -69,7 +69,7 @@ def test_killed_and_typed_again_it_follows_the_run_that_went_on_and_ends_with_a_
     assert session.json("runs")[0]["id"] == run["id"]
     (session.work / "main.py").write_text("print('read')\n")
     session.type("run", "--on", "big", "--no-checkpoint", "--data", PLACE, "main.py")
-    assert "2 shards" in session.type("data", "verify", PLACE).stderr
+    assert "2 objects" in session.type("data", "verify", PLACE).stderr
 
 
 def test_a_token_comes_as_a_secret_and_what_is_refused_says_what_to_type(session: Session, hub: Hub) -> None:
@@ -102,3 +102,13 @@ def test_bad_input_starts_no_run(session: Session, hub: Hub) -> None:
     dry = stage(session, hub, SOURCE, "gs://sim-bucket/b", "--dry-run")
     assert f"would bring {SOURCE} to gs://sim-bucket/b, by worker 0 of big" in dry
     assert len(session.json("runs")) == before
+
+
+def test_a_bucket_that_refuses_the_hosts_account_is_named_with_the_role_to_give(
+    session: Session, hub: Hub
+) -> None:
+    session.type("sim", "fault", "no-permission", "--set", "name=storage.objects.create")
+    said = stage(session, hub, SOURCE, "gs://sim-bucket/closed", status=1)
+    session.type("sim", "fault", "--clear")
+    assert "gs://sim-bucket --member=serviceAccount:" in said
+    assert said.endswith("--role=roles/storage.objectUser")
