@@ -12,7 +12,6 @@ from tests.support.kube_api import KubeApi, serve_kube
 from tests.support.kube_objects import cluster_queue, exited, local_queue, pod, waiting, workload
 from tests.support.session import Session, open_session
 
-pytest.importorskip("kubernetes", reason="kubernetes is not installed: pip install 'tpuctl[gke]'")
 pytestmark = pytest.mark.slow
 
 

@@ -25,7 +25,6 @@ from tpuctl.errors import (
 from tpuctl.kube.client import Cluster, connect
 from tpuctl.model.clusters import ClusterPlace, parse_cluster
 
-library = pytest.importorskip("kubernetes", reason="kubernetes is not installed: pip install 'tpuctl[gke]'")
 JOBSET = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
     "kind": "JobSet",
@@ -69,10 +68,12 @@ def test_a_dry_run_changes_nothing(api: KubeApi, cluster: Cluster) -> None:
 
 
 def test_a_log_is_read_from_a_second_on_and_is_none_while_there_is_none(api: KubeApi, cluster: Cluster) -> None:
-    assert cluster.log("train-0", "main") is None
+    assert cluster.log("train-0", "main", "", 100) is None
     api.logs["train-0", "main"] = b"2026-11-26T12:00:00.5Z a\n2026-11-26T12:00:02.1Z b\n"
-    assert cluster.log("train-0", "main") == api.logs["train-0", "main"]
-    assert cluster.log("train-0", "main", since="2026-11-26T12:00:02Z") == b"2026-11-26T12:00:02.1Z b\n"
+    assert cluster.log("train-0", "main", "", 100) == api.logs["train-0", "main"]
+    assert cluster.log("train-0", "main", "2026-11-26T12:00:02Z", 100) == b"2026-11-26T12:00:02.1Z b\n"
+    with pytest.raises(InvalidRequestError, match="parsing time"):
+        cluster.log("train-0", "main", "step 3Z", 100)
 
 
 def test_the_namespace_is_what_was_said_or_that_of_the_context(

@@ -17,6 +17,7 @@ from tests.support.kube_api import KubeApi, serve_kube
 from tests.support.kube_objects import a_cluster_run, exited, pod, waiting, workload
 from tests.support.memory.services import MemoryPlace
 from tests.support.soak import long
+from tpuctl.engine.events import Warn
 from tpuctl.kube.client import Cluster, connect
 from tpuctl.kube.pod_logs import stamp_key
 from tpuctl.kube.reconcile import step_cluster_run
@@ -28,7 +29,6 @@ from tpuctl.state.repository import Versioned, get_run, save
 from tpuctl.watch.clusters import look_at_clusters
 from tpuctl.watch.cycle import secrets_of_active_runs
 
-pytest.importorskip("kubernetes", reason="kubernetes is not installed: pip install 'tpuctl[gke]'")
 NAMES = [f"train-slice-{job}-{index}" for job in range(2) for index in range(2)]
 DOCUMENT: dict[str, Any] = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -300,6 +300,54 @@ def test_a_fetch_that_was_cut_off_before_its_cursor_writes_the_same_again(lab: L
     lab.line(0, "b", "2026-11-26T12:00:02Z")
     lab.settle()
     assert lab.output(0) == "a\nb\n"
+
+
+def test_progress_bars_keep_all_they_write_and_offsets_of_a_node_are_those_of_its_log(lab: Lab) -> None:
+    start(lab)
+    for at in ("2026-11-26T14:00:01.1+02:00", "2026-11-26T14:00:02.1+02:00"):
+        lab.line(0, " 10%\r 20%\r\x0b 30%", at)
+        lab.settle()
+    assert lab.output(0) == " 10%\r 20%\r\x0b 30%\n" * 2
+
+
+def test_more_than_a_piece_within_one_second_comes_whole(lab: Lab) -> None:
+    start(lab)
+    for number in range(9):
+        lab.line(0, str(number) * (1 << 20), f"2026-11-26T12:00:01.{number}Z")
+    lab.line(0, "end", "2026-11-26T12:00:02Z")
+    lab.settle()
+    found = lab.services.logs.read("r1", 1, 0, "stdout", 0, 1 << 24)
+    assert (len(found), found[-5:]) == (9 * ((1 << 20) + 1) + 4, b"\nend\n")
+
+
+def test_a_log_that_cannot_be_read_is_told_once_and_holds_up_nothing(lab: Lab) -> None:
+    start(lab)
+    for number in range(4):
+        lab.line(number, "a")
+    lab.api.lost |= set(NAMES[:3])
+    lab.settle()
+    assert lab.output(3) == ""
+    lab.settle()
+    assert lab.output(3) == "a\n"
+    lab.settle()
+    told = [each for each in lab.services.events if isinstance(each, Warn)]
+    assert [each.text.split(":")[0] for each in told] == [
+        f"output of worker {number} cannot be read" for number in range(3)
+    ]
+    lab.api.lost.clear()
+    request_stop(lab.services, "r1")
+    lab.settle()
+    assert (lab.run.state, lab.output(0)) == (RunState.STOPPED, "a\n")
+
+
+def test_an_end_that_is_seen_first_after_it_has_its_start_and_its_hosts(lab: Lab) -> None:
+    lab.submit()
+    lab.settle()
+    lab.pods(*[exited(0)] * 4)
+    lab.ended("Completed")
+    lab.settle()
+    [row] = load_manifest(lab.services, "r1")["attempts"]
+    assert (row["started"], row["hosts"][3]["hostname"]) == ("2026-11-26T12:00:00Z", "node-1-1")
 
 
 def test_times_are_ordered_whatever_their_digits() -> None:

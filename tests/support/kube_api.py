@@ -5,11 +5,13 @@ the real one.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ class KubeApi:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.groups = dict(GROUPS)
         self.logs: dict[tuple[str, str], bytes] = {}
+        self.lost: set[str] = set()
+        """Pods whose node does not answer."""
         self.denied: dict[str, str] = {}
         """Plural → what is said of who may not see it."""
         self.refused: dict[str, str] = {}
@@ -154,8 +158,18 @@ class KubeApi:
         content = self.logs.get((pod, query["container"]))
         if content is None:
             return _status(400, "BadRequest", f"container {query['container']} is waiting to start")
-        since = query.get("sinceTime", "")[:19]
-        kept = [line for line in content.splitlines(keepends=True) if line[:19].decode() >= since]
+        if pod in self.lost:
+            return _status(500, "InternalError", f"dial tcp: lookup of the node of {pod}: no such host")
+        since = query.get("sinceTime", "1970-01-01T00:00:00Z")
+        try:
+            after = datetime.strptime(since, "%Y-%m-%dT%H:%M:%S%z")
+        except ValueError:
+            return _status(400, "BadRequest", f'parsing time "{since}" as "2006-01-02T15:04:05Z07:00"')
+        kept = [
+            line
+            for line in io.BytesIO(content)
+            if datetime.fromisoformat(line.split(b" ")[0].decode()) >= after
+        ]
         return 200, b"".join(kept)[: int(query["limitBytes"])]
 
     def _change(

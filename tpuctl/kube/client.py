@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 MANAGER = "tpuctl"
 """The field manager of what tpuctl applies."""
-LOG_PIECE = 4 << 20
-"""Bytes of a pod's log that are fetched at once."""
 INSTALL = "pip install 'tpuctl[gke]'"
 LOGIN = "gcloud auth login; gcloud container clusters get-credentials CLUSTER --location LOCATION"
 Object = Mapping[str, Any]
@@ -100,6 +98,8 @@ class Cluster:
         self._api = api
         self._errors = errors
         self._paths: dict[str, str | None] = {}
+        self.unread: set[str] = set()
+        """Pods whose log could not be read when it was last asked for."""
 
     @property
     def namespace(self) -> str:
@@ -163,15 +163,15 @@ class Cluster:
         self._checked(answer, f"{kind} {name}")
         return True
 
-    def log(self, pod: str, container: str, since: str = "") -> bytes | None:
-        """The next lines that a container wrote, each after its time; those of the second `since` come again.
-        None while it has no log."""
-        query = {"container": container, "timestamps": "true", "limitBytes": str(LOG_PIECE)}
+    def log(self, pod: str, container: str, since: str, limit: int) -> bytes | None:
+        """At most `limit` bytes of what a container wrote, each line after its time; those of second `since`
+        come again. None while it has no log."""
+        query = {"container": container, "timestamps": "true", "limitBytes": str(limit)}
         answer = self._send(
             "GET", f"{self._path('Pod', pod)}/log", query | ({"sinceTime": since} if since else {})
         )
-        if answer.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND):
-            return None  # its container has not begun, or the pod is gone
+        if answer.status == HTTPStatus.NOT_FOUND or (answer.status == HTTPStatus.BAD_REQUEST and not since):
+            return None  # the pod is gone, or its container has not begun
         self._check(answer, f"the log of pod {pod}")
         return answer.content
 

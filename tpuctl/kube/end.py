@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Note
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
-from tpuctl.kube.observe import Seen
+from tpuctl.kube.observe import PodSeen, Seen
 from tpuctl.kube.plan import ClusterPlan, end_cause, end_reason
 from tpuctl.kube.states import ClusterEvent
 from tpuctl.model.clusters import ClusterRun
@@ -60,7 +60,7 @@ def end_attempt(context: RunContext, here: ClusterRun, seen: Seen, cause: Cause,
     """Writes down how the attempt ended that JobSet or Kueue took the pods of, and that the run waits."""
     run = context.run
     gone = seen.restarts != here.restarts
-    attempt = _ended(context, () if gone else seen.workers, cause, why)
+    attempt = _ended(context, () if gone else seen.pods, cause, why)
     add_attempt(context.services, run, None, attempt)
     save_attempt_history(context.services, run, attempt)
     context.journal("ended", f"attempt {attempt.number}: {cause} ({why})")
@@ -80,7 +80,7 @@ def finish(context: RunContext, plan: ClusterPlan, seen: Seen, cause: Cause | No
         why = "stopped" if plan.event is ClusterEvent.GONE else f"stopped: {why}"
     reason = why
     if run.attempt is not None and run.attempt.state is not AttemptPhase.ENDED:
-        attempt = _ended(context, seen.workers, cause, why)
+        attempt = _ended(context, seen.pods, cause, why)
         if attempt.failure is not None and cause is Cause.FAILED:
             reason = f"{attempt.suspect_why}; {describe_failure(attempt.failure)}"
         run = replace(run, attempt=attempt, failures=run.failures + (cause is Cause.FAILED))
@@ -91,10 +91,17 @@ def finish(context: RunContext, plan: ClusterPlan, seen: Seen, cause: Cause | No
     context.save(replace(run, totals=seal_manifest(services, run, None)))
 
 
-def _ended(context: RunContext, workers: tuple[WorkerStatus, ...], cause: Cause, why: str) -> Attempt:
-    """The open attempt, ended. What was noted of ends before counts where pods are gone."""
+def hosts_of(pods: tuple[PodSeen, ...]) -> tuple[dict[str, str], ...]:
+    """Where workers are, for the record of an attempt."""
+    return tuple({"worker": str(each.status.worker), "hostname": each.node, "pod": each.pod} for each in pods)
+
+
+def _ended(context: RunContext, pods: tuple[PodSeen, ...], cause: Cause, why: str) -> Attempt:
+    """The open attempt, ended. What was noted of ends before counts where pods are gone; where nobody saw it
+    run, pods say when it began."""
     services, run, before = context.services, context.run, context.attempt
-    over = [each for each in workers if each.state.final]
+    over = [each.status for each in pods if each.status.state.final]
+    begun = [each.started_at for each in over if each.started_at is not None]
     noted = [
         WorkerStatus(end.worker, WorkerState.EXITED, exit_status=end.exit_status, signal=end.signal)
         for end in before.ends
@@ -106,6 +113,8 @@ def _ended(context: RunContext, workers: tuple[WorkerStatus, ...], cause: Cause,
     return replace(
         attempt,
         state=AttemptPhase.ENDED,
+        started_at=before.started_at or min(begun, default=None),
+        hosts=before.hosts or hosts_of(pods),
         failure=find_failure(services, run, attempt, seen, merged=True),
         ended_at=services.store.now(),
         timeline=(*before.timeline, context.entry("ended", why)),

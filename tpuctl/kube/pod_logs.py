@@ -6,14 +6,17 @@ an offset and the time of the last line, so that a repeat after a crash writes t
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Iterator
 
 from msgspec import Struct
 
-from tpuctl.engine.events import WorkerOutput
+from tpuctl.engine.events import Warn, WorkerOutput
 from tpuctl.engine.services import Services
+from tpuctl.errors import DeniedError, InvalidRequestError, TransientError
 from tpuctl.hosts.protocol import WorkerState
-from tpuctl.kube.client import LOG_PIECE, Cluster
+from tpuctl.kube.client import Cluster
 from tpuctl.kube.observe import PodSeen, Seen
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.clusters import ClusterRun
@@ -23,7 +26,12 @@ from tpuctl.model.records import RunRecord
 _STREAM = "stdout"
 _CURSOR_BYTES = 200
 """More than a line of a cursor has."""
-_WHOLE_SECONDS = len("2026-11-26T12:00:00")
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")
+"""A time of RFC 3339: its whole seconds, their fraction, and the offset."""
+LOG_PIECE = 4 << 20
+"""Bytes of a pod's log that are fetched at once."""
+_UNREAD_MAX = 2
+"""So many logs that cannot be read are enough for one look: each may take the whole time of a request."""
 
 
 class _Log(Struct, frozen=True):
@@ -45,26 +53,37 @@ class _Log(Struct, frozen=True):
 
 
 def fetch_logs(services: Services, cluster: Cluster, run: RunRecord, here: ClusterRun, seen: Seen) -> None:
-    """Brings what pods wrote since the last look, and tells whoever watches."""
+    """Brings what pods wrote since the last look, and tells whoever watches. What cannot be read, such as that
+    of a node that is gone, is told once and comes last from then on; it holds up nothing."""
     if run.attempt is None:
         return
-    several = len(here.containers) > 1
-    for pod in seen.pods:
-        for number, container in enumerate(here.containers):
-            log = _Log(run, run.attempt.number, pod, container, number if several else None)
-            while pod.status.state is not WorkerState.ABSENT and _fetch(services, cluster, log):
-                continue
+    several, unread = len(here.containers) > 1, 0
+    begun = (pod for pod in seen.pods if pod.status.state is not WorkerState.ABSENT)
+    for pod in sorted(begun, key=lambda each: each.pod in cluster.unread):
+        try:
+            for number, container in enumerate(here.containers):
+                log = _Log(run, run.attempt.number, pod, container, number if several else None)
+                while _fetch(services, cluster, log):
+                    continue
+            cluster.unread.discard(pod.pod)
+        except _UnreadError as error:
+            if pod.pod not in cluster.unread:
+                services.emit(Warn(run.id, f"output of worker {pod.status.worker} cannot be read: {error}"))
+            cluster.unread.add(pod.pod)
+            unread += 1
+            if unread == _UNREAD_MAX:
+                return
+
+
+class _UnreadError(Exception):
+    """A cluster does not give a log now."""
 
 
 def _fetch(services: Services, cluster: Cluster, log: _Log) -> bool:
     """The next piece of one log; whether there is more."""
     worker = log.seen.status.worker
     offset, last = _position(services, log)
-    content = cluster.log(log.seen.pod, log.container, _second(last))
-    if not content:
-        return False
-    cut = len(content) >= LOG_PIECE
-    lines = list(_new_lines(content, last, whole=cut or not log.seen.status.state.final))
+    cut, lines = _read(cluster, log, last)
     if not lines:
         return False
     data = b"".join(text for _, text in lines)
@@ -79,6 +98,21 @@ def _fetch(services: Services, cluster: Cluster, log: _Log) -> bool:
     return cut
 
 
+def _read(cluster: Cluster, log: _Log, last: str) -> tuple[bool, list[tuple[str, bytes]]]:
+    """The lines behind `last`, and whether there are more. Where all of a piece was there before, because much
+    was written within a second, a larger one is asked for."""
+    limit, cut, lines = LOG_PIECE, True, list[tuple[str, bytes]]()
+    while cut and not lines:
+        try:
+            content = cluster.log(log.seen.pod, log.container, _second(last), limit) or b""
+        except (TransientError, DeniedError, InvalidRequestError) as error:
+            raise _UnreadError(error.message) from error
+        cut = len(content) >= limit
+        lines = list(_new_lines(content, last, whole=cut or not log.seen.status.state.final))
+        limit *= 2
+    return cut, lines
+
+
 def _position(services: Services, log: _Log) -> tuple[int, str]:
     """Up to where it is here, and the time of the last line."""
     worker = log.seen.status.worker
@@ -90,23 +124,25 @@ def _position(services: Services, log: _Log) -> tuple[int, str]:
 
 def _second(stamp: str) -> str:
     """From where on the log is asked for: Kubernetes takes whole seconds."""
-    return f"{stamp[:_WHOLE_SECONDS]}Z" if stamp else ""
+    found = _STAMP.fullmatch(stamp)
+    return f"{found[1]}{found[3]}" if found else ""
 
 
 def _new_lines(content: bytes, last: str, *, whole: bool) -> Iterator[tuple[str, bytes]]:
-    """The lines behind the one of `last`, each with its time; of the `whole` ones alone."""
+    """The lines behind the one of `last`, each with its time; of the `whole` ones alone. One without a time is
+    the kubelet's own, and none of the program."""
     after = stamp_key(last)
-    for line in content.splitlines(keepends=True):
+    for line in io.BytesIO(content):
         stamp, _, text = line.partition(b" ")
         at = stamp.decode("ascii", "replace")
-        if stamp_key(at) > after and (line.endswith(b"\n") or not whole):
+        if _STAMP.fullmatch(at) and stamp_key(at) > after and (line.endswith(b"\n") or not whole):
             yield at, text
 
 
 def stamp_key(stamp: str) -> tuple[str, str]:
     """Times of RFC 3339 in order, whatever the number of their digits."""
-    fraction = stamp[_WHOLE_SECONDS:].strip("Z.")
-    return stamp[:_WHOLE_SECONDS], fraction.ljust(9, "0")
+    found = _STAMP.fullmatch(stamp)
+    return (found[1], (found[2] or "").ljust(9, "0")) if found else ("", "")
 
 
 def _times(offset: int, lines: list[tuple[str, bytes]]) -> bytes:

@@ -15,7 +15,7 @@ from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import DeniedError, InvalidRequestError, UsageError
 from tpuctl.kube.client import Cluster, Object, connect
-from tpuctl.kube.end import end_attempt, finish, open_attempt
+from tpuctl.kube.end import end_attempt, finish, hosts_of, open_attempt
 from tpuctl.kube.observe import JOBSET_LABEL, NOTHING, Seen, observe
 from tpuctl.kube.plan import ClusterPlan, plan_cluster_run, restart_cause
 from tpuctl.kube.pod_logs import fetch_logs
@@ -161,15 +161,12 @@ def _begin_attempt(step: Step) -> Outcome:
 
 def _mark_running(step: Step) -> Outcome:
     context, now = step.context, step.context.services.store.now()
-    hosts = tuple(
-        {"worker": str(pod.status.worker), "hostname": pod.node, "pod": pod.pod} for pod in step.seen.pods
-    )
     context.journal("running", f"attempt {context.attempt.number}: every worker runs")
     attempt = replace(
         context.attempt,
         state=AttemptPhase.RUNNING,
         started_at=now,
-        hosts=hosts,
+        hosts=hosts_of(step.seen.pods),
         timeline=(*context.attempt.timeline, context.entry("running")),
     )
     context.save_attempt(attempt, state=RunState.RUNNING, reason="", cluster=replace(step.here, waits_for=""))
