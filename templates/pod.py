@@ -9,8 +9,10 @@ status of `prepare`: 78 where trying again is in vain, else 1.
 """
 
 import hashlib
+import http.client
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -57,17 +59,19 @@ def fetch(uri, path):
         try:
             request = urllib.request.Request(url, headers=authorization())
             with urllib.request.urlopen(request, timeout=60) as answer, open(path, "wb") as file:
-                for piece in iter(lambda: answer.read(1 << 20), b""):
-                    file.write(piece)
-            return
+                shutil.copyfileobj(answer, file)
+                found, size = file.tell(), answer.headers.get("Content-Length")
+            if size is None or found == int(size):
+                return
+            why = "%s: only %d of %s bytes came" % (uri, found, size)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 raise Failed("there is no %s" % uri, NEVER_AGAIN) from error
             why = "%s: Cloud Storage answered %d" % (uri, error.code)
             if error.code in (401, 403):
                 why += "; the pod's account needs roles/storage.objectViewer on gs://%s" % bucket
-        except OSError as error:
-            why = "%s cannot be read: %s" % (uri, error)
+        except (OSError, http.client.HTTPException) as error:
+            why = "%s cannot be read: %r" % (uri, error)
         if attempt + 1 == TRIES:
             raise Failed(why)
         time.sleep(2.0**attempt)  # a new pod has its account's token some seconds late
@@ -79,7 +83,7 @@ def authorization():
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
             return {"Authorization": "Bearer " + json.load(answer)["access_token"]}
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, http.client.HTTPException):
         return {}  # the bucket says what it thinks of that
 
 
