@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ def session() -> Iterator[Session]:
         yield opened
 
 
+def expand(text: str, told: Mapping[str, str]) -> str:
+    """`$(NAME)` and `$$` as Kubernetes takes them; every other `$` is one."""
+    values = {"$$": "$", **{f"$({name})": value for name, value in told.items()}}
+    return re.sub(r"[$]([$]|[(][^)]*[)])", lambda found: values.get(found[0], found[0]), text)
+
+
 class Pod:
     """One pod of an exported run: its containers as processes of this machine, in a folder for `/tpuctl`."""
 
@@ -46,9 +53,10 @@ class Pod:
 
     def start(self, container: Any, **told: str) -> subprocess.CompletedProcess[str]:
         """A container; `told` are the values of variables that the cluster knows."""
-        told = {**{row["name"]: row["value"] for row in container.get("env", []) if "value" in row}, **told}
-        words = [self._word(word) for word in container["command"]]
-        told = {name: value.replace("$$(", "$(") for name, value in told.items()}
+        for row in container.get("env", []):
+            if "value" in row:
+                told[row["name"]] = expand(row["value"], told)
+        words = [self._word(expand(word, told)) for word in container["command"]]
         environ = {**self._environ, **told}
         return subprocess.run(words, cwd=self._cwd, env=environ, capture_output=True, text=True, check=False)
 
@@ -77,7 +85,7 @@ def told(index: int, slice_id: int = 0, restarts: int = 0) -> dict[str, str]:
 def test_pods_get_the_code_verify_it_and_know_which_worker_they_are(session: Session, tmp_path: Path):
     said = session.type(
         "export", "train.py", "--up", "v6e-16", "--slices", "2", "--name", "two", *OPTIONS,
-        "--secret", "TOKEN=env:NOT_SET_HERE", "--var", "X=$(HOME)", "--", "--lr", "1",
+        "--secret", "TOKEN=env:NOT_SET_HERE", "--var", "X=$(HOME)$$5", "--", "--lr", "$$1$(TOKEN)",
     )  # fmt: skip
     assert "wrote two.yaml: run two as a JobSet of 8 pods; its bundle is two.run.tar" in " ".join(
         said.stdout.split()
@@ -88,7 +96,9 @@ def test_pods_get_the_code_verify_it_and_know_which_worker_they_are(session: Ses
     assert (done.returncode, done.stderr) == (0, "")
     assert (pod.home / "code/train.py").read_text() == PROGRAM
     done = pod.start(pod.spec["containers"][0], **told(3, slice_id=1, restarts=2))
-    assert done.stdout == "['--lr', '1'] 7 8 3 two-slice-0-0.two:8476\n1 $(HOME) from the cluster\n"
+    assert (
+        done.stdout == "['--lr', '$$1$(TOKEN)'] 7 8 3 two-slice-0-0.two:8476\n1 $(HOME)$$5 from the cluster\n"
+    )
 
 
 def test_a_bundle_that_was_changed_or_is_gone_is_never_tried_again(session: Session, tmp_path: Path):

@@ -87,6 +87,11 @@ UNSCHEDULABLE = [{"type": "PodScheduled", "status": "False", "message": "0/3 nod
         ({"state": waiting("PodInitializing"), "init": waiting("ErrImagePull", "denied")}, True, "denied"),
         ({"state": waiting("CreateContainerConfigError", 'secret "train" not found')}, True, 'secret "train"'),
         (
+            {"state": waiting("CreateContainerConfigError", "couldn't find key TOKEN in Secret default/train")},
+            True,
+            "couldn't find key TOKEN",
+        ),
+        (
             {"state": waiting("ContainerCreating"), "conditions": UNSCHEDULABLE},
             False,
             "0/3 nodes are available",

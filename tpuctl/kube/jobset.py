@@ -323,8 +323,9 @@ def _environment(job: Job) -> list[dict[str, Any]]:
 
 
 def _literal(text: str) -> str:
-    """As the program is to have it: Kubernetes puts the value of a variable in the place of `$(NAME)`."""
-    return text.replace("$(", "$$(")
+    """As the program is to have it: Kubernetes puts the value of a variable in the place of `$(NAME)`,
+    and one `$` in that of two."""
+    return text.replace("$", "$$")
 
 
 def _volumes(job: Job) -> list[dict[str, Any]]:

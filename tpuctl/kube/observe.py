@@ -28,7 +28,7 @@ _PULLS = {"ErrImagePull", "ImagePullBackOff"}
 _NO_IMAGE = ("not found", "manifest unknown", "does not exist", "denied", "unauthorized", "forbidden")
 """What registries say of an image that is not there, or not for us: trying again is in vain."""
 _IN_VAIN = ("CreateContainerConfigError",)
-"""A Secret or ConfigMap that is not there."""
+"""A Secret that is not there, or has not that key."""
 
 
 class PodSeen(Struct, frozen=True):
@@ -219,7 +219,7 @@ def _held_up(status: Object) -> tuple[str, bool]:
             in_vain = reason in _HOPELESS or any(word in message.lower() for word in _NO_IMAGE)
             return f"image {row.get('image', '')} cannot be pulled ({said})", in_vain
         if reason in _IN_VAIN:
-            return said, "not found" in message
+            return said, "not found" in message or "couldn't find key" in message
     scheduled = condition({"status": status}, "PodScheduled")
     if scheduled.get("status") == "False":
         return str(scheduled.get("message") or scheduled.get("reason") or "no node takes it"), False
