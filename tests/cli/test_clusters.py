@@ -7,6 +7,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+import requests
 
 from tests.support.kube_api import KubeApi, serve_kube
 from tests.support.kube_objects import cluster_queue, exited, local_queue, pod, waiting, workload
@@ -105,14 +106,21 @@ def end(api: KubeApi, name: str, kind: str) -> None:
     )
 
 
+def uploaded(session: Session) -> set[str]:
+    listed = requests.get(f"{session.storage()}/storage/v1/b/sim-bucket/o", timeout=30).json()
+    return {each["name"] for each in listed["items"]}
+
+
 def test_a_run_is_followed_from_its_queue_to_its_manifest_and_back(session: Session, api: KubeApi) -> None:
     api.put("localqueues", "tpu", local_queue("tpu", "tpu-cq"))
     done = run(session, "train", "--local-queue", "tpu")
     assert "run train on gke:tpu/default" in done.stderr
     made = api.get("jobsets", "train")
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "tpu"
+    there = uploaded(session)
     run(session, "train", "--local-queue", "tpu")
-    assert api.changes == ["apply jobsets/train"], "the same command again means the same run"
+    assert uploaded(session) == there
+    assert api.changes == ["create jobsets/train"], "the same command again means the same run"
     uid, why = made["metadata"]["uid"], "insufficient unused quota for google.com/tpu"
     api.put("jobsets", "train", {"spec": {"suspend": True}})
     api.put("workloads", "w", workload("train", queue="tpu", chips=16, why=why, owner_uid=uid))
@@ -161,7 +169,7 @@ def test_what_looks_and_cleans_up_in_the_project_leaves_clusters_alone(session: 
     session.type("reap", "--yes")
     session.type("bill")
     session.type("ls")
-    assert api.changes == ["apply jobsets/kept"]
+    assert api.changes == ["create jobsets/kept"]
     for command in ("stacks", "trace", "collect", "top"):
         assert "run kept is on a cluster" in session.type(command, "kept", status=2).stderr
     session.type("stop", "kept", "--yes")
@@ -180,6 +188,9 @@ BAD_RUNS = [
     ({}, ("--on", "gke:tpu/nowhere"), 5, "cluster tpu has no namespace nowhere"),
     ({}, ("--local-queue", "nope"), 5, "has no queue nope (known: none)"),
     ({}, ("--keep",), 2, "--keep is for runs on slices"),
+    ({}, ("--secret", "TOKEN=env:HOME"), 2, "whose name nobody can know yet"),
+    ({}, ("--secret", "TOKEN=env:HOME", "--name", "s"), 5, "there is no Secret s in gke:tpu/default"),
+    ({}, ("--label", "tpuctl/run=other"), 2, "--label tpuctl/run=other"),
     ({}, ("--up", "v6e-17"), 2, "v6e-17"),
     ({"groups": {}}, (), 5, "cluster tpu has no JobSet"),
     ({"token": "new"}, (), 4, "refuses the credentials: they are expired or wrong"),

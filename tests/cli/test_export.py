@@ -90,7 +90,10 @@ def test_pods_get_the_code_verify_it_and_know_which_worker_they_are(session: Ses
     assert "wrote two.yaml: run two as a JobSet of 8 pods; its bundle is two.run.tar" in " ".join(
         said.stdout.split()
     )
-    assert 'kubectl create secret generic two --namespace default --from-literal=TOKEN="$TOKEN"' in said.stderr
+    assert (
+        'kubectl create secret generic two --namespace default --from-file=TOKEN=<(printf %s "$TOKEN")'
+        in said.stderr
+    )
     pod = Pod(session, "two.yaml", tmp_path / "home")
     done = pod.start(pod.spec["initContainers"][0])
     assert (done.returncode, done.stderr) == (0, "")
@@ -172,6 +175,9 @@ def test_what_comes_back_to_a_slice_is_the_same_run(session: Session):
         (("train.py", "--up", "v6e-16", *OPTIONS, "--ttl", "8h"), 2, "leave out --ttl"),
         (("train.py", "--up", "v6e-16", *OPTIONS, "--on", "big"), 2, "--on names a slice"),
         (("train.py", "--up", "v6e-16", *OPTIONS, "-o", "train.py"), 2, "is there and is no export"),
+        (("train.py", "--up", "v6e-16", *OPTIONS, "-o", "."), 2, "it is a directory"),
+        (("train.py", "--up", "v6e-16", *OPTIONS, "-o", "/"), 2, "it is a directory"),
+        (("train.py", "--up", "v6e-16", *OPTIONS, "-o", "a\nb"), 2, "cannot be printed"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_and_nothing_is_left_behind(session: Session, words, status, said):

@@ -25,6 +25,8 @@ BUCKET = BucketVolume("my-bucket", "/mnt/data")
         ({"service_account": "a@b"}, "'a@b' is no name of an object", "--kube-account"),
         ({"secrets": {"TOKEN": SecretKey("a/b", "TOKEN")}}, "'a/b' is no name of an object", "--kube-secret"),
         ({"image": "my image"}, "'my image' is no image", "--image"),
+        ({"labels": {"team": "-x"}}, "--label team=-x: Kubernetes wants", "--label team=vision"),
+        ({"labels": {"team-": ""}}, "--label team-=: Kubernetes wants", "--label team=vision"),
         ({"image": ""}, "'' is no image", "--image"),
         ({"policy": FailurePolicy(3, (0,))}, "0 is no exit status of a program that failed", "--fatal-exit"),
         ({"policy": FailurePolicy(3, (256,))}, "256 is no exit status", "--fatal-exit"),

@@ -33,7 +33,11 @@ NAMES = [f"train-slice-{job}-{index}" for job in range(2) for index in range(2)]
 DOCUMENT: dict[str, Any] = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
     "kind": "JobSet",
-    "metadata": {"name": "train", "labels": {"tpuctl/run": "r1"}},
+    "metadata": {
+        "name": "train",
+        "labels": {"tpuctl/run": "r1"},
+        "annotations": {"tpuctl/record": "mark-1"},
+    },
     "spec": {"failurePolicy": {"maxRestarts": 3}},
 }
 
@@ -105,7 +109,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 def test_it_is_applied_runs_and_succeeds_with_its_manifest(lab: Lab) -> None:
     lab.submit()
     assert lab.settle() == "0 of 4 workers have begun"
-    assert lab.api.changes == ["apply jobsets/train"]
+    assert lab.api.changes == ["create jobsets/train"]
     lab.pods()
     lab.settle()
     assert (lab.run.state, lab.run.attempt and lab.run.attempt.number) == (RunState.RUNNING, 1)
@@ -119,7 +123,7 @@ def test_it_is_applied_runs_and_succeeds_with_its_manifest(lab: Lab) -> None:
     assert [(row["cause"], row["hosts"][3]["hostname"]) for row in manifest["attempts"]] == [
         ("succeeded", "node-1-1")
     ]
-    assert lab.api.changes == ["apply jobsets/train"], "nothing is deleted of what ended by itself"
+    assert lab.api.changes == ["create jobsets/train"], "nothing is deleted of what ended by itself"
 
 
 def test_it_waits_for_admission_with_its_place_and_is_no_failure(lab: Lab) -> None:
@@ -220,7 +224,7 @@ def test_a_stop_deletes_its_jobset_and_waits_until_its_pods_are_gone(lab: Lab) -
     lab.settle()
     assert (lab.run.state, lab.run.reason) == (RunState.STOPPED, "stopped")
     assert lab.output(0) == "saved at step 12\n"
-    assert lab.api.changes == ["apply jobsets/train", "delete jobsets/train"]
+    assert lab.api.changes == ["create jobsets/train", "delete jobsets/train"]
 
 
 def test_a_run_that_was_stopped_before_it_was_applied_never_gets_there(lab: Lab) -> None:
@@ -266,12 +270,33 @@ def test_one_that_somebody_removed_is_over_and_says_so(lab: Lab) -> None:
     assert lab.run.reason.startswith("stopped: JobSet train was deleted by somebody else")
 
 
-def test_the_jobset_of_another_run_is_left_alone(lab: Lab) -> None:
-    lab.api.put("jobsets", "train", {"metadata": {"labels": {"tpuctl/run": "r0"}}, "spec": {}})
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("mark", [{}, {"annotations": {"tpuctl/record": "mark-2"}}], ids=["none", "other"])
+def test_a_jobset_of_the_same_name_and_run_of_another_store_is_left_alone(
+    lab: Lab, mark: dict[str, Any], stop: bool
+) -> None:
+    lab.api.put("jobsets", "train", {"metadata": {**DOCUMENT["metadata"], "annotations": {}, **mark}})
     lab.submit()
+    if stop:
+        request_stop(lab.services, "r1")
+    lab.settle()
+    assert (lab.run.state, lab.api.changes) == (RunState.STOPPED if stop else RunState.FAILED, [])
+    assert stop or "another JobSet train" in lab.run.reason
+
+
+def test_a_jobset_that_comes_between_a_look_and_its_own_is_not_taken_over(lab: Lab) -> None:
+    lab.submit()
+    read = lab.cluster.get
+
+    def late(kind: str, name: str) -> Any:
+        found = read(kind, name)
+        lab.api.put("jobsets", "train", {"metadata": {"labels": {"tpuctl/run": "r1"}}})
+        return found
+
+    lab.cluster.get = late
+    lab.settle()
     lab.settle()
     assert (lab.run.state, lab.api.changes) == (RunState.FAILED, [])
-    assert "another JobSet train" in lab.run.reason
 
 
 def test_output_is_fetched_once_whole_and_with_its_times(lab: Lab) -> None:
@@ -378,7 +403,7 @@ def test_a_pass_notes_what_it_sees_and_changes_nothing_there(lab: Lab) -> None:
     request_stop(lab.services, "r1")
     look_at_clusters(lab.services, [lab.run])
     assert lab.run.attempt is not None
-    assert (lab.run.attempt.number, lab.api.changes) == (2, ["apply jobsets/train"])
+    assert (lab.run.attempt.number, lab.api.changes) == (2, ["create jobsets/train"])
 
 
 def test_a_pass_that_cannot_see_the_cluster_says_so_and_ends_nothing(lab: Lab) -> None:
@@ -415,7 +440,7 @@ def _arm(lab: Lab, point: CrashPoint) -> Any:
     """Puts `point` before store and cluster; the cluster as it was."""
     cluster = lab.cluster
     lab.services.store = Crashing(lab.services.store, point, lambda name, _: name in STORE_CHANGES)
-    lab.cluster = Crashing(cluster, point, lambda name, _: name in {"apply", "delete"})
+    lab.cluster = Crashing(cluster, point, lambda name, _: name in {"create", "delete"})
     return cluster
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.provenance.samples import a_manifest
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import BadManifestError, NotFoundError
+from tpuctl.kube.source import source_of_run
 from tpuctl.provenance.bundle import code_problem, read_bundle, store_bundle, write_bundle
 from tpuctl.provenance.export import FORMATS, as_mlflow, as_rocrate, as_slsa
 from tpuctl.provenance.manifest import typed
@@ -60,7 +61,8 @@ def test_a_run_that_goes_on_can_be_exported(form):
 def test_a_bundle_brings_all_that_a_run_needs_to_another_store(tmp_path):
     place = MemoryPlace()
     try:
-        here, there = place.machine().store, MemoryPlace().machine().store
+        here, elsewhere = place.machine().store, MemoryPlace().machine()
+        there = elsewhere.store
         content = make_tree({"main.py": b"print(1)", "a/b.txt": b"x" * 5000})
         tree = here.put_blob(content.tree)
         for data in (b"print(1)", b"x" * 5000):
@@ -70,6 +72,7 @@ def test_a_bundle_brings_all_that_a_run_needs_to_another_store(tmp_path):
         path = tmp_path / "run.tar"
         assert write_bundle(here, manifest, path) == 4
         assert read_bundle(path) == manifest
+        assert source_of_run(elsewhere, str(path)).read(tree) == content.tree
         assert "not in this store" in code_problem(there, manifest)
         assert store_bundle(there, path) == 4
         assert code_problem(there, manifest) == ""

@@ -175,7 +175,8 @@ class KubeApi:
     def _change(
         self, method: str, found: re.Match[str], query: Mapping[str, str], body: Mapping[str, Any]
     ) -> tuple[int, dict[str, Any] | bytes]:
-        namespace, plural, name = found["namespace"] or "", found["plural"], found["name"]
+        namespace, plural = found["namespace"] or "", found["plural"]
+        name = found["name"] or body["metadata"]["name"]
         if namespace and ("", "namespaces", namespace) not in self.objects:
             return _missing("namespaces", namespace)
         there = self.objects.get((namespace, plural, name))
@@ -183,6 +184,8 @@ class KubeApi:
             return self._delete(namespace, plural, name, there, body)
         if plural in self.refused:
             return _status(403, "Forbidden", self.refused[plural])
+        if there is not None and method == "POST":
+            return _status(409, "AlreadyExists", f'{plural} "{name}" already exists')
         if there is not None and plural == "jobsets":
             policy = body["spec"].get("failurePolicy")
             if policy != there["spec"].get("failurePolicy"):
@@ -191,7 +194,7 @@ class KubeApi:
                 )
         if query.get("dryRun") == "All":
             return 200, _merged(there or {"metadata": {}}, body)
-        self.changes.append(f"apply {plural}/{name}")
+        self.changes.append(f"{'create' if method == 'POST' else 'apply'} {plural}/{name}")
         return 200, self.put(plural, name, body, namespace=namespace)
 
     def _delete(
@@ -248,7 +251,7 @@ def serve_kube() -> Iterator[KubeApi]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_PATCH = do_DELETE = _answer
+        do_GET = do_PATCH = do_POST = do_DELETE = _answer
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

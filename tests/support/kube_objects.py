@@ -79,6 +79,7 @@ def a_cluster_run(**changes: Any) -> ClusterRun:
         "place": ClusterPlace("tpu", "default"),
         "name": "train",
         "documents": "0" * 64,
+        "record": "mark-1",
         "hosts": 2,
         "slices": 2,
         "chips": 16,

@@ -35,24 +35,28 @@ def run_on_cluster(
     from tpuctl.kube.submit import check_cluster, check_launch, cluster_fingerprint, submit_to_cluster
     from tpuctl.kube.target import resolve_target
     from tpuctl.model.clusters import parse_cluster
-    from tpuctl.runs.reconcile import choose_run_id
+    from tpuctl.runs.active import active_runs
+    from tpuctl.runs.reconcile import check_new_id, choose_run_id, find_same
 
-    check_launch(launch)
+    check_launch(launch, request, cluster)
     there = connect(parse_cluster(str(request.on)))
     run_id = choose_run_id(context, launch.name)
     wanted, plain = capacity.of(launch.up), replace(request, on=None)
     target = resolve_target(context, wanted, cluster, run_id, there.namespace)
     source = source_of_script(context, context.config, plain, target, run_id, Path.cwd())
-    with preparing(context, source, target, cluster) as prepared:
-        check_cluster(there, prepared.job)
-        if dry_run:
-            text = render_yaml(documents(prepared.job), head_of(prepared.job, "FILE"))
-            context.console.line(text.rstrip("\n"))
-            return
-        publish(context, prepared)
-        digest = cluster_fingerprint(source, there.place, cluster, wanted)
-        record = submit_to_cluster(
-            context, there.place, source, prepared, digest, named=launch.name is not None
-        )
+    digest, named = cluster_fingerprint(source, there.place, cluster, wanted), launch.name is not None
+    record = find_same(active_runs(context, str(there.place)), run_id, digest, named=named)
+    if record is None:
+        check_new_id(context, run_id, again=False)
+    if record is None or dry_run:
+        with preparing(context, source, target, cluster) as prepared:
+            if record is None:
+                check_cluster(there, prepared.job)
+            if dry_run:
+                text = render_yaml(documents(prepared.job), head_of(prepared.job, "FILE"))
+                context.console.line(text.rstrip("\n"))
+                return
+            publish(context, prepared)
+            record = submit_to_cluster(context, there.place, source, prepared, digest, named=named)
     context.console.say(f"run {record.id} on {record.slice_name}")
     follow_or_leave(context, record, detach=launch.detach, timeout=timeout)

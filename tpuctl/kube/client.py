@@ -63,8 +63,6 @@ KINDS: Mapping[str, Kind] = {
         Kind("ClusterQueue", "kueue.x-k8s.io", _KUEUE, "clusterqueues", namespaced=False, part_of="Kueue"),
         Kind("Pod", "", ("v1",), "pods"),
         Kind("Secret", "", ("v1",), "secrets"),
-        Kind("ConfigMap", "", ("v1",), "configmaps"),
-        Kind("Service", "", ("v1",), "services"),
         Kind("ServiceAccount", "", ("v1",), "serviceaccounts"),
         Kind("PersistentVolumeClaim", "", ("v1",), "persistentvolumeclaims"),
         Kind("PersistentVolume", "", ("v1",), "persistentvolumes", namespaced=False),
@@ -136,17 +134,23 @@ class Cluster:
 
     def apply(self, document: Object, *, dry_run: bool = False) -> Object:
         """Server-side apply: makes the object or changes it to what `document` says; the same again changes
-        nothing. With `dry_run` the server only says what it would say."""
+        nothing. With `dry_run` the server only says what it would say. Raises ConflictError where another
+        manager has set it otherwise."""
         kind, name = str(document["kind"]), str(document["metadata"]["name"])
-        query = {"fieldManager": MANAGER, "force": "true", "fieldValidation": "Strict"}
         answer = self._send(
             "PATCH",
             self._path(kind, name),
-            {**query, **({"dryRun": "All"} if dry_run else {})},
+            _writing(dry_run),
             body=document,
             content_type="application/apply-patch+yaml",
         )
         return self._checked(answer, f"{kind} {name}")
+
+    def create(self, document: Object, *, dry_run: bool = False) -> Object | None:
+        """Makes the object; None where there is one of that name, whosever it is."""
+        kind, name = str(document["kind"]), str(document["metadata"]["name"])
+        answer = self._send("POST", self._path(kind), _writing(dry_run), body=document)
+        return None if answer.status == HTTPStatus.CONFLICT else self._checked(answer, f"{kind} {name}")
 
     def delete(self, kind: str, name: str, uid: str) -> bool:
         """Asks for the deletion of that very object, after all that belongs to it; False where it is not there
@@ -229,6 +233,12 @@ class Cluster:
         """Raises for what is no success."""
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise refusal(self.place, answer, what)
+
+
+def _writing(dry_run: bool) -> dict[str, str]:
+    """What the query of a change says."""
+    query = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
+    return {**query, "dryRun": "All"} if dry_run else query
 
 
 def install(place: ClusterPlace, what: str) -> str:

@@ -21,6 +21,8 @@ GROUP = "slice"
 PREPARE, PROGRAM = "prepare", "program"
 """Containers: what brings the code and the environment into a pod, and what runs it."""
 RUN_LABEL, OWNER_LABEL = "tpuctl/run", "app.kubernetes.io/managed-by"
+RECORD_ANNOTATION = "tpuctl/record"
+"""The id of the record that a JobSet was made for: names are chosen, and another store may have the same."""
 MANIFEST_ANNOTATION, DIGEST_ANNOTATION = "tpuctl/manifest", "tpuctl/manifest-sha256"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 HOME = "/tpuctl"
@@ -131,7 +133,7 @@ def documents(job: Job) -> list[dict[str, Any]]:
 
 def jobset(job: Job) -> dict[str, Any]:
     """The JobSet alone."""
-    labels = {OWNER_LABEL: "tpuctl", RUN_LABEL: job.run, **job.labels}
+    labels = {**job.labels, OWNER_LABEL: "tpuctl", RUN_LABEL: job.run}
     if job.queue:
         labels[QUEUE_LABEL] = job.queue
     # One job has one node pool of that topology, which is one slice.

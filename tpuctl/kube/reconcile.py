@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Note
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.errors import DeniedError, InvalidRequestError, UsageError
+from tpuctl.errors import ConflictError, DeniedError, InvalidRequestError, UsageError
 from tpuctl.kube.client import Cluster, Object, connect
 from tpuctl.kube.end import end_attempt, finish, hosts_of, open_attempt
+from tpuctl.kube.jobset import RECORD_ANNOTATION
 from tpuctl.kube.observe import JOBSET_LABEL, NOTHING, Seen, observe
 from tpuctl.kube.plan import ClusterPlan, plan_cluster_run, restart_cause
 from tpuctl.kube.pod_logs import fetch_logs
@@ -57,6 +58,8 @@ def look(cluster: Cluster, here: ClusterRun) -> Seen:
     jobset = cluster.get("JobSet", here.name)
     if jobset is None:
         return NOTHING
+    if (jobset["metadata"].get("annotations") or {}).get(RECORD_ANNOTATION) != here.record:
+        return Seen(there=True)  # of another record, whatever its labels say
     workloads: list[Object] = cluster.list("Workload") if here.queue else []
     own = next((each for each in workloads if owner_name(each) == here.name and is_waiting(each)), None)
     position = _position(cluster, here.name) if own is not None else None
@@ -98,18 +101,22 @@ def step_cluster_run(services: Services, cluster: Cluster, run_id: str, *, acts:
 
 
 def _apply(step: Step) -> Outcome:
-    """All documents of the run, the JobSet last. What the cluster refuses ends it."""
-    context, here = step.context, step.here
+    """All documents of the run, the JobSet last. What the cluster refuses ends it. A JobSet of the run that is
+    there was made before a crash: it is whole."""
+    context, here, uid = step.context, step.here, step.seen.uid
     context.journal("apply", f"JobSet {here.name} to {here.place}")
-    documents = parse_json(context.services.store.get_blob(here.documents))
-    try:
-        made = [step.cluster.apply(document) for document in documents]
-    except (InvalidRequestError, DeniedError) as error:
-        if step.seen.there:
+    if not step.seen.there:
+        *volumes, jobset = parse_json(context.services.store.get_blob(here.documents))
+        try:
+            for volume in volumes:
+                step.cluster.apply(volume)
+            made = step.cluster.create(jobset)
+        except (InvalidRequestError, DeniedError, ConflictError) as error:
+            finish(step.context, replace(step.plan, why=error.message), step.seen, Cause.NOT_SET_UP)
             raise
-        finish(step.context, replace(step.plan, why=error.message), step.seen, Cause.NOT_SET_UP)
-        raise
-    uid = str(made[-1]["metadata"]["uid"])
+        if made is None:
+            return Outcome(wait_for("another read"), acted=False)
+        uid = str(made["metadata"]["uid"])
     context.save(replace(context.run, cluster=replace(here, uid=uid)))
     return Outcome(wait_for("admission" if here.queue else "its pods"), acted=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from tpuctl.kube.jobset import Job
@@ -30,14 +31,16 @@ def render_yaml(documents: Sequence[Mapping[str, Any]], head: Sequence[str] = ()
 def head_of(job: Job, file: str) -> list[str]:
     """What a reader of the file should know: what to type, and where the rest is."""
     mark = EXPORT_MARK.decode().removeprefix("# ")
-    lines = [f"{mark}: run {job.run}", f"kubectl apply -f {file}"]
+    lines = [f"{mark}: run {job.run}", f"kubectl apply -f {quote(file)}"]
     if job.secrets:
         lines.append(f"first: {secret_command(job)}")
     return [*lines, f"its code: {job.code.uri}"]
 
 
-def secret_command(job: Job) -> str:
-    """How the Secret is made that the program's variables come from; values are only on the command line."""
+def secret_command(job: Job, context: str = "") -> str:
+    """How the Secret is made that the program's variables come from, in bash or zsh, whose own `printf` keeps
+    values out of lists of processes."""
     name = next(iter(job.secrets.values())).secret
-    words = [f'--from-literal={place.key}="${variable}"' for variable, place in job.secrets.items()]
-    return f"kubectl create secret generic {name} --namespace {job.namespace} {' '.join(words)}"
+    words = [f'--from-file={place.key}=<(printf %s "${variable}")' for variable, place in job.secrets.items()]
+    where = f"--context {quote(context)} " if context else ""
+    return f"kubectl {where}create secret generic {name} --namespace {job.namespace} {' '.join(words)}"

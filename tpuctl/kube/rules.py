@@ -20,6 +20,7 @@ LABEL_MAX = 63
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*\Z")
+_LABEL_WORD = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?\Z")
 _SECRET_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
 _OWN_PLACES = {HOME: "the code of the run", "/dev/shm": "shared memory"}  # noqa: S108
 
@@ -39,6 +40,10 @@ def check_job(job: Job) -> None:
     if wrong:
         why = f"{wrong[0]} is no exit status of a program that failed"
         raise UsageError.of("fatal_exit", why, "--fatal-exit 1 to 255")
+    for key, value in job.labels.items():
+        if not _LABEL_WORD.match(key) or (value and not _LABEL_WORD.match(value)):
+            why = f"--label {key}={value}: Kubernetes wants a letter or digit at both ends of each"
+            raise UsageError.of("label", why, "--label team=vision")
     tier, reservation = job.provisioning.tier, job.provisioning.reservation
     if tier is Tier.PREEMPTIBLE:
         raise UsageError.of("tier", "GKE has no preemptible TPUs, only spot ones", "--spot")

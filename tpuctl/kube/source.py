@@ -20,7 +20,7 @@ from tpuctl.model.records import RunRecord
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.mounts.spec import check_variables
 from tpuctl.provenance.build import build_start
-from tpuctl.provenance.bundle import blobs_of, is_bundle, store_bundle
+from tpuctl.provenance.bundle import blobs_of, is_bundle, read_contents
 from tpuctl.provenance.manifest import Row, SliceSection, assemble, render_part
 from tpuctl.provenance.parts import load_source
 from tpuctl.runs.code_check import check_code
@@ -59,14 +59,17 @@ def is_run(word: str) -> bool:
 
 
 def source_of_run(services: Services, name: str) -> Source:
-    """A run of the store, or the one of a manifest or bundle. Raises NotFoundError where its code is gone."""
-    if is_bundle(Path(name)):
-        store_bundle(services.store, Path(name))
+    """A run of the store, or the one of a manifest or bundle. Raises NotFoundError where its code is gone, and
+    changes nothing."""
+    bundled = dict(read_contents(Path(name))) if is_bundle(Path(name)) else {}
+
+    def read(digest: str) -> bytes:
+        return bundled[digest] if digest in bundled else services.store.get_blob(digest)
+
     manifest, _ = load_source(services, name)
     found = manifest.get("environment")
-    environment = parse_frozen(services.store.get_blob(found["spec_sha256"])) if found else None
-    digests = tuple(dict.fromkeys(blobs_of(services.store, manifest)))
-    return Source(manifest, digests, services.store.get_blob, environment)
+    environment = parse_frozen(read(found["spec_sha256"])) if found else None
+    return Source(manifest, tuple(dict.fromkeys(blobs_of(read, manifest))), read, environment)
 
 
 def source_of_script(

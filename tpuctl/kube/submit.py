@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+from shlex import quote
 
 from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
 from tpuctl.kube.client import Cluster
-from tpuctl.kube.jobset import RUN_LABEL, Job, documents
+from tpuctl.kube.jobset import RECORD_ANNOTATION, Job, documents
 from tpuctl.kube.prepare import Prepared
+from tpuctl.kube.render import secret_command
 from tpuctl.kube.source import Source
 from tpuctl.lib.codec import to_data
 from tpuctl.model.clusters import ClusterPlace, ClusterRun
 from tpuctl.model.records import RunRecord
 from tpuctl.model.requests import ClusterRequest, LaunchRequest
-from tpuctl.model.run_spec import fingerprint
+from tpuctl.model.run_spec import RunRequest, fingerprint
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.reconcile import request_run
 
 
-def check_launch(launch: LaunchRequest) -> None:
+def check_launch(launch: LaunchRequest, request: RunRequest, cluster: ClusterRequest) -> None:
     """Raises UsageError for what a run on a cluster cannot have."""
+    if request.secret and launch.name is None and cluster.kube_secret is None:
+        why = "--secret: the Secret with the values is called like the run, whose name nobody can know yet"
+        raise UsageError.of("kube_secret", why, "--kube-secret NAME, or --name NAME")
     said = {"--keep": launch.keep, "--smoke": launch.smoke, "--matrix": launch.matrix is not None}
     for flag in (flag for flag, given in said.items() if given):
         raise UsageError(f"{flag} is for runs on slices", hint=f"leave out {flag}, or --on gke:…")
@@ -37,12 +42,11 @@ def check_launch(launch: LaunchRequest) -> None:
 
 
 def check_cluster(cluster: Cluster, job: Job) -> None:
-    """Has the cluster say what it would say. Raises NotFoundError for what it lacks, ConflictError for a name
-    that the JobSet of another run has, InvalidRequestError and DeniedError for what it refuses."""
+    """Has the cluster say what it would say of a new run. Raises NotFoundError for what it lacks, ConflictError
+    for a name that a JobSet has, InvalidRequestError and DeniedError for what it refuses."""
     place = cluster.place
     there = cluster.get("JobSet", job.name)
-    owner = "" if there is None else str((there["metadata"].get("labels") or {}).get(RUN_LABEL) or "")
-    if there is not None and owner != job.run:
+    if there is not None:
         raise ConflictError(
             f"there is a JobSet called {job.name} in {place} already, and it is not of this run",
             hint="give the run another --name",
@@ -56,9 +60,29 @@ def check_cluster(cluster: Cluster, job: Job) -> None:
             f"namespace {place.namespace} of cluster {place.context} has no queue {job.queue} (known: {known})",
             hint=f"tpuctl quota --on gke:{place.context}",
         )
-    if there is None:
-        for document in documents(job):
-            cluster.apply(document, dry_run=True)
+    _check_secret(cluster, job)
+    *volumes, jobset = documents(job)
+    for volume in volumes:
+        cluster.apply(volume, dry_run=True)
+    cluster.create(jobset, dry_run=True)
+
+
+def _check_secret(cluster: Cluster, job: Job) -> None:
+    """Raises NotFoundError for a Secret or a key of it that pods would wait for; many may not read Secrets."""
+    place = cluster.place
+    for variable, want in job.secrets.items():
+        try:
+            found = cluster.get("Secret", want.secret)
+        except DeniedError:
+            return
+        if want.key not in ((found or {}).get("data") or {}):
+            what = "there is no Secret" if found is None else f"there is no key {want.key} in Secret"
+            remove = f"kubectl --context {quote(place.context)} --namespace {place.namespace} delete secret"
+            first = "" if found is None else f"{remove} {want.secret}; "
+            raise NotFoundError(
+                f"{what} {want.secret} in {place}, which variable {variable} comes from",
+                hint=first + secret_command(job, place.context),
+            )
 
 
 def _lacks_namespace(cluster: Cluster) -> bool:
@@ -79,7 +103,8 @@ def submit_to_cluster(
     named: bool,
 ) -> RunRecord:
     """Writes the run down, with all that is applied for it. `named`: a person chose the id."""
-    store, job, record = services.store, prepared.job, _new(source)
+    store, job, record, mark = services.store, prepared.job, _new(source), services.ids.new_id()
+    job = replace(job, annotations={**job.annotations, RECORD_ANNOTATION: mark})
     for content in source.digests:
         store.put_blob(source.read(content))
     shape = job.shape
@@ -87,6 +112,7 @@ def submit_to_cluster(
         place=place,
         name=job.name,
         documents=store.put_blob(json.dumps(documents(job)).encode()),
+        record=mark,
         hosts=shape.hosts,
         slices=job.slices,
         containers=job.programs,

@@ -9,7 +9,7 @@ from tpuctl.disks.make import find_record
 from tpuctl.disks.rules import DiskRules, Place, Policy, parse_disk
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, UsageError
+from tpuctl.errors import NotFoundError, UsageError, with_field
 from tpuctl.kube.export import Target
 from tpuctl.kube.jobset import DiskVolume, Provisioning
 from tpuctl.kube.shape import Shape, resolve_shape
@@ -24,6 +24,8 @@ from tpuctl.model.slice_spec import DiskRef, MountRef, SliceRequest
 from tpuctl.mounts.follow import load_rules, parse_ref
 from tpuctl.mounts.spec import merge_mounts
 from tpuctl.provenance.manifest import SliceSection
+from tpuctl.slices.rules import check_together
+from tpuctl.slices.validation import check_labels
 
 _OF_SLICES: Mapping[str, Any] = {
     "runtime_version": None,
@@ -56,13 +58,14 @@ def resolve_target(
 ) -> Target:
     """What `capacity` comes to on a cluster; what it does not say is as the slice `was`. Raises UsageError."""
     check_capacity(capacity)
+    with_field("label", lambda: check_labels(capacity.label))
     was = was or SliceSection(name)
     accelerator = capacity.accelerator or was.accelerator_type
     if accelerator is None:
         raise UsageError.of(
             "up", "which node pools the run wants is not said", "--up TYPE, such as --up v6e-16"
         )
-    topology = capacity.topology if capacity.accelerator is not None else was.topology
+    topology = capacity.topology or (was.topology if capacity.accelerator is None else None)
     if topology is not None and capacity.accelerator is None:
         accelerator = accelerator.rpartition("-")[0]
     shape = resolve_shape(load_gke_table(), load_accelerators(), accelerator, topology, request.machine_type)
@@ -73,6 +76,7 @@ def resolve_target(
     found = [_disk(services, ref, shape, slices, name) for ref in _disk_refs(services, capacity, was)]
     volumes = tuple(volume for _, volume in found)
     tier = capacity.tier or (Tier(was.tier) if was.tier else Tier.ON_DEMAND)
+    check_together(capacity, tier)
     return Target(
         name=name,
         namespace=namespace,

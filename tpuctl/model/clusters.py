@@ -31,15 +31,14 @@ class ClusterRun(Struct, frozen=True):
     place: ClusterPlace
     name: str
     documents: str
+    record: str
+    """A random id that stands in its JobSet, too: the proof that it is the one of this record."""
     hosts: int
     """Pods of each of its `slices`; a worker is a pod."""
     slices: int = 1
     containers: tuple[str, ...] = ("program",)
     """Those of a pod that run the program: its processes."""
     chips: int = 0
-    accelerator: str = ""
-    topology: str = ""
-    tier: str = ""
     queue: str = ""
     uid: str = ""
     """Of the JobSet, once it was applied."""

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,12 @@ _MAGIC_AT = 257
 """Where a block of a tar says what it is."""
 
 
-def blobs_of(store: Store, manifest: Row) -> Iterator[str]:
-    """The digests of all content that a manifest names. Raises NotFoundError where the code is gone."""
+def blobs_of(read: Callable[[str], bytes], manifest: Row) -> Iterator[str]:
+    """The digests of all content that a manifest names; `read` gives the content of one. Raises NotFoundError
+    where the code is gone."""
     code, environment = manifest["code"], manifest.get("environment")
     yield code["bundle_sha256"]
-    yield from sorted({each.sha256 for each in list_blobs(parse_tree(store.get_blob(code["bundle_sha256"])))})
+    yield from sorted({each.sha256 for each in list_blobs(parse_tree(read(code["bundle_sha256"])))})
     if code.get("diff_sha256"):
         yield code["diff_sha256"]
     if environment:
@@ -36,7 +37,7 @@ def blobs_of(store: Store, manifest: Row) -> Iterator[str]:
 
 def write_bundle(store: Store, manifest: Row, path: Path) -> int:
     """Writes the file; how many contents are in it. It is there whole or not at all."""
-    names = list(dict.fromkeys(blobs_of(store, manifest)))
+    names = list(dict.fromkeys(blobs_of(store.get_blob, manifest)))
     with open_bundle(path, "--to") as bundle:
         bundle.add(MANIFEST_NAME, json.dumps(manifest, indent=1).encode())
         for digest in names:
@@ -106,13 +107,17 @@ def read_bundle(path: Path) -> dict[str, Any] | None:
 def store_bundle(store: Store, path: Path) -> int:
     """Puts the contents of a bundle into the store; how many. Raises BadManifestError for content that is not
     what its name says."""
-    count = 0
+    return sum(1 for _, content in read_contents(path) if store.put_blob(content))
+
+
+def read_contents(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The contents of a bundle, each after its digest. Raises BadManifestError for one that is not what its
+    name says."""
     for name, content in _members(path, f"{BLOBS}/"):
-        if hashlib.sha256(content).hexdigest() != name.rpartition("/")[2]:
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != name.rpartition("/")[2]:
             raise BadManifestError(f"{path}: {name} was changed")
-        store.put_blob(content)
-        count += 1
-    return count
+        yield digest, content
 
 
 def _members(path: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
@@ -131,7 +136,7 @@ def _members(path: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
 def code_problem(store: Store, manifest: Row) -> str:
     """Why the code of a run cannot be had; empty where all of it is there."""
     try:
-        listed = list(blobs_of(store, manifest))
+        listed = list(blobs_of(store.get_blob, manifest))
         for digest in listed:
             store.get_blob(digest)
     except NotFoundError as error:

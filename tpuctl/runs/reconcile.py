@@ -119,6 +119,15 @@ def find_end(services: Services, run_id: str) -> RunRecord:
             services.clock.sleep(timeouts.POLL_FIRST_S)
 
 
+def find_same(others: Sequence[RunRecord], run_id: str, digest: str, *, named: bool) -> RunRecord | None:
+    """The run of `others` that a request of this fingerprint means: the one of its id, or any unless it is
+    `named`."""
+    for other in others:
+        if (other.id == run_id or not named) and other.fingerprint == digest and not other.stop_asked:
+            return other
+    return None
+
+
 def _request_run(
     services: Services,
     lease: Lease,
@@ -130,11 +139,10 @@ def _request_run(
     start: Row | None,
 ) -> RunRecord:
     others = active_runs(services, run.slice_name)
-    for other in others:
-        meant = other.id == run.id or not named
-        if meant and other.fingerprint == run.fingerprint and not other.stop_asked:
-            _hand_slice_over(services, run.id, other)
-            return other
+    same = find_same(others, run.id, run.fingerprint, named=named)
+    if same is not None:
+        _hand_slice_over(services, run.id, same)
+        return same
     rest = [other for other in others if other.id != run.id]
     # Queues of a cluster say who has its chips.
     chips, in_the_way = _claim(services, run, rest) if run.cluster is None else ((), [])

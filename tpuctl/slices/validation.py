@@ -54,8 +54,7 @@ def check_values(spec: SliceSpec, script: bytes | None) -> None:
     with_field("reservation", lambda: _check_reservation(spec.reservation, spec.zone))
     with_field("description", lambda: _check_description(spec.description))
     with_field("network_tag", lambda: _check_tags(spec.tags))
-    with_field("label", lambda: _check_labels(spec.labels))
-    with_field("label", lambda: check_named(load_secret_patterns(), "--label", spec.labels))
+    with_field("label", lambda: check_labels(spec.labels))
     with_field("metadata", lambda: check_named(load_secret_patterns(), "--metadata", spec.metadata))
     with_field("startup_script", lambda: _check_script(script))
     with_field("metadata", lambda: _check_metadata(spec.metadata, script))
@@ -130,7 +129,8 @@ def _check_tags(tags: Sequence[str]) -> None:
         raise UsageError(f"{len(tags)} tags; Compute Engine takes {MAX_TAGS}", hint="fewer --network-tag")
 
 
-def _check_labels(labels: Mapping[str, str]) -> None:
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raises UsageError for what is no label, is tpuctl's own, or holds a secret."""
     for key, value in labels.items():
         if key.startswith(OWN_PREFIX):
             raise UsageError(
@@ -145,6 +145,7 @@ def _check_labels(labels: Mapping[str, str]) -> None:
             )
     if len(labels) > MAX_LABELS - OWN_LABELS:
         raise UsageError(f"{len(labels)} labels; {MAX_LABELS - OWN_LABELS} are left", hint="fewer --label")
+    check_named(load_secret_patterns(), "--label", labels)
 
 
 def _check_metadata(metadata: Mapping[str, str], script: bytes | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
@@ -70,7 +71,9 @@ def export(
 
     source, target = _source(context, words or [], request, capacity.of(up), cluster, namespace, name)
     path = Path(output or f"{target.name}.yaml")
-    bundle = path.with_suffix(".run.tar")
+    bundle = path.parent / f"{path.stem}.run.tar"
+    if not str(path).isprintable():
+        raise UsageError(f"-o {str(path)!r} is a name with characters that cannot be printed", hint="-o FILE")
     if not dry_run:
         check_output(
             path, "-o", kind="export", ours=lambda head: head.startswith(EXPORT_MARK), overwrite=overwrite
@@ -147,4 +150,4 @@ def _say(context: AppContext, job: Job, path: Path, bundle: Path) -> None:
     context.console.sentence(f"wrote {path}: run {job.run} as a JobSet of {pods}; its bundle is {bundle}")
     if job.secrets:
         context.console.say(f"once: {secret_command(job)}")
-    context.console.say(f"kubectl apply -f {path}")
+    context.console.say(f"kubectl apply -f {quote(str(path))}")
