@@ -152,6 +152,7 @@ def test_a_compile_cache_in_a_bucket_needs_an_extra_and_no_lock_yet(tmp_path, ex
             "PyTorch/XLA keeps compiled programs in a directory of the host only",
         ),
         (GOOD + "kernel: {transparent_hugepages: sometimes}", "'sometimes' is not a mode"),
+        (GOOD + "exclude: [SIX]", "exclude has SIX, and so has requirements"),
         (GOOD + "libtpu_flags: [--a=1]\nvariables: {LIBTPU_INIT_ARGS: x}", "say the same"),
         (GOOD + "generations: [v6]", "'v6' is no generation; did you mean 'v6e'?"),
         (GOOD + "probe: probe.py", "the probe probe.py is not beside it"),

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +41,30 @@ def test_a_shell_sets_exactly_what_was_asked_for_and_keeps_what_is_the_images() 
         "PATH": "/of/the/host",
         "JAX_PLATFORMS": "tpu,cpu",
         "PJRT_DEVICE": "TPU",
+        "XLA_FLAGS": "--xla_dump_to='x'",
+        "LIBTPU_INIT_ARGS": "--mine",
         "PYTHONPATH": "/hook",
         "BASH_FUNC_x%%": "() { :; }",
     }
-    lines = agent("containers.render(values[0], set(values[1]))", variables, ["JAX_PLATFORMS", "PJRT_DEVICE"])
+    defaults, added = ["JAX_PLATFORMS", "PJRT_DEVICE"], ["XLA_FLAGS", "LIBTPU_INIT_ARGS"]
+    lines = agent("containers.render(*values)", variables, defaults, added)
     show = "import json, os; print(json.dumps(dict(os.environ)))"
     done = subprocess.run(
         ["/bin/sh", "-c", agent("containers.LAUNCHER"), "sh", sys.executable, "-I", "-c", show],
         input=lines,
-        env={"PATH": os.defpath, "PJRT_DEVICE": "CPU", "PYTHONPATH": "/own"},
+        env={
+            "PATH": os.defpath,
+            "PJRT_DEVICE": "CPU",
+            "PYTHONPATH": "/my own",
+            "XLA_FLAGS": "--xla_a --xla_b=$x",
+        },
         capture_output=True,
         text=True,
         check=True,
     )
     found = json.loads(done.stdout)
-    kept = {"PATH": os.defpath, "PJRT_DEVICE": "CPU", "PYTHONPATH": "/hook:/own"}
-    expected = {**variables, **kept}
+    kept = {"PATH": os.defpath, "PJRT_DEVICE": "CPU", "PYTHONPATH": "/hook:/my own"}
+    expected = {**variables, **kept, "XLA_FLAGS": "--xla_a --xla_b=$x --xla_dump_to='x'"}
     del expected["BASH_FUNC_x%%"]
     assert {
         name: value for name, value in found.items() if name not in {"PWD", "LC_CTYPE", "SHLVL", "_"}
@@ -156,6 +166,30 @@ def test_a_program_is_this_user_unless_it_has_all_rights() -> None:
             "--platform",
         ),
         ("dial tcp: lookup ghcr.io: no such host", "ghcr.io/a/b:1", "no such host", ""),
+        (
+            "pinging sha256:0f401a: received unexpected HTTP status: 403 Forbidden",
+            "a/b:1",
+            "registry refuses it",
+            "login",
+        ),
+        (
+            f"reading sha256:{'40' * 10}{'403' * 14}44: connection reset by peer",
+            "a/b:1",
+            "connection reset",
+            "",
+        ),
+        (
+            'docker://a/image:1: exec: "docker-credential-gcloud": executable file not found in $PATH',
+            "a/image:1",
+            "credential",
+            "",
+        ),
+        (
+            "failed to resolve reference a/b:1: docker.io/a/b:1: not found",
+            "a/b:1",
+            "no such image",
+            "name and tag",
+        ),
     ],
 )
 def test_what_registries_say_is_explained(said: str, image: str, meaning: str, hint: str) -> None:
@@ -164,6 +198,39 @@ def test_what_registries_say_is_explained(said: str, image: str, meaning: str, h
     assert meaning in found["message"]
     assert found["permanent"] is bool(hint)
     assert hint in f"{found['hint']} {found['on_host']}"
+
+
+@pytest.mark.parametrize(
+    ("number", "ends"), [(9, -9), (15, -15), (34, -34), (64, -64), (17, 7), (18, 7), (19, 7), (20, 7), (127, 7)]
+)
+def test_a_process_ends_as_the_program_did_and_never_stops(number: int, ends: int) -> None:
+    code = f"import containers, os; containers.die({number}); os._exit(7)"
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(AGENT)})
+    try:
+        assert process.wait(20) == ends
+    finally:
+        process.kill()
+
+
+def test_a_token_lies_in_memory_and_goes_with_whoever_wrote_it() -> None:
+    class Metadata(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Metadata-Flavor", "Google")
+            self.end_headers()
+            self.wfile.write(b'{"access_token": "secret"}')
+
+    with HTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        engine = 'engines.Engine("podman", ["podman"], "5", "/")'
+        made = f'images.login({engine}, "gcr.io", "1.1")'  # no process has this mark
+        found = agent(
+            f"[open({made}[2]).read(), images.secret_files.sweep(), images.secret_files.read('1.1')]",
+            GCE_METADATA_HOST=host,
+        )
+    assert json.loads(found[0]) == agent("images.auths('gcr.io', 'secret')")
+    assert found[1:] == [None, []]
 
 
 def test_both_engines_read_the_login_of_a_token() -> None:

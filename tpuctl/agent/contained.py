@@ -6,7 +6,7 @@ import os
 from base import read_json, suppress
 from processes import can_signal, descendants, is_alive, process_stat, signal
 
-FOLDER = "containers"
+FOLDER, ENGINE = "containers", "containers/engine"
 SIGNAL_S = 10.0
 
 
@@ -36,14 +36,17 @@ def program(attempt, found):
     return next(iter(processes(attempt)), found["pid"])
 
 
-def terminate(pids):
-    """TERM to each of these, also to those of root."""
+def terminate(attempt, pids):
+    """TERM to each of these, also to those of root: where this user is not root, the engine may be."""
     for pid in filter(can_signal, pids):
         with suppress(OSError):
             os.kill(pid, signal.SIGTERM)
     others = [str(pid) for pid in pids if not can_signal(pid) and process_stat(pid)]
     if others:
-        from rooted import as_root, run_program
+        from rooted import as_root, how_root, run_program
 
+        mains = [row["name"] for row in rows(attempt) if str(row["pid"]) in others]
+        by_engine = [*(read_json(attempt.path(ENGINE)) or ("", []))[1], "kill", "--signal=TERM", *mains]
         with suppress(OSError, TimeoutError):  # whoever wants them gone asks the engine next
-            run_program(as_root(["kill", "-TERM", *others]), SIGNAL_S, quiet=True)
+            words = as_root(["kill", "-TERM", *others]) if how_root() else by_engine
+            run_program(words, SIGNAL_S, quiet=True)

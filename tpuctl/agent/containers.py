@@ -13,13 +13,13 @@ import stat
 import time
 
 import engines
-from base import Refused, make_dir, suppress, write_json
-from contained import FOLDER, processes, terminate
+from base import Refused, make_dir, read_json, suppress, write_json
+from contained import ENGINE, FOLDER, processes, terminate
 from facts_chips import chip_devices
 from processes import descendants, is_alive, process_stat, signal, split_status
 from rooted import as_root, run_program
 from secret_files import VARIABLE
-from survivors import MARK
+from survivors import MARK, mark_of
 
 LABEL, OWNER = "tpuctl.attempt", "tpuctl.supervisor"
 LAUNCHER = 'set_all="$(cat)" && eval "$set_all" && unset set_all && exec "$@" </dev/null'
@@ -28,23 +28,30 @@ CAP_SYS_RESOURCE = 24  # linux/capability.h
 LOOK_S, ENGINE_S = 0.1, 30.0
 ENDS_S = 10.0  # what an engine has to do after its program
 SIGNALLED = 128  # exit statuses above it name the signal that ended a program
+ENDS_NOTHING = (
+    *(signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH),
+    *(signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+)  # signal(7)
 NO_ENGINE = "neither docker nor podman is installed"
 
 
 def contained(request, attempt, begun):
     """The programs of `begun`, as functions that run each in a container as `container` of the request says."""
     asked = request["container"]
-    engine, why = engines.find()
+    engine, why = engines.find(asked.get("engine"))
     if engine is None:
         raise Refused("no-engine", why or NO_ENGINE)
     make_dir(attempt.path(FOLDER))
+    write_json(attempt.path(ENGINE), [engine.name, engine.words, engine.version, engine.storage])
     remove_stale(engine)
-    defaults = set(request.get("env_defaults") or ()) - set(request.get("env") or ())
+    given = set(request.get("env") or ())
+    defaults = set(request.get("env_defaults") or ()) - given
+    added = set((request.get("debug") or {}).get("append") or ()) - given
     options = [*rights(engine, asked), *devices(request), *binds(attempt, asked), *limits()]
     found = []
     for number, (argv, environment) in enumerate(begun):
         words = [*options, asked["image"], "-c", LAUNCHER, "sh", *argv]
-        container = Container(engine, attempt, number, words, defaults)
+        container = Container(engine, attempt, number, words, (defaults, added))
         found.append((container.contain, dict(environment, **own_view(request))))
     return found
 
@@ -109,19 +116,20 @@ def limits():
 class Container:
     """One container of an attempt; `contain` is what the supervisor runs."""
 
-    def __init__(self, engine, attempt, number, words, defaults):
+    def __init__(self, engine, attempt, number, words, images_own):
         self.engine = engine
         self.attempt = attempt
         self.number = number
         self.words = words
-        self.defaults = defaults
+        self.images_own = images_own
         self.ours = dict(os.environ)
         self.stopped = False
-        self.name = "tpuctl-%s-%s-%d" % (attempt.run, attempt.number, number)
+        self.name = ""  # of its supervisor, too: other users of this host may have a run of that name
 
     def contain(self):
         """Runs it to its end; returns, or dies, as its program did."""
         theirs = dict(os.environ)
+        self.name = "tpuctl-%s-%s-%d-%s" % (self.attempt.run, self.attempt.number, self.number, theirs[MARK])
         os.environ.clear()
         os.environ.update(self.ours)
         signal.signal(signal.SIGTERM, self.stop)
@@ -133,7 +141,7 @@ class Container:
     def start(self, theirs):
         """The engine's client, whose standard input are the variables."""
         hidden = os.memfd_create("variables")
-        os.write(hidden, render(theirs, self.defaults).encode("utf-8", "surrogateescape"))
+        os.write(hidden, render(theirs, *self.images_own).encode("utf-8", "surrogateescape"))
         os.lseek(hidden, 0, os.SEEK_SET)
         secrets = theirs.get(VARIABLE, "")
         argv = [
@@ -176,13 +184,17 @@ class Container:
 
     def stop(self, *_):
         self.stopped = True
-        terminate([pid for pid, number in processes(self.attempt).items() if number == self.number])
+        terminate(
+            self.attempt, [pid for pid, number in processes(self.attempt).items() if number == self.number]
+        )
 
 
 def die(number):
     """Ends this process by the signal that ended the program, as far as a signal ends one."""
     import resource
 
+    if number in ENDS_NOTHING:
+        return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError, ValueError):  # such as SIGKILL, and numbers that are none
         signal.signal(number, signal.SIG_DFL)
@@ -190,16 +202,18 @@ def die(number):
         os.kill(os.getpid(), number)
 
 
-def render(variables, defaults):
-    """Lines of a shell that set them, those of `defaults` unless the image has them. The image's PATH stays."""
+def render(variables, defaults, added):
+    """Lines of a shell that set them, those of `defaults` unless the image has them, those of `added` behind
+    what it has. The image's PATH stays."""
     lines = []
     for name, value in variables.items():
         if not (name.isidentifier() and name.isascii()) or name == "PATH":
             continue
         word = "'%s'" % value.replace("'", "'\\''")
-        more = "${PYTHONPATH:+:$PYTHONPATH}" if name == "PYTHONPATH" else ""
+        word = '"${%s:+$%s }"' % (name, name) + word if name in added else word
+        word += '"${PYTHONPATH:+:$PYTHONPATH}"' if name == "PYTHONPATH" else ""
         unless = '[ "${%s+x}" ] || ' % name if name in defaults else ""
-        lines.append("%sexport %s=%s%s\n" % (unless, name, word, more))
+        lines.append("%sexport %s=%s\n" % (unless, name, word))
     return "".join(lines)
 
 
@@ -209,15 +223,21 @@ def end(tree, attempt):
     until = time.monotonic() + ENDS_S
     while tree.reap() and descendants(os.getpid()) and time.monotonic() < until:
         tree.wait(0.05)
-    return tree.end_all(lambda: 0.0) | set(processes(attempt))
+    if descendants(os.getpid()):  # a client that made its container after the first look
+        left = tree.end_all(lambda: 0.0)
+        remove(attempt)
+        return left | set(processes(attempt))
+    return set(processes(attempt))
 
 
 def remove(attempt):
     """Ends the containers of an attempt with all that runs in them. What they wrote as root is this user's."""
-    engine, _ = engines.find()
+    known = read_json(attempt.path(ENGINE))  # another one may have come to work meanwhile
+    engine = engines.Engine(*known) if known else engines.find()[0]
     if engine is None:
         return
-    remove_all(engine, listed(engine, "%s=%s/%s" % (LABEL, attempt.run, attempt.number)))
+    owner = mark_of(read_json(attempt.path("status.json"))["supervisor"])
+    remove_all(engine, listed(engine, "%s=%s" % (OWNER, owner)))
     if os.geteuid() != 0 and not engine.is_users:
         who = "%d:%d" % (os.getuid(), os.getgid())
         words = ["find", attempt.dir, "-xdev", "-user", "0", "-exec", "chown", "-h", who, "{}", "+"]

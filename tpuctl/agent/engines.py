@@ -34,10 +34,10 @@ class Engine:
         return self.name == "podman" and self.words[0] != "sudo" and os.geteuid() != 0
 
 
-def find():
-    """(the engine of this host or None, why there is none)."""
+def find(only=None):
+    """(the engine of this host, or that which is called `only`, or None, why there is none)."""
     why = ""
-    for name in ABOUT:
+    for name in [only] if only else ABOUT:
         if shutil.which(name) is None:
             continue
         for words in ways(name):

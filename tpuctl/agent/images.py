@@ -1,21 +1,24 @@
 """The operation `pull_image`: brings a container image onto this host.
 
-Registries of Google are asked with a token of this host's service account, which lies in a file of the job
+Registries of Google are asked with a token of this host's service account, which lies in a file in memory
 while it pulls; others with what `docker login` or `podman login` left here.
 """
 
 import os
 import re
-import shutil
 
 import engines
 import quick_json as json
+import secret_files
 from metadata import value
 from operations import Failed
+from processes import process_stat
+from survivors import mark_of
 
 PULL_S = 3000  # of the hour that a job has
 GOOGLES = re.compile(r"(?:[a-z]+\.)?gcr\.io|[a-z0-9-]+-docker\.pkg\.dev")
 """Container Registry and Artifact Registry (Artifact Registry, "Set up authentication for Docker")."""
+CONFIG = "config.json"  # as docker names it
 USER = "oauth2accesstoken"
 FULL = "its disk is full"
 SAID_MAX = 400
@@ -28,11 +31,12 @@ REFUSALS = (
         "build it for this architecture, such as with docker buildx build --platform linux/amd64",
     ),
     (
-        r"manifest unknown|name unknown|not found|does not exist",
+        r"manifest unknown|name unknown|"
+        r"\b(manifest|repository|image|reference)\b.*(?<!executable file )(not found|does not exist)",
         "there is no such image",
         "look at its name and tag",
     ),
-    (r"denied|unauthorized|forbidden|403|401|authentication required", "the registry refuses it", LOGIN),
+    (r"denied|unauthorized|forbidden|\b(401|403)\b|authentication required", "the registry refuses it", LOGIN),
     (
         r"short-name|must be fully qualified",
         "its registry is not named",
@@ -48,28 +52,31 @@ def pull_image(parameters, job):
     engine, why = engines.find()
     if engine is None:
         raise Failed(why or "neither docker nor podman is installed", permanent=True)
-    folder = os.path.join(job.folder, "login")
-    words = [*engine.words, *login(engine, image.partition("/")[0], folder), image]
+    mark = mark_of({"pid": os.getpid(), "start_time": process_stat(os.getpid())[2]})
     try:
-        job.run(words, seconds=PULL_S)
+        job.run([*engine.words, *login(engine, image.partition("/")[0], mark), image], seconds=PULL_S)
     except Failed as error:
         raise explained(error, engine, image) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        secret_files.remove(mark)
     return {"pulled": image, "asked_by": parameters.get("asked_by", "")}
 
 
-def login(engine, registry, folder):
-    """The arguments before the image: with a token of this host where the registry is one of Google's."""
+def login(engine, registry, mark):
+    """The arguments before the image: with a token of this host where the registry is one of Google's, in a
+    folder in memory that has the mark of this process."""
     token = value("service-accounts/default/token") if GOOGLES.fullmatch(registry) else None
     if not token:
         return ["pull"]
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, "config.json")
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(json.dumps(auths(registry, json.loads(token)["access_token"])))
-    return ["--config", folder, "pull"] if engine.name == "docker" else ["pull", "--authfile", path]
+    written = json.dumps(auths(registry, json.loads(token)["access_token"]))
+    folder = secret_files.write(mark, {CONFIG: written})
+    if folder is None:
+        raise Failed(
+            "no file system in memory takes the token of this host's account", on_host="df -h /dev/shm"
+        )
+    if engine.name == "docker":
+        return ["--config", folder, "pull"]
+    return ["pull", "--authfile", os.path.join(folder, CONFIG)]
 
 
 def auths(registry, token):
@@ -82,8 +89,9 @@ def auths(registry, token):
 def explained(error, engine, image):
     """A failure with what it means, as far as that is known."""
     said, registry = str(error), image.partition("/")[0]
+    words = re.sub(r"sha256:\w+", "", said)
     for pattern, meaning, hint in REFUSALS:
-        if not re.search(pattern, said, re.IGNORECASE):
+        if not re.search(pattern, words, re.IGNORECASE):
             continue
         on_host = "df -h %s" % engine.storage if meaning == FULL else ""
         if hint == LOGIN:

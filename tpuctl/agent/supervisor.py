@@ -204,7 +204,7 @@ def supervise(attempt, begun, cwd, grace, beat, pattern="", secrets=None):
             run_main(tree, attempt, argv, dict(env, **more), cwd, len(begun) > 1)
     except OSError as error:
         why = "cannot run %s: %s" % ("a job" if callable(argv) else argv[0], error.strerror)
-        tree.end_all(lambda: 0.0)
+        end_programs(tree, attempt, 0.0, ())
         say(attempt, why)
         masks.look(last=True)
         secret_files.remove(more[MARK])

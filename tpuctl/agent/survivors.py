@@ -100,7 +100,7 @@ def end(attempt, left, grace):
             grace = 0.0  # a full disk: nobody could tell later when it began
         since = time.monotonic()
         if contained.is_contained(attempt):
-            contained.terminate(contained.processes(attempt))
+            contained.terminate(attempt, contained.processes(attempt))
         else:
             signal_all(left, signal.SIGTERM)
     if time.monotonic() - since >= grace:

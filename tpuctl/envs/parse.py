@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from tpuctl.config.schema import Decoder, Problem
 from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place
+from tpuctl.envs.lock import normal
 from tpuctl.envs.spec import Backend, EnvironmentSpec
 
 
@@ -45,6 +48,12 @@ def contradictions(spec: EnvironmentSpec, name: str) -> list[tuple[str, str, str
         ]
         if len(spec.python) > 1:
             found.append(("python", "what is unmanaged has one version", f'python: "{spec.python[0]}"'))
+    asked = {normal(re.split(r"[\[=]", each)[0]) for each in spec.requirements}
+    for each in spec.exclude:
+        if normal(each) in asked:
+            found.append(
+                ("exclude", f"exclude has {each}, and so has requirements", f"keep {each} in one of them")
+            )
     taken: set[str] = set()
     for file in spec.files:
         if file.to in taken:

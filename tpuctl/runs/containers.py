@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpuctl.containers.hosts import IMAGE_ID
+from tpuctl.containers.hosts import ENGINE, IMAGE_ID
 from tpuctl.containers.spec import parse_image
 from tpuctl.errors import UsageError
 from tpuctl.model.run_spec import RunRequest, RunSpec
 
 MISSING, ALWAYS = "missing", "always"
+IMAGES_OWN = {"PATH", "BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"}
+"""What bash does not let anybody set, and where an image finds its programs."""
 
 
 def check_container(request: RunRequest) -> None:
@@ -26,10 +28,16 @@ def check_container(request: RunRequest) -> None:
     if request.env is not None:
         why = "--container and --env exclude each other: its packages are those of the image"
         raise UsageError.of("env", why, "build them into the image, or leave out --container")
+    for option, names in (("var", request.var), ("secret", request.secret)):
+        for name in sorted(IMAGES_OWN.intersection(names)):
+            why = f"--{option} {name}: a program in a container has the {name} of its image, or of its shell"
+            raise UsageError.of(option, why, f"build it into the image, or start with: env {name}=… PROGRAM")
 
 
 def start_in_container(spec: RunSpec, row: Mapping[str, str], paths: Sequence[str]) -> dict[str, Any]:
     """What the agent is told of the container; `row` is that of its host, `paths` are disks and mounts."""
     if spec.container is None:
         return {}
-    return {"container": {"image": row.get(IMAGE_ID, ""), "privileged": spec.privileged, "binds": list(paths)}}
+    engine = row.get(ENGINE, "").partition(" ")[0]
+    told = {"image": row.get(IMAGE_ID, ""), "engine": engine, "privileged": spec.privileged}
+    return {"container": {**told, "binds": list(paths)}}
