@@ -130,10 +130,7 @@ def test_a_run_is_followed_from_its_queue_to_its_manifest_and_back(session: Sess
     api.put("jobsets", "train", {"spec": {"suspend": False}})
     begin(api, "train")
     api.logs[NAMES[2], "program"] = b"2026-11-26T12:00:01Z step 1\n"
-    assert (
-        session.type("logs", "train").stdout == "train[2] step 1\n".replace("train[2]", "gke:tpu/default-2")
-        or True
-    )
+    assert "step 1" in session.type("logs", "train").stdout
     facts = session.json("status", "train")
     assert (facts["state"], facts["slice"], len(facts["workers"])) == ("running", "gke:tpu/default", 4)
     assert facts["workers"][2]["last_line"] == "step 1"
