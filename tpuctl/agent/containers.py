@@ -150,6 +150,7 @@ class Container:
             "--label=%s=%s/%s" % (LABEL, self.attempt.run, self.attempt.number),
             "--label=%s=%s" % (OWNER, theirs[MARK]),
             *("--network=host", "--pid=host", "--ipc=host", "--log-driver=none", "--pull=never"),
+            "--stop-timeout=0",  # else podman ends one that is removed with a second TERM, and waits
             *("--workdir=" + os.getcwd(), "--entrypoint=/bin/sh"),
             *([bind(secrets)] if secrets and not secrets.startswith("/dev/shm/") else []),
             *self.words,
