@@ -12,6 +12,7 @@ from tpuctl.lib.options import flags_of as flags_of_option
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import Limits
+from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest
@@ -61,7 +62,7 @@ ONE_OR_MANY = {"--name", "--detach", "--smoke", "--matrix", "--parallel", "--yes
 
 def test_flags_of_run_are_the_fields_of_a_run_request():
     wanted = flags_of(RunRequest, PolicyRequest) - {"--policy"}
-    own_slice = {"--up", "--keep"} | flags_of(SliceRequest) - wanted
+    own_slice = {"--up", "--keep"} | flags_of(SliceRequest, ClusterRequest) - wanted
     assert options_of("run") - HOW - own_slice - ONE_OR_MANY == wanted
 
 

@@ -36,7 +36,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl run -m package.train --up v4-32 --spot --no-checkpoint",
         "tpuctl run --detach --no-checkpoint -- sh -c 'echo $TPUCTL_RANK'",
         "tpuctl run sweep.py --on v6e-8 --chips 1 --no-checkpoint --matrix lr.yaml",
-        "tpuctl run train.py --on big --no-checkpoint --container us-docker.pkg.dev/lab/images/train:1",
+        "tpuctl run train.py --on big --container us-docker.pkg.dev/lab/images/train:1",
     ),
     "collect": ("tpuctl collect", "tpuctl collect r1 --worker 0,3 --limit 200MiB -o r1.tar"),
     "fits": (
@@ -59,7 +59,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("tpuctl metrics", "tpuctl metrics sweep-3 --csv > sweep-3.csv"),
     "data stage": (
         "tpuctl data stage hf://org/name@main gs://my-bucket/models/name --on big",
-        "tpuctl data stage hf://datasets/org/name@v1.0 gs://my-bucket/data/name --include 'en/*.parquet'",
+        "tpuctl data stage hf://datasets/org/name@v1.0 gs://my-bucket/d --include 'en/*'",
     ),
     "smoke": ("tpuctl smoke big", "tpuctl smoke big --env jax-tpu --limit 300"),
     "ssh": ("tpuctl ssh big", "tpuctl ssh big --worker 3"),

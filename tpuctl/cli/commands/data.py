@@ -63,7 +63,7 @@ def pack(
 
 @app.command("stage", json=True, quiet=True)
 def stage(context: AppContext, request: StageRequest, timeout: Timeout = None, dry_run: DryRun = False) -> None:
-    """Bring files of the Hugging Face hub into a bucket, by a host of a slice.
+    """Bring files of the Hugging Face hub into a bucket, by a host.
 
     A run on worker 0, so no other run has the slice meanwhile. The revision is resolved once. The same command
     again goes on, and where all is there it compares checksums. Ends with a receipt.
