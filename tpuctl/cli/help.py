@@ -59,7 +59,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("tpuctl metrics", "tpuctl metrics sweep-3 --csv > sweep-3.csv"),
     "data stage": (
         "tpuctl data stage hf://org/name@main gs://my-bucket/models/name --on big",
-        "tpuctl data stage hf://datasets/org/name@v1.0 gs://my-bucket/d --include 'en/*'",
+        "tpuctl data stage hf://datasets/org/name@v1 gs://my-bucket/d --include 'en/*'",
     ),
     "smoke": ("tpuctl smoke big", "tpuctl smoke big --env jax-tpu --limit 300"),
     "ssh": ("tpuctl ssh big", "tpuctl ssh big --worker 3"),
