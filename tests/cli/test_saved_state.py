@@ -24,7 +24,8 @@ class SavedState:
 
     def __init__(self, session: Session) -> None:
         with tarfile.open(FOLDER / "state.tar.gz") as archive:
-            archive.extractall(session.root / "saved", filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later have it
+            archive.extractall(session.root / "saved")
         saved = session.root / "saved"
         (saved / "state" / "sim-project").rename(session.root / "state" / "sim" / "sim-project")
         (saved / "state" / "machine").rename(session.root / "state" / "machine")

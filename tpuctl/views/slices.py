@@ -19,7 +19,6 @@ from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
 from tpuctl.runs.active import active_runs, never_began
 from tpuctl.runs.mounts import sick_mounts
-from tpuctl.runs.sweep import find_sweep
 from tpuctl.slices.choose import run_called
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.replacement import find_replacement_limit
@@ -324,9 +323,11 @@ _OF_SLICES = frozenset(
 
 def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
     """What a sweep decided, how its rows began and ended, and which slices it took, lost and gave back."""
-    sweep = find_sweep(services, group)
-    if sweep is None:
+    if services.store.get(f"sweeps/{group}") is None:
         return []
+    from tpuctl.runs.sweep import get_sweep  # which brings the steps of runs
+
+    sweep = get_sweep(services, group)
     rows = {row.run_id for row in sweep.rows}
     told = [
         *((document, group) for document in services.store.list(f"journal/{sweep.key}/")),

@@ -40,6 +40,7 @@ FACTS: dict[str, Callable[[Json], Any]] = {
     "gcsfuse": lambda _: {"version": buckets.VERSION, "mounts": list(the_host().buckets.values())},
     "chips": lambda _: {"devices": ["/dev/accel0"], "holders": [], "unknown": False, "lockfile": None},
     "kernel": lambda _: {"transparent_hugepages": "madvise", "memlock_bytes": [None, None]},
+    "engine": lambda _: {"name": "", "why": ""},
     "variables": lambda _: {},
     "jobs": lambda request: module("jobs").jobs_facts(request),
     "envs": lambda request: module("facts_envs").envs_facts(request),
