@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.registry import Registry, busybox_layer, serve
-from tests.support.require import require_isolated_hosts, require_tool
+from tests.support.require import require_gcsfuse, require_isolated_hosts, require_tool
 from tests.support.session import Session, open_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
@@ -68,7 +68,9 @@ def session() -> Iterator[Session]:
     require_isolated_hosts()
     for name in ("podman", "runc", "busybox"):
         require_tool(name, "/usr/bin:/usr/sbin:/bin:/sbin")
+    gcsfuse = require_gcsfuse()
     with open_session("--instant", "--hosts", "isolated") as made:
+        made.environ["TPUCTL_GCSFUSE"] = gcsfuse
         (made.root / "boot.sh").write_text(BOOT)
         made.type(*UP, "--startup-script", str(made.root / "boot.sh"))
         wait_until(lambda: engines_are_ready(made))
@@ -228,6 +230,20 @@ def test_a_reboot_ends_it_with_its_monitor_and_the_next_attempt_finds_room(
     let_go(session, "rebooted", 2)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
+
+
+def test_it_has_the_buckets_of_the_slice_and_chips_as_they_were_asked_for(
+    session: Session, registry: Registry
+) -> None:
+    session.type("mount", "add", "gs://sim-bucket/lab:/mnt/lab:checkpoint", "--on", "big")
+    on(session, "for chip in 0 1 2 3; do sudo mknod -m 666 /dev/accel$chip c 1 3; done")
+    script = "echo $TPUCTL_RANK $TPU_VISIBLE_CHIPS $(ls /dev | grep accel); touch /mnt/lab/rank-$TPUCTL_RANK"
+    session.type(*run_words("chips", "--per", "chip"), "--", "sh", "-c", script)
+    said = session.type("logs", "chips").stdout
+    seen = sorted(re.findall(r"(\d) (\d) accel0 accel1 accel2 accel3$", said, re.M))
+    assert seen == [(str(rank), str(rank % 4)) for rank in range(8)], said
+    assert on(session, "stat -c %U /mnt/lab/*; ls /mnt/lab | wc -l") == ["tpuctl\n" * 8 + "8\n"] * 2
+    on(session, "sudo rm /dev/accel?")
 
 
 def test_what_cannot_run_is_refused_with_what_helps(session: Session, registry: Registry) -> None:
