@@ -68,7 +68,7 @@ class Forwarder:
             except Exception as error:  # noqa: BLE001 - one connection's trouble must not end the listening
                 self._report(str(error))
                 return
-            with contextlib.closing(channel), contextlib.suppress(OSError, EOFError):
+            with contextlib.suppress(OSError, EOFError), contextlib.closing(channel):  # closing speaks, too
                 self._join(connection, channel)
 
     def _join(self, connection: socket.socket, channel: paramiko.Channel) -> None:
