@@ -246,6 +246,30 @@ def test_it_has_the_buckets_of_the_slice_and_chips_as_they_were_asked_for(
     on(session, "sudo rm /dev/accel?")
 
 
+def test_a_disk_has_all_that_a_container_was_told_is_written_when_its_slice_goes(
+    session: Session, registry: Registry
+) -> None:
+    session.type("disk", "create", "data", "--size", "10", "--zone", "us-central2-b")
+    up = ("up", "v4-8", "--spot", "--pay", "--zone", "us-central2-b")
+    boot = ("--startup-script", str(session.root / "boot.sh"))
+    session.type(*up, "writer", *boot, "--disk", "data:rw:/mnt/data")
+    writes = "n=0; while :; do n=$((n+1)); echo $n >/mnt/data/n; sync; echo wrote $n; sleep 0.1; done"
+    plain = ("run", "--on", "writer", "--no-checkpoint", "--lint", "off", "--container", f"{IMAGE}:1")
+    session.type(*plain, "--name", "writes", "--detach", "--", "sh", "-c", writes)
+    log = session.root / "state" / "sim" / "sim-project" / "runs" / "writes" / "1" / "worker-0.stdout.log"
+
+    def written(name: str) -> int:
+        found = json.loads(session.type("exec", name, "--json", "--", "cat", "/mnt/data/n", status=None).stdout)
+        [row] = found if isinstance(found, list) else found["workers"]
+        return int(row["stdout"] or 0)
+
+    wait_until(lambda: written("writer") > 5, 60)
+    session.type("down", "writer", "--yes")
+    told = max(int(n) for n in re.findall(r"^wrote (\d+)$", log.read_text(), re.M))
+    session.type(*up, "reader", "--disk", "data:/mnt/data")
+    assert written("reader") >= told > 5
+
+
 def test_what_cannot_run_is_refused_with_what_helps(session: Session, registry: Registry) -> None:
     registry.push("lab/private/tools", "arm", busybox_layer(require_tool("busybox")), architecture="arm64")
     registry.push("lab/private/tools", "large", busybox_layer(require_tool("busybox"), {"etc/large": b"x"}))
