@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -16,6 +17,29 @@ USER_LABEL = "tpuctl-user"
 STORE_LABEL = "tpuctl-store"
 """Identifies the store (fleet) that recorded the intent, so that two fleets in one project do not adopt each
 other's slices."""
+ZONE_MARK = "tpuctl-zone"
+"""The zone of the slice, on those of its things that are of a region."""
+
+_MARKED = (OWNER_LABEL, INCARNATION_LABEL, STORE_LABEL, USER_LABEL, ZONE_MARK)
+_MARKS = re.compile(r" ?\[(tpuctl-[a-z]+=[-_a-z0-9]*(?: tpuctl-[a-z]+=[-_a-z0-9]*)*)\]\Z")
+
+
+def marks_text(labels: Mapping[str, str], text: str = "") -> str:
+    """The description of a thing that takes no labels: the user's `text`, then those labels that say whose it
+    is, as `[tpuctl-slice=big tpuctl-incarnation=3 …]`."""
+    marks = " ".join(f"{key}={labels[key]}" for key in _MARKED if key in labels)
+    return " ".join(part for part in (text, f"[{marks}]" if marks else "") if part)
+
+
+def parse_marks(description: str) -> dict[str, str]:
+    """The labels that `marks_text` wrote at the end of a description; none where there are no marks."""
+    found = _MARKS.search(description)
+    return dict(each.split("=", 1) for each in found[1].split(" ")) if found else {}
+
+
+def without_marks(description: str) -> str:
+    """The user's part of a description."""
+    return _MARKS.sub("", description)
 
 
 class ResourceKind(StrEnum):
