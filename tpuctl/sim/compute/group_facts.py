@@ -1,9 +1,8 @@
 """What the hosts of TPU instances are told of their slice.
 
-Compute Engine fills these attributes in for the members of a group with a workload policy, as users of such groups
-print them: https://docs.cloud.google.com/compute/docs/tpus and jax-ml/jax, jax/_src/clusters/cloud_tpu_cluster.py,
-which knows both forms of the endpoints. That an instance without a group is told the same, as worker 0 of one, is
-inferred from libtpu, which works there.
+Compute Engine fills these attributes in for the members of a group with a workload policy, as users of such
+groups print them. JAX (jax/_src/clusters/cloud_tpu_cluster.py) knows both forms of the endpoints. That an
+instance without a group is told the same, as worker 0 of one, is inferred from libtpu, which works there.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ TPU_MACHINES: Mapping[str, TpuMachine] = {
     "tpu7x-standard-1t": TpuMachine("tpu7x", 1, "1x1x1"),
     "tpu7x-standard-4t": TpuMachine("tpu7x", 4, "2x2x1"),
 }
-"""Those that Compute Engine offers as instances (docs.cloud.google.com/compute/docs/tpus/tpu-machines); the types of
-one chip are in autoscaler's and xpk's tables."""
+"""Those that Compute Engine offers as instances (docs.cloud.google.com/compute/docs/tpus/tpu-machines); types
+of one chip are in the tables of autoscaler and xpk."""
 _PREFIXES = {"v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
 _NUMBER_PER_CHIP = {"v5p": 2, "v6e": 1, "tpu7x": 2}
 """What the number of an accelerator type counts: TensorCores, and of v6e chips."""
@@ -39,8 +38,8 @@ _NUMBER_PER_CHIP = {"v5p": 2, "v6e": 1, "tpu7x": 2}
 
 @dataclass
 class GroupOfInstances:
-    """A group whose members know each other. `topology`: of its workload policy; None where it has none: then its
-    members are alone. `members`: their names; the order is that of their worker numbers."""
+    """A group whose members know each other. `topology`: of its workload policy; None where it has none: then
+    its members are alone. `members`: their names; the order is that of their worker numbers."""
 
     name: str
     topology: str | None
