@@ -1,7 +1,8 @@
 """Output of pods, kept on this machine as that of workers on slices is: `logs`, `report` and `status` read it.
 
 Kubernetes gives lines with their times, both streams in one. What was fetched is remembered beside the log as
-an offset and the time of the last line, so that a repeat after a crash writes the same bytes to the same place.
+an offset, the time of the last line and how many lines have that time, so that a repeat after a crash writes
+the same bytes to the same place.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ LOG_PIECE = 4 << 20
 """Bytes of a pod's log that are fetched at once."""
 _UNREAD_MAX = 2
 """So many logs that cannot be read are enough for one look: each may take the whole time of a request."""
+
+
+class _Cursor(Struct, frozen=True):
+    """Up to where a log is here: its `offset`, the time of the last line, and how many `lines` of that time."""
+
+    offset: int = 0
+    last: str = ""
+    lines: int = 0
 
 
 class _Log(Struct, frozen=True):
@@ -82,15 +91,16 @@ class _UnreadError(Exception):
 def _fetch(services: Services, cluster: Cluster, log: _Log) -> bool:
     """The next piece of one log; whether there is more."""
     worker = log.seen.status.worker
-    offset, last = _position(services, log)
-    cut, lines = _read(cluster, log, last)
+    cursor = _cursor(services, log)
+    offset = cursor.offset
+    cut, lines = _read(cluster, log, cursor)
     if not lines:
         return False
     data = b"".join(text for _, text in lines)
     logs, key = services.logs, (log.run.id, log.attempt, worker)
     logs.write(*key, log.stream, offset, data)
     logs.append(*key, times_of(log.stream), _times(offset, lines))
-    logs.append(*key, log.cursor, f"{offset + len(data)} {lines[-1][0]}\n".encode())
+    logs.append(*key, log.cursor, f"{offset + len(data)} {lines[-1][0]} {_alike(cursor, lines)}\n".encode())
     attempt = log.run.attempt
     writers = len(attempt.workers) * attempt.processes if attempt is not None else 1
     place = place_of(worker, log.process)
@@ -98,28 +108,35 @@ def _fetch(services: Services, cluster: Cluster, log: _Log) -> bool:
     return cut
 
 
-def _read(cluster: Cluster, log: _Log, last: str) -> tuple[bool, list[tuple[str, bytes]]]:
-    """The lines behind `last`, and whether there are more. Where all of a piece was there before, because much
-    was written within a second, a larger one is asked for."""
+def _alike(cursor: _Cursor, lines: list[tuple[str, bytes]]) -> int:
+    """How many lines have the time of the last one; those before `lines` count, too."""
+    last = stamp_key(lines[-1][0])
+    before = cursor.lines if stamp_key(cursor.last) == last else 0
+    return before + sum(stamp_key(at) == last for at, _ in lines)
+
+
+def _read(cluster: Cluster, log: _Log, cursor: _Cursor) -> tuple[bool, list[tuple[str, bytes]]]:
+    """The lines behind `cursor`, and whether there are more. Where all of a piece was there before, because
+    much was written within a second, a larger one is asked for."""
     limit, cut, lines = LOG_PIECE, True, list[tuple[str, bytes]]()
     while cut and not lines:
         try:
-            content = cluster.log(log.seen.pod, log.container, _second(last), limit) or b""
+            content = cluster.log(log.seen.pod, log.container, _second(cursor.last), limit) or b""
         except (TransientError, DeniedError, InvalidRequestError) as error:
             raise _UnreadError(error.message) from error
         cut = len(content) >= limit
-        lines = list(_new_lines(content, last, whole=cut or not log.seen.status.state.final))
+        lines = list(_new_lines(content, cursor, whole=cut or not log.seen.status.state.final))
         limit *= 2
     return cut, lines
 
 
-def _position(services: Services, log: _Log) -> tuple[int, str]:
-    """Up to where it is here, and the time of the last line."""
+def _cursor(services: Services, log: _Log) -> _Cursor:
+    """Up to where it is here."""
     worker = log.seen.status.worker
     tail = services.logs.tail(log.run.id, log.attempt, worker, log.cursor, _CURSOR_BYTES)
     lines = tail.decode("ascii", "replace").split("\n")
     words = lines[-2].split() if len(lines) > 1 else []
-    return (int(words[0]), words[1]) if len(words) == 2 and words[0].isdigit() else (0, "")
+    return _Cursor(int(words[0]), words[1], int(words[2])) if len(words) == 3 else _Cursor()
 
 
 def _second(stamp: str) -> str:
@@ -128,15 +145,19 @@ def _second(stamp: str) -> str:
     return f"{found[1]}{found[3]}" if found else ""
 
 
-def _new_lines(content: bytes, last: str, *, whole: bool) -> Iterator[tuple[str, bytes]]:
-    """The lines behind the one of `last`, each with its time; of the `whole` ones alone. One without a time is
-    the kubelet's own, and none of the program."""
-    after = stamp_key(last)
+def _new_lines(content: bytes, cursor: _Cursor, *, whole: bool) -> Iterator[tuple[str, bytes]]:
+    """The lines behind `cursor`, each with its time; of the `whole` ones alone. One without a time is the
+    kubelet's own, and none of the program."""
+    after, known = stamp_key(cursor.last), cursor.lines
     for line in io.BytesIO(content):
         stamp, _, text = line.partition(b" ")
         at = stamp.decode("ascii", "replace")
-        if _STAMP.fullmatch(at) and stamp_key(at) > after and (line.endswith(b"\n") or not whole):
-            yield at, text
+        if not _STAMP.fullmatch(at) or stamp_key(at) < after or (whole and not line.endswith(b"\n")):
+            continue
+        if stamp_key(at) == after and known:
+            known -= 1
+            continue
+        yield at, text
 
 
 def stamp_key(stamp: str) -> tuple[str, str]:
