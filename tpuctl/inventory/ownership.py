@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from tpuctl.lib.names import label_value
+from tpuctl.lib.names import label_value, region_of
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
     OWNER_LABEL,
@@ -96,7 +96,9 @@ def _hint(found: CloudResource) -> str:
     if found.kind is ResourceKind.NODE and found.state == "READY":
         ways.append(f"if it is yours: tpuctl adopt {found.name} --zone {found.location}")
     else:
-        command = _DELETES[found.kind].format(name=found.name, zone=found.location)
+        command = _DELETES[found.kind].format(
+            name=found.name, zone=found.location, region=region_of(found.location)
+        )
         ways.append(f"if it is yours: gcloud {command}")
     return "; ".join(ways)
 
@@ -104,6 +106,10 @@ def _hint(found: CloudResource) -> str:
 _DELETES = {
     ResourceKind.NODE: "compute tpus tpu-vm delete {name} --zone {zone}",
     ResourceKind.QUEUED: "compute tpus queued-resources delete --force {name} --zone {zone}",
+    ResourceKind.GROUP: "compute instance-groups managed delete {name} --zone {zone}",
+    ResourceKind.TEMPLATE: "compute instance-templates delete {name} --region {region}",
+    ResourceKind.POLICY: "compute resource-policies delete {name} --region {region}",
+    ResourceKind.INSTANCE: "compute instances delete {name} --zone {zone}",
     ResourceKind.DISK: "compute disks delete {name} --zone {zone}",
     ResourceKind.SNAPSHOT: "compute snapshots delete {name}",
     ResourceKind.BUCKET: "storage rm --recursive gs://{name}",

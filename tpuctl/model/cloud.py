@@ -104,10 +104,12 @@ class NodeInfo(Struct, frozen=True):
     """Fields of the API in which it is what no `SliceSpec` can ask for."""
     parts: tuple[NodeInfo, ...] = ()
     """The nodes of a multislice that this one stands for, in order; empty for a plain node."""
+    kind: ResourceKind = ResourceKind.NODE
+    """In Compute Engine a slice is a group or one instance; while it is half made, what is deleted next."""
 
     @property
     def resource(self) -> CloudResource:
-        return _tpu(ResourceKind.NODE, self, self.uid)
+        return _tpu(self.kind, self, self.uid)
 
 
 class QueuedInfo(Struct, frozen=True):

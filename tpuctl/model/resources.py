@@ -47,6 +47,11 @@ class ResourceKind(StrEnum):
 
     NODE = "node"
     QUEUED = "queued"
+    GROUP = "group"
+    """A managed instance group: the hosts of one slice in Compute Engine; one of one host is an instance."""
+    TEMPLATE = "template"
+    POLICY = "policy"
+    """The workload policy of a group, which has its topology."""
     DISK = "disk"
     SNAPSHOT = "snapshot"
     IMAGE = "image"
@@ -55,7 +60,15 @@ class ResourceKind(StrEnum):
     BUCKET = "bucket"
 
 
-BESIDE_TPUS = tuple(kind for kind in ResourceKind if kind not in (ResourceKind.NODE, ResourceKind.QUEUED))
+BESIDE_TPUS = (
+    ResourceKind.DISK,
+    ResourceKind.SNAPSHOT,
+    ResourceKind.IMAGE,
+    ResourceKind.ADDRESS,
+    ResourceKind.INSTANCE,
+    ResourceKind.BUCKET,
+)
+"""What can cost money and is listed by itself: templates and policies cost nothing, groups their instances."""
 
 
 class CloudResource(Struct, frozen=True):
