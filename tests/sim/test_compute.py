@@ -127,6 +127,23 @@ def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
     assert lab.call("DELETE", f"{DISKS}/one", requestId=uuid_of("d-1")) == gone
 
 
+def test_every_kind_of_call_asks_for_its_permission(lab: Lab) -> None:
+    lab.disk("one")
+    asked = {
+        "compute.disks.create": ("POST", DISKS, {"name": "two", "sizeGb": "10"}),
+        "compute.disks.get": ("GET", f"{DISKS}/one", None),
+        "compute.disks.list": ("GET", "/aggregated/disks", None),
+        "compute.disks.resize": ("POST", f"{DISKS}/one/resize", {"sizeGb": "20"}),
+        "compute.disks.delete": ("DELETE", f"{DISKS}/one", None),
+    }
+    for permission, (verb, path, body) in asked.items():
+        lab.world.faults.add({"kind": "no-permission", "name": permission})
+        status, answer = lab.call(verb, path, body)
+        assert (status, permission in answer["error"]["message"]) == (403, True), permission
+        lab.world.faults.clear()
+        assert lab.call(verb, path, body)[0] == 200, permission
+
+
 @pytest.mark.parametrize(
     ("asked", "body", "reason", "text"),
     [

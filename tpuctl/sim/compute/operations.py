@@ -6,8 +6,9 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Scope
+from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Kind, Scope
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.faults import RATE_EXCEEDED, Fault
@@ -37,6 +38,21 @@ class Planned:
 
     slow: Fault | None = None
     error: ApiError | None = None
+
+
+class Resources(Protocol):
+    """Keeps the resources of some collections. Each change answers with its operation."""
+
+    def rows(self, kind: Kind) -> list[tuple[str, str, Json]]:
+        """(scope, name, resource) of a collection, everywhere."""
+
+    def insert(self, kind: Kind, scope: Scope, body: Json, planned: Planned) -> Json: ...
+
+    def change(self, verb: str, kind: Kind, scope: Scope, name: str, body: Json, planned: Planned) -> Json: ...
+
+    def delete(self, kind: Kind, scope: Scope, name: str, planned: Planned) -> Json: ...
+
+    def reset(self) -> None: ...
 
 
 class ComputeOperations:

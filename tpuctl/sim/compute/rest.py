@@ -12,14 +12,15 @@ from urllib.parse import unquote
 
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.operations import Planned
+from tpuctl.sim.compute.methods import CHANGES, LIKE, PARAMETERS, READS, UPDATED, permission_of
+from tpuctl.sim.compute.operations import Planned, Resources
+from tpuctl.sim.compute.refusals import compute_error
 from tpuctl.sim.compute.state import ComputeState, absent, target
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
 from tpuctl.sim.wire.status import (
-    HTTP_STATUS,
     ApiError,
     Code,
     DroppedConnectionError,
@@ -39,7 +40,6 @@ DEFAULT_NETWORK = "default"
 PREFIXES = tuple(f"/compute/{version}/" for version in ("v1", "beta", "alpha"))
 """`gcloud alpha compute tpus tpu-vm ssh` reads the project by alpha. Answers are those of v1 in all."""
 BATCH = "/batch/compute/v1"
-CONDITION_NOT_MET = 412
 MAX_RESULTS = 500
 Route = tuple[str, re.Pattern[str], Callable[[Request, re.Match[str]], Json]]
 """A verb (empty for any), a path behind the version, and what answers it."""
@@ -49,50 +49,10 @@ _PLACE = re.compile(r"projects/([^/]+)/(zones|regions)(?:/([^/]+))?")
 _AGGREGATED = re.compile(r"projects/([^/]+)/aggregated/([a-zA-Z]+)")
 _USABLE = re.compile(r"projects/([^/]+)/aggregated/subnetworks/listUsable")
 _WAIT = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/operations/([^/]+)/wait")
-_LIKE = {"snapshots.aggregatedList": "disks.aggregatedList"}
-"""Methods that only the beta has, with the same parameters as another."""
-_VERB = re.compile(r"projects/([^/]+)/(?:(zones)/([^/]+)|global)/(disks|snapshots)/([^/]+)/([a-zA-Z]+)")
-_CHANGES: Mapping[str, str] = {
-    "disks.createSnapshot": "Snapshot",
-    "disks.resize": "DisksResizeRequest",
-    "disks.setLabels": "ZoneSetLabelsRequest",
-    "disks.update": "Disk",
-    "firewalls.patch": "Firewall",
-    "snapshots.setLabels": "GlobalSetLabelsRequest",
-}
-"""Methods that change what is there, and what they take."""
-_UPDATED = ("accessMode", "provisionedThroughput")
-"""What `disks.update` changes, one at a time."""
+_VERB = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)/([^/]+)/([a-zA-Z]+)")
 _RESOURCE = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)(?:/([^/]+))?")
 _PUBLIC_IMAGES = re.compile(r"projects/[a-z0-9-]+-(?:cloud|images)/global/images")
 """Google's own projects, which `gcloud compute images list` asks too: here they are empty."""
-_REASONS: Mapping[Code, str] = {
-    Code.INVALID_ARGUMENT: "invalid",
-    Code.FAILED_PRECONDITION: "conditionNotMet",
-    Code.NOT_FOUND: "notFound",
-    Code.ALREADY_EXISTS: "alreadyExists",
-    Code.ABORTED: "conflict",
-    Code.PERMISSION_DENIED: "forbidden",
-    Code.UNAUTHENTICATED: "authError",
-    Code.RESOURCE_EXHAUSTED: "quotaExceeded",
-    Code.UNAVAILABLE: "backendError",
-}
-"""`errors[].reason`; anything else is an internalError."""
-
-
-def compute_error(error: ApiError) -> Response:
-    """A refusal in Compute Engine's form: `errors` always, `status` and `details` where there are details."""
-    named = next((each["reason"] for each in error.details if set(each) == {"reason"}), None)
-    typed = [dict(each) for each in error.details if "@type" in each]
-    off = any(each.get("reason") == "SERVICE_DISABLED" for each in typed)
-    reason = named or ("accessNotConfigured" if off else _REASONS.get(error.code, "internalError"))
-    row = {"message": error.message, "domain": "usageLimits" if off else "global", "reason": reason}
-    body: Json = {"code": HTTP_STATUS[error.code], "message": error.message, "errors": [row]}
-    if typed:
-        body |= {"status": error.code.name, "details": typed}
-    if reason == "conditionNotMet" and named:
-        body["code"] = CONDITION_NOT_MET
-    return json_response({"error": body}, body["code"])
 
 
 class ComputeApi:
@@ -113,22 +73,25 @@ class ComputeApi:
             world, self._attached, lambda: self._catalog.firewalls(internal=world.options.internal_rule)
         )
         world.use_disks(self._state.find_disk)
+        self._owners: Mapping[str, Resources] = {}
+        self._readers: Mapping[str, Callable[[Scope, str, Json], Json]] = {}
         self._routes: tuple[Route, ...] = (
             ("GET", _PROJECT, lambda *_: self._project()),
             ("GET", _PLACE, lambda request, found: self._places(found[2], found[3], request)),
             ("GET", _USABLE, lambda request, _: self._usable(request)),
             ("GET", _AGGREGATED, lambda request, found: self._aggregated(found[2], request)),
             ("POST", _WAIT, lambda _, found: self._state.operations.wait(_scope(found), found[4])),
-            (
-                "POST",
-                _VERB,
-                lambda request, found: self._changed(request, _scope(found), found[4], found[5], found[6]),
-            ),
+            ("", _VERB, lambda request, found: self._verb(request, _scope(found), *found.group(4, 5, 6))),
             ("", _RESOURCE, lambda request, found: self._resource(request, _scope(found), found[4], found[5])),
         )
 
     def reset(self) -> None:
-        self._state.reset()
+        for each in (*self._owners.values(), self._state):
+            each.reset()
+
+    def _owner(self, kind: Kind) -> Resources:
+        """Who keeps the resources of a collection."""
+        return self._owners.get(kind.collection, self._state)
 
     def handle(self, request: Request) -> Response:
         """Refusals become answers; only DroppedConnectionError passes."""
@@ -163,18 +126,33 @@ class ComputeApi:
                 return answer(request, match)
         raise unknown_method(f"{request.method} {request.path}")
 
+    def _verb(self, request: Request, scope: Scope, collection: str, name: str, verb: str) -> Json:
+        """Answers a method of a resource that is no get, insert or delete."""
+        method = f"{collection}.{verb}"
+        if method in CHANGES and request.method in ("POST", "PATCH"):
+            return self._changed(request, scope, collection, name, verb)
+        if READS.get(method) != request.method:
+            raise unknown_method(f"{request.method} {request.path}")
+        path = target(self._project_id, KINDS[collection], scope, name)
+        query = self._query(KINDS[collection].method(scope, verb), request)
+        self._check_permission(method, path)
+        self._fault(method, path)
+        return self._readers[method](scope, name, query)
+
     def _changed(self, request: Request, scope: Scope, collection: str, name: str, verb: str) -> Json:
         """Answers a method that changes a resource and is no insert or delete."""
         method = f"{collection}.{verb}"
-        if method not in _CHANGES:
+        if method not in CHANGES:
             raise unknown_method(f"{request.method} {request.path}")
-        query = self._query(method, request)
-        body = read_message(self._types, _CHANGES[method], parse_body(request), "resource")
-        if verb == "update":
+        query = self._query(KINDS[collection].method(scope, verb), request)
+        message = CHANGES[method]
+        body = read_message(self._types, message, parse_body(request), "resource") if message else {}
+        if method == "disks.update":
             paths = query.pop("paths", None) or []
-            if len(paths) != 1 or paths[0] not in _UPDATED:
-                raise unknown_method(f"{method} of anything but one of {', '.join(_UPDATED)}")
+            if len(paths) != 1 or paths[0] not in UPDATED:
+                raise unknown_method(f"{method} of anything but one of {', '.join(UPDATED)}")
             body = {key: value for key, value in body.items() if key == paths[0]}
+        body |= {key: query.pop(key) for key in PARAMETERS.get(method, ()) if key in query}
         return self._change(verb, KINDS[collection], scope, query, {**body, "resource": name})
 
     def _check_project(self, project: str) -> None:
@@ -183,7 +161,7 @@ class ComputeApi:
 
     def _query(self, method: str, request: Request) -> Json:
         """The query parameters of a method that the API has; `maxResults` as `pageSize`."""
-        method = _LIKE.get(method, method)
+        method = LIKE.get(method, method)
         if method not in self._types.queries:
             raise unknown_method(f"{request.method} {request.path}")
         query = read_query(self._types, method, request.query)
@@ -244,13 +222,15 @@ class ComputeApi:
             return self._state.operations.rows()
         if kind.collection == "firewalls" and not self._has_network(DEFAULT_NETWORK):
             return []
-        return [*self._catalog.rows(kind), *(self._state.rows(kind) if kind.message else ())]
+        return [*self._catalog.rows(kind), *(self._owner(kind).rows(kind) if kind.message else ())]
 
     def _aggregated(self, collection: str, request: Request) -> Json:
         """All scopes at once, in pages over the resources; scopes that cannot be read carry a warning."""
         kind = self._kind(collection, request)
         query = self._query(kind.method(None, "aggregatedList"), request)
-        self._fault(f"{collection}.aggregatedList", target(self._project_id, kind, Scope("-"), ""))
+        everywhere = target(self._project_id, kind, Scope("-"), "")
+        self._check_permission(f"{collection}.aggregatedList", everywhere)
+        self._fault(f"{collection}.aggregatedList", everywhere)
         dark = {f"zones/{zone}" for zone in self._world.faults.unreachable_zones(self._world.zones())}
         found = [row for row in self._rows(kind) if row[0] not in dark]
         places = {f"{scope}/{name}": scope for scope, name, _ in found}
@@ -294,6 +274,7 @@ class ComputeApi:
         if verb == "list":
             return self._list(kind, scope, query)
         if verb == "get":
+            self._check_permission(f"{collection}.get", target(self._project_id, kind, scope, name or ""))
             found = [row[2] for row in self._rows(kind) if row[:2] == (str(scope), name)]
             if not found:
                 raise absent(f"projects/{self._project_id}/{scope}/{collection}/{name}")
@@ -302,7 +283,9 @@ class ComputeApi:
         return self._change(verb, kind, scope, query, {"name": name, **body})
 
     def _list(self, kind: Kind, scope: Scope, query: Json) -> Json:
-        self._fault(f"{kind.collection}.list", target(self._project_id, kind, scope, ""))
+        path = target(self._project_id, kind, scope, "")
+        self._check_permission(f"{kind.collection}.list", path)
+        self._fault(f"{kind.collection}.list", path)
         rows = [(name, data) for where, name, data in self._rows(kind) if where == str(scope)]
         page = page_of(rows, query, "items")
         here = f"projects/{self._project_id}/{scope}/{kind.collection}"
@@ -313,6 +296,9 @@ class ComputeApi:
         if collection not in KINDS:
             raise unknown_method(f"{request.method} {request.path}")
         return KINDS[collection]
+
+    def _check_permission(self, method: str, path: ResourcePath) -> None:
+        self._world.access.check_permission(permission_of(method), path.name)
 
     # Changes.
 
@@ -333,6 +319,7 @@ class ComputeApi:
             raise unknown_method(f"{method} with {unsupported[0]}")
 
         def act() -> Json:
+            self._check_permission(method, path)
             self._fault(method, path)
             slow = self._take(FaultKind.SLOW_OPERATION, method, path)
             fault = self._take(FaultKind.ERROR, method, path, late=True)
@@ -340,13 +327,13 @@ class ComputeApi:
             asked = {key: value for key, value in body.items() if key != "resource"}
             if verb == "createSnapshot":
                 return self._state.create_snapshot(scope, path.id, asked, planned)
-            if method in _CHANGES:
-                return self._state.change(verb, kind, scope, path.id, asked, planned)
+            if method in CHANGES:
+                return self._owner(kind).change(verb, kind, scope, path.id, asked, planned)
             if kind.collection == "networks":
                 return self._make_network(verb, scope, path.id, asked, planned)
             if verb == "insert":
-                return self._state.insert(kind, scope, body, planned)
-            return self._state.delete(kind, scope, path.id, planned)
+                return self._owner(kind).insert(kind, scope, body, planned)
+            return self._owner(kind).delete(kind, scope, path.id, planned)
 
         request_id = str(query.get("requestId") or "")
         if request_id and (not _UUID.fullmatch(request_id) or not request_id.strip("0-")):

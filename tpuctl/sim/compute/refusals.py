@@ -1,0 +1,37 @@
+"""How Compute Engine refuses a call: its own form of error bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tpuctl.sim.wire.messages import Response, json_response
+from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
+
+CONDITION_NOT_MET = 412
+_REASONS: Mapping[Code, str] = {
+    Code.INVALID_ARGUMENT: "invalid",
+    Code.FAILED_PRECONDITION: "conditionNotMet",
+    Code.NOT_FOUND: "notFound",
+    Code.ALREADY_EXISTS: "alreadyExists",
+    Code.ABORTED: "conflict",
+    Code.PERMISSION_DENIED: "forbidden",
+    Code.UNAUTHENTICATED: "authError",
+    Code.RESOURCE_EXHAUSTED: "quotaExceeded",
+    Code.UNAVAILABLE: "backendError",
+}
+"""`errors[].reason`; anything else is an internalError."""
+
+
+def compute_error(error: ApiError) -> Response:
+    """A refusal in Compute Engine's form: `errors` always, `status` and `details` where there are details."""
+    named = next((each["reason"] for each in error.details if set(each) == {"reason"}), None)
+    typed = [dict(each) for each in error.details if "@type" in each]
+    off = any(each.get("reason") == "SERVICE_DISABLED" for each in typed)
+    reason = named or ("accessNotConfigured" if off else _REASONS.get(error.code, "internalError"))
+    row = {"message": error.message, "domain": "usageLimits" if off else "global", "reason": reason}
+    body: Json = {"code": HTTP_STATUS[error.code], "message": error.message, "errors": [row]}
+    if typed:
+        body |= {"status": error.code.name, "details": typed}
+    if reason == "conditionNotMet" and named:
+        body["code"] = CONDITION_NOT_MET
+    return json_response({"error": body}, body["code"])
