@@ -11,7 +11,7 @@ from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_
 from tpuctl.model.cloud import CloudErrorInfo, NodeState, OperationInfo, QueuedState, Tier
 from tpuctl.model.records import SliceState
 from tpuctl.slices import states as lifecycle
-from tpuctl.slices.states import IGNORED, STATE_NOTES, TRANSITIONS, Effect, SliceEvent, SliceInfo
+from tpuctl.slices.states import IGNORED, STATE_NOTES, TRANSITIONS, Effect, SliceEvent, SliceInfo, To
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(SliceState, SliceEvent)))
@@ -54,11 +54,32 @@ def test_whatever_takes_a_ready_slice_away_takes_one_that_is_initializing_away_a
         (NodeState.STOPPED, SliceEvent.STOPPED),
         (NodeState.DELETING, SliceEvent.DELETING),
         (NodeState.UNKNOWN, SliceEvent.UNCLEAR),
+        (NodeState.HALF_MADE, SliceEvent.HALF_MADE),
     ],
 )
 def test_node_states_are_understood(state, event):
     info = SliceInfo(node=a_node(state=state))
     assert classify_slice(a_slice(), info).event is event
+
+
+@pytest.mark.parametrize(
+    ("state", "to"),
+    [
+        (SliceState.REQUESTED, To(SliceState.REQUESTED, Effect.CREATE)),
+        (SliceState.PROVISIONING, To(SliceState.REQUESTED)),
+        (SliceState.BOOTING, To(SliceState.REMOVED)),
+        (SliceState.READY, To(SliceState.REMOVED)),
+        (SliceState.LOST, To(SliceState.LOST, Effect.DELETE)),
+        (SliceState.REFUSED, To(SliceState.REFUSED, Effect.DELETE)),
+        (SliceState.DELETING, To(SliceState.DELETING, Effect.DELETE)),
+    ],
+)
+def test_what_is_half_made_goes_on_or_goes_and_what_had_hosts_was_deleted_by_a_person(state, to):
+    assert TRANSITIONS[state, SliceEvent.HALF_MADE] == to
+
+
+def test_a_state_of_our_own_is_nothing_that_the_api_can_say():
+    assert NodeState.parse("HALF_MADE") is NodeState.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tpuctl.engine.services import Sightings
 from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import Secret
+from tpuctl.model.hosts import Api
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.slices.host_keys import RepinningRemote, renewed_pin
 from tpuctl.ssh.keys import ensure_keypair
@@ -115,6 +116,9 @@ class SimServices:
 
     def emit(self, event: object) -> None:
         self.events.append(event)
+
+    def tpus(self, api: Api) -> Any:
+        return {Api.TPU: self.cloud}[api]
 
     def process_alive(self, owner: str) -> bool:
         """Tests run one "process" after the other: whoever else holds a lease is dead."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Store,
     )
     from tpuctl.engine.services import Sightings
+    from tpuctl.model.hosts import Api
     from tpuctl.ssh.keys import KeyPair
     from tpuctl.ssh.ssh_config import SshConfigFiles
     from tpuctl.state.bucket import BucketStore
@@ -210,6 +211,13 @@ class AppContext:
         from tpuctl.cloud.tpu import GoogleCloud
 
         return GoogleCloud(self.config.require_project(), self.config.endpoint_tpu, self.credentials)
+
+    def tpus(self, api: Api) -> Cloud:
+        from tpuctl.model.hosts import Api
+
+        if api is not Api.TPU:
+            raise UsageError(f"this tpuctl makes no TPUs by the API {api}", hint="--api tpu")
+        return self.cloud
 
     @cached_property
     def objects(self) -> Objects:

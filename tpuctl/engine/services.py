@@ -20,13 +20,20 @@ from tpuctl.engine.ports import (
     SshEntries,
     Store,
 )
+from tpuctl.model.hosts import Api
 
 
 class Services(Protocol):
     """Adapters and identity of one invocation."""
 
     @property
-    def cloud(self) -> Cloud: ...
+    def cloud(self) -> Cloud:
+        """The Cloud TPU API."""
+        ...
+
+    def tpus(self, api: Api) -> Cloud:
+        """The API that makes TPUs of that kind; `cloud` is one of them."""
+        ...
 
     @property
     def objects(self) -> Objects: ...

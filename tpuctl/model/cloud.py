@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct, field
 
 from tpuctl.model.disks import DataDisk
+from tpuctl.model.hosts import Api as Api
 from tpuctl.model.hosts import Endpoint as Endpoint
 from tpuctl.model.hosts import FailureKind as FailureKind
 from tpuctl.model.hosts import HostTarget as HostTarget
@@ -29,7 +30,7 @@ from tpuctl.model.slice_spec import SliceOptions
 
 
 class NodeState(StrEnum):
-    """`tpu.v2.Node.State`, as published in google-cloud-tpu 1.28."""
+    """`tpu.v2.Node.State`, as published in google-cloud-tpu 1.28, and one of our own."""
 
     CREATING = "CREATING"
     READY = "READY"
@@ -46,10 +47,12 @@ class NodeState(StrEnum):
     HIDDEN = "HIDDEN"
     UNHIDING = "UNHIDING"
     UNKNOWN = "UNKNOWN"
+    HALF_MADE = "HALF_MADE"
+    """Ours: of the objects of a slice of Compute Engine some are there, but not the group of its hosts."""
 
     @classmethod
     def parse(cls, value: str) -> NodeState:
-        return cls(value) if value in cls.__members__ else cls.UNKNOWN
+        return cls(value) if value in cls.__members__ and value != cls.HALF_MADE else cls.UNKNOWN
 
 
 class QueuedState(StrEnum):
@@ -80,7 +83,8 @@ class CloudErrorInfo(Struct, frozen=True):
 
 
 class NodeInfo(Struct, frozen=True):
-    """A node as the API shows it. `uid` is the server's numeric id, new for every incarnation."""
+    """A node as the TPU API shows it, or what stands for one in Compute Engine: the group of its hosts, or its
+    one instance. `uid` is the server's numeric id, new for every incarnation."""
 
     name: str
     zone: str
@@ -106,6 +110,9 @@ class NodeInfo(Struct, frozen=True):
     """The nodes of a multislice that this one stands for, in order; empty for a plain node."""
     kind: ResourceKind = ResourceKind.NODE
     """In Compute Engine a slice is a group or one instance; while it is half made, what is deleted next."""
+    api: Api = Api.TPU
+    error: CloudErrorInfo | None = None
+    """Why hosts of a group could not be made when that was tried last."""
 
     @property
     def resource(self) -> CloudResource:

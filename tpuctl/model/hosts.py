@@ -20,11 +20,21 @@ class Tier(StrEnum):
     FLEX_START = "flex-start"
 
 
+class Api(StrEnum):
+    """Which API makes a slice: the Cloud TPU API, or Compute Engine, where its hosts are instances."""
+
+    TPU = "tpu"
+    COMPUTE = "compute"
+
+
 class Endpoint(Struct, frozen=True):
-    """One worker's addresses; its index is its position in `NodeInfo.endpoints`."""
+    """One worker's addresses. Of a node of the TPU API its index is its position in `NodeInfo.endpoints`; of
+    instances, which are in the order of their names, each host tells its number itself."""
 
     internal_ip: str
     external_ip: str | None = None
+    instance: str = ""
+    """The name of the instance; empty for a host of the TPU API."""
 
     @property
     def address(self) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tpuctl.lib.options import Flag, Option
 from tpuctl.model.disks import DiskMode
-from tpuctl.model.hosts import Tier
+from tpuctl.model.hosts import Api, Tier
 from tpuctl.model.run_spec import EnvironmentRef
 
 PAID, WHERE, WHAT, ACCESS = "How it is paid for", "Where and how long", "What it is", "Network and identity"
@@ -373,6 +373,9 @@ class SliceSpec(SliceOptions, frozen=True):
     disks: tuple[DiskRef, ...] = ()
     mounts: tuple[MountRef, ...] = ()
     env: EnvironmentRef | None = None
+    api: Api = Api.TPU
+    machine_type: str = ""
+    """Of each host; empty where the TPU API chooses it."""
 
 
 _OPTIONS = {
@@ -383,6 +386,7 @@ _OPTIONS = {
     "boot_disk_gib": "boot_disk",
     "tags": "network_tag",
     "labels": "label",
+    "machine_type": "accelerator",
 }
 
 

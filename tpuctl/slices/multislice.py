@@ -21,6 +21,7 @@ _WORST_FIRST = (
     NodeState.HIDDEN,
     NodeState.HIDING,
     NodeState.UNKNOWN,
+    NodeState.HALF_MADE,
     NodeState.UNHIDING,
     NodeState.REPAIRING,
     NodeState.RESTARTING,

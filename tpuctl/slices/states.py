@@ -40,6 +40,8 @@ class SliceEvent(StrEnum):
     FOREIGN = "foreign"
     NODE_MISSING = "node-missing"
     """The queued resource says ACTIVE, but its node is not there."""
+    HALF_MADE = "half-made"
+    """Some of its objects are there, but none that has hosts: a create or a deletion did not end."""
     VANISHED = "vanished"
     """A queued request is gone although nothing but a person deletes it."""
     UNCLEAR = "unclear"
@@ -84,6 +86,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.REQUESTED, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
     (_S.REQUESTED, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
     (_S.REQUESTED, _E.FOREIGN): To(_S.LOST, Effect.RECORD_LOSS),
+    (_S.REQUESTED, _E.HALF_MADE): To(_S.REQUESTED, Effect.CREATE),
     (_S.PROVISIONING, _E.ABSENT): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.VANISHED): To(_S.REMOVED),
     (_S.PROVISIONING, _E.NODE_READY): To(_S.BOOTING),
@@ -93,6 +96,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.PROVISIONING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
     # ACTIVE means that all nodes were created: one that nobody saw is gone again.
     (_S.PROVISIONING, _E.NODE_MISSING): To(_S.PROVISIONING, Effect.DOUBT),
+    (_S.PROVISIONING, _E.HALF_MADE): To(_S.REQUESTED),
     (_S.BOOTING, _E.NODE_READY): To(_S.BOOTING, Effect.PROBE_HOSTS),
     (_S.BOOTING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.BOOTING, _E.ABSENT): To(_S.REMOVED),
@@ -100,6 +104,8 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.BOOTING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.BOOTING, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
     (_S.BOOTING, _E.CREATING): To(_S.BOOTING, Effect.TRUST),
+    # What is left has no hosts: somebody deleted these.
+    (_S.BOOTING, _E.HALF_MADE): To(_S.REMOVED),
     (_S.INITIALIZING, _E.NODE_READY): To(_S.INITIALIZING, Effect.INITIALIZE_HOSTS),
     **{
         (state, event): to
@@ -111,6 +117,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
             (_E.SUSPENDED_BY_USER, To(_S.REMOVED)),
             (_E.CREATE_FAILED, To(_S.LOST, Effect.RECORD_LOSS)),
             (_E.CREATING, To(_S.BOOTING)),
+            (_E.HALF_MADE, To(_S.REMOVED)),
         )
     },
     (_S.LOST, _E.ABSENT): To(_S.REQUESTED, Effect.RENEW),
@@ -126,7 +133,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.LOST, _E.NODE_READY): To(_S.BOOTING),
     **{
         (_S.REFUSED, event): To(_S.REFUSED, Effect.DELETE)
-        for event in (_E.CREATE_FAILED, _E.CREATE_REFUSED, _E.PREEMPTED)
+        for event in (_E.CREATE_FAILED, _E.CREATE_REFUSED, _E.PREEMPTED, _E.HALF_MADE)
     },
     # A refusal that was no refusal: an earlier call, whose answer was lost, had gone through.
     (_S.REFUSED, _E.NODE_READY): To(_S.BOOTING),
@@ -222,6 +229,7 @@ _NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
     NodeState.HIDDEN: _E.STOPPED,
     NodeState.DELETING: _E.DELETING,
     NodeState.UNKNOWN: _E.UNCLEAR,
+    NodeState.HALF_MADE: _E.HALF_MADE,
 }
 """Everything else (CREATING, STARTING, REPAIRING, …) is on its way to READY."""
 

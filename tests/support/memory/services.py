@@ -19,7 +19,7 @@ from tests.support.memory.store import MemoryServer, MemoryStore
 from tests.support.services import CountingIds, EnvSecrets
 from tpuctl.engine.ports import KeptLogs
 from tpuctl.engine.services import Sightings
-from tpuctl.model.cloud import HostTarget
+from tpuctl.model.cloud import Api, HostTarget
 from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind
@@ -151,6 +151,9 @@ class MemoryServices:
 
     def emit(self, event: object) -> None:
         self.events.append(event)
+
+    def tpus(self, api: Api) -> Any:
+        return {Api.TPU: self.cloud}[api]
 
     def process_alive(self, owner: str) -> bool:
         """On this machine one process runs after the other; about others nothing is known."""
