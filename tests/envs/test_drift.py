@@ -252,6 +252,25 @@ def test_a_host_with_200_mib_free_is_refused_before_anything_is_sent() -> None:
     assert "tpuctl env gc --on big" in str(planned.hint)
 
 
+def test_hosts_of_another_machine_are_named_with_what_they_lack() -> None:
+    from tpuctl.envs.lock import Wheel, parse_lock, render_lock
+
+    lock, digest = parse_lock(PINNED.lock, "mine"), "e" * 64
+    wheel = Wheel(
+        "jax-0.10.2-cp311-cp311-manylinux_2_28_x86_64.whl", "https://packages.example/jax.whl", digest
+    )
+    packages = tuple(changed(each, wheels=(wheel,)) for each in lock.packages)
+    pinned = changed(PINNED, lock=render_lock(changed(lock, packages=packages)))
+    kind, arm = EnvironmentKind(pinned, "big", b""), parse_facts(host(envs=[], machine="aarch64"))
+    planned = kind.plan(arm)
+    assert isinstance(planned, Blocked)
+    assert planned.why == "environment mine has nothing for Python 3.11 on aarch64 of: jax 0.10.2"
+    x86 = parse_facts(host(envs=[]))
+    assert kind.key(arm, "3.11") != kind.key(x86, "3.11")
+    there = parse_facts(host(envs=[{"key": kind.key(x86, "3.11"), "mark": {**MARK, "sealed": SEALED}}]))
+    assert kind.offer(there, [arm]) is None  # what an x86_64 host has sealed is nothing to it
+
+
 SEALED = [["rest.tar", 0o600, "c" * 64, 3 << 20], ["lib/a.so", 0o755, "d" * 64, 90 << 20]]
 
 

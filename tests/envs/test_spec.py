@@ -16,6 +16,7 @@ from tpuctl.config.yaml_positions import parse_marked
 from tpuctl.envs.load import environment_names, pin, read_environment, require_lock
 from tpuctl.envs.lock import (
     cuda_builds,
+    missing_wheels,
     parse_lock,
     render_lock,
     requirement_lines,
@@ -268,8 +269,21 @@ def test_the_most_specific_wheel_is_taken_and_none_is_an_error():
     assert [wheel.name for wheel in wheels_for(lock, "3.12")] == [names[1]]
     assert [wheel.name for wheel in wheels_for(lock, "3.11")] == [names[0]]
     only = parse_lock(lock_text(a=("1", [(names[1], A)])), "e")
-    with pytest.raises(BadManifestError, match=r"a 1 has no wheel for Python 3\.11"):
+    with pytest.raises(BadManifestError, match=r"a 1: no wheel for Python 3\.11 on x86_64"):
         wheels_for(only, "3.11")
+
+
+def test_wheels_that_are_missing_for_another_machine_are_all_named():
+    jaxlib = [(f"jaxlib-1-cp312-cp312-manylinux_2_28_{each}.whl", A) for each in ("x86_64", "aarch64")]
+    libtpu = [("libtpu-2-cp312-cp312-manylinux_2_31_x86_64.whl", B)]
+    grain = [("grain-3-cp312-cp312-manylinux_2_17_x86_64.whl", B)]
+    only_x86 = "platform_machine == 'x86_64'"
+    locked = lock_text(jaxlib=("1", jaxlib), libtpu=("2", libtpu), grain=("3", grain, only_x86))
+    lock = parse_lock(locked, "e")
+    assert missing_wheels(lock, "3.12") == []
+    assert missing_wheels(lock, "3.12", "aarch64") == ["libtpu 2"]
+    with pytest.raises(BadManifestError, match=r"libtpu 2: no wheel for Python 3\.12 on aarch64"):
+        wheels_for(lock, "3.12", "aarch64")
 
 
 def test_torch_for_the_cpu_is_no_cuda_build():
@@ -304,9 +318,10 @@ def test_the_key_changes_with_everything_that_is_installed_set_or_verified(chang
     )
 
 
-def test_the_key_differs_between_pythons_and_a_foreign_one_is_refused():
+def test_the_key_differs_between_pythons_and_machines_and_a_foreign_one_is_refused():
     pinned = make_pinned({"six": ("1.17.0", A)}, python=("3.11", "3.12"))
     assert environment_key(pinned, "3.11") != environment_key(pinned, "3.12")
+    assert environment_key(pinned, "3.11", "aarch64") != environment_key(pinned, "3.11", "x86_64")
     with pytest.raises(BadManifestError, match=r"not for Python 3\.10, only for 3\.11, 3\.12"):
         environment_key(pinned, "3.10")
 

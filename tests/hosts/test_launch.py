@@ -226,6 +226,19 @@ def test_both_sides_mean_the_same_variables() -> None:
     assert set(first) - {"ALLOW_MULTIPLE_LIBTPU_LOAD"} == TOPOLOGY
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("w-0:7:10.0.0.1,w-1:8:10.0.0.2", ["10.0.0.1", "10.0.0.2"]),
+        ("big-1-w-001, big-1-w-002", ["big-1-w-001", "big-1-w-002"]),
+        ("big-1-w-001", ["big-1-w-001"]),
+        ("", []),
+    ],
+)
+def test_hosts_are_named_in_both_forms_that_metadata_have(text: str, found: list[str]) -> None:
+    assert in_agent("print(json.dumps(launch.parse_endpoints(given)))", text) == found
+
+
 class Metadata(BaseHTTPRequestHandler):
     """The metadata server of a v4-8."""
 

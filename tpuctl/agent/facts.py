@@ -10,6 +10,7 @@ import os
 import sys
 import time
 
+import machine
 from base import Refused
 from processes import boot_id
 from rooted import how_root, output_of
@@ -43,7 +44,7 @@ def facts(request, _stdin):
         from jobs import jobs, wait_for_jobs
 
         wait_for_jobs(jobs(), request)
-    answer, failed = {"schema": 1, "boot_id": boot_id()}, {}
+    answer, failed = {"schema": 1, "boot_id": boot_id(), "machine": os.uname().machine}, {}
     for name, module in SECTIONS.items():
         if name in wanted:
             try:
@@ -66,6 +67,8 @@ def host_facts(_request):
         "kernel": name.release,
         "os": os_name(),
         "worker_id": os.environ.get("TPU_WORKER_ID"),
+        "numa_nodes": machine.numa_nodes(),
+        "nics": machine.nics(),
     }
 
 

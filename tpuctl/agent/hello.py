@@ -4,11 +4,15 @@ import os
 import sys
 import time
 
+import machine
 from base import SCHEMA, need
 from processes import boot_id
 
+NUMBER = "attributes/agent-worker-number"
+
 
 def hello(request, _stdin):
+    """With `number` also what the metadata server calls this worker, nothing where it does not say."""
     import pwd
 
     chips, told = None, None
@@ -20,6 +24,11 @@ def hello(request, _stdin):
         from facts import facts
 
         told = facts(request, None)
+    number = None
+    if request.get("number"):
+        from metadata import value
+
+        number = value(NUMBER)
     home = os.path.expanduser("~")
     space = os.statvfs(home)
     name = os.uname()
@@ -32,10 +41,14 @@ def hello(request, _stdin):
         "home": home,
         "python_version": "%d.%d.%d" % sys.version_info[:3],
         "kernel": name.release,
+        "machine": name.machine,
+        "numa_nodes": machine.numa_nodes(),
+        "nics": machine.nics(),
         "disk_free_bytes": space.f_bavail * space.f_frsize,
         "cpu_count": os.cpu_count(),
         "chips": chips,
         "worker_id": os.environ.get("TPU_WORKER_ID"),
+        "number": number,
         "facts": told,
     }
 

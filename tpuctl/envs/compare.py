@@ -54,7 +54,13 @@ def properties_of_machine(facts: Facts) -> dict[str, str]:
     """What a host says of itself, apart from its environments."""
     properties: dict[str, str] = {}
     if facts.host is not None:
-        properties |= {"kernel of the host": facts.host.kernel, "system of the host": facts.host.os}
+        properties |= {
+            "kernel of the host": facts.host.kernel,
+            "system of the host": facts.host.os,
+            "machine of the host": facts.machine,
+            "NUMA nodes": str(facts.host.numa_nodes),
+            "network interfaces": str(facts.host.nics),
+        }
     if facts.kernel is not None:
         properties["hugepages"] = facts.kernel.transparent_hugepages
         properties["memlock"] = str(facts.kernel.memlock_bytes[0] or "unlimited")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpuctl.envs.hosts import MIB, SHOWN_FILES, EnvironmentKind, find_environment, free_bytes, host_columns
-from tpuctl.envs.pinned import PinnedEnvironment, environment_key
+from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.spec import Backend, run_variables
 from tpuctl.hosts.facts import Facts, Section
 from tpuctl.lib.shell import quote
@@ -136,7 +136,7 @@ def host_row(pinned: PinnedEnvironment, facts: Facts, skew_s: float, kind: Envir
     """All columns of one host."""
     row: dict[str, str] = {}
     minor = kind.minor(facts)
-    key = environment_key(pinned, minor) if minor is not None else ""
+    key = kind.key(facts, minor) if minor is not None else ""
     found = find_environment(facts, key)
     row[ENVIRONMENT] = "installed" if found is not None and found.mark is not None else NOT_INSTALLED
     if found is not None and found.mark is not None:

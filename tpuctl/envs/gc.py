@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpuctl.engine.services import Services
-from tpuctl.envs.pinned import environment_key, parse_frozen
+from tpuctl.envs.pinned import environment_keys, parse_frozen
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import fold_workers
@@ -102,9 +102,9 @@ def remove_old(services: Services, record: SliceRecord, *, dry_run: bool) -> lis
     runs = [run for run in list_runs(services) if run.slice_name == record.name and not run.state.final]
     named = [record.spec.env, *(run.spec.environment for run in runs)]
     needed = {
-        environment_key(pinned, minor)
+        key
         for pinned in [parse_frozen(services.store.get_blob(each.spec)) for each in named if each is not None]
-        for minor in pinned.spec.python
+        for key in environment_keys(pinned)
     }
     for run in runs:
         if run.attempt is not None:

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tpuctl.envs.lock import X86
 from tpuctl.envs.pinned import (
     ARCHIVE,
     PinnedEnvironment,
@@ -19,6 +20,7 @@ from tpuctl.envs.pinned import (
     bytes_of_archive,
     environment_files,
     environment_key,
+    missing_files,
 )
 from tpuctl.envs.spec import InstallFrom
 from tpuctl.hosts.facts import Environment, Facts, Section
@@ -105,7 +107,7 @@ class EnvironmentKind(Struct, frozen=True):
     def lacks(self, facts: Facts) -> bool:
         """Whether it has to be installed on this host, or what was changed there put back."""
         minor = self.minor(facts)
-        found = find_environment(facts, environment_key(self.pinned, minor)) if minor is not None else None
+        found = self._find(facts, minor) if minor is not None else None
         return found is None or found.mark is None or bool(found.changed and self.mend)
 
     def _plan_installation(self, facts: Facts) -> Sequence[Operation] | Blocked:
@@ -117,6 +119,10 @@ class EnvironmentKind(Struct, frozen=True):
             name = self.pinned.spec.name
             hint = f"tpuctl env lock {name}   # on a machine that is online: brings an interpreter along"
             return Blocked(f"{self.name} needs Python {known}, which this host has not", hint)
+        foreign = missing_files(self.pinned, minor, facts.machine)
+        if foreign:
+            told = f"{self.name} has nothing for Python {minor} on {facts.machine} of: {', '.join(foreign)}"
+            return Blocked(told, f"a slice whose hosts are {X86}: environments are locked for that")
         asked_of_root = dict(self.pinned.spec.os_packages)
         if asked_of_root and facts.host is not None and not facts.host.root:
             told = f"{self.name} has os_packages, and {facts.host.user} is not root there nor may become it"
@@ -127,7 +133,14 @@ class EnvironmentKind(Struct, frozen=True):
         if need and free is not None and free < need + SPARE_BYTES:
             told = f"has {free // MIB} MiB free, and {self.name} needs {(need + SPARE_BYTES) // MIB}"
             return Blocked(told, f"tpuctl env gc --on {self.slice_name}, or a larger boot disk")
-        small = environment_files(self.pinned, minor, self.installer, seal=self.seal, sealed=self.sealed)
+        small = environment_files(
+            self.pinned,
+            minor,
+            self.installer,
+            machine=facts.machine,
+            seal=self.seal,
+            sealed=self.sealed,
+        )
         files: dict[str, bytes | Blob] = {**small}
         if not self.sealed:
             files |= self.wheels.get(minor, {})
@@ -142,7 +155,7 @@ class EnvironmentKind(Struct, frozen=True):
     def why(self, facts: Facts) -> str:
         """Why something has to be done on this host."""
         minor = self.minor(facts)
-        found = find_environment(facts, environment_key(self.pinned, minor)) if minor is not None else None
+        found = self._find(facts, minor) if minor is not None else None
         if found is None or found.mark is None:
             return "it is not installed" if found is None else "an installation was not completed"
         if found.changed:
@@ -150,12 +163,19 @@ class EnvironmentKind(Struct, frozen=True):
         mode = facts.kernel.transparent_hugepages if facts.kernel is not None else ""
         return f"transparent hugepages are {mode}"
 
+    def key(self, facts: Facts, minor: str) -> str:
+        """Under which this host has it, installed with that Python."""
+        return environment_key(self.pinned, minor, facts.machine)
+
+    def _find(self, facts: Facts, minor: str) -> Environment | None:
+        return find_environment(facts, self.key(facts, minor))
+
     def minor(self, facts: Facts) -> str | None:
         """The Python for it: one with which it is installed, else one that comes with the environment, else the
         first that the host has."""
         wanted = self.pinned.spec.python
         for minor in wanted:
-            found = find_environment(facts, environment_key(self.pinned, minor))
+            found = self._find(facts, minor)
             if found is not None and found.mark is not None and INTERPRETER not in found.changed:
                 return minor
         return wanted[0] if self._brings_python else find_interpreter(facts, wanted)
@@ -165,7 +185,7 @@ class EnvironmentKind(Struct, frozen=True):
         minor = self.minor(facts)
         if minor is None:
             return {}
-        return host_columns(facts, environment_key(self.pinned, minor))
+        return host_columns(facts, self.key(facts, minor))
 
     @property
     def shared(self) -> bool:
@@ -178,7 +198,7 @@ class EnvironmentKind(Struct, frozen=True):
         return free is None or free >= offer.bytes_needed
 
     def offer(self, facts: Facts, lacking: Sequence[Facts]) -> Offer | None:
-        """What this host has sealed, where those that lack it have one and the same Python."""
+        """What this host has sealed, where those that lack it have one and the same Python and machine."""
         sealed = self._sealed_on(facts, lacking)
         if not sealed:
             return None
@@ -194,10 +214,11 @@ class EnvironmentKind(Struct, frozen=True):
         return Offer(tree, AREA, need)
 
     def _sealed_on(self, facts: Facts, lacking: Sequence[Facts]) -> tuple[SealedFile, ...]:
-        minors = {self.minor(each) for each in lacking}
-        if len(minors) != 1 or (minor := minors.pop()) is None:
+        pythons = {(self.minor(each), each.machine) for each in lacking}
+        if len(pythons) != 1:
             return ()
-        return find_sealed(facts, environment_key(self.pinned, minor))
+        minor, machine = pythons.pop()
+        return () if minor is None else find_sealed(facts, environment_key(self.pinned, minor, machine))
 
     def offering(self) -> EnvironmentKind:
         """The same for the host that is to seal it."""

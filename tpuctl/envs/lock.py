@@ -16,6 +16,8 @@ from typing import Any
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import parse_toml
 
+X86 = "x86_64"
+"""The machine of all hosts so far, as uname(2) and the tags of wheels call it."""
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _CUDA_NAMES = re.compile(r"(nvidia-|triton\Z|pytorch-triton|cuda-)")
 
@@ -150,38 +152,48 @@ def file_name(name: str) -> str:
     return f"pylock.{name}.toml"
 
 
-def packages_for(lock: Lock, minor: str) -> list[LockedPackage]:
+def packages_for(lock: Lock, minor: str, machine: str = X86) -> list[LockedPackage]:
     """The packages that a Linux host with Python `minor` (such as 3.12) needs."""
-    return [package for package in lock.packages if _holds(package.marker, minor)]
+    return [package for package in lock.packages if _holds(package.marker, minor, machine)]
 
 
-def wheels_for(lock: Lock, minor: str) -> list[Wheel]:
-    """The one wheel of each package that fits Python `minor` on x86_64, best first as pip chooses.
+def wheels_for(lock: Lock, minor: str, machine: str = X86) -> list[Wheel]:
+    """The one wheel of each package that fits Python `minor` there, best first as pip chooses.
 
-    Raises BadManifestError for a package that has none.
+    Raises BadManifestError that names the packages that have none.
     """
-    found = []
-    for package in packages_for(lock, minor):
-        fitting = sorted(
-            ((rank, wheel.name, wheel) for wheel in package.wheels if (rank := wheel_rank(wheel.name, minor))),
-            key=lambda each: (-each[0], each[1]),
+    lacking = missing_wheels(lock, minor, machine)
+    if lacking:
+        raise BadManifestError(
+            f"{', '.join(lacking)}: no wheel for Python {minor} on {machine}",
+            hint="another version, or another Python",
         )
-        if not fitting:
-            raise BadManifestError(
-                f"{package.name} {package.version} has no wheel for Python {minor} on x86_64",
-                hint="another version of it, or another Python",
-            )
-        found.append(fitting[0][2])
-    return found
+    return [_fitting(package, minor, machine)[0] for package in packages_for(lock, minor, machine)]
 
 
-def wheel_rank(name: str, minor: str) -> int:
-    """How well a wheel fits CPython `minor` on Linux with x86_64; 0 if it does not. Higher is more specific."""
+def missing_wheels(lock: Lock, minor: str, machine: str = X86) -> list[str]:
+    """The packages, as `NAME VERSION`, of which no wheel fits Python `minor` there."""
+    return [
+        f"{package.name} {package.version}"
+        for package in packages_for(lock, minor, machine)
+        if not _fitting(package, minor, machine)
+    ]
+
+
+def _fitting(package: LockedPackage, minor: str, machine: str) -> list[Wheel]:
+    ranked = [(wheel_rank(wheel.name, minor, machine), wheel) for wheel in package.wheels]
+    return [wheel for rank, wheel in sorted(ranked, key=lambda each: (-each[0], each[1].name)) if rank]
+
+
+def wheel_rank(name: str, minor: str, machine: str = X86) -> int:
+    """How well a wheel fits CPython `minor` on Linux there; 0 if it does not. Higher is more specific."""
     try:
         _, python, abi, platform = name.removesuffix(".whl").rsplit("-", 3)
     except ValueError:
         return 0
-    if platform != "any" and not any(_LINUX.match(each) for each in platform.split(".")):
+    if platform != "any" and not any(
+        each.endswith(f"_{machine}") and _LINUX.match(each) for each in platform.split(".")
+    ):
         return 0
     own, major = f"cp{minor.replace('.', '')}", "py3"
     tags = python.split(".")
@@ -194,7 +206,7 @@ def wheel_rank(name: str, minor: str) -> int:
     return 1 if abi == "none" and any(tag == major or _pure(tag, minor) for tag in tags) else 0
 
 
-_LINUX = re.compile(r"(many)?linux\w*_x86_64\Z")
+_LINUX = re.compile(r"(many)?linux")
 
 
 def _stable(tag: str, own: str) -> bool:
@@ -205,7 +217,7 @@ def _pure(tag: str, minor: str) -> bool:
     return tag.startswith("py3") and tag[3:].isdigit() and int(tag[3:]) <= int(minor.partition(".")[2])
 
 
-def _holds(marker: str, minor: str) -> bool:
+def _holds(marker: str, minor: str, machine: str) -> bool:
     if not marker:
         return True
     from packaging.markers import InvalidMarker, Marker
@@ -213,7 +225,7 @@ def _holds(marker: str, minor: str) -> bool:
     environment = {
         "implementation_name": "cpython",
         "os_name": "posix",
-        "platform_machine": "x86_64",
+        "platform_machine": machine,
         "platform_python_implementation": "CPython",
         "platform_system": "Linux",
         "python_full_version": f"{minor}.99",
@@ -226,10 +238,10 @@ def _holds(marker: str, minor: str) -> bool:
         raise BadManifestError(f"the marker {marker!r} in a lock file cannot be read") from error
 
 
-def requirement_lines(lock: Lock, minor: str) -> str:
+def requirement_lines(lock: Lock, minor: str, machine: str = X86) -> str:
     """What pip and uv take with `--require-hashes`: a line for each package, without markers."""
     lines = []
-    for package in packages_for(lock, minor):
+    for package in packages_for(lock, minor, machine):
         hashes = sorted({wheel.sha256 for wheel in package.wheels})
         lines.append(f"{package.name}=={package.version} " + " ".join(f"--hash=sha256:{h}" for h in hashes))
     return "\n".join(sorted(lines)) + "\n"

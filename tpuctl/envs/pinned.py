@@ -13,7 +13,17 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from tpuctl.envs.lock import Lock, Wheel, parse_lock, requirement_lines, requirements_digest, wheels_for
+from tpuctl.envs.lock import (
+    X86,
+    Lock,
+    Wheel,
+    missing_wheels,
+    parse_lock,
+    requirement_lines,
+    requirements_digest,
+    wheel_rank,
+    wheels_for,
+)
 from tpuctl.envs.rules import Complaint
 from tpuctl.envs.spec import Backend, EnvironmentSpec, InstallFrom, run_variables
 from tpuctl.errors import BadManifestError
@@ -108,8 +118,16 @@ def check_minor(pinned: PinnedEnvironment, minor: str) -> None:
         )
 
 
-def environment_key(pinned: PinnedEnvironment, minor: str) -> str:
-    """16 hex digits derived from what is installed, set and verified; name and words do not count.
+def environment_keys(pinned: PinnedEnvironment) -> list[str]:
+    """Under which of these a host may have it, whatever its Python and its machine."""
+    return [
+        environment_key(pinned, minor, machine) for machine in (X86, "aarch64") for minor in pinned.spec.python
+    ]
+
+
+def environment_key(pinned: PinnedEnvironment, minor: str, machine: str = X86) -> str:
+    """16 hex digits derived from what is installed, set and verified, and on which machine; name and words do
+    not count.
 
     Raises BadManifestError when the environment is not for that Python.
     """
@@ -118,7 +136,8 @@ def environment_key(pinned: PinnedEnvironment, minor: str) -> str:
     archive = lock.python.sha256 if lock.python is not None else None
     content: dict[str, Any] = {
         "python": minor,
-        "packages": requirement_lines(lock, minor),
+        **({} if machine == X86 else {"machine": machine}),
+        "packages": requirement_lines(lock, minor, machine),
         "archive": spec.python_archive.sha256 if spec.python_archive is not None else archive,
         **({"unmanaged": to_data(spec.unmanaged)} if spec.unmanaged is not None else {}),
         "files": sorted((file.to, file.sha256) for file in spec.files),
@@ -149,6 +168,20 @@ def contents_for(pinned: PinnedEnvironment, minor: str) -> list[Wheel]:
         for file in spec.files
         if not file.source.startswith("/")
     ]
+    return found
+
+
+def missing_files(pinned: PinnedEnvironment, minor: str, machine: str) -> list[str]:
+    """What of an environment is not for that machine: packages without a wheel, uv, the interpreter."""
+    spec, lock = pinned.spec, pinned.packages
+    found = missing_wheels(lock, minor, machine)
+    if spec.install_from is InstallFrom.INDEX or spec.unmanaged is not None:
+        return found
+    if lock.installer is not None and not wheel_rank(lock.installer.name, minor, machine):
+        found.append("uv")
+    archive = archive_of(pinned)
+    if archive is not None and machine != X86 and machine not in archive.name:
+        found.append(f"the interpreter {archive.name}")
     return found
 
 
@@ -188,16 +221,17 @@ def environment_files(
     minor: str,
     installer: bytes,
     *,
+    machine: str = X86,
     seal: bool = False,
     sealed: Sequence[SealedFile] = (),
 ) -> dict[str, bytes]:
     """What a host needs in the working directory of `python3 env_install.py`, by file name; wheels apart. It is
     to `seal` what it installs, or makes it of what is `sealed`."""
     spec, lock = pinned.spec, pinned.packages
-    wheels = [] if spec.install_from is InstallFrom.INDEX else wheels_for(lock, minor)
+    wheels = [] if spec.install_from is InstallFrom.INDEX else wheels_for(lock, minor, machine)
     archive = archive_of(pinned)
     request = {
-        "key": environment_key(pinned, minor),
+        "key": environment_key(pinned, minor, machine),
         "name": spec.name,
         "python": minor,
         "imports": list(spec.imports),
@@ -219,7 +253,7 @@ def environment_files(
     }
     return {
         "env_install.py": installer,
-        "requirements.txt": requirement_lines(lock, minor).encode(),
+        "requirements.txt": requirement_lines(lock, minor, machine).encode(),
         "env.json": (json.dumps(request, indent=1, sort_keys=True) + "\n").encode(),
     }
 

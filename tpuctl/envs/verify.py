@@ -9,7 +9,7 @@ from tpuctl.envs.compare import fold_properties, pick_environment, properties_of
 from tpuctl.envs.drift import LOOKED_AT, Difference, Seen, compare_hosts, skew_of
 from tpuctl.envs.hosts import EnvironmentKind
 from tpuctl.envs.load import pin
-from tpuctl.envs.pinned import PinnedEnvironment, environment_key, parse_frozen
+from tpuctl.envs.pinned import PinnedEnvironment, environment_keys, parse_frozen
 from tpuctl.errors import PartialError, UnreachableError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Section
@@ -60,7 +60,7 @@ def properties_of_slice(
     own = record.spec.env
     pinned = [] if wanted is None else [pin(wanted)]
     pinned += [] if own is None else [parse_frozen(services.store.get_blob(own.spec))]
-    keys = [environment_key(each, minor) for each in pinned for minor in each.spec.python]
+    keys = [key for each in pinned for key in environment_keys(each)]
     name = wanted.spec.name if wanted is not None else None
     hosts: dict[int, Mapping[str, str]] = {}
     agent = HostAgent(services.remote, services.agent_source)

@@ -71,7 +71,8 @@ class Job(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
-    """`root` is how this user becomes root: `root`, `sudo` (without a password), or not at all."""
+    """`root` is how this user becomes root: `root`, `sudo` (without a password), or not at all. `nics` are its
+    network interfaces, without those that are no devices."""
 
     hostname: str
     user: str
@@ -80,6 +81,8 @@ class Host(Struct, frozen=True):
     kernel: str
     os: str
     worker_id: str | None = None
+    numa_nodes: int = 0
+    nics: int = 0
 
 
 class Interpreter(Struct, frozen=True):
@@ -197,10 +200,11 @@ class Variable(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """One host's answer."""
+    """One host's answer. `machine` is its architecture, by uname(2)."""
 
     time: float
     boot_id: str
+    machine: str = "x86_64"
     failed: Mapping[str, str] = {}
     jobs: tuple[Job, ...] | None = None
     host: Host | None = None

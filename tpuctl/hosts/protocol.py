@@ -122,6 +122,11 @@ class HostFacts(Struct, frozen=True):
     cpu_count: Whole
     worker_id: str | None
     chips: Chips | None = None
+    machine: str = ""
+    numa_nodes: Whole = 0
+    nics: Whole = 0
+    number: str | None = None
+    """What the metadata server calls the worker, where that was asked for."""
 
 
 class HostEvent(StrEnum):

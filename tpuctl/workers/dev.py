@@ -9,7 +9,7 @@ from pathlib import Path
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
 from tpuctl.envs.install import load_pinned
-from tpuctl.envs.pinned import environment_key
+from tpuctl.envs.pinned import environment_keys
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
@@ -72,7 +72,7 @@ class Program:
 
     def start(self, record: SliceRecord) -> None:
         pinned = load_pinned(self._services, record.spec.env)
-        keys = [environment_key(pinned, minor) for minor in pinned.spec.python] if pinned is not None else []
+        keys = environment_keys(pinned) if pinned is not None else []
         argv = ["sh", "-c", _IN_ENVIRONMENT % " ".join(keys) if keys else 'exec sh -c "$1"', "sh", self.command]
         env = {"PYTHONUNBUFFERED": "1", **(pinned.variables() if pinned is not None else {})}
         self._over = over = threading.Event()

@@ -31,6 +31,8 @@ FACTS: dict[str, Callable[[Json], Any]] = {
         "root": "sudo",
         "kernel": "6.8.0-memory",
         "os": "Ubuntu 22.04.5 LTS",
+        "numa_nodes": 2,
+        "nics": 1,
         "worker_id": the_host().environment().get("TPU_WORKER_ID"),
     },
     "pythons": lambda _: [{"path": "/usr/bin/python3", "version": "3.10.12"}],
@@ -212,6 +214,7 @@ STAND_INS: dict[str, dict[str, Any]] = {
     "feed": {"feed": feed, "open_pipe": open_pipe},
     "heartbeat": {"Heartbeat": Heartbeat},
     "holds": {name: _disks[name] for name in _OPERATIONS[4:]},
+    "machine": {"numa_nodes": lambda: 2, "nics": lambda: 1},
     "metadata": {
         "ask": ask,
         "socket": SimpleNamespace(**{**vars(socket), "socket": HostSocket}),

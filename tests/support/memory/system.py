@@ -67,7 +67,7 @@ class _Os(_Own):
 
     @staticmethod
     def uname() -> Any:
-        return SimpleNamespace(nodename=the_host().hostname, release="6.8.0-memory")
+        return SimpleNamespace(nodename=the_host().hostname, release="6.8.0-memory", machine="x86_64")
 
     @staticmethod
     def statvfs(_path: str) -> Any:
