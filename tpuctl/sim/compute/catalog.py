@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from tpuctl.lib.names import region_of
+from tpuctl.sim.compute.group_facts import TPU_MACHINES
 from tpuctl.sim.wire.status import Json
 
 ROOT = "https://www.googleapis.com/compute/v1"
@@ -25,10 +26,13 @@ _MACHINES: tuple[tuple[str, str, int, int], ...] = (
     ("v5e", "ct5lp-hightpu-1t", 24, 49_152),
     ("v5e", "ct5lp-hightpu-4t", 112, 196_608),
     ("v5e", "ct5lp-hightpu-8t", 224, 393_216),
+    ("v5p", "ct5p-hightpu-1t", 52, 114_688),
     ("v5p", "ct5p-hightpu-4t", 208, 458_752),
     ("v6e", "ct6e-standard-1t", 44, 180_224),
     ("v6e", "ct6e-standard-4t", 180, 737_280),
     ("v6e", "ct6e-standard-8t", 180, 1_474_560),
+    ("tpu7x", "tpu7x-standard-1t", 56, 245_760),
+    ("tpu7x", "tpu7x-standard-4t", 224, 983_040),
 )
 """Generation that a zone must have, name, CPUs, MiB of memory."""
 DISK_TYPES: Mapping[str, tuple[int, int, int]] = {
@@ -78,6 +82,10 @@ class Kind:
     scopes: tuple[str, ...]
     message: str = ""
     """The type of its resources where the simulator can make some."""
+    in_regions: str = ""
+    """What the API calls those of regions, where that is a collection of its own."""
+    operation: str = "{}"
+    """`operationType` of an insert or delete, as recorded (k8s-config-connector, instance groups)."""
 
     def method(self, scope: Scope | None, verb: str) -> str:
         """The method's id in the discovery document."""
@@ -85,7 +93,9 @@ class Kind:
             return f"{scope.kind.removesuffix('s')}Operations.{verb}"
         if self.collection == "operations":
             return f"globalOperations.{verb}"
-        both = "regions" in self.scopes and GLOBAL in self.scopes
+        if self.in_regions and scope is not None and scope.kind == "regions":
+            return f"{self.in_regions}.{verb}"
+        both = "regions" in self.scopes and GLOBAL in self.scopes and not self.in_regions
         if both and scope is not None and scope.kind == GLOBAL:
             return f"global{self.collection[0].upper()}{self.collection[1:]}.{verb}"
         return f"{self.collection}.{verb}"
@@ -96,20 +106,48 @@ KINDS: Mapping[str, Kind] = {
     for kind in (
         Kind("acceleratorTypes", "acceleratorType", ("zones",)),
         Kind("addresses", "address", ("regions", GLOBAL), "Address"),
+        Kind("autoscalers", "autoscaler", ("zones", "regions"), in_regions="regionAutoscalers"),
         Kind("diskTypes", "diskType", ("zones",)),
         Kind("disks", "disk", ("zones",), "Disk"),
         Kind("firewalls", "firewall", (GLOBAL,), "Firewall"),
         Kind("images", "image", (GLOBAL,), "Image"),
+        Kind(
+            "instanceGroupManagers",
+            "instanceGroupManager",
+            ("zones", "regions"),
+            "InstanceGroupManager",
+            in_regions="regionInstanceGroupManagers",
+            operation="compute.instanceGroupManagers.{}",
+        ),
+        Kind("instanceGroups", "instanceGroup", ("zones",)),
+        Kind(
+            "instanceTemplates",
+            "instanceTemplate",
+            ("regions", GLOBAL),
+            "InstanceTemplate",
+            in_regions="regionInstanceTemplates",
+            operation="compute.instanceTemplates.{}",
+        ),
         Kind("instances", "instance", ("zones",)),
         Kind("machineTypes", "machineType", ("zones",)),
         Kind("networks", "network", (GLOBAL,), "Network"),
         Kind("operations", "operation", ("zones", "regions", GLOBAL)),
-        Kind("reservations", "reservation", ("zones",)),
+        Kind("reservations", "reservation", ("zones",), "Reservation"),
+        Kind("resourcePolicies", "resourcePolicy", ("regions",), "ResourcePolicy"),
         Kind("snapshots", "snapshot", (GLOBAL,), "Snapshot"),
         Kind("subnetworks", "subnetwork", ("regions",)),
     )
 }
-"""Instances, reservations and acceleratorTypes (which are GPUs) are there, and the project has none."""
+"""AcceleratorTypes (which are GPUs) and autoscalers are there, and the project has none."""
+
+
+def _accelerators(machine: str) -> Json:
+    """The chips of a machine type; the name of the kind is what users of v6e read there."""
+    found = TPU_MACHINES.get(machine)
+    if found is None:
+        return {}
+    kind = machine.partition("-")[0]
+    return {"accelerators": [{"guestAcceleratorType": kind, "guestAcceleratorCount": found.chips}]}
 
 
 class ComputeCatalog:
@@ -212,6 +250,7 @@ class ComputeCatalog:
                 "maximumPersistentDisks": 128,
                 "maximumPersistentDisksSizeGb": "263168",
                 "zone": scope.name,
+                **_accelerators(name),
             }
             for number, (generation, name, cpus, memory) in enumerate(_MACHINES)
             if generation in generations

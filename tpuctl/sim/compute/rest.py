@@ -14,6 +14,7 @@ from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.methods import CHANGES, LIKE, PARAMETERS, READS, UPDATED, permission_of
 from tpuctl.sim.compute.operations import Planned, Resources
+from tpuctl.sim.compute.public_images import find_public_image, public_images
 from tpuctl.sim.compute.refusals import compute_error
 from tpuctl.sim.compute.state import ComputeState, absent, target
 from tpuctl.sim.wire.batch import handle_batch
@@ -51,8 +52,9 @@ _USABLE = re.compile(r"projects/([^/]+)/aggregated/subnetworks/listUsable")
 _WAIT = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/operations/([^/]+)/wait")
 _VERB = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)/([^/]+)/([a-zA-Z]+)")
 _RESOURCE = re.compile(r"projects/([^/]+)/(?:(zones|regions)/([^/]+)|global)/([a-zA-Z]+)(?:/([^/]+))?")
-_PUBLIC_IMAGES = re.compile(r"projects/[a-z0-9-]+-(?:cloud|images)/global/images")
-"""Google's own projects, which `gcloud compute images list` asks too: here they are empty."""
+_PUBLIC_IMAGES = re.compile(r"projects/([a-z0-9-]+-(?:cloud|images))/global/images(?:/(family/)?([^/]+))?")
+"""Google's own projects, which `gcloud compute images list` asks too: all are empty but that of TPU images."""
+_FAMILY = re.compile(r"projects/([^/]+)/global/images/family/([^/]+)")
 
 
 class ComputeApi:
@@ -65,7 +67,7 @@ class ComputeApi:
         self._catalog = ComputeCatalog(
             self._project_id,
             world.zones(),
-            lambda zone: {offer.generation for offer in world.catalog.in_zone(zone)},
+            world.catalog.generations,
             self._has_network,
             world.hosts.address_range,
         )
@@ -81,6 +83,7 @@ class ComputeApi:
             ("GET", _USABLE, lambda request, _: self._usable(request)),
             ("GET", _AGGREGATED, lambda request, found: self._aggregated(found[2], request)),
             ("POST", _WAIT, lambda _, found: self._state.operations.wait(_scope(found), found[4])),
+            ("GET", _FAMILY, lambda request, found: self._image_of_family(request, found[0], found[2])),
             ("", _VERB, lambda request, found: self._verb(request, _scope(found), *found.group(4, 5, 6))),
             ("", _RESOURCE, lambda request, found: self._resource(request, _scope(found), found[4], found[5])),
         )
@@ -118,8 +121,8 @@ class ComputeApi:
 
     def _answer(self, request: Request) -> Json:
         path = unquote(request.path).split("/", 3)[3]
-        if request.method == "GET" and _PUBLIC_IMAGES.fullmatch(path):
-            return {"kind": "compute#imageList", "id": path}
+        if request.method == "GET" and (match := _PUBLIC_IMAGES.fullmatch(path)):
+            return self._public_images(request, path, *match.groups())
         for verb, pattern, answer in self._routes:
             if verb in ("", request.method) and (match := pattern.fullmatch(path)):
                 self._check_project(match.group(1))
@@ -213,6 +216,29 @@ class ComputeApi:
             hosts = self._world.read_quotas(lambda quotas: quotas.of_region(name))
             place["quotas"] = [*hosts, *self._state.quotas(name)]
         return place
+
+    # Images.
+
+    def _public_images(self, request: Request, path: str, project: str, by_family: str, name: str) -> Json:
+        """Those of one of Google's projects, or one of them."""
+        if not name:
+            query = self._query("images.list", request)
+            page = page_of([(each["name"], each) for each in public_images(project)], query, "items")
+            return {"kind": "compute#imageList", "id": path, "selfLink": f"{ROOT}/{path}", **page}
+        found = find_public_image(project, by_family, name)
+        if found is None:
+            raise absent(path)
+        return found
+
+    def _image_of_family(self, request: Request, path: str, family: str) -> Json:
+        """The newest image of a family of the project."""
+        self._query("images.getFromFamily", request)
+        here = target(self._project_id, KINDS["images"], Scope(GLOBAL), family)
+        self._check_permission("images.getFromFamily", here)
+        found = self._state.find_image(path)
+        if found is None:
+            raise absent(path)
+        return found
 
     # Resources.
 

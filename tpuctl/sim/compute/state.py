@@ -6,9 +6,6 @@ are not here: they belong to the TPU service's own project, as in the real cloud
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import logging
 import math
 import re
@@ -28,7 +25,13 @@ from tpuctl.sim.compute.disks import (
     invalid,
     quota_of,
 )
+from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.operations import ComputeOperations, Planned, place
+from tpuctl.sim.compute.policies import policy_details
+from tpuctl.sim.compute.public_images import find_public_image
+from tpuctl.sim.compute.reservations import reservation_details, reserved_chips
+from tpuctl.sim.compute.templates import template_details
+from tpuctl.sim.wire.payload import snake
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.paths import ResourcePath, check_labels
@@ -48,11 +51,19 @@ _SOURCES: Mapping[str, tuple[str, str, re.Pattern[str]]] = {
     )
 }
 """What a disk can be made from: field → its word, its collection, and how it is named."""
+_IMAGE = re.compile(
+    r"(?:https?://[^/]+/compute/[a-z0-9]+/)?(?:projects/([^/]+)/)?global/images/(family/)?([^/]+)"
+)
 _WITH_CONTENT = ("disks", "snapshots", "images")
 MAX_RESOURCES = 10_000
 """Of each project: far beyond what anybody has, and memory is bounded."""
 _ADDRESSES = 64_516
-_UNDERWAY = {"disks": "CREATING", "snapshots": "CREATING", "images": "PENDING", "addresses": "RESERVING"}
+_UNDERWAY = {
+    **dict.fromkeys(("disks", "snapshots", "resourcePolicies", "reservations"), "CREATING"),
+    "images": "PENDING",
+    "addresses": "RESERVING",
+}
+_LABELLED = frozenset({"addresses", "disks", "images", "snapshots"})
 _INPUTS: Mapping[str, frozenset[str]] = {
     "disks": frozenset(
         {
@@ -75,6 +86,14 @@ _INPUTS: Mapping[str, frozenset[str]] = {
             *("sourceRanges", "sourceTags", "destinationRanges", "targetTags"),
         }
     ),
+    "instanceTemplates": frozenset({"name", "description", "region", "properties"}),
+    "reservations": frozenset(
+        {
+            *("name", "description", "zone", "specificReservation", "specificReservationRequired"),
+            "aggregateReservation",
+        }
+    ),
+    "resourcePolicies": frozenset({"name", "description", "region", "workloadPolicy"}),
 }
 """What the simulator does of a create; anything else that says something is refused, not dropped."""
 _DEFAULTS: tuple[object, ...] = (False, "", 0, "0", [], {}, None, "IPV4", "RAW")
@@ -88,14 +107,11 @@ _OUTPUTS = frozenset(
 )
 
 
-FINGERPRINT = "42WmSpB8rSM="
-"""What the API shows for no labels."""
-
-
-def fingerprint(labels: Mapping[str, str]) -> str:
-    """Changes with the labels; who changes them must name it."""
-    digest = hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).digest()
-    return base64.urlsafe_b64encode(digest[:8]).decode() if labels else FINGERPRINT
+_DETAILS: Mapping[str, Callable[[Scope, Json], Json]] = {
+    "reservations": reservation_details,
+    "resourcePolicies": policy_details,
+}
+"""What new resources of a collection show besides their names."""
 
 
 @dataclass
@@ -136,6 +152,8 @@ class ComputeState:
         self._going: set[tuple[str, str, str]] = set()
         """Those that are being deleted."""
         self._next_address = 1
+        self.users: Callable[[str], list[str]] = lambda _path: []
+        """The groups that use a template or policy (`projects/…`), relative to the root."""
         self.operations = ComputeOperations(
             self._project, self._now, self._ids, lambda: self._wait_s(world.delays.compute_operation)
         )
@@ -168,6 +186,26 @@ class ComputeState:
             self._purge()
             record = self._found.get(("disks", f"zones/{zone}", name))
             return None if record is None else self._shown(record, {})
+
+    def find(self, collection: str, scope: str, name: str) -> Json | None:
+        """A resource that is there for others to use."""
+        with self._lock:
+            self._purge()
+            record = self._found.get((collection, scope, name))
+            return None if record is None or self._now() < record.ready_at else record.data
+
+    def find_image(self, source: str) -> Json | None:
+        """What the URL or path of an image, or of a family, means: of the project or of Google's own."""
+        found = _IMAGE.fullmatch(source)
+        if found is None:
+            return None
+        if found[1] not in (None, self._project):
+            return find_public_image(found[1], found[2], found[3])
+        with self._lock:
+            images = [row[2] for row in self.rows(KINDS["images"])]
+        field = "family" if found[2] else "name"
+        fitting = [each for each in images if each.get(field) == found[3] and each["status"] == "READY"]
+        return max(fitting, key=lambda each: str(each["creationTimestamp"]), default=None)
 
     def _wait_s(self, delay_s: float) -> float:
         return delay_s / self._world.options.speed
@@ -202,7 +240,7 @@ class ComputeState:
                 text = f"Quota '{kind.collection.upper()}' exceeded.  Limit: {MAX_RESOURCES}.0 globally."
                 raise ApiError(Code.RESOURCE_EXHAUSTED, text)
             kept = {field: body[field] for field in ("description", "labels", "family") if body.get(field)}
-            labelled = kind.collection not in ("instances", "firewalls")
+            labelled = kind.collection in _LABELLED
             data = {
                 "kind": f"compute#{kind.singular}",
                 "id": self._ids.node_id(),
@@ -214,8 +252,10 @@ class ComputeState:
                 **place(self._base, scope),
                 **self._details(kind, scope, body, source),
             }
-            verb, place_of, target_data = about or ("insert", scope, data)
+            verb, place_of, target_data = about or (kind.operation.format("insert"), scope, data)
             error = planned.error or self._over_quota(kind.collection, data)
+            if kind.collection == "reservations" and error is None:
+                self._world.reserve(name, scope.name, *reserved_chips(body))
             if (source is not None and source.field != "sourceDisk") or kind.collection != "disks":
                 error = error or self._too_often(source)
             delays, of_disk = self._world.delays, source is not None and source.field == "sourceDisk"
@@ -374,13 +414,16 @@ class ComputeState:
             record = self._existing(kind, scope, name)
             if not math.isinf(record.gone_at):
                 raise _not_ready(path)
-            users = self._shown(record, attached).get("users")
+            users = self._shown(record, attached).get("users") or self.users(path)
             if users:
                 user = users[0].removeprefix(f"{ROOT}/")
-                text = f"The {kind.singular} resource '{path}' is already being used by '{user}'"
+                text = f"The {snake(kind.singular)} resource '{path}' is already being used by '{user}'"
                 raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceInUseByAnotherResource"}])
-            operation = self.operations.begin("delete", scope, record.data, planned)
+            verb = kind.operation.format("delete")
+            operation = self.operations.begin(verb, scope, record.data, planned)
             if planned.error is None:
+                if kind.collection == "reservations":
+                    self._world.reserve(name, scope.name, "", 0)
                 self._lose((kind.collection, str(scope), name), operation["_ends"])
             self._purge()
         if kind.collection == "firewalls":
@@ -453,6 +496,10 @@ class ComputeState:
             return self._address(body)
         if kind.collection == "firewalls":
             return self._firewall(body)
+        if kind.collection == "instanceTemplates":
+            return template_details(body, self.find_image)
+        if kind.collection in _DETAILS:
+            return _DETAILS[kind.collection](scope, body)
         return copy_details(kind.collection, body, source.data) if source else {}
 
     def _address(self, body: Json) -> Json:

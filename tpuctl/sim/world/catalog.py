@@ -40,6 +40,10 @@ class SimCatalog:
         """What the API lists for a zone: too much, see `AcceleratorType.listed_zones`."""
         return [offer for offer in self._offers.values() if zone in self._listed(offer)]
 
+    def generations(self, zone: str) -> set[str]:
+        """Of the chips that a zone has, by whichever API."""
+        return {each.generation for each in self._catalog.types.values() if zone in self._listed(each)}
+
     def runtime_versions(self, zone: str) -> list[str]:
         return sorted({version for offer in self.in_zone(zone) for version in offer.runtime_versions})
 

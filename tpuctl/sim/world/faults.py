@@ -110,6 +110,13 @@ METHODS = (
         for kind in ("addresses", "disks", "images", "instances", "snapshots", "zones", "regions")
         for verb in ("aggregatedList", "delete", "insert", "list")
     ),
+    *(
+        f"{kind}.{verb}"
+        for kind in ("instanceGroupManagers", "instanceTemplates", "reservations", "resourcePolicies")
+        for verb in ("aggregatedList", "delete", "insert", "list")
+    ),
+    *(f"instanceGroupManagers.{verb}" for verb in ("deleteInstances", "patch", "recreateInstances", "resize")),
+    *(f"instanceGroupManagers.{verb}" for verb in ("listErrors", "listManagedInstances")),
     *(f"disks.{verb}" for verb in ("createSnapshot", "resize", "setLabels", "update")),
     "snapshots.setLabels",
     *(f"storage.{verb}" for verb in ("delete", "get", "head", "patch", "post", "put")),
@@ -124,6 +131,12 @@ IN_OPERATION = (
         for kind in ("addresses", "disks", "images", "snapshots")
         for verb in ("insert", "delete")
     ),
+    *(
+        f"{kind}.{verb}"
+        for kind in ("instanceGroupManagers", "instanceTemplates", "reservations", "resourcePolicies")
+        for verb in ("delete", "insert")
+    ),
+    *(f"instanceGroupManagers.{verb}" for verb in ("deleteInstances", "patch", "recreateInstances", "resize")),
     *(f"disks.{verb}" for verb in ("createSnapshot", "resize", "setLabels", "update")),
 )
 """Methods whose operations can be planned to fail (`in_operation`)."""

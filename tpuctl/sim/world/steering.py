@@ -153,7 +153,7 @@ class Steering:
     def set_reservation(self, name: str, zone: str, generation: str, chips: int) -> list[Json]:
         """Makes or changes a reservation, or takes it away with 0 chips; all of them. Raises UsageError."""
         check_word("zone", zone, self._kernel.catalog.zones())
-        check_word("generation", generation, {offer.generation for offer in self._kernel.catalog.in_zone(zone)})
+        check_word("generation", generation, self._kernel.catalog.generations(zone))
         if isinstance(chips, bool) or not isinstance(chips, int) or chips < 0:
             raise UsageError(f"reservation {name}: {chips!r} is no number of chips", hint="32")
         with self._kernel.lock:

@@ -35,7 +35,7 @@ from tpuctl.sim.world.paths import ANY_ZONE, ResourcePath
 from tpuctl.sim.world.queued_resources import QueuedResources
 from tpuctl.sim.world.quota_preferences import QuotaPreferences
 from tpuctl.sim.world.quotas import Quotas, check_keys
-from tpuctl.sim.world.state import Ids, Kernel, Node
+from tpuctl.sim.world.state import Ids, Kernel, Node, Reservation
 from tpuctl.sim.world.steering import Steering
 from tpuctl.sim.world.tpu_vms import Machines
 
@@ -285,6 +285,13 @@ class World:
         stockout, queued ones wait until they fit.
         """
         self.steering.set_capacity({zone: chips})
+
+    def reserve(self, name: str, zone: str, generation: str, chips: int) -> None:
+        """Sets chips aside by a reservation, or with 0 chips gives those of one back."""
+        with self._kernel.lock:
+            self._kernel.reservations.pop((zone, name), None)
+            if chips:
+                self._kernel.reservations[zone, name] = Reservation(name, zone, generation, chips)
 
     def _give_turns(self) -> None:
         self._queued.retry_parked()

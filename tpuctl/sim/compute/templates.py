@@ -1,0 +1,128 @@
+"""Instance templates: what they show of the properties that their instances will have.
+
+What is filled in is that of a recording (k8s-config-connector, zonalcomputeinstancegroupmanager).
+Whether a machine can be made from it turns out when one is made, as in the real service.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tpuctl.sim.compute.disks import invalid
+from tpuctl.sim.compute.fingerprints import fingerprint
+from tpuctl.sim.wire.status import Json, unknown_method
+
+_PROPERTIES = frozenset(
+    {
+        *(
+            "description",
+            "disks",
+            "labels",
+            "machineType",
+            "metadata",
+            "networkInterfaces",
+            "reservationAffinity",
+        ),
+        *("scheduling", "serviceAccounts", "tags", "canIpForward", "shieldedInstanceConfig"),
+        *("keyRevocationActionType", "networkPerformanceConfig", "confidentialInstanceConfig"),
+    }
+)
+"""Those that the simulator keeps; others that say something are refused, not dropped."""
+_MACHINE_TYPE = re.compile(r"[a-z][-a-z0-9]*")
+_SAYS_NOTHING: tuple[object, ...] = (None, "", False, [], {})
+EMPTY_FINGERPRINT = "hgYhdR_O9zg="
+"""Of metadata without items, as recorded."""
+
+
+def template_details(body: Json, find_image: Callable[[str], Json | None]) -> Json:
+    """What a new template shows besides its name."""
+    where = "resource.properties"
+    properties: Json | None = body.get("properties")
+    if body.get("sourceInstance"):
+        raise unknown_method("instance templates of an instance (sourceInstance)")
+    if not properties:
+        raise invalid(where, "", "The properties of a template must be specified.")
+    for field, value in properties.items():
+        if field not in _PROPERTIES and value not in _SAYS_NOTHING:
+            raise unknown_method(f"'{field}' of instance templates")
+    machine = str(properties.get("machineType") or "")
+    if not _MACHINE_TYPE.fullmatch(machine):
+        raise invalid(f"{where}.machineType", machine, "It must be the name of a machine type, without a zone.")
+    shown = {
+        **properties,
+        "disks": _disks(properties.get("disks") or [], f"{where}.disks", find_image),
+        "metadata": shown_metadata(properties.get("metadata") or {}),
+        "networkInterfaces": _interfaces(
+            properties.get("networkInterfaces") or [], f"{where}.networkInterfaces"
+        ),
+        "scheduling": shown_scheduling(properties.get("scheduling") or {}),
+    }
+    return {"description": str(body.get("description") or ""), "properties": shown}
+
+
+def _disks(disks: list[Json], where: str, find_image: Callable[[str], Json | None]) -> list[Json]:
+    """With the names of their devices. The first must be one to boot from."""
+    if not disks or not disks[0].get("boot"):
+        raise invalid(where, "", "The first disk must be a boot disk.")
+    shown = []
+    for number, each in enumerate(disks):
+        asked: Json = each.get("initializeParams") or {}
+        image = str(asked.get("sourceImage") or "")
+        if image and find_image(image) is None:
+            text = "The referenced image resource cannot be found."
+            raise invalid(f"{where}[{number}].initializeParams.sourceImage", image, text)
+        if number == 0 and not image:
+            text = "A boot disk needs an image to be made from."
+            raise invalid(f"{where}[{number}].initializeParams.sourceImage", "", text)
+        filled = {
+            "kind": "compute#attachedDisk",
+            "index": number,
+            "deviceName": f"persistent-disk-{number}",
+            "mode": "READ_WRITE",
+            "type": "PERSISTENT",
+        }
+        shown.append({**filled, **each})
+    return shown
+
+
+def _interfaces(interfaces: list[Json], where: str) -> list[Json]:
+    if not interfaces:
+        raise invalid(where, "", "At least one network interface is required.")
+    shown = []
+    for number, each in enumerate(interfaces):
+        if not (each.get("network") or each.get("subnetwork")):
+            raise invalid(f"{where}[{number}]", "", "Either a network or a subnetwork must be specified.")
+        access = [
+            {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": "external-nat", **one}
+            for one in each.get("accessConfigs") or []
+        ]
+        found = {"kind": "compute#networkInterface", "name": f"nic{number}", **each}
+        shown.append({**found, **({"accessConfigs": access} if access else {})})
+    return shown
+
+
+def shown_metadata(metadata: Json) -> Json:
+    """Metadata as resources show them."""
+    items = metadata.get("items") or []
+    print_of = fingerprint({str(each["key"]): str(each.get("value", "")) for each in items})
+    return {
+        "kind": "compute#metadata",
+        "fingerprint": print_of if items else EMPTY_FINGERPRINT,
+        **({"items": items} if items else {}),
+    }
+
+
+def shown_scheduling(scheduling: Json) -> Json:
+    """With what follows from the provisioning model."""
+    model = str(
+        scheduling.get("provisioningModel") or ("SPOT" if scheduling.get("preemptible") else "STANDARD")
+    )
+    ends = model in ("SPOT", "FLEX_START")
+    filled = {
+        "automaticRestart": not ends,
+        "onHostMaintenance": "TERMINATE" if ends else "MIGRATE",
+        "preemptible": model == "SPOT",
+        "provisioningModel": model,
+    }
+    return {**filled, **scheduling, "preemptible": model == "SPOT"}
