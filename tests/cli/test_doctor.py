@@ -432,10 +432,13 @@ def test_a_network_in_which_hosts_do_not_reach_each_other(session: Session) -> N
 def test_whoever_has_disks_is_told_of_their_role(session: Session) -> None:
     session.type("sim", "fault", "no-permission", "--set", "name=compute.disks.*")
     assert "permissions" not in {each["check"] for each in findings(session, status=0) if each["level"] != "ok"}
+    session.type("sim", "fault", "--clear")
     session.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
+    session.type("sim", "fault", "no-permission", "--set", "name=compute.disks.create*")
     try:
         told = [each for each in findings(session, status=0) if each["check"] == "permissions"]
     finally:
+        session.type("sim", "fault", "--clear")
         session.type("disk", "rm", "data", "--yes")
     assert [each["level"] for each in told] == ["warning"]
     assert "compute.disks.createSnapshot" in told[0]["what"]
