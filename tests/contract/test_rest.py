@@ -50,6 +50,16 @@ def test_a_list_that_never_ends_is_an_error(api):
         list(client.pages("/v1/things", "list things"))
 
 
+def test_several_things_are_read_at_once_and_what_is_not_there_is_none(api):
+    told, client = api
+    told.answer = lambda query: (404, {}) if query["n"] == "3" else (200, {"n": query["n"]})
+    found = client.find_each([f"/v1/things?n={number}" for number in range(20)], "read things")
+    assert found == [None if number == 3 else {"n": str(number)} for number in range(20)]
+    told.answer = lambda query: (403, {}) if query["n"] == "3" else (200, {})
+    with pytest.raises(DeniedError, match="could not read things"):
+        client.find_each([f"/v1/things?n={number}" for number in range(20)], "read things")
+
+
 QUIET, DOWN = ({"warning": {"code": code}} for code in ("NO_RESULTS_ON_PAGE", "UNREACHABLE"))
 LISTS = [
     ({"disks": [{"name": "a"}], "unreachable": ["projects/p/locations/dark"]}, {"dark"}),

@@ -15,6 +15,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.sim import RunningSim
 from tpuctl.cloud.disks import GoogleDisks
+from tpuctl.cloud.groups import ComputeTpus
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
@@ -84,6 +85,7 @@ class SimServices:
         project = sim.profile["project"]
         keys = ensure_keypair(state_dir)
         self.cloud: Any = GoogleCloud(project, sim.endpoint, credentials)
+        self.compute_tpus: Any = ComputeTpus(project, sim.endpoint, credentials)
         self.objects: Any = GoogleObjects(project, sim.endpoint, credentials)
         self.disks: Any = GoogleDisks(project, sim.endpoint, credentials)
         self.project = project
@@ -118,7 +120,7 @@ class SimServices:
         self.events.append(event)
 
     def tpus(self, api: Api) -> Any:
-        return {Api.TPU: self.cloud}[api]
+        return {Api.TPU: self.cloud, Api.COMPUTE: self.compute_tpus}[api]
 
     def process_alive(self, owner: str) -> bool:
         """Tests run one "process" after the other: whoever else holds a lease is dead."""

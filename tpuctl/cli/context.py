@@ -212,12 +212,16 @@ class AppContext:
 
         return GoogleCloud(self.config.require_project(), self.config.endpoint_tpu, self.credentials)
 
+    @cached_property
+    def _compute_tpus(self) -> Cloud:
+        from tpuctl.cloud.groups import ComputeTpus
+
+        return ComputeTpus(self.config.require_project(), self.config.endpoint_compute, self.credentials)
+
     def tpus(self, api: Api) -> Cloud:
         from tpuctl.model.hosts import Api
 
-        if api is not Api.TPU:
-            raise UsageError(f"this tpuctl makes no TPUs by the API {api}", hint="--api tpu")
-        return self.cloud
+        return self._compute_tpus if api is Api.COMPUTE else self.cloud
 
     @cached_property
     def objects(self) -> Objects:

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict, ParseError
 
 from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
-from tpuctl.cloud.rest import CALL_TIMEOUT_S, api_error, refusal
+from tpuctl.cloud.rest import CALL_TIMEOUT_S, Translate, api_error, refusal
 from tpuctl.errors import BadConfigError
 
 
@@ -47,7 +47,9 @@ class ComputeClients:
             hint = "unset GOOGLE_API_USE_MTLS_ENDPOINT GOOGLE_CLOUD_UNIVERSE_DOMAIN"
             raise BadConfigError(why, hint=hint) from error
 
-    def change(self, service: type, method: str, request: Any, what: str) -> wire.Json:
+    def change(
+        self, service: type, method: str, request: Any, what: str, *, translate: Translate = translate
+    ) -> wire.Json:
         """The operation that a request began, as JSON; `what` says in errors what was being done.
 
         Raises what `RestClient.change` raises for the same answer.

@@ -8,7 +8,6 @@ it says in `unreachables` or as a warning of the scope; absence there proves not
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -19,7 +18,7 @@ from google.auth.credentials import Credentials
 from msgspec.structs import replace
 
 from tpuctl.cloud import wire
-from tpuctl.cloud.rest import EVERYWHERE, RestClient, last_part
+from tpuctl.cloud.rest import EVERYWHERE, RestClient, last_part, request_id
 from tpuctl.errors import DeniedError, InvalidRequestError, NotFoundError
 from tpuctl.model.cloud import CloudResource, Listing, ResourceKind
 from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRequest, SnapshotInfo
@@ -77,7 +76,7 @@ class GoogleDisks:
             disk.source_disk = f"{base}/zones/{request.zone}/disks/{request.source_disk}"
         if request.source_snapshot:
             disk.source_snapshot = f"{base}/global/snapshots/{request.source_snapshot}"
-        asked = v1.InsertDiskRequest(zone=request.zone, disk_resource=disk, request_id=_request_id(key))
+        asked = v1.InsertDiskRequest(zone=request.zone, disk_resource=disk, request_id=request_id(key))
         return self._change("insert", asked, f"create disk {request.name} in {request.zone}")
 
     def create_snapshot(
@@ -86,7 +85,7 @@ class GoogleDisks:
         v1 = self._clients.v1
         made = v1.Snapshot(name=name, labels=dict(labels))
         asked = v1.CreateSnapshotDiskRequest(
-            zone=zone, disk=disk, snapshot_resource=made, request_id=_request_id(key)
+            zone=zone, disk=disk, snapshot_resource=made, request_id=request_id(key)
         )
         return self._change("create_snapshot", asked, f"make snapshot {name} of disk {disk}")
 
@@ -122,11 +121,6 @@ class GoogleDisks:
         asked.project = self._project
         service = v1.SnapshotsClient if isinstance(asked, v1.DeleteSnapshotRequest) else v1.DisksClient
         return _operation(self._clients.change(service, f"{method}_unary", asked, what))
-
-
-def _request_id(key: str) -> str:
-    """The same for the same request, whoever repeats it."""
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"tpuctl:{key}"))
 
 
 def _optional(value: Any) -> int | None:

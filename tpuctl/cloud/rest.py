@@ -6,7 +6,11 @@ are sent once. What changes Compute Engine goes through `compute_clients.py`, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.auth.credentials import Credentials
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from google.api_core import exceptions as api
 
 CALL_TIMEOUT_S = 20.0
+AT_ONCE = 8
+"""Calls at the same time: a slice of 64 hosts needs one for each host, and an API limits requests a minute."""
 EVERYWHERE = {"returnPartialSuccess": "true", "includeAllScopes": "true"}
 """Asks a list over all locations of Compute Engine for what it can read, rather than for nothing, when one of
 them is down."""
@@ -41,6 +47,7 @@ class RestClient:
 
     def __init__(self, endpoint: str, credentials: Credentials) -> None:
         self._endpoint = endpoint.rstrip("/")
+        self._credentials = credentials
         self._session: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
     def read(self, what: str, call: Callable[[], T]) -> T:
@@ -59,6 +66,30 @@ class RestClient:
             return parse(self.get(path, what))
         except NotFoundError:
             return None
+
+    def find_each(self, paths: Iterable[str], what: str) -> list[Data | None]:
+        """The answer to each path, in their order, several at once; None where the API says NOT_FOUND."""
+        return self.together([partial(RestClient.find, path=path, what=what, parse=dict) for path in paths])
+
+    def together(self, calls: Sequence[Callable[[RestClient], T]]) -> list[T]:
+        """What each call gave, in their order, a few at a time: each has a session of its own, as these are not
+        thread-safe. Raises what the first of them raised."""
+        if len(calls) < 2:
+            return [call(self) for call in calls]
+        spare = [RestClient(self._endpoint, self._credentials) for _ in calls[1:AT_ONCE]]
+        with ThreadPoolExecutor(len(spare) + 1) as pool:
+            free: SimpleQueue[RestClient] = SimpleQueue()
+            for client in (self, *spare):
+                free.put(client)
+
+            def ask(call: Callable[[RestClient], T]) -> T:
+                client = free.get()
+                try:
+                    return call(client)
+                finally:
+                    free.put(client)
+
+            return list(pool.map(ask, calls))
 
     def pages(
         self, path: str, what: str, params: Data | None = None, *, timeout_s: float = CALL_TIMEOUT_S
@@ -129,6 +160,11 @@ class RestClient:
         if not isinstance(data, dict):
             raise api_error(500, "the answer is not a JSON object", response=answer)
         return data
+
+
+def request_id(key: str) -> str:
+    """A `requestId` of Compute Engine: the same for the same request, whoever repeats it."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"tpuctl:{key}"))
 
 
 def last_part(path: str) -> str:

@@ -10,6 +10,7 @@ is it, of which name) is given up: as TransientError, so that whoever asked look
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from tpuctl.errors import TransientError
@@ -28,6 +29,14 @@ def integer(value: Any, default: int = 0) -> int:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return default
+
+
+def moment(value: Any) -> float:
+    """Seconds since the epoch of a timestamp in whatever zone; 0 for what is none."""
+    try:
+        return datetime.fromisoformat(text(value)).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def message(value: Any) -> Json:

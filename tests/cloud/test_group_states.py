@@ -1,0 +1,124 @@
+"""States of groups: one node out of many hosts, for whatever is seen of these."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tpuctl.cloud.group_states import (
+    ENDED,
+    HOST_STATES,
+    STATES,
+    Action,
+    End,
+    HostState,
+    Lost,
+    Seen,
+    group_state,
+    how_ended,
+)
+from tpuctl.model.cloud import NodeState
+
+STATUS = {
+    state: next((s for s, of in HOST_STATES.items() if of is state), "NEVER_HEARD_OF") for state in HostState
+}
+"""A status of Compute Engine for each state of a host but MISSING, which has none."""
+
+
+def seen(worst: HostState, action: Action, end: End, target: int = 3) -> Seen:
+    """All hosts run but the last."""
+    last = () if worst is HostState.MISSING else (STATUS[worst],)
+    return Seen(target, (*["RUNNING"] * (target - 1), *last), action, end)
+
+
+EVERYTHING = list(itertools.product(HostState, Action, End))
+
+
+def test_the_table_has_each_pair_once_and_no_more():
+    assert set(STATES) == set(itertools.product(HostState, Action))
+    assert set(ENDED) == set(End) - {End.UNPROVEN}
+
+
+@pytest.mark.parametrize(("worst", "action", "end"), EVERYTHING)
+def test_a_slice_is_as_whole_as_its_worst_host(worst, action, end):
+    given = seen(worst, action, end)
+    assert given.worst is worst
+    state, why = group_state(given)
+    assert why
+    assert (state is NodeState.READY) == (worst is HostState.RUNNING and action is Action.NONE)
+    assert (state is NodeState.DELETING) == (action is Action.DELETING)
+    lost = worst in (HostState.STOPPED, HostState.MISSING) and action is not Action.DELETING
+    assert (state is NodeState.PREEMPTED) == (lost and end is End.PREEMPTED)
+    assert (state is NodeState.TERMINATED) == (lost and end is End.TIME_OVER)
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "why"),
+    [
+        (Seen(1, ("RUNNING",)), NodeState.READY, "all of its hosts run"),
+        (Seen(2, (), Action.CREATING), NodeState.CREATING, "0 of 2 hosts run; 2 not there"),
+        (
+            Seen(2, ("RUNNING", "STAGING"), Action.CREATING),
+            NodeState.CREATING,
+            "1 of 2 hosts run; others are STAGING",
+        ),
+        (Seen(2, ("RUNNING",)), NodeState.UNKNOWN, "1 of 2 hosts run; 1 not there"),
+        (Seen(1, ("BROKEN",)), NodeState.UNKNOWN, "0 of 1 host run; others are BROKEN"),
+        (Seen(0), NodeState.STOPPED, "0 of 0 hosts run"),
+        (
+            Seen(2, ("RUNNING", "TERMINATED"), end=End.PREEMPTED),
+            NodeState.PREEMPTED,
+            "1 of 2 hosts run; others are TERMINATED; Compute Engine preempted the rest",
+        ),
+        (
+            Seen(2, (), Action.CREATING, End.PREEMPTED),
+            NodeState.PREEMPTED,
+            "0 of 2 hosts run; 2 not there; Compute Engine preempted the rest",
+        ),
+        (
+            Seen(2, ("RUNNING", "TERMINATED"), end=End.BY_HAND),
+            NodeState.STOPPED,
+            "1 of 2 hosts run; others are TERMINATED; somebody stopped or deleted the rest",
+        ),
+    ],
+)
+def test_a_state_is_told_with_its_reason(given, state, why):
+    assert group_state(given) == (state, why)
+
+
+def operation(kind: str, name: str, host_id: str, at: str = "2026-11-26T08:00:00.000-08:00", **more):
+    link = f"https://www.googleapis.com/compute/v1/projects/p/zones/z/instances/{name}"
+    return {"operationType": kind, "targetLink": link, "targetId": host_id, "insertTime": at, **more}
+
+
+PREEMPTED = operation("compute.instances.preempted", "big-1-w-002", "22")
+AT = 1795708800.0  # the time of these operations
+
+
+@pytest.mark.parametrize(
+    ("operations", "lost", "end"),
+    [
+        ([PREEMPTED], Lost({"22": AT - 60}), End.PREEMPTED),
+        ([PREEMPTED], Lost({"22": AT + 60}), End.UNPROVEN),  # it was started again after that
+        ([PREEMPTED], Lost({"23": AT - 60}), End.UNPROVEN),  # an earlier one of that name
+        ([PREEMPTED], Lost(prefix="big-1-", since=AT - 60), End.PREEMPTED),
+        ([PREEMPTED], Lost(prefix="big-1-", since=AT + 60), End.UNPROVEN),
+        ([PREEMPTED], Lost(prefix="big-1-", there=["big-1-w-002"]), End.UNPROVEN),
+        ([PREEMPTED], Lost(prefix="other-1-"), End.UNPROVEN),
+        ([PREEMPTED], Lost(), End.UNPROVEN),
+        ([operation("compute.instances.deferredStop", "a", "22")], Lost({"22": 0}), End.TIME_OVER),
+        ([operation("compute.instances.deferredDelete", "a", "22")], Lost(prefix="a"), End.TIME_OVER),
+        ([operation("stop", "a", "22")], Lost({"22": 0}), End.BY_HAND),
+        ([operation("stop", "a", "22", error={"errors": [{"code": "X"}]})], Lost({"22": 0}), End.UNPROVEN),
+        ([operation("setLabels", "a", "22")], Lost({"22": 0}), End.UNPROVEN),
+        (
+            [operation("delete", "a", "22"), operation("compute.instances.preempted", "b", "23")],
+            Lost({"22": 0, "23": 0}),
+            End.PREEMPTED,
+        ),
+        ([], Lost({"22": 0}, "a"), End.UNPROVEN),
+    ],
+)
+def test_operations_prove_how_hosts_ended(operations, lost, end):
+    assert how_ended(operations, lost) is end

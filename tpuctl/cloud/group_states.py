@@ -1,0 +1,190 @@
+"""What the hosts of a slice of Compute Engine amount to, as the state of one node.
+
+A slice is as whole as its worst host. How stopped and missing hosts ended is proved by Compute Engine's own
+operations; without such a proof nothing counts as preempted. Pure: `group_state` is total, and a test walks the
+product of what it can be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import IntEnum, StrEnum
+
+from msgspec import Struct
+
+from tpuctl.cloud import wire
+from tpuctl.cloud.wire import Json
+from tpuctl.lib.text import counted
+from tpuctl.model.cloud import NodeState
+
+
+class HostState(IntEnum):
+    """What a host is in, from the best to the worst."""
+
+    RUNNING = 0
+    COMING = 1
+    REPAIRING = 2
+    UNKNOWN = 3
+    STOPPED = 4
+    MISSING = 5
+
+
+class Action(StrEnum):
+    """What a group is at work on."""
+
+    NONE = "none"
+    CREATING = "creating"
+    RESTARTING = "restarting"
+    DELETING = "deleting"
+
+
+class End(StrEnum):
+    """How hosts ended that do not run any more."""
+
+    UNPROVEN = "unproven"
+    BY_HAND = "by hand"
+    TIME_OVER = "time over"
+    PREEMPTED = "preempted"
+
+
+HOST_STATES: Mapping[str, HostState] = {
+    "RUNNING": HostState.RUNNING,
+    "PENDING": HostState.COMING,
+    "PROVISIONING": HostState.COMING,
+    "STAGING": HostState.COMING,
+    "REPAIRING": HostState.REPAIRING,
+    "PENDING_STOP": HostState.STOPPED,
+    "STOPPING": HostState.STOPPED,
+    "STOPPED": HostState.STOPPED,
+    "SUSPENDING": HostState.STOPPED,
+    "SUSPENDED": HostState.STOPPED,
+    "TERMINATED": HostState.STOPPED,
+    "DEPROVISIONING": HostState.STOPPED,
+}
+"""`Instance.status`; all else is UNKNOWN (https://cloud.google.com/compute/docs/instances/instance-lifecycle)."""
+
+ENDS: Mapping[str, End] = {
+    "compute.instances.preempted": End.PREEMPTED,
+    "compute.instances.deferredStop": End.TIME_OVER,
+    "compute.instances.deferredDelete": End.TIME_OVER,
+    "stop": End.BY_HAND,
+    "suspend": End.BY_HAND,
+    "delete": End.BY_HAND,
+}
+"""Types of operations that end an instance. The first three are Compute Engine's own: preemption
+(https://cloud.google.com/compute/docs/instances/preemptible), and the end of `maxRunDuration` with the
+termination action STOP or DELETE, as users saw them in their lists of operations."""
+
+ENDS_FILTER = " OR ".join(f'(operationType="{each}")' for each in ENDS)
+"""Selects them in a list of operations."""
+
+
+class Seen(Struct, frozen=True):
+    """The hosts of a slice: how many it is to have, and the status of each that is there."""
+
+    target: int
+    statuses: tuple[str, ...] = ()
+    action: Action = Action.NONE
+    end: End = End.UNPROVEN
+
+    @property
+    def worst(self) -> HostState:
+        if len(self.statuses) < self.target:
+            return HostState.MISSING
+        return max(
+            (HOST_STATES.get(each, HostState.UNKNOWN) for each in self.statuses), default=HostState.STOPPED
+        )
+
+
+_H, _A, _N = HostState, Action, NodeState
+
+STATES: Mapping[tuple[HostState, Action], NodeState] = {
+    **{(host, _A.DELETING): _N.DELETING for host in _H},
+    (_H.RUNNING, _A.NONE): _N.READY,
+    (_H.RUNNING, _A.CREATING): _N.CREATING,
+    (_H.RUNNING, _A.RESTARTING): _N.RESTARTING,
+    (_H.COMING, _A.NONE): _N.CREATING,
+    (_H.COMING, _A.CREATING): _N.CREATING,
+    (_H.COMING, _A.RESTARTING): _N.RESTARTING,
+    (_H.REPAIRING, _A.NONE): _N.REPAIRING,
+    (_H.REPAIRING, _A.CREATING): _N.REPAIRING,
+    (_H.REPAIRING, _A.RESTARTING): _N.REPAIRING,
+    **{(_H.UNKNOWN, action): _N.UNKNOWN for action in _A if action is not _A.DELETING},
+    (_H.STOPPED, _A.NONE): _N.STOPPED,
+    (_H.STOPPED, _A.CREATING): _N.CREATING,
+    (_H.STOPPED, _A.RESTARTING): _N.RESTARTING,
+    (_H.MISSING, _A.NONE): _N.UNKNOWN,
+    (_H.MISSING, _A.CREATING): _N.CREATING,
+    (_H.MISSING, _A.RESTARTING): _N.RESTARTING,
+}
+"""By the worst host and what the group is at work on, where nothing is proved of how hosts ended."""
+
+ENDED: Mapping[End, NodeState] = {
+    End.PREEMPTED: _N.PREEMPTED,
+    End.TIME_OVER: _N.TERMINATED,
+    End.BY_HAND: _N.STOPPED,
+}
+"""Where hosts are stopped or missing and it is proved how they ended: a group that starts some of them anew
+does not bring back what was in their memory."""
+
+
+def group_state(seen: Seen) -> tuple[NodeState, str]:
+    """The state of a slice, and why in words."""
+    worst = seen.worst
+    ended = worst in (HostState.STOPPED, HostState.MISSING) and seen.end is not End.UNPROVEN
+    by_proof = ended and seen.action is not Action.DELETING
+    state = ENDED[seen.end] if by_proof else STATES[worst, seen.action]
+    return state, _why(seen, seen.end if by_proof else End.UNPROVEN)
+
+
+_HOW = {
+    End.PREEMPTED: "Compute Engine preempted the rest",
+    End.TIME_OVER: "the time of the rest is over",
+    End.BY_HAND: "somebody stopped or deleted the rest",
+}
+
+
+def _why(seen: Seen, end: End) -> str:
+    running = sum(each == "RUNNING" for each in seen.statuses)
+    if running == seen.target and seen.target:
+        return "all of its hosts run"
+    others = sorted({each for each in seen.statuses if each != "RUNNING"})
+    missing = seen.target - len(seen.statuses)
+    parts = [f"{running} of {counted(seen.target, 'host')} run"]
+    if others:
+        parts.append(f"others are {', '.join(others)}")
+    if missing > 0:
+        parts.append(f"{missing} not there")
+    if end is not End.UNPROVEN:
+        parts.append(_HOW[end])
+    return "; ".join(parts)
+
+
+class Lost(Struct, frozen=True):
+    """Hosts whose end is looked for: `stopped` ones by id, with the time of their last start, and all missing
+    ones, whose names begin with `prefix` and are not among those `there`, from the time `since` on."""
+
+    stopped: Mapping[str, float] = {}
+    prefix: str = ""
+    there: Collection[str] = ()
+    since: float = 0.0
+
+    def concerns(self, operation: Json) -> bool:
+        """Whether it ended one of them."""
+        at = wire.moment(operation.get("insertTime"))
+        started = self.stopped.get(wire.text(operation.get("targetId")))
+        if started is not None:
+            return at >= started
+        name = wire.text(operation.get("targetLink")).rsplit("/", 1)[-1]
+        missing = bool(self.prefix) and name.startswith(self.prefix) and name not in self.there
+        return missing and at >= self.since
+
+
+def how_ended(operations: Iterable[Json], lost: Lost) -> End:
+    """What operations prove of hosts that do not run; the worst of several."""
+    ends = (
+        ENDS.get(wire.text(each.get("operationType")), End.UNPROVEN)
+        for each in operations
+        if not each.get("error") and lost.concerns(each)
+    )
+    return max(ends, key=list(End).index, default=End.UNPROVEN)
