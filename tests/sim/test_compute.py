@@ -35,7 +35,8 @@ class Lab:
     def __init__(self, **delays: float) -> None:
         self.clock = ManualClock()
         options = WorldOptions(delays=Delays(**delays))
-        self.world = World(MemoryHosts(), options, clock=self.clock)
+        self.hosts = MemoryHosts()
+        self.world = World(self.hosts, options, clock=self.clock)
         self.api = ComputeApi(self.world)
 
     def call(self, verb: str, path: str, body: Any = None, **query: str) -> tuple[int, Any]:

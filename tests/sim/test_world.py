@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostSpec
+from tpuctl.sim.hosts.backend import HostAddress, HostBackend, HostDisk, HostSpec
 from tpuctl.sim.wire.status import ApiError, Code
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.clock import ManualClock, RealClock
@@ -37,6 +37,10 @@ class MemoryHosts(HostBackend):
     windows: list[float] = field(default_factory=list)
     workers: Collection[int] | None = None
     on_shutdown: Callable[[], None] = lambda: None
+    disks: dict[str, Mapping[int, Sequence[HostDisk]]] = field(default_factory=dict)
+
+    def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:
+        self.disks[node_key] = disks
 
     def create(self, specs: list[HostSpec]) -> list[HostAddress]:
         self.entered.set()
@@ -417,6 +421,7 @@ def test_reset_empties_the_world_and_its_schedule(sim: Setup) -> None:
     assert sim.world.snapshot() == {
         "project": "sim-project",
         "nodes": [],
+        "instances": [],
         "queuedResources": [],
         "operations": [],
     }

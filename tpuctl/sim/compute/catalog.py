@@ -128,7 +128,7 @@ KINDS: Mapping[str, Kind] = {
             in_regions="regionInstanceTemplates",
             operation="compute.instanceTemplates.{}",
         ),
-        Kind("instances", "instance", ("zones",)),
+        Kind("instances", "instance", ("zones",), "Instance"),
         Kind("machineTypes", "machineType", ("zones",)),
         Kind("networks", "network", (GLOBAL,), "Network"),
         Kind("operations", "operation", ("zones", "regions", GLOBAL)),

@@ -12,12 +12,21 @@ CHANGES: Mapping[str, str] = {
     "disks.setLabels": "ZoneSetLabelsRequest",
     "disks.update": "Disk",
     "firewalls.patch": "Firewall",
+    "instances.attachDisk": "AttachedDisk",
+    "instances.detachDisk": "",
+    "instances.setLabels": "InstancesSetLabelsRequest",
+    "instances.setMetadata": "Metadata",
+    "instances.start": "",
+    "instances.stop": "",
     "snapshots.setLabels": "GlobalSetLabelsRequest",
 }
 """Methods that change what is there, and the types of their bodies; empty where they have none."""
-READS: Mapping[str, str] = {}
+READS: Mapping[str, str] = {"instances.getGuestAttributes": "GET"}
 """Methods that read something of a resource, and their HTTP methods."""
-PARAMETERS: Mapping[str, tuple[str, ...]] = {}
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "instances.attachDisk": ("forceAttach",),
+    "instances.detachDisk": ("deviceName",),
+}
 """Query parameters of methods of both kinds that belong to what is asked; they are given on with the body."""
 UPDATED = ("accessMode", "provisionedThroughput")
 """What `disks.update` changes, one at a time."""

@@ -12,6 +12,7 @@ from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Kind, Scope
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.faults import RATE_EXCEEDED, Fault
+from tpuctl.sim.world.paths import ACCOUNT
 from tpuctl.sim.world.state import Ids
 
 KEPT = 5000
@@ -19,6 +20,8 @@ KEPT = 5000
 WAIT_S = 120.0
 """`operations.wait` answers after two minutes at the latest."""
 POLL_S = 0.1
+SYSTEM = "system@google.com"
+"""Who preempts, in operations and audit logs that users quote."""
 _ERROR_CODES = {
     Code.RESOURCE_EXHAUSTED: "QUOTA_EXCEEDED",
     Code.UNAVAILABLE: "ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -81,10 +84,13 @@ class ComputeOperations:
         extra_s: float = 0.0,
         *,
         held: bool = False,
+        said: str = "",
     ) -> Json:
-        """An operation on the resource `data`. One that is `held` does not end before its `release`."""
+        """An operation on the resource `data`. One that is `held` does not end before its `release`. `said`:
+        what Compute Engine itself says, whose own doing it is then."""
         now = self._now()
         name = self._ids.operation_id(now)
+        name = name.replace("operation-", "systemevent-") if said else name
         pending_s = (planned.slow.seconds or math.inf) if planned.slow is not None else 0.0
         ends = now + pending_s + self._delay_s() + extra_s
         operation: Json = {
@@ -94,7 +100,8 @@ class ComputeOperations:
             "operationType": verb,
             "targetLink": data["selfLink"],
             "targetId": data["id"],
-            "user": "sim@tpuctl.invalid",
+            "user": SYSTEM if said else ACCOUNT,
+            **({"statusMessage": said} if said else {}),
             "insertTime": pacific(now),
             "selfLink": f"{self._base}/{scope}/operations/{name}",
             **place(self._base, scope),

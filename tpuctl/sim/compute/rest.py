@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
+from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.methods import CHANGES, LIKE, PARAMETERS, READS, UPDATED, permission_of
 from tpuctl.sim.compute.operations import Planned, Resources
 from tpuctl.sim.compute.public_images import find_public_image, public_images
@@ -75,8 +76,11 @@ class ComputeApi:
             world, self._attached, lambda: self._catalog.firewalls(internal=world.options.internal_rule)
         )
         world.use_disks(self._state.find_disk)
-        self._owners: Mapping[str, Resources] = {}
-        self._readers: Mapping[str, Callable[[Scope, str, Json], Json]] = {}
+        self.instances = Instances(world, self._state, self._has_type)
+        self._owners: Mapping[str, Resources] = {"instances": self.instances}
+        self._readers: Mapping[str, Callable[[Scope, str, Json], Json]] = {
+            "instances.getGuestAttributes": self.instances.guest_attributes
+        }
         self._routes: tuple[Route, ...] = (
             ("GET", _PROJECT, lambda *_: self._project()),
             ("GET", _PLACE, lambda request, found: self._places(found[2], found[3], request)),
@@ -87,6 +91,9 @@ class ComputeApi:
             ("", _VERB, lambda request, found: self._verb(request, _scope(found), *found.group(4, 5, 6))),
             ("", _RESOURCE, lambda request, found: self._resource(request, _scope(found), found[4], found[5])),
         )
+
+    def close(self) -> None:
+        self.instances.close()
 
     def reset(self) -> None:
         for each in (*self._owners.values(), self._state):
@@ -374,6 +381,10 @@ class ComputeApi:
         if dropped:
             raise DroppedConnectionError(method)
         return answer
+
+    def _has_type(self, zone: str, machine_type: str) -> bool:
+        rows = self._catalog.rows(KINDS["machineTypes"])
+        return (f"zones/{zone}", machine_type) in {row[:2] for row in rows}
 
     def _has_network(self, name: str) -> bool:
         return name == DEFAULT_NETWORK and not self._world.faults.standing(FaultKind.NO_NETWORK, name)

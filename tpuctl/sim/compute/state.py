@@ -228,7 +228,7 @@ class ComputeState:
         about: tuple[str, Scope, Json] | None = None,
     ) -> Json:
         """Makes a resource; the operation. `about`: its verb and target, if not the insertion's own."""
-        name = _check(kind, body)
+        name = check_body(kind, body)
         with self._lock:
             self._purge()
             source = self._source(kind, body)
@@ -239,19 +239,7 @@ class ComputeState:
             if len(self._found) - self._given >= MAX_RESOURCES:
                 text = f"Quota '{kind.collection.upper()}' exceeded.  Limit: {MAX_RESOURCES}.0 globally."
                 raise ApiError(Code.RESOURCE_EXHAUSTED, text)
-            kept = {field: body[field] for field in ("description", "labels", "family") if body.get(field)}
-            labelled = kind.collection in _LABELLED
-            data = {
-                "kind": f"compute#{kind.singular}",
-                "id": self._ids.node_id(),
-                "creationTimestamp": pacific(self._now()),
-                "name": name,
-                "selfLink": f"{self._base}/{scope}/{kind.collection}/{name}",
-                **kept,
-                **({"labelFingerprint": fingerprint(body.get("labels") or {})} if labelled else {}),
-                **place(self._base, scope),
-                **self._details(kind, scope, body, source),
-            }
+            data = self._data(kind, scope, body, source)
             verb, place_of, target_data = about or (kind.operation.format("insert"), scope, data)
             error = planned.error or self._over_quota(kind.collection, data)
             if kind.collection == "reservations" and error is None:
@@ -280,6 +268,63 @@ class ComputeState:
         if kind.collection == "firewalls":
             self._tell_firewall()
         return operation
+
+    def _data(self, kind: Kind, scope: Scope, body: Json, source: Source | None) -> Json:
+        """A new resource as it is shown."""
+        name = body["name"]
+        kept = {field: body[field] for field in ("description", "labels", "family") if body.get(field)}
+        labelled = kind.collection in _LABELLED
+        return {
+            "kind": f"compute#{kind.singular}",
+            "id": self._ids.node_id(),
+            "creationTimestamp": pacific(self._now()),
+            "name": name,
+            "selfLink": f"{self._base}/{scope}/{kind.collection}/{name}",
+            **kept,
+            **({"labelFingerprint": fingerprint(body.get("labels") or {})} if labelled else {}),
+            **place(self._base, scope),
+            **self._details(kind, scope, body, source),
+        }
+
+    # Disks that are made with a machine, without operations of their own. But for the last two, all expect the
+    # lock to be held.
+
+    def plan_disk(self, scope: Scope, body: Json) -> Json:
+        """What a new disk would be. Raises ApiError where it cannot be."""
+        kind, name = KINDS["disks"], check_body(KINDS["disks"], body)
+        if (kind.collection, str(scope), name) in self._found:
+            text = f"The resource '{self._path(kind, scope, name)}' already exists"
+            raise ApiError(Code.ALREADY_EXISTS, text)
+        return self._data(kind, scope, body, None)
+
+    def over_quota(self, disks: Sequence[Json]) -> ApiError | None:
+        """Why so many more disks are too much."""
+        for metric, region in dict.fromkeys(quota_of(each) for each in disks):
+            need = sum(int(each["sizeGb"]) for each in disks if quota_of(each) == (metric, region))
+            first = next(each for each in disks if quota_of(each) == (metric, region))
+            error = self._over_quota("disks", first, need)
+            if error is not None:
+                return error
+        return None
+
+    def add_disks(self, disks: Sequence[Json]) -> None:
+        """They are there; their content is made by `fill_disks`, without the lock."""
+        for data in disks:
+            scope = "zones/" + str(data["zone"]).rsplit("/", 1)[-1]
+            self._found["disks", scope, data["name"]] = _Record(data, self._now(), -math.inf)
+
+    def fill_disks(self, disks: Sequence[Json]) -> None:
+        for data in disks:
+            self._hosts.write_disk(data["id"], int(data["sizeGb"]))
+
+    def remove_disk(self, zone: str, name: str) -> None:
+        """At once, with its content; nothing happens where there is none, or something else uses it."""
+        used = "users" in self._attached().get((zone, name), {})
+        with self._lock:
+            key = ("disks", f"zones/{zone}", name)
+            if key in self._found and not used:
+                self._lose(key, self._now())
+                self._purge()
 
     def _tell_firewall(self) -> None:
         """Hosts obey the rules that there are. A call that changes some is obeyed at once, its operation ends
@@ -546,14 +591,14 @@ def _not_ready(path: str) -> ApiError:
     return ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
 
 
-def _check(kind: Kind, body: Json) -> str:
+def check_body(kind: Kind, body: Json) -> str:
     """The name of what a body asks for. Raises ApiError for what is wrong or not simulated."""
     name = str(body.get("name") or "")
     if not _NAME.match(name):
         text = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
         raise invalid("resource.name", name, text)
     check_labels(body.get("labels") or {})
-    known = _INPUTS[kind.collection] | _OUTPUTS
+    known = _INPUTS.get(kind.collection, frozenset(body)) | _OUTPUTS
     for field, value in body.items():
         if field not in known and value not in _DEFAULTS:
             raise unknown_method(f"'{field}' of {kind.collection}")

@@ -54,14 +54,21 @@ class HostAddress:
 
 @dataclass(frozen=True)
 class HostDisk:
-    """A data disk on a host. `key` names its content; `number` is 1 for the first one of a host, which its
-    name in /dev/disk/by-id says if it is `marked`."""
+    """A data disk on a host. `key` names its content; `number` is 1 for the first one of a host. If it is
+    `marked`, `name` is its name in /dev/disk/by-id."""
 
     key: str
     number: int
     read_only: bool
     nvme: bool
     marked: bool = field(default=True, compare=False)
+    name: str = ""
+    """Of the device; without one it is named by its number."""
+
+    @property
+    def link(self) -> str:
+        """Below /dev/disk/by-id."""
+        return f"google-{self.name or f'persistent-disk-{self.number}'}"
 
 
 class HostBackend(Protocol):
@@ -71,6 +78,8 @@ class HostBackend(Protocol):
     """On which all hosts answer."""
     address_range: str = ""
     """Of the hosts' internal addresses; empty where the tier has none of its own."""
+    resolves: bool = False
+    """Whether hosts can find others by the names of `set_names`."""
 
     def publish_port(self, port: int) -> str:
         """Makes `port` of the machine's loopback reachable for hosts; the address under which they find it."""
@@ -137,6 +146,11 @@ class HostBackend(Protocol):
     def set_disks(self, node_key: str, disks: Mapping[int, Sequence[HostDisk]]) -> None:  # noqa: ARG002
         """By worker, the data disks that it has as devices from now on; those of others are pulled out, in use
         or not. New ones are found in this order. A tier without devices does nothing: programs find none."""
+        return
+
+    def set_names(self, node_key: str, names: Mapping[str, str]) -> None:  # noqa: ARG002
+        """The hosts of a node find these addresses by these names from now on. A tier whose hosts have the
+        machine's files has no names of its own."""
         return
 
     def set_firewall(self, rules: Sequence[Mapping[str, object]]) -> None:  # noqa: ARG002

@@ -7,16 +7,15 @@ those sentences are ours.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.wire.status import ApiError, Code, Json, failed_precondition, invalid_argument
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.paths import ResourcePath, attached_disk
-from tpuctl.sim.world.state import Kernel, Node
+from tpuctl.sim.world.state import RO, RW, Kernel, Machine, Node
 
-RO, RW = "READ_ONLY", "READ_WRITE"
 _PD = frozenset({"pd-standard", "pd-balanced", "pd-ssd"})
 _HYPER = frozenset({"hyperdisk-balanced", "hyperdisk-ml"})
 COMPATIBLE: Mapping[str, Collection[str]] = {
@@ -26,42 +25,24 @@ COMPATIBLE: Mapping[str, Collection[str]] = {
     "v5e": (_PD - {"pd-standard"}) | _HYPER,
     "v5p": (_PD - {"pd-standard"}) | _HYPER,
     "v6e": _HYPER,
+    "tpu7x": _HYPER,
 }
 """By generation: deploy/kubernetes/overlays/node-labeler/configmap.yaml of the CSI driver (2026-02-03); v2,
 which is not there, as v3. Of other generations nothing is known, and nothing refused."""
 MAX_DISKS: Mapping[str, int] = {"v6e": 32}
 """With the boot disk (cloud.google.com/tpu/docs/attach-durable-block-storage); 128 for the others."""
-NVME = frozenset({"v6e"})
-"""Generations whose hosts see disks as NVMe namespaces."""
+NVME = frozenset({"v6e", "tpu7x"})
+"""Generations whose hosts see disks as NVMe namespaces. That tpu7x is like v6e here is inferred."""
 
 
-def disk_paths(node: Node) -> list[str]:
-    """The full names of its data disks, in their order."""
-    return [str(each.get("sourceDisk")) for each in node.data.get("dataDisks") or ()]
+def number_node(kernel: Kernel, node: Node) -> None:
+    """`number_disks` of the data disks that a node holds."""
+    entries = [] if node.gone or node.preempted else node.data.get("dataDisks") or ()
+    number_disks(kernel, node, [str(each.get("sourceDisk")) for each in entries])
 
 
 def _mode(entry: Json) -> str:
     return str(entry.get("mode") or RW)
-
-
-def _workers(node: Node, entry: Json) -> list[int]:
-    """Those that get the disk: all, or what v2alpha1 says."""
-    return [int(each) for each in entry.get("workerIds") or ()] or list(range(node.offer.hosts))
-
-
-def holders(nodes: Collection[Node]) -> Iterator[tuple[tuple[str, str], str, Node, list[int]]]:
-    """(zone and name of the disk, mode, node, workers) of all attachments; a preempted node holds nothing."""
-    for node in nodes:
-        for entry in () if node.preempted else node.data.get("dataDisks") or ():
-            key = attached_disk(str(entry.get("sourceDisk")))
-            if key is not None:
-                yield key, _mode(entry), node, _workers(node, entry)
-
-
-def instance(node: Node, worker: int) -> str:
-    """The machine of a worker as Compute Engine calls it; it is in the TPU service's project, really."""
-    path = node.path
-    return f"projects/{path.project}/zones/{path.zone}/instances/{path.id}-w-{worker}"
 
 
 def check_disks(
@@ -99,43 +80,65 @@ def _check_one(
     kernel: Kernel, path: ResourcePath, offer: AcceleratorType, entry: Json, *, attached_already: bool
 ) -> None:
     source, mode = str(entry["sourceDisk"]), _mode(entry)
-    zone, name = attached_disk(source) or ("", "")
-    disk = kernel.find_disk(zone, name)
-    if disk is None:
-        raise ApiError(Code.NOT_FOUND, f"The resource '{source}' was not found")
-    kind = str(disk["type"]).rsplit("/", 1)[-1]
+    disk = find_source(kernel, source)
     if attached_already:
         return
-    if disk["status"] != "READY":
-        raise failed_precondition(f"The resource '{source}' is not ready")
-    compatible = COMPATIBLE.get(offer.generation)
-    if compatible is not None and kind not in compatible:
-        raise failed_precondition(
-            f"[{kind}] features and [instance_type: VIRTUAL_MACHINE] InstanceTaxonomies are not compatible for "
-            "creating instance."
-        )
+    kind = disk_kind(disk)
+    check_kind(offer.generation, kind)
     hosts = len(entry.get("workerIds") or ()) or offer.hosts
     if mode == RW and hosts > 1:
         raise failed_precondition(
             f"The disk '{source}' cannot be attached in read-write mode to more than one worker."
         )
+    check_mode(kernel, source, disk, mode, path)
+
+
+def find_source(kernel: Kernel, source: str) -> Json:
+    """The disk of that full name. Raises NOT_FOUND."""
+    disk = kernel.find_disk(*(attached_disk(source) or ("", "")))
+    if disk is None:
+        raise ApiError(Code.NOT_FOUND, f"The resource '{source}' was not found")
+    return disk
+
+
+def disk_kind(disk: Json) -> str:
+    return str(disk["type"]).rsplit("/", 1)[-1]
+
+
+def check_kind(generation: str, kind: str) -> None:
+    """Refuses a type of disk that hosts of the generation cannot have."""
+    compatible = COMPATIBLE.get(generation)
+    if compatible is not None and kind not in compatible:
+        raise failed_precondition(
+            f"[{kind}] features and [instance_type: VIRTUAL_MACHINE] InstanceTaxonomies are not compatible for "
+            "creating instance."
+        )
+
+
+def check_mode(kernel: Kernel, source: str, disk: Json, mode: str, path: ResourcePath) -> None:
+    """Refuses a disk that is not ready, does not know that mode, or that others than the machine at `path` hold
+    so that it cannot have it, too. Expects the world's lock to be held."""
+    kind, access = disk_kind(disk), disk.get("accessMode")
+    if disk["status"] != "READY":
+        raise failed_precondition(f"The resource '{source}' is not ready")
     if mode == RO and kind == "hyperdisk-balanced":
         raise failed_precondition(f"{kind} disk type cannot be attached in read-only mode.")
-    shared = disk.get("accessMode") == "READ_ONLY_MANY"
-    if kind == "hyperdisk-ml" and (mode == RO) != shared:
+    if kind == "hyperdisk-ml" and (mode == RO) != (access == "READ_ONLY_MANY"):
         raise failed_precondition(
-            f"The disk '{source}' with access mode {disk.get('accessMode')} cannot be attached in {mode} mode."
+            f"The disk '{source}' with access mode {access} cannot be attached in {mode} mode."
         )
-    for other, held, node, workers in holders(kernel.nodes.values()):
-        if other == (zone, name) and node.path != path and RW in (mode, held):
-            user = instance(node, workers[0])
-            raise failed_precondition(f"The disk resource '{source}' is already being used by '{user}'")
+    for other in kernel.machines():
+        for held in other.attachments() if other.path != path else ():
+            if held.disk == attached_disk(source) and RW in (mode, held.mode):
+                if path.collection == "instances" and access == "READ_WRITE_MANY":
+                    continue
+                text = f"The disk resource '{source}' is already being used by '{held.users[0]}'"
+                raise ApiError(Code.FAILED_PRECONDITION, text)
 
 
-def number_disks(kernel: Kernel, node: Node) -> None:
+def number_disks(kernel: Kernel, node: Machine, wanted: Sequence[str]) -> None:
     """Gives each data disk the lowest free number, 1 for the first, which it keeps while it is attached; and
-    notes the time. Expects the world's lock to be held."""
-    wanted = [] if node.gone or node.preempted else disk_paths(node)
+    notes the time. Expects the world's lock to be held. `wanted`: the full names of those that it has."""
     for source in {*wanted, *node.disk_numbers}:
         key = attached_disk(source)
         if key is not None and (source in wanted) != (source in node.disk_numbers):
@@ -151,36 +154,47 @@ def number_disks(kernel: Kernel, node: Node) -> None:
 def host_disks(kernel: Kernel, node: Node, worker: int) -> list[HostDisk]:
     """What one worker has as devices now, in the order in which its kernel finds them."""
     # Whether images of TPU VMs name NVMe disks in /dev/disk/by-id is not known, so nothing may rely on it.
-    marked = node.offer.generation not in NVME
-    marked = marked and not kernel.faults.standing(FaultKind.UNMARKED_DISKS, node.path.id)
+    marked = node.offer.generation not in NVME and not kernel.struck(FaultKind.UNMARKED_DISKS, node)
     found = []
     for entry in node.data.get("dataDisks") or ():
         source = str(entry["sourceDisk"])
         disk = kernel.find_disk(*(attached_disk(source) or ("", "")))
-        if disk is not None and worker in _workers(node, entry):
+        if disk is not None and worker in node.workers_of(entry):
             number = node.disk_numbers[source]
             nvme = node.offer.generation in NVME
             found.append(HostDisk(str(disk["id"]), number, _mode(entry) == RO, nvme, marked))
+    return in_boot_order(kernel, node, found)
+
+
+def in_boot_order(kernel: Kernel, node: Machine, found: list[HostDisk]) -> list[HostDisk]:
+    """As the kernel of a host finds them this time."""
     found.sort(key=lambda each: each.number)
-    if len(found) > 1 and kernel.faults.standing(FaultKind.DEVICE_ORDER, node.path.id):
+    if len(found) > 1 and kernel.struck(FaultKind.DEVICE_ORDER, node):
         first = node.boots % len(found)
         return found[first:] + found[:first]
     return found
 
 
 def disk_metadata(node: Node) -> dict[str, str]:
-    """`instance/disks/` of the metadata server (Compute Engine documentation, "Predefined metadata keys")."""
-    interface = "NVME" if node.offer.generation in NVME else "SCSI"
-    rows = {0: RW} | {
-        node.disk_numbers[str(each["sourceDisk"])]: _mode(each)
-        for each in node.data.get("dataDisks") or ()
-        if str(each["sourceDisk"]) in node.disk_numbers
+    """`instance/disks/` of the metadata server of a node's hosts."""
+    modes = {str(each["sourceDisk"]): _mode(each) for each in node.data.get("dataDisks") or ()}
+    rows = {0: ("persistent-disk-0", RW)} | {
+        number: (f"persistent-disk-{number}", modes[source])
+        for source, number in node.disk_numbers.items()
+        if source in modes
     }
+    return render_disks([rows[number] for number in sorted(rows)], node.generation)
+
+
+def render_disks(rows: Sequence[tuple[str, str]], generation: str) -> dict[str, str]:
+    """`instance/disks/` from device names and modes (Compute Engine documentation, "Predefined metadata
+    keys")."""
+    interface = "NVME" if generation in NVME else "SCSI"
     found: dict[str, str] = {}
-    for index, mode in enumerate(rows[number] for number in sorted(rows)):
+    for index, (name, mode) in enumerate(rows):
         folder = f"instance/disks/{index}/"
         found |= {
-            f"{folder}device-name": f"persistent-disk-{sorted(rows)[index]}",
+            f"{folder}device-name": name,
             f"{folder}index": str(index),
             f"{folder}interface": interface,
             f"{folder}mode": mode,

@@ -15,9 +15,12 @@ class Delays:
     node_create: float = 150.0
     host_accounts: float = 5.0
     """From the answer of a host's SSH server until it knows the keys of the metadata."""
+    instance_create: float = 40.0
+    """Of Compute Engine: until an instance is RUNNING, which is less than READY."""
     node_delete: float = 60.0
     node_stop: float = 40.0
     node_start: float = 60.0
+    """These three are those of instances, too."""
     node_patch: float = 40.0
     """gcloud says "Propagating SSH public key to all TPU workers" for so long."""
     create_failure: float = 130.0

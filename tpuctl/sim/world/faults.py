@@ -118,6 +118,8 @@ METHODS = (
     *(f"instanceGroupManagers.{verb}" for verb in ("deleteInstances", "patch", "recreateInstances", "resize")),
     *(f"instanceGroupManagers.{verb}" for verb in ("listErrors", "listManagedInstances")),
     *(f"disks.{verb}" for verb in ("createSnapshot", "resize", "setLabels", "update")),
+    *(f"instances.{verb}" for verb in ("attachDisk", "detachDisk", "getGuestAttributes")),
+    *(f"instances.{verb}" for verb in ("setLabels", "setMetadata", "start", "stop")),
     "snapshots.setLabels",
     *(f"storage.{verb}" for verb in ("delete", "get", "head", "patch", "post", "put")),
 )
@@ -128,7 +130,7 @@ IN_OPERATION = (
     *(f"queuedResources.{verb}" for verb in ("create", "delete")),
     *(
         f"{kind}.{verb}"
-        for kind in ("addresses", "disks", "images", "snapshots")
+        for kind in ("addresses", "disks", "images", "instances", "snapshots")
         for verb in ("insert", "delete")
     ),
     *(
@@ -137,6 +139,10 @@ IN_OPERATION = (
         for verb in ("delete", "insert")
     ),
     *(f"instanceGroupManagers.{verb}" for verb in ("deleteInstances", "patch", "recreateInstances", "resize")),
+    *(
+        f"instances.{verb}"
+        for verb in ("attachDisk", "detachDisk", "setLabels", "setMetadata", "start", "stop")
+    ),
     *(f"disks.{verb}" for verb in ("createSnapshot", "resize", "setLabels", "update")),
 )
 """Methods whose operations can be planned to fail (`in_operation`)."""

@@ -7,6 +7,8 @@ the machine work, and those that forget them fail.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tpuctl.lib.names import region_of
 from tpuctl.sim.hosts.metadata import Value
 from tpuctl.sim.world.data_disks import disk_metadata
@@ -61,36 +63,47 @@ def instance_values(kernel: Kernel, node: Node, worker: int) -> dict[str, Value]
     if machine_type is not None:
         name = machine_type.format(node.offer.chips_per_host)
         values["instance/machine-type"] = f"projects/{PROJECT_NUMBER}/machineTypes/{name}"
-    return {**values, **disk_metadata(node), **_network(node, worker), **_service_account(kernel, node)}
-
-
-def _network(node: Node, worker: int) -> dict[str, Value]:
-    if worker >= len(node.addresses):
-        return {}
-    address, config = node.addresses[worker], node.data.get("networkConfig", {})
-    folder = "instance/network-interfaces/0/"
+    config, account = node.data.get("networkConfig", {}), node.data.get("serviceAccount") or {}
     network = str(config.get("network") or "default").rsplit("/", 1)[-1]
     subnetwork = str(config.get("subnetwork") or "default").rsplit("/", 1)[-1]
-    region = region_of(node.path.zone)
-    external = address.external_ip if config.get("enableExternalIps") else ""
+    address = node.address(worker)
+    place = Network(network, subnetwork, region_of(node.path.zone))
+    external = address.external_ip if address and config.get("enableExternalIps") else ""
+    told = {} if address is None else network_values(0, place, address.internal_ip, external)
+    email, scopes = str(account.get("email") or DEFAULT_ACCOUNT), tuple(account.get("scope") or SCOPES)
+    return {**values, **disk_metadata(node), **told, **account_values(kernel, email, scopes)}
+
+
+@dataclass(frozen=True)
+class Network:
+    """In which a machine is, by names."""
+
+    network: str
+    subnetwork: str
+    region: str
+
+
+def network_values(index: int, place: Network, internal: str, external: str) -> dict[str, Value]:
+    """One interface of a machine; `external` is empty where it has no such address."""
+    folder = f"instance/network-interfaces/{index}/"
+    subnetworks = f"projects/{PROJECT_NUMBER}/regions/{place.region}/subnetworks"
     return {
         f"{folder}access-configs/0/external-ip": external,
         f"{folder}access-configs/0/type": "ONE_TO_ONE_NAT",
-        f"{folder}ip": address.internal_ip,
+        f"{folder}ip": internal,
         f"{folder}mtu": 1460,
-        f"{folder}network": f"projects/{PROJECT_NUMBER}/networks/{network}",
-        f"{folder}subnetwork": f"projects/{PROJECT_NUMBER}/regions/{region}/subnetworks/{subnetwork}",
+        f"{folder}network": f"projects/{PROJECT_NUMBER}/networks/{place.network}",
+        f"{folder}subnetwork": f"{subnetworks}/{place.subnetwork}",
     }
 
 
-def _service_account(kernel: Kernel, node: Node) -> dict[str, Value]:
-    account = node.data.get("serviceAccount") or {}
-    email = str(account.get("email") or DEFAULT_ACCOUNT)
+def account_values(kernel: Kernel, email: str, scopes: tuple[str, ...]) -> dict[str, Value]:
+    """The service account of a machine, with a token that the simulator's APIs take."""
     told: dict[str, Value] = {
         "aliases": ("default",),
         "email": email,
         "identity": "",
-        "scopes": tuple(account.get("scope") or SCOPES),
+        "scopes": scopes,
         "token": {
             "access_token": account_token(kernel.token, email),
             "expires_in": TOKEN_LIFE_S,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from tpuctl.errors import TpuctlError
@@ -16,7 +16,7 @@ from tpuctl.sim.wire.status import (
     invalid_argument,
     not_found,
 )
-from tpuctl.sim.world.data_disks import check_disks, number_disks
+from tpuctl.sim.world.data_disks import check_disks, number_node
 from tpuctl.sim.world.faults import STOCKOUT, FaultKind
 from tpuctl.sim.world.listing import list_resources
 from tpuctl.sim.world.node_form import change_node, fill_addresses, fill_node, number_project
@@ -25,7 +25,7 @@ from tpuctl.sim.world.paths import ResourcePath, check_id, check_labels, parse_p
 from tpuctl.sim.world.quotas import Quotas
 from tpuctl.sim.world.reservations import take_chips, wanted_reservation
 from tpuctl.sim.world.state import Kernel, Node, copy_json
-from tpuctl.sim.world.tpu_vms import Machines
+from tpuctl.sim.world.tpu_vms import TpuVms
 from tpuctl.sim.world.validation import check_quota, prepare_spec
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ LIVE = frozenset({"READY", "STOPPED"})
 class Nodes:
     """Calls take the world's lock for decisions and changes of state; host work happens outside of it."""
 
-    def __init__(self, kernel: Kernel, operations: Operations, machines: Machines) -> None:
+    def __init__(self, kernel: Kernel, operations: Operations, machines: TpuVms) -> None:
         self._kernel = kernel
         self._operations = operations
         self._machines = machines
@@ -159,8 +159,8 @@ class Nodes:
             if spec.get("multisliceNode"):
                 data["multisliceNode"] = True
         tag = self._kernel.ids.short()
-        node = Node(path, f"{path.id[:20]}-{tag}", data, offer, tag, queued)
-        number_disks(self._kernel, node)
+        node = Node(path, f"{path.id[:20]}-{tag}", data, offer, tag, queued, life=self)
+        number_node(self._kernel, node)
         self._kernel.nodes[path.name] = node
         return node
 
@@ -234,7 +234,7 @@ class Nodes:
         with self._kernel.lock:
             if self._kernel.current(node):
                 del self._kernel.nodes[node.path.name]
-            number_disks(self._kernel, node)
+            number_node(self._kernel, node)
         self.on_room()
 
     # Stop, start, patch.
@@ -302,7 +302,7 @@ class Nodes:
                 if "dataDisks" in fields:
                     self._check_disks(node, change)
                 change_node(node.data, fields, change, node.addresses)
-                number_disks(self._kernel, node)
+                number_node(self._kernel, node)
             if "metadata" in fields:
                 self._machines.apply_keys(node)
             if "dataDisks" in fields:
@@ -327,7 +327,7 @@ class Nodes:
             if node.state != "READY" or node.preempted:
                 return
             node.preempted = True
-            number_disks(self._kernel, node)
+            number_node(self._kernel, node)
         self.on_room()
         self._machines.preempt(node)
         visible_s = self._kernel.delays.preempt_visible
@@ -350,6 +350,13 @@ class Nodes:
         READY."""
         self._machines.stop(node, workers)
         self._kernel.after(self._kernel.delays.host_reboot, lambda: self._machines.start(node))
+
+    def apply_keys(self, node: Node) -> None:
+        self._machines.apply_keys(node)
+
+    def load(self, node: Node, workers: Collection[int] | None, fields: Mapping[str, str] | None) -> None:
+        """Programs seem to run on the hosts, as `fields` say; None for none."""
+        self._machines.load(node, workers, fields)
 
     def simulate_maintenance(self, request: Json, version: str) -> Json:
         """`simulateMaintenanceEvent`: the hosts of the named workers, or all, are shut down in order, and the

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpuctl.sim.wire.status import ApiError, failed_precondition
-from tpuctl.sim.world.state import Kernel, Node, Reservation
+from tpuctl.sim.world.state import Kernel, Machine, Reservation
 
 ANY = "-"
 """Asks for any reservation of the project, as `gcloud … --reserved` does."""
@@ -30,20 +30,17 @@ def wanted_reservation(spec: Mapping[str, Any], request: Mapping[str, Any]) -> s
 
 def chips_used(kernel: Kernel, reservation: Reservation) -> int:
     """Chips of a reservation that nodes hold; under the world's lock, as `take_chips`."""
-    return sum(
-        node.offer.chips
-        for node in kernel.nodes.values()
-        if node.reservation == reservation.name and node.path.zone == reservation.zone and not node.preempted
-    )
+    there = (each for each in kernel.machines() if each.path.zone == reservation.zone)
+    return sum(each.chips for each in there if each.reservation == reservation.name and each.holds_chips)
 
 
-def take_chips(kernel: Kernel, node: Node, wanted: str) -> ApiError | None:
+def take_chips(kernel: Kernel, node: Machine, wanted: str) -> ApiError | None:
     """Gives `node` chips of the reservation called `wanted`, or of any; the error when too few are left."""
     for reservation in kernel.reservations.values():
-        right = (reservation.zone, reservation.generation) == (node.path.zone, node.offer.generation)
+        right = (reservation.zone, reservation.generation) == (node.path.zone, node.generation)
         if not right or wanted not in (ANY, reservation.name):
             continue
-        if reservation.chips - chips_used(kernel, reservation) >= node.offer.chips:
+        if reservation.chips - chips_used(kernel, reservation) >= node.chips:
             node.reservation = reservation.name
             return None
     return failed_precondition(_SHORTAGE.format(eid=kernel.ids.eid()))

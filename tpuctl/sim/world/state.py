@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,8 +20,8 @@ from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.catalog import SimCatalog
 from tpuctl.sim.world.clock import Clock, Schedule
 from tpuctl.sim.world.delays import Delays
-from tpuctl.sim.world.faults import FaultPlan
-from tpuctl.sim.world.paths import ResourcePath
+from tpuctl.sim.world.faults import FaultKind, FaultPlan
+from tpuctl.sim.world.paths import ResourcePath, attached_disk
 
 
 class Ids:
@@ -57,45 +58,172 @@ def copy_json(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
+RO, RW = "READ_ONLY", "READ_WRITE"
+"""How a disk is attached."""
+
+
+class Life(Protocol):
+    """What becomes of machines by itself or by steering; the kind of machine has one."""
+
+    def preempt(self, machine: Any, /) -> None:
+        """Takes its capacity away; returns when its hosts are dead."""
+        ...
+
+    def reboot(self, machine: Any, workers: Collection[int] | None, /) -> None:
+        """Of all workers, or of some: down in order, and up again a while later."""
+        ...
+
+    def apply_keys(self, machine: Any, /) -> None:
+        """Its hosts take the keys that its metadata and the project's have now."""
+        ...
+
+    def load(self, machine: Any, workers: Collection[int] | None, fields: Mapping[str, str] | None, /) -> None:
+        """Programs seem to run there, as `fields` of `Load` say; None for none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """A data disk that a machine holds."""
+
+    disk: tuple[str, str]
+    """Zone and name."""
+    mode: str
+    users: tuple[str, ...]
+    """Who has it, as Compute Engine calls machines, relative to its root."""
+
+
 @dataclass
-class Node:
-    """One incarnation of a node: what the API shows (`data`) and what stands behind it."""
+class Machine(ABC):
+    """One incarnation of what has hosts, a node of the TPU API or an instance of Compute Engine: what its API
+    shows (`data`) and what stands behind it."""
 
     path: ResourcePath
     key: str
     """Names the incarnation towards the host backend."""
     data: Json
-    offer: AcceleratorType
-    tag: str
-    """The hex part of the host names."""
-    queued: ResourcePath | None = None
-    addresses: list[HostAddress] = field(default_factory=list)
-    preempted: bool = False
-    phantom: bool = False
-    """Listed as CREATING although there is no capacity for it: it will vanish."""
-    host_lock: threading.Lock = field(default_factory=threading.Lock)
+    life: Life = field(kw_only=True, repr=False)
+    addresses: list[HostAddress] = field(default_factory=list, kw_only=True)
+    """In the order of `workers`."""
+    preempted: bool = field(default=False, kw_only=True)
+    host_lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
     """Serialises host work of this incarnation; never taken while the world's lock is held."""
-    guest: dict[int, dict[str, str]] = field(default_factory=dict)
+    guest: dict[int, dict[str, str]] = field(default_factory=dict, kw_only=True)
     """By worker, the guest attributes that its programs published, by `NAMESPACE/KEY`."""
-    loads: dict[int, Load] = field(default_factory=dict)
+    loads: dict[int, Load] = field(default_factory=dict, kw_only=True)
     """By worker, what programs seem to do there."""
-    maintenance: frozenset[int] = frozenset()
+    maintenance: frozenset[int] = field(default=frozenset(), kw_only=True)
     """Workers whose hosts are taken down for maintenance just now."""
-    reservation: str = ""
+    reservation: str = field(default="", kw_only=True)
     """Which reservation its chips are from: see `tpuctl.sim.world.reservations`."""
-    gone: bool = False
+    gone: bool = field(default=False, kw_only=True)
     """Set before the hosts are destroyed, so that a late creation does not bring them back."""
-    disk_numbers: dict[str, int] = field(default_factory=dict)
+    disk_numbers: dict[str, int] = field(default_factory=dict, kw_only=True)
     """Of data disks, by full name: which device each is on the hosts."""
-    boots: int = 0
+    boots: int = field(default=0, kw_only=True)
     """How many times hosts of it were started."""
 
     @property
     def state(self) -> str:
+        """As its API calls it."""
         return str(self.data["state"])
+
+    @property
+    @abstractmethod
+    def generation(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def chips_per_host(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def workers(self) -> range:
+        """The numbers of its hosts in their slice."""
+
+    @property
+    @abstractmethod
+    def live(self) -> bool:
+        """Whether its API says that it runs."""
+
+    @property
+    @abstractmethod
+    def holds_chips(self) -> bool:
+        """Whether others cannot have its chips now."""
+
+    @property
+    @abstractmethod
+    def names(self) -> frozenset[str]:
+        """By which a person may mean it: its own, in short and in full, and that of what it belongs to."""
+
+    @abstractmethod
+    def hostname(self, worker: int) -> str: ...
+
+    @abstractmethod
+    def attachments(self) -> Iterator[Attachment]:
+        """The data disks that it holds now."""
+
+    @property
+    def chips(self) -> int:
+        return self.chips_per_host * len(self.workers)
+
+    def address(self, worker: int) -> HostAddress | None:
+        """Where that worker answers; None before it was made."""
+        place = worker - self.workers.start
+        return self.addresses[place] if place < len(self.addresses) else None
+
+
+@dataclass
+class Node(Machine):
+    """A node of the TPU API."""
+
+    offer: AcceleratorType
+    tag: str
+    """The hex part of the host names."""
+    queued: ResourcePath | None = None
+    phantom: bool = False
+    """Listed as CREATING although there is no capacity for it: it will vanish."""
+
+    @property
+    def generation(self) -> str:
+        return self.offer.generation
+
+    @property
+    def chips_per_host(self) -> int:
+        return self.offer.chips_per_host
+
+    @property
+    def workers(self) -> range:
+        return range(self.offer.hosts)
+
+    @property
+    def live(self) -> bool:
+        return self.state == "READY"
+
+    @property
+    def holds_chips(self) -> bool:
+        return not (self.preempted or self.phantom)
+
+    @property
+    def names(self) -> frozenset[str]:
+        above = {self.queued.id} if self.queued else set()
+        return frozenset({self.path.id, self.path.name} | above)
 
     def hostname(self, worker: int) -> str:
         return f"t1v-n-{self.tag}-w-{worker}"
+
+    def attachments(self) -> Iterator[Attachment]:
+        """A preempted node holds nothing. Its machines are in the TPU service's project, really."""
+        zone = f"projects/{self.path.project}/zones/{self.path.zone}"
+        for entry in () if self.preempted else self.data.get("dataDisks") or ():
+            disk = attached_disk(str(entry.get("sourceDisk")))
+            if disk is not None:
+                users = (f"{zone}/instances/{self.path.id}-w-{each}" for each in self.workers_of(entry))
+                yield Attachment(disk, str(entry.get("mode") or RW), tuple(users))
+
+    def workers_of(self, entry: Json) -> list[int]:
+        """Those that get a data disk: all, or what v2alpha1 says."""
+        return [int(each) for each in entry.get("workerIds") or ()] or list(self.workers)
 
 
 @dataclass
@@ -130,7 +258,8 @@ class Reservation:
 
 @dataclass
 class Kernel:
-    """Shared by all parts of one world. `lock` guards `nodes`, `queued`, `operations` and `requests`."""
+    """Shared by all parts of one world. `lock` guards `nodes`, `instances`, `queued`, `operations` and
+    `requests`."""
 
     project: str
     clock: Clock
@@ -160,6 +289,8 @@ class Kernel:
     """By zone and name."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     nodes: dict[str, Node] = field(default_factory=dict)
+    instances: dict[str, Machine] = field(default_factory=dict)
+    """Of Compute Engine, by the name of their path."""
     queued: dict[str, Queued] = field(default_factory=dict)
     operations: dict[str, Json] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
@@ -193,12 +324,16 @@ class Kernel:
         """Chips of `zone` that nothing holds; what was preempted holds none."""
         if zone not in self.capacity:
             return math.inf
-        held = (
-            node.offer.chips
-            for node in self.nodes.values()
-            if node.path.zone == zone and not (node.preempted or node.phantom or node.reservation)
-        )
-        return self.capacity[zone] - sum(held)
+        there = [each for each in self.machines() if each.path.zone == zone and not each.reservation]
+        return self.capacity[zone] - sum(each.chips for each in there if each.holds_chips)
+
+    def machines(self) -> list[Machine]:
+        """Everything that has hosts, or will have some."""
+        return [*self.nodes.values(), *self.instances.values()]
+
+    def struck(self, kind: FaultKind, machine: Machine) -> bool:
+        """Whether such a fault stands for the machine, by any of its names."""
+        return any(self.faults.standing(kind, name) for name in machine.names)
 
     def hide(self, path: ResourcePath, seconds: float) -> None:
         """Reads are late: they do not show `path` until then."""

@@ -1,34 +1,20 @@
-"""The hosts behind a node: what they are told about themselves, and their life next to the node's.
-
-Nothing here runs under the world's lock: reads of the world never wait for hosts.
-"""
+"""What the hosts behind a node are told about themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.sim.hosts.backend import HostSpec
+from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
-from tpuctl.sim.hosts.metrics_server import Devices, Load, MetricsServers, change_load, share
 from tpuctl.sim.world.data_disks import host_disks
-from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.identity import instance_values, project_values
+from tpuctl.sim.world.machines import Machines
 from tpuctl.sim.world.state import Kernel, Node
-from tpuctl.telemetry.sample import DEVICES_PER_CHIP
 
 MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"
 """What the metadata server calls it: TPU VMs cannot be moved while they run."""
-WINDOW_LEAST_S = 1.0
-"""However fast the simulator: what reacts to SIGTERM at once has had the time to."""
 _BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}
 """Chips of one host as a box (`CHIPS_PER_HOST_BOUNDS` seen in tpu-env of real hosts)."""
-
-
-def host_environment(kernel: Kernel) -> dict[str, str]:
-    """Variables of a login session. Nothing that tells of the TPU: a login of a real TPU VM has none of
-    `TPU_WORKER_ID` and its like, which are GKE's, nor `JAX_PLATFORMS`; libtpu asks the metadata server."""
-    return {"TPUCTL_SIM": "1", **kernel.host_environment()}
 
 
 def host_bounds(topology: str, chips_per_host: int) -> str:
@@ -55,31 +41,42 @@ def megascale(kernel: Kernel, node: Node) -> dict[str, str]:
 def render_tpu_env(kernel: Kernel, node: Node, worker: int) -> str:
     """The `tpu-env` attribute: `KEY: 'value'` lines, as read on real hosts."""
     offer = node.offer
-    chip_bounds = _BOUNDS[offer.chips_per_host]
-    process_bounds = host_bounds(offer.topology, offer.chips_per_host)
-    wraps = [str(int(n) >= 4).lower() for n in (*offer.topology.split("x"), "1", "1")[:3]]
     scheduling = node.data.get("schedulingConfig", {})
-    values = {
-        "ACCELERATOR_TYPE": offer.name,
+    return tpu_env(
+        {
+            "ACCELERATOR_TYPE": offer.name,
+            "CONSUMER_PROJECT_ID": node.path.project,
+            "NODE_ID": node.path.id,
+            "PREEMPTIBLE": str(bool(scheduling.get("spot") or scheduling.get("preemptible"))).lower(),
+            "RUNTIME_VERSION": str(node.data.get("runtimeVersion", "")),
+            "TYPE": offer.config_type,
+            "UID": str(node.data["id"]),
+            "WORKER_ID": str(worker),
+            "ZONE": node.path.zone,
+            **shape_env(offer.topology, offer.chips_per_host),
+            **megascale(kernel, node),
+        }
+    )
+
+
+def shape_env(topology: str, chips_per_host: int) -> dict[str, str]:
+    """What `tpu-env` says of the shape of a slice."""
+    chip_bounds, process_bounds = _BOUNDS[chips_per_host], host_bounds(topology, chips_per_host)
+    wraps = [str(int(n) >= 4).lower() for n in (*topology.split("x"), "1", "1")[:3]]
+    return {
         "CHIPS_PER_HOST_BOUNDS": chip_bounds,
-        "CONSUMER_PROJECT_ID": node.path.project,
         "HOST_BOUNDS": process_bounds,
-        "NODE_ID": node.path.id,
-        "PREEMPTIBLE": str(bool(scheduling.get("spot") or scheduling.get("preemptible"))).lower(),
-        "RUNTIME_VERSION": str(node.data.get("runtimeVersion", "")),
-        "SOURCE": "TPUCTL_SIM",
-        "TOPOLOGY": offer.topology,
+        "TOPOLOGY": topology,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": chip_bounds,
         "TPU_PROCESS_BOUNDS": process_bounds,
-        "TPU_RUNTIME_METRICS_PORTS": ",".join(str(8431 + n) for n in range(offer.chips_per_host)),
+        "TPU_RUNTIME_METRICS_PORTS": ",".join(str(8431 + n) for n in range(chips_per_host)),
         "TPU_TOPOLOGY_WRAP": ",".join(wraps),
-        "TYPE": offer.config_type,
-        "UID": str(node.data["id"]),
-        "WORKER_ID": str(worker),
-        "ZONE": node.path.zone,
-        **megascale(kernel, node),
     }
-    return "".join(f"{key}: '{value}'\n" for key, value in values.items())
+
+
+def tpu_env(values: Mapping[str, str | None]) -> str:
+    """`KEY: 'value'` lines, in order."""
+    return "".join(f"{key}: '{value}'\n" for key, value in sorted({"SOURCE": "TPUCTL_SIM", **values}.items()))
 
 
 def metadata_values(kernel: Kernel, node: Node, worker: int) -> dict[str, Value]:
@@ -113,149 +110,18 @@ def _attributes(kernel: Kernel, node: Node, worker: int) -> dict[str, str]:
     return {**{key: str(value) for key, value in given.items()}, **own}
 
 
-def publish_attribute(kernel: Kernel, node: Node, worker: int, path: str, value: str | None) -> bool:
-    """What a program on a host writes through the metadata server. False where the node's metadata says
-    `enable-guest-attributes=FALSE`."""
-    enabled = str(node.data.get("metadata", {}).get("enable-guest-attributes", "TRUE"))
-    if enabled.upper() == "FALSE":
-        return False
-    with kernel.lock:
-        own = node.guest.setdefault(worker, {})
-        if value is None:
-            own.pop(path, None)
-        else:
-            own[path] = value
-    return True
+class TpuVms(Machines[Node]):
+    """The hosts of nodes."""
 
+    def attributes(self, machine: Node) -> Mapping[str, str]:
+        return machine.data.get("metadata") or {}
 
-class Machines:
-    """The life of a node's hosts; every method may take seconds and is called without the world's lock."""
+    def told(self, machine: Node, worker: int) -> Mapping[str, Value]:
+        return metadata_values(self._kernel, machine, worker)
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._metrics = MetricsServers()
+    def disks(self, machine: Node, worker: int) -> list[HostDisk]:
+        return host_disks(self._kernel, machine, worker)
 
-    def close(self) -> None:
-        self._metrics.close()
-
-    def load(self, node: Node, workers: Collection[int] | None, fields: Mapping[str, str] | None) -> None:
-        """Programs seem to run there, as `fields` say; None for none."""
-        offer = node.offer
-        per_chip = DEVICES_PER_CHIP.get(offer.generation, 1)
-        memory = load_accelerators().generations[offer.generation].hbm_gib * (1 << 30) // per_chip
-        count = offer.chips_per_host * per_chip
-        with node.host_lock:
-            for worker in range(offer.hosts) if workers is None else workers:
-                ports = {}
-                if fields is None:
-                    node.loads.pop(worker, None)
-                else:
-                    node.loads[worker] = change_load(node.loads.get(worker, Load()), fields)
-                    ids = range(worker * count, (worker + 1) * count)
-                    devices = Devices(node.loads[worker], ids, per_chip, memory, node.hostname(worker))
-                    ports = {port: self._metrics.streams(each) for port, each in share(devices)}
-                self._kernel.hosts.serve(node.key, worker, ports)
-                self._metrics.end(node.hostname(worker))
-
-    def _spec(self, node: Node, worker: int) -> HostSpec:
-        return HostSpec(
-            node_key=node.key,
-            worker=worker,
-            hostname=node.hostname(worker),
-            environment=lambda: host_environment(self._kernel),
-            metadata=lambda: self._metadata(node, worker),
-            publish=lambda path, value: publish_attribute(self._kernel, node, worker, path, value),
-            bans=lambda: self._bans(node),
-        )
-
-    def _bans(self, node: Node) -> tuple[int, float] | None:
-        """After how many refused log-ins hosts are deaf, and how long."""
-        found = self._kernel.faults.standing(FaultKind.LOGIN_BAN, node.path.id)
-        return (found[0].skip, found[0].seconds) if found else None
-
-    def _metadata(self, node: Node, worker: int) -> Mapping[str, Value]:
-        if self._kernel.faults.standing(FaultKind.NO_METADATA, node.path.id):
-            return {}
-        return metadata_values(self._kernel, node, worker)
-
-    def create(self, node: Node) -> bool:
-        """Boots all workers with the node's keys; False when the node was deleted meanwhile."""
-        with node.host_lock:
-            if node.gone:
-                return False
-            specs = [self._spec(node, worker) for worker in range(node.offer.hosts)]
-            node.addresses = self._kernel.hosts.create(specs)
-            node.boots += 1
-            self._set_disks(node)
-        late = self._kernel.faults.take(FaultKind.LATE_KEYS, "late-keys", node.path)
-        wait_s = self._kernel.delays.host_accounts + (late.seconds if late else 0.0)
-        if wait_s > 0:
-            self._kernel.after(wait_s, lambda: self.apply_keys(node))
-        else:
-            self.apply_keys(node)
-        return True
-
-    def apply_keys(self, node: Node) -> None:
-        with node.host_lock:
-            if not node.gone and node.addresses:
-                self._kernel.hosts.set_ssh_keys(node.key, accepted_keys(self._kernel, node))
-
-    def apply_disks(self, node: Node) -> None:
-        """Hosts get the devices of the node's data disks, and lose those of others."""
-        with node.host_lock:
-            if not node.gone and node.addresses:
-                self._set_disks(node)
-
-    def _set_disks(self, node: Node) -> None:
-        with self._kernel.lock:
-            disks = {worker: host_disks(self._kernel, node, worker) for worker in range(node.offer.hosts)}
-        self._kernel.hosts.set_disks(node.key, disks)
-
-    def preempt(self, node: Node) -> None:
-        """The hosts are shut down in order, then they are gone with their boot disks."""
-        with node.host_lock:
-            if not self._kernel.faults.standing(FaultKind.HARD_PREEMPT, node.path.id):
-                self._shut_down(node, None)
-            self._kernel.hosts.kill(node.key)
-
-    def stop(self, node: Node, workers: Collection[int] | None = None) -> None:
-        """The hosts, or those of some workers, are shut down in order and keep their disks."""
-        with node.host_lock:
-            self._shut_down(node, workers)
-            self._kernel.hosts.stop(node.key, workers)
-
-    def _shut_down(self, node: Node, workers: Collection[int] | None) -> None:
-        window_s = max(WINDOW_LEAST_S, self._kernel.delays.shutdown / self._kernel.speed)
-        self._kernel.hosts.shutdown(node.key, window_s, workers)
-
-    def start(self, node: Node) -> None:
-        """Boots those that are off."""
-        with node.host_lock:
-            self._kernel.hosts.start(node.key)
-            node.boots += 1
-            self._set_disks(node)
-            self._kernel.hosts.set_ssh_keys(node.key, accepted_keys(self._kernel, node))
-
-    def delete(self, node: Node) -> None:
-        """As `preempt`: Compute Engine gives an instance that is deleted its time to end, too."""
-        with node.host_lock:
-            if not node.gone and not self._kernel.faults.standing(FaultKind.HARD_DELETE, node.path.id):
-                self._shut_down(node, None)
-        self.destroy(node)
-
-    def destroy(self, node: Node) -> None:
-        """At once, without a word to the hosts."""
-        with node.host_lock:
-            node.gone = True
-            self._kernel.hosts.destroy(node.key)
-
-
-def accepted_keys(kernel: Kernel, node: Node) -> str:
-    """The keys of the node's metadata, as its hosts take them: none with OS Login, which a node's own metadata
-    turns on or off before its project's does, and the organisation's policy before both
-    (docs.cloud.google.com/compute/docs/oslogin)."""
-    own = node.data.get("metadata", {})
-    os_login = str(own.get("enable-oslogin", kernel.project_metadata.get("enable-oslogin", "FALSE")))
-    if os_login.upper() == "TRUE" or kernel.faults.standing(FaultKind.OS_LOGIN_POLICY, "os-login-policy"):
-        return ""
-    return str(own.get("ssh-keys", ""))
+    def guest_attributes(self, machine: Node) -> bool:
+        """Unless the node's metadata says otherwise."""
+        return str(self.attributes(machine).get("enable-guest-attributes", "TRUE")).upper() != "FALSE"

@@ -24,7 +24,6 @@ from tpuctl.sim.wire.tpu_versions import show
 from tpuctl.sim.world.call_log import Journal
 from tpuctl.sim.world.catalog import SimCatalog, load_catalog
 from tpuctl.sim.world.clock import Clock, RealClock, schedule_for
-from tpuctl.sim.world.data_disks import holders, instance
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
 from tpuctl.sim.world.iam import PROJECT_NUMBER, TPU, Access, permission_of
@@ -35,9 +34,9 @@ from tpuctl.sim.world.paths import ANY_ZONE, ResourcePath
 from tpuctl.sim.world.queued_resources import QueuedResources
 from tpuctl.sim.world.quota_preferences import QuotaPreferences
 from tpuctl.sim.world.quotas import Quotas, check_keys
-from tpuctl.sim.world.state import Ids, Kernel, Node, Reservation
+from tpuctl.sim.world.state import Ids, Kernel, Machine, Reservation
 from tpuctl.sim.world.steering import Steering
-from tpuctl.sim.world.tpu_vms import Machines
+from tpuctl.sim.world.tpu_vms import TpuVms
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class World:
             token=token,
         )
         self._operations = Operations(self._kernel)
-        self._machines = Machines(self._kernel)
+        self._machines = TpuVms(self._kernel)
         self._nodes = Nodes(self._kernel, self._operations, self._machines)
         self._queued = QueuedResources(self._kernel, self._operations, self._nodes)
         self.quota_preferences = QuotaPreferences(self._kernel)
@@ -228,55 +227,62 @@ class World:
 
     # What only a simulated cloud can do.
 
-    def preempt(self, name: str, zone: str | None = None) -> list[str]:
-        """Preempts the READY nodes called `name`, or belonging to a queued resource of that name; their names.
+    def preempt(self, name: str, zone: str | None = None, workers: Collection[int] | None = None) -> list[str]:
+        """Preempts the READY nodes and running instances called `name`, or belonging to a queued resource or
+        group of that name, of a group those of some `workers`; their names.
 
         Blocks until their hosts are dead, at most the time that they have to end in order. Raises
         NotFoundError when there is none.
         """
-        return self._at_once("preempt", name, zone, self._nodes.preempt)
+        return self._at_once("preempt", name, zone, workers, lambda each, _: each.life.preempt(each))
 
     def reboot(self, name: str, zone: str | None = None, workers: Collection[int] | None = None) -> list[str]:
-        """Reboots the hosts of all `workers`, or of some, of the READY nodes called `name`; the nodes' names.
+        """Reboots the hosts of all `workers`, or of some, of those called `name`; the machines' names.
 
         Blocks until they are off; they come back by themselves. Raises NotFoundError when there is no such
-        node or worker.
+        machine or worker.
         """
-        reboot = self._nodes.reboot
-        return self._at_once("reboot", name, zone, lambda node: reboot(node, workers), workers or ())
+        return self._at_once("reboot", name, zone, workers, lambda each, some: each.life.reboot(each, some))
 
     def _at_once(
         self,
         verb: str,
         name: str,
         zone: str | None,
-        work: Callable[[Node], None],
-        workers: Collection[int] = (),
+        workers: Collection[int] | None,
+        work: Callable[[Machine, Collection[int] | None], None],
     ) -> list[str]:
-        """Does something to all hosts behind a name at the same time."""
+        """Does something to all machines behind a name at the same time, each with those of the workers that it
+        has; None for all."""
         with self._kernel.lock:
-            known = list(self._kernel.nodes.values())
-            nodes = [node for node in known if self._meant(node, name, zone)]
-            ready = [node for node in nodes if node.state == "READY"]
-        if not ready:
-            states = ", ".join(f"{node.path.id} is {node.state}" for node in nodes) or "no such node"
+            known = self._kernel.machines()
+            meant = [each for each in known if _is_meant(each, name, zone)]
+            live = [each for each in meant if each.live]
+            states = [f"{each.path.id} is {each.state}" for each in meant]
+        if not live:
             raise NotFoundError(
-                f"nothing to {verb} under the name {name} in {zone or 'any zone'}: {states}",
-                hint=_preempt_hint(name, [node.path.id for node in known]),
+                f"nothing to {verb} under the name {name} in {zone or 'any zone'}: "
+                f"{', '.join(states) or 'no such node'}",
+                hint=_preempt_hint(name, [each.path.id for each in known]),
             )
-        most = max(node.offer.hosts for node in ready)
-        for worker in workers:
-            if not 0 <= worker < most:
-                raise NotFoundError(f"{name} has no worker {worker}", hint=f"its workers are 0 to {most - 1}")
-        for node in ready:
-            self.journal.record(f"sim.{verb}", node.path.name, "OK")
-        if len(ready) == 1:
-            work(ready[0])
+        there = sorted({worker for each in live for worker in each.workers})
+        for worker in workers or ():
+            if worker not in there:
+                raise NotFoundError(f"{name} has no worker {worker}", hint=f"its workers are 0 to {there[-1]}")
+        chosen = [each for each in live if workers is None or {*workers} & {*each.workers}]
+        for each in chosen:
+            self.journal.record(f"sim.{verb}", each.path.name, "OK")
+
+        def act(machine: Machine) -> None:
+            work(machine, None if workers is None else [each for each in workers if each in machine.workers])
+
+        if len(chosen) == 1:
+            act(chosen[0])
         else:
-            with ThreadPoolExecutor(len(ready)) as pool:
-                list(pool.map(work, ready))
+            with ThreadPoolExecutor(len(chosen)) as pool:
+                list(pool.map(act, chosen))
         self._kernel.schedule.flush()
-        return [node.path.name for node in ready]
+        return [each.path.name for each in chosen]
 
     def set_capacity(self, zone: str, chips: int | None) -> None:
         """How many chips exist for this project in `zone` from now on; None for plenty.
@@ -323,33 +329,30 @@ class World:
             return found
 
     def cut_connections(self, name: str, zone: str | None = None) -> None:
-        """Breaks every SSH connection to the nodes called `name`; their processes live on."""
+        """Breaks every SSH connection to those called `name`; their processes live on."""
         with self._kernel.lock:
-            nodes = [node for node in self._kernel.nodes.values() if self._meant(node, name, zone)]
-        for node in nodes:
-            self._kernel.hosts.cut(node.key)
+            found = [each for each in self._kernel.machines() if _is_meant(each, name, zone)]
+        for each in found:
+            self._kernel.hosts.cut(each.key)
 
     def fail_hosts(
         self, name: str, zone: str | None = None, workers: Collection[int] | None = None
     ) -> list[str]:
-        """The hosts of the nodes called `name`, or of some workers, die at once and stay off, and the API goes
-        on calling the nodes READY, as happens; their names. Raises NotFoundError."""
+        """The hosts of those called `name`, or of some workers, die at once and stay off, and the API goes on
+        calling them READY or RUNNING, as happens; their names. Raises NotFoundError."""
         stop = self._kernel.hosts.stop
-        return self._at_once("crash", name, zone, lambda node: stop(node.key, workers), workers or ())
+        return self._at_once("crash", name, zone, workers, lambda each, some: stop(each.key, some))
 
     def set_load(
         self, name: str, zone: str | None, workers: Collection[int] | None, fields: Mapping[str, str] | None
     ) -> list[str]:
-        """What libtpu's metrics service tells on all workers of the nodes called `name`, or on some: `fields`
-        of `Load` over those of before, None for no service; the nodes' names. Raises NotFoundError and
-        UsageError."""
-        load = self._machines.load
-        return self._at_once("load", name, zone, lambda node: load(node, workers, fields), workers or ())
+        """What libtpu's metrics service tells on all workers of those called `name`, or on some: `fields` of
+        `Load` over those of before, None for no service; their names. Raises NotFoundError and UsageError."""
 
-    @staticmethod
-    def _meant(node: Node, name: str, zone: str | None) -> bool:
-        names = {node.path.id, node.path.name} | ({node.queued.id} if node.queued else set())
-        return name in names and zone in (None, node.path.zone)
+        def load(machine: Machine, some: Collection[int] | None) -> None:
+            machine.life.load(machine, some, fields)
+
+        return self._at_once("load", name, zone, workers, load)
 
     def set_quotas(self, quotas: Mapping[str, int]) -> dict[str, int]:
         """Changes limits from now on and returns all that are set; what exists already stays."""
@@ -371,13 +374,18 @@ class World:
     def follow_os_login(self) -> None:
         """Hosts take keys from metadata, or no longer do, as guest agents find out while they run."""
         with self._kernel.lock:
-            nodes = list(self._kernel.nodes.values())
-        for node in nodes:
-            self._machines.apply_keys(node)
+            known = self._kernel.machines()
+        for each in known:
+            each.life.apply_keys(each)
 
     @property
     def hosts(self) -> HostBackend:
         return self._kernel.hosts
+
+    @property
+    def kernel(self) -> Kernel:
+        """For Compute Engine, whose instances are machines of this world, too."""
+        return self._kernel
 
     @property
     def lock(self) -> threading.RLock:
@@ -396,9 +404,9 @@ class World:
             found: dict[tuple[str, str], Json] = {
                 key: dict(times) for key, times in self._kernel.disk_times.items()
             }
-            for key, _, node, workers in holders(self._kernel.nodes.values()):
-                users = found.setdefault(key, {}).setdefault("users", [])
-                users += [instance(node, worker) for worker in workers]
+            for machine in self._kernel.machines():
+                for held in machine.attachments():
+                    found.setdefault(held.disk, {}).setdefault("users", []).extend(held.users)
             return found
 
     def read_quotas(self, read: Callable[[Quotas], list[Json]]) -> list[Json]:
@@ -418,6 +426,7 @@ class World:
             state = {
                 "project": kernel.project,
                 "nodes": [node.data for node in kernel.nodes.values()],
+                "instances": [instance.data for instance in kernel.instances.values()],
                 "queuedResources": [queued.data for queued in kernel.queued.values()],
                 "operations": [
                     {k: v for k, v in each.items() if k != "_late_s"} for each in kernel.operations.values()
@@ -481,6 +490,10 @@ def target_of(method: str, request: Json) -> ResourcePath:
         collection, key = _CREATED[method]
         path = path.child(collection, str(request.get(key) or ""))
     return path
+
+
+def _is_meant(machine: Machine, name: str, zone: str | None) -> bool:
+    return name in machine.names and zone in (None, machine.path.zone)
 
 
 def _preempt_hint(name: str, known: list[str]) -> str:

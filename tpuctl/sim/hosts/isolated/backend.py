@@ -134,6 +134,7 @@ class IsolatedHosts(HostBackend):
     """Hosts below `root`, which must exist and belongs to this object until `close`."""
 
     ssh_port = SSH_PORT
+    resolves = True
 
     def __init__(self, root: Path, *, world_id: str, filtered: bool = False) -> None:
         """`filtered`: only what firewall rules let in arrives at hosts."""
@@ -283,6 +284,10 @@ class IsolatedHosts(HostBackend):
         with self._lock(node_key):
             hosts = self._nodes.get(node_key, [])
             self._each(hosts, lambda host: host.set_disks(disks.get(host.spec.worker, ())))
+
+    def set_names(self, node_key: str, names: Mapping[str, str]) -> None:
+        with self._lock(node_key):
+            self._each(self._nodes.get(node_key, []), lambda host: host.set_names(names))
 
     def set_firewall(self, rules: Sequence[Mapping[str, Any]]) -> None:
         self._rules = tuple(rules)

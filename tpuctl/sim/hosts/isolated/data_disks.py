@@ -155,7 +155,7 @@ class HostDisks:
         if disk.marked:
             by_id = root / BY_ID
             by_id.mkdir(parents=True, exist_ok=True)
-            link = by_id / f"google-persistent-disk-{disk.number}"
+            link = by_id / disk.link
             link.unlink(missing_ok=True)
             link.symlink_to(f"../../{name}")
 
@@ -164,7 +164,7 @@ class HostDisks:
         loop = self._loops.pop(disk)
         mounted = self._stop_writing({disk: loop}, (root, *others))
         (root / "dev" / device_name(self._places.pop(disk), nvme=disk.nvme)).unlink(missing_ok=True)
-        (root / BY_ID / f"google-persistent-disk-{disk.number}").unlink(missing_ok=True)
+        (root / BY_ID / disk.link).unlink(missing_ok=True)
         clear_loop(loop)
         if not disk.read_only:
             self._files.release(disk.key, loop, 0.0 if mounted else PULL_TIMEOUT_S)

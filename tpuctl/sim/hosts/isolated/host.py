@@ -104,6 +104,7 @@ class IsolatedHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._scripts: list[subprocess.Popen[bytes]] = []
         self._users: dict[str, int] = {}
+        self._names: dict[str, str] = {}
         self._write_files()
 
     @property
@@ -130,10 +131,23 @@ class IsolatedHost:
         key.write_bytes(self._key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
         config = _SSHD_CONFIG.format(port=SSH_PORT, mark=f"{WORLD_VARIABLE}={self._place.world_id}")
         (self.folder / "keys" / "sshd_config").write_text(config)
-        names = f"{self.cable.address} {self.spec.hostname}"
-        (self.folder / "hosts").write_text(
-            f"127.0.0.1 localhost\n169.254.169.254 metadata.google.internal metadata\n{names}\n"
-        )
+        (self.folder / "hosts").write_text(self._render_names())
+
+    def _render_names(self) -> str:
+        others = {name: address for name, address in self._names.items() if name != self.spec.hostname}
+        rows = [
+            *(("127.0.0.1", "localhost"), ("169.254.169.254", "metadata.google.internal metadata")),
+            (self.cable.address, self.spec.hostname),
+            *((address, name) for name, address in others.items()),
+        ]
+        return "".join(f"{address} {name}\n" for address, name in rows)
+
+    def set_names(self, names: Mapping[str, str]) -> None:
+        """See `HostBackend.set_names`; they outlive a reboot."""
+        self._names = dict(names)
+        (self.folder / "hosts").write_text(self._render_names())
+        for root in self._roots()[:1]:
+            (root / "etc" / "hosts").write_text(self._render_names())
 
     def spawn(self) -> None:
         """Starts the first process in namespaces of its own; it waits for its cable."""

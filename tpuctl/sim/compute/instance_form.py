@@ -1,0 +1,175 @@
+"""What instances are asked to be, checked, and what Compute Engine fills in.
+
+What is filled in is that of a recording (k8s-config-connector, basic/compute/v1beta1/computeinstance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tpuctl.lib.names import region_of
+from tpuctl.sim.compute.catalog import ROOT, Scope
+from tpuctl.sim.compute.disks import invalid
+from tpuctl.sim.hosts.backend import HostAddress
+from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
+from tpuctl.sim.world.data_disks import NVME
+from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
+from tpuctl.sim.world.state import RW
+
+_INPUTS = frozenset(
+    {
+        *("name", "description", "labels", "machineType", "disks", "networkInterfaces", "metadata", "tags"),
+        *("scheduling", "serviceAccounts", "reservationAffinity", "shieldedInstanceConfig", "zone"),
+        *("canIpForward", "resourcePolicies", "keyRevocationActionType", "hostname"),
+        *("confidentialInstanceConfig", "networkPerformanceConfig", "params"),
+    }
+)
+"""What the simulator keeps of a create; anything else that says something is refused, not dropped."""
+_SAYS_NOTHING: tuple[object, ...] = (None, "", False, 0, [], {})
+LEAST_RUN_S, MOST_RUN_S = 30.0, 120 * 86_400.0
+"""Of `maxRunDuration` (cloud.google.com/compute/docs/instances/limit-vm-runtime)."""
+IMAGE_GB = 10
+"""Of a boot disk that nobody says more of."""
+
+
+def check_inputs(body: Json) -> None:
+    """Refuses what the simulator does not do."""
+    for field, value in body.items():
+        if field not in _INPUTS and value not in _SAYS_NOTHING:
+            raise unknown_method(f"'{field}' of instances")
+    disks = body.get("disks") or []
+    if not disks or not disks[0].get("boot"):
+        raise invalid("resource.disks", "", "At least one disk must be specified, the first of which boots.")
+    if not body.get("networkInterfaces"):
+        raise invalid("resource.networkInterfaces", "", "At least one network interface is required.")
+
+
+def scheduling(asked: Json) -> Json:
+    """With what follows from the provisioning model. Raises ApiError for what machines with chips cannot have,
+    or what excludes each other."""
+    model = str(asked.get("provisioningModel") or ("SPOT" if asked.get("preemptible") else "STANDARD"))
+    where, action = "resource.scheduling", asked.get("instanceTerminationAction")
+    ends = model in ("SPOT", "FLEX_START")
+    if asked.get("onHostMaintenance", "TERMINATE" if ends else "MIGRATE") != "TERMINATE":
+        text = "Instances with TPUs do not support live migration: it must be TERMINATE."
+        raise invalid(f"{where}.onHostMaintenance", asked.get("onHostMaintenance") or "MIGRATE", text)
+    if ends and asked.get("automaticRestart"):
+        raise invalid(f"{where}.automaticRestart", True, f"It must be false with provisioning model {model}.")
+    run_s = run_seconds(asked)
+    if run_s is not None and not LEAST_RUN_S <= run_s <= MOST_RUN_S:
+        raise invalid(f"{where}.maxRunDuration", f"{run_s:g}s", "It must be from 30 seconds to 120 days.")
+    if run_s is not None and not action:
+        text = "It must be set when the run time is limited."
+        raise invalid(f"{where}.instanceTerminationAction", "", text)
+    if model == "FLEX_START" and (run_s is None or action != "DELETE"):
+        text = "Flex-start needs maxRunDuration and the termination action DELETE."
+        raise invalid(f"{where}.provisioningModel", model, text)
+    filled = {"automaticRestart": not ends, "onHostMaintenance": "TERMINATE", "provisioningModel": model}
+    return {**filled, **asked, "preemptible": model == "SPOT"}
+
+
+def run_seconds(asked: Json) -> float | None:
+    """How long an instance may run after each start; None for ever."""
+    duration = asked.get("maxRunDuration")
+    if duration is None:
+        return None
+    if isinstance(duration, Mapping):
+        return float(duration.get("seconds") or 0) + float(duration.get("nanos") or 0) / 1e9
+    return float(str(duration).removesuffix("s"))
+
+
+def attached(entry: Json, index: int, source: str, generation: str, size_gb: str) -> Json:
+    """A disk as an instance shows it."""
+    return {
+        "kind": "compute#attachedDisk",
+        "type": "PERSISTENT",
+        "mode": str(entry.get("mode") or RW),
+        "source": source,
+        "deviceName": str(entry.get("deviceName") or f"persistent-disk-{index}"),
+        "index": index,
+        "boot": bool(entry.get("boot")),
+        "autoDelete": bool(entry.get("autoDelete")),
+        "interface": "NVME" if generation in NVME else "SCSI",
+        "diskSizeGb": size_gb,
+    }
+
+
+def new_disk(
+    zone: str, instance: str, entry: Json, index: int, find_image: Callable[[str], Json | None]
+) -> Json:
+    """The body of the disk that `initializeParams` ask for."""
+    asked, where = entry.get("initializeParams") or {}, f"resource.disks[{index}].initializeParams"
+    image = str(asked.get("sourceImage") or "")
+    if asked.get("sourceSnapshot"):
+        raise unknown_method("instances with a disk from a snapshot (initializeParams.sourceSnapshot)")
+    found = find_image(image) if image else None
+    if image and found is None:
+        raise invalid(f"{where}.sourceImage", image, "The referenced image resource cannot be found.")
+    if index == 0 and found is None:
+        raise invalid(f"{where}.sourceImage", "", "A boot disk needs an image to be made from.")
+    least = int((found or {}).get("diskSizeGb") or IMAGE_GB)
+    size = int(asked.get("diskSizeGb") or entry.get("diskSizeGb") or least)
+    if size < least:
+        raise invalid(f"{where}.diskSizeGb", size, f"It must be at least the size of the image, {least} GB.")
+    kind = str(asked.get("diskType") or "pd-standard").rsplit("/", 1)[-1]
+    kept = {key: asked[key] for key in ("labels", "provisionedIops", "provisionedThroughput") if key in asked}
+    return {
+        "name": str(asked.get("diskName") or (instance if index == 0 else f"{instance}-{index}")),
+        "sizeGb": str(size),
+        "type": f"zones/{zone}/diskTypes/{kind}",
+        **kept,
+    }
+
+
+def interfaces(project: str, zone: str, asked: list[Json]) -> list[Json]:
+    """As they are shown before there are addresses."""
+    base, region = f"{ROOT}/projects/{project}", region_of(zone)
+    shown = []
+    for number, each in enumerate(asked):
+        network = str(each.get("network") or "default").rsplit("/", 1)[-1]
+        if network != "default":
+            path = f"projects/{project}/global/networks/{network}"
+            raise ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+        subnetwork = str(each.get("subnetwork") or network).rsplit("/", 1)[-1]
+        access = [
+            {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": "external-nat", **one}
+            for one in each.get("accessConfigs") or ()
+        ]
+        shown.append(
+            {
+                "kind": "compute#networkInterface",
+                "name": f"nic{number}",
+                "network": f"{base}/global/networks/{network}",
+                "subnetwork": f"{base}/regions/{region}/subnetworks/{subnetwork}",
+                "stackType": "IPV4_ONLY",
+                **({"nicType": each["nicType"]} if each.get("nicType") else {}),
+                **({"accessConfigs": access} if access else {}),
+            }
+        )
+    return shown
+
+
+def fill_addresses(shown: list[Json], address: HostAddress) -> None:
+    """The first interface is that of the host. Others are shown, and nothing answers there."""
+    for number, each in enumerate(shown):
+        internal, external = address.internal_ip, address.external_ip
+        each["networkIP"] = internal if number == 0 else f"10.129.{number}.{internal.rpartition('.')[2]}"
+        for access in each.get("accessConfigs") or ():
+            access["natIP"] = external if number == 0 else f"198.19.{number}.{external.rpartition('.')[2]}"
+
+
+def accounts(asked: list[Json]) -> list[Json]:
+    """`default` by its name; no account where none is asked for."""
+    return [
+        {
+            "email": DEFAULT_ACCOUNT if str(each.get("email") or "default") == "default" else each["email"],
+            "scopes": list(each.get("scopes") or ()),
+        }
+        for each in asked
+    ]
+
+
+def machine_link(project: str, zone: str, asked: object) -> tuple[str, str]:
+    """(name, URL) of a machine type."""
+    name = str(asked or "").rsplit("/", 1)[-1]
+    return name, f"{ROOT}/projects/{project}/{Scope('zones', zone)}/machineTypes/{name}"
