@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tpuctl.engine.events import StepStarted
+from tpuctl.engine.ports import Cloud
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import BusyError, NotFoundError, TpuctlError
 from tpuctl.lib.text import counted
-from tpuctl.model.cloud import NodeInfo, OperationInfo
+from tpuctl.model.cloud import Api, NodeInfo, OperationInfo
 from tpuctl.model.disks import DataDisk
 from tpuctl.model.shipped_files import load_error_table
 from tpuctl.model.verdict import Done, Failed, Wait
@@ -24,25 +25,38 @@ Change = Callable[[List], List]
 
 
 def attach(
-    services: Services, zone: str, nodes: Sequence[str], disk: DataDisk, *, deadline: float | None = None
+    services: Services,
+    zone: str,
+    nodes: Sequence[str],
+    disk: DataDisk,
+    *,
+    api: Api = Api.TPU,
+    deadline: float | None = None,
 ) -> None:
     """Until each of the nodes has `disk`, beside all that it has already."""
 
     def add(now: List) -> List:
         return now if disk in now else (*now, disk)
 
-    change_disks(services, zone, nodes, add, f"attach {disk.name} ({disk.mode.short})", deadline=deadline)
+    what = f"attach {disk.name} ({disk.mode.short})"
+    change_disks(services, zone, nodes, add, what, api=api, deadline=deadline)
 
 
 def detach(
-    services: Services, zone: str, nodes: Sequence[str], name: str, *, deadline: float | None = None
+    services: Services,
+    zone: str,
+    nodes: Sequence[str],
+    name: str,
+    *,
+    api: Api = Api.TPU,
+    deadline: float | None = None,
 ) -> None:
     """Until none of the nodes has the disk called `name`; all others stay."""
 
     def remove(now: List) -> List:
         return tuple(each for each in now if each.name != name)
 
-    change_disks(services, zone, nodes, remove, f"detach {name}", deadline=deadline)
+    change_disks(services, zone, nodes, remove, f"detach {name}", api=api, deadline=deadline)
 
 
 def merge(base: List, now: List, theirs: List) -> List:
@@ -58,11 +72,13 @@ def change_disks(
     change: Change,
     what: str,
     *,
+    api: Api = Api.TPU,
     deadline: float | None = None,
 ) -> None:
     """Brings the data disks of nodes to where `change` has nothing left to do, and nobody else's is lost. All
     nodes change at the same time."""
-    left = {node: _change_of(services, zone, node, change, what) for node in nodes}
+    cloud = services.tpus(api)
+    left = {node: _change_of(services, cloud, zone, node, change, what) for node in nodes}
 
     def step() -> Outcome:
         waits: Outcome | None = None
@@ -79,7 +95,9 @@ def change_disks(
     converge(services, nodes[0], step, deadline=deadline)
 
 
-def _change_of(services: Services, zone: str, node: str, change: Change, what: str) -> Callable[[], Outcome]:
+def _change_of(
+    services: Services, cloud: Cloud, zone: str, node: str, change: Change, what: str
+) -> Callable[[], Outcome]:
     """What brings one node a step further; it remembers what it saw and asked for."""
     begun: list[OperationInfo] = []
     seen: list[tuple[List, frozenset[str]]] = []
@@ -88,12 +106,12 @@ def _change_of(services: Services, zone: str, node: str, change: Change, what: s
     def step() -> Outcome:
         wait = f"{node}: {what}"
         others: list[List] = []
-        operation = services.cloud.find_operation(begun[-1].name) if begun else None
+        operation = cloud.find_operation(begun[-1].name) if begun else None
         if operation is not None and not operation.done:
             return Outcome(Wait(wait), acted=False)
         if operation is not None and operation.error is not None:
             return Outcome(Failed(_refused(node, operation.error.message)), acted=False)
-        changes = services.cloud.list_disk_changes(zone, node)
+        changes = cloud.list_disk_changes(zone, node)
         if seen:  # a call of ours whose answer was lost counts as another's: what it wanted is wanted still
             ours = {each.name for each in begun}
             for name, disks in changes.items():
@@ -103,7 +121,7 @@ def _change_of(services: Services, zone: str, node: str, change: Change, what: s
                     return Outcome(Wait(f"{node}: another change of its disks"), acted=False)
                 others.append(disks)
         known = frozenset(name for name, disks in changes.items() if disks is not None)
-        found = _node(services, zone, node)
+        found = _node(cloud, zone, node)
         now = found.data_disks
         merged = now
         for theirs in others:
@@ -116,7 +134,7 @@ def _change_of(services: Services, zone: str, node: str, change: Change, what: s
         seen.append((now, known))
         begun.clear()
         try:
-            begun.append(services.cloud.set_data_disks(zone, node, wanted))
+            begun.append(cloud.set_data_disks(zone, node, wanted))
         except BusyError as error:
             seen.pop()
             return Outcome(Wait(error.message), acted=False)
@@ -133,8 +151,8 @@ def _refused(node: str, message: str) -> TpuctlError:
     return TpuctlError(f"{node}: {message}", hint=hint)
 
 
-def _node(services: Services, zone: str, name: str) -> NodeInfo:
-    found = services.cloud.find_node(zone, name)
+def _node(cloud: Cloud, zone: str, name: str) -> NodeInfo:
+    found = cloud.find_node(zone, name)
     if found is None:
         raise NotFoundError(f"there is no node {name} in {zone}", hint="tpuctl ls")
     return found

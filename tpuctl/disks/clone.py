@@ -165,7 +165,7 @@ def attach_copy(
     place = place_of(services, target)
     ref = DiskRef(record.name, path, DiskMode.READ_ONLY)
     entry = DataDisk(record.request.zone, record.name, ref.mode)
-    attach(services, place.zone, place.nodes, entry, deadline=deadline)
+    attach(services, place.zone, place.nodes, entry, api=place.api, deadline=deadline)
     mount_on(services, record, target, ref, unseen=entry not in place.disks, deadline=deadline)
     services.emit(Note(target.name, f"disk {record.name} is at {path} on {place.hosts} hosts, read-only"))
 

@@ -215,7 +215,7 @@ def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> N
 
     names = ", ".join(each.name for each in missing)
     with lease_masters(services, [each.name for each in missing]) as held:
-        change_disks(held, zone, tuple(nodes), add, f"attach {names}", deadline=deadline)
+        change_disks(held, zone, tuple(nodes), add, f"attach {names}", api=record.spec.api, deadline=deadline)
 
 
 def _restore_all(services: Services, record: SliceRecord, *, deadline: float) -> None:

@@ -14,6 +14,7 @@ from tpuctl.lib.mount_paths import check_place
 from tpuctl.lib.names import check_disk_name
 from tpuctl.lib.text import counted
 from tpuctl.model.disks import SHARED, DataDisk, DiskInfo, DiskMode
+from tpuctl.model.hosts import Api
 from tpuctl.model.shipped_files import load_other_prices
 
 
@@ -46,6 +47,7 @@ class Place(Struct, frozen=True):
     disks: tuple[DataDisk, ...] = ()
     nodes: tuple[str, ...] = ()
     others: int = 0
+    api: Api = Api.TPU
 
 
 class DiskRules:

@@ -34,14 +34,16 @@ def place_of(services: Services, record: SliceRecord) -> Place:
     generation = found.generation if found is not None else ""
     disks = dict.fromkeys(disk for node in nodes.values() if node is not None for disk in node.data_disks)
     spec = record.spec
-    return Place(incarnation.cloud_name, spec.zone, generation, spec.hosts, tuple(disks), tuple(nodes))
+    return Place(
+        incarnation.cloud_name, spec.zone, generation, spec.hosts, tuple(disks), tuple(nodes), api=spec.api
+    )
 
 
 def nodes_of(services: Services, record: SliceRecord) -> dict[str, NodeInfo | None]:
     """The nodes of the current incarnation, several of a multislice, as the cloud shows them."""
     incarnation, spec = record.incarnation, record.spec
     names = node_names(incarnation.cloud_name, spec.slices) if incarnation is not None else ()
-    return {name: services.cloud.find_node(spec.zone, name) for name in names}
+    return {name: services.tpus(spec.api).find_node(spec.zone, name) for name in names}
 
 
 def holders(services: Services, zone: str, disk: str) -> Sequence[tuple[SliceRecord, DataDisk]]:

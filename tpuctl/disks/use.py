@@ -90,7 +90,7 @@ def use_disk(
         check_on_hosts(services, target, path)
     if dry_run:
         return told
-    attach(services, place.zone, place.nodes, entry)
+    attach(services, place.zone, place.nodes, entry, api=place.api)
     if mounted:
         with _said_to_be_attached(name, target.name):
             mount_on(services, record, target, DiskRef(name, where, mode), unseen=entry not in place.disks)
@@ -202,7 +202,7 @@ def leave_disk(
     else:
         _unmount_copy(services, record, target)
     if place is not None:
-        detach(services, place.zone, place.nodes, name)
+        detach(services, place.zone, place.nodes, name, api=place.api)
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
 
 
@@ -318,12 +318,12 @@ def repair_disk(
         return told
     this_time = services.ids.new_id()
     word = f"{name}-{this_time}"
-    attach(services, place.zone, place.nodes, entry, deadline=deadline)
+    attach(services, place.zone, place.nodes, entry, api=place.api, deadline=deadline)
     many = _writable(services, target, record.fs_label)
     once = Once("repair_disk", record.fs_label, word, this_time, many)
     bring_hosts(services, target, [once], deadline=deadline)
     leave_unused(services, target, name)
-    detach(services, place.zone, place.nodes, name, deadline=deadline)
+    detach(services, place.zone, place.nodes, name, api=place.api, deadline=deadline)
     # Last: with its word a copy counts as whole, and as free for those that read it.
     save_record(services, replace(get_record(services, name), token=word))
     return {**told, "said": f"repaired {name}: what was on its way to the disk when it was copied is lost"}

@@ -131,7 +131,7 @@ def writable_disks(services: Services, record: SliceRecord) -> dict[str, tuple[s
 
 def _unseen(services: Services, record: SliceRecord, missing: Sequence[str]) -> tuple[str, ...]:
     zone = record.spec.zone
-    return unseen_nodes(missing, services.cloud.list_nodes(zone), zone) if missing else ()
+    return unseen_nodes(missing, services.tpus(record.spec.api).list_nodes(zone), zone) if missing else ()
 
 
 def _writable(nodes: Mapping[str, NodeInfo | None]) -> dict[str, tuple[str, ...]]:

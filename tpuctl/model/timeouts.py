@@ -62,6 +62,9 @@ KEY_SHOWS_S = 600.0
 guest agent makes the account after SSH answers, and a PATCH of metadata takes minutes. Then it never comes."""
 HOST_KEYS_MAX_S = 600.0
 """So long a READY node may show no host keys before a person is asked: hosts publish them while they boot."""
+OUTLIVED_S = 1800.0
+"""So long after its `--ttl` Compute Engine itself ends a slice, if nothing of ours did: time for a pass, for
+the warning of its hosts, and to bring what they wrote to where it belongs."""
 RETRY_FIRST_S = 10.0
 RETRY_MAX_S = 60.0
 """Between two deletes or creates of one resource, as the same answer goes on: operations take tens of seconds,

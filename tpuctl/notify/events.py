@@ -86,8 +86,8 @@ def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
         kind = None
         if action in {"up", "down"}:
             lost = ready = False
-        elif action in {"preempted", "unreachable", "create-failed", "absent"}:
-            kind = None if action in {"create-failed", "absent"} else EventKind.PREEMPTED
+        elif action in {"preempted", "unreachable", "create-failed", "absent", "time-over"}:
+            kind = None if action in {"create-failed", "absent", "time-over"} else EventKind.PREEMPTED
             lost = lost or ready or kind is not None
         elif action == "ready":
             kind = EventKind.RECOVERED if lost else None

@@ -29,7 +29,7 @@ from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.delete import try_again_later
 from tpuctl.slices.enrollment import keep_enrolled, read_machines
 from tpuctl.slices.loss import drop_zone, mark_lost, quota_refused
-from tpuctl.slices.plan import next_incarnation, node_spec
+from tpuctl.slices.plan import next_incarnation, node_spec, time_left
 from tpuctl.slices.states import SliceEvent
 from tpuctl.slices.zones import choose_zone
 
@@ -97,8 +97,10 @@ def _call_create(context: ReconcileContext, incarnation: Incarnation) -> Operati
     keys = read_machines(services).keys_for(record.spec.login_user)
     digest = record.spec.startup_script
     script = None if digest is None else services.store.get_blob(digest).decode()
-    spec = node_spec(record, labels, keys, script)
-    create = services.cloud.create_queued if spec.queued else services.cloud.create_node
+    left = time_left(record, services.store.now())
+    spec = replace(node_spec(record, labels, keys, script), run_duration_s=left)
+    cloud = services.tpus(spec.api)
+    create = cloud.create_queued if spec.queued else cloud.create_node
     return create(incarnation.cloud_name, spec)
 
 

@@ -37,7 +37,9 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
         remember_end(services, context.record, note_came)
         life = replace(life, cloud_ready_at=services.store.now(), node_uid=node.uid)
     if to_delete:
-        life = replace(life, retry=next_retry(before, DELETE, Answer.TAKEN, services.store.now()))
+        kind = str(to_delete[0].kind)
+        same = before if before is None or before.said in ("", kind) else None
+        life = replace(life, retry=next_retry(same, DELETE, Answer.TAKEN, services.store.now(), kind))
     context.save(replace(context.record, state=context.plan.state, incarnation=life))
     if not to_delete:
         return Outcome(Wait(context.observation.observed.why), acted=False)

@@ -167,8 +167,9 @@ def send_keys(services: Services, name: str, machines: MachineKeys) -> str:
         record, incarnation = stored.record, stored.record.incarnation
         if incarnation is None or record.state not in WITH_HOSTS:
             return ""
+        cloud = services.tpus(record.spec.api)
         found = [
-            services.cloud.find_node(record.spec.zone, each)
+            cloud.find_node(record.spec.zone, each)
             for each in node_names(incarnation.cloud_name, record.spec.slices)
         ]
         user = record.spec.login_user
@@ -184,7 +185,7 @@ def send_keys(services: Services, name: str, machines: MachineKeys) -> str:
         for node in lacking:
             metadata = machines.metadata_of(node, user)
             try:
-                services.cloud.update_node(node.zone, node.name, labels=node.labels, metadata=metadata)
+                cloud.update_node(node.zone, node.name, labels=node.labels, metadata=metadata)
             except BusyError as error:
                 record_decision(services, record.key, "not-now", error.message, fence=lease.fence)
                 soon = services.store.now() + timeouts.KEYS_BUSY_S - timeouts.KEYS_RETRY_S

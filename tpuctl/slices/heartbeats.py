@@ -108,7 +108,7 @@ def _read_all(services: Services, record: SliceRecord, incarnation: Incarnation)
     values: dict[int, str] = {}
     for part, name in enumerate(names):
         try:
-            found = services.cloud.list_host_heartbeats(record.spec.zone, name)
+            found = services.tpus(record.spec.api).list_host_heartbeats(record.spec.zone, name)
         except (TransientError, RateLimitedError):
             raise
         except TpuctlError:

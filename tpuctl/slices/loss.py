@@ -14,12 +14,14 @@ from tpuctl.model.verdict import Failed, Wait, wait_for
 from tpuctl.money.quota_usage import name_holders, quota_error
 from tpuctl.slices.capacity_notes import remember_failed, remember_lost, zone_backoffs
 from tpuctl.slices.context import ReconcileContext
-from tpuctl.slices.states import ABSENT, SliceEvent
+from tpuctl.slices.states import ABSENT, TIME_OVER, SliceEvent
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_slice, save
 
 _TAKEN = {SliceEvent.PREEMPTED, SliceEvent.NODE_MISSING}
 """Losses that are the cloud's doing: asked for again at once, never charged as a failure."""
+
+_KINDS = {SliceEvent.ABSENT: ABSENT, SliceEvent.TIME_OVER: TIME_OVER}
 
 
 def record_loss(context: ReconcileContext) -> Outcome:
@@ -37,8 +39,9 @@ def record_loss(context: ReconcileContext) -> Outcome:
     quota = _late_quota_error(context, why)
     if quota is not None and event is SliceEvent.CREATE_FAILED:
         return quota_refused(context, quota)
-    kind = "preempted" if taken else ABSENT if event is SliceEvent.ABSENT else "create-failed"
-    mark_lost(context, kind, why, failed=not taken, zone=not taken, state=context.plan.state)
+    kind = "preempted" if taken else _KINDS.get(event, "create-failed")
+    failed = not taken and event is not SliceEvent.TIME_OVER
+    mark_lost(context, kind, why, failed=failed, zone=failed, state=context.plan.state)
     context.services.emit(Note(context.record.name, f"{kind}: {why}"))
     return Outcome(Wait(why), acted=True)
 

@@ -11,7 +11,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.lib.names import node_names
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import Listing, NodeInfo, OperationInfo, QueuedInfo
+from tpuctl.model.cloud import Listing, NodeInfo, NodeState, OperationInfo, QueuedInfo
 from tpuctl.model.records import WITH_HOSTS, SliceRecord, SliceState
 from tpuctl.slices.multislice import combine_nodes
 from tpuctl.slices.states import ObservedEvent, SliceEvent, SliceInfo, classify_slice
@@ -74,15 +74,17 @@ def _read_slice(services: Services, record: SliceRecord) -> SliceInfo:
     incarnation = record.incarnation
     if incarnation is None or record.state is SliceState.GONE:
         return SliceInfo()
-    cloud, zone = services.cloud, record.spec.zone
+    cloud, zone = services.tpus(record.spec.api), record.spec.zone
     try:
         queued = cloud.find_queued(zone, incarnation.queued_name) if record.spec.queued else None
         node = find_slice_node(services, record)
         operation: OperationInfo | None = None
-        if node is None and queued is None and incarnation.operation and record.state in _NEEDS_OPERATION:
+        half = node is not None and node.state is NodeState.HALF_MADE
+        nothing = queued is None and (node is None or half)
+        if nothing and incarnation.operation and record.state in _NEEDS_OPERATION:
             operation = cloud.find_operation(incarnation.operation)
-        if node is None and queued is None and record.state in _HAD_A_NODE:
-            return _confirm_absence(services, record, operation)
+        if nothing and record.state in (WITH_HOSTS if half else _HAD_A_NODE):
+            return _confirm_absence(services, record, operation, node)
     except (TransientError, RateLimitedError) as error:
         refused = bool(error.details.get("refused_connection"))
         return SliceInfo(unread=error.message, unanswered=isinstance(error, NoAnswerError), refused=refused)
@@ -92,7 +94,8 @@ def _read_slice(services: Services, record: SliceRecord) -> SliceInfo:
 def find_slice_node(services: Services, record: SliceRecord) -> NodeInfo | None:
     """The node of a slice, or one that stands for all of a multislice."""
     zone = record.spec.zone
-    return _one(record, [services.cloud.find_node(zone, name) for name in _node_names(record)])
+    cloud = services.tpus(record.spec.api)
+    return _one(record, [cloud.find_node(zone, name) for name in _node_names(record)])
 
 
 def _node_names(record: SliceRecord) -> tuple[str, ...]:
@@ -107,18 +110,22 @@ def _one(record: SliceRecord, found: list[NodeInfo | None]) -> NodeInfo | None:
     return combine_nodes(found, was_whole=record.state in WITH_HOSTS)
 
 
-def _confirm_absence(services: Services, record: SliceRecord, operation: OperationInfo | None) -> SliceInfo:
-    """A second, different read before what was there counts as gone: one false answer proves nothing."""
-    zone = record.spec.zone
-    nodes, queued = services.cloud.list_nodes(zone), services.cloud.list_queued(zone)
+def _confirm_absence(
+    services: Services, record: SliceRecord, operation: OperationInfo | None, half: NodeInfo | None
+) -> SliceInfo:
+    """A second, different read before what was there counts as gone: one false answer proves nothing. `half` is
+    what is there without its hosts."""
+    cloud, zone = services.tpus(record.spec.api), record.spec.zone
+    nodes, queued = cloud.list_nodes(zone), cloud.list_queued(zone)
     if zone in nodes.unreachable | queued.unreachable:
         return SliceInfo(unread=f"{zone} could not be read")
-    names = {node.name for node in nodes.items} | {request.name for request in queued.items}
+    whole = (node for node in nodes.items if half is None or node.state is not NodeState.HALF_MADE)
+    names = {node.name for node in whole} | {request.name for request in queued.items}
     life = record.incarnation
     listed = names & {*((life.cloud_name, life.queued_name) if life else ()), *_node_names(record)}
     if listed:
         return SliceInfo(unread=f"{min(listed)} is listed but was not found")
-    return SliceInfo(operation=operation)
+    return SliceInfo(node=half, operation=operation)
 
 
 class CloudInventory(Struct, frozen=True):

@@ -6,7 +6,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.retries import DELETE, due_at, stuck
+from tpuctl.lib.time import render_moment
 from tpuctl.model import timeouts
+from tpuctl.model.hosts import Api
 from tpuctl.model.records import (
     DENIED,
     WITH_HOSTS,
@@ -20,7 +22,16 @@ from tpuctl.model.records import (
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.slices.resolve import spent
-from tpuctl.slices.states import ABSENT, IGNORED, TRANSITIONS, Effect, ObservedEvent, SliceEvent, To
+from tpuctl.slices.states import (
+    ABSENT,
+    IGNORED,
+    TIME_OVER,
+    TRANSITIONS,
+    Effect,
+    ObservedEvent,
+    SliceEvent,
+    To,
+)
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF, STARTUP_SCRIPT
 
 _TIMED = {SliceState.REQUESTED, SliceState.PROVISIONING, *WITH_HOSTS}
@@ -88,7 +99,7 @@ def plan_slice(record: SliceRecord, observed: ObservedEvent, now: float) -> Slic
         why = f"{observed.why}; it was made by hand, so nothing but `down` deletes it"
         return SlicePlan(record.state, None, why, Blocked(why, hint))
     retry = _retry_of(record, str(to.effect))
-    if retry is not None and now < due_at(retry):
+    if retry is not None and now < due_at(retry) and not _is_next(retry, observed):
         return SlicePlan(record.state, None, observed.why, retry_verdict(record, retry, now))
     if to.effect is Effect.DOUBT:
         return _plan_doubt(record, to, observed, now)
@@ -137,6 +148,11 @@ def retry_verdict(record: SliceRecord, retry: Retry, now: float) -> Blocked | Wa
     return Wait(retry.said, due_at(retry))
 
 
+def _is_next(retry: Retry, observed: ObservedEvent) -> bool:
+    """Whether what a deletion was asked for is gone, and the next object of the same slice is due."""
+    return retry.answer is Answer.TAKEN and bool(observed.left) and observed.left != retry.said
+
+
 def _inspect_hint(record: SliceRecord) -> str:
     """How a person sees what the cloud shows of it."""
     kind, life = "queued-resources" if record.spec.queued else "tpu-vm", record.incarnation
@@ -159,7 +175,7 @@ def _without_stalled(record: SliceRecord, observed: ObservedEvent, now: float) -
     if not observed.pending or called_at is None or now - called_at < timeouts.CREATE_STALLED_S:
         return observed
     why = f"{observed.why} for {(now - called_at) / 60:.0f} min, and nothing exists"
-    return ObservedEvent(SliceEvent.ABSENT, why)
+    return ObservedEvent(SliceEvent.HALF_MADE if observed.left else SliceEvent.ABSENT, why, left=observed.left)
 
 
 def _unseen(record: SliceRecord, to: To, observed: ObservedEvent, now: float) -> Wait | None:
@@ -241,6 +257,9 @@ def time_is_over(record: SliceRecord, now: float) -> str:
     if incarnation is None or record.state not in {SliceState.REQUESTED, SliceState.LOST, SliceState.REMOVED}:
         return ""
     lost = record.state is not SliceState.REQUESTED and record.loss is not None
+    ends = _ended_at(record)
+    if lost and ends is not None and now >= ends:
+        return f"its time ended at {render_moment(ends)}"
     called_at = incarnation.create_called_at if lost else None
     return spent(
         spec,
@@ -250,7 +269,25 @@ def time_is_over(record: SliceRecord, now: float) -> str:
     )
 
 
+def _ended_at(record: SliceRecord) -> float | None:
+    """The end of its lifetime, where Compute Engine ended it: no pass has lived to do that."""
+    over = record.loss is not None and record.loss.kind == TIME_OVER
+    return record.lifetime.expires_at if over and record.lifetime is not None else None
+
+
+def time_left(record: SliceRecord, now: float) -> float | None:
+    """After how many seconds Compute Engine itself is to end the hosts of a slice, whoever lives then: some
+    time after `--ttl`, because a pass warns hosts and saves what they wrote. None for never."""
+    said, lifetime = record.spec.run_duration_s, record.lifetime
+    if record.spec.api is not Api.COMPUTE or lifetime is None or lifetime.expires_at is None:
+        return said
+    left = max(lifetime.expires_at - now, 0.0) + timeouts.OUTLIVED_S
+    return left if said is None else min(said, left)
+
+
 def _ended(record: SliceRecord, over: str) -> Blocked:
+    if _ended_at(record) is not None:
+        return Blocked(over, f"tpuctl up {record.name} --ttl 8h, or tpuctl down {record.name}")
     until = record.spec.valid_until is not None
     hint = (
         f"tpuctl down {record.name}, then up with another --valid-until"

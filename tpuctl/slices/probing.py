@@ -142,11 +142,11 @@ def published_keys(services: Services, node: NodeInfo) -> dict[int, GuestHostKey
     first = 0
     for part in node.parts or (node,):
         try:
-            found = services.cloud.list_host_keys(part.zone, part.name)
+            found = services.tpus(part.api).list_host_keys(part.zone, part.name)
         except (NotFoundError, DeniedError, InvalidRequestError) as error:
             if error.details.get("status") == HTTPStatus.UNAUTHORIZED:
                 raise
-            again = services.cloud.find_node(part.zone, part.name)
+            again = services.tpus(part.api).find_node(part.zone, part.name)
             if again is None or again.uid != part.uid:
                 raise NotFoundError(f"node {part.name} in {part.zone} is not there any more") from error
             found = ()

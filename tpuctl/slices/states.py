@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.inventory.ownership import owner_labels
 from tpuctl.model.cloud import (
+    Api,
     CloudErrorInfo,
     NodeInfo,
     NodeState,
@@ -32,6 +34,8 @@ class SliceEvent(StrEnum):
     CREATING = "creating"
     NODE_READY = "node-ready"
     PREEMPTED = "preempted"
+    TIME_OVER = "time-over"
+    """The cloud ended its hosts when the time for which they were asked for was over."""
     CREATE_FAILED = "create-failed"
     CREATE_REFUSED = "create-refused"
     SUSPENDED_BY_USER = "suspended-by-user"
@@ -77,6 +81,10 @@ class To(Struct, frozen=True):
 _S, _E = SliceState, SliceEvent
 
 TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
+    **{
+        (state, _E.TIME_OVER): To(_S.LOST, Effect.RECORD_LOSS)
+        for state in (_S.REQUESTED, _S.PROVISIONING, *WITH_HOSTS)
+    },
     (_S.REQUESTED, _E.ABSENT): To(_S.REQUESTED, Effect.CREATE),
     (_S.REQUESTED, _E.QUEUED): To(_S.PROVISIONING),
     (_S.REQUESTED, _E.CREATING): To(_S.PROVISIONING),
@@ -133,7 +141,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.LOST, _E.NODE_READY): To(_S.BOOTING),
     **{
         (_S.REFUSED, event): To(_S.REFUSED, Effect.DELETE)
-        for event in (_E.CREATE_FAILED, _E.CREATE_REFUSED, _E.PREEMPTED, _E.HALF_MADE)
+        for event in (_E.CREATE_FAILED, _E.CREATE_REFUSED, _E.PREEMPTED, _E.TIME_OVER, _E.HALF_MADE)
     },
     # A refusal that was no refusal: an earlier call, whose answer was lost, had gone through.
     (_S.REFUSED, _E.NODE_READY): To(_S.BOOTING),
@@ -207,7 +215,9 @@ class SliceInfo(Struct, frozen=True):
         """Why the request failed after it was taken, as its operation or its queued resource says."""
         if self.queued is not None and self.queued.state is QueuedState.FAILED:
             return self.queued.error
-        return self.operation.error if self.operation is not None else None
+        if self.operation is not None and self.operation.error is not None:
+            return self.operation.error
+        return self.node.error if self.node is not None else None
 
 
 class ObservedEvent(Struct, frozen=True):
@@ -217,6 +227,8 @@ class ObservedEvent(Struct, frozen=True):
     why: str
     pending: bool = False
     """Only an operation that has not ended speaks for it: there is nothing to show."""
+    left: str = ""
+    """Of what is half made, the kind of the object that was made last and is deleted next."""
 
 
 _NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
@@ -233,6 +245,7 @@ _NODE_EVENTS: Mapping[NodeState, SliceEvent] = {
 }
 """Everything else (CREATING, STARTING, REPAIRING, …) is on its way to READY."""
 
+_CLEANING = frozenset({_S.LOST, _S.REFUSED, _S.DELETING})
 _EXPECT_NODE = frozenset({_S.PROVISIONING, *WITH_HOSTS})
 
 FINAL_CODES = frozenset({3, 5, 7, 11, 12, 16})
@@ -242,6 +255,8 @@ a stockout or a quota, 9 a stockout or a state that passes, 13 what a queued res
 reports, 1 and 10 that something else was at work; 2, 15 and what is not known say nothing of the request."""
 ABSENT = "absent"
 """The kind of loss of what was on its way and is not there any more."""
+TIME_OVER = "time-over"
+"""The kind of loss of what Compute Engine ended when its time was over."""
 
 NO_CAPACITY = ("reservation not found",)
 """What Google says with code 5 to who asked for no reservation, in the place of "no capacity"."""
@@ -265,16 +280,46 @@ def classify_slice(record: SliceRecord, info: SliceInfo, store_id: str) -> Obser
             QueuedState.SUSPENDING,
             QueuedState.SUSPENDED,
         }
+        if not suspended and info.node.api is Api.COMPUTE:
+            return _classify_compute(record, info.node, info.operation, event)
         if not suspended:
             return ObservedEvent(event, f"node {info.node.name} is {info.node.state}{_health(info.node)}")
     if info.queued is not None:
         expects_node = record.state in _EXPECT_NODE
         coming = record.state in {_S.REQUESTED, _S.PROVISIONING}
         return _classify_queued(info.queued, record.spec.tier, expects_node=expects_node, coming=coming)
-    cleaning = record.state in {_S.LOST, _S.REFUSED, _S.DELETING}
+    cleaning = record.state in _CLEANING
     if record.spec.queued and record.state is _S.PROVISIONING and incarnation.unseen_since is None:
         return ObservedEvent(_E.VANISHED, f"queued resource {incarnation.cloud_name} is gone")
     return _classify_missing(incarnation, info.operation, record.spec.tier, cleaning=cleaning)
+
+
+def _classify_compute(
+    record: SliceRecord, node: NodeInfo, operation: OperationInfo | None, event: SliceEvent
+) -> ObservedEvent:
+    """What stands for a slice in Compute Engine. A group for whose hosts there is no capacity waits for it, as
+    a queued resource does; what no waiting mends is given up."""
+    incarnation, tier = record.incarnation, record.spec.tier
+    why = f"{node.kind} {node.name} is {node.state}{_health(node)}"
+    coming = record.state not in _CLEANING and incarnation is not None and incarnation.cloud_ready_at is None
+    if node.state is NodeState.HALF_MADE:
+        half = ObservedEvent(event, f"of {node.name} there is a {node.kind}, and no hosts", left=node.kind)
+        if not coming or operation is None:
+            return half
+        missing = _classify_missing(incarnation, operation, tier, cleaning=False) if incarnation else half
+        return half if missing.event is _E.ABSENT else replace(missing, left=node.kind)
+    if node.state is NodeState.TERMINATED:
+        return ObservedEvent(_E.TIME_OVER, f"{why}: its time is over")
+    error = node.error if coming and event is _E.CREATING else None
+    if error is None:
+        return ObservedEvent(event, why)
+    if error.code in FINAL_CODES or _is_quota(error):
+        return ObservedEvent(_failure(error, tier), why)
+    return ObservedEvent(_E.QUEUED, why)
+
+
+def _is_quota(error: CloudErrorInfo) -> bool:
+    return any(detail.get("reason") == "QUOTA_EXCEEDED" for detail in error.details)
 
 
 def _foreign(incarnation: Incarnation, ours: Mapping[str, str], info: SliceInfo) -> str:

@@ -316,7 +316,8 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
 
 _OF_ROWS = frozenset({"run", "stop", "ended", *Cause}) - {Cause.SUCCEEDED}
 _OF_SLICES = frozenset(
-    {"up", "down", "ready", "preempted", "unreachable", "broken", "refused", "denied", "removed", "end"}
+    {"up", "down", "ready", "preempted", "unreachable", "time-over", "broken", "refused", "denied", "removed"}
+    | {"end"}
 )
 """What is decided about a sweep's runs and slices as far as it concerns the sweep."""
 

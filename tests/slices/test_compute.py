@@ -1,0 +1,126 @@
+"""Slices whose hosts are instances of Compute Engine: what is seen of them, and what is done next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.builders import STORE, a_node, a_slice, a_spec, an_incarnation
+from tpuctl.model.cloud import Api, CloudErrorInfo, NodeInfo, NodeState, OperationInfo, ResourceKind, Tier
+from tpuctl.model.records import Answer, Lifetime, Loss, Retry, SliceRecord, SliceState
+from tpuctl.model.timeouts import CREATE_STALLED_S, OUTLIVED_S
+from tpuctl.slices.plan import plan_slice, time_left
+from tpuctl.slices.states import (
+    TIME_OVER,
+    Effect,
+    ObservedEvent,
+    SliceEvent,
+    SliceInfo,
+    classify_slice,
+)
+
+NOW = 5000.0
+SPEC = a_spec(api=Api.COMPUTE, queued=False, accelerator_type="tpu7x-16", topology="2x2x2")
+STOCKOUT = CloudErrorInfo(8, "no more capacity", ({"reason": "ZONE_RESOURCE_POOL_EXHAUSTED"},))
+QUOTA = CloudErrorInfo(8, "Quota 'TPUS' exceeded", ({"reason": "QUOTA_EXCEEDED"},))
+NO_IMAGE = CloudErrorInfo(5, "the image was not found", ({"reason": "RESOURCE_NOT_FOUND"},))
+
+
+def a_group(**changes: Any) -> NodeInfo:
+    return a_node(**{"api": Api.COMPUTE, "kind": ResourceKind.GROUP, **changes})
+
+
+def in_state(state: SliceState, **life: Any) -> SliceRecord:
+    return a_slice(state=state, spec=SPEC, incarnation=an_incarnation(create_called_at=NOW, **life))
+
+
+def seen(record: SliceRecord, node: NodeInfo | None, operation: OperationInfo | None = None) -> ObservedEvent:
+    return classify_slice(record, SliceInfo(node=node, operation=operation), STORE)
+
+
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [
+        (None, SliceEvent.CREATING),
+        (STOCKOUT, SliceEvent.QUEUED),
+        (QUOTA, SliceEvent.CREATE_FAILED),
+        (NO_IMAGE, SliceEvent.CREATE_REFUSED),
+    ],
+)
+def test_a_group_waits_for_capacity_and_is_given_up_for_what_no_waiting_mends(error, event):
+    making = a_group(state=NodeState.CREATING, error=error)
+    assert seen(in_state(SliceState.PROVISIONING), making).event is event
+    assert SliceInfo(node=making).failure is error
+    up_before = in_state(SliceState.BOOTING, cloud_ready_at=1.0, node_uid="42")
+    assert seen(up_before, making).event is SliceEvent.CREATING
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (NodeState.READY, SliceEvent.NODE_READY),
+        (NodeState.PREEMPTED, SliceEvent.PREEMPTED),
+        (NodeState.TERMINATED, SliceEvent.TIME_OVER),
+        (NodeState.STOPPED, SliceEvent.STOPPED),
+        (NodeState.DELETING, SliceEvent.DELETING),
+        (NodeState.UNKNOWN, SliceEvent.UNCLEAR),
+    ],
+)
+def test_ends_by_preemption_by_time_and_by_a_person_are_told_apart(state, event):
+    assert seen(in_state(SliceState.READY, cloud_ready_at=1.0), a_group(state=state)).event is event
+
+
+HALF = a_group(state=NodeState.HALF_MADE, kind=ResourceKind.TEMPLATE)
+RUNNING = OperationInfo("projects/p/zones/z/operations/o", done=False)
+REFUSED = replace(RUNNING, done=True, error=QUOTA)
+
+
+@pytest.mark.parametrize(
+    ("state", "operation", "event"),
+    [
+        (SliceState.REQUESTED, None, SliceEvent.HALF_MADE),
+        (SliceState.REQUESTED, replace(RUNNING, done=True), SliceEvent.HALF_MADE),
+        (SliceState.REQUESTED, RUNNING, SliceEvent.CREATING),
+        (SliceState.REQUESTED, REFUSED, SliceEvent.CREATE_FAILED),
+        (SliceState.DELETING, REFUSED, SliceEvent.HALF_MADE),
+        (SliceState.LOST, REFUSED, SliceEvent.HALF_MADE),
+    ],
+)
+def test_the_next_object_is_asked_for_when_the_last_one_is_made(state, operation, event):
+    assert seen(in_state(state), HALF, operation).event is event
+
+
+def test_an_operation_that_never_ends_does_not_keep_the_next_object_waiting():
+    record = in_state(SliceState.REQUESTED)
+    observed = seen(record, HALF, RUNNING)
+    assert plan_slice(record, observed, NOW).effect is None
+    assert plan_slice(record, observed, NOW + CREATE_STALLED_S).effect is Effect.CREATE
+
+
+def test_the_next_object_is_deleted_as_soon_as_the_last_one_is_gone():
+    asked = Retry("delete", NOW, NOW, Answer.TAKEN, "group")
+    record = in_state(SliceState.DELETING, retry=asked)
+    assert plan_slice(record, seen(record, a_group()), NOW + 1).effect is None
+    assert plan_slice(record, seen(record, HALF), NOW + 1).effect is Effect.DELETE
+    same = in_state(SliceState.DELETING, retry=replace(asked, said="template"))
+    assert plan_slice(same, seen(same, HALF), NOW + 1).effect is None
+
+
+def test_compute_engine_ends_a_slice_some_time_after_its_ttl():
+    record = a_slice(spec=SPEC, lifetime=Lifetime(expires_at=NOW + 3600, ttl_s=3600))
+    assert time_left(record, NOW) == 3600 + OUTLIVED_S
+    assert time_left(replace(record, lifetime=None), NOW) is None
+    shorter = replace(record, spec=replace(SPEC, run_duration_s=600.0, tier=Tier.ON_DEMAND))
+    assert time_left(shorter, NOW) == 600
+    assert time_left(replace(record, spec=a_spec()), NOW) is None
+
+
+def test_what_ended_with_its_ttl_is_not_asked_for_again_and_what_was_given_more_time_is():
+    ended = Loss(NOW, TIME_OVER, "its time is over")
+    record = replace(in_state(SliceState.LOST), loss=ended, lifetime=Lifetime(expires_at=NOW - 1, ttl_s=60))
+    over = plan_slice(record, seen(record, None), NOW)
+    assert (over.state, over.effect) == (SliceState.REMOVED, None)
+    more = replace(record, lifetime=Lifetime(expires_at=NOW + 1, ttl_s=60))
+    assert plan_slice(more, seen(more, None), NOW).effect is Effect.RENEW
