@@ -1,18 +1,20 @@
 """A run in a pod: `prepare` brings its code and environment, `start` runs its program as one worker of it.
 
     python3 -c "$SOURCE" prepare HOME URI SHA256
-    python3 HOME/pod.py start HOME HOSTS SLICES CONTAINERS NUMBER DIRECTORY -- COMMAND...
+    python3 HOME/pod.py start HOME HOSTS SLICES CONTAINERS NUMBER DIRECTORY [SECRET...] -- COMMAND...
 
 Python 3.8 standard library. The bundle at URI has `run.json`, the manifest; `blobs/`, contents by their sha256,
-of which one is the list of the code's files; and `pod/` with this file and what installs the environment. Exit
-status of `prepare`: 78 where trying again is in vain, else 1.
+of which one is the list of the code's files; and `pod/` with this file, what masks values of secrets, and what
+installs the environment. Exit status of `prepare`: 78 where trying again is in vain, else 1.
 """
 
 import hashlib
 import http.client
 import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -26,6 +28,9 @@ STORAGE = "https://storage.googleapis.com"
 TRIES = 5
 NEVER_AGAIN, NOT_EXECUTABLE, NOT_FOUND = 78, 126, 127
 PORT = "8476"
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+LOOK_S = 0.2  # between two looks at a program that writes nothing
+LAST_BYTES = 1 << 20  # of what its descendants go on writing when it has ended; pipes have less
 
 
 class Failed(Exception):
@@ -135,8 +140,8 @@ def install(home):
         raise Failed("the environment was not installed", NEVER_AGAIN if status in (2, 3) else 1)
 
 
-def start(home, hosts, slices, containers, number, directory, command):
-    """Becomes the program of one worker."""
+def start(home, hosts, slices, containers, number, directory, secrets, command):
+    """Becomes the program of one worker, or what masks the values of its `secrets` in its output."""
     variables = dict(os.environ)
     variables.update(worker_variables(variables, hosts, slices, containers, number))
     env = os.path.join(home, "env", "env.json")
@@ -145,6 +150,8 @@ def start(home, hosts, slices, containers, number, directory, command):
             place = os.path.join(home, ".tpuctl", "envs", json.load(file)["key"])
         variables["VIRTUAL_ENV"] = place
         variables["PATH"] = os.path.join(place, "bin") + os.pathsep + variables.get("PATH", os.defpath)
+    if secrets:
+        mask_output(home, [variables[name] for name in secrets if name in variables])
     os.chdir(os.path.join(home, "code", directory))
     try:
         os.execvpe(command[0], command, variables)
@@ -152,6 +159,76 @@ def start(home, hosts, slices, containers, number, directory, command):
         raise Failed("there is no program %r in this image" % command[0], NOT_FOUND) from error
     except OSError as error:
         raise Failed("%s: %s" % (command[0], error.strerror), NOT_EXECUTABLE) from error
+
+
+def mask_output(home, values):
+    """Returns in a child of this process, which passes the output on with a mask over each value, as the agent
+    does on a slice, and signals to it; and ends as the child does."""
+    sys.path.insert(0, home)
+    from secret_forms import MaskedStream, all_forms
+
+    patterns = all_forms(values)
+    if not patterns:
+        return
+    numbers = [getattr(signal, name) for name in SIGNALS]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    pipes = {handle: os.pipe() for handle in (1, 2)}
+    child = os.fork()
+    if not child:
+        for handle, (_, end) in pipes.items():
+            os.dup2(end, handle)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    for _, end in pipes.values():
+        os.close(end)
+    for number in numbers:
+        signal.signal(number, lambda sent, _: send(child, sent))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    outputs = {end: (handle, MaskedStream(patterns)) for handle, (end, _) in pipes.items()}
+    os._exit(pass_on(child, outputs))
+
+
+def pass_on(child, outputs):
+    """Copies what comes out of each pipe to its handle until the child has ended; its exit status."""
+    status, left = None, LAST_BYTES
+    while left > 0:
+        ready = select.select(list(outputs), [], [], LOOK_S if status is None else 0)[0]
+        for end in ready:
+            handle, masks = outputs[end]
+            data = os.read(end, 1 << 16)
+            write(handle, masks.feed(data, last=not data))
+            if not data:
+                del outputs[end]
+            left -= 0 if status is None else len(data)
+        if status is not None and not ready:
+            break
+        status = reap(child) if status is None else status
+    for handle, masks in outputs.values():
+        write(handle, masks.feed(b"", last=True))
+    return status
+
+
+def reap(child):
+    """The exit status of the child, as of a container of its own; None while it runs. Whoever has lost its
+    parent is ours in a pod, and ends here, too."""
+    while True:
+        pid, found = os.waitpid(-1, os.WNOHANG)
+        if pid == child:
+            return 128 + os.WTERMSIG(found) if os.WIFSIGNALED(found) else os.WEXITSTATUS(found)
+        if not pid:
+            return None
+
+
+def send(child, number):
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        return  # it has ended
+
+
+def write(handle, data):
+    while data:
+        data = data[os.write(handle, data) :]
 
 
 def worker_variables(told, hosts, slices, containers, number):
@@ -179,8 +256,9 @@ def worker_variables(told, hosts, slices, containers, number):
 def main(words):
     if words[:1] == ["prepare"] and len(words) == 4:
         prepare(*words[1:])
-    elif words[:1] == ["start"] and len(words) > 8 and words[7] == "--":
-        start(words[1], *map(int, words[2:6]), words[6], words[8:])
+    elif words[:1] == ["start"] and "--" in words[7:-1]:
+        behind = words.index("--", 7)
+        start(words[1], *map(int, words[2:6]), words[6], words[7:behind], words[behind + 1 :])
     else:
         raise Failed("not understood: %s" % " ".join(words), NEVER_AGAIN)
 

@@ -100,7 +100,7 @@ def test_pods_get_the_code_verify_it_and_know_which_worker_they_are(session: Ses
     assert (pod.home / "code/train.py").read_text() == PROGRAM
     done = pod.start(pod.spec["containers"][0], **told(3, slice_id=1, restarts=2))
     assert (
-        done.stdout == "['--lr', '$$1$(TOKEN)'] 7 8 3 two-slice-0-0.two:8476\n1 $(HOME)$$5 from the cluster\n"
+        done.stdout == "['--lr', '$$1$(TOKEN)'] 7 8 3 two-slice-0-0.two:8476\n1 $(HOME)$$5 ****************\n"
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
 READ = """
 import io, json, sys
-from secret_masks import MaskedFile, all_forms, masked
+from secret_forms import MaskedFile, all_forms, masked
 
 content, values, piece = json.load(sys.stdin)
 class Held(io.BytesIO):

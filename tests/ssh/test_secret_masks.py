@@ -47,6 +47,12 @@ def masks() -> Any:
                 del sys.modules[name]
 
 
+@pytest.fixture(scope="module")
+def forms(masks: Any) -> Any:
+    """What pods have of it, too."""
+    return sys.modules["secret_forms"]
+
+
 class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,11 +89,11 @@ def written(value: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_a_value_is_masked_in_each_of_its_encodings_and_lengths_stay(masks, value):
-    patterns = masks.all_forms([value])
+def test_a_value_is_masked_in_each_of_its_encodings_and_lengths_stay(forms, value):
+    patterns = forms.all_forms([value])
     for text in written(value):
         line = b"error: " + text + b" (end)"
-        out = masks.masked(line, patterns)
+        out = forms.masked(line, patterns)
         assert len(out) == len(line)
         assert out.startswith(b"error: ")
         assert not any(each in out for each in patterns)
@@ -98,20 +104,20 @@ def test_a_value_is_masked_in_each_of_its_encodings_and_lengths_stay(masks, valu
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("behind", range(4))
-def test_base64_is_masked_wherever_in_a_longer_text_the_value_stands(masks, value, encode, before, behind):
+def test_base64_is_masked_wherever_in_a_longer_text_the_value_stands(forms, value, encode, before, behind):
     text = encode(b"u" * before + value.encode() + b"v" * behind)
-    out = masks.masked(text, masks.all_forms([value]))
+    out = forms.masked(text, forms.all_forms([value]))
     assert len(out) == len(text)
     assert b"*" * (len(value.encode()) * 8 // 6 - 1) in out
 
 
-def test_short_values_are_words_that_programs_write_anyway(masks):
-    assert masks.all_forms(["secret7", "", "   true   "]) == []
-    assert masks.masked(b"a secret7", masks.all_forms(["secret7"])) == b"a secret7"
+def test_short_values_are_words_that_programs_write_anyway(forms):
+    assert forms.all_forms(["secret7", "", "   true   "]) == []
+    assert forms.masked(b"a secret7", forms.all_forms(["secret7"])) == b"a secret7"
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_logs_are_masked_alike_in_whatever_pieces_they_are_written(masks, tmp_path, seed, monkeypatch):
+def test_logs_are_masked_alike_in_whatever_pieces_they_are_written(masks, forms, tmp_path, seed, monkeypatch):
     """And nobody is told a byte of them before it is decided."""
     rng = random.Random(seed)
     monkeypatch.setattr(masks, "PIECE", rng.choice([64, 100, 1 << 20]))
@@ -119,8 +125,8 @@ def test_logs_are_masked_alike_in_whatever_pieces_they_are_written(masks, tmp_pa
     texts = [text for value in values for text in written(value)]
     words = [*texts, b"abcdefg", b"abcdefghi", b"aaaa", b"step 1\n", b"\n", b"a", b"-----BEGIN\n", "ä".encode()]
     whole = b"".join(rng.choice(words) for _ in range(60))
-    patterns = masks.all_forms(values)
-    expected = masks.masked(whole, patterns)
+    patterns = forms.all_forms(values)
+    expected = forms.masked(whole, patterns)
     place = Place(tmp_path)
     supervisor = masks.LogMasks(place, values)
     at, told = 0, b""
@@ -149,7 +155,7 @@ def test_logs_without_secrets_are_told_as_they_are(masks, tmp_path):
     assert not Path(place.path("stdout.masked")).exists()
 
 
-def test_by_hashes_the_same_is_masked_when_nothing_here_has_the_values(masks, tmp_path, monkeypatch):
+def test_by_hashes_the_same_is_masked_when_nothing_here_has_the_values(masks, forms, tmp_path, monkeypatch):
     monkeypatch.setattr(masks, "root", lambda *parts: str(tmp_path.joinpath(*parts)))
     place = Place(tmp_path)
     masks.note_hashes(place, VALUES, ["A"])
@@ -158,7 +164,7 @@ def test_by_hashes_the_same_is_masked_when_nothing_here_has_the_values(masks, tm
         assert value.encode() not in kept
         text = f"/usr/bin/x --token={value} {value.encode().hex()} more"
         [out] = masks.mask_by_hashes([text], [place])
-        assert out == masks.masked_text(text, masks.all_forms(VALUES))
+        assert out == forms.masked_text(text, forms.all_forms(VALUES))
         assert value not in out
     assert os.stat(tmp_path / masks.KEY).st_mode & 0o777 == 0o600
     other = tmp_path / "other"
@@ -167,7 +173,9 @@ def test_by_hashes_the_same_is_masked_when_nothing_here_has_the_values(masks, tm
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_by_hashes_long_values_are_found_by_their_first_characters(masks, tmp_path, monkeypatch, earlier):
+def test_by_hashes_long_values_are_found_by_their_first_characters(
+    masks, forms, tmp_path, monkeypatch, earlier
+):
     """Also by notes of earlier versions, which do not have those, and beside such."""
     monkeypatch.setattr(masks, "root", lambda *parts: str(tmp_path.joinpath(*parts)))
     values = ["-----BEGIN KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQ" * 4, "t0ken-" * 8]
@@ -182,13 +190,13 @@ def test_by_hashes_long_values_are_found_by_their_first_characters(masks, tmp_pa
     if earlier:
         path.write_text(json.dumps(note))
     text = "".join(f"x{value}y{value.encode().hex()}{value[:20]} " for value in values)
-    assert masks.mask_by_hashes([text], places) == [masks.masked_text(text, masks.all_forms(values))]
+    assert masks.mask_by_hashes([text], places) == [forms.masked_text(text, forms.all_forms(values))]
 
 
-def test_each_long_line_of_a_value_is_masked_where_something_is_written_before_it(masks):
+def test_each_long_line_of_a_value_is_masked_where_something_is_written_before_it(forms):
     lines = ["-" * 5 + "BEGIN PRIVATE KEY" + "-" * 5, "MIIEvQIBADANBgkqhkiG9w0BAQ", "short"]
-    patterns = masks.all_forms(["\n".join(lines)])
-    out = masks.masked("".join(f"[rank0]: {line}\n" for line in lines).encode(), patterns)
+    patterns = forms.all_forms(["\n".join(lines)])
+    out = forms.masked("".join(f"[rank0]: {line}\n" for line in lines).encode(), patterns)
     assert out.decode().splitlines() == [f"[rank0]: {'*' * 27}", f"[rank0]: {'*' * 26}", "[rank0]: short"]
 
 

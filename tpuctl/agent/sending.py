@@ -169,7 +169,7 @@ def patterns_of(request):
 def masked_file(file, patterns):
     if not patterns:
         return file
-    from secret_masks import MaskedFile
+    from secret_forms import MaskedFile
 
     return MaskedFile(file, patterns)
 

@@ -14,7 +14,8 @@ from base import Attempt
 from join_hook import STACKS, STACKS_SIGNAL
 from processes import descendants, environment_of, proc_text, process_stat
 from rooted import as_root, how_root, output_of
-from secret_masks import mask_by_hashes, masked_text, patterns_of
+from secret_forms import masked_text
+from secret_masks import mask_by_hashes, patterns_of
 from state import look
 from usage import ports_of
 

@@ -6,6 +6,7 @@ import time
 import join
 import quick_json as json
 import secret_files
+import secret_forms
 import secret_masks
 from base import (
     SCHEMA,
@@ -103,8 +104,8 @@ def told(request, environment):
     """The variables that a program has whose names begin like one of `tell`, without the `secrets`."""
     names, secrets = tuple(request.get("tell") or ()), request.get("secrets") or ()
     found = {k: v for k, v in environment.items() if k.startswith(names) and k not in secrets}
-    patterns = secret_masks.all_forms(environment[name] for name in secrets if name in environment)
-    return {"variables": {k: secret_masks.masked_text(v, patterns) for k, v in found.items()}}
+    patterns = secret_forms.all_forms(environment[name] for name in secrets if name in environment)
+    return {"variables": {k: secret_forms.masked_text(v, patterns) for k, v in found.items()}}
 
 
 def launch(attempt, fence, begun, cwd, grace, beat=0.0, pattern="", secrets=None, names=STREAMS):

@@ -281,7 +281,8 @@ def _program(job: Job, number: int, name: str) -> dict[str, Any]:
     """The program in one container. Its chips are those of the host, shared with the other containers."""
     chips = {_CHIPS: job.shape.chips_per_host // job.shape.containers}
     numbers = [job.shape.hosts, job.slices, job.shape.containers, number]
-    start = ["python3", f"{HOME}/pod.py", "start", HOME, *map(str, numbers), job.directory, "--", *job.argv]
+    start = ["python3", f"{HOME}/pod.py", "start", HOME, *map(str, numbers), job.directory]
+    start += [*job.secrets, "--", *job.argv]
     mounts: list[dict[str, Any]] = [
         {"name": "tpuctl", "mountPath": HOME},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount point of a memory volume

@@ -26,11 +26,11 @@ from tpuctl.kube.source import Source
 from tpuctl.lib.names import check_bucket_uri
 from tpuctl.lib.output_files import write_output
 from tpuctl.model.requests import ClusterRequest
-from tpuctl.model.shipped_files import read_template
+from tpuctl.model.shipped_files import read_agent_module, read_template
 from tpuctl.provenance.bundle import BLOBS, MANIFEST_NAME, open_bundle
 from tpuctl.provenance.manifest import Row, typed
 
-LOADER = "pod.py"
+LOADER, MASKS = "pod.py", "secret_forms.py"
 
 
 class Prepared(Struct, frozen=True):
@@ -97,7 +97,7 @@ def code_prefix(request: ClusterRequest, checkpoint_dir: str | None) -> str:
 
 def write_pod_bundle(path: Path, source: Source, environment: PinnedEnvironment | None) -> None:
     """The bundle of a run, and beside its manifest and contents what pods start it with."""
-    files = {"pod.py": read_template(LOADER)}
+    files = {LOADER: read_template(LOADER), MASKS: read_agent_module(MASKS)}
     if environment is not None:
         minor, installer = environment.spec.python[0], read_template("env_install.py")
         made = environment_files(environment, minor, installer)
