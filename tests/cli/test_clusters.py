@@ -21,7 +21,7 @@ WHERE = (
     "gke:tpu",
     "--up",
     "v6e-16",
-    "--image",
+    "--container",
     "img",
     "--no-checkpoint",
     "--code-prefix",
@@ -209,5 +209,5 @@ def test_a_run_that_cannot_be_there_is_refused_and_leaves_nothing(
 
 
 def test_flags_of_clusters_want_a_cluster(session: Session) -> None:
-    done = session.type("run", "--image", "img", "--no-checkpoint", "train.py", status=2)
+    done = session.type("run", "--local-queue", "tpu", "--no-checkpoint", "train.py", status=2)
     assert "flags about clusters go with --on gke:CONTEXT" in done.stderr

@@ -24,7 +24,7 @@ names = "RANK", "WORLD_SIZE", "ATTEMPT", "COORDINATOR"
 print(sys.argv[1:], *(os.environ["TPUCTL_" + name] for name in names))
 print(*(os.environ.get(name) for name in ("MEGASCALE_SLICE_ID", "X", "TOKEN")))
 """
-OPTIONS = ("--image", "python:3.11", "--checkpoint-dir", "gs://sim-bucket/ckpt")
+OPTIONS = ("--container", "python:3.11", "--checkpoint-dir", "gs://sim-bucket/ckpt")
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +150,10 @@ def test_what_comes_back_to_a_slice_is_the_same_run(session: Session):
         "again" in session.type("logs", "again").stdout
         or session.json("status", "again")["state"] == "succeeded"
     )
-    session.type("export", "again", "--up", "v4-32", "-o", "other.yaml", "--image", "python:3.11")
+    session.type("export", "again", "--up", "v4-32", "-o", "other.yaml", "--container", "python:3.12")
     [*_, other] = yaml.safe_load_all((session.work / "other.yaml").read_text())
     pod = other["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "python:3.12"
     assert pod["containers"][0]["command"][-2:] == ["python3", "train.py"]
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == "tpu-v4-podslice"
 

@@ -38,6 +38,7 @@ def a_manifest(*argv: str, secrets: tuple[str, ...] = (), **requested: str) -> R
             argv=argv or ("python3", "train.py"),
             cwd="src",
             secrets=secrets,
+            container=IMAGE,
             max_failures=3,
             grace_s=60.0,
             checkpoint_dir="gs://my-ckpt/run1",
@@ -54,7 +55,7 @@ def a_run(
     *,
     slices: int = 1,
     provisioning: Provisioning = Provisioning(),
-    request: ClusterRequest = ClusterRequest(image=IMAGE),
+    request: ClusterRequest = ClusterRequest(),
     manifest: RunManifest | None = None,
     volumes: bool = False,
 ) -> Job:
@@ -76,7 +77,7 @@ def a_run(
 
 def jobs() -> Mapping[str, Job]:
     """By the names of their files."""
-    everything = ClusterRequest(image=IMAGE, local_queue="tpu", kube_account="trainer", fatal_exit=("3",))
+    everything = ClusterRequest(local_queue="tpu", kube_account="trainer", fatal_exit=("3",))
     with_secret = a_manifest(
         "python3", "train.py", "--x", "$(HOME)", secrets=("TOKEN",), SEED="1", LIST="$(ls)"
     )
@@ -98,7 +99,7 @@ def jobs() -> Mapping[str, Job]:
             "tpu7x-32",
             slices=2,
             provisioning=Provisioning(Tier.FLEX_START, max_run_s=3600, zones=("us-central1-c", "us-east5-b")),
-            request=ClusterRequest(image=IMAGE, local_queue="dws", host_network=True),
+            request=ClusterRequest(local_queue="dws", host_network=True),
             volumes=True,
         ),
     }

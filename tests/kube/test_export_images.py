@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.provenance.samples import a_manifest
 from tpuctl.errors import UsageError
 from tpuctl.kube.export import Target, check_command, job_of
-from tpuctl.kube.jobset import PodCode
+from tpuctl.kube.jobset import PodCode, jobset
 from tpuctl.kube.shape import resolve_shape
 from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.shipped_files import load_accelerators, load_gke_table
@@ -47,9 +47,21 @@ def test_pods_have_the_image_of_the_run_unless_another_is_named(asked: str | Non
     bare = replace(
         manifest, command=replace(manifest.command, workers=(), debug=(), on_nan="report", check="off")
     )
-    assert job_of(bare, ClusterRequest(image=asked), target, CODE, "pod.py").image == image
+    assert job_of(bare, ClusterRequest(), target, CODE, "pod.py", image=asked).image == image
 
 
 def test_all_rights_on_hosts_are_no_rights_in_a_cluster() -> None:
     with pytest.raises(UsageError, match="--privileged needs tpuctl's agent"):
         check_command(replace(typed(a_manifest()).command, workers=(), container=TAG, privileged=True))
+
+
+def test_nodes_ask_the_registry_again_where_the_run_says_so() -> None:
+    shape = resolve_shape(load_gke_table(), load_accelerators(), "v6e-16")
+    target = Target(name="train", namespace="research", shape=shape)
+    for pull, policy in (("always", "Always"), ("missing", None)):
+        plain = typed(a_manifest()).command
+        command = replace(plain, workers=(), debug=(), on_nan="report", check="off", container=TAG, pull=pull)
+        job = job_of(replace(run_in(TAG), command=command), ClusterRequest(), target, CODE, "pod.py")
+        pod = jobset(job)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        found = [each.get("imagePullPolicy") for each in (*pod["initContainers"], *pod["containers"])]
+        assert found == [policy, policy]

@@ -88,7 +88,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl rerun run.tar --on big --secret TOKEN=env:TOKEN",
     ),
     "export": (
-        "tpuctl export RUN --up v6e-64 --slices 2 --image IMAGE -o train.yaml",
+        "tpuctl export RUN --up v6e-64 --slices 2 --container IMAGE -o train.yaml",
         "tpuctl export train.py --up v6e-16 --env jax-tpu --local-queue tpu",
         "tpuctl export -m package.train --up tpu7x-32 --env jax-tpu --dry-run",
     ),

@@ -31,6 +31,7 @@ from tpuctl.model.run_spec import Policy
 from tpuctl.model.slice_spec import DiskRef, MountRef
 from tpuctl.provenance.manifest import CommandSection, RunManifest
 from tpuctl.provenance.rerun import image_used
+from tpuctl.runs.containers import ALWAYS
 from tpuctl.runs.process_env import HOST_DEFAULTS, render_wandb
 
 FATAL_EXITS = (2, 64, 78, 126, 127)
@@ -74,8 +75,10 @@ def job_of(
     code: PodCode,
     loader: str,
     environment: PinnedEnvironment | None = None,
+    image: str | None = None,
 ) -> Job:
-    """The run of `manifest` as a Job. Raises UsageError for what cannot be there."""
+    """The run of `manifest` as a Job; `image` is another than it had. Raises UsageError for what cannot be
+    there."""
     command = manifest.command
     check_command(command)
     default = Policy()
@@ -87,7 +90,8 @@ def job_of(
         run=manifest.run.id,
         shape=target.shape,
         slices=target.slices,
-        image=_image(request, manifest, environment),
+        image=image or _image(manifest, environment),
+        pull_always=command.pull == ALWAYS,
         argv=command.argv,
         code=code,
         loader=loader,
@@ -132,13 +136,13 @@ def parse_exits(words: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words})) if words else FATAL_EXITS
 
 
-def _image(request: ClusterRequest, manifest: RunManifest, environment: PinnedEnvironment | None) -> str:
-    named = request.image or image_used(manifest)
+def _image(manifest: RunManifest, environment: PinnedEnvironment | None) -> str:
+    named = image_used(manifest)
     if named is not None:
         return named
     if environment is None:
         why = "pods need an image, and the run has no pinned environment that one could follow from"
-        raise UsageError.of("image", why, f"--image {JAX_IMAGE}, or --env NAME")
+        raise UsageError.of("container", why, f"--container {JAX_IMAGE}, or --env NAME")
     return f"docker.io/library/python:{environment.spec.python[0]}-slim"
 
 
@@ -163,5 +167,5 @@ def on_cluster(environment: PinnedEnvironment, prefix: str) -> PinnedEnvironment
     if environment.spec.unmanaged is not None:
         name = environment.spec.name
         why = f"the environment {name} is a folder of hosts, which pods do not have"
-        raise UsageError.of("env", why, "--image with these packages, and no --env")
+        raise UsageError.of("env", why, "--container with an image that has these packages, and no --env")
     return environment if environment.wheelhouse else replace(environment, wheelhouse=f"{prefix}/wheels")

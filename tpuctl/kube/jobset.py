@@ -101,6 +101,8 @@ class Job(Struct, frozen=True, kw_only=True):
     code: PodCode
     loader: str
     """The source of `templates/pod.py`."""
+    pull_always: bool = False
+    """Whether a node asks the registry for an image that it has."""
     slices: int = 1
     directory: str = "."
     """Where the command runs, below the code's root."""
@@ -271,7 +273,7 @@ def _prepare(job: Job) -> dict[str, Any]:
     command = ["python3", "-c", job.loader, "prepare", HOME, job.code.uri, job.code.sha256]
     return {
         "name": PREPARE,
-        "image": job.image,
+        **_image(job),
         "command": [_literal(word) for word in command],
         "volumeMounts": [{"name": "tpuctl", "mountPath": HOME}],
     }
@@ -289,7 +291,7 @@ def _program(job: Job, number: int, name: str) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {
         "name": name,
-        "image": job.image,
+        **_image(job),
         "command": [_literal(word) for word in start],
         "env": _environment(job),
         "resources": {"requests": chips, "limits": chips},
@@ -301,6 +303,10 @@ def _program(job: Job, number: int, name: str) -> dict[str, Any]:
         mounts.append(_mounted(f"bucket-{index}", bucket.path, bucket.read_only))
     mounts += [_mounted(f"disk-{index}", disk.path, True) for index, disk in enumerate(job.disks)]
     return {**found, "volumeMounts": mounts}
+
+
+def _image(job: Job) -> dict[str, Any]:
+    return {"image": job.image, **({"imagePullPolicy": "Always"} if job.pull_always else {})}
 
 
 def _mounted(volume: str, path: str, read_only: bool) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def preparing(
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         code = PodCode(f"{prefix}/code/{digest}.tar", digest)
         loader = read_template(LOADER).decode()
-        job = job_of(manifest, request, target, code, loader, environment)
+        job = job_of(manifest, request, target, code, loader, environment, source.image)
         yield Prepared(job, source.manifest, path, environment)
 
 

@@ -19,7 +19,6 @@ LABEL_MAX = 63
 """Characters of a name that becomes a host name, and of the value of a label (RFC 1035)."""
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*\Z")
 _LABEL_WORD = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?\Z")
 _SECRET_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
 _OWN_PLACES = {HOME: "the code of the run", "/dev/shm": "shared memory"}  # noqa: S108
@@ -34,8 +33,6 @@ def check_job(job: Job) -> None:
             raise UsageError.of(field, why, f"{flag} another name")
     if not _LABEL.match(job.namespace) or len(job.namespace) > LABEL_MAX:
         raise UsageError.of("namespace", f"{job.namespace!r} is no name of a namespace", "--namespace NAME")
-    if not _IMAGE.match(job.image):
-        raise UsageError.of("image", f"{job.image!r} is no image", "--image REGISTRY/NAME:TAG")
     wrong = [code for code in job.policy.fatal_exits if not 0 < code < 256]
     if wrong:
         why = f"{wrong[0]} is no exit status of a program that failed"

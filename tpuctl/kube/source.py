@@ -48,6 +48,8 @@ class Source(Struct, frozen=True):
     record: RunRecord | None = None
     """Of one that nobody wrote down yet, and `start`, what its manifest begins with."""
     start: Row | None = None
+    image: str | None = None
+    """Another than the one that it had; its packages are those of the image, then."""
 
 
 def is_run(word: str) -> bool:
@@ -58,9 +60,9 @@ def is_run(word: str) -> bool:
     return "/" not in word and path.suffix == ""
 
 
-def source_of_run(services: Services, name: str) -> Source:
-    """A run of the store, or the one of a manifest or bundle. Raises NotFoundError where its code is gone, and
-    changes nothing."""
+def source_of_run(services: Services, name: str, image: str | None = None) -> Source:
+    """A run of the store, or the one of a manifest or bundle, in another `image` if there is one. Raises
+    NotFoundError where its code is gone, and changes nothing."""
     bundled = dict(read_contents(Path(name))) if is_bundle(Path(name)) else {}
 
     def read(digest: str) -> bytes:
@@ -68,8 +70,8 @@ def source_of_run(services: Services, name: str) -> Source:
 
     manifest, _ = load_source(services, name)
     found = manifest.get("environment")
-    environment = parse_frozen(read(found["spec_sha256"])) if found else None
-    return Source(manifest, tuple(dict.fromkeys(blobs_of(read, manifest))), read, environment)
+    environment = parse_frozen(read(found["spec_sha256"])) if found and image is None else None
+    return Source(manifest, tuple(dict.fromkeys(blobs_of(read, manifest))), read, environment, image=image)
 
 
 def source_of_script(

@@ -154,14 +154,6 @@ CLUSTER = "On a cluster of GKE"
 class ClusterRequest(Struct, frozen=True, kw_only=True):
     """What a run on a cluster of Kubernetes needs beside what runs on slices do."""
 
-    image: Annotated[
-        str | None,
-        Option(
-            "Container image of the program; with a pinned environment one with its Python is the default.",
-            group=CLUSTER,
-            metavar="IMAGE",
-        ),
-    ] = None
     local_queue: Annotated[
         str | None, Option("LocalQueue of Kueue that admits it.", group=CLUSTER, metavar="NAME")
     ] = None

@@ -171,7 +171,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     container: Annotated[
         str | None,
         Option(
-            "Container image in which it runs on each host, by docker or podman.",
+            "Container image in which it runs; on hosts by docker or podman.",
             group=PROGRAM,
             metavar="IMAGE",
             text=True,

@@ -105,15 +105,17 @@ def _source(
     from tpuctl.kube.source import is_run, source_of_run, source_of_script
     from tpuctl.kube.target import resolve_target
     from tpuctl.provenance.manifest import typed
+    from tpuctl.runs.containers import check_container
     from tpuctl.runs.reconcile import choose_run_id
     from tpuctl.runs.rules import check_run
 
     before, behind = context.shared.split(words)
     if before and not behind and request.module is None and is_run(before[0]):
-        if request != RunRequest() or len(before) > 1:
-            what = "it has its command and its options already"
+        if request != RunRequest(container=request.container) or len(before) > 1:
+            what = "it has its command and its options already; only --container may say another image"
             raise UsageError(f"{before[0]} is a run: {what}", hint=f"tpuctl export {before[0]}")
-        source = source_of_run(context, before[0])
+        check_container(request)
+        source = source_of_run(context, before[0], request.container)
         manifest = typed(source.manifest)
         own = name or manifest.run.id
         return source, resolve_target(context, capacity, cluster, own, namespace, manifest.slice)
