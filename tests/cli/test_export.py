@@ -145,12 +145,15 @@ def test_what_comes_back_to_a_slice_is_the_same_run(session: Session):
     assert manifest["run"]["id"] == "back" == jobset["metadata"]["labels"]["tpuctl/run"]
     assert manifest["chain"] == [jobset["metadata"]["annotations"]["tpuctl/manifest-sha256"]]
     assert manifest["slice"]["accelerator_type"] == "v6e-8"
-    session.type("rerun", "back.run.tar", "--pay", "--name", "again", "--zone", "us-east1-d", within_s=180)
-    assert (
-        "again" in session.type("logs", "again").stdout
-        or session.json("status", "again")["state"] == "succeeded"
+    again = session.json("rerun", "back.run.tar", "--on", "v6e-8", "--zone", "us-east1-d", "--dry-run")
+    assert ("image", "python:3.11") in {(row["what"], row["detail"]) for row in again["plan"]}
+    session.type(
+        "run", "train.py", "--up", "v6e-8", "--no-checkpoint", "--pay", "--name", "again", within_s=180
     )
-    session.type("export", "again", "--up", "v4-32", "-o", "other.yaml", "--container", "python:3.12")
+    session.type(
+        "export", "again", "--up", "v4-32", "-o", "other.yaml", "--container", "python:3.12", "--code-prefix",
+        "gs://sim-bucket/x",
+    )  # fmt: skip
     [*_, other] = yaml.safe_load_all((session.work / "other.yaml").read_text())
     pod = other["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "python:3.12"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tpuctl.doctor.cluster import ClusterFacts, judge_cluster
 from tpuctl.doctor.cluster_facts import project_of
 from tpuctl.errors import DeniedError, NoAnswerError
+from tpuctl.kube.capacity import Wanted
 from tpuctl.lib.parallel import Reading
 from tpuctl.model.clusters import ClusterPlace
 
@@ -40,6 +41,7 @@ def facts(**changes: Any) -> ClusterFacts:
         "namespace": Reading({"metadata": {}}),
         "nodes": Reading([node(), node()]),
         "queues": Reading([{"metadata": {"name": "tpu"}}]),
+        "refusing": Reading({}),
         "account": Reading({"metadata": {}}),
         "members": {"ckpt": Reading({"roles/storage.objectUser": (member,)})},
     }
@@ -68,6 +70,14 @@ BAD = [
     ("versions", Reading({"JobSet": "/apis/x/v1", "Workload": None}), "kueue", "warning", "--local-queue"),
     ("namespace", Reading(None), "context", "problem", "has no namespace default"),
     ("queues", Reading([]), "kueue", "warning", "no LocalQueue"),
+    ("refusing", Reading({"tpu": "v6e is for 2x4"}), "kueue", "warning", "queue tpu never admits"),
+    (
+        "wanted",
+        Wanted({"cloud.google.com/gke-spot": "true"}, 4, 16),
+        "tpu nodes",
+        "warning",
+        "waits until a pool",
+    ),
     ("nodes", Reading([]), "tpu nodes", "warning", "no node with TPUs is up"),
     ("nodes", DENIED, "tpu nodes", "warning", "not checked: nodes is forbidden"),
     ("nodes", Reading([node(PLAIN)]), "identity", "problem", "lack Workload Identity"),

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kube.jobs import a_job
 from tests.support.kube_api import TOKEN, KubeApi, serve_kube
 from tpuctl.errors import (
     BadConfigError,
@@ -24,8 +23,6 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.kube.client import Cluster, connect
-from tpuctl.kube.jobset import SecretKey
-from tpuctl.kube.submit import check_cluster
 from tpuctl.model.clusters import ClusterPlace, parse_cluster
 
 JOBSET = {
@@ -232,28 +229,3 @@ def test_a_conflict_is_told(cluster: Cluster) -> None:
     found = refusal(cluster.place, answer, "JobSet train")
     assert isinstance(found, ConflictError)
     assert found.message == "cluster tpu: JobSet train: another manager owns it"
-
-
-SECRETS = {"TOKEN": SecretKey("keys", "TOKEN")}
-
-
-@pytest.mark.parametrize(
-    ("data", "message", "hint"),
-    [
-        (None, "there is no Secret keys", "kubectl --context tpu create secret generic keys --namespace"),
-        ({"OTHER": "eA=="}, "there is no key TOKEN in Secret keys", "delete secret keys; kubectl"),
-    ],
-)
-def test_a_secret_that_is_not_there_is_told_before_anything_is_applied(
-    api: KubeApi, cluster: Cluster, data: dict[str, str] | None, message: str, hint: str
-) -> None:
-    if data is not None:
-        api.put("secrets", "keys", {"data": data})
-    with pytest.raises(NotFoundError, match=message) as refused:
-        check_cluster(cluster, a_job(secrets=SECRETS))
-    assert hint in str(refused.value.hint)
-    api.put("secrets", "keys", {"data": {"TOKEN": "eA=="}})
-    check_cluster(cluster, a_job(secrets=SECRETS))
-    api.remove("secrets", "keys")
-    api.denied["secrets"] = "secrets is forbidden"
-    check_cluster(cluster, a_job(secrets=SECRETS))  # who may not see it learns from the kubelet

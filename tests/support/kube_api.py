@@ -28,7 +28,7 @@ CORE = frozenset(
 )
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "jobset.x-k8s.io/v1alpha2": ("jobsets",),
-    "kueue.x-k8s.io/v1beta2": ("workloads", "localqueues", "clusterqueues"),
+    "kueue.x-k8s.io/v1beta2": ("workloads", "localqueues", "clusterqueues", "resourceflavors"),
 }
 TOKEN = "good-token"
 

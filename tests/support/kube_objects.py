@@ -29,6 +29,19 @@ def cluster_queue(
     }
 
 
+def flavor(**labels: str) -> dict[str, Any]:
+    """A ResourceFlavor for nodes with these labels of GKE's TPUs; without any for all."""
+    found = {f"cloud.google.com/gke-tpu-{key}": value for key, value in labels.items()}
+    return {"metadata": {}, "spec": {"nodeLabels": found}}
+
+
+def node(*, accelerator: str, topology: str, chips: int = 4, **labels: str) -> dict[str, Any]:
+    """A node of a pool with TPUs, and further labels of GKE."""
+    named = {"gke-nodepool": "pool", "gke-tpu-accelerator": accelerator, "gke-tpu-topology": topology, **labels}
+    found = {f"cloud.google.com/{key}": value for key, value in named.items()}
+    return {"metadata": {"labels": found}, "status": {"allocatable": {"google.com/tpu": str(chips)}}}
+
+
 def local_queue(name: str, cluster: str, *, namespace: str = "default") -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterQueue": cluster}}
 

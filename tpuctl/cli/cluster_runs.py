@@ -51,7 +51,7 @@ def run_on_cluster(
     if record is None or dry_run:
         with preparing(context, source, target, cluster) as prepared:
             if record is None:
-                check_cluster(there, prepared.job)
+                check_cluster(context, there, prepared.job)
             if dry_run:
                 text = render_yaml(documents(prepared.job), head_of(prepared.job, "FILE"))
                 context.console.line(text.rstrip("\n"))

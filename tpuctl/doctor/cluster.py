@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from tpuctl.doctor.finding import Finding, found_by, not_checked, ok, problem, warning
+from tpuctl.kube.capacity import NODE_POOL, Wanted, lack_of_nodes, pools_of
 from tpuctl.kube.client import install
-from tpuctl.kube.queues import CHIPS, quantity
 from tpuctl.lib.parallel import Reading
 from tpuctl.lib.text import counted
 from tpuctl.model.clusters import ClusterPlace
 
 Object = Mapping[str, Any]
-ACCELERATOR, TOPOLOGY = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
-NODE_POOL = "cloud.google.com/gke-nodepool"
 IDENTITY_NODES = "iam.gke.io/gke-metadata-server-enabled"
 """The label of nodes whose pods have a Workload Identity of GKE."""
 GOOGLE_ACCOUNT = "iam.gke.io/gcp-service-account"
@@ -27,7 +24,8 @@ WRITES = ("roles/storage.objectUser", "roles/storage.objectAdmin", "roles/storag
 
 class ClusterFacts(Struct, frozen=True):
     """What was read of a cluster. `versions`: where each kind is, None where it lacks one; `members`: of each
-    role on each bucket."""
+    role on each bucket; `wanted`: by a run of the type in the settings, and `refusing`: the queues that never
+    admit it, with the reason."""
 
     place: ClusterPlace
     project: str
@@ -35,8 +33,10 @@ class ClusterFacts(Struct, frozen=True):
     namespace: Reading[Object | None]
     nodes: Reading[list[Object]]
     queues: Reading[list[Object]]
+    refusing: Reading[Mapping[str, str]]
     account: Reading[Object | None]
     members: Mapping[str, Reading[Mapping[str, Sequence[str]]]]
+    wanted: Wanted | None = None
 
 
 def judge_cluster(facts: ClusterFacts) -> list[Finding]:
@@ -51,7 +51,7 @@ def judge_cluster(facts: ClusterFacts) -> list[Finding]:
         ("context", _context(facts)),
         ("jobset", _installed(facts.place, "JobSet", versions.get("JobSet"))),
         ("kueue", _kueue(facts, versions.get("Workload"))),
-        ("tpu nodes", _nodes(facts.nodes)),
+        ("tpu nodes", _nodes(facts.nodes, facts.wanted)),
         ("identity", _identity(facts)),
         *((f"bucket {name}", _bucket(facts, name, found)) for name, found in facts.members.items()),
     )
@@ -81,22 +81,21 @@ def _kueue(facts: ClusterFacts, path: str | None) -> Iterator[Finding]:
     yield from _installed(facts.place, "Kueue", path)
     if path is not None and facts.queues.value == []:
         yield warning(f"namespace {facts.place.namespace} has no LocalQueue: runs there are queued by none")
+    for queue, why in (facts.refusing.value or {}).items():
+        fix = f"tpuctl quota --on gke:{facts.place.context}"
+        yield warning(f"queue {queue} never admits a run of the setting `accelerator`: {why}", fix)
 
 
-def _nodes(found: Reading[list[Object]]) -> Iterator[Finding]:
+def _nodes(found: Reading[list[Object]], wanted: Wanted | None) -> Iterator[Finding]:
     if found.value is None:
         yield not_checked(found.error)
         return
-    pools: Counter[str] = Counter()
-    for node in found.value:
-        labels = node["metadata"].get("labels") or {}
-        chips = quantity(((node.get("status") or {}).get("allocatable") or {}).get(CHIPS, 0))
-        shape = f"{labels.get(ACCELERATOR)} {labels.get(TOPOLOGY)}, {counted(chips, 'chip')} a node"
-        pools[f"{labels.get(NODE_POOL, 'a pool')} ({shape})"] += 1
-    if not pools:
+    if not found.value:
         yield warning("no node with TPUs is up; pools that grow from zero do not show before a pod wants them")
-    for name, count in sorted(pools.items()):
-        yield ok(f"{name}: {counted(count, 'node')}")
+    for said in pools_of(found.value):
+        yield ok(said)
+    if found.value and wanted is not None and (why := lack_of_nodes(wanted, found.value)):
+        yield warning(f"{why}: a run of the setting `accelerator` waits until a pool grows to have one")
 
 
 def _identity(facts: ClusterFacts) -> Iterator[Finding]:

@@ -61,6 +61,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("Workload", "kueue.x-k8s.io", _KUEUE, "workloads", part_of="Kueue"),
         Kind("LocalQueue", "kueue.x-k8s.io", _KUEUE, "localqueues", part_of="Kueue"),
         Kind("ClusterQueue", "kueue.x-k8s.io", _KUEUE, "clusterqueues", namespaced=False, part_of="Kueue"),
+        Kind("ResourceFlavor", "kueue.x-k8s.io", _KUEUE, "resourceflavors", namespaced=False, part_of="Kueue"),
         Kind("Pod", "", ("v1",), "pods"),
         Kind("Secret", "", ("v1",), "secrets"),
         Kind("ServiceAccount", "", ("v1",), "serviceaccounts"),

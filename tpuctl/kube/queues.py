@@ -114,7 +114,7 @@ def flavor_rows(cluster_queues: Iterable[Object], local_queues: Iterable[Object]
         inactive = condition(queue, "Active")
         why = inactive.get("message", "inactive") if inactive.get("status") == "False" else ""
         held = f"stopped ({spec['stopPolicy']})" if spec.get("stopPolicy", "None") != "None" else ""
-        for flavor, quota in _quotas(spec).items():
+        for flavor, quota in quotas(spec).items():
             used = _reserved(queue).get(flavor, {})
             rows.append(
                 FlavorRow(
@@ -130,7 +130,7 @@ def flavor_rows(cluster_queues: Iterable[Object], local_queues: Iterable[Object]
     return rows
 
 
-def _quotas(spec: Object) -> dict[str, int]:
+def quotas(spec: Object) -> dict[str, int]:
     """The quota of chips of each flavour."""
     return {
         flavor["name"]: quantity(resource.get("nominalQuota", 0))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tpuctl.errors import DeniedError
+from tpuctl.kube.capacity import Wanted, lack_of_flavors
 from tpuctl.kube.client import Cluster, Object
 from tpuctl.kube.queues import FlavorRow, WaitingRow, flavor_rows, waiting_rows
 
@@ -48,3 +49,16 @@ def queue_report(cluster: Cluster) -> QueueReport:
     queues = readable("quotas", lambda: cluster.list("ClusterQueue")) or []
     flavors, waiting = flavor_rows(queues, local), waiting_rows(workloads, local)
     return QueueReport(tuple(flavors), tuple(waiting), tuple(unread))
+
+
+def why_never(cluster: Cluster, local_queue: Object, wanted: Wanted) -> str:
+    """Why a LocalQueue never admits what is wanted; empty where it may, or where that cannot be seen."""
+    name = str((local_queue.get("spec") or {}).get("clusterQueue") or "")
+    if not name:
+        return ""
+    try:
+        queue = cluster.get("ClusterQueue", name)
+        flavors = {str(each["metadata"]["name"]): each for each in cluster.list("ResourceFlavor")}
+    except DeniedError:
+        return ""
+    return lack_of_flavors(wanted, queue, flavors) if queue is not None else ""

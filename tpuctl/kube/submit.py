@@ -11,11 +11,14 @@ from shlex import quote
 
 from msgspec.structs import replace
 
+from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
+from tpuctl.kube.capacity import ACCELERATOR, Wanted, lack_of_nodes, wanted_by
 from tpuctl.kube.client import Cluster
 from tpuctl.kube.jobset import RECORD_ANNOTATION, Job, documents
 from tpuctl.kube.prepare import Prepared
+from tpuctl.kube.quota import why_never
 from tpuctl.kube.render import secret_command
 from tpuctl.kube.source import Source
 from tpuctl.lib.codec import to_data
@@ -41,7 +44,7 @@ def check_launch(launch: LaunchRequest, request: RunRequest, cluster: ClusterReq
         )
 
 
-def check_cluster(cluster: Cluster, job: Job) -> None:
+def check_cluster(services: Services, cluster: Cluster, job: Job) -> None:
     """Has the cluster say what it would say of a new run. Raises NotFoundError for what it lacks, ConflictError
     for a name that a JobSet has, InvalidRequestError and DeniedError for what it refuses."""
     place = cluster.place
@@ -54,17 +57,35 @@ def check_cluster(cluster: Cluster, job: Job) -> None:
     if _lacks_namespace(cluster):
         fix = f"kubectl --context {place.context} create namespace {place.namespace}"
         raise NotFoundError(f"cluster {place.context} has no namespace {place.namespace}", hint=fix)
-    if job.queue and cluster.get("LocalQueue", job.queue) is None:
+    queue = cluster.get("LocalQueue", job.queue) if job.queue else None
+    if job.queue and queue is None:
         known = ", ".join(str(each["metadata"]["name"]) for each in cluster.list("LocalQueue")) or "none"
         raise NotFoundError(
             f"namespace {place.namespace} of cluster {place.context} has no queue {job.queue} (known: {known})",
             hint=f"tpuctl quota --on gke:{place.context}",
         )
-    _check_secret(cluster, job)
     *volumes, jobset = documents(job)
+    wanted = wanted_by(jobset)
+    why = why_never(cluster, queue, wanted) if queue is not None else ""
+    if why:
+        said = f"queue {job.queue} of {place} never admits {wanted}: {why}"
+        raise NotFoundError(said, hint=f"tpuctl quota --on gke:{place.context}")
+    _check_secret(cluster, job)
     for volume in volumes:
         cluster.apply(volume, dry_run=True)
     cluster.create(jobset, dry_run=True)
+    _tell_nodes(services, cluster, wanted)
+
+
+def _tell_nodes(services: Services, cluster: Cluster, wanted: Wanted) -> None:
+    """Warns where no node that is up takes a pod; many may not see nodes."""
+    try:
+        nodes = cluster.list("Node", ACCELERATOR)
+    except DeniedError:
+        return
+    why = lack_of_nodes(wanted, nodes)
+    if why:
+        services.emit(Warn(str(cluster.place), f"{why}: its pods wait until a pool grows to have one"))
 
 
 def _check_secret(cluster: Cluster, job: Job) -> None:

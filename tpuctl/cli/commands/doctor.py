@@ -160,7 +160,7 @@ def _examine_cluster(context: AppContext, on: str) -> Sequence[Finding]:
         cluster = connect(place)
     except TpuctlError as error:
         return found_by("context", [problem(error.message, error.hint)])
-    return judge_cluster(read_cluster(context, cluster, list(_buckets(context))))
+    return judge_cluster(read_cluster(context, cluster, list(_buckets(context)), context.config.accelerator))
 
 
 def _buckets(context: AppContext) -> dict[str, str]:
