@@ -148,7 +148,16 @@ def test_what_comes_back_to_a_slice_is_the_same_run(session: Session):
     again = session.json("rerun", "back.run.tar", "--on", "v6e-8", "--zone", "us-east1-d", "--dry-run")
     assert ("image", "python:3.11") in {(row["what"], row["detail"]) for row in again["plan"]}
     session.type(
-        "run", "train.py", "--up", "v6e-8", "--no-checkpoint", "--pay", "--name", "again", within_s=180
+        "run",
+        "train.py",
+        "--up",
+        "v6e-8",
+        "--no-checkpoint",
+        "--spot",
+        "--pay",
+        "--name",
+        "again",
+        within_s=180,
     )
     session.type(
         "export", "again", "--up", "v4-32", "-o", "other.yaml", "--container", "python:3.12", "--code-prefix",

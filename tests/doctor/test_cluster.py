@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from tpuctl.doctor.cluster import ClusterFacts, judge_cluster
-from tpuctl.doctor.cluster_facts import project_of
 from tpuctl.errors import DeniedError, NoAnswerError
 from tpuctl.kube.capacity import Wanted
 from tpuctl.lib.parallel import Reading
@@ -107,10 +106,3 @@ def test_pods_may_act_as_an_account_of_google() -> None:
     members = {"ckpt": Reading({"roles/storage.admin": ("serviceAccount:train@p.iam.gserviceaccount.com",)})}
     found = judge_cluster(facts(account=Reading(annotated), members=members))
     assert {str(each.level) for each in found} == {"ok"}
-
-
-@pytest.mark.parametrize(
-    ("context", "project"), [("gke_p-roject_us-central1_big", "p-roject"), ("kind-tpu", ""), ("gke_a_b", "")]
-)
-def test_the_project_is_that_of_gclouds_context(context: str, project: str) -> None:
-    assert project_of(context) == project

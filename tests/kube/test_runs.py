@@ -67,6 +67,19 @@ def test_a_restart_is_an_attempt_and_lost_hosts_do_not_count_as_failures(lab: La
     assert causes == ["preempted", "failed"]
 
 
+def test_its_price_is_by_the_region_of_the_node_that_runs_it(lab: Lab) -> None:
+    labels = {"topology.kubernetes.io/region": "us-east5"}
+    lab.api.put("nodes", "node-0-0", {"metadata": {"labels": labels}}, namespace="")
+    lab.start()
+    lab.place.clock.advance(3600.0)
+    lab.pods(*[exited(0)] * 4)
+    lab.ended("Completed")
+    lab.settle()
+    end = load_manifest(lab.services, "r1")["end"]
+    assert end["usd"] == pytest.approx(end["chip_hours"] * 2.7, abs=0.01)
+    assert end["chip_hours"] == pytest.approx(16, abs=0.2)
+
+
 def test_attempts_that_nobody_saw_have_their_numbers(lab: Lab) -> None:
     lab.start()
     lab.jobset(restarts=3, restartsCountTowardsMax=2)

@@ -96,6 +96,7 @@ def a_cluster_run(**changes: Any) -> ClusterRun:
         "hosts": 2,
         "slices": 2,
         "chips": 16,
+        "generation": "v6e",
         "uid": "uid-7",
     }
     return ClusterRun(**{**values, **changes})

@@ -11,6 +11,7 @@ from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import follow_or_leave
 
 if TYPE_CHECKING:
+    from tpuctl.model.records import RunRecord
     from tpuctl.model.requests import ClusterRequest, LaunchRequest
     from tpuctl.model.run_spec import RunRequest
     from tpuctl.model.slice_spec import SliceRequest
@@ -50,13 +51,21 @@ def run_on_cluster(
         check_new_id(context, run_id, again=False)
     if record is None or dry_run:
         with preparing(context, source, target, cluster) as prepared:
-            if record is None:
-                check_cluster(context, there, prepared.job)
+            region = check_cluster(context, there, prepared.job) if record is None else ""
             if dry_run:
                 text = render_yaml(documents(prepared.job), head_of(prepared.job, "FILE"))
                 context.console.line(text.rstrip("\n"))
                 return
             publish(context, prepared)
-            record = submit_to_cluster(context, there.place, source, prepared, digest, named=named)
-    context.console.say(f"run {record.id} on {record.slice_name}")
+            record = submit_to_cluster(context, there.place, source, prepared, digest, region, named=named)
+    context.console.say(f"run {record.id} on {record.slice_name}{_cost(record)}")
     follow_or_leave(context, record, detach=launch.detach, timeout=timeout)
+
+
+def _cost(record: RunRecord) -> str:
+    """What its chips cost, as the line about a slice says it."""
+    from tpuctl.model.shipped_files import load_accelerators
+    from tpuctl.money.cluster_costs import cluster_price
+
+    price = cluster_price(load_accelerators(), record.cluster) if record.cluster is not None else None
+    return "" if price is None else f": about ${price:.2f} per hour"

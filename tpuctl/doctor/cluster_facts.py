@@ -37,7 +37,7 @@ def read_cluster(
     members = {name: seen.pop(f"bucket {name}") for name in buckets}
     return ClusterFacts(
         place=cluster.place,
-        project=project_of(cluster.place.context) or services.project,
+        project=cluster.place.of_gcloud[0] or services.project,
         versions=versions["kinds"],
         members=members,
         wanted=wanted,
@@ -60,9 +60,3 @@ def _refusing(cluster: Cluster, wanted: Wanted | None) -> dict[str, str]:
     queues = cluster.list("LocalQueue") if wanted is not None else []
     said = {str(each["metadata"]["name"]): why_never(cluster, each, wanted) for each in queues if wanted}
     return {name: why for name, why in said.items() if why}
-
-
-def project_of(context: str) -> str:
-    """The project in the name that gcloud gives a context, `gke_PROJECT_LOCATION_CLUSTER`; empty for others."""
-    parts = context.split("_")
-    return parts[1] if len(parts) == 4 and parts[0] == "gke" else ""

@@ -13,10 +13,13 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.kube.queues import CHIPS, pod_chips, quantity, quotas
+from tpuctl.lib.names import region_of
 from tpuctl.lib.text import counted
+from tpuctl.model.clusters import ClusterPlace
 
 Object = Mapping[str, Any]
 ACCELERATOR, TOPOLOGY = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
+REGION = "topology.kubernetes.io/region"
 NODE_POOL = "cloud.google.com/gke-nodepool"
 
 
@@ -86,6 +89,14 @@ def lack_of_flavors(wanted: Wanted, queue: Object, flavors: Mapping[str, Object]
         else:
             return ""
     return "; ".join(whys) or "none of its flavors has TPUs"
+
+
+def region_of_cluster(place: ClusterPlace, zones: Iterable[str], nodes: Iterable[Object]) -> str:
+    """By the zones that were asked for, the name of the context, or the label of a node; empty where none
+    tells. A cluster is in one region."""
+    told = (*zones, place.of_gcloud[1], *(_labels(node).get(REGION, "") for node in nodes))
+    where = next(filter(None, told), "")
+    return region_of(where) if where.count("-") > 1 else where
 
 
 def _matches(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:

@@ -30,16 +30,18 @@ def open_attempt(context: RunContext, here: ClusterRun, seen: Seen) -> None:
     # A restart has ended the attempt before it; each further one is an attempt that nobody saw.
     number = restarts + 1 if run.attempt is None else run.attempt.number + max(1, restarts)
     context.journal("attempt", f"attempt {number} of {here.workers} workers")
+    now = context.services.store.now()
     attempt = Attempt(
         number=number,
         incarnation=seen.restarts + 1,
         fence=context.fence,
         state=AttemptPhase.PREPARING,
-        created_at=context.services.store.now(),
+        created_at=now,
         workers=tuple(range(here.workers)),
         slices=here.slices,
         processes=len(here.containers),
         requested_at=run.created_at,
+        provisioned_at=now,  # admitted: from now on it holds its chips
         node_uid=here.uid,
         timeline=(context.entry("attempt", "admitted"),),
     )

@@ -14,6 +14,7 @@ from tpuctl.engine.events import Note
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DeniedError, InvalidRequestError, UsageError
+from tpuctl.kube.capacity import region_of_cluster
 from tpuctl.kube.client import Cluster, Object, connect
 from tpuctl.kube.end import end_attempt, finish, hosts_of, open_attempt
 from tpuctl.kube.jobset import RECORD_ANNOTATION
@@ -176,9 +177,19 @@ def _mark_running(step: Step) -> Outcome:
         hosts=hosts_of(step.seen.pods),
         timeline=(*context.attempt.timeline, context.entry("running")),
     )
-    context.save_attempt(attempt, state=RunState.RUNNING, reason="", cluster=replace(step.here, waits_for=""))
+    here = replace(step.here, waits_for="", region=step.here.region or _region(step))
+    context.save_attempt(attempt, state=RunState.RUNNING, reason="", cluster=here)
     context.services.emit(Note(context.run.id, f"attempt {attempt.number}: every worker runs"))
     return Outcome(Wait("it runs"), acted=True)
+
+
+def _region(step: Step) -> str:
+    """Of the cluster, by a node that runs a pod of it; empty for who may not see nodes."""
+    try:
+        node = step.cluster.get("Node", step.seen.pods[0].node) or {"metadata": {}}
+    except DeniedError:
+        return ""
+    return region_of_cluster(step.cluster.place, (), (node,))
 
 
 def _next_attempt(step: Step) -> Outcome:

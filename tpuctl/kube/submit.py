@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from shlex import quote
 
 from msgspec.structs import replace
@@ -14,8 +15,8 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
-from tpuctl.kube.capacity import ACCELERATOR, Wanted, lack_of_nodes, wanted_by
-from tpuctl.kube.client import Cluster
+from tpuctl.kube.capacity import ACCELERATOR, Wanted, lack_of_nodes, region_of_cluster, wanted_by
+from tpuctl.kube.client import Cluster, Object
 from tpuctl.kube.jobset import RECORD_ANNOTATION, Job, documents
 from tpuctl.kube.prepare import Prepared
 from tpuctl.kube.quota import why_never
@@ -44,9 +45,10 @@ def check_launch(launch: LaunchRequest, request: RunRequest, cluster: ClusterReq
         )
 
 
-def check_cluster(services: Services, cluster: Cluster, job: Job) -> None:
-    """Has the cluster say what it would say of a new run. Raises NotFoundError for what it lacks, ConflictError
-    for a name that a JobSet has, InvalidRequestError and DeniedError for what it refuses."""
+def check_cluster(services: Services, cluster: Cluster, job: Job) -> str:
+    """Has the cluster say what it would say of a new run; its region, as far as that shows. Raises
+    NotFoundError for what it lacks, ConflictError for a name that a JobSet has, InvalidRequestError and
+    DeniedError for what it refuses."""
     place = cluster.place
     there = cluster.get("JobSet", job.name)
     if there is not None:
@@ -74,18 +76,20 @@ def check_cluster(services: Services, cluster: Cluster, job: Job) -> None:
     for volume in volumes:
         cluster.apply(volume, dry_run=True)
     cluster.create(jobset, dry_run=True)
-    _tell_nodes(services, cluster, wanted)
+    nodes = _tell_nodes(services, cluster, wanted)
+    return region_of_cluster(place, job.provisioning.zones, nodes)
 
 
-def _tell_nodes(services: Services, cluster: Cluster, wanted: Wanted) -> None:
-    """Warns where no node that is up takes a pod; many may not see nodes."""
+def _tell_nodes(services: Services, cluster: Cluster, wanted: Wanted) -> Sequence[Object]:
+    """The nodes with TPUs. Warns where none that is up takes a pod; many may not see nodes."""
     try:
         nodes = cluster.list("Node", ACCELERATOR)
     except DeniedError:
-        return
+        return ()
     why = lack_of_nodes(wanted, nodes)
     if why:
         services.emit(Warn(str(cluster.place), f"{why}: its pods wait until a pool grows to have one"))
+    return nodes
 
 
 def _check_secret(cluster: Cluster, job: Job) -> None:
@@ -120,6 +124,7 @@ def submit_to_cluster(
     source: Source,
     prepared: Prepared,
     digest: str,
+    region: str,
     *,
     named: bool,
 ) -> RunRecord:
@@ -138,6 +143,9 @@ def submit_to_cluster(
         slices=job.slices,
         containers=job.programs,
         chips=shape.chips * job.slices,
+        generation=shape.generation,
+        tier=job.provisioning.tier,
+        region=region,
         queue=job.queue,
     )
     run = replace(record, cluster=here, spec=replace(record.spec, slice_name=str(place)), fingerprint=digest)

@@ -7,6 +7,7 @@ import re
 from msgspec import Struct
 
 from tpuctl.errors import UsageError
+from tpuctl.model.hosts import Tier
 
 PREFIX = "gke:"
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -22,6 +23,13 @@ class ClusterPlace(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{PREFIX}{self.context}" + (f"/{self.namespace}" if self.namespace else "")
+
+    @property
+    def of_gcloud(self) -> tuple[str, str]:
+        """Project and location in a context's name that gcloud gave it, `gke_PROJECT_LOCATION_CLUSTER`; empty
+        in others."""
+        parts = self.context.split("_")
+        return (parts[1], parts[2]) if len(parts) == 4 and parts[0] == "gke" else ("", "")
 
 
 class ClusterRun(Struct, frozen=True):
@@ -39,6 +47,10 @@ class ClusterRun(Struct, frozen=True):
     containers: tuple[str, ...] = ("program",)
     """Those of a pod that run the program: its processes."""
     chips: int = 0
+    generation: str = ""
+    tier: Tier = Tier.ON_DEMAND
+    region: str = ""
+    """Where the cluster is; empty while nothing has told."""
     queue: str = ""
     uid: str = ""
     """Of the JobSet, once it was applied."""

@@ -17,10 +17,15 @@ _COLUMNS = {Tier.SPOT: "spot", Tier.PREEMPTIBLE: "spot", Tier.ON_DEMAND: "on_dem
 
 def price_per_hour(catalog: Catalog, accelerator: AcceleratorType, zone: str, tier: Tier) -> float | None:
     """USD per hour for the whole slice, or None where the table has no price."""
-    prices = catalog.generations[accelerator.generation].prices.get(region_of(zone), {})
+    return chips_per_hour(catalog, accelerator.generation, accelerator.chips, region_of(zone), tier)
+
+
+def chips_per_hour(catalog: Catalog, generation: str, chips: int, region: str, tier: Tier) -> float | None:
+    """USD per hour for so many chips, or None where the table has no price."""
+    known = catalog.generations.get(generation)
     column = _COLUMNS.get(tier)
-    price = prices.get(column) if column else None
-    return None if price is None else price * accelerator.chips
+    price = known.prices.get(region, {}).get(column) if known is not None and column else None
+    return None if price is None else price * chips
 
 
 HOURS_PER_MONTH = 730.0

@@ -25,6 +25,7 @@ from tpuctl.model.cloud import (
     Tier,
 )
 from tpuctl.model.prices import HOURS_PER_MONTH, OtherPrices, price_per_hour
+from tpuctl.money.cluster_costs import ClusterCost
 from tpuctl.money.grants import Grant, check_coverage, same_pool
 
 CENT = 0.01
@@ -72,6 +73,8 @@ class Bill(Struct, frozen=True):
 
     lines: tuple[BillLine, ...]
     unread: tuple[Unread, ...]
+    on_clusters: tuple[ClusterCost, ...] = ()
+    """Runs that use nodes of clusters: nothing that is billed by itself."""
 
     def of(self, payer: Payer) -> tuple[BillLine, ...]:
         return tuple(line for line in self.lines if line.payer is payer)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from tpuctl.engine.ports import Inventory
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
@@ -15,7 +17,9 @@ from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import BESIDE_TPUS, OWNER_LABEL, CloudResource, Listing, ResourceKind
 from tpuctl.model.prices import OtherPrices
 from tpuctl.money.bill import Bill, BillLine, Census, Payer, Unread, count_kinds, make_bill
+from tpuctl.money.cluster_costs import cluster_costs
 from tpuctl.money.coverage import list_grants
+from tpuctl.state.repository import list_runs
 
 T = TypeVar("T")
 
@@ -48,7 +52,8 @@ def take_census(services: Services, inventory: Inventory) -> Census:
 def bill_of(services: Services, inventory: Inventory, catalog: Catalog, prices: OtherPrices) -> Bill:
     """The bill of the project as it stands now."""
     census = take_census(services, inventory)
-    return make_bill(census, list_grants(services), catalog, prices, services.clock.now())
+    bill = make_bill(census, list_grants(services), catalog, prices, services.clock.now())
+    return replace(bill, on_clusters=cluster_costs(catalog, list_runs(services)))
 
 
 def bill_data(
@@ -70,6 +75,7 @@ def bill_data(
         "paid": [_line(line) for line in bill.of(Payer.YOU)],
         "covered": [_line(line) for line in bill.of(Payer.GRANT)],
         "free": [_line(line) for line in bill.of(Payer.NOBODY)],
+        "on_clusters": [to_data(each) for each in bill.on_clusters],
     }
 
 

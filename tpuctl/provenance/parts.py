@@ -19,6 +19,8 @@ from tpuctl.lib.codec import to_data
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.records import Attempt, RunRecord, RunTotals, SliceRecord
+from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.money.cluster_costs import cluster_price
 from tpuctl.money.slice_costs import list_price
 from tpuctl.provenance.build import build_attempt, build_current, build_end, build_start, build_totals
 from tpuctl.provenance.bundle import read_bundle
@@ -179,7 +181,8 @@ def current_totals(services: Services, run: RunRecord, slice_: SliceRecord | Non
 def _share(run: RunRecord, slice_: SliceRecord | None) -> tuple[int | None, float | None]:
     """How many chips of its slice a run has, and the list price of that share for an hour."""
     if slice_ is None:
-        return (run.cluster.chips, None) if run.cluster is not None else (None, None)
+        here = run.cluster
+        return (None, None) if here is None else (here.chips, cluster_price(load_accelerators(), here))
     chips, price = len(run.chips) or slice_.spec.chips, list_price(slice_.spec)
     return chips, None if price is None else price * chips / slice_.spec.chips
 

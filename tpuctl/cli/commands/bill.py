@@ -98,6 +98,11 @@ def _show(context: AppContext, found: Bill, data: dict[str, Any]) -> None:
         console.caveat(f"what was not read may cost money; fix: {hint}")
     if rows:
         console.say(_total(found))
+    for used in found.on_clusters:
+        price = "no known price" if used.usd_per_hour is None else f"about ${used.usd_per_hour:.2f} per hour"
+        console.say(
+            f"run {used.run} uses {used.detail}, on {used.cluster}: {price}, paid with the cluster's nodes"
+        )
     if found.per_hour:
         console.say(f"prices: TPUs: {data['prices']['tpu']}; others: {data['prices']['other']}")
 
