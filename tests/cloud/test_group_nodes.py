@@ -19,7 +19,7 @@ from tpuctl.cloud.instances import (
 )
 from tpuctl.model.cloud import Api, CloudErrorInfo, Endpoint, NodeState, OperationInfo, Tier
 from tpuctl.model.disks import DataDisk, DiskMode
-from tpuctl.model.resources import marks_text
+from tpuctl.model.resources import ResourceKind, marks_text
 from tpuctl.model.shipped_files import load_accelerators
 
 ZONE, PROJECT = "us-central1-c", "https://www.googleapis.com/compute/v1/projects/p"
@@ -130,7 +130,7 @@ def test_a_group_whose_hosts_all_run_is_a_ready_node():
     assert found.labels == {"team": "vision", **OWNER}
     assert found.metadata == {"ssh-keys": "tpuctl:k", "team": "vision"}
     assert (found.options.description, found.tags, found.unsaid) == ("Ablation", ("a",), ())
-    assert (found.api, found.error, found.health) == (Api.COMPUTE, None, "")
+    assert (found.kind, found.api, found.error, found.health) == (ResourceKind.GROUP, Api.COMPUTE, None, "")
     assert found.options.network is found.options.subnetwork is found.options.service_account is None
 
 
@@ -138,6 +138,7 @@ def test_an_instance_alone_is_a_node_by_its_own_labels_and_id():
     one = parse_instance(instance(1, group=""))
     found = parse_parts(Parts("one-1", ZONE, hosts=(one,)), load_accelerators())
     assert (found.uid, found.state, found.accelerator_type) == ("101", NodeState.READY, "tpu7x-8")
+    assert found.kind is ResourceKind.INSTANCE
     assert found.labels == {"team": "vision", **OWNER}
     assert len(found.endpoints) == 1
 
@@ -158,6 +159,7 @@ def test_an_instance_alone_is_a_node_by_its_own_labels_and_id():
 def test_what_has_no_hosts_yet_or_no_more_is_half_made(changes, uid, labels):
     found = node(group=None, **changes)
     assert (found.state, found.uid, found.labels) == (NodeState.HALF_MADE, uid, labels)
+    assert found.kind is (ResourceKind.TEMPLATE if uid == "66" else ResourceKind.POLICY)
     assert found.endpoints == ()
 
 
@@ -186,10 +188,16 @@ COMING = group(currentActions={"creating": 2}, status={"isStable": False})
 
 
 def test_a_group_without_capacity_is_being_created_and_says_why_it_is_not():
-    found = node(group=COMING, attempts=(FAILED,))
-    assert (found.state, found.endpoints, found.error.code) == (NodeState.CREATING, (), 8)
-    assert "does not have enough resources" in found.health_description
-    assert found.accelerator_type == "tpu7x-16"
+    checked = {
+        "isStable": False,
+        "bulkInstanceOperation": {"lastProgressCheck": {"error": FAILED["lastAttempt"]["errors"]}},
+    }
+    for said in ({"group": COMING, "attempts": (FAILED,)}, {"group": {**COMING, "status": checked}}):
+        found = node(**said)
+        assert (found.state, found.endpoints, found.error.code) == (NodeState.CREATING, (), 8)
+        assert "does not have enough resources" in found.health_description
+        assert found.accelerator_type == "tpu7x-16"
+    assert node(instance(1), instance(2), attempts=(FAILED,)).error is None  # it was made in the end
 
 
 def preempted(number: int) -> dict[str, Any]:

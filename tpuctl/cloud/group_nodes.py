@@ -25,7 +25,7 @@ from tpuctl.cloud.instances import (
 from tpuctl.cloud.rest import last_part
 from tpuctl.cloud.wire import Json
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.cloud import Api, CloudErrorInfo, NodeInfo, NodeState, Tier
+from tpuctl.model.cloud import Api, CloudErrorInfo, NodeInfo, NodeState, ResourceKind, Tier
 from tpuctl.model.resources import OWNER_LABEL, ZONE_MARK, parse_marks, without_marks
 
 _PREFIXES = {"ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e", "tpu7": "tpu7", "tpu7x": "tpu7x"}
@@ -174,6 +174,7 @@ def parse_parts(parts: Parts, catalog: Catalog) -> NodeInfo:
         options=replace(options, description=without_marks(description) or None, metadata=metadata),
         tags=first.tags if first else (),
         unsaid=first.unsaid if first else find_unsaid(parts.properties),
+        kind=ResourceKind.GROUP if parts.group else ResourceKind.INSTANCE,
         api=Api.COMPUTE,
         error=error,
     )
@@ -195,6 +196,7 @@ def _half_made(parts: Parts, catalog: Catalog) -> NodeInfo:
         tier=parse_tier(parts.properties) if parts.template else Tier.ON_DEMAND,
         labels=owner_labels(parts),
         create_time=wire.text(top.get("creationTimestamp")),
+        kind=ResourceKind.TEMPLATE if parts.template else ResourceKind.POLICY,
         api=Api.COMPUTE,
     )
 
@@ -234,12 +236,13 @@ def _action(parts: Parts) -> Action:
 
 
 def last_error(parts: Parts) -> CloudErrorInfo | None:
-    """Why hosts could not be made when that was tried last."""
-    for each in parts.attempts:
-        found = parse_errors(wire.message(wire.message(each.get("lastAttempt")).get("errors")))
-        if found is not None:
-            return found
-    return None
+    """Why hosts could not be made when that was tried last: of all together, where they are made so, else of
+    the first that says it."""
+    together = wire.message(wire.message((parts.group or {}).get("status")).get("bulkInstanceOperation"))
+    tries = [wire.message(wire.message(together.get("lastProgressCheck")).get("error"))]
+    tries += [wire.message(wire.message(each.get("lastAttempt")).get("errors")) for each in parts.attempts]
+    waiting = parts.group is not None and not parts.stable
+    return next((found for each in tries if waiting and (found := parse_errors(each)) is not None), None)
 
 
 def _image(parts: Parts) -> str:
