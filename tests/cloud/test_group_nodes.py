@@ -131,6 +131,7 @@ def test_a_group_whose_hosts_all_run_is_a_ready_node():
     assert found.metadata == {"ssh-keys": "tpuctl:k", "team": "vision"}
     assert (found.options.description, found.tags, found.unsaid) == ("Ablation", ("a",), ())
     assert (found.kind, found.api, found.error, found.health) == (ResourceKind.GROUP, Api.COMPUTE, None, "")
+    assert found.holds == ("66", "55")
     assert found.options.network is found.options.subnetwork is found.options.service_account is None
 
 
@@ -161,6 +162,13 @@ def test_what_has_no_hosts_yet_or_no_more_is_half_made(changes, uid, labels):
     assert (found.state, found.uid, found.labels) == (NodeState.HALF_MADE, uid, labels)
     assert found.kind is (ResourceKind.TEMPLATE if uid == "66" else ResourceKind.POLICY)
     assert found.endpoints == ()
+
+
+def test_a_template_and_a_policy_of_a_person_are_not_held():
+    found = node(
+        instance(1), instance(2), template={**TEMPLATE, "description": ""}, policy={**POLICY, "name": "p"}
+    )
+    assert found.holds == ()
 
 
 def test_a_group_that_was_adopted_shows_the_labels_that_its_hosts_got():

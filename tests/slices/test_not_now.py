@@ -15,7 +15,7 @@ from tests.support.soak import soak
 from tpuctl.engine.events import StepDone, Warn
 from tpuctl.errors import DeniedError, PendingError, TpuctlError, TransientError
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import Listing
+from tpuctl.model.cloud import Api, Listing
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.take_down import take_down
@@ -276,8 +276,8 @@ def test_a_zone_that_cannot_be_listed_alone_keeps_no_other_from_being_read(place
     bring_up(services, "big", queued=False)
     services.cloud = Dark(services.cloud, {"europe-west4-a": DeniedError("not in this zone")})
     seen = list_inventory(services, {SPEC.zone, "europe-west4-a"})
-    assert (list(seen.nodes), seen.unread) == ([(SPEC.zone, "big-1")], "")
-    assert seen.unreachable == {"europe-west4-a"}
+    assert ([(node.zone, node.name) for node in seen.nodes], seen.unread) == ([(SPEC.zone, "big-1")], "")
+    assert seen.apis[Api.TPU].unreachable == {"europe-west4-a"}
 
 
 def test_zones_are_not_listed_one_by_one_for_ever(place, services):
@@ -290,7 +290,7 @@ def test_zones_are_not_listed_one_by_one_for_ever(place, services):
     asked: list[str] = []
     services.cloud = Slow(services.cloud, {})
     zones = {f"zone-{number}" for number in range(30)}
-    assert list_inventory(services, zones).unread == "timed out"
+    assert list_inventory(services, zones).unread == "nothing in the cloud could be read: timed out"
     assert asked == ["-", "zone-0", "zone-1"]
 
 

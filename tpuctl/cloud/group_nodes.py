@@ -97,6 +97,15 @@ class Parts(Struct, frozen=True):
         return parse_marks(wire.text(top.get("description")))
 
     @property
+    def held(self) -> tuple[str, ...]:
+        """The ids of its template and its policy, where these are of the same slice of tpuctl: one that a
+        person made may serve other groups, too."""
+        there = (each for each in (self.template, self.policy) if self.group and each)
+        own = (each for each in there if wire.text(each.get("name")) == self.name)
+        marked = (each for each in own if OWNER_LABEL in parse_marks(wire.text(each.get("description"))))
+        return tuple(wire.text(each.get("id")) for each in marked)
+
+    @property
     def is_half_made(self) -> bool:
         """Whether it is tpuctl's by its marks, and of this zone."""
         return OWNER_LABEL in self.marks and self.marks.get(ZONE_MARK) == self.zone
@@ -174,8 +183,10 @@ def parse_parts(parts: Parts, catalog: Catalog) -> NodeInfo:
         options=replace(options, description=without_marks(description) or None, metadata=metadata),
         tags=first.tags if first else (),
         unsaid=first.unsaid if first else find_unsaid(parts.properties),
-        kind=ResourceKind.GROUP if parts.group else ResourceKind.INSTANCE,
         api=Api.COMPUTE,
+        kind=ResourceKind.GROUP if parts.group else ResourceKind.INSTANCE,
+        machine_type=parts.machine_type,
+        holds=parts.held,
         error=error,
     )
 
@@ -196,8 +207,9 @@ def _half_made(parts: Parts, catalog: Catalog) -> NodeInfo:
         tier=parse_tier(parts.properties) if parts.template else Tier.ON_DEMAND,
         labels=owner_labels(parts),
         create_time=wire.text(top.get("creationTimestamp")),
-        kind=ResourceKind.TEMPLATE if parts.template else ResourceKind.POLICY,
         api=Api.COMPUTE,
+        kind=ResourceKind.TEMPLATE if parts.template else ResourceKind.POLICY,
+        machine_type=parts.machine_type,
     )
 
 

@@ -46,15 +46,16 @@ class NodesNow(Struct, frozen=True):
 def find_nodes(services: Services, found: CloudResource) -> NodesNow:
     """One that is not found by its name is gone only if the list of its zone agrees, and a queued resource has
     all nodes that name it."""
+    cloud = services.tpus(found.api)
     names: tuple[str, ...] = (found.name,)
     if found.kind is ResourceKind.QUEUED:
-        queued = services.cloud.find_queued(found.location, found.name)
+        queued = cloud.find_queued(found.location, found.name)
         names = queued.node_ids if queued is not None else ()
-    nodes = {name: services.cloud.find_node(found.location, name) for name in names}
+    nodes = {name: cloud.find_node(found.location, name) for name in names}
     shown = tuple(node for node in nodes.values() if node is not None)
-    if shown and found.kind is ResourceKind.NODE:
+    if shown and found.kind is not ResourceKind.QUEUED:
         return NodesNow(shown)
-    listed = services.cloud.list_nodes(found.location)
+    listed = cloud.list_nodes(found.location)
     missing = [name for name, node in nodes.items() if node is None]
     missing += [node.name for node in listed_nodes(found, listed.items) if node.name not in nodes]
     # Of a request that names no nodes, none that its zone hides can be missed.
@@ -86,11 +87,22 @@ def _as_resource(info: NodeInfo | QueuedInfo | DiskInfo | SnapshotInfo | None) -
 Find = Callable[[Services, CloudResource], CloudResource | None]
 Delete = Callable[[Services, CloudResource], OperationInfo | ComputeOperation | None]
 
+
+def _find_node(services: Services, found: CloudResource) -> CloudResource | None:
+    """Of a slice in Compute Engine the topmost object that is there: the next may be of another kind."""
+    return _as_resource(services.tpus(found.api).find_node(found.location, found.name))
+
+
+def _delete_node(services: Services, found: CloudResource) -> OperationInfo | None:
+    return services.tpus(found.api).delete_node(found.location, found.name)
+
+
 OWNED: Mapping[ResourceKind, tuple[Find, Delete | None]] = {
-    ResourceKind.NODE: (
-        lambda services, it: _as_resource(services.cloud.find_node(it.location, it.name)),
-        lambda services, it: services.cloud.delete_node(it.location, it.name),
-    ),
+    ResourceKind.NODE: (_find_node, _delete_node),
+    ResourceKind.GROUP: (_find_node, _delete_node),
+    ResourceKind.TEMPLATE: (_find_node, _delete_node),
+    ResourceKind.POLICY: (_find_node, _delete_node),
+    ResourceKind.INSTANCE: (_find_node, _delete_node),
     ResourceKind.QUEUED: (
         lambda services, it: _as_resource(services.cloud.find_queued(it.location, it.name)),
         lambda services, it: services.cloud.delete_queued(it.location, it.name),

@@ -26,7 +26,8 @@ from tpuctl.model.records import Incarnation, SliceRecord
 class Claim(Struct, frozen=True):
     """What must be true of a TPU before it is deleted.
 
-    `user` is the value of its user label, None for anybody's. `identity`, where set, stands for the labels.
+    `user` is the value of its user label, None for anybody's. `identity`, where set, stands for the labels: an
+    id, or those of all objects of a slice.
     """
 
     labels: Mapping[str, str]
@@ -70,9 +71,9 @@ def check_ownership(first: CloudResource, again: CloudResource, claim: Claim) ->
 
 def _disprove_adopted(again: CloudResource, claim: Claim) -> Refusal | None:
     """The labels of a queued resource are those it was made with, whoever has adopted it since."""
-    if again.uid != claim.identity:
+    if again.uid not in claim.identity.split(","):
         return Refusal(f"{_place(again)} is not the {again.kind} that was adopted", "tpuctl ls")
-    if again.kind is ResourceKind.NODE and claim.user is not None and again.user not in ("", claim.user):
+    if again.kind is not ResourceKind.QUEUED and claim.user is not None and again.user not in ("", claim.user):
         return _of_another(again, claim.user)
     return None
 
@@ -93,7 +94,7 @@ def _hint(found: CloudResource) -> str:
     """What makes it ours again where that can be, and what deletes it otherwise."""
     slice_name = found.labels.get(OWNER_LABEL)
     ways = [f"ask them, or tpuctl down {slice_name} --all-users"] if found.user and slice_name else []
-    if found.kind is ResourceKind.NODE and found.state == "READY":
+    if found.kind in _ADOPTED and found.state == "READY":
         ways.append(f"if it is yours: tpuctl adopt {found.name} --zone {found.location}")
     else:
         command = _DELETES[found.kind].format(
@@ -103,6 +104,7 @@ def _hint(found: CloudResource) -> str:
     return "; ".join(ways)
 
 
+_ADOPTED = frozenset({ResourceKind.NODE, ResourceKind.GROUP, ResourceKind.INSTANCE})
 _DELETES = {
     ResourceKind.NODE: "compute tpus tpu-vm delete {name} --zone {zone}",
     ResourceKind.QUEUED: "compute tpus queued-resources delete --force {name} --zone {zone}",

@@ -17,8 +17,18 @@ from tpuctl.engine.events import Note, StepStarted, Waiting
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_owned, find_owned, find_written
+from tpuctl.inventory.listing import list_tpus
 from tpuctl.inventory.ownership import Refusal, claim_as_labelled
-from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge, listed_nodes, written_disks
+from tpuctl.inventory.resources import (
+    Caller,
+    Fate,
+    Judged,
+    gather,
+    is_left_of,
+    judge,
+    listed_nodes,
+    written_disks,
+)
 from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import (
@@ -67,15 +77,15 @@ class Reaped(Struct, frozen=True):
 
 def survey(services: Services, *, all_users: bool = False) -> Survey:
     """Reads the project, then the intents: an intent is older than what it made, so none can be missed."""
-    nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
+    tpus = list_tpus(services)
     caller = caller_of(services, all_users=all_users)
     records = _records(services)
-    dark = nodes.unreachable | queued.unreachable
+    dark, nodes = tpus.unreachable, tpus.nodes.items
     judged = tuple(
         Judged(found, Fate.UNKNOWN, f"{found.location} could not be read whole")
         if found.location in dark
-        else _with_writes(judge(found, records, caller), nodes.items)
-        for found in gather(nodes.items, queued.items)
+        else _with_writes(judge(found, records, caller), nodes)
+        for found in gather(nodes, tpus.queued.items)
     )
     return Survey(judged, tuple(sorted(dark)))
 
@@ -178,9 +188,9 @@ def _wait_until_gone(
     next_ask, pause = began + ASK_AGAIN_S, timeouts.POLL_FIRST_S
     left, ended = list(asked), list[Reaped]()
     while True:
-        followed = [(each, _follow_end(services, each)) for each in left]
-        ended += [end for _, end in followed if end is not None]
-        left = [each for each, end in followed if end is None]
+        followed = [_follow_end(services, each, caller) for each in left]
+        ended += [each for each in followed if isinstance(each, Reaped)]
+        left = [each for each in followed if isinstance(each, Judged)]
         if not left:
             return ended
         if clock.now() >= deadline:
@@ -195,16 +205,20 @@ def _wait_until_gone(
         pause = min(timeouts.POLL_MAX_S, pause * timeouts.POLL_FACTOR)
 
 
-def _follow_end(services: Services, judged: Judged) -> Reaped | None:
-    """Its end, if the API shows it: not found, or another under its name."""
+def _follow_end(services: Services, judged: Judged, caller: Caller) -> Judged | Reaped:
+    """Its end, if the API shows it: not found, or another under its name. Of a slice in Compute Engine the next
+    object is asked for as soon as the one above it is gone."""
     found = judged.found
     try:
         again = find_owned(services, found)
     except (TransientError, RateLimitedError):
-        return None
+        return judged
     except TpuctlError as error:
         return Reaped(found, ReapResult.FAILED, f"asked for, but it cannot be read: {error.message}")
-    if again is None or again.uid != found.uid:
-        services.emit(Note(found.slice_name, f"{found.name} is gone"))
-        return Reaped(found, ReapResult.GONE, judged.why)
-    return None
+    if again is not None and again.uid == found.uid:
+        return judged
+    if again is not None and is_left_of(again, found):
+        left = replace(judged, found=again)
+        return _guarded(services, left, caller) or left
+    services.emit(Note(found.slice_name, f"{found.name} is gone"))
+    return Reaped(found, ReapResult.GONE, judged.why)

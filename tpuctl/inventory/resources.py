@@ -15,6 +15,7 @@ from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.lib.text import parse_number
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
+    OWNER_LABEL,
     STORE_LABEL,
     CloudResource,
     Listing,
@@ -72,6 +73,7 @@ _NO_HOSTS = frozenset(
         NodeState.STOPPED,
         NodeState.HIDDEN,
         NodeState.DELETING,
+        NodeState.HALF_MADE,
     }
 )
 
@@ -88,6 +90,12 @@ def listed_nodes(found: CloudResource, nodes: Iterable[NodeInfo]) -> list[NodeIn
     queued = found.kind is ResourceKind.QUEUED
     of_zone = (node for node in nodes if node.zone == found.location)
     return [node for node in of_zone if found.name == (node.queued_resource if queued else node.name)]
+
+
+def is_left_of(found: CloudResource, gone: CloudResource) -> bool:
+    """Whether `found` is what is left of the same slice in Compute Engine, by its marks."""
+    marks = (OWNER_LABEL, INCARNATION_LABEL, STORE_LABEL)
+    return found.state == NodeState.HALF_MADE and all(found.labels.get(m) == gone.labels.get(m) for m in marks)
 
 
 def unseen_nodes(missing: Iterable[str], listed: Listing[NodeInfo], zone: str) -> tuple[str, ...]:
@@ -126,7 +134,8 @@ def _adopted(record: SliceRecord, found: CloudResource) -> bool:
     incarnation = record.incarnation
     if incarnation is None or record.state is SliceState.GONE or record.spec.zone != found.location:
         return False
-    return bool(found.uid) and found.uid in (incarnation.adopted_uid, incarnation.adopted_request)
+    known = (*incarnation.adopted_uid.split(","), incarnation.adopted_request)
+    return bool(found.uid) and found.uid in known
 
 
 def _judge_unlabelled(found: CloudResource, records: Mapping[str, SliceRecord]) -> Judged:

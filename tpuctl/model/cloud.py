@@ -111,6 +111,9 @@ class NodeInfo(Struct, frozen=True):
     kind: ResourceKind = ResourceKind.NODE
     """In Compute Engine a slice is a group or one instance; while it is half made, what is deleted next."""
     api: Api = Api.TPU
+    machine_type: str = ""
+    holds: tuple[str, ...] = ()
+    """The ids of the template and the policy that tpuctl made for a group: they go with it."""
     error: CloudErrorInfo | None = None
     """Why hosts of a group could not be made when that was tried last."""
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from tpuctl.model.hosts import Tier
+from tpuctl.model.hosts import Api, Tier
 
 OWNER_LABEL = "tpuctl-slice"
 """Label on everything billable that tpuctl creates; its value is the slice name."""
@@ -71,6 +71,10 @@ BESIDE_TPUS = (
 """What can cost money and is listed by itself: templates and policies cost nothing, groups their instances."""
 
 
+OF_COMPUTE = frozenset({ResourceKind.GROUP, ResourceKind.TEMPLATE, ResourceKind.POLICY, ResourceKind.INSTANCE})
+"""What a slice in Compute Engine consists of."""
+
+
 class CloudResource(Struct, frozen=True):
     """One thing in a project that can cost money. `location` is a zone, a region, `global` or a multi-region.
 
@@ -94,6 +98,11 @@ class CloudResource(Struct, frozen=True):
     used_by: tuple[str, ...] = ()
     throughput_mib_s: int | None = None
     iops: int | None = None
+
+    @property
+    def api(self) -> Api:
+        """The API that shows it as a TPU, where it is one."""
+        return Api.COMPUTE if self.kind in OF_COMPUTE else Api.TPU
 
     @property
     def user(self) -> str:

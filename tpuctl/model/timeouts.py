@@ -71,6 +71,8 @@ RETRY_MAX_S = 60.0
 and a DELETE that was taken while a create settles may be dropped silently (measured by a user of the API)."""
 RETRY_ASK_S = 3600.0
 """After so long of refusals, or of deletes that are taken and show no effect, a person is asked; they go on."""
+LISTS_S = 90.0
+"""For lists of all zones by several APIs at once: one may take a minute, and is tried again."""
 ZONE_LISTS_S = 180.0
 """So long a pass goes on listing single zones where a list of all did not do: each may take a minute."""
 DELETING_MAX_S = 900.0

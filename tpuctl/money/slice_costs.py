@@ -62,7 +62,8 @@ def slice_cost(services: Services, record: SliceRecord) -> dict[str, Any]:
     read."""
     zone = record.spec.zone
     try:
-        nodes, requests = services.cloud.list_nodes(zone), services.cloud.list_queued(zone)
+        cloud = services.tpus(record.spec.api)
+        nodes, requests = cloud.list_nodes(zone), cloud.list_queued(zone)
     except TransientError:
         return dict(UNKNOWN)
     return Costs(services, nodes.items, requests.items).of(zone, names_shown(record))

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.errors import BusyError, ConflictError, DeniedError, NotFoundError, UsageError
+from tpuctl.inventory.listing import TpuLists, list_tpus
 from tpuctl.inventory.ownership import owner_labels
 from tpuctl.lib.names import check_slice_name, label_value, parse_cloud_name
 from tpuctl.model import timeouts
@@ -23,7 +24,7 @@ from tpuctl.model.cloud import (
     OWNER_LABEL,
     STORE_LABEL,
     USER_LABEL,
-    Listing,
+    Api,
     NodeInfo,
     NodeState,
     QueuedInfo,
@@ -57,7 +58,7 @@ class Candidate(Struct, frozen=True):
     def evidence(self) -> str:
         request = f", queued resource {self.queued.name} of {self.queued.create_time}" if self.queued else ""
         labels = f"labels of the fleet {self.store}" if self.store else "no labels of a fleet"
-        node = f"node {self.node.name} in {self.node.zone}, id {self.node.uid}, {self.node.state}"
+        node = f"{self.node.kind} {self.node.name} in {self.node.zone}, id {self.node.uid}, {self.node.state}"
         return f"{node}{request}; {labels}"
 
     @property
@@ -102,6 +103,9 @@ class Candidate(Struct, frozen=True):
             login_user=login_user,
             tags=node.tags,
             labels={key: value for key, value in node.labels.items() if not key.startswith(OWN_PREFIX)},
+            api=node.api,
+            topology=offer.topology if node.api is Api.COMPUTE else None,
+            machine_type=node.machine_type,
             startup_script=None if self.script is None else hashlib.sha256(self.script.encode()).hexdigest(),
         )
 
@@ -109,9 +113,9 @@ class Candidate(Struct, frozen=True):
 def find_candidate(services: Services, node_name: str, zone: str | None, name: str | None) -> Candidate:
     """The one node, or queued resource with one node, of that name. Raises NotFoundError, UsageError or
     ConflictError saying why it cannot be taken over."""
-    nodes, queued = services.cloud.list_nodes(zone or "-"), services.cloud.list_queued(zone or "-")
-    node = _only(node_name, nodes, queued)
-    request = next((q for q in queued.items if (q.zone, q.name) == (node.zone, node.queued_resource)), None)
+    tpus = list_tpus(services, zone or "-")
+    node = _only(node_name, tpus)
+    request = tpus.queued.find(node.zone, node.queued_resource or "")
     if request is not None and len(request.node_ids) > 1:
         raise UsageError(
             f"{node.name} is one of {len(request.node_ids)} nodes of {request.name}; "
@@ -125,9 +129,10 @@ def find_candidate(services: Services, node_name: str, zone: str | None, name: s
     return Candidate(chosen, node, request, _number_of(node, chosen, last))
 
 
-def _only(name: str, nodes: Listing[NodeInfo], queued: Listing[QueuedInfo]) -> NodeInfo:
-    found = [node for node in nodes.items if name in (node.name, node.queued_resource)]
-    dark = nodes.unreachable | queued.unreachable
+def _only(name: str, tpus: TpuLists) -> NodeInfo:
+    """Raises for what Compute Engine refused only where nothing else has the name."""
+    found = [node for node in tpus.nodes.items if name in (node.name, node.queued_resource)]
+    dark = tpus.unreachable
     if len(found) == 1 and not dark:
         return found[0]
     if dark:
@@ -136,12 +141,14 @@ def _only(name: str, nodes: Listing[NodeInfo], queued: Listing[QueuedInfo]) -> N
             hint="name its zone with --zone, or try again",
         )
     if not found:
-        waiting = next((request for request in queued.items if request.name == name), None)
+        waiting = next((request for request in tpus.queued.items if request.name == name), None)
         if waiting is not None:
             raise ConflictError(
                 f"queued resource {name} is {waiting.state}: it has no node yet", hint="tpuctl ls"
             )
-        raise NotFoundError(f"no node or queued resource called {name}", hint="tpuctl ls")
+        if tpus.refused is not None:
+            raise tpus.refused
+        raise NotFoundError(f"no node, queued resource, group or instance called {name}", hint="tpuctl ls")
     places = sorted({node.zone for node in found})
     raise UsageError(
         f"{name} is the name of {len(found)} nodes", hint=f"--zone {places[0]}; also {', '.join(places[1:])}"
@@ -239,7 +246,7 @@ def _record(services: Services, found: Candidate, spec: SliceSpec, *, pay: bool)
         requested_at=now,
         node_uid=node.uid,
         cloud_ready_at=now,
-        adopted_uid=node.uid,
+        adopted_uid=",".join((node.uid, *node.holds)),
         adopted_request=found.queued.create_time if found.queued else "",
         request_name=found.queued.name if found.queued and found.queued.name != node.name else "",
         by_hand=OWNER_LABEL not in node.labels,
@@ -294,4 +301,4 @@ def _update_node(services: Services, found: Candidate, *, add_key: bool) -> None
     if metadata not in (None, dict(node.metadata)):
         sent = replace(record.incarnation, keys_sent_at=services.store.now(), keys_sent=machines.digest)
         save(services, stored, replace(record, incarnation=sent))
-    services.cloud.update_node(node.zone, node.name, labels=labels, metadata=metadata)
+    services.tpus(node.api).update_node(node.zone, node.name, labels=labels, metadata=metadata)

@@ -10,6 +10,7 @@ from tpuctl.hosts.deadline import HOST_TIME_S, WATCH_TIME_S
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
+from tpuctl.model.hosts import Api
 from tpuctl.model.records import Doubt
 from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
 from tpuctl.slices.context import ReconcileContext
@@ -18,7 +19,7 @@ from tpuctl.slices.heartbeats import check_liveness, describe_liveness
 from tpuctl.slices.initialize import hosts_answered
 from tpuctl.slices.liveness import Liveness, Silence, classify_silence
 from tpuctl.slices.loss import mark_lost
-from tpuctl.slices.probing import HostAnswers, find_workers, probe_workers
+from tpuctl.slices.probing import HostAnswers, find_workers, number_workers, probe_workers
 from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.states import Effect, unhealthy
 
@@ -43,7 +44,22 @@ def probe_hosts(context: ReconcileContext) -> Outcome:
         return Outcome(why_closed(context.services, context.record, answers.trouble), acted=False)
     if not answers.all_well:
         return _silent(context, answers, began + HOST_TIME_S)
-    return hosts_answered(context)
+    return _misnumbered(context, answers) or hosts_answered(context)
+
+
+def _misnumbered(context: ReconcileContext, answers: HostAnswers) -> Outcome | None:
+    """Writes the workers of Compute Engine down in the order of their numbers; why that cannot be, if so."""
+    if context.record.spec.api is not Api.COMPUTE:
+        return None
+    workers, name = context.incarnation.workers, context.record.name
+    found = number_workers(workers, answers.numbers)
+    if isinstance(found, str):
+        why = f"{found}: which host is which worker cannot be known, and programs would go by it"
+        return Outcome(Blocked(why, f"tpuctl down {name}, then up again"), acted=False)
+    if found != workers:
+        context.save(context.changed(workers=found))
+        context.services.ssh_entries.update(name, host_targets(context.services, context.record))
+    return None
 
 
 def _booted(context: ReconcileContext) -> bool:

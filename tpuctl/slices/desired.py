@@ -12,7 +12,7 @@ from tpuctl.errors import ConflictError, StaleRecordError, UsageError
 from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.lib.parallel import read_all
 from tpuctl.lib.retry import retry
-from tpuctl.model.cloud import USER_LABEL
+from tpuctl.model.cloud import USER_LABEL, Api
 from tpuctl.model.records import WITH_HOSTS, Desired, Incarnation, Limits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
@@ -188,10 +188,11 @@ def _choose_zone(services: Services, wanted: SliceRecord) -> tuple[SliceSpec, Ma
     return replace(wanted.spec, zone=choice.zone), backoffs
 
 
-def _check_unrecorded(services: Services, name: str) -> None:
+def _check_unrecorded(services: Services, name: str, api: Api) -> None:
     """Raises ConflictError when the cloud has a later life of this slice than its first: its record was lost,
     and names would be used twice. What cannot be read hinders nothing."""
-    looks = {"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued}
+    cloud = services.tpus(api)
+    looks = {"nodes": cloud.list_nodes, "queued resources": cloud.list_queued}
     for reading in read_all(looks).values():
         for found in reading.value.items if reading.value is not None else ():
             ours = found.labels.get(USER_LABEL) == label_value(services.user)
@@ -206,7 +207,7 @@ def _check_unrecorded(services: Services, name: str) -> None:
 def _first_intent(services: Services, wanted: SliceRecord, limits: Limits) -> SliceRecord:
     now, name = services.store.now(), wanted.name
     spec, backoffs = _choose_zone(services, wanted)
-    _check_unrecorded(services, name)
+    _check_unrecorded(services, name, spec.api)
     record = replace(
         wanted,
         spec=spec,

@@ -15,6 +15,7 @@ from tpuctl.errors import RateLimitedError, TpuctlError, TransientError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import node_names
 from tpuctl.lib.text import fold_workers
+from tpuctl.model.hosts import Api
 from tpuctl.model.records import Cause, Incarnation, RunRecord, SliceRecord
 from tpuctl.slices.liveness import Heartbeats, Liveness, classify_heartbeats, count_read, due
 from tpuctl.state.journal import record_decision
@@ -104,6 +105,7 @@ def _read_again(
 def _read_all(services: Services, record: SliceRecord, incarnation: Incarnation) -> Mapping[int, str]:
     """The heartbeats by worker, those of a multislice counted through; none where guest attributes are off."""
     names = node_names(incarnation.cloud_name, record.spec.slices)
+    by_name = _by_name(incarnation) if record.spec.api is Api.COMPUTE else {}
     hosts_each = len(incarnation.workers) // len(names)
     values: dict[int, str] = {}
     for part, name in enumerate(names):
@@ -113,5 +115,11 @@ def _read_all(services: Services, record: SliceRecord, incarnation: Incarnation)
             raise
         except TpuctlError:
             continue  # turned off, or not for this caller to read
-        values |= {part * hosts_each + worker: value for worker, value in found.items()}
+        values |= {by_name.get(worker, part * hosts_each + worker): value for worker, value in found.items()}
     return values
+
+
+def _by_name(incarnation: Incarnation) -> Mapping[int, int]:
+    """The workers of a group in the order of their names, in which the cloud tells of them."""
+    names = sorted((worker.endpoint.instance, number) for number, worker in enumerate(incarnation.workers))
+    return {position: number for position, (_, number) in enumerate(names)}

@@ -66,7 +66,7 @@ def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:
     Only for the same node: another one under the name is another incarnation and is found by the loop.
     """
     from tpuctl.slices.observe import find_slice_node  # rarely needed, and every command has this module
-    from tpuctl.slices.probing import published_keys
+    from tpuctl.slices.probing import position_in, published_keys
 
     stored = find_slice(services, target.slice_name)
     incarnation = stored.record.incarnation if stored is not None else None
@@ -76,7 +76,8 @@ def renewed_pin(services: Services, target: HostTarget) -> HostTarget | None:
         node = find_slice_node(services, stored.record)
         if node is None or node.uid != incarnation.node_uid:
             return None
-        published = published_keys(services, node).get(target.worker)
+        position = position_in(node, target.worker, incarnation)
+        published = None if position is None else published_keys(services, node).get(position)
     except TpuctlError:
         return None  # the refusal stands: nobody vouched for the new key
     key = target.host_key if published is None else published.public_key

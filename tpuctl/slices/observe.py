@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from tpuctl.engine.ports import Cloud
 from tpuctl.engine.services import Services
 from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.lib.names import node_names
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import Listing, NodeInfo, NodeState, OperationInfo, QueuedInfo
+from tpuctl.model.cloud import Api, Listing, NodeInfo, NodeState, OperationInfo, QueuedInfo
 from tpuctl.model.records import WITH_HOSTS, SliceRecord, SliceState
 from tpuctl.slices.multislice import combine_nodes
 from tpuctl.slices.states import ObservedEvent, SliceEvent, SliceInfo, classify_slice
@@ -128,15 +129,46 @@ def _confirm_absence(
     return SliceInfo(node=half, operation=operation)
 
 
-class CloudInventory(Struct, frozen=True):
-    """What one list call of each kind shows of all slices, however many there are, by zone and name. `unread`
-    says why nothing could be read; `asked` are the zones that were asked for."""
+class ApiInventory(Struct, frozen=True):
+    """What one list call of each kind shows of all slices that one API makes, however many there are, by zone
+    and name. `unread` says why nothing could be read."""
 
     nodes: Mapping[tuple[str, str], NodeInfo] = {}
     queued: Mapping[tuple[str, str], QueuedInfo] = {}
     unreachable: frozenset[str] = frozenset()
     unread: str = ""
+
+    def absent(self, zone: str, name: str, asked: Collection[str]) -> bool:
+        """Whether neither a node nor a request has this name, by lists that were read."""
+        unread = bool(self.unread) or zone in self.unreachable
+        if _WILDCARD in self.unreachable and zone not in asked:
+            return False  # nobody has read it
+        return not unread and (zone, name) not in self.nodes and (zone, name) not in self.queued
+
+
+class CloudInventory(Struct, frozen=True):
+    """The inventories of the APIs that were asked; `asked` are the zones for which they were."""
+
+    apis: Mapping[Api, ApiInventory] = {}
     asked: Collection[str] = ()
+
+    @property
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        return tuple(node for each in self.apis.values() for node in each.nodes.values())
+
+    @property
+    def queued(self) -> tuple[QueuedInfo, ...]:
+        return tuple(request for each in self.apis.values() for request in each.queued.values())
+
+    @property
+    def unread(self) -> str:
+        """Which APIs could not be read, and why; empty where all were."""
+        dark = {api: each.unread for api, each in self.apis.items() if each.unread}
+        said = "; ".join(dict.fromkeys(dark.values()))
+        what = (
+            "nothing in the cloud" if len(dark) == len(self.apis) else f"nothing by the API {min(dark or ' ')}"
+        )
+        return f"{what} could be read: {said}" if dark else ""
 
     def observe(self, stored: Versioned[SliceRecord], store_id: str) -> Observation:
         """What the lists amount to for one record."""
@@ -144,44 +176,47 @@ class CloudInventory(Struct, frozen=True):
         return Observation(stored, classify_slice(stored.record, info, store_id), info)
 
     def absent(self, zone: str, name: str) -> bool:
-        """Whether neither a node nor a request has this name, by lists that were read."""
-        unread = bool(self.unread) or zone in self.unreachable
-        if _WILDCARD in self.unreachable and zone not in self.asked:
-            return False  # nobody has read it
-        return not unread and (zone, name) not in self.nodes and (zone, name) not in self.queued
+        """Whether nothing has this name, by lists that were read."""
+        return all(each.absent(zone, name, self.asked) for each in self.apis.values())
 
     def _find_info(self, record: SliceRecord) -> SliceInfo:
         incarnation, zone = record.incarnation, record.spec.zone
         if incarnation is None or record.state is SliceState.GONE:
             return SliceInfo()
-        if self.unread:
-            return SliceInfo(unread=self.unread)
-        if zone in self.unreachable:
+        found = self.apis.get(record.spec.api, ApiInventory(unread="its API was not asked"))
+        if found.unread:
+            return SliceInfo(unread=found.unread)
+        if zone in found.unreachable:
             return SliceInfo(unread=f"{zone} could not be read")
         return SliceInfo(
-            node=_one(record, [self.nodes.get((zone, name)) for name in _node_names(record)]),
-            queued=self.queued.get((zone, incarnation.queued_name)) if record.spec.queued else None,
+            node=_one(record, [found.nodes.get((zone, name)) for name in _node_names(record)]),
+            queued=found.queued.get((zone, incarnation.queued_name)) if record.spec.queued else None,
         )
 
 
-def list_inventory(services: Services, zones: Collection[str] = ()) -> CloudInventory:
-    """Two list calls with the wildcard zone; where these leave some of `zones` out, or do not come to an end,
-    one for each of them. Passing trouble makes everything unread, never empty."""
+def list_inventory(
+    services: Services, zones: Collection[str] = (), apis: Collection[Api] = (Api.TPU,)
+) -> CloudInventory:
+    """What each of `apis` shows: list calls with the wildcard zone; where these leave some of `zones` out, or
+    do not come to an end, one for each of them. Passing trouble makes all of an API unread, never empty."""
+    return CloudInventory({api: _list_api(services.tpus(api), services, zones) for api in apis}, zones)
+
+
+def _list_api(cloud: Cloud, services: Services, zones: Collection[str]) -> ApiInventory:
     until = services.clock.now() + timeouts.ZONE_LISTS_S
 
     def late() -> bool:
         return services.clock.now() >= until
 
     try:
-        nodes = _list_zones(services.cloud.list_nodes, zones, late)
-        queued = _list_zones(services.cloud.list_queued, zones, late)
+        nodes = _list_zones(cloud.list_nodes, zones, late)
+        queued = _list_zones(cloud.list_queued, zones, late)
     except (TransientError, RateLimitedError) as error:
-        return CloudInventory(unread=error.message)
-    return CloudInventory(
+        return ApiInventory(unread=error.message)
+    return ApiInventory(
         {(item.zone, item.name): item for item in nodes.items},
         {(item.zone, item.name): item for item in queued.items},
         nodes.unreachable | queued.unreachable,
-        asked=zones,
     )
 
 

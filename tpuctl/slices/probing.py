@@ -17,7 +17,7 @@ from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
-from tpuctl.model.cloud import FailureKind, GuestHostKey, HostTarget, NodeInfo
+from tpuctl.model.cloud import Api, Endpoint, FailureKind, GuestHostKey, HostTarget, NodeInfo
 from tpuctl.model.records import Incarnation, SliceRecord, SliceState, Worker
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import readable_slices
@@ -41,6 +41,8 @@ class HostAnswers(Struct, frozen=True):
     """Those others."""
     unfit: bool = False
     """They answer over SSH, and the agent cannot work there."""
+    numbers: tuple[str | None, ...] = ()
+    """What hosts of Compute Engine say that they are, in the order of the workers; None for nothing."""
 
     @property
     def all_well(self) -> bool:
@@ -52,14 +54,16 @@ def probe_workers(services: Services, record: SliceRecord, until: float | None =
     by then is silent; an agent that was put on a host meanwhile stays."""
     remote = services.remote if until is None else TimedRemote(services.remote, services.clock, until)
     agent = HostAgent(remote, services.agent_source)
-    return judge_answers(agent.call(host_targets(services, record), "hello", {}))
+    request = {"number": True} if record.spec.api is Api.COMPUTE else {}
+    return judge_answers(agent.call(host_targets(services, record), "hello", request))
 
 
 def judge_answers(replies: Sequence[Reply[Any]]) -> HostAnswers:
     """What the answers of all workers to the readiness probe amount to."""
     silent = [reply for reply in replies if reply.value is None]
     if not silent:
-        return HostAnswers(len(replies), len(replies), "")
+        numbers = tuple((reply.value or {}).get("number") for reply in replies)
+        return HostAnswers(len(replies), len(replies), "", numbers=numbers)
     first = silent[0]
     why = first.message or first.result.detail or str(first.result.failure or first.result.exit_status)
     where = f"{len(silent)} of {counted(len(replies), 'worker')} (worker {first.worker}: {why})"
@@ -71,6 +75,37 @@ def judge_answers(replies: Sequence[Reply[Any]]) -> HostAnswers:
     workers = tuple(reply.worker for reply in silent)
     answered = len(replies) - len(silent)
     return HostAnswers(answered, len(replies), trouble, closed, refused, workers, len(unfit) == len(silent))
+
+
+def number_workers(workers: Sequence[Worker], numbers: Sequence[str | None]) -> tuple[Worker, ...] | str:
+    """The workers by the numbers that their hosts were given, which alone decide: programs go by them, and the
+    order of a list proves nothing. In words what is wrong where these do not fit together. Pure."""
+    if len(workers) == 1 and numbers[0] is None:
+        return tuple(workers)  # an instance without a group may not be told
+    named: dict[int, Worker] = {}
+    for worker, number in zip(workers, numbers, strict=True):
+        host = _host(worker)
+        if number is None:
+            return f"{host} does not say its worker number"
+        if not (number.isascii() and number.isdigit()) or int(number) >= len(workers):
+            return f"{host} says that it is worker {number} of {counted(len(workers), 'host')}"
+        if int(number) in named:
+            return f"{_host(named[int(number)])} and {host} both say that they are worker {number}"
+        named[int(number)] = worker
+    return tuple(named[number] for number in sorted(named))
+
+
+def _host(worker: Worker) -> str:
+    return worker.endpoint.instance or worker.endpoint.internal_ip
+
+
+def position_in(node: NodeInfo, worker: int, incarnation: Incarnation) -> int | None:
+    """Where a worker is among the endpoints of `node`, by which ports count; None where it is not there."""
+    if node.api is Api.TPU:
+        return worker
+    names = [endpoint.instance for endpoint in node.endpoints]
+    own = incarnation.workers[worker].endpoint.instance
+    return names.index(own) if own in names else None
 
 
 class PartitionCheck:
@@ -114,7 +149,8 @@ def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tup
         return "addresses of the workers"
     if incarnation.workers and incarnation.node_uid == node.uid:
         current = tuple(worker.endpoint for worker in incarnation.workers)
-        if current == node.endpoints:
+        same = sorted(current, key=_by_name) == sorted(node.endpoints, key=_by_name)
+        if current == node.endpoints or (same and node.api is Api.COMPUTE):
             return incarnation.workers
     try:
         keys = published_keys(services, node)
@@ -129,6 +165,10 @@ def find_workers(services: Services, record: SliceRecord, node: NodeInfo) -> tup
         Worker(endpoint, keys[index].public_key, keys[index].hostname)
         for index, endpoint in enumerate(node.endpoints)
     )
+
+
+def _by_name(endpoint: Endpoint) -> tuple[str, str]:
+    return endpoint.instance, endpoint.internal_ip
 
 
 def published_keys(services: Services, node: NodeInfo) -> dict[int, GuestHostKey]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError
+from tpuctl.inventory.listing import TpuLists, list_tpus
 from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
@@ -42,7 +43,8 @@ _STATES: Mapping[Fate, str] = {
 
 def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     """One row per slice of this store, one per other TPU or request of the project; and the zones not read."""
-    nodes, queued = services.cloud.list_nodes(), services.cloud.list_queued()
+    tpus = list_tpus(services)
+    nodes, queued = tpus.nodes, tpus.queued
     readable, damaged = readable_slices(services)
     records = {record.name: record for record in readable}
     follow_slices(services, records.values())
@@ -53,9 +55,8 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
         hosts[node.zone, node.queued_resource or node.name] += len(node.endpoints)
     states = {(node.zone, node.name): str(node.state) for node in nodes.items}
     waiting = {(item.zone, item.name): str(item.state) for item in queued.items}
-    unread = nodes.unreachable | queued.unreachable
     places = [place for record in live for place in record.places]
-    rows = [_slice_row(services, place, {**waiting, **states}, unread) for place in places]
+    rows = [_slice_row(services, place, {**waiting, **states}, tpus) for place in places]
     leads = [place is record for record in live for place in record.places]
     rows = [row if lead else {**row, "remark": ""} for row, lead in zip(rows, leads, strict=True)]
     lives = [(place.spec.zone, place.incarnation) for place in places if place.incarnation]
@@ -76,7 +77,7 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     for row in rows:
         row["synthetic"] = bool(row["managed"]) and row["name"] in made_up
         row.update(costs.of(row["zone"], names.get(row["name"], []) if row["managed"] else [row["name"]]))
-    return rows, sorted(unread)
+    return rows, sorted(tpus.unreachable)
 
 
 def _unless(found: CloudResource, lost: AbstractSet[str]) -> Judged | None:
@@ -105,13 +106,13 @@ def _damaged_row(keys: Sequence[str], name: str, error: DamagedRecordError) -> d
 
 
 def _slice_row(
-    services: Services, record: SliceRecord, shown: Mapping[tuple[str, str], str], unread: AbstractSet[str]
+    services: Services, record: SliceRecord, shown: Mapping[tuple[str, str], str], tpus: TpuLists
 ) -> dict[str, Any]:
     """`shown` is what the cloud says of nodes, and of requests without one, by zone and name."""
     cloud_name = record.incarnation.cloud_name if record.incarnation else ""
     names = names_shown(record)
     said = next((shown[record.spec.zone, name] for name in names if (record.spec.zone, name) in shown), "")
-    cloud = cloud_word(record, said, unread=record.spec.zone in unread)
+    cloud = cloud_word(record, said, unread=tpus.is_dark(record.spec.zone, record.spec.api))
     return {
         "name": record.name,
         "type": record.spec.accelerator_type,

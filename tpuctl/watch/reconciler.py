@@ -11,6 +11,7 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError, TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S
+from tpuctl.inventory.listing import apis_in_use
 from tpuctl.model import timeouts
 from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked
@@ -82,12 +83,13 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
         return unread
     keep_enrolled(services)
     try:
-        inventory = list_inventory(services, {zone for stored in slices for zone in _zones(stored.record)})
+        records = [stored.record for stored in slices]
+        zones = {zone for record in records for zone in _zones(record)}
+        inventory = list_inventory(services, zones, apis_in_use(records))
     except TpuctlError as error:
         return [*unread, PassLine(FLEET, PassResult.FAILED, error.message, acted=False)]
     if inventory.unread:
-        why = f"nothing in the cloud could be read: {inventory.unread}"
-        unread.append(PassLine(FLEET, PassResult.FAILED, why, acted=False))
+        unread.append(PassLine(FLEET, PassResult.FAILED, inventory.unread, acted=False))
     return [*unread, *_Pass(services, slices, runs, inventory).work()]
 
 
@@ -233,8 +235,8 @@ class _Pass:
         return that_say(lines)
 
     def _obsolete(self) -> list[Obsolete]:
-        nodes, queued = self._inventory.nodes.values(), self._inventory.queued.values()
-        return find_obsolete(tuple(nodes), queued, self._slices, self._services.store.identity())
+        nodes, queued = self._inventory.nodes, self._inventory.queued
+        return find_obsolete(nodes, queued, self._slices, self._services.store.identity())
 
     def _collected(self, obsolete: Collection[Obsolete]) -> list[PassLine]:
         forget_orphans(self._services, self._slices, self._inventory)

@@ -37,7 +37,7 @@ class WorldDisks:
 
     @cached_property
     def _disks(self) -> GoogleDisks:
-        return _DisksInMemory(self._project, _InMemory(self._api()))
+        return _DisksInMemory(self._project, InMemory(self._api()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disks, name)
@@ -59,7 +59,7 @@ class _DisksInMemory(GoogleDisks):
         return clients
 
 
-class _InMemory(BaseAdapter):
+class InMemory(BaseAdapter):
     """Answers requests by the API itself."""
 
     def __init__(self, api: ComputeApi) -> None:

@@ -16,6 +16,7 @@ from tests.support.memory.objects import MemoryObjects
 from tests.support.memory.process import NEVER
 from tests.support.memory.remote import MemoryRemote
 from tests.support.memory.store import MemoryServer, MemoryStore
+from tests.support.memory.tpus import WorldTpus
 from tests.support.services import CountingIds, EnvSecrets
 from tpuctl.engine.ports import KeptLogs
 from tpuctl.engine.services import Sightings
@@ -125,6 +126,9 @@ class MemoryServices:
         self.public_key = f"{make_host_key(sum(machine.encode()) << 16)} {machine}"
         self.clock: Any = FakeClock(place.clock, skew_s=skew_s)
         self.cloud: Any = WorldCloud(place.world, self.clock, place.lists, place.hosts.beat)
+        self.compute_tpus: Any = WorldTpus(
+            place.world.options.project, lambda: place.compute, self.clock, place.hosts.beat
+        )
         self.objects: Any = place.objects
         self.project = place.world.options.project
         self.disks: Any = WorldDisks(self.project, lambda: place.compute)
@@ -153,7 +157,7 @@ class MemoryServices:
         self.events.append(event)
 
     def tpus(self, api: Api) -> Any:
-        return {Api.TPU: self.cloud}[api]
+        return {Api.TPU: self.cloud, Api.COMPUTE: self.compute_tpus}[api]
 
     def process_alive(self, owner: str) -> bool:
         """On this machine one process runs after the other; about others nothing is known."""

@@ -1,0 +1,77 @@
+"""The `Cloud` port for TPUs of Compute Engine over a simulated world in the same process: the real adapter,
+with both of its ways to the API itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from google.auth.credentials import AnonymousCredentials
+from requests.adapters import BaseAdapter
+
+from tests.support.memory.disks import ENDPOINT, InMemory
+from tpuctl.cloud.groups import KINDS, ComputeTpus
+from tpuctl.cloud.rest import RestClient
+from tpuctl.cloud.retry import read
+from tpuctl.engine.ports import Clock
+from tpuctl.sim.compute.rest import ComputeApi
+
+if TYPE_CHECKING:
+    from tpuctl.cloud.compute_clients import ComputeClients
+
+T = TypeVar("T")
+
+
+class _Rest(RestClient):
+    """One call after the other; pauses before another try are those of `clock`."""
+
+    def __init__(self, adapter: BaseAdapter, clock: Clock) -> None:
+        super().__init__(ENDPOINT, AnonymousCredentials())
+        self._session.mount(ENDPOINT, adapter)
+        self._clock = clock
+
+    def read(self, what: str, call: Callable[[], T]) -> T:
+        return read(what, call, sleep=self._clock.sleep)
+
+    def together(self, calls: Sequence[Callable[[RestClient], T]]) -> list[T]:
+        return [call(self) for call in calls]
+
+
+class _TpusInMemory(ComputeTpus):
+    def __init__(self, project: str, adapter: BaseAdapter, clock: Clock) -> None:
+        super().__init__(project, ENDPOINT, AnonymousCredentials())
+        self._adapter = adapter
+        self._reads.rest = _Rest(adapter, clock)
+
+    @cached_property
+    def _clients(self) -> ComputeClients:
+        clients = super()._clients
+        for kind in KINDS.values():
+            client = clients.client(getattr(clients.v1, kind.service))
+            client.transport._session.mount(ENDPOINT, self._adapter)
+        return clients
+
+
+class WorldTpus:
+    """Implements `ports.Cloud`. The API is made when it is first asked: most worlds have no instances.
+    `beat` lets hosts in memory publish their heartbeats before they are read."""
+
+    def __init__(
+        self, project: str, api: Callable[[], ComputeApi], clock: Clock, beat: Callable[[], None]
+    ) -> None:
+        self._project = project
+        self._api = api
+        self._clock = clock
+        self._beat = beat
+
+    @cached_property
+    def _tpus(self) -> ComputeTpus:
+        return _TpusInMemory(self._project, InMemory(self._api()), self._clock)
+
+    def list_host_heartbeats(self, zone: str, name: str) -> Mapping[int, str]:
+        self._beat()
+        return self._tpus.list_host_heartbeats(zone, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tpus, name)
