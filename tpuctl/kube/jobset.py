@@ -228,11 +228,12 @@ def _pod(job: Job) -> dict[str, Any]:
         f"{_POOL}-tpu-accelerator": job.shape.accelerator,
         f"{_POOL}-tpu-topology": job.shape.topology,
     }
+    capacity, taints = _capacity(job)
+    selector |= capacity
     tolerations: list[dict[str, str]] = [{"key": _CHIPS, "operator": "Exists", "effect": "NoSchedule"}]
-    for key, value in _capacity_labels(job).items():
-        selector[key] = value
-        if key != _RESERVATION:
-            tolerations.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
+    tolerations += [
+        {"key": key, "operator": "Equal", "value": "true", "effect": "NoSchedule"} for key in taints
+    ]
     spec: dict[str, Any] = {"restartPolicy": "Never", "terminationGracePeriodSeconds": job.grace_s}
     if job.service_account:
         spec["serviceAccountName"] = job.service_account
@@ -255,18 +256,18 @@ def _pod(job: Job) -> dict[str, Any]:
     }
 
 
-_RESERVATION = "cloud.google.com/reservation-name"
-
-
-def _capacity_labels(job: Job) -> dict[str, str]:
-    """Labels of node pools with this kind of capacity; they have taints of the same names, but reservations."""
+def _capacity(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Labels of node pools with this kind of capacity, and the taints, each with the value `true`, that they
+    may have. With queued provisioning, which is for Kueue, those of flex-start have one more (sources:
+    gke.yaml)."""
+    spot, flex_start, queued = f"{_POOL}-spot", f"{_POOL}-flex-start", f"{_POOL}-queued"
     if job.provisioning.tier is Tier.SPOT:
-        return {f"{_POOL}-spot": "true"}
+        return {spot: "true"}, (spot,)
     if job.provisioning.tier is Tier.FLEX_START:
-        return {f"{_POOL}-queued" if job.queue else f"{_POOL}-flex-start": "true"}
+        return {flex_start: "true"}, (flex_start, queued) if job.queue else (flex_start,)
     if job.provisioning.tier is Tier.RESERVED:
-        return {_RESERVATION: job.provisioning.reservation.rpartition("/")[2]}
-    return {}
+        return {"cloud.google.com/reservation-name": job.provisioning.reservation.rpartition("/")[2]}, ()
+    return {}, ()
 
 
 def _prepare(job: Job) -> dict[str, Any]:
