@@ -1,8 +1,9 @@
-"""The schema of a JobSet, made from the CRD of the pinned module: `python -m tests.kube.schema CRD` writes it.
+"""Schemas of JobSet's and Kueue's kinds, made from the CRDs of the pinned modules.
 
-`go mod download -json sigs.k8s.io/jobset@v0.12.0` says where the module is; the CRD is
-config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml in it (Apache License 2.0, The Kubernetes Authors). Of
-what no file in tests/data/kube has, only the name is kept; of the rest names, types and rules.
+`python -m tests.kube.schema` writes them, with the folders of both modules' CRDs: config/components/crd/bases
+of what `go mod download -json sigs.k8s.io/jobset@v0.12.0 sigs.k8s.io/kueue@v0.19.0` names (Apache License 2.0,
+The Kubernetes Authors). Of what no file in tests/data/kube and no stand-in of a test has, only the name is kept;
+of the rest names, types and rules.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.kube.goldens import jobs
+from tests.support.kube_objects import cluster_queue, flavor, local_queue, workload
 from tpuctl.kube.jobset import jobset
 
-PATH = Path(__file__).parents[1] / "data" / "kube" / "jobset.schema.json"
-ORIGIN = "Names and rules of the CRD of sigs.k8s.io/jobset v0.12.0, The Kubernetes Authors, Apache License 2.0"
+FOLDER = Path(__file__).parents[1] / "data" / "kube"
+PATH, KUEUE_PATH = FOLDER / "jobset.schema.json", FOLDER / "kueue.schema.json"
+ORIGIN = "Names and rules of the CRDs of sigs.k8s.io/{}, The Kubernetes Authors, Apache License 2.0"
 KEPT = ("type", "enum", "required", "minimum", "maximum", "maxItems", "minItems", "maxLength", "pattern")
 
 
@@ -46,10 +50,38 @@ def derive(schema: dict[str, Any], examples: list[Any]) -> Any:
     return found
 
 
+def stand_ins() -> Mapping[str, list[dict[str, Any]]]:
+    """What tests say that Kueue says, by the plural of the kind."""
+    checks = ({"name": "dws", "state": "Pending", "message": "no capacity"},)
+    return {
+        "workloads": [
+            workload("train", queue="tpu", chips=4, why="no quota", owner_uid="uid-1"),
+            workload("train", queue="tpu", chips=4, admitted=True, owner_uid="uid-1"),
+            workload("train", queue="tpu", chips=4, checks=checks, active=False, owner_uid="uid-1"),
+        ],
+        "localqueues": [local_queue("tpu", "cq")],
+        "clusterqueues": [cluster_queue("cq", {"v6e": 32}, used={"v6e": 8})],
+        "resourceflavors": [flavor(accelerator="tpu-v6e-slice", topology="4x4")],
+    }
+
+
+def schemas(crd: Path, examples: list[Any]) -> dict[str, Any]:
+    """Of each version that the API server serves."""
+    found = {}
+    for version in yaml.safe_load(crd.read_text())["spec"]["versions"]:
+        whole = version["schema"]["openAPIV3Schema"]
+        whole["properties"]["metadata"] = {"type": "object"}  # the API server's own
+        found[version["name"]] = derive(whole, examples)
+    return found
+
+
 if __name__ == "__main__":
-    crd = yaml.safe_load(Path(sys.argv[1]).read_text())
-    [version] = crd["spec"]["versions"]
-    whole = version["schema"]["openAPIV3Schema"]
-    whole["properties"]["metadata"] = {"type": "object"}  # the API server's own
-    made = {"$comment": ORIGIN, **derive(whole, [jobset(job) for job in jobs().values()])}
-    PATH.write_text(json.dumps(made) + "\n")
+    of_jobset, of_kueue = map(Path, sys.argv[1:])
+    crd = of_jobset / "jobset.x-k8s.io_jobsets.yaml"
+    [made] = schemas(crd, [jobset(job) for job in jobs().values()]).values()
+    PATH.write_text(json.dumps({"$comment": ORIGIN.format("jobset v0.12.0"), **made}) + "\n")
+    kinds = {
+        kind: schemas(of_kueue / f"kueue.x-k8s.io_{kind}.yaml", examples)
+        for kind, examples in stand_ins().items()
+    }
+    KUEUE_PATH.write_text(json.dumps({"$comment": ORIGIN.format("kueue v0.19.0"), **kinds}) + "\n")

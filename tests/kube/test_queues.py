@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import jsonschema
 import pytest
 
+from tests.kube.schema import KUEUE_PATH, stand_ins
 from tests.support.kube_objects import cluster_queue, local_queue, workload
 from tpuctl.kube.queues import flavor_rows, pod_chips, quantity, waiting_rows
+
+KUEUE = json.loads(KUEUE_PATH.read_text())
+KINDS = [(kind, version) for kind in stand_ins() for version in KUEUE[kind]]
 
 
 @pytest.mark.parametrize(
@@ -82,3 +88,22 @@ def test_those_that_wait_have_their_place_by_priority_and_age_in_their_own_queue
 def test_why_it_waits_is_told_in_kueues_words(given: dict[str, Any], told: str) -> None:
     [row] = waiting_rows([workload("big", queue="tpu", chips=4, **given)], [local_queue("tpu", "tpu-cq")])
     assert told in row.reason
+
+
+@pytest.mark.parametrize(("kind", "version"), KINDS)
+def test_what_is_read_of_kueue_is_in_its_schemas(kind: str, version: str) -> None:
+    schema = jsonschema.Draft202012Validator(KUEUE[kind][version])
+    for each in stand_ins()[kind]:
+        assert [error.message for error in schema.iter_errors(each)] == []
+        assert list(schema.iter_errors({**each, "spec": {**each["spec"], "nodeLabel": {}}}))
+
+
+def test_the_name_of_a_cohort_is_that_of_each_version() -> None:
+    names = {
+        version: set(KUEUE["clusterqueues"][version]["properties"]["spec"]["properties"])
+        for version in KUEUE["clusterqueues"]
+    }
+    assert {version: sorted(found & {"cohort", "cohortName"}) for version, found in names.items()} == {
+        "v1beta1": ["cohort"],
+        "v1beta2": ["cohortName"],
+    }

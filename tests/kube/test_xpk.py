@@ -81,7 +81,8 @@ WHY = {
     f"{POD}.spec.tolerations.0.effect": "the effect of GKE's taint, said",
     f"{POD}.spec.volumes": "the code, and shared memory as in xpk's",
     f"{BOX}.name": "a name without a framework",
-    f"{BOX}.securityContext": "the device plugin gives the chips; Google's own manifests go without (tutorials/ray-kueue-dws)",
+    # As in Google's own manifests: docs.cloud.google.com/kubernetes-engine/docs/tutorials/ray-kueue-dws
+    f"{BOX}.securityContext": "the device plugin of GKE gives the chips to the container",
     f"{BOX}.command": "the program itself gets SIGTERM, without a shell that looks every 5 s",
     f"{BOX}.env": "what a program knows on a slice, too",
     f"{BOX}.ports": "of libtpu, of several slices, and of the coordinator",

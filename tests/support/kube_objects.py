@@ -8,6 +8,12 @@ from typing import Any
 from tpuctl.model.clusters import ClusterPlace, ClusterRun
 
 CREATED = "2026-11-26T12:00:00Z"
+AT = {"lastTransitionTime": CREATED}
+
+
+def condition(kind: str, status: str = "True", reason: str = "ByTheTest", said: str = "") -> dict[str, str]:
+    """A condition of a status."""
+    return {"type": kind, "status": status, "reason": reason, "message": said, **AT}
 
 
 def cluster_queue(
@@ -25,7 +31,7 @@ def cluster_queue(
     return {
         "metadata": {"name": name},
         "spec": {"resourceGroups": [{"coveredResources": ["google.com/tpu"], "flavors": flavors}]},
-        "status": {"flavorsReservation": taken, "conditions": [{"type": "Active", "status": "True"}]},
+        "status": {"flavorsReservation": taken, "conditions": [condition("Active")]},
     }
 
 
@@ -60,14 +66,14 @@ def workload(
     owner_uid: str = "",
 ) -> dict[str, Any]:
     """A Workload for the JobSet `owner`."""
-    pod = {"containers": [{"resources": {"requests": {"google.com/tpu": chips}}}]}
+    pod = {"containers": [{"name": "program", "resources": {"requests": {"google.com/tpu": chips}}}]}
     conditions = []
     if admitted or checks:
-        conditions.append({"type": "QuotaReserved", "status": "True"})
+        conditions.append(condition("QuotaReserved"))
     if admitted:
-        conditions.append({"type": "Admitted", "status": "True"})
+        conditions.append(condition("Admitted"))
     if why:
-        conditions.append({"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": why})
+        conditions.append(condition("QuotaReserved", "False", "Pending", why))
     owned = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": owner, "uid": owner_uid}
     return {
         "metadata": {
@@ -82,7 +88,10 @@ def workload(
             "active": active,
             "podSets": [{"name": "slice", "count": 1, "template": {"spec": pod}}],
         },
-        "status": {"conditions": conditions, "admissionChecks": list(checks)},
+        "status": {
+            "conditions": conditions,
+            "admissionChecks": [{"lastTransitionTime": CREATED, **each} for each in checks],
+        },
     }
 
 
