@@ -35,6 +35,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import filter_repo_objects
 
 REFUSED = "tpuctl data stage: "
+USAGE, DENIED, NOT_FOUND, CONFLICT = 2, 4, 5, 6  # exit statuses, as those of tpuctl
 RECORD = ".tpuctl-stage.json"
 OWN = ".tpuctl-stage"  # the folder in `scratch`
 FORMAT = "tpuctl-stage/1"
@@ -47,11 +48,11 @@ PIECE = 1 << 20
 
 
 class Refused(Exception):
-    """Trying again is in vain. `fix` is what to type."""
+    """Trying again is in vain. `fix` is what to type, `status` what tpuctl ends with for such an error."""
 
-    def __init__(self, why, fix):
+    def __init__(self, why, fix, status=1):
         super().__init__(why)
-        self.fix = fix
+        self.fix, self.status = fix, status
 
 
 class Hub:
@@ -104,20 +105,25 @@ class Hub:
             raise Refused(
                 self.name + " is gated, and this account may not read it",
                 "accept its terms at %s, then %s" % (page, token),
+                DENIED,
             ) from error
         except RevisionNotFoundError as error:
-            raise Refused("%s has no revision %s" % (self.name, self.revision), "one of %s" % page) from error
+            why = "%s has no revision %s" % (self.name, self.revision)
+            raise Refused(why, "one of %s" % page, NOT_FOUND) from error
         except DisabledRepoError as error:
-            raise Refused(self.name + " was disabled", "see " + page) from error
+            raise Refused(self.name + " was disabled", "see " + page, DENIED) from error
         except RepositoryNotFoundError as error:
             other = "hf://datasets/" + self.repo if self.kind == "model" else "hf://" + self.repo
             raise Refused(
-                "there is no %s, or it is private" % self.name, "%s; %s for a private one" % (other, token)
+                "there is no %s, or it is private" % self.name,
+                "%s; %s for a private one" % (other, token),
+                NOT_FOUND,
             ) from error
         except HfHubHTTPError as error:
             if error.response.status_code not in (401, 403):
                 raise
-            raise Refused("the hub refuses %s: %s" % (self.name, error.response.status_code), token) from error
+            why = "the hub refuses %s: %s" % (self.name, error.response.status_code)
+            raise Refused(why, token, DENIED) from error
 
 
 class Disk:
@@ -223,7 +229,9 @@ class Target:
         if not same or row["crc32c"] not in ("", blob.crc32c):
             uri = "%s/%s" % (self.place, row["name"])
             raise Refused(
-                uri + " is something else", "if nobody needs it: gcloud storage rm %s; then again" % uri
+                uri + " is something else",
+                "if nobody needs it: gcloud storage rm %s; then again" % uri,
+                CONFLICT,
             )
         row.update(sha256=sha256, crc32c=blob.crc32c)
 
@@ -302,15 +310,18 @@ def begin(hub, target, asked):
         commit = hub.resolve()
         rows = hub.files(commit, asked["include"], asked["exclude"])
         if not rows:
-            raise Refused("nothing of %s is asked for" % hub.name, "other --include and --exclude")
+            raise Refused("nothing of %s is asked for" % hub.name, "other --include and --exclude", USAGE)
         if len(rows) > FILES_MAX:
-            raise Refused("%s has %d files" % (hub.name, len(rows)), "--include for at most %d" % FILES_MAX)
+            why = "%s has %d files" % (hub.name, len(rows))
+            raise Refused(why, "--include for at most %d" % FILES_MAX, USAGE)
         source = {key: asked[key] for key in ("kind", "repo", "revision", "include", "exclude")}
         record = {"format": FORMAT, "complete": False, **source, "commit": commit, "files": rows}
         record, generation = target.write_record(record, 0)
     if any(record[key] != asked[key] for key in ("kind", "repo", "revision", "include", "exclude")):
         raise Refused(
-            "%s has files of %s@%s" % (target.place, record["repo"], record["revision"]), "another prefix"
+            "%s has files of %s@%s" % (target.place, record["repo"], record["revision"]),
+            "another prefix",
+            CONFLICT,
         )
     return record, generation
 
@@ -373,12 +384,13 @@ def main(asked):
             stage(asked)
         except Forbidden as error:
             fix = "give the account of the hosts roles/storage.objectUser on " + bucket
-            raise Refused("%s refuses: %s" % (bucket, error.message), fix) from error
+            raise Refused("%s refuses: %s" % (bucket, error.message), fix, DENIED) from error
         except NotFound as error:
-            raise Refused("there is no bucket " + bucket, "gcloud storage buckets create " + bucket) from error
+            fix = "gcloud storage buckets create " + bucket
+            raise Refused("there is no bucket " + bucket, fix, NOT_FOUND) from error
     except Refused as error:
         print("%s%s [%s]" % (REFUSED, error, error.fix), file=sys.stderr, flush=True)
-        return 1
+        return error.status
     return 0
 
 

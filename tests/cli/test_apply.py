@@ -168,6 +168,9 @@ def test_runs_of_a_file_share_the_chips_of_one_slice(session):
     ):
         write(session, f"{head}    a: {shared}\n    b: {again}\n")
         assert why in " ".join(session.type("diff", status=2).stderr.split())
+    many = (f"    {name}: {shared.replace('1,', f'1, tag: [{name}],')}\n" for name in "abcde")
+    write(session, head + "".join(many))
+    assert "5 runs want 5 chips of a slice that has 4" in session.type("diff", status=2).stderr
     write(session, f"{head}    a: {shared}\n    c: {shared.replace('chips: 1', 'chip: 3')}\n")
     session.type("apply", "--prune", "--yes")
     session.watch_until(lambda: len(session.json("status", "host")["runs"]) == 2)

@@ -74,7 +74,7 @@ def test_killed_and_typed_again_it_follows_the_run_that_went_on_and_ends_with_a_
 
 def test_a_token_comes_as_a_secret_and_what_is_refused_says_what_to_type(session: Session, hub: Hub) -> None:
     gated, place = "hf://org/gated@main", "gs://sim-bucket/models/gated"
-    said = stage(session, hub, gated, place, status=1)
+    said = stage(session, hub, gated, place, status=4)
     assert "hf://org/gated is gated, and this account may not read it" in said
     assert "hint: accept its terms at" in said
     session.environ["MY_TOKEN"] = "open-sesame"

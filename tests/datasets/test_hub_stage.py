@@ -160,10 +160,10 @@ def test_patterns_choose_files_and_datasets_are_repositories_too(host: Host) -> 
 
 def test_a_token_opens_what_is_gated_and_is_said_nowhere(host: Host) -> None:
     host.hub.add("models/org/gated", {"a.json": b"{}"}, token="open-sesame", gated=True)
-    said = host.stage(repo="org/gated", status=1)
+    said = host.stage(repo="org/gated", status=4)
     assert "tpuctl data stage: hf://org/gated is gated" in said
     assert "--token env:HF_TOKEN]" in said
-    said = host.stage(repo="org/gated", token="wrong-one", status=1)
+    said = host.stage(repo="org/gated", token="wrong-one", status=4)
     assert "a token of an account that may read it]" in said
     said = host.stage(repo="org/gated", token="open-sesame")
     assert host.content("a.json") == b"{}"
@@ -171,18 +171,18 @@ def test_a_token_opens_what_is_gated_and_is_said_nowhere(host: Host) -> None:
 
 
 REFUSED = {
-    "no such revision": ({"revision": "v9"}, "hf://org/name has no revision v9"),
-    "no such repository": ({"repo": "org/none"}, "there is no hf://org/none, or it is private"),
-    "another kind": ({"kind": "dataset"}, "there is no hf://datasets/org/name, or it is private"),
-    "nothing chosen": ({"include": ["*.safetensors"]}, "nothing of hf://org/name is asked for"),
-    "no bucket": ({"place": "gs://nowhere/p"}, "there is no bucket gs://nowhere"),
+    "no such revision": ({"revision": "v9"}, "hf://org/name has no revision v9", 5),
+    "no such repository": ({"repo": "org/none"}, "there is no hf://org/none, or it is private", 5),
+    "another kind": ({"kind": "dataset"}, "there is no hf://datasets/org/name, or it is private", 5),
+    "nothing chosen": ({"include": ["*.safetensors"]}, "nothing of hf://org/name is asked for", 2),
+    "no bucket": ({"place": "gs://nowhere/p"}, "there is no bucket gs://nowhere", 5),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_is_said_once_and_writes_nothing(host: Host, case: str) -> None:
-    asked, why = REFUSED[case]
-    said = host.stage(status=1, **asked)
+    asked, why, status = REFUSED[case]
+    said = host.stage(status=status, **asked)
     assert f"tpuctl data stage: {why}" in said
     assert "Traceback" not in said
     assert host.objects() == {}
@@ -197,7 +197,7 @@ def test_a_file_without_room_is_named_before_any_is_brought(host: Host) -> None:
 
 def test_what_somebody_else_wrote_stays(host: Host) -> None:
     upload(host.bucket, f"{host.prefix}/config.json", b"mine")
-    assert "/config.json is something else" in host.stage(status=1)
+    assert "/config.json is something else" in host.stage(status=6)
     assert host.content("config.json") == b"mine"
 
 

@@ -1,9 +1,9 @@
 """Schemas of JobSet's and Kueue's kinds, made from the CRDs of the pinned modules.
 
-`python -m tests.kube.schema` writes them, with the folders of both modules' CRDs: config/components/crd/bases
-of what `go mod download -json sigs.k8s.io/jobset@v0.12.0 sigs.k8s.io/kueue@v0.19.0` names (Apache License 2.0,
-The Kubernetes Authors). Of what no file in tests/data/kube and no stand-in of a test has, only the name is kept;
-of the rest names, types and rules.
+`python -m tests.kube.schema` writes them, with the folders of both modules' CRDs, config/components/crd/bases;
+`go mod download -json sigs.k8s.io/jobset@v0.12.0 sigs.k8s.io/kueue@v0.19.0` says where the modules are (Apache
+License 2.0, The Kubernetes Authors). Of what no file in tests/data/kube and no stand-in of a test has, only the
+name is kept; of the rest names, types and rules.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tpuctl.model.cloud import Tier
 from tpuctl.model.records import RunRecord
 from tpuctl.model.run_spec import RunOptions, RunRequest
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.runs.chips import are_shared, check_chips, claim_chips, describe_chips
+from tpuctl.runs.chips import are_shared, check_chips, check_room, claim_chips, describe_chips
 from tpuctl.runs.rules import check_run
 
 V6E = SliceSpec("v6e-8", "us-east5-b", Tier.SPOT, "v2-alpha-tpuv6e", hosts=1, chips=8)
@@ -25,6 +25,29 @@ ONE_CHIP = replace(V6E, accelerator_type="v6e-1", chips=1)
 def with_chips(name: str, *chips: int, **spec: Any) -> RunRecord:
     record = replace(a_run(), id=name, chips=chips)
     return replace(record, spec=replace(record.spec, **spec))
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        (["1"] * 8, None),
+        (["1"] * 9, 9),
+        (["3", "1", "1"], None),
+        (["3"] * 2 + ["1"] * 7, None),
+        (["2", "3", *["1"] * 7], 9),
+        (["all"], None),
+    ],
+)
+def test_runs_that_are_to_share_a_slice_have_room_there_together(asked: list[str], count: int | None) -> None:
+    runs = {
+        str(number): RunOptions(chips=each) if each in {"1", "all"} else RunOptions(chip=each)
+        for number, each in enumerate(asked)
+    }
+    if count is None:
+        check_room(runs, V6E)
+        return
+    with pytest.raises(UsageError, match=f"{len(asked)} runs want {count} chips of a slice that has 8"):
+        check_room(runs, V6E)
 
 
 TWO = [with_chips("a", 0), with_chips("b", 2)]

@@ -33,7 +33,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.quota_report import check_side_quotas
-from tpuctl.runs.chips import check_chips
+from tpuctl.runs.chips import check_chips, check_room
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import find_data
 from tpuctl.runs.preset import with_preset
@@ -93,6 +93,7 @@ def load_fleet(services: Services, path: Path, read_config: Callable[[], Config]
             runs.append(_resolve_run(services, config, found, name, slices, code))
 
         _collect(found, problems, ("runs", name), resolve)
+    _check_room(found, slices, runs, problems)
     _raise_problems(found.path, problems)
     if own := [each for frozen in code.values() for each in frozen.own_output]:
         services.emit(Note("", describe_own_output(own)))
@@ -100,6 +101,15 @@ def load_fleet(services: Services, path: Path, read_config: Callable[[], Config]
     return LoadedFleet(
         found, WantedFleet(found.fleet.name, tuple(slices.values()), tuple(runs), settings), code
     )
+
+
+def _check_room(
+    file: FleetFile, slices: Mapping[str, WantedSlice], runs: Sequence[WantedRun], problems: list[Problem]
+) -> None:
+    """Runs that share a slice of the file have room there together."""
+    for name, item in slices.items():
+        asked = {run.name: run.spec for run in runs if run.spec.slice_name == name}
+        _collect(file, problems, ("slices", name), partial(check_room, asked, item.spec))
 
 
 def _parse(path: Path, read_config: Callable[[], Config]) -> tuple[FleetFile, Config]:

@@ -6,7 +6,7 @@ over. One chip and all of them are known to start; other sets fail on some hosts
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
@@ -43,6 +43,18 @@ def check_chips(asked: RunOptions, variables: Collection[str], spec: SliceSpec) 
         why = f"--chip {asked.chip}: only one chip or all of them are known to start"
         try_it = ", or add --unproven to try it" if count in _BOXES else ""
         raise UsageError.of("chip", why, f"--chip {(chips or (0,))[0]}, or --chips all{try_it}")
+
+
+def check_room(asked: Mapping[str, RunOptions], spec: SliceSpec) -> None:
+    """Raises UsageError for runs that are to be on a slice at the same time, each with chips of its own, where
+    it has too few: one of them would not begin before another ends."""
+    chips = {name: parse_chips(each) for name, each in asked.items()}
+    count = len({chip for each in chips.values() for chip in each or ()}) + list(chips.values()).count(None)
+    if count > spec.chips:
+        why = f"{counted(len(asked), 'run')} want {count} chips of a slice that has {spec.chips}"
+        raise UsageError.of(
+            "chips", why, "another slice for some of them, or a sweep: tpuctl run --matrix FILE"
+        )
 
 
 def parse_chips(asked: RunOptions) -> tuple[int, ...] | None:

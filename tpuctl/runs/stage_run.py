@@ -20,10 +20,17 @@ from tpuctl.datasets.receipt import keep_receipt, take_receipt
 from tpuctl.datasets.stage import RECORD, StageRecord, StageRequest, conflict
 from tpuctl.datasets.verify import check_rows, find_record, verify
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, PartialError
+from tpuctl.errors import (
+    ConflictError,
+    DeniedError,
+    NotFoundError,
+    PartialError,
+    TpuctlError,
+    UsageError,
+)
 from tpuctl.lib.names import parse_secret
 from tpuctl.model.receipt import Receipt
-from tpuctl.model.records import RunState, SliceRecord
+from tpuctl.model.records import RunRecord, RunState, SliceRecord
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.shipped_files import read_template
 from tpuctl.runs.follow import follow_run
@@ -32,6 +39,8 @@ from tpuctl.runs.submit import Submission, freeze_code, prepare_run
 from tpuctl.transfer.tree import Content
 
 ENVIRONMENT, PROGRAM = "hf-hub", "hub_stage.py"
+_BY_STATUS = {kind.exit_code: kind for kind in (UsageError, DeniedError, NotFoundError, ConflictError)}
+"""As `hub_stage.py` has them."""
 PROGRESS = r"staged (\d+) of (\d+) MB"
 
 
@@ -101,9 +110,18 @@ def follow_stage(services: Services, run_id: str, deadline: float | None) -> Non
     ended = follow_run(services, run_id, deadline=deadline)
     error = run_error(ended, f"tpuctl logs {run_id}")
     if error is not None:
-        raise error
+        raise _by_status(error, ended)
     if ended.state is RunState.STOPPED:
         raise PartialError(f"run {run_id} was stopped", hint="the same command again goes on")
+
+
+def _by_status(error: TpuctlError, run: RunRecord) -> TpuctlError:
+    """The error by what the program was refused, which its exit status says."""
+    attempt = run.attempt
+    if attempt is None or attempt.failure is None or attempt.failure.signature != "stage-refused":
+        return error
+    kind = _BY_STATUS.get(attempt.ends[0].exit_status or 0, TpuctlError)
+    return kind(error.message, hint=error.hint, details=error.details)
 
 
 def finish_stage(services: Services, request: StageRequest) -> tuple[StageRecord, Receipt]:

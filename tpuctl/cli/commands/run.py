@@ -181,6 +181,7 @@ def _print_submission(context: AppContext, submission: Submission) -> None:
         "commit": code.commit,
         "dirty": code.dirty,
         "environment": spec.environment.name if spec.environment else None,
+        "container": spec.container,
         "checkpoint_dir": spec.checkpoint_dir,
         "workers": list(spec.workers) if spec.workers else "all",
         "chips": spec.chip or spec.chips,
