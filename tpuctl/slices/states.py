@@ -348,9 +348,10 @@ def _adopted(incarnation: Incarnation, found: NodeInfo | QueuedInfo) -> bool:
 
 def _other_node(incarnation: Incarnation, info: SliceInfo) -> str:
     """Why the node is not the one that was ready: ids are the server's and never used again. Before a
-    node is ready, a queued resource may try several."""
+    node is ready, a queued resource may try several. What is left of a group has ids of its own."""
     known = incarnation.node_uid if incarnation.cloud_ready_at is not None else None
-    if known and info.node is not None and not _among(info.node.uid, known):
+    left = info.node is not None and info.node.state is NodeState.HALF_MADE
+    if known and info.node is not None and not left and not _among(info.node.uid, known):
         return f"{info.node.name} has id {info.node.uid}, not {known}: it is another node of that name"
     return ""
 

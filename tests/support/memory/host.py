@@ -312,6 +312,7 @@ class MemoryHosts:
 
     ssh_port = SSH_PORT
     address_range = ""
+    resolves = True
 
     def __init__(self, clock: Clock, *, spare_addresses: int = 8) -> None:
         from tests.support.memory.shell import default_programs, run_command
@@ -349,6 +350,9 @@ class MemoryHosts:
         self._keys = itertools.count(1)
         self._by_address: dict[str, MemoryHost] = {}
         self._nodes: dict[str, dict[int, MemoryHost]] = {}
+
+    def set_names(self, node_key: str, names: object) -> None:
+        """Nobody looks for others by their names."""
 
     def set_firewall(self, rules: object) -> None:
         """Nothing is filtered but what a test says."""
