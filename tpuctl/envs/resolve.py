@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,7 +38,10 @@ def resolve_environment(spec: EnvironmentSpec) -> Lock:
     Raises TpuctlError with uv's own words when it does not resolve, UnreachableError when an index does not
     answer.
     """
-    packages = _compile(spec, spec.requirements)
+    _find_uv()  # before there are threads: what sysconfig reads for it the first time is not guarded
+    with ThreadPoolExecutor(1) as pool:  # uv waits for the index most of its time
+        installer = pool.submit(lambda: _sized(_installer(spec)))
+        packages = _compile(spec, spec.requirements)
     thinned = [_thinned(package, spec.python) for package in packages]
     if spec.install_from is InstallFrom.WHEELHOUSE:
         with ThreadPoolExecutor(SIZES_AT_ONCE) as pool:
@@ -47,7 +51,7 @@ def resolve_environment(spec: EnvironmentSpec) -> Lock:
         requires_python=f">={min(spec.python, key=_number)}",
         packages=tuple(thinned),
         asked=digest_of(spec),
-        installer=_sized(_installer(spec)),
+        installer=installer.result(),
     )
     builds = cuda_builds(lock)
     if builds:
@@ -164,15 +168,20 @@ def _thinned(package: LockedPackage, minors: Sequence[str]) -> LockedPackage:
     return replace(package, wheels=tuple(kept or package.wheels))
 
 
-def _uv(*words: str) -> subprocess.CompletedProcess[str]:
+@cache
+def _find_uv() -> str:
     import uv
 
+    return uv.find_uv_bin()
+
+
+def _uv(*words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "UV_NO_PROGRESS": "1"}
     environ.pop("VIRTUAL_ENV", None)
     environ.setdefault("UV_SYSTEM_CERTS", "1")
     try:
         return subprocess.run(
-            [uv.find_uv_bin(), "--no-config", "--color", "never", *words],
+            [_find_uv(), "--no-config", "--color", "never", *words],
             capture_output=True,
             text=True,
             env=environ,
