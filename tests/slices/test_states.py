@@ -19,7 +19,7 @@ def test_every_pair_is_either_a_transition_or_ignored_on_purpose(state, event):
     assert ((state, event) in TRANSITIONS) != ((state, event) in IGNORED)
 
 
-def lifecycle.classify_slice(record, info):
+def classify_slice(record, info):
     return lifecycle.classify_slice(record, info, STORE)
 
 
@@ -59,7 +59,7 @@ def test_whatever_takes_a_ready_slice_away_takes_one_that_is_initializing_away_a
 )
 def test_node_states_are_understood(state, event):
     info = SliceInfo(node=a_node(state=state))
-    assert lifecycle.classify_slice(a_slice(), info).event is event
+    assert classify_slice(a_slice(), info).event is event
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_what_is_left_of_a_group_is_ours_by_its_marks_and_not_by_the_id_of_the_g
     life = an_incarnation(node_uid="42", cloud_ready_at=1.0)
     record = a_slice(state=SliceState.DELETING, incarnation=life)
     left = a_node(uid="7", state=NodeState.HALF_MADE, api=Api.COMPUTE, kind=ResourceKind.TEMPLATE)
-    assert lifecycle.classify_slice(record, SliceInfo(node=left), STORE).event is SliceEvent.HALF_MADE
+    assert classify_slice(record, SliceInfo(node=left)).event is SliceEvent.HALF_MADE
     anothers = replace(left, labels={})
-    assert lifecycle.classify_slice(record, SliceInfo(node=anothers), STORE).event is SliceEvent.FOREIGN
-    assert lifecycle.classify_slice(record, SliceInfo(node=a_node(uid="7")), STORE).event is SliceEvent.FOREIGN
+    assert classify_slice(record, SliceInfo(node=anothers)).event is SliceEvent.FOREIGN
+    assert classify_slice(record, SliceInfo(node=a_node(uid="7"))).event is SliceEvent.FOREIGN
 
 
 def test_a_state_of_our_own_is_nothing_that_the_api_can_say():
@@ -106,26 +106,26 @@ def test_a_state_of_our_own_is_nothing_that_the_api_can_say():
 )
 def test_queued_resource_states_are_understood_without_a_node(state, initiator, event):
     info = SliceInfo(queued=a_queued(state=state, initiator=initiator))
-    assert lifecycle.classify_slice(a_slice(), info).event is event
+    assert classify_slice(a_slice(), info).event is event
 
 
 def test_internal_error_of_a_queued_resource_is_a_stockout_and_a_bad_request_is_not():
     internal = a_queued(state=QueuedState.FAILED, error=CloudErrorInfo(13, "an internal error has occurred"))
     invalid = a_queued(state=QueuedState.FAILED, error=CloudErrorInfo(3, "no such accelerator"))
-    assert lifecycle.classify_slice(a_slice(), SliceInfo(queued=internal)).event is SliceEvent.CREATE_FAILED
-    assert lifecycle.classify_slice(a_slice(), SliceInfo(queued=invalid)).event is SliceEvent.CREATE_REFUSED
+    assert classify_slice(a_slice(), SliceInfo(queued=internal)).event is SliceEvent.CREATE_FAILED
+    assert classify_slice(a_slice(), SliceInfo(queued=invalid)).event is SliceEvent.CREATE_REFUSED
 
 
 def test_an_operation_that_never_ends_does_not_hide_a_ready_node():
     running = OperationInfo("operations/x", done=False)
     info = SliceInfo(node=a_node(), operation=running)
-    assert lifecycle.classify_slice(a_slice(), info).event is SliceEvent.NODE_READY
+    assert classify_slice(a_slice(), info).event is SliceEvent.NODE_READY
 
 
 @pytest.mark.parametrize("label", sorted(LABELS))
 def test_a_node_of_another_slice_life_or_fleet_is_foreign(label):
     info = SliceInfo(node=a_node(labels={**LABELS, label: "other"}))
-    assert lifecycle.classify_slice(a_slice(), info).event is SliceEvent.FOREIGN
+    assert classify_slice(a_slice(), info).event is SliceEvent.FOREIGN
 
 
 def test_a_multislice_of_which_one_node_is_deleted_already_is_still_ours():
@@ -133,9 +133,9 @@ def test_a_multislice_of_which_one_node_is_deleted_already_is_still_ours():
     life = an_incarnation(cloud_ready_at=1.0, node_uid="11,12")
     record = a_slice(state=SliceState.DELETING, incarnation=life)
     left = SliceInfo(node=a_node(uid="12", state=NodeState.DELETING))
-    assert lifecycle.classify_slice(record, left).event is SliceEvent.DELETING
+    assert classify_slice(record, left).event is SliceEvent.DELETING
     another = SliceInfo(node=a_node(uid="12,13"))
-    assert lifecycle.classify_slice(record, another).event is SliceEvent.FOREIGN
+    assert classify_slice(record, another).event is SliceEvent.FOREIGN
 
 
 def test_a_node_in_an_unknown_state_is_deleted_when_the_slice_goes():
@@ -144,7 +144,7 @@ def test_a_node_in_an_unknown_state_is_deleted_when_the_slice_goes():
 
 
 def test_a_waiting_request_that_is_gone_was_removed_by_a_person():
-    event = lifecycle.classify_slice(a_slice(state=SliceState.PROVISIONING), SliceInfo()).event
+    event = classify_slice(a_slice(state=SliceState.PROVISIONING), SliceInfo()).event
     assert event is SliceEvent.VANISHED
     assert TRANSITIONS[SliceState.PROVISIONING, event].state is SliceState.REMOVED
 
@@ -152,13 +152,13 @@ def test_a_waiting_request_that_is_gone_was_removed_by_a_person():
 def test_a_failed_create_no_longer_counts_once_the_slice_is_being_cleaned():
     failed = OperationInfo("operations/x", done=True, error=CloudErrorInfo(8, "no more capacity"))
     info = SliceInfo(operation=failed)
-    assert lifecycle.classify_slice(a_slice(state=SliceState.REQUESTED), info).event is SliceEvent.CREATE_FAILED
-    assert lifecycle.classify_slice(a_slice(state=SliceState.DELETING), info).event is SliceEvent.ABSENT
+    assert classify_slice(a_slice(state=SliceState.REQUESTED), info).event is SliceEvent.CREATE_FAILED
+    assert classify_slice(a_slice(state=SliceState.DELETING), info).event is SliceEvent.ABSENT
 
 
 def test_a_running_create_is_waited_for_even_while_deleting():
     info = SliceInfo(operation=OperationInfo("operations/x", done=False))
-    assert lifecycle.classify_slice(a_slice(state=SliceState.DELETING), info).event is SliceEvent.CREATING
+    assert classify_slice(a_slice(state=SliceState.DELETING), info).event is SliceEvent.CREATING
 
 
 @pytest.mark.parametrize("tier", Tier)
@@ -170,7 +170,7 @@ def test_a_reservation_that_nobody_asked_for_and_is_not_found_is_no_capacity(tie
     asked = a_slice(state=SliceState.REQUESTED)
     asked = replace(asked, spec=replace(asked.spec, tier=tier))
     for info in (SliceInfo(operation=operation), SliceInfo(queued=failed)):
-        assert lifecycle.classify_slice(asked, info).event is expected
+        assert classify_slice(asked, info).event is expected
 
 
 @pytest.mark.parametrize("code", [*range(1, 17), 0, 99, -1])
@@ -180,5 +180,5 @@ def test_only_errors_that_asking_again_cannot_mend_refuse_a_request_for_good(cod
     failed = a_queued(state=QueuedState.FAILED, error=error)
     final = code in {3, 5, 7, 11, 12, 16}
     for info in (SliceInfo(operation=operation), SliceInfo(queued=failed)):
-        event = lifecycle.classify_slice(a_slice(state=SliceState.REQUESTED), info).event
+        event = classify_slice(a_slice(state=SliceState.REQUESTED), info).event
         assert event is (SliceEvent.CREATE_REFUSED if final else SliceEvent.CREATE_FAILED)
