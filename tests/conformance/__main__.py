@@ -23,7 +23,7 @@ HEAD = """# Conformance
 
 Written by `make conformance`: programs and libraries that others wrote, unchanged, against the simulated
 cloud. A check is one thing that a client did, errors included, compared with what the real API answers;
-in-toto, MLflow and ro-crate-py read what `tpuctl manifest export` writes, and Kubernetes' packages check
+in-toto, MLflow and ro-crate-py read what `tpuctl manifest export` writes, and Kubernetes' own server checks
 [what goes to clusters](testing.md#rules). Each client has a virtual environment and a simulator of its own;
 a sample of them runs in `make test`. The checks are in
 `tests/conformance`. Those of storage clients run twice: with the variables of `tpuctl sim env`, and as

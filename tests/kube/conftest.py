@@ -1,4 +1,4 @@
-"""Kubernetes' own checks, in a program that begins once."""
+"""A machine, a cluster in memory and a run, for tests that play the part of JobSet, Kueue and kubelets."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.kube.lab import Lab
-from tests.support.kube.checker import Checker, crd_checker
 from tests.support.kube_api import serve_kube
 from tests.support.memory.services import MemoryPlace
 from tpuctl.kube.client import connect
 from tpuctl.model.clusters import ClusterPlace
-
-
-@pytest.fixture(scope="session")
-def kube_checker() -> Iterator[Checker]:
-    with crd_checker() as checker:
-        yield checker
 
 
 @pytest.fixture

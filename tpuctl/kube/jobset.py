@@ -282,7 +282,8 @@ def _prepare(job: Job) -> dict[str, Any]:
 
 def _program(job: Job, number: int, name: str) -> dict[str, Any]:
     """The program in one container. Its chips are those of the host, shared with the other containers."""
-    chips = {_CHIPS: job.shape.chips_per_host // job.shape.containers}
+    # As text, which is how it is stored: of a number the server would say that somebody changed it.
+    chips = {_CHIPS: str(job.shape.chips_per_host // job.shape.containers)}
     numbers = [job.shape.hosts, job.slices, job.shape.containers, number]
     start = ["python3", f"{HOME}/pod.py", "start", HOME, *map(str, numbers), job.directory]
     start += [*job.secrets, "--", *job.argv]

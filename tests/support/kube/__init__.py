@@ -1,1 +1,1 @@
-"""Kubernetes' own code, for tests of what tpuctl makes for clusters."""
+"""A real Kubernetes for tests: its API server, JobSet and Kueue, and nodes that run pods as processes."""

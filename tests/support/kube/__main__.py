@@ -1,4 +1,4 @@
-"""`python -m tests.support.kube build check`: see build.py."""
+"""`python -m tests.support.kube build [crds|cluster]`: see build.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from tests.support.kube.build import SETS, build
 
 match sys.argv[1:]:
+    case ["build"]:
+        build("cluster")
     case ["build", which] if which in SETS:
         build(which)
     case _:

