@@ -56,7 +56,7 @@ def _names(path: str) -> str:
     path = re.sub(r"projects/(?!NUMBER)[^/]+", "projects/ID", path)
     return re.sub(
         r"(locations|zones|regions|nodes|queuedResources|operations|disks|snapshots|addresses|networks|subnetworks"
-        r"|instances|diskTypes|services|quotaInfos|acceleratorTypes|runtimeVersions|b|o|acl)/[^/]+",
+        r"|instances|instanceGroups|instanceGroupManagers|instanceTemplates|images|licenses|diskTypes|services|quotaInfos|acceleratorTypes|runtimeVersions|b|o|acl)/[^/]+",
         r"\1/*",
         path,
     )

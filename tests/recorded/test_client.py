@@ -528,6 +528,7 @@ UNRECORDED: Mapping[str, str] = {
 
 FOR_THE_SIMULATOR = {
     "compute/address": "tpuctl lists addresses only",
+    **dict.fromkeys(("compute/group", "compute/image", "compute/template"), "of no TPUs"),
     "compute/zone": "tpuctl does not ask",
     "service_usage/disabled": "of an API that tpuctl does not use",
     "resource_manager/permissions": "tpuctl asks version 3",

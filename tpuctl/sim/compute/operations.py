@@ -170,14 +170,24 @@ class ComputeOperations:
         return self.show(operation)
 
 
+_BEGINNINGS = {
+    RATE_EXCEEDED: "RESOURCE_OPERATION_RATE_EXCEEDED",
+    "Invalid value for field": "INVALID_FIELD_VALUE",
+}
+"""Codes that are told by how a message begins, before those above."""
+
+
+def error_row(error: ApiError) -> Json:
+    """What went wrong, as operations and groups say it."""
+    told = (code for begins, code in _BEGINNINGS.items() if error.message.startswith(begins))
+    return {"code": next(told, _ERROR_CODES.get(error.code, "INTERNAL_ERROR")), "message": error.message}
+
+
 def _failure(error: ApiError | None) -> Json:
     if error is None:
         return {}
-    code = _ERROR_CODES.get(error.code, "INTERNAL_ERROR")
-    if error.message.startswith(RATE_EXCEEDED):
-        code = "RESOURCE_OPERATION_RATE_EXCEEDED"
     return {
-        "error": {"errors": [{"code": code, "message": error.message}]},
+        "error": {"errors": [error_row(error)]},
         "httpErrorStatusCode": HTTP_STATUS[error.code],
         "httpErrorMessage": error.code.name.replace("_", " "),
     }

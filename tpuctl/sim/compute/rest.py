@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
+from tpuctl.sim.compute.groups import Groups
 from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.methods import CHANGES, LIKE, PARAMETERS, READS, UPDATED, permission_of
 from tpuctl.sim.compute.operations import Planned, Resources
@@ -77,9 +78,16 @@ class ComputeApi:
         )
         world.use_disks(self._state.find_disk)
         self.instances = Instances(world, self._state, self._has_type)
-        self._owners: Mapping[str, Resources] = {"instances": self.instances}
+        groups = Groups(world, self._state, self.instances)
+        self._owners: Mapping[str, Resources] = {
+            "instances": self.instances,
+            **dict.fromkeys(("instanceGroupManagers", "instanceGroups"), groups),
+        }
         self._readers: Mapping[str, Callable[[Scope, str, Json], Json]] = {
-            "instances.getGuestAttributes": self.instances.guest_attributes
+            "instanceGroupManagers.listErrors": groups.list_errors,
+            "instanceGroupManagers.listManagedInstances": groups.list_managed,
+            "instanceGroups.listInstances": groups.list_instances,
+            "instances.getGuestAttributes": self.instances.guest_attributes,
         }
         self._routes: tuple[Route, ...] = (
             ("GET", _PROJECT, lambda *_: self._project()),
@@ -255,7 +263,8 @@ class ComputeApi:
             return self._state.operations.rows()
         if kind.collection == "firewalls" and not self._has_network(DEFAULT_NETWORK):
             return []
-        return [*self._catalog.rows(kind), *(self._owner(kind).rows(kind) if kind.message else ())]
+        kept = kind.message or kind.collection in self._owners
+        return [*self._catalog.rows(kind), *(self._owner(kind).rows(kind) if kept else ())]
 
     def _aggregated(self, collection: str, request: Request) -> Json:
         """All scopes at once, in pages over the resources; scopes that cannot be read carry a warning."""
@@ -295,7 +304,7 @@ class ComputeApi:
         verb = {"GET": "get" if name else "list", "POST": "insert", "DELETE": "delete"}.get(request.method, "")
         kind = self._kind(collection, request)
         if request.method == "PATCH" and name:
-            verb = "patch" if collection == "firewalls" else "update"
+            verb = "patch" if f"{collection}.patch" in CHANGES else "update"
             return self._changed(request, scope, collection, name, verb)
         made = verb in ("insert", "delete")
         if not verb or (made and not kind.message) or (verb == ("insert" if name else "delete")):

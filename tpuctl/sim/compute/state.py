@@ -187,6 +187,10 @@ class ComputeState:
             record = self._found.get(("disks", f"zones/{zone}", name))
             return None if record is None else self._shown(record, {})
 
+    def new_id(self) -> str:
+        """For a resource that is kept elsewhere."""
+        return self._ids.node_id()
+
     def find(self, collection: str, scope: str, name: str) -> Json | None:
         """A resource that is there for others to use."""
         with self._lock:
@@ -458,7 +462,7 @@ class ComputeState:
             path = self._path(kind, scope, name)
             record = self._existing(kind, scope, name)
             if not math.isinf(record.gone_at):
-                raise _not_ready(path)
+                raise not_ready(path)
             users = self._shown(record, attached).get("users") or self.users(path)
             if users:
                 user = users[0].removeprefix(f"{ROOT}/")
@@ -531,7 +535,7 @@ class ComputeState:
             text = f"The referenced {noun} resource cannot be found."
             raise invalid(f"resource.{field}", body.get(field) or "", text)
         if self._now() < record.ready_at or not math.isinf(record.gone_at):
-            raise _not_ready(str(record.data["selfLink"]).removeprefix(f"{ROOT}/"))
+            raise not_ready(str(record.data["selfLink"]).removeprefix(f"{ROOT}/"))
         return Source(field, noun, record.data)
 
     def _details(self, kind: Kind, scope: Scope, body: Json, source: Source | None) -> Json:
@@ -586,7 +590,7 @@ def absent(path: str) -> ApiError:
     return ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
 
 
-def _not_ready(path: str) -> ApiError:
+def not_ready(path: str) -> ApiError:
     text = f"The resource '{path}' is not ready"
     return ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
 

@@ -45,6 +45,8 @@ class Delays:
     what is written meanwhile is in it."""
     disk_copy: float = 30.0
     """How much longer it takes to make a disk from something, or a copy of a disk."""
+    group_retry: float = 60.0
+    """A group of instances that found no room tries again after so long; how long really is not published."""
     quota_decision: float = 5.0
     """From a request for more quota until it is granted; users report seconds."""
 
