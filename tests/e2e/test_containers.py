@@ -264,6 +264,11 @@ def test_a_disk_has_all_that_a_container_was_told_is_written_when_its_slice_goes
         return int(row["stdout"] or 0)
 
     wait_until(lambda: written("writer") > 5, 60)
+    refused = session.type("disk", "detach", "data", "--to", "writer", status=None)
+    assert refused.returncode == 6, refused.stderr
+    assert "run writes on writer is in a container" in refused.stderr
+    then = written("writer")
+    wait_until(lambda: written("writer") > then, 60)
     session.type("down", "writer", "--yes")
     told = max(int(n) for n in re.findall(r"^wrote (\d+)$", log.read_text(), re.M))
     session.type(*up, "reader", "--disk", "data:/mnt/data")

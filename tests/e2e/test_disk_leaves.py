@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.builders import a_run
 from tests.support.jobs import bring_up
 from tests.support.services import ProcessByProcess, SimServices
 from tests.support.sim import RunningSim, running_sim
@@ -15,12 +16,12 @@ from tpuctl.disks.clone import create_master
 from tpuctl.disks.follow import remember
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import leave_disk, use_disk
-from tpuctl.errors import TpuctlError, UnreachableError, UsageError
+from tpuctl.errors import ConflictError, TpuctlError, UnreachableError, UsageError
 from tpuctl.model.disks import DiskMode, DiskRequest
-from tpuctl.model.records import SliceState
+from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.shipped_files import load_disk_rules
 from tpuctl.model.slice_spec import DiskRef
-from tpuctl.state.repository import get_slice, save
+from tpuctl.state.repository import Versioned, get_slice, save
 
 ZONE = "us-central2-b"
 RULES = DiskRules(load_disk_rules())
@@ -61,6 +62,18 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def test_the_slice_that_was_named_is_checked_although_another_has_the_disk(lab: Lab) -> None:
     with lab.process() as services, pytest.raises(UsageError, match="not attached to other, but to box"):
         leave_disk(services, "data", to="other", detached=True)
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_it_stays_under_a_container_that_has_it(lab: Lab, detached: bool) -> None:
+    run = a_run(id=f"writes-{detached}".lower(), slice_name="box", container="lab/tools:1")
+    with lab.process() as services:
+        stored = save(services, Versioned(run, 0), run)
+        with pytest.raises(ConflictError, match=f"run {run.id} on box is in a container, which has") as no:
+            leave_disk(services, "data", to="box", detached=detached)
+        assert no.value.hint == f"tpuctl stop {run.id}"
+        assert lab.stands(services) == (True, True)
+        save(services, stored, replace(run, state=RunState.SUCCEEDED))
 
 
 def test_a_detach_from_a_slice_that_is_not_ready_changes_nothing(lab: Lab) -> None:

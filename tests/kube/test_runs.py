@@ -17,6 +17,7 @@ from tpuctl.runs.reconcile import request_stop
 def test_it_is_applied_runs_and_succeeds_with_its_manifest(lab: Lab) -> None:
     lab.submit()
     assert lab.settle() == "0 of 4 workers have begun"
+    assert (lab.run.state, lab.run.reason) == (RunState.PREPARING, ""), "nothing is in its way"
     assert lab.api.changes == ["create jobsets/train"]
     lab.pods()
     lab.settle()

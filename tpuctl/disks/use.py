@@ -33,7 +33,7 @@ from tpuctl.disks.vacate import LIMIT_S, Purpose, Vacancy, vacate
 from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
-from tpuctl.errors import NotFoundError, PartialError, TpuctlError, UnreachableError, UsageError
+from tpuctl.errors import ConflictError, NotFoundError, PartialError, TpuctlError, UnreachableError, UsageError
 from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeState
@@ -43,7 +43,7 @@ from tpuctl.model.slice_spec import DiskRef
 from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import Versioned, get_slice
+from tpuctl.state.repository import Versioned, get_slice, list_runs
 from tpuctl.things.driver import bring_hosts
 
 UNDER_LEASE_S = 40.0
@@ -191,6 +191,7 @@ def leave_disk(
     record, target, entry = _held(services, name, to)
     name = record.name
     verb = "detach" if detached else "unmount"
+    _check_containers(services, name, target.name)
     told = {"name": name, "from": target.name, "said": f"would {verb} {name} from {target.name}"}
     if dry_run:
         return told
@@ -204,6 +205,16 @@ def leave_disk(
     if place is not None:
         detach(services, place.zone, place.nodes, name, api=place.api)
     return {**told, "said": f"{verb}ed {name} from {target.name}"}
+
+
+def _check_containers(services: Services, name: str, slice_name: str) -> None:
+    """Raises ConflictError while a run in a container is on the slice: it has the disk at a path of its own,
+    where it would go on with what is not the disk, without being told."""
+    on_it = (run for run in list_runs(services) if run.slice_name == slice_name and not run.state.final)
+    run = next((run for run in on_it if run.spec.container is not None), None)
+    if run is not None:
+        why = f"run {run.id} on {slice_name} is in a container, which has disk {name} until it ends"
+        raise ConflictError(why, hint=f"tpuctl stop {run.id}")
 
 
 def _unmount_copy(services: Services, record: DiskRecord, target: SliceRecord) -> None:

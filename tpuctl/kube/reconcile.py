@@ -150,7 +150,8 @@ def _note(step: Step) -> Outcome:
     """What is new while nothing is to be done: why it waits, and how pods ended that a restart will remove."""
     context, run = step.context, step.context.run
     running = phase_of(run) is ClusterPhase.RUNNING
-    why = "" if running else step.plan.why
+    begins = phase_of(run) is ClusterPhase.STARTING and not step.seen.stuck  # nothing is in its way
+    why = "" if running or begins else step.plan.why
     attempt = run.attempt
     ends = worker_ends([each for each in step.seen.workers if each.state.final])
     if running and attempt is not None and ends and attempt.ends != ends:
