@@ -17,7 +17,19 @@ KINDS = [(kind, version) for kind in stand_ins() for version in KUEUE[kind]]
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [(4, 4), ("32", 32), ("1k", 1000), ("2M", 2_000_000), ("", 0), ("4.5", 0), (None, 0)]
+    ("written", "meant"),
+    [
+        (4, 4),
+        ("32", 32),
+        ("1k", 1000),
+        ("2M", 2_000_000),
+        ("1G", 10**9),
+        ("2Ki", 2048),
+        ("1e9", 10**9),
+        ("", 0),
+        ("4.5", 0),
+        (None, 0),
+    ],
 )
 def test_quantities_are_read_as_kubernetes_writes_them(written: Any, meant: int) -> None:
     assert quantity(written) == meant

@@ -6,6 +6,7 @@ by priority, then by age; with fair sharing or preemption the next may be anothe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from msgspec import Struct
 from tpuctl.lib.time import parse_timestamp
 
 CHIPS = "google.com/tpu"
+_QUANTITY = re.compile(r"(\d{1,18})(?:([kMGTPE])|([KMGTPE])i|[eE](\d))?")
+"""Of k8s.io/apimachinery/pkg/api/resource, those that are whole."""
 Object = Mapping[str, Any]
 
 
@@ -49,11 +52,13 @@ class WaitingRow(Struct, frozen=True):
 
 
 def quantity(value: Any) -> int:
-    """A whole number as Kubernetes writes it, such as 4, "32" or "1k"; what is no such number is 0."""
-    text = str(value)
-    factor = {"k": 1_000, "M": 1_000_000}.get(text[-1:], 1)
-    digits = text[:-1] if factor > 1 else text
-    return int(digits) * factor if digits.isdigit() else 0
+    """A whole number as Kubernetes writes it, such as 4, "32", "1k" or "1e3"; what is no such number is 0."""
+    found = _QUANTITY.fullmatch(str(value))
+    if found is None:
+        return 0
+    digits, decimal, binary, exponent = found.groups()
+    power = int(exponent or 0) + 3 * (" kMGTPE".index(decimal) if decimal else 0)
+    return int(digits) * 10**power << 10 * (" KMGTPE".index(binary) if binary else 0)
 
 
 def pod_chips(pod: Object) -> int:
