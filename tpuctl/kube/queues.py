@@ -58,7 +58,7 @@ def quantity(value: Any) -> int:
         return 0
     digits, decimal, binary, exponent = found.groups()
     power = int(exponent or 0) + 3 * (" kMGTPE".index(decimal) if decimal else 0)
-    return int(digits) * 10**power << 10 * (" KMGTPE".index(binary) if binary else 0)
+    return int(digits + "0" * power) << 10 * (" KMGTPE".index(binary) if binary else 0)
 
 
 def pod_chips(pod: Object) -> int:
