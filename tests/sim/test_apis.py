@@ -92,7 +92,7 @@ def test_calls_that_do_not_exist_here_are_refused_and_change_nothing(sim: Runnin
     before = sim.world.digest()
     for verb, path in [
         ("POST", f"{NODES}/a:reimage"),
-        ("POST", "/compute/v1/projects/sim-project/zones/us-central2-b/instances"),
+        ("POST", "/compute/v1/projects/sim-project/zones/us-central2-b/instances/a/simulateMaintenanceEvent"),
         ("PUT", NODES),
         ("POST", "/v1/projects/sim-project/locations/us-central2-b/nodes"),
     ]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.sim.test_compute import Lab
-from tpuctl.errors import NotFoundError
+from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.sim.compute.group_facts import GroupOfInstances
 from tpuctl.sim.compute.instance import Instance
 
@@ -128,6 +128,16 @@ def test_hosts_are_told_of_their_slice_in_the_form_of_compute_engine(lab: Instan
     assert "instance/service-accounts/default/token" not in told
     assert lab.world.preempt("big", workers=[1]) == [lab.instance("big-w-001").path.name]
     assert (lab.show("big-w-001")["status"], lab.show("big-w-002")["status"]) == ("TERMINATED", "RUNNING")
+
+
+def test_hosts_of_one_node_are_preempted_together(lab: InstanceLab) -> None:
+    node = {"acceleratorType": "v6e-16", "runtimeVersion": "v2-alpha-tpuv6e"}
+    parent = f"projects/sim-project/locations/{ZONE}"
+    lab.world.call("CreateNode", {"parent": parent, "nodeId": "n", "node": node})
+    lab.clock.advance(1000)
+    with pytest.raises(UsageError, match="the hosts of n are preempted together"):
+        lab.world.preempt("n", workers=[1])
+    assert len(lab.world.preempt("n", workers=[0, 1, 2, 3])) == 1
 
 
 def test_endpoints_are_plain_host_names_where_these_resolve(lab: InstanceLab) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-Node = Annotated[str, argument("NODE", "Node or queued resource, such as big-1.")]
+Node = Annotated[str, argument("NODE", "Node, queued resource, instance or group, such as big-1.")]
 NodeZone = Annotated[str | None, Option("Its zone, if the name is not enough.", metavar="ZONE")]
 OnlyWorkers = Annotated[list[int] | None, Option("Only this worker's host; repeatable.", metavar="N")]
 app = new_group("Start and control the simulated cloud.", label="sim")
@@ -95,6 +95,7 @@ def status(console: Console) -> None:
         {"name": str(node.get("name", "")).rsplit("/", 1)[-1], "state": node.get("state")}
         for node in state.get("nodes", [])
     ]
+    nodes += [{"name": each["name"], "state": each["status"]} for each in state.get("instances", [])]
     console.table(nodes, (Column("name", "NODE"), Column("state", "STATE")), empty="no nodes")
 
 
@@ -124,12 +125,14 @@ def env(
 
 
 @app.command("preempt")
-def preempt(console: Console, node: Node, zone: NodeZone = None) -> None:
-    """Preempt a node.
+def preempt(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
+    """Preempt a node, an instance or a group.
 
-    As in the cloud, its hosts are shut down in order, then their disks are wiped.
+    As in the cloud, its hosts are shut down in order, then their disks are wiped. Instances of Compute Engine
+    are stopped and keep their disks, unless they were made with the termination action DELETE. With --worker
+    some members of a group are preempted; hosts of one node always are together.
     """
-    for name in control.preempt(running_sim(), node, zone):
+    for name in control.preempt(running_sim(), node, zone, worker or ()):
         console.say(f"preempted {name}")
 
 

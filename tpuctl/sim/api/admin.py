@@ -42,7 +42,7 @@ class AdminApi:
             ("GET", "faults"): lambda _: [each.to_json() for each in world.faults.list_active()],
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): lambda _: self._end(world.faults.clear, world.follow_os_login),
-            ("POST", "preempt"): lambda body: {"preempted": world.preempt(*_node(body))},
+            ("POST", "preempt"): lambda body: {"preempted": world.preempt(*_node(body), _workers(body))},
             ("POST", "reboot"): lambda body: {"rebooted": world.reboot(*_node(body), _workers(body))},
             ("POST", "crash"): lambda body: {"crashed": world.fail_hosts(*_node(body), _workers(body))},
             ("POST", "load"): lambda body: {

@@ -75,7 +75,7 @@ class Instance(Machine):
         """Its name in Compute Engine, relative to the root."""
         return f"projects/{self.path.project}/zones/{self.path.zone}/instances/{self.path.id}"
 
-    def hostname(self, worker: int) -> str:  # noqa: ARG002 - an instance has one host
+    def hostname(self, _worker: int) -> str:
         return self.path.id
 
     def attachments(self) -> Iterator[Attachment]:
@@ -108,7 +108,7 @@ class InstanceHosts(Machines[Instance]):
         switch = machine.metadata.get(GUEST_SWITCH, self._kernel.project_metadata.get(GUEST_SWITCH, ""))
         return switch.upper() == "TRUE"
 
-    def disks(self, machine: Instance, worker: int) -> list[HostDisk]:  # noqa: ARG002 - there is one
+    def disks(self, machine: Instance, _worker: int) -> list[HostDisk]:
         # Whether the images of these machines name NVMe disks is not known, so nothing may rely on it.
         nvme = machine.generation in NVME
         marked = not nvme and not self._kernel.struck(FaultKind.UNMARKED_DISKS, machine)

@@ -235,7 +235,7 @@ class InstanceLife:
         else:
             self._halt(instance, operation, orderly=not hard)
 
-    def reboot(self, instance: Instance, workers: Collection[int] | None) -> None:  # noqa: ARG002 - it has one
+    def reboot(self, instance: Instance, _workers: Collection[int] | None) -> None:
         """The host goes down in order and comes back as another boot, while the API says RUNNING."""
         self._hosts.stop(instance)
         self._kernel.after(self._kernel.delays.host_reboot, lambda: self._hosts.start(instance))

@@ -118,7 +118,7 @@ class Instances:
 
     # Creation.
 
-    def insert(self, kind: Kind, scope: Scope, body: Json, planned: Planned) -> Json:  # noqa: ARG002
+    def insert(self, _kind: Kind, scope: Scope, body: Json, planned: Planned) -> Json:
         """The operation of an instance that somebody asks for."""
         return self.create(scope.name, body, planned=planned)[1]
 
@@ -211,7 +211,7 @@ class Instances:
 
     # Changes.
 
-    def change(self, verb: str, kind: Kind, scope: Scope, name: str, body: Json, planned: Planned) -> Json:  # noqa: ARG002
+    def change(self, verb: str, _kind: Kind, scope: Scope, name: str, body: Json, planned: Planned) -> Json:
         """One of the methods of `methods.CHANGES`."""
         acts: Mapping[str, Callable[[Instance, Json, Planned], Json]] = {
             "attachDisk": self._changes.attach_disk,
@@ -223,7 +223,7 @@ class Instances:
         }
         return acts[verb](self._existing(scope, name), body, planned)
 
-    def delete(self, kind: Kind, scope: Scope, name: str, planned: Planned) -> Json:  # noqa: ARG002
+    def delete(self, _kind: Kind, scope: Scope, name: str, planned: Planned) -> Json:
         return self.life.delete(self._existing(scope, name), planned)
 
     def remove(self, zone: str, name: str) -> Json | None:

@@ -148,7 +148,7 @@ class HostBackend(Protocol):
         or not. New ones are found in this order. A tier without devices does nothing: programs find none."""
         return
 
-    def set_names(self, node_key: str, names: Mapping[str, str]) -> None:  # noqa: ARG002
+    def set_names(self, _node_key: str, _names: Mapping[str, str]) -> None:
         """The hosts of a node find these addresses by these names from now on. A tier whose hosts have the
         machine's files has no names of its own."""
         return

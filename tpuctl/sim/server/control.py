@@ -152,9 +152,11 @@ def _admin(info: SimInfo, verb: str, action: str, body: Mapping[str, Any] | None
         ) from error
 
 
-def preempt(info: SimInfo, node: str, zone: str | None = None) -> list[str]:
-    """Preempts a node, or all nodes of a queued resource of that name; their full names."""
-    return list(_admin(info, "POST", "preempt", {"node": node, "zone": zone})["preempted"])
+def preempt(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[int] = ()) -> list[str]:
+    """Preempts a node or instance, or all of a queued resource or group of that name, of a group some members
+    by their worker numbers; their full names."""
+    asked = {"node": node, "zone": zone, "workers": list(workers)}
+    return list(_admin(info, "POST", "preempt", asked)["preempted"])
 
 
 def reboot(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[int] = ()) -> list[str]:

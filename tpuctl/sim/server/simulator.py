@@ -132,7 +132,7 @@ class Simulator:
 
     def _handlers(self) -> dict[str, Handler]:
         tpu = TpuRestApi(self.world)
-        computing = ComputeApi(self.world)
+        self._computing = computing = ComputeApi(self.world)
         projects = ProjectApi(self.world)
 
         def reset() -> None:
@@ -160,6 +160,7 @@ class Simulator:
         self.http.close()
         self._rest.close()
         self.world.close()
+        self._computing.close()
         self.hosts.close()
         self.storage.close()
 

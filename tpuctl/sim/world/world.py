@@ -232,8 +232,15 @@ class World:
         group of that name, of a group those of some `workers`; their names.
 
         Blocks until their hosts are dead, at most the time that they have to end in order. Raises
-        NotFoundError when there is none.
+        NotFoundError when there is none, and UsageError for some of the hosts of one node.
         """
+        with self._kernel.lock:
+            meant = [each for each in self._kernel.machines() if _is_meant(each, name, zone)]
+        for each in meant if workers else ():
+            if len(each.workers) > len({*each.workers} & {*(workers or ())}) > 0:
+                raise UsageError(
+                    f"the hosts of {each.path.id} are preempted together", hint="leave --worker out"
+                )
         return self._at_once("preempt", name, zone, workers, lambda each, _: each.life.preempt(each))
 
     def reboot(self, name: str, zone: str | None = None, workers: Collection[int] | None = None) -> list[str]:
