@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 DEMO_READY := $(VENV)/.ready
 PYTEST_FLAGS ?=
+# Four for two processors: time-outs, cron and training at its own pace leave them idle.
+WORKERS ?= 4
 # Where nothing compiled is kept, every process that a test starts compiles tpuctl anew, and so does each worker the tests.
 unexport PYTHONDONTWRITEBYTECODE
 # The folders of tests that are called like the domain which they test.
@@ -42,8 +44,7 @@ demo: $(DEMO_READY) ## bring a simulated slice up, train, preempt, recover, take
 
 test: $(READY) ## style, types, import contracts, docs freshness, tests; LONG=1: the long ones, too
 	@$(MAKE) --no-print-directory -j 3 lint docs-check collect
-	@# Four workers for two processors: time-outs, cron and training at its own pace leave them idle.
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=20 \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20 \
 		$(if $(LONG),-m "not soak") $(PYTEST_FLAGS)
 
 again: $(READY) ## the tests that failed last, alone

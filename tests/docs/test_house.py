@@ -3,35 +3,65 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
 
-def nodes(kind: type, folder: str = "tpuctl") -> Iterator[tuple[str, ast.AST]]:
-    """With the file of each, below the package."""
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        tree = ast.walk(ast.parse(path.read_text()))
-        yield from ((str(path.relative_to(ROOT / "tpuctl")), node) for node in tree if isinstance(node, kind))
+@dataclass
+class House:
+    """Each with its file, below the package."""
+
+    functions: dict[str, int] = field(default_factory=dict)
+    """How long they are, in lines."""
+    classes: list[tuple[str, str]] = field(default_factory=list)
+    calls: set[tuple[str, str]] = field(default_factory=set)
+    """`.name` is a method."""
+
+
+@cache
+def house() -> House:
+    """All of the package, parsed once."""
+    found = House()
+    for path in sorted((ROOT / "tpuctl").rglob("*.py")):
+        file = str(path.relative_to(ROOT / "tpuctl"))
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.FunctionDef():
+                    found.functions[f"{file} {node.name}"] = node.end_lineno - node.lineno + 1
+                case ast.ClassDef():
+                    found.classes.append((file, node.name))
+                case ast.Call(func=ast.Attribute(attr=name)):
+                    found.calls.add((file, f".{name}"))
+                case ast.Call(func=ast.Name(id=name)):
+                    found.calls.add((file, name))
+    return found
 
 
 def callers(*names: str) -> set[str]:
-    """The files in which one of these is called; `.name` is a method."""
-    words = {ast.Attribute: lambda func: f".{func.attr}", ast.Name: lambda func: func.id}
-    calls = ((file, call.func) for file, call in nodes(ast.Call))
-    return {file for file, func in calls if type(func) in words and words[type(func)](func) in names}
+    """The files in which one of these is called."""
+    return {file for file, name in house().calls if name in names}
 
 
 def test_no_function_is_longer_than_a_screen():
-    found = {f"{file} {node.name}": node.end_lineno - node.lineno + 1 for file, node in nodes(ast.FunctionDef)}
-    assert len(found) > 3000
-    assert {name: lines for name, lines in found.items() if lines > 60} == {}
+    assert len(house().functions) > 3000
+    assert {name: lines for name, lines in house().functions.items() if lines > 60} == {}
 
 
 def test_exceptions_from_lint_stay_few():
     files = [path.read_text() for folder in ("tpuctl", "tests") for path in (ROOT / folder).rglob("*.py")]
     assert 0 < sum("# noqa" in line for text in files for line in text.splitlines()) <= 76
+
+
+def test_tests_that_take_seconds_stay_few():
+    """What they take is processor time, for which all wait: a new one takes the place of an older one, or is
+    told in memory."""
+    text = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
+    counts = {mark: text.count(f"pytest.mark.{mark}") for mark in ("slow", "long")}
+    assert 0 < counts["slow"] <= 170
+    assert 0 < counts["long"] <= 75
 
 
 def test_a_run_is_its_table_and_little_more():
@@ -42,7 +72,7 @@ def test_a_run_is_its_table_and_little_more():
 
 def test_one_idea_is_written_down_once():
     """Four types of an environment, one driver that provisions hosts, one way to prove and delete."""
-    classes = [node.name for part in ("model", "envs") for _, node in nodes(ast.ClassDef, f"tpuctl/{part}")]
+    classes = [name for file, name in house().classes if file.startswith(("model/", "envs/"))]
     kinds = {name for name in classes if "Environment" in name and not name.endswith("OfSlice")}
     assert kinds == {"EnvironmentSpec", "PinnedEnvironment", "EnvironmentRef", "EnvironmentKind"}
     assert callers("provision") == {"things/driver.py"}
