@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.conformance.client import Check, Client
-from tests.support.kube.build import LIBRARIES, build
+from tests.support.kube.build import KUBERNETES, LIBRARIES, build
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1800.0
@@ -48,5 +48,10 @@ CLIENTS = [
         "Kubernetes' server of custom resources",
         (f"go:k8s.io/apiextensions-apiserver@v{LIBRARIES}",),
         _run("crds", "tests/kube/test_schemas.py"),
+    ),
+    Client(
+        "Kubernetes with JobSet and Kueue",
+        (f"go:k8s.io/kubernetes@v{KUBERNETES}",),
+        _run("cluster", "tests/kube/test_cluster.py"),
     ),
 ]

@@ -5,7 +5,6 @@ Two slices v4-16: two pools of two machines with four chips each. Kueue gives th
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +13,16 @@ from typing import Any
 import pytest
 import requests
 
+from tests.kube.jobs import a_job
+from tests.kube.test_schemas import BUCKET, DISK, WRONG, a_jobset, refusal
 from tests.support.jax_python import VARIABLES, jax_python
 from tests.support.kube.cluster import KubeCluster, kube_cluster
 from tests.support.kube.kubelet import Node
 from tests.support.require import require_isolated_hosts
 from tests.support.session import ROOT, Session, open_session
+from tpuctl.kube.client import Cluster, connect
+from tpuctl.kube.jobset import documents
+from tpuctl.model.clusters import ClusterPlace
 
 pytestmark = pytest.mark.soak
 
@@ -124,6 +128,29 @@ def status(session: Session, cluster: KubeCluster, name: str, is_it: Callable[[O
     return cluster.wait(f"status of {name}", read, 300.0)
 
 
+@pytest.fixture
+def client(cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
+    return connect(ClusterPlace(cluster.context, "default"))
+
+
+@pytest.mark.parametrize(("change", "words"), WRONG)
+def test_a_cluster_says_what_its_server_of_custom_resources_says(
+    client: Cluster, change: Callable[[Object], None], words: str
+) -> None:
+    made = a_jobset(namespace="default")
+    change(made)
+    assert words in refusal(client, made)
+
+
+def test_volumes_and_their_claims_are_taken_and_stay_as_they_are(client: Cluster) -> None:
+    volume, claim, jobset = documents(a_job(namespace="default", disks=(DISK,), buckets=(BUCKET,)))
+    assert refusal(client, jobset) == ""
+    for each in (volume, claim):
+        made = client.apply(each)
+        assert client.apply(each)["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+
 def test_a_run_that_loses_a_host_ends_as_one_that_did_not(session: Session, cluster: KubeCluster) -> None:
     words = ("--var", "STEPS=40", "--var", "CHECKPOINT_EVERY=10", "--var", "STEP_SECONDS=0")
     run(session, cluster, "whole", *words)
@@ -157,7 +184,8 @@ def test_what_fails_three_times_fails_for_good(session: Session, cluster: KubeCl
     run(session, cluster, "failing", "--max-failures", "2", program="fail.py", status=1)
     facts = session.json("status", "failing")
     assert (facts["state"], facts["attempt"]["number"], facts["failures"]) == ("failed", 3, 3)
-    assert "ValueError: bad shape" in json.dumps(session.json("why", "failing"))
+    *_, last = session.json("manifest", "failing")["attempts"]
+    assert last["failure"]["evidence"] == "ValueError: bad shape"
 
 
 def test_a_run_waits_in_its_queue_until_another_one_ends(session: Session, cluster: KubeCluster) -> None:
@@ -170,7 +198,7 @@ def test_a_run_waits_in_its_queue_until_another_one_ends(session: Session, clust
     assert re.match(r"place 1 in queue tpu: .*insufficient unused quota for google.com/tpu", facts["reason"])
     [row] = session.json("quota", "--on", f"gke:{cluster.context}")["waiting"]
     assert (row["name"], row["position"], row["chips"]) == ("late", 1, 16)
-    session.type("stop", "early", within_s=120.0)
+    session.type("stop", "early", "--yes", within_s=120.0)
     session.type("attach", "late", within_s=600.0)
     assert session.json("status", "late")["state"] == "succeeded"
     assert pods(cluster, "early") == []

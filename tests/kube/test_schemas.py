@@ -77,6 +77,28 @@ def _start_in_two_ways(jobset: Object) -> None:
     jobset["spec"] |= {"startupPolicy": {"startupPolicyOrder": "InOrder"}, "replicatedJobs": [first, second]}
 
 
+WRONG = [
+    (changed("failurePolicy.maxRestartz", 3), 'unknown field "spec.failurePolicy.maxRestartz"'),
+    (changed(f"{POD}.nodeSelectr", {}), 'spec.replicatedJobs[0].template.spec.template.spec.nodeSelectr"'),
+    (changed("failurePolicy.restartStrategy", "Blocking"), 'Unsupported value: "Blocking"'),
+    (changed("failurePolicy.rules.0.action", "Restart"), 'Unsupported value: "Restart"'),
+    (_start_in_two_ways, "StartupPolicy and DependsOn APIs are mutually exclusive"),
+    # These only the webhook knows.
+    (changed("replicatedJobs.0.replicas", "2"), "cannot unmarshal string into Go struct field"),
+    (changed("failurePolicy.rules.0.name", "hosts-lost"), "invalid failure policy rule name 'hosts-lost'"),
+    (
+        changed("failurePolicy.rules.0.targetReplicatedJobs", ["other"]),
+        "invalid replicatedJob name 'other'",
+    ),
+    (
+        changed("failurePolicy.rules.0.onJobFailureReasons", ["Bad"]),
+        "invalid job failure reason 'Bad'",
+    ),
+    (changed("coordinator.podIndex", 9), "coordinator pod index 9 is invalid"),
+]
+"""A change of a JobSet, and what a cluster says against it."""
+
+
 def _given(stored: Any, given: Any) -> Any:
     """What is stored, without keys that were not given."""
     if isinstance(given, dict):
@@ -98,28 +120,7 @@ def test_what_is_made_of_a_run_is_taken_word_for_word(cluster: Cluster, accelera
     assert _given(stored["spec"], made["spec"]) == made["spec"]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (changed("failurePolicy.maxRestartz", 3), 'unknown field "spec.failurePolicy.maxRestartz"'),
-        (changed(f"{POD}.nodeSelectr", {}), 'spec.replicatedJobs[0].template.spec.template.spec.nodeSelectr"'),
-        (changed("failurePolicy.restartStrategy", "Blocking"), 'Unsupported value: "Blocking"'),
-        (changed("failurePolicy.rules.0.action", "Restart"), 'Unsupported value: "Restart"'),
-        (_start_in_two_ways, "StartupPolicy and DependsOn APIs are mutually exclusive"),
-        # These only the webhook knows.
-        (changed("replicatedJobs.0.replicas", "2"), "cannot unmarshal string into Go struct field"),
-        (changed("failurePolicy.rules.0.name", "hosts-lost"), "invalid failure policy rule name 'hosts-lost'"),
-        (
-            changed("failurePolicy.rules.0.targetReplicatedJobs", ["other"]),
-            "invalid replicatedJob name 'other'",
-        ),
-        (
-            changed("failurePolicy.rules.0.onJobFailureReasons", ["Bad"]),
-            "invalid job failure reason 'Bad'",
-        ),
-        (changed("coordinator.podIndex", 9), "coordinator pod index 9 is invalid"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), WRONG)
 def test_what_is_wrong_is_refused_with_its_place(
     cluster: Cluster, change: Callable[[Object], None], words: str
 ) -> None:
