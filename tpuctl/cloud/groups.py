@@ -25,6 +25,7 @@ from tpuctl.cloud.errors import translate_change
 from tpuctl.cloud.group_nodes import Parts
 from tpuctl.cloud.group_reads import GROUPS, INSTANCES, POLICIES, TEMPLATES, GroupReads
 from tpuctl.cloud.instances import (
+    AS_INSTANCES,
     AttachedDisk,
     Instance,
     common,
@@ -199,7 +200,8 @@ class ComputeTpus:
     def list_offers(self, zone: str) -> tuple[OfferInfo, ...]:
         path, what = self._reads.path(zone, "machineTypes"), f"list the machine types of {zone}"
         found = self._reads.rest.listing(path, "machineTypes", what, lambda each: wire.text(each.get("name")))
-        return tuple(OfferInfo(each, each.partition("-")[0], "") for each in found.items if is_tpu(each))
+        offered = (each for each in found.items if is_tpu(each) and each.startswith(AS_INSTANCES))
+        return tuple(OfferInfo(each, each.partition("-")[0], "") for each in offered)
 
     def list_queued(self, *_: Any, **__: Any) -> Listing[QueuedInfo]:
         return Listing(())

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 TPU_MACHINE = re.compile(r"(ct[0-9]|tpu[0-9])[a-z0-9]*-[a-z]+-(?P<chips>[0-9]+)t(-tpu)?")
 """Machine types with chips, such as ct6e-standard-8t and tpu7x-standard-4t."""
+AS_INSTANCES = ("ct5p-", "ct6e-", "tpu7")
+"""How those begin that are offered outside GKE (docs.cloud.google.com/compute/docs/tpus/tpu-machines)."""
 GUEST_ATTRIBUTES = "enable-guest-attributes"
 CREATED_BY = "created-by"
 _OF_THE_SERVICE = frozenset(

@@ -303,8 +303,9 @@ def _double(value: Any) -> float:
 
 
 def _bytes(value: Any) -> str:
+    """Base64, in either of its alphabets, as protobuf's JSON has it; fingerprints come in the one for URLs."""
     try:
-        base64.b64decode(_text(value), validate=True)
+        base64.b64decode(_text(value), b"-_" if re.search("[-_]", _text(value)) else None, validate=True)
     except binascii.Error as error:
         raise ValueError(value) from error
     return str(value)
