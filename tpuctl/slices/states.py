@@ -81,10 +81,6 @@ class To(Struct, frozen=True):
 _S, _E = SliceState, SliceEvent
 
 TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
-    **{
-        (state, _E.TIME_OVER): To(_S.LOST, Effect.RECORD_LOSS)
-        for state in (_S.REQUESTED, _S.PROVISIONING, *WITH_HOSTS)
-    },
     (_S.REQUESTED, _E.ABSENT): To(_S.REQUESTED, Effect.CREATE),
     (_S.REQUESTED, _E.QUEUED): To(_S.PROVISIONING),
     (_S.REQUESTED, _E.CREATING): To(_S.PROVISIONING),
@@ -151,6 +147,10 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
         (_S.DELETING, event): To(_S.DELETING, Effect.DELETE)
         for event in _E
         if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.VANISHED}
+    },
+    **{
+        (state, _E.TIME_OVER): To(_S.LOST, Effect.RECORD_LOSS)
+        for state in (_S.REQUESTED, _S.PROVISIONING, *WITH_HOSTS)
     },
     (_S.DELETING, _E.ABSENT): To(_S.GONE),
     (_S.DELETING, _E.FOREIGN): To(_S.GONE),
