@@ -147,18 +147,8 @@ def test_what_comes_back_to_a_slice_is_the_same_run(session: Session):
     assert manifest["slice"]["accelerator_type"] == "v6e-8"
     again = session.json("rerun", "back.run.tar", "--on", "v6e-8", "--zone", "us-east1-d", "--dry-run")
     assert ("image", "python:3.11") in {(row["what"], row["detail"]) for row in again["plan"]}
-    session.type(
-        "run",
-        "train.py",
-        "--up",
-        "v6e-8",
-        "--no-checkpoint",
-        "--spot",
-        "--pay",
-        "--name",
-        "again",
-        within_s=180,
-    )
+    up = ("--up", "v6e-8", "--spot", "--pay", "--zone", "us-east1-d")
+    session.type("run", "train.py", *up, "--no-checkpoint", "--name", "again", within_s=180)
     session.type(
         "export", "again", "--up", "v4-32", "-o", "other.yaml", "--container", "python:3.12", "--code-prefix",
         "gs://sim-bucket/x",
