@@ -70,8 +70,9 @@ def test_a_hint_with_gcloud_can_be_pasted_and_asks_the_simulator(session: Sessio
     assert asked.startswith("storage buckets create gs://no-such-bucket ")
 
 
-def test_a_generation_that_the_api_does_not_have_is_said_to_be_elsewhere(session: Session) -> None:
-    said = session.type("types", "tpu7x").stderr
-    assert "tpu7x comes through Compute Engine and GKE only, not through the Cloud TPU API" in said
+def test_types_say_by_which_api_they_come_and_what_is_not_in_a_zone(session: Session) -> None:
+    shown = session.type("types", "tpu7x-16").stdout
+    assert "compute, tpu" in shown
+    assert "tpu7x-standard-4t" in shown
     said = session.type("types", "v4", "--zone", "us-east1-d").stderr
     assert "no accelerator type of v4 is known in us-east1-d" in said

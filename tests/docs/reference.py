@@ -289,10 +289,8 @@ def render_events() -> str:
 def render_accelerators() -> str:
     catalog = load_accelerators()
     rows = []
-    for name, generation in catalog.generations.items():
+    for name in catalog.generations:
         sizes = [found for found in catalog.types.values() if found.generation == name]
-        if not generation.in_tpu_api or not sizes:
-            continue
         zones = sorted({zone for found in sizes for zone in found.zones})
         hosts = f"{min(s.hosts for s in sizes)} to {max(s.hosts for s in sizes)}"
         rows.append((name, f"`{sizes[0].name}` … `{sizes[-1].name}`", hosts, ", ".join(zones)))

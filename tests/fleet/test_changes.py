@@ -14,7 +14,7 @@ from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.spec import EnvironmentSpec
 from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, plan_fleet
 from tpuctl.lib.options import registry
-from tpuctl.model.cloud import Tier
+from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.receipt import DataDigest, Receipt
 from tpuctl.model.records import CodeState, RunRecord, SliceRecord
@@ -57,6 +57,7 @@ SLICE_KEYS: dict[str, tuple[dict[str, Any], Any]] = {
     "disk": (V5E, ("data-g1:/mnt/data",)),
     "mount": (V5E, ("gs://lab-data:/mnt/data",)),
     "env": (V5E, "demo-cpu"),
+    "api": ({"accelerator": "v6e-8", "tier": Tier.SPOT, "zone": ("us-east5-a",)}, Api.COMPUTE),
     "ttl": ({**V5E, "ttl": "8h"}, "9h"),
     "stop_when_idle": (V5E, "30m"),
 }

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.errors import UsageError
+from tpuctl.model.hosts import Api
 from tpuctl.model.shipped_files import load_accelerators
 
 CATALOG = load_accelerators()
@@ -36,9 +37,11 @@ def test_every_row_agrees_with_itself(found):
     assert found.zones
     number = int(found.name.rpartition("-")[2])
     assert number in (found.chips, found.cores)
-    if found.in_tpu_api:
-        assert found.runtime_version
-        assert found.config_type
+    for api in found.apis:
+        assert found.of_api(api).runtime_version
+    assert (Api.COMPUTE in found.apis) == (found.compute is not None)
+    # The discovery document of the TPU API has no type of shape for what it makes for single projects.
+    assert (found.config_type is None) == (found.apis[0] is Api.COMPUTE)
 
 
 def test_v5p_has_its_94_sizes():
@@ -76,9 +79,39 @@ def test_nonsense_is_refused(name):
         CATALOG.get(name)
 
 
-def test_tpu7x_is_refused_with_the_reason():
-    with pytest.raises(UsageError, match="Compute Engine"):
-        CATALOG.get("tpu7x-32")
+@pytest.mark.parametrize(
+    ("name", "apis", "machine_type"),
+    [
+        ("tpu7x-8", (Api.COMPUTE, Api.TPU), "tpu7x-standard-4t"),
+        ("7x-16", (Api.COMPUTE, Api.TPU), "tpu7x-standard-4t"),
+        ("tpu7x-32", (Api.COMPUTE,), "tpu7x-standard-4t"),
+        ("v6e-1", (Api.TPU, Api.COMPUTE), "ct6e-standard-1t"),
+        ("v6e-8", (Api.TPU, Api.COMPUTE), "ct6e-standard-8t"),
+        ("v6e-16", (Api.TPU, Api.COMPUTE), "ct6e-standard-4t"),
+        ("v5p-16", (Api.TPU, Api.COMPUTE), "ct5p-hightpu-4t"),
+    ],
+)
+def test_some_types_are_made_by_compute_engine(name, apis, machine_type):
+    found = CATALOG.get(name)
+    assert (found.apis, found.compute.machine_type) == (apis, machine_type)
+    assert found.of_api(Api.COMPUTE).runtime_version.startswith("ubuntu-accel-")
+
+
+@pytest.mark.parametrize(
+    ("topology", "name"),
+    [
+        ("2x2x2", "tpu7x-16"),
+        ("2x4x4", "tpu7x-64"),
+        ("4x4x12", "tpu7x-384"),
+        ("16x24x24", "tpu7x-18432"),
+        ("2x2x8", None),
+        ("8x4x4", None),
+        ("16x24x28", None),
+    ],
+)
+def test_tpu7x_has_parts_of_a_cube_and_up_to_144_cubes(topology, name):
+    found = CATALOG.shaped(CATALOG.generations["tpu7x"], topology)
+    assert (found.name if found else None) == name
 
 
 def test_a_zone_without_the_type_is_refused_with_those_that_have_it():
@@ -106,6 +139,5 @@ def test_a_size_may_be_missing_where_its_generation_is_not():
         CATALOG.check_zone(CATALOG.get("v3-32"), "us-central1-a")
 
 
-def test_zones_hold_no_zone_of_compute_engine_only_types():
-    assert "us-central2-b" in CATALOG.zones()
-    assert "us-central1-ai1a" not in CATALOG.zones()
+def test_zones_are_those_of_all_types():
+    assert {"us-central2-b", "us-central1-ai1a"} <= set(CATALOG.zones())

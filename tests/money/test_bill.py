@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import ZONE, a_node, a_queued
-from tpuctl.model.cloud import CloudResource, Listing, NodeState, QueuedState, ResourceKind, Tier
+from tpuctl.model.cloud import (
+    Api,
+    CloudResource,
+    Endpoint,
+    Listing,
+    NodeState,
+    QueuedState,
+    ResourceKind,
+    Tier,
+)
 from tpuctl.model.shipped_files import load_accelerators, load_other_prices
 from tpuctl.money.bill import Census, Payer, Unread, make_bill
 from tpuctl.money.grants import Grant
@@ -61,10 +70,27 @@ def test_a_dead_node_costs_nothing(state):
 
 
 @pytest.mark.parametrize(
-    "state", [state for state in NodeState if state not in {NodeState.PREEMPTED, NodeState.TERMINATED}]
+    "state", sorted(set(NodeState) - {NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.HALF_MADE})
 )
 def test_every_other_state_may_cost_money(state):
     assert not the_bill([a_node(state=state)]).zero
+
+
+def test_what_is_half_made_in_compute_engine_costs_nothing():
+    left = a_node(state=NodeState.HALF_MADE, api=Api.COMPUTE, kind=ResourceKind.POLICY)
+    assert the_bill([left]).zero
+
+
+def test_hosts_of_a_group_are_counted_with_it_and_no_grant_pays_for_them():
+    hosts = tuple(Endpoint(f"10.0.0.{n}", instance=f"big-1-w-00{n}") for n in (1, 2))
+    group = a_node(api=Api.COMPUTE, kind=ResourceKind.GROUP, endpoints=hosts)
+    members = [CloudResource(ResourceKind.INSTANCE, each.instance, ZONE, "ct6e-standard-4t") for each in hosts]
+    other = CloudResource(ResourceKind.INSTANCE, "dev", ZONE, "n1-standard-4")
+    bill = the_bill([group], assets=[*members, other], grants=[Grant(ZONE, Tier.SPOT, "v4", 64)])
+    assert [(line.resource.name, line.payer) for line in bill.lines] == [
+        ("big-1", Payer.YOU),
+        ("dev", Payer.YOU),
+    ]
 
 
 def test_a_request_counts_once_with_its_node_and_alone_while_it_waits():

@@ -157,9 +157,9 @@ def test_a_slice_draws_on_zone_and_region_of_its_tier():
         (
             LABELS,
             set(),
-            "queued-resources delete big-1 --zone=us-central2-b --project=p-roject --quiet --force",
+            "queued-resources delete --force big-1 --zone us-central2-b --project p-roject --quiet",
         ),
-        ({USER_LABEL: "bob"}, {"big"}, "queued-resources delete big-1"),
+        ({USER_LABEL: "bob"}, {"big"}, "queued-resources delete --force big-1"),
     ],
 )
 def test_dead_requests_name_the_command_that_collects_them(labels, ours, said):

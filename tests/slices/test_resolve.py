@@ -13,13 +13,21 @@ from tpuctl.config.settings import Layer, resolve
 from tpuctl.errors import UsageError
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.lib.options import flags_of, registry
-from tpuctl.model.cloud import Tier
+from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.grants import Grant
 from tpuctl.slices.plan import node_spec
-from tpuctl.slices.resolve import RACE_MAX, RUN_END_SLACK_S, find_accelerator, name_of, resolve_request, spent
-from tpuctl.slices.rules import EXCLUDES, NEEDS, check_together
+from tpuctl.slices.resolve import (
+    RACE_MAX,
+    RUN_END_SLACK_S,
+    api_doubt,
+    find_accelerator,
+    name_of,
+    resolve_request,
+    spent,
+)
+from tpuctl.slices.rules import EXCLUDES, NEEDS, NOT_OF_COMPUTE, check_together
 
 CATALOG = load_accelerators()
 NOW = 1_800_000_000.0
@@ -346,3 +354,76 @@ def test_auto_means_the_zones_of_the_grants_and_with_pay_all_that_have_the_type(
 def test_zones_that_cannot_be_are_refused(said, message):
     with pytest.raises(UsageError, match=message):
         zones_of("v6e-8", **said)
+
+
+ZONE_7X = ("us-central1-c",)
+
+
+def test_tpu7x_is_made_by_compute_engine_with_machine_type_topology_and_image_family():
+    spec = spec_of("tpu7x-16", zone=ZONE_7X)
+    assert (spec.api, spec.machine_type, spec.topology, spec.hosts) == (
+        Api.COMPUTE,
+        "tpu7x-standard-4t",
+        "2x2x2",
+        2,
+    )
+    assert spec.runtime_version == "ubuntu-accel-2404-amd64-tpu-tpu7x"
+    assert (spec.queued, spec.config_type) == (False, None)
+    assert spec_of("tpu7x", topology="4x4x12", zone=ZONE_7X).accelerator_type == "tpu7x-384"
+    one = spec_of("tpu7x-8", zone=ZONE_7X, runtime_version="ubuntu-accel-2404-amd64-tpu-tpu7x-v20260716")
+    assert (one.topology, one.hosts) == ("2x2x1", 1)
+    assert one.runtime_version.endswith("-v20260716")
+
+
+def test_an_api_that_is_not_the_usual_one_is_asked_for():
+    by_api = spec_of("tpu7x-16", zone=ZONE_7X, api=Api.TPU)
+    assert (by_api.api, by_api.machine_type, by_api.topology) == (Api.TPU, "", None)
+    assert (by_api.runtime_version, by_api.queued) == ("v2-alpha-tpu7-ubuntu2404", True)
+    doubt = api_doubt(by_api, CATALOG.get("tpu7x-16"))
+    assert "is not documented" in doubt
+    instances = spec_of("v6e-16", zone=("us-east5-a",), api=Api.COMPUTE)
+    assert (instances.api, instances.machine_type, instances.topology) == (
+        Api.COMPUTE,
+        "ct6e-standard-4t",
+        "4x4",
+    )
+    assert spec_of("v6e-16", zone=("us-east5-a",)).api is Api.TPU
+    assert api_doubt(instances, CATALOG.get("v6e-16")) == ""
+
+
+@pytest.mark.parametrize(("accelerator", "api"), [("v4-8", Api.COMPUTE), ("tpu7x-32", Api.TPU)])
+def test_an_api_that_does_not_make_a_type_is_refused(accelerator, api):
+    error = refusal(accelerator, api=api, zone=("us-central1-c",))
+    assert "does not come through" in error.message
+    assert error.hint == "leave out --api"
+
+
+@pytest.mark.parametrize(
+    ("said", "flag"),
+    [
+        ({"queued": True}, "--queued"),
+        ({"queued": False}, "--direct"),
+        ({"tier": Tier.PREEMPTIBLE}, "--preemptible"),
+        ({"valid_until": "2027-01-15T08:01Z"}, "--valid-until"),
+        ({"valid_for": "6h"}, "--valid-for"),
+        ({"slices": 2}, "--slices"),
+        ({"race": True}, "--race"),
+    ],
+)
+def test_what_compute_engine_does_not_have_is_refused_with_a_reason(said, flag):
+    error = refusal("tpu7x-16", zone=ZONE_7X, **said)
+    assert f"{flag} is not for TPUs of Compute Engine" in error.message
+    assert error.hint == NOT_OF_COMPUTE[flag][1]
+
+
+def test_any_tier_of_compute_engine_may_have_a_run_duration():
+    assert spec_of("tpu7x-16", zone=ZONE_7X, run_duration="30d").run_duration_s == 30 * 86_400
+    assert "120 days" in refusal("tpu7x-16", zone=ZONE_7X, run_duration="121d").message
+    assert spec_of("tpu7x-16", zone=ZONE_7X, tier=Tier.FLEX_START, run_duration="4h").tier is Tier.FLEX_START
+
+
+def test_a_grant_of_the_tpu_api_gives_compute_engine_neither_tier_nor_zone():
+    grant = Grant("us-east1-d", Tier.SPOT, "v6e", 64)
+    assert spec_of("v6e-8", (grant,), tier=None).zone == "us-east1-d"
+    error = refusal("v6e-8", api=Api.COMPUTE, tier=None)
+    assert "no tier" in error.message

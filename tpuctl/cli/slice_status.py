@@ -26,7 +26,7 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "zone": facts["zone"],
         "also asked for in": "; ".join(_rival(place, facts["type"]) for place in facts["race"]),
         "tier": facts["tier"],
-        "asked for as": "queued resource" if facts["queued"] else "node, directly",
+        "asked for as": _asked_as(facts["queued"], facts["machine_type"], facts["hosts"]),
         "software": facts["runtime_version"],
         **{name.replace("_", " "): value for name, value in facts["options"].items()},
         "mounts now": _mounts(facts["mounts"]),
@@ -45,6 +45,14 @@ def status_lines(facts: Mapping[str, Any], now: float) -> dict[str, str]:
         "cost": _cost(facts),
     }
     return {name: text for name, text in lines.items() if text}
+
+
+def _asked_as(queued: bool, machine_type: str, hosts: int) -> str:
+    """`machine_type` is said of slices of Compute Engine alone."""
+    if machine_type:
+        what = "an instance" if hosts == 1 else "a group of instances"
+        return f"{what} of Compute Engine, {machine_type}"
+    return "queued resource" if queued else "node, directly"
 
 
 def fleet_cells(row: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -170,7 +178,7 @@ def _requested(wanted: WantedSlice, ends: str) -> dict[str, str]:
 
     spec = wanted.spec
     lines = {
-        "asked for as": "queued resource" if spec.queued else "node, directly",
+        "asked for as": _asked_as(spec.queued, spec.machine_type, spec.hosts),
         "software": spec.runtime_version,
         **{name.replace("_", " "): value for name, value in options_shown(spec).items()},
         "environment": "" if spec.env is None else spec.env.name,

@@ -15,7 +15,7 @@ from tpuctl.model.shipped_files import load_accelerators
 def generations_in(zone: str) -> tuple[str, ...]:
     """The generations that the tables know in a zone."""
     types = load_accelerators().types.values()
-    there = (each for each in types if each.in_tpu_api and zone in (*each.zones, *each.listed_zones))
+    there = (each for each in types if zone in (*each.zones, *each.listed_zones))
     return tuple(sorted({each.generation for each in there}))
 
 

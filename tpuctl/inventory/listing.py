@@ -14,13 +14,11 @@ from msgspec import Struct
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
-from tpuctl.lib.parallel import Reading, read_all
+from tpuctl.lib.parallel import read_all
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import Api, Listing, NodeInfo, QueuedInfo
 from tpuctl.model.records import SliceRecord
 
-ALWAYS: tuple[Api, ...] = (Api.TPU,)
-"""What is listed by whoever shows all that there is."""
 NODES, QUEUED, INSTANCES = "nodes", "queued resources", "TPUs of Compute Engine"
 
 
@@ -51,11 +49,10 @@ def list_tpus(services: Services, zone: str = "-") -> TpuLists:
     looks: dict[str, Callable[[], Listing[Any]]] = {
         NODES: lambda: services.cloud.list_nodes(zone),
         QUEUED: lambda: services.cloud.list_queued(zone),
+        INSTANCES: lambda: services.tpus(Api.COMPUTE).list_nodes(zone),
     }
-    if Api.COMPUTE in ALWAYS:
-        looks[INSTANCES] = lambda: services.tpus(Api.COMPUTE).list_nodes(zone)
     found = read_all(looks, timeout_s=timeouts.LISTS_S)
-    nodes, queued, instances = found[NODES], found[QUEUED], found.get(INSTANCES, Reading())
+    nodes, queued, instances = found[NODES], found[QUEUED], found[INSTANCES]
     for reading in (nodes, queued):
         if reading.error is not None:
             raise reading.error

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from tpuctl.lib.names import label_value, region_of
+from tpuctl.lib.names import label_value
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
     OWNER_LABEL,
@@ -21,6 +21,7 @@ from tpuctl.model.cloud import (
     ResourceKind,
 )
 from tpuctl.model.records import Incarnation, SliceRecord
+from tpuctl.model.resources import gcloud_command
 
 
 class Claim(Struct, frozen=True):
@@ -97,26 +98,12 @@ def _hint(found: CloudResource) -> str:
     if found.kind in _ADOPTED and found.state == "READY":
         ways.append(f"if it is yours: tpuctl adopt {found.name} --zone {found.location}")
     else:
-        command = _DELETES[found.kind].format(
-            name=found.name, zone=found.location, region=region_of(found.location)
-        )
-        ways.append(f"if it is yours: gcloud {command}")
+        command = gcloud_command("delete", found.kind, found.name, found.location)
+        ways.append(f"if it is yours: {command}")
     return "; ".join(ways)
 
 
 _ADOPTED = frozenset({ResourceKind.NODE, ResourceKind.GROUP, ResourceKind.INSTANCE})
-_DELETES = {
-    ResourceKind.NODE: "compute tpus tpu-vm delete {name} --zone {zone}",
-    ResourceKind.QUEUED: "compute tpus queued-resources delete --force {name} --zone {zone}",
-    ResourceKind.GROUP: "compute instance-groups managed delete {name} --zone {zone}",
-    ResourceKind.TEMPLATE: "compute instance-templates delete {name} --region {region}",
-    ResourceKind.POLICY: "compute resource-policies delete {name} --region {region}",
-    ResourceKind.INSTANCE: "compute instances delete {name} --zone {zone}",
-    ResourceKind.DISK: "compute disks delete {name} --zone {zone}",
-    ResourceKind.SNAPSHOT: "compute snapshots delete {name}",
-    ResourceKind.BUCKET: "storage rm --recursive gs://{name}",
-}
-"""By what a person deletes what is theirs alone."""
 
 
 def _place(found: CloudResource) -> str:

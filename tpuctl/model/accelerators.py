@@ -16,9 +16,18 @@ from msgspec.structs import replace
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import suggest
+from tpuctl.model.hosts import Api
 
 ALL_SIZES = "*"
 _TOPOLOGY = re.compile(r"[1-9][0-9]{0,3}(?:x[1-9][0-9]{0,3}){1,2}")
+
+
+class ComputeForm(Struct, frozen=True):
+    """How Compute Engine has a type: its machine type; image families with the recommended one first."""
+
+    machine_type: str
+    image_families: tuple[str, ...]
+    flex_start_zones: tuple[str, ...]
 
 
 class AcceleratorType(Struct, frozen=True):
@@ -40,11 +49,29 @@ class AcceleratorType(Struct, frozen=True):
     listed_zones: tuple[str, ...]
     flex_start_zones: tuple[str, ...]
     runtime_versions: tuple[str, ...]
-    in_tpu_api: bool
+    apis: tuple[Api, ...]
+    """Those that make it, the usual one first."""
     quota_unit: str
     config_type: str | None
+    compute: ComputeForm | None = None
     by_shape: bool = False
     """In no table, so it is asked for and remembered by its topology."""
+
+    @property
+    def in_tpu_api(self) -> bool:
+        return Api.TPU in self.apis
+
+    def of_api(self, api: Api) -> AcceleratorType:
+        """The same as `api` has it: Compute Engine knows image families in the place of runtime versions."""
+        form = self.compute
+        if api is Api.TPU or form is None:
+            return self
+        return replace(
+            self,
+            runtime_versions=form.image_families,
+            flex_start_zones=form.flex_start_zones,
+            config_type=None,
+        )
 
     @property
     def cores(self) -> int:
@@ -72,7 +99,7 @@ class Generation(Struct, frozen=True):
     name: str
     name_prefix: str
     aliases: tuple[str, ...]
-    in_tpu_api: bool
+    apis: tuple[Api, ...]
     hbm_gib: int
     prices: Mapping[str, Mapping[str, float | None]]
     custom_multiple: int | None = None
@@ -82,6 +109,12 @@ class Generation(Struct, frozen=True):
     tflops: float | None = None
     """Peak of one chip in bfloat16, 10^12 a second."""
     aot: Aot | None = None
+    devices_per_chip: int = 1
+    """What JAX and PyTorch count: TensorCores where a chip has two that do not work as one."""
+
+    @property
+    def in_tpu_api(self) -> bool:
+        return Api.TPU in self.apis
 
 
 class Catalog(Struct, frozen=True):
@@ -97,10 +130,7 @@ class Catalog(Struct, frozen=True):
         return self.types.get(wanted) or self.types.get(self.canonical(wanted))
 
     def get(self, name: str) -> AcceleratorType:
-        """Like `find`, for a type that the TPU API can create.
-
-        Raises UsageError with the nearest names, or with the reason why the type cannot be had.
-        """
+        """Like `find`. Raises UsageError with the nearest names."""
         found = self.find(name)
         if found is None:
             nearest = self.nearest(name)
@@ -109,13 +139,6 @@ class Catalog(Struct, frozen=True):
                 f"there is no accelerator type {name!r}{guess}",
                 hint="tpuctl types",
                 details={"accelerator_type": name, "nearest": list(nearest)},
-            )
-        if not found.in_tpu_api:
-            raise UsageError(
-                f"{found.name} cannot be created through the Cloud TPU API: "
-                f"{found.generation} comes through Compute Engine and GKE only",
-                hint="tpuctl types",
-                details={"accelerator_type": found.name},
             )
         return found
 
@@ -169,7 +192,7 @@ class Catalog(Struct, frozen=True):
         """A size that no table has, as the API described it; None for a generation that is not known. How many
         hosts it has follows from the generation's largest size; the nodes themselves say it for certain."""
         generation = self.find_generation(name.rpartition("-")[0])
-        if generation is None or not generation.in_tpu_api or not _TOPOLOGY.fullmatch(topology):
+        if generation is None or not _TOPOLOGY.fullmatch(topology):
             return None
         largest = [found for found in self.types.values() if found.generation == generation.name][-1]
         chips = math.prod(int(part) for part in topology.split("x"))
@@ -208,8 +231,7 @@ class Catalog(Struct, frozen=True):
         siblings = [known for known in self.types if known.rpartition("-")[0] == prefix]
         if siblings and size.isascii() and size.isdigit():
             return _neighbours(siblings, int(size))
-        candidates = [known for known, found in self.types.items() if found.in_tpu_api]
-        near = suggest(wanted, candidates)
+        near = suggest(wanted, list(self.types))
         return () if near is None else (near,)
 
     def check_zone(self, accelerator: AcceleratorType, zone: str) -> None:
@@ -223,8 +245,8 @@ class Catalog(Struct, frozen=True):
         )
 
     def zones(self) -> tuple[str, ...]:
-        """Every zone that has some type of the TPU API, sorted."""
-        return tuple(sorted({z for found in self.types.values() if found.in_tpu_api for z in found.zones}))
+        """Every zone that has some type, sorted."""
+        return tuple(sorted({zone for found in self.types.values() for zone in found.zones}))
 
     def canonical(self, name: str) -> str:
         """The name as the API has it: `v5e-16` is `v5litepod-16`."""
@@ -252,13 +274,14 @@ def _generation(name: str, raw: Mapping[str, Any]) -> Generation:
         name=name,
         name_prefix=raw["name_prefix"],
         aliases=tuple(raw["aliases"]),
-        in_tpu_api=raw["in_tpu_api"],
+        apis=tuple(map(Api, raw["apis"])),
         hbm_gib=raw["hbm_gib"],
         prices=raw["price_usd_per_chip_hour"],
         custom_multiple=raw.get("custom_topology", {}).get("multiple"),
         custom_chips=raw.get("custom_topology", {}).get("max_chips", 0),
         tflops=raw.get("tflops_bf16"),
         aot=Aot(**raw["aot"]) if "aot" in raw else None,
+        devices_per_chip=raw.get("devices_per_chip", 1),
     )
 
 
@@ -285,9 +308,18 @@ def _type(generation: str, name: str, row: list[Any], raw: Mapping[str, Any]) ->
             if kind != "note"
             for version in versions
         ),
-        in_tpu_api=raw["in_tpu_api"],
+        apis=tuple(Api(api) for api, sizes in raw["apis"].items() if name in sizes or ALL_SIZES in sizes),
         quota_unit=raw.get("quota", {}).get("unit", "chips"),
         config_type=raw["accelerator_config_type"],
+        compute=_compute_form(raw.get("compute"), chips_per_host),
+    )
+
+
+def _compute_form(raw: Mapping[str, Any] | None, chips_per_host: int) -> ComputeForm | None:
+    if raw is None:
+        return None
+    return ComputeForm(
+        raw["machine_types"][chips_per_host], tuple(raw["image_families"]), tuple(raw["flex_start"])
     )
 
 

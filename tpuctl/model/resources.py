@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from tpuctl.lib.names import region_of
 from tpuctl.model.hosts import Api, Tier
 
 OWNER_LABEL = "tpuctl-slice"
@@ -58,6 +59,35 @@ class ResourceKind(StrEnum):
     ADDRESS = "address"
     INSTANCE = "instance"
     BUCKET = "bucket"
+
+
+KIND_WORDS: Mapping[ResourceKind, str] = {
+    ResourceKind.NODE: "node",
+    ResourceKind.QUEUED: "queued resource",
+    ResourceKind.GROUP: "instance group",
+    ResourceKind.TEMPLATE: "instance template",
+    ResourceKind.POLICY: "workload policy",
+    ResourceKind.INSTANCE: "instance",
+}
+"""What the parts of a slice are called."""
+_GCLOUD: Mapping[ResourceKind, str] = {
+    ResourceKind.NODE: "compute tpus tpu-vm {verb} {name} --zone {zone}",
+    ResourceKind.QUEUED: "compute tpus queued-resources {verb} {name} --zone {zone}",
+    ResourceKind.GROUP: "compute instance-groups managed {verb} {name} --zone {zone}",
+    ResourceKind.TEMPLATE: "compute instance-templates {verb} {name} --region {region}",
+    ResourceKind.POLICY: "compute resource-policies {verb} {name} --region {region}",
+    ResourceKind.INSTANCE: "compute instances {verb} {name} --zone {zone}",
+    ResourceKind.DISK: "compute disks {verb} {name} --zone {zone}",
+    ResourceKind.SNAPSHOT: "compute snapshots {verb} {name}",
+}
+
+
+def gcloud_command(verb: str, kind: ResourceKind, name: str, location: str) -> str:
+    """What a person types to `describe`, `delete` or otherwise look after a resource by Google's own tool."""
+    if kind is ResourceKind.BUCKET:
+        return f"gcloud storage {'rm --recursive' if verb == 'delete' else 'ls --buckets'} gs://{name}"
+    said = "delete --force" if (verb, kind) == ("delete", ResourceKind.QUEUED) else verb
+    return f"gcloud {_GCLOUD[kind].format(verb=said, name=name, zone=location, region=region_of(location))}"
 
 
 BESIDE_TPUS = (

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tpuctl.lib.options import Flag, Option
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.hosts import Api, Tier
+from tpuctl.model.resources import ResourceKind
 from tpuctl.model.run_spec import EnvironmentRef
 
 PAID, WHERE, WHAT, ACCESS = "How it is paid for", "Where and how long", "What it is", "Network and identity"
@@ -150,6 +151,15 @@ class SliceRequest(SliceOptions, frozen=True):
         str | None,
         Option("Accelerator type, such as v4-32.", flags=(Flag("ACCELERATOR"),), examples=("v4-32",)),
     ] = None
+    api: Annotated[
+        Api | None,
+        Option(
+            "Which API makes it, where both do: Cloud TPU or Compute Engine.",
+            group=WHAT,
+            metavar="tpu|compute",
+            examples=("compute",),
+        ),
+    ] = None
     zone: Annotated[
         tuple[str, ...],
         Option(
@@ -180,7 +190,7 @@ class SliceRequest(SliceOptions, frozen=True):
     runtime_version: Annotated[
         str | None,
         Option(
-            "TPU VM software; default by type.",
+            "TPU VM software, or an image or its family of Compute Engine; default by type.",
             group=WHAT,
             metavar="NAME",
             api="v2 `runtimeVersion`",
@@ -190,7 +200,7 @@ class SliceRequest(SliceOptions, frozen=True):
     run_duration: Annotated[
         str | None,
         Option(
-            "With --flex-start: how long; at most 7d.",
+            "With --flex-start, or by Compute Engine: how long; flex-start at most 7d.",
             group=PAID,
             metavar="TIME",
             api="v2alpha1 `runDuration`",
@@ -376,6 +386,13 @@ class SliceSpec(SliceOptions, frozen=True):
     api: Api = Api.TPU
     machine_type: str = ""
     """Of each host; empty where the TPU API chooses it."""
+
+    @property
+    def made_as(self) -> ResourceKind:
+        """What it is asked for as; of Compute Engine, what has its hosts."""
+        if self.api is Api.COMPUTE:
+            return ResourceKind.INSTANCE if self.hosts == 1 else ResourceKind.GROUP
+        return ResourceKind.QUEUED if self.queued else ResourceKind.NODE
 
 
 _OPTIONS = {

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import (
+    Api,
     CloudResource,
     Listing,
     NodeInfo,
@@ -102,7 +103,12 @@ def make_bill(
 ) -> Bill:
     """The bill of what `census` found. `now` is in seconds since the epoch."""
     lines = tpu_lines(census.nodes.items, census.queued.items, grants, catalog, now)
-    lines += [BillLine(asset, _asset_detail(asset), *_asset_cost(asset, prices)) for asset in census.assets]
+    members = {(node.zone, end.instance) for node in census.nodes.items for end in node.endpoints}
+    lines += [
+        BillLine(asset, _asset_detail(asset), *_asset_cost(asset, prices))
+        for asset in census.assets
+        if asset.kind is not ResourceKind.INSTANCE or (asset.location, asset.name) not in members
+    ]
     dark = sorted(census.nodes.unreachable | census.queued.unreachable)
     unread = [Unread(f"TPUs in {zone}", "the zone could not be read") for zone in dark]
     return Bill(tuple(lines), (*unread, *census.unread))
@@ -152,7 +158,9 @@ class _Meter:
         detail = f"{node.accelerator_type} {node.tier} {node.state}"
         if node.state in _DEAD_NODES:
             return BillLine(node.resource, detail, Payer.NOBODY, 0.0, "dead: costs nothing, holds its name")
-        payer, price, note = self._charge(node.accelerator_type, node.zone, node.tier)
+        if node.state is NodeState.HALF_MADE:
+            return BillLine(node.resource, detail, Payer.NOBODY, 0.0, "half made: no host of it is there")
+        payer, price, note = self._charge(node.accelerator_type, node.zone, node.tier, node.api)
         if node.state is NodeState.STOPPED:
             # Chips are not billed while a node is stopped, its disk is (cloud.google.com/tpu/pricing).
             return BillLine(node.resource, detail, Payer.YOU, None, "stopped: its boot disk is billed")
@@ -166,7 +174,9 @@ class _Meter:
         when = "from the moment that capacity is found"
         return BillLine(request.resource, detail, payer, price, f"{note}; {when}")
 
-    def _charge(self, accelerator_type: str, zone: str, tier: Tier) -> tuple[Payer, float | None, str]:
+    def _charge(
+        self, accelerator_type: str, zone: str, tier: Tier, api: Api = Api.TPU
+    ) -> tuple[Payer, float | None, str]:
         found = self._catalog.find(accelerator_type)
         if found is None:
             return Payer.YOU, None, "an accelerator type that no table has"
@@ -175,7 +185,7 @@ class _Meter:
             for where, generation, how, chips in self._used
             if (where, generation) == (zone, found.generation) and same_pool(how, tier)
         )
-        coverage = check_coverage(self._grants, found, zone, tier, used, self._now)
+        coverage = check_coverage(self._grants, found, zone, tier, used, self._now, api)
         price = price_per_hour(self._catalog, found, zone, tier)
         if not coverage.covered:
             return Payer.YOU, price, coverage.reason

@@ -14,7 +14,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.cloud import BESIDE_TPUS, OWNER_LABEL, CloudResource, Listing, ResourceKind
+from tpuctl.model.cloud import BESIDE_TPUS, OWNER_LABEL, Api, CloudResource, Listing, ResourceKind
 from tpuctl.model.prices import OtherPrices
 from tpuctl.money.bill import Bill, BillLine, Census, Payer, Unread, count_kinds, make_bill
 from tpuctl.money.cluster_costs import cluster_costs
@@ -36,6 +36,8 @@ def take_census(services: Services, inventory: Inventory) -> Census:
             return Listing(())
 
     nodes = attempt("nodes", services.cloud.list_nodes)
+    of_compute = attempt("TPUs of Compute Engine", services.tpus(Api.COMPUTE).list_nodes)
+    nodes = Listing((*nodes.items, *of_compute.items), nodes.unreachable | of_compute.unreachable)
     queued = attempt("queued resources", services.cloud.list_queued)
     assets: list[CloudResource] = []
     for kind in BESIDE_TPUS:

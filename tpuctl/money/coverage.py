@@ -11,7 +11,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError, NotCoveredError, TransientError
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.cloud import STORE_LABEL, NodeState
+from tpuctl.model.cloud import STORE_LABEL, Api, NodeState
 from tpuctl.model.prices import price_per_hour
 from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
@@ -36,7 +36,7 @@ class Quote(Struct, frozen=True):
         """Raises NotCoveredError unless a grant covers the slice or the user agreed to pay."""
         if not (self.coverage.covered or pay):
             granted = f"{self.elsewhere}, where a grant covers it; or " if self.elsewhere else ""
-            other = "" if self.elsewhere else ", or tpuctl grant import LETTER"
+            other = "" if self.elsewhere or not self.coverage.grantable else ", or tpuctl grant import LETTER"
             raise NotCoveredError(
                 f"{self.line}; not covered: {self.coverage.reason}",
                 hint=f"{granted}add --pay to pay for it{other}",
@@ -70,13 +70,13 @@ def quote(
     found = catalog.of(spec.accelerator_type, spec.topology, spec.slices)
     grants = list_grants(services)
     records, damaged = readable_slices(services)
-    used = chips_in_use(records, catalog, name, spec, beside)
-    coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
+    used, now = chips_in_use(records, catalog, name, spec, beside), services.store.now()
+    coverage = check_coverage(grants, found, spec.zone, spec.tier, used, now, spec.api)
     if coverage.covered and damaged:
         coverage = Coverage(False, None, f"{damaged[0].message}, so what it uses of grants is not known")
     if coverage.covered:
         used += _chips_of_others(services, catalog, found.generation, spec, without)
-        coverage = check_coverage(grants, found, spec.zone, spec.tier, used, services.store.now())
+        coverage = check_coverage(grants, found, spec.zone, spec.tier, used, now)
     price = price_per_hour(catalog, found, spec.zone, spec.tier)
     cost = "price unknown" if price is None else f"about ${price:.2f} per hour"
     hosts = counted(found.hosts, "host")
@@ -84,13 +84,12 @@ def quote(
     kind = found.name if spec.slices == 1 else f"{spec.slices} x {found.name}"
     what = f"{name}:" if kind == name else f"{name}: {kind},"
     line = f"{what} {hosts}, {counted(found.chips, 'chip')}, {spec.zone}, {spec.tier}, {paid}"
-    if coverage.covered:
+    if coverage.covered or spec.api is Api.COMPUTE:
         return Quote(line, coverage, cost)
 
     def covers(grant: Grant) -> bool:
         there = replace(spec, zone=grant.zone, tier=grant.tier)
         chips = chips_in_use(records, catalog, name, there, beside)
-        now = services.store.now()
         return check_coverage(grants, found, there.zone, there.tier, chips, now).covered
 
     return Quote(line, coverage, cost, _where_granted(filter(covers, grants), found.zones, spec))
@@ -126,7 +125,7 @@ def chips_in_use(
         other.chips
         for other_name, other in [*wanted, *beside.items()]
         if other_name != name
-        and other.zone == spec.zone
+        and (other.zone, other.api) == (spec.zone, spec.api)
         and same_pool(other.tier, spec.tier)
         and catalog.of(other.accelerator_type, other.topology).generation == generation
     )
@@ -155,7 +154,7 @@ def _chips_of_others(
 
 def ended_grant(services: Services, record: SliceRecord) -> str:
     """Says that the grant of a slice ended; empty otherwise, and for what is paid for."""
-    if record.pay:
+    if record.pay or record.spec.api is Api.COMPUTE:
         return ""
     found = load_accelerators().of(record.spec.accelerator_type, record.spec.topology)
     last_day = ended_on(

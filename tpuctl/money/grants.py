@@ -16,7 +16,7 @@ from msgspec import Struct
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted, parse_number
 from tpuctl.model.accelerators import AcceleratorType
-from tpuctl.model.cloud import Tier
+from tpuctl.model.cloud import Api, Tier
 
 _COUNT = r"(?P<chips>[0-9][0-9,]*)"
 _LINE = re.compile(
@@ -93,6 +93,8 @@ class Coverage(Struct, frozen=True):
     covered: bool
     until: date | None
     reason: str
+    grantable: bool = True
+    """Whether there could be a grant for it."""
 
 
 def parse_trc_letter(
@@ -159,12 +161,16 @@ def check_coverage(
     tier: Tier,
     chips_in_use: int,
     now: float,
+    api: Api = Api.TPU,
 ) -> Coverage:
     """Whether `accelerator` in `zone` and `tier` is covered on top of `chips_in_use` chips of the same grant.
 
     `now` is in seconds since the epoch; days are UTC. Preemptible counts as spot: it is the older name for the
-    same capacity. On-demand grants do not cover spot, nor the other way round.
+    same capacity. On-demand grants do not cover spot, nor the other way round. Grants are quota of the TPU API,
+    which Compute Engine does not draw on.
     """
+    if api is Api.COMPUTE:
+        return Coverage(False, None, "grants are of the Cloud TPU API, and Compute Engine makes it", False)
     wanted = f"{_paid_as(tier)} {accelerator.generation} in {zone}"
     matching = [
         grant

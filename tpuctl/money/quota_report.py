@@ -14,7 +14,7 @@ from tpuctl.errors import QuotaError
 from tpuctl.lib.names import region_of
 from tpuctl.lib.parallel import Reading, Unread, read_all
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.cloud import Listing, NodeInfo, QueuedInfo
+from tpuctl.model.cloud import Api, Listing, NodeInfo, QueuedInfo
 from tpuctl.model.prices import price_per_hour
 from tpuctl.model.quota import ComputeQuota, TpuQuota
 from tpuctl.model.shipped_files import load_accelerators
@@ -110,7 +110,8 @@ def _check_tpu_quotas(
     what is dead and collected before a create, refuses nothing."""
     catalog = load_accelerators()
     holdings, unread = _holdings(catalog, nodes, queued)
-    if quotas.value is None or unread:
+    places = [spec for spec in places if spec.api is Api.TPU]
+    if quotas.value is None or unread or not places:
         return
     live = [each for each in holdings if not each.dead and each.slice_name != name]
     short = [_short_of_tpus(catalog, [spec], quotas.value, live) for spec in places]

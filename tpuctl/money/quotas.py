@@ -26,6 +26,7 @@ from tpuctl.model.cloud import (
     Tier,
 )
 from tpuctl.model.quota import ComputeQuota, TpuQuota
+from tpuctl.model.resources import gcloud_command
 from tpuctl.money.grants import same_pool
 
 ADDRESSES = "IN_USE_ADDRESSES"
@@ -138,10 +139,8 @@ def collect_command(holding: Holding, ours: frozenset[str], project: str) -> str
         return None
     if holding.slice_name in ours:
         return "tpuctl watch once"
-    where = f"{holding.resource.name} --zone={holding.resource.location} --project={project} --quiet"
-    if holding.resource.kind is ResourceKind.NODE:
-        return f"gcloud compute tpus tpu-vm delete {where}"
-    return f"gcloud compute tpus queued-resources delete {where} --force"
+    found = holding.resource
+    return f"{gcloud_command('delete', found.kind, found.name, found.location)} --project {project} --quiet"
 
 
 def units_used(holdings: Iterable[Holding], quota: TpuQuota) -> int | None:

@@ -29,6 +29,7 @@ from tpuctl.slices.offers import Named, beyond_tables
 from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
 from tpuctl.slices.resolve import (
     WantedSlice,
+    api_doubt,
     internal_note,
     name_of,
     resolve_limits,
@@ -78,7 +79,7 @@ def resolve_wanted(
     else:
         grants = list_grants(services) if grants is None else grants
         flex = (request.tier or config.tier) == "flex-start"
-        named = Named(request.accelerator or config.accelerator or "", request.topology, flex=flex)
+        named = Named(request.accelerator or config.accelerator or "", request.topology, flex, request.api)
         zones = request.zone or config.zone
         catalog = load_accelerators()
         if len(split_types(named.accelerator)) == 1:
@@ -268,9 +269,11 @@ def store_for_hosts(services: Services, wanted: WantedSlice) -> None:
 
 def _warn_of_version(services: Services, spec: SliceSpec) -> None:
     found = load_accelerators().types.get(spec.accelerator_type)  # None for a shape of one's own
-    doubt = "" if found is None else version_doubt(found, spec.runtime_version)
-    if doubt:
-        services.emit(Warn("", doubt))
+    if found is None:
+        return
+    for doubt in (api_doubt(spec, found), version_doubt(found.of_api(spec.api), spec.runtime_version)):
+        if doubt:
+            services.emit(Warn("", doubt))
 
 
 def bring_up(

@@ -22,6 +22,8 @@ from tpuctl.inventory.ownership import owner_labels
 from tpuctl.lib.names import cloud_name, label_value
 from tpuctl.model.cloud import USER_LABEL, OperationInfo
 from tpuctl.model.records import DENIED, Incarnation, Loss, SliceRecord, SliceState
+from tpuctl.model.resources import KIND_WORDS, ResourceKind
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Failed, Wait, wait_for
 from tpuctl.money.coverage import ended_grant
 from tpuctl.slices.capacity_notes import read_notes, remember_request
@@ -41,14 +43,15 @@ def create_tpu(context: ReconcileContext) -> Outcome:
     if not_now is not None:
         return Outcome(not_now, acted=False)
     now = services.store.now()
-    why = _why_created(record)
+    left = context.observation.observed.left
+    why = f"its {KIND_WORDS[ResourceKind(left)]} is there" if left else _why_created(record)
     context.journal("create", why)
     before = context.incarnation
     called = replace(before, create_called_at=now, unseen_since=now)
     remember_request(services, record)
     # Last before the call: it fails when somebody took the slice over while this process slept.
     context.save(replace(record, incarnation=called, state=SliceState.REQUESTED))
-    kind = "queued resource" if record.spec.queued else "node"
+    kind = KIND_WORDS[_next_object(record.spec, left)]
     services.emit(StepStarted(record.name, f"create {kind} {called.cloud_name}", why))
     try:
         operation = _call_create(context, called)
@@ -68,6 +71,17 @@ def create_tpu(context: ReconcileContext) -> Outcome:
         return _not_created(context, replace(context.record, incarnation=refused), error)
     context.save(replace(context.record, incarnation=replace(called, operation=operation.name, retry=None)))
     return Outcome(wait_for("the cloud to take the request"), acted=True)
+
+
+_NEXT = {ResourceKind.POLICY: ResourceKind.TEMPLATE, ResourceKind.TEMPLATE: ResourceKind.GROUP}
+"""What is made for a group after what is there."""
+
+
+def _next_object(spec: SliceSpec, left: str) -> ResourceKind:
+    """What a create asks for, where `left` is what is there of a group."""
+    if spec.made_as is not ResourceKind.GROUP:
+        return spec.made_as
+    return _NEXT[ResourceKind(left)] if left else ResourceKind.POLICY
 
 
 def _why_created(record: SliceRecord) -> str:

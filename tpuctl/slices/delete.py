@@ -15,6 +15,7 @@ from tpuctl.inventory.ownership import Refusal, check_ownership, claim_of
 from tpuctl.model.capacity import note_came
 from tpuctl.model.cloud import CloudResource, NodeState
 from tpuctl.model.records import Answer, Desired, Retry
+from tpuctl.model.resources import KIND_WORDS, OF_COMPUTE
 from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.slices.capacity_notes import remember_end
 from tpuctl.slices.context import ReconcileContext
@@ -56,7 +57,12 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
         raise
     if life.retry is not None and life.retry.since == life.retry.at:
         services.emit(
-            StepDone(context.record.name, f"delete {name}", "requested", services.clock.now() - began)
+            StepDone(
+                context.record.name,
+                f"delete {_what(to_delete[0])}",
+                "requested",
+                services.clock.now() - began,
+            )
         )
     # Not "acted": the deletion takes its time, and looking again at once would only ask once more.
     return Outcome(wait_for(f"{name} to be gone"), acted=False)
@@ -98,8 +104,13 @@ def _decide_delete(context: ReconcileContext, found: CloudResource) -> Refusal |
     lost = context.record.loss if context.place is not None else None
     why = f"{context.record.name} is to be deleted" if down else lost.detail if lost else context.plan.why
     context.journal("delete", why)
-    context.services.emit(StepStarted(context.record.name, f"delete {found.name}", why))
+    context.services.emit(StepStarted(context.record.name, f"delete {_what(found)}", why))
     return None
+
+
+def _what(found: CloudResource) -> str:
+    """Of what is several objects under one name, which one it is."""
+    return f"{KIND_WORDS[found.kind]} {found.name}" if found.kind in OF_COMPUTE else found.name
 
 
 def _kept(context: ReconcileContext, refused: Refusal, before: Retry | None) -> Outcome:

@@ -29,7 +29,7 @@ _REQUEST_TRIES = 3
 _DOWN_TRIES = 5
 """A pass may be writing the same record at that moment; it writes a few times and is done."""
 UNLIMITED = Limits()
-_OF_THE_TYPE = frozenset({"hosts", "chips"})
+_OF_THE_TYPE = frozenset({"hosts", "chips", "machine_type"})
 """They follow from the accelerator type, which is named instead."""
 
 

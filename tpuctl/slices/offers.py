@@ -24,6 +24,7 @@ from tpuctl.errors import (
 from tpuctl.lib.names import check_zone_name
 from tpuctl.lib.text import suggest
 from tpuctl.model.accelerators import Catalog, Generation
+from tpuctl.model.hosts import Api
 from tpuctl.money.grants import Grant
 from tpuctl.slices.resolve import AUTO
 
@@ -34,6 +35,7 @@ class Named(Struct, frozen=True):
     accelerator: str
     topology: str | None = None
     flex: bool = False
+    api: Api | None = None
 
 
 def beyond_tables(
@@ -46,7 +48,7 @@ def beyond_tables(
     """
     whole = catalog.find_generation(named.accelerator)
     generation = whole or catalog.find_generation(named.accelerator.strip().lower().rpartition("-")[0])
-    if generation is None or not generation.in_tpu_api:
+    if generation is None:
         return catalog, []
     doubts = []
     wanted = zones or [grant.zone for grant in grants if grant.generation == generation.name]
@@ -74,9 +76,16 @@ def _look_up(
             generation.name, zone
         ), f"no table has flex-start of {what} in {zone}; asking anyway"
     try:
-        offers = {offer.name: offer for offer in services.cloud.list_offers(zone)}
+        api = named.api or (found.apis if found else generation.apis)[0]
+        form = found.compute if found is not None and api is Api.COMPUTE else None
+        offers = {offer.name: offer for offer in services.tpus(api).list_offers(zone)}
+        what_there = form.machine_type if form is not None else what
         known = f" (known: {', '.join(found.zones)})" if found and found.zones else ""
-        listed = "; the API lists it" if what in offers else f", nor does the API list it{known}; asking anyway"
+        listed = (
+            "; the API lists it"
+            if what_there in offers
+            else f", nor does the API list it{known}; asking anyway"
+        )
     except TpuctlError as error:
         if _unknown_place(catalog, zone, error):
             # Any zone that has the type helps more than none.

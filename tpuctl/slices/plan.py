@@ -19,6 +19,7 @@ from tpuctl.model.records import (
     SliceRecord,
     SliceState,
 )
+from tpuctl.model.resources import ResourceKind, gcloud_command
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.slices.resolve import spent
@@ -155,9 +156,9 @@ def _is_next(retry: Retry, observed: ObservedEvent) -> bool:
 
 def _inspect_hint(record: SliceRecord) -> str:
     """How a person sees what the cloud shows of it."""
-    kind, life = "queued-resources" if record.spec.queued else "tpu-vm", record.incarnation
-    name = record.name if life is None else life.queued_name if record.spec.queued else life.cloud_name
-    return f"gcloud compute tpus {kind} describe {name} --zone {record.spec.zone}"
+    spec, life = record.spec, record.incarnation
+    name = record.name if life is None else life.queued_name if spec.queued else life.cloud_name
+    return gcloud_command("describe", spec.made_as, name, spec.zone)
 
 
 def _verdict_of_deletion(record: SliceRecord, observed: ObservedEvent, now: float) -> Blocked | None:
@@ -313,8 +314,10 @@ def _verdict(record: SliceRecord, state: SliceState, observed: ObservedEvent, ov
         return Blocked(why, f"tpuctl down {record.name}, then up")
     if observed.event is SliceEvent.STOPPED:
         name = record.incarnation.cloud_name if record.incarnation else record.name
-        start = f"gcloud compute tpus tpu-vm start {name} --zone {record.spec.zone}"
-        return Blocked(observed.why, start)
+        start = gcloud_command("start", ResourceKind.NODE, name, record.spec.zone)
+        # Hosts that were stopped, or deleted out of a group, come back with nothing that was in their memory.
+        anew = record.spec.api is Api.COMPUTE
+        return Blocked(observed.why, f"tpuctl down {record.name}, then up" if anew else start)
     return Wait(observed.why)
 
 

@@ -21,7 +21,7 @@ from tpuctl.lib.names import check_zone_name
 from tpuctl.lib.text import suggest
 from tpuctl.lib.time import parse_duration, parse_moment, render_duration, render_moment
 from tpuctl.model.accelerators import AcceleratorType, Catalog, Generation
-from tpuctl.model.cloud import Tier
+from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.records import Limits
 from tpuctl.model.slice_spec import SliceOptions, SliceRequest, SliceSpec
 from tpuctl.money.grants import Grant, granted, same_pool
@@ -32,8 +32,11 @@ from tpuctl.slices.validation import check_values
 _NUMBERS = re.compile(r"[0-9.]+")
 AUTO = "auto"
 """As a zone: every one in which the slice may be."""
+API_NAMES = {Api.TPU: "the Cloud TPU API", Api.COMPUTE: "Compute Engine"}
 MAX_RUN_DURATION_S = 7 * 86_400.0
 """Flex-start gives capacity for at most 7 days (docs.cloud.google.com/tpu/docs/request-using-flex-start)."""
+INSTANCE_RUN_S = (30.0, 120 * 86_400.0)
+"""How long an instance may be asked for (docs.cloud.google.com/compute/docs/instances/limit-vm-runtime)."""
 RACE_MAX = 16
 """Each place of a race counts against quotas, and each is read in every step: more than the zones of two types
 are hardly meant."""
@@ -157,25 +160,32 @@ def _resolve_type(
     run_duration_s, valid_until, valid_for_s = _times(request)
     accelerator = request.accelerator or ""
     found = find_accelerator(catalog, accelerator, request.topology)
+    api = choose_api(request.api, found)
+    found = found.of_api(api)
     slices = 1 if request.slices is None else request.slices
-    usable = granted(grants, found.generation, found.chips * max(slices, 1))
+    # Grants are of the TPU API's quota: what Compute Engine makes is paid for.
+    usable = granted(grants, found.generation, found.chips * max(slices, 1)) if api is Api.TPU else ()
     tier = request.tier or config.tier or _granted_tier(usable)
-    check_together(request, tier)
+    check_together(request, tier, api)
     zones = choose_zones(request, config, catalog, found, tier, usable)
-    shaped = bool(request.topology) or found.by_shape
+    shaped = (bool(request.topology) or found.by_shape) and found.config_type is not None
+    # The setting names software of the TPU API, which is no image.
+    set_version = config.runtime_version if api is Api.TPU else None
+    of_compute = found.compute if api is Api.COMPUTE else None
+    by_queue = tier is not Tier.PREEMPTIBLE if request.queued is None else request.queued
     spec = SliceSpec(
         **_as_written(request, config),
         accelerator_type=found.name,
         zone=zones[0],
         tier=tier,
-        runtime_version=request.runtime_version or config.runtime_version or found.runtime_version,
+        runtime_version=request.runtime_version or set_version or found.runtime_version,
         hosts=found.hosts * slices,
         chips=found.chips * slices,
-        queued=tier is not Tier.PREEMPTIBLE if request.queued is None else request.queued,
+        queued=by_queue and api is Api.TPU,
         external_ips=config.external_ips and not request.internal_ips,
         login_user=config.login_user,
         config_type=found.config_type if shaped else None,
-        topology=found.topology if shaped else None,
+        topology=found.topology if shaped or of_compute is not None else None,
         slices=slices,
         run_duration_s=run_duration_s,
         valid_until=valid_until,
@@ -184,6 +194,8 @@ def _resolve_type(
         tags=request.network_tag,
         labels=dict(request.label),
         startup_script=None if script is None else hashlib.sha256(script).hexdigest(),
+        api=api,
+        machine_type=of_compute.machine_type if of_compute is not None else "",
     )
     _check_valid_until(spec, now)
     specs = tuple(replace(spec, zone=zone) for zone in zones)
@@ -252,8 +264,6 @@ def find_accelerator(catalog: Catalog, accelerator: str, topology: str | None) -
     if topology is None:
         hint = f"{sizes[0].name}, or --topology {sizes[-1].topology}"
         raise UsageError.of("accelerator", f"{accelerator} is a generation: say how large", hint)
-    if not generation.in_tpu_api:
-        return with_field("accelerator", lambda: catalog.get(sizes[0].name))
     shaped = catalog.shaped(generation, topology)
     if shaped is None:
         raise _no_such_shape(generation, [found.topology for found in sizes], topology)
@@ -273,6 +283,22 @@ def _no_such_shape(generation: Generation, shapes: Sequence[str], topology: str)
         f"{generation.name} has no topology {topology!r}; it has {shown}{rule}",
         f"--topology {shapes[min(2, len(shapes) - 1)]}",
     )
+
+
+def choose_api(said: Api | None, found: AcceleratorType) -> Api:
+    """The API that makes a type: the one that was said, else the usual one. Raises UsageError."""
+    if said is None or said in found.apis:
+        return said or found.apis[0]
+    why = f"{found.name} does not come through {API_NAMES[said]}, but through {API_NAMES[found.apis[0]]}"
+    raise UsageError.of("api", why, "leave out --api")
+
+
+def api_doubt(spec: SliceSpec, found: AcceleratorType) -> str:
+    """What is odd about a slice by an API that is not the usual one of its type; else empty."""
+    if spec.api is not Api.TPU or found.apis[0] is Api.TPU:
+        return ""
+    kind = spec.accelerator_type
+    return f"{kind} by the Cloud TPU API is not documented: it is for projects that Google has allowed it"
 
 
 def _granted_tier(usable: Sequence[Grant]) -> Tier:
@@ -333,6 +359,14 @@ def _check_zone(catalog: Catalog, found: AcceleratorType, zone: str) -> None:
 
 
 def _check_flex_start(spec: SliceSpec, found: AcceleratorType) -> None:
+    length = spec.run_duration_s
+    least, most = INSTANCE_RUN_S
+    if spec.api is Api.COMPUTE and length is not None and not least <= length <= most:
+        raise UsageError.of(
+            "run_duration",
+            f"--run-duration {render_duration(length)} is not a time from 30 seconds to 120 days",
+            "--run-duration 4h",
+        )
     if spec.tier is not Tier.FLEX_START:
         return
     zone = spec.zone

@@ -1,11 +1,11 @@
-"""Which flags about capacity go together: what excludes what, and what needs what."""
+"""Which flags about capacity go together: what excludes what, what needs what, what an API does not have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from tpuctl.errors import UsageError
-from tpuctl.model.cloud import Tier
+from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.slice_spec import SliceRequest
 
 _TIERS = ("--spot", "--preemptible", "--on-demand", "--reserved", "--flex-start")
@@ -37,6 +37,18 @@ NEEDS: Mapping[str, tuple[str, str]] = {
 }
 """What a flag needs beside it, and what that asks for."""
 
+_WAITS = "a group waits for capacity by itself until tpuctl down, and one host is asked for again"
+NOT_OF_COMPUTE: Mapping[str, tuple[str, str]] = {
+    "--queued": (_WAITS, "leave out --queued"),
+    "--direct": (_WAITS, "leave out --direct"),
+    "--preemptible": ("spot has taken its place", "--spot"),
+    "--valid-until": (_WAITS, "leave out --valid-until"),
+    "--valid-for": (_WAITS, "leave out --valid-for"),
+    "--slices": ("a group is one slice", "tpuctl up once for each slice, or --api tpu"),
+    "--race": ("it asks in one zone after the other", "several --zone without --race"),
+}
+"""Flags of the TPU API for which Compute Engine has nothing: why, and what to do."""
+
 
 def given_flags(request: SliceRequest, tier: Tier) -> frozenset[str]:
     """The flags of these tables that a request for `tier` amounts to."""
@@ -54,9 +66,14 @@ def given_flags(request: SliceRequest, tier: Tier) -> frozenset[str]:
     return frozenset({f"--{tier}", *(flag for flag, value in values.items() if value is not None)})
 
 
-def check_together(request: SliceRequest, tier: Tier) -> None:
-    """Raises UsageError for what excludes each other, and for what lacks its other half."""
+def check_together(request: SliceRequest, tier: Tier, api: Api = Api.TPU) -> None:
+    """Raises UsageError for what excludes each other, for what lacks its other half, and for what `api` does
+    not have."""
     given = given_flags(request, tier)
+    if api is Api.COMPUTE:
+        for flag, (why, hint) in NOT_OF_COMPUTE.items():
+            if flag in given:
+                raise UsageError.of(_field(flag), f"{flag} is not for TPUs of Compute Engine: {why}", hint)
     for flag, excluded in EXCLUDES.items():
         if flag not in given:
             continue
@@ -66,8 +83,12 @@ def check_together(request: SliceRequest, tier: Tier) -> None:
                 raise UsageError.of(_field(flag), f"{flag} and {other} exclude each other", hint)
         needed, purpose = NEEDS.get(flag, ("", ""))
         name = needed.partition(" ")[0]
-        if name and name not in given:
+        if name and name not in given and (flag, api) not in _ALONE:
             raise UsageError.of(_field(flag), f"{flag} needs {name}: {purpose}", f"add {needed}")
+
+
+_ALONE = frozenset({("--run-duration", Api.COMPUTE)})
+"""What needs nothing beside it by that API: Compute Engine ends any instance after a given time."""
 
 
 def _field(flag: str) -> str:

@@ -24,6 +24,7 @@ from tpuctl.model.cloud import (
     Tier,
 )
 from tpuctl.model.records import WITH_HOSTS, Incarnation, SliceRecord, SliceState
+from tpuctl.model.resources import KIND_WORDS
 
 
 class SliceEvent(StrEnum):
@@ -300,10 +301,12 @@ def _classify_compute(
     """What stands for a slice in Compute Engine. A group for whose hosts there is no capacity waits for it, as
     a queued resource does; what no waiting mends is given up."""
     incarnation, tier = record.incarnation, record.spec.tier
-    why = f"{node.kind} {node.name} is {node.state}{_health(node)}"
+    kind = KIND_WORDS[node.kind]
+    told = f" ({node.health_description})" if node.health_description and event is not _E.DELETING else ""
+    why = f"{kind} {node.name} is {node.state}{told}"
     coming = record.state not in _CLEANING and incarnation is not None and incarnation.cloud_ready_at is None
     if node.state is NodeState.HALF_MADE:
-        half = ObservedEvent(event, f"of {node.name} there is a {node.kind}, and no hosts", left=node.kind)
+        half = ObservedEvent(event, f"of {node.name} there is the {kind}, and no host", left=node.kind)
         if not coming or operation is None:
             return half
         missing = _classify_missing(incarnation, operation, tier, cleaning=False) if incarnation else half

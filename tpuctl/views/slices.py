@@ -187,6 +187,8 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "options": options_shown(record.spec),
         "env": record.spec.env.name if record.spec.env is not None else None,
         "queued": record.spec.queued,
+        "api": str(record.spec.api),
+        "machine_type": record.spec.machine_type,
         "user": record.owner,
         "login_user": record.spec.login_user,
         "created": render_time(record.created_at),

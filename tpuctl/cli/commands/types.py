@@ -17,10 +17,20 @@ COLUMNS = (
     Column("zones", "ZONES", give=1, most=1),
 )
 IN_A_ZONE = (*COLUMNS[:-1], Column("on_demand", "ON DEMAND $/H", right=True))
+OF_A_TYPE = (
+    Column("chips", "CHIPS", right=True),
+    Column("hosts", "HOSTS", right=True),
+    Column("devices", "DEVICES", right=True),
+    Column("hbm_gib", "HBM GIB", right=True),
+    Column("topology", "TOPOLOGY"),
+    Column("api", "API"),
+    Column("machine_type", "MACHINE TYPE"),
+)
 BY_ZONE = (Column("name", "TYPE"), Column("zone", "ZONE"), *IN_A_ZONE[-2:])
 GENERATIONS = (
     Column("generation", "GENERATION"),
     Column("types", "TYPES"),
+    Column("api", "API"),
     Column("spot", "SPOT $/CHIP/H", right=True),
     Column("zones", "ZONES", give=1),
 )
@@ -53,14 +63,14 @@ def types(
         check_zone_name(zone)
     if generation is not None and wanted is None:
         one = catalog.find(generation)
-        if one is None or not one.in_tpu_api:
+        if one is None:
             raise UsageError(f"no generation or type called {generation}", hint=f"one of: {', '.join(known)}")
         _show_zones(console, catalog, one, zone)
         return
     rows = [
         _row(catalog, found, zone)
         for found in catalog.types.values()
-        if found.in_tpu_api and wanted in (None, found.generation) and (zone is None or zone in found.zones)
+        if wanted in (None, found.generation) and (zone is None or zone in found.zones)
     ]
     if generation is None and zone is None and not console.json_mode:
         console.table([_summary(catalog, name, rows) for name in known if _of(name, rows)], GENERATIONS)
@@ -68,7 +78,7 @@ def types(
         return
     shown = rows if console.json_mode else [_shown(catalog, row, zone) for row in rows]
     columns = COLUMNS if zone is None else IN_A_ZONE
-    console.table(shown, columns, empty=_none_there(catalog, wanted, zone))
+    console.table(shown, columns, empty=_none_there(wanted, zone))
     if zone is None and rows:
         console.say(f"`tpuctl types {rows[0]['name']}` lists its zones with their prices")
     if shown and not console.json_mode:
@@ -76,7 +86,9 @@ def types(
 
 
 def _show_zones(console: Console, catalog: Any, found: Any, zone: str | None) -> None:
-    """One type: what it costs in each of its zones."""
+    """One type: what it has, and what it costs in each of its zones."""
+    if not console.json_mode:
+        console.table([_row(catalog, found, None)], OF_A_TYPE)
     zones = [each for each in found.zones if zone in (None, each)]
     rows = [{**_row(catalog, found, each), "zone": each, "zones": [each]} for each in zones]
     shown = rows if console.json_mode else [_shown(catalog, row, row["zone"]) for row in rows]
@@ -85,22 +97,24 @@ def _show_zones(console: Console, catalog: Any, found: Any, zone: str | None) ->
         console.say(f"prices: {catalog.prices_note}")
 
 
-def _none_there(catalog: Any, generation: str | None, zone: str | None) -> str:
-    if generation is not None and not catalog.generations[generation].in_tpu_api:
-        return f"{generation} comes through Compute Engine and GKE only, not through the Cloud TPU API"
+def _none_there(generation: str | None, zone: str | None) -> str:
     return f"no accelerator type{f' of {generation}' if generation else ''} is known in {zone}"
 
 
 def _row(catalog: Any, found: Any, zone: str | None) -> dict[str, Any]:
-    zones = found.zones if zone is None else [zone]
+    zones, generation = found.zones if zone is None else [zone], catalog.generations[found.generation]
     return {
         "name": found.name,
         "generation": found.generation,
         "chips": found.chips,
         "hosts": found.hosts,
+        "devices": found.chips * generation.devices_per_chip,
+        "hbm_gib": found.chips * generation.hbm_gib,
+        "api": ", ".join(found.apis),
+        "machine_type": found.compute.machine_type if found.compute is not None else "",
         "topology": found.topology,
         "zones": list(found.zones),
-        "runtime_version": found.runtime_version,
+        "runtime_version": found.of_api(found.apis[0]).runtime_version,
         **{tier: _price(catalog, found, zones, tier) for tier in ("spot", "on_demand")},
     }
 
@@ -134,13 +148,14 @@ def _summary(catalog: Any, generation: str, rows: Sequence[dict[str, Any]]) -> d
     return {
         "generation": generation,
         "types": f"{len(own)}: {own[0]['name']} to {own[-1]['name']}",
+        "api": max((row["api"] for row in own), key=len),
         "spot": f"{least}{_dollars(min(spot) if spot else None)}",
         "zones": zones,
     }
 
 
 def _dollars(price: float | None) -> str:
-    return "" if price is None else f"{price:.2f}"
+    return "-" if price is None else f"{price:.2f}"
 
 
 def _price(catalog: Any, found: Any, zones: Sequence[str], tier: str) -> float | None:

@@ -325,6 +325,12 @@ def member_body(group: Group, name: str, properties: Json) -> Json:
     ours = (group.data.get("allInstancesConfig") or {}).get("properties") or {}
     items = {str(each["key"]): str(each.get("value", "")) for each in properties["metadata"].get("items") or ()}
     items |= {str(key): str(value) for key, value in (ours.get("metadata") or {}).items()}
+    template = str(group.data["instanceTemplate"]).partition("/projects/")[2].partition("/")[2]
+    # What Compute Engine writes into the metadata of each member, where anybody reads it.
+    items |= {
+        "instance-template": f"projects/{PROJECT_NUMBER}/{template}",
+        "created-by": group.facts.created_by,
+    }
     machine = f"zones/{group.path.zone}/machineTypes/{properties['machineType']}"
     labels = {**(properties.get("labels") or {}), **(ours.get("labels") or {})}
     return {

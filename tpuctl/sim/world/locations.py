@@ -70,7 +70,7 @@ Rows = Iterator[tuple[str, Json]]
 
 def _types(kernel: Kernel, zone: str) -> Rows:
     for offer in kernel.catalog.in_zone(zone):
-        config = {"type": offer.config_type, "topology": offer.topology}
+        config = {"type": offer.config_type or "TYPE_UNSPECIFIED", "topology": offer.topology}
         yield offer.name, {"type": offer.name, "acceleratorConfigs": [config]}
 
 
