@@ -69,6 +69,11 @@ class WorldTpus:
     def _tpus(self) -> ComputeTpus:
         return _TpusInMemory(self._project, InMemory(self._api()), self._clock)
 
+    @property
+    def rest(self) -> RestClient:
+        """For calls that a person makes beside tpuctl."""
+        return self._tpus._reads.rest
+
     def list_host_heartbeats(self, zone: str, name: str) -> Mapping[int, str]:
         self._beat()
         return self._tpus.list_host_heartbeats(zone, name)

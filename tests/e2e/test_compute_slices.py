@@ -1,0 +1,193 @@
+"""Slices of Compute Engine, from `up` to nothing left: in memory, with the real adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.compute_slices import SPECS, ZONE, objects, objects_of, preempt
+from tests.support.memory.services import MemoryPlace, MemoryServices
+from tests.support.stories import HOUR, begin_run, long_program, passes, state_of
+from tpuctl.engine.events import Warn
+from tpuctl.errors import DeniedError, TpuctlError
+from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
+from tpuctl.inventory.resources import Fate
+from tpuctl.model.records import RunState, SliceState
+from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.runs.take_down import take_down
+from tpuctl.slices.adopt import adopt, find_candidate
+from tpuctl.slices.desired import request_slice
+from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.state.repository import get_slice, list_runs
+from tpuctl.views.slices import fleet_rows
+from tpuctl.watch.reconciler import run_pass
+
+
+@pytest.fixture
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace()
+    yield made
+    made.close()
+
+
+def bring_up(services: MemoryServices, kind: str) -> None:
+    request_slice(services, "big", SPECS[kind], pay=True, admit=lambda: None)
+    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+
+
+@pytest.mark.parametrize(("kind", "action"), [("group", "STOP"), ("group", "DELETE"), ("instance", "STOP")])
+def test_a_slice_comes_up_is_preempted_comes_back_with_its_run_and_goes(
+    place: MemoryPlace, kind: str, action: str
+) -> None:
+    services, hosts = place.machine(), SPECS[kind].hosts
+    long_program(place)
+    bring_up(services, kind)
+    begin_run(services)
+    assert objects(place) == objects_of("big-1", hosts)
+    preempt(place, "big-1", action)
+    for _ in range(20):
+        passes(services, 1)
+        if objects(place) == objects_of("big-2", hosts) and state_of(place, "big") is SliceState.READY:
+            break
+    passes(services, 3)
+    [run] = list_runs(services)
+    assert run.attempt is not None
+    assert (run.state, run.preemptions, run.failures, run.attempt.number) == (RunState.RUNNING, 1, 0, 2)
+    loss = get_slice(services, "big").record.loss
+    assert loss is not None
+    assert loss.kind == "preempted"
+    take_down(services, "big", deadline=services.clock.now() + HOUR)
+    assert (state_of(place, "big"), objects(place)) == (SliceState.GONE, {})
+
+
+def test_workers_are_in_the_order_of_their_numbers_and_not_of_their_names(place: MemoryPlace) -> None:
+    services = place.machine()
+    bring_up(services, "group")
+    life = get_slice(services, "big").record.incarnation
+    assert life is not None
+    for number, worker in enumerate(life.workers):
+        host = place.hosts.find(worker.endpoint.internal_ip)
+        assert host is not None
+        assert host.metadata()["instance/attributes/agent-worker-number"] == str(number)
+        assert host.hostname == worker.endpoint.instance
+
+
+def test_two_hosts_with_one_number_are_named_and_the_slice_is_not_ready(place: MemoryPlace) -> None:
+    services = place.machine()
+    request_slice(services, "big", SPECS["group"], pay=True, admit=lambda: None)
+    while len(place.hosts.all()) < 2:
+        services.clock.sleep(2.0)
+        run_pass(services)
+    for host in place.hosts.all():
+        told = dict(host.metadata())
+        host.metadata = lambda told=told: {**told, "instance/attributes/agent-worker-number": "0"}
+    both = "big-1-w-001 and big-1-w-002 both say that they are worker 0"
+    with pytest.raises(TpuctlError, match=both) as error:
+        wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    assert error.value.hint == "tpuctl down big, then up again"
+    take_down(services, "big", deadline=services.clock.now() + HOUR)
+    assert objects(place) == {}
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_what_no_record_knows_is_reaped_object_by_object(place: MemoryPlace, kind: str) -> None:
+    services = place.machine()
+    bring_up(services, kind)
+    [document] = [each for each in services.store.list("slices/") if each.key == "slices/big"]
+    services.store.delete("slices/big", if_generation=document.generation)
+    doomed = survey(services).of(Fate.DELETE)
+    assert [(each.found.name, str(each.found.kind)) for each in doomed] == [("big-1", kind)]
+    deadline = services.clock.now() + HOUR
+    [result] = reap(services, doomed, caller_of(services, all_users=False), deadline=deadline)
+    assert (result.result, objects(place)) == (ReapResult.GONE, {})
+
+
+def test_a_policy_without_a_group_is_found_and_collected(place: MemoryPlace) -> None:
+    services = place.machine()
+    place.world.faults.add({"kind": "error", "method": "instanceTemplates.insert", "code": 3, "message": "no"})
+    request_slice(services, "big", SPECS["group"], pay=True, admit=lambda: None)
+    with pytest.raises(TpuctlError):
+        wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    passes(services, 5)
+    assert (state_of(place, "big"), objects(place)) == (SliceState.REFUSED, {})
+
+
+def test_a_project_without_compute_engine_lists_its_tpus_with_a_warning(place: MemoryPlace) -> None:
+    services = place.machine()
+    bring_up(services, "instance")
+    fault = {
+        "kind": "error",
+        "method": "instances.aggregatedList",
+        "code": 7,
+        "message": "not enabled",
+        "times": 0,
+    }
+    place.world.faults.add(fault)
+    services.events.clear()
+    [row] = fleet_rows(services)[0]
+    assert (row["name"], row["state"], row["cloud"]) == ("big", "ready", "unread")
+    [warning] = [event.text for event in services.events if isinstance(event, Warn)]
+    assert "TPUs of Compute Engine could not be listed" in warning
+
+
+def test_a_group_that_was_made_by_hand_becomes_a_slice_and_its_template_stays(place: MemoryPlace) -> None:
+    """As docs.cloud.google.com/compute/docs/tpus/create-tpu-mig-multi-host-slice has it: names of their own."""
+    services = place.machine()
+    made_by_hand(services)
+    found = find_candidate(services, "my-group", ZONE, "big")
+    assert "group my-group in us-central1-c" in found.evidence
+    with pytest.raises(DeniedError):
+        adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=False, pay=True)
+    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=True, pay=True)
+    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    spec = get_slice(services, "big").record.spec
+    assert spec == replace(SPECS["group"], boot_disk_gib=spec.boot_disk_gib, metadata=spec.metadata)
+    take_down(services, "big", deadline=services.clock.now() + HOUR)
+    assert objects(place) == {"resourcePolicies": ["my-policy"], "instanceTemplates": ["my-template"]}
+
+
+def made_by_hand(services: MemoryServices) -> None:
+    rest = services.compute_tpus.rest
+    base = f"/compute/v1/projects/{services.project}"
+    region, zone = f"{base}/regions/us-central1", f"{base}/zones/{ZONE}"
+    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}
+    rest.change("POST", f"{region}/resourcePolicies", "policy", {"name": "my-policy", "workloadPolicy": policy})
+    family = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x"
+    properties = {
+        "machineType": "tpu7x-standard-4t",
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "initializeParams": {
+                    "sourceImage": family,
+                    "diskSizeGb": 100,
+                    "diskType": "hyperdisk-balanced",
+                },
+            }
+        ],
+        "networkInterfaces": [
+            {"network": "global/networks/default", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
+        ],
+        "serviceAccounts": [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
+        "scheduling": {"onHostMaintenance": "TERMINATE", "provisioningModel": "SPOT"},
+        "metadata": {"items": [{"key": "enable-guest-attributes", "value": "TRUE"}]},
+    }
+    template = {"name": "my-template", "properties": properties}
+    rest.change("POST", f"{region}/instanceTemplates", "template", template)
+    services.clock.sleep(30.0)
+    place = f"projects/{services.project}/regions/us-central1"
+    group = {
+        "name": "my-group",
+        "baseInstanceName": "my-group",
+        "instanceTemplate": f"{place}/instanceTemplates/my-template",
+        "targetSize": 2,
+        "targetSizePolicy": {"mode": "BULK"},
+        "resourcePolicies": {"workloadPolicy": f"{place}/resourcePolicies/my-policy"},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+    }
+    rest.change("POST", f"{zone}/instanceGroupManagers", "group", group)
+    for _ in range(30):
+        services.clock.sleep(10.0)
