@@ -11,7 +11,7 @@ from tests.support.builders import STORE, a_node, a_slice, a_spec, an_incarnatio
 from tpuctl.model.cloud import Api, CloudErrorInfo, NodeInfo, NodeState, OperationInfo, ResourceKind, Tier
 from tpuctl.model.records import Answer, Lifetime, Loss, Retry, SliceRecord, SliceState
 from tpuctl.model.timeouts import CREATE_STALLED_S, OUTLIVED_S
-from tpuctl.slices.plan import plan_slice, time_left
+from tpuctl.slices.plan import hosts_end, plan_slice, time_left
 from tpuctl.slices.states import (
     TIME_OVER,
     Effect,
@@ -124,3 +124,22 @@ def test_what_ended_with_its_ttl_is_not_asked_for_again_and_what_was_given_more_
     assert (over.state, over.effect) == (SliceState.REMOVED, None)
     more = replace(record, lifetime=Lifetime(expires_at=NOW + 1, ttl_s=60))
     assert plan_slice(more, seen(more, None), NOW).effect is Effect.RENEW
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        (NOW + 60, NOW + 600, "ends the hosts that are there by"),
+        (None, NOW + 600, "only a pass ends the hosts"),
+        (NOW + 600, NOW + 60, ""),
+        (NOW + 600, NOW + 600, ""),
+    ],
+)
+def test_another_ttl_says_when_the_hosts_that_are_there_end(then, now, said):
+    made = in_state(SliceState.READY)
+    before = replace(made, lifetime=Lifetime(expires_at=then) if then else None)
+    found = hosts_end(before, replace(made, lifetime=Lifetime(expires_at=now)))
+    assert said in found
+    assert bool(said) == bool(found)
+    of_tpu_api = replace(made, spec=a_spec(), lifetime=Lifetime(expires_at=now))
+    assert hosts_end(before, of_tpu_api) == ""

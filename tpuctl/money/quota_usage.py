@@ -20,7 +20,8 @@ def holders(services: Services, spec: SliceSpec) -> tuple[Holding, ...]:
     """Everything in the project that draws on the quotas of a slice, the largest first."""
     catalog = load_accelerators()
     generation = catalog.of(spec.accelerator_type, spec.topology).generation
-    held = find_holdings(catalog, services.cloud.list_nodes().items, services.cloud.list_queued().items)
+    cloud = services.tpus(spec.api)  # each API has a pool of its own
+    held = find_holdings(catalog, cloud.list_nodes().items, cloud.list_queued().items)
     return holders_of(held, generation, spec.zone, spec.tier)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, StaleRecordError, UsageError
 from tpuctl.lib.names import label_value, parse_cloud_name
@@ -18,6 +19,7 @@ from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.lifetime import extend_lifetime
+from tpuctl.slices.plan import hosts_end
 from tpuctl.slices.race import end_race, is_out, is_unsent
 from tpuctl.slices.things import apply_changes, find_changes
 from tpuctl.slices.zones import choose_zone
@@ -148,7 +150,11 @@ def _keep(
     record = apply_changes(record, changes)
     if limits != UNLIMITED:
         check_limitable(services, record)
+        before = record
         record = replace(record, lifetime=extend_lifetime(record.lifetime, limits, services.store.now()))
+        said = hosts_end(before, record)
+        if said:
+            services.emit(Note(record.name, said))
     if wanted.run_id is not None and _orphaned(services, record):
         record = replace(record, run_id=wanted.run_id)
     if wanted.pay and not record.pay and record.owner == services.user:

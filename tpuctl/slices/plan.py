@@ -286,6 +286,22 @@ def time_left(record: SliceRecord, now: float) -> float | None:
     return left if said is None else min(said, left)
 
 
+def hosts_end(before: SliceRecord, after: SliceRecord) -> str:
+    """What another `--ttl` means for hosts that are there, which Compute Engine ends by that of their making;
+    empty where there is nothing to be said."""
+    life, old, new = before.incarnation, before.lifetime, after.lifetime
+    then, now = old.expires_at if old else None, new.expires_at if new else None
+    asked = life is not None and life.create_called_at is not None
+    if after.spec.api is not Api.COMPUTE or not asked or now is None or now == then:
+        return ""
+    if then is None:
+        return "only a pass ends the hosts that are there: Compute Engine is told when it makes hosts"
+    if now < then:
+        return ""
+    ends = render_moment(then + timeouts.OUTLIVED_S)
+    return f"Compute Engine ends the hosts that are there by {ends}, as it was told; new ones are made then"
+
+
 def _ended(record: SliceRecord, over: str) -> Blocked:
     if _ended_at(record) is not None:
         return Blocked(over, f"tpuctl up {record.name} --ttl 8h, or tpuctl down {record.name}")

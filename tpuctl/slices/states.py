@@ -306,7 +306,7 @@ def _classify_compute(
     why = f"{kind} {node.name} is {node.state}{told}"
     coming = record.state not in _CLEANING and incarnation is not None and incarnation.cloud_ready_at is None
     if node.state is NodeState.HALF_MADE:
-        half = ObservedEvent(event, f"of {node.name} there is the {kind}, and no host", left=node.kind)
+        half = ObservedEvent(event, f"{kind} {node.name} is there, without hosts", left=node.kind)
         if not coming or operation is None:
             return half
         missing = _classify_missing(incarnation, operation, tier, cleaning=False) if incarnation else half
