@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tpuctl.envs.addresses import open_address
 from tpuctl.envs.load import check_lock, read_environment
 from tpuctl.envs.lock import Lock, LockedPackage, Wheel, cuda_builds, cuda_hint, parse_lock, wheel_rank
 from tpuctl.envs.pinned import PinnedEnvironment, digest_of
@@ -85,7 +86,7 @@ def find_python(minor: str) -> Wheel | None:
 def digest_of_url(url: str) -> tuple[str, int]:
     """sha256 and size of what is there, read to its end. Raises OSError."""
     digest, size = hashlib.sha256(), 0
-    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - an address of uv's list or a mirror
+    with open_address(url, 60.0) as answer:
         while piece := answer.read(1 << 20):
             digest.update(piece)
             size += len(piece)
@@ -98,7 +99,7 @@ def _sized(wheel: Wheel) -> Wheel:
         return wheel
     try:
         asked = urllib.request.Request(wheel.url, method="HEAD")  # noqa: S310 - https, see above
-        with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310 - an address of the index
+        with open_address(asked, 30.0) as answer:
             return replace(wheel, size=int(answer.headers.get("Content-Length") or 0))
     except OSError as error:
         raise UnreachableError(f"{wheel.name} cannot be asked for its size: {error}") from error

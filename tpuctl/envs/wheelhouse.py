@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
+from tpuctl.envs.addresses import open_address
 from tpuctl.envs.flags import check_flags
 from tpuctl.envs.lock import Wheel, normal, versions_of, wheels_for
 from tpuctl.envs.pinned import PinnedEnvironment, contents_for
@@ -124,8 +125,7 @@ def imported_wheels(services: Services, pinned: PinnedEnvironment, imports: Coll
 
 
 def _fetch(services: Services, pinned: PinnedEnvironment, item: Wheel, target: Path) -> None:
-    import urllib.error  # these two take as long to import as all else that `env verify` needs
-    import urllib.request
+    import urllib.error  # it takes as long to import as all else that `env verify` needs
 
     if item.url.startswith("gs://"):
         target.write_bytes(services.objects.read(item.url)[0])
@@ -137,10 +137,7 @@ def _fetch(services: Services, pinned: PinnedEnvironment, item: Wheel, target: P
         shutil.copyfile(folder / item.url, target)
         return
     try:
-        with (
-            urllib.request.urlopen(item.url, timeout=FETCH_TIMEOUT_S) as answer,  # noqa: S310 - of the lock
-            target.open("wb") as file,
-        ):
+        with open_address(item.url, FETCH_TIMEOUT_S) as answer, target.open("wb") as file:
             shutil.copyfileobj(answer, file, 1 << 20)
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise UnreachableError(
