@@ -8,10 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import STORE, a_node, a_slice, a_spec, an_incarnation
+from tests.support.memory.services import MemoryPlace
 from tpuctl.model.cloud import Api, CloudErrorInfo, NodeInfo, NodeState, OperationInfo, ResourceKind, Tier
 from tpuctl.model.records import Answer, Lifetime, Loss, Retry, SliceRecord, SliceState
 from tpuctl.model.timeouts import CREATE_STALLED_S, OUTLIVED_S
+from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.slices.plan import hosts_end, plan_slice, time_left
+from tpuctl.slices.reconcile import wait_for_slice, wait_until_gone
 from tpuctl.slices.states import (
     TIME_OVER,
     Effect,
@@ -143,3 +146,29 @@ def test_another_ttl_says_when_the_hosts_that_are_there_end(then, now, said):
     assert bool(said) == bool(found)
     of_tpu_api = replace(made, spec=a_spec(), lifetime=Lifetime(expires_at=now))
     assert hosts_end(before, of_tpu_api) == ""
+
+
+def test_a_slice_that_is_gone_comes_back_by_the_other_api():
+    """The operation of the last life is one of the other API, which would refuse to look for it."""
+    place = MemoryPlace()
+    try:
+        services = place.machine()
+        zone = "us-east5-a"
+        by_api = a_spec(
+            accelerator_type="v6e-8", zone=zone, hosts=1, chips=8, runtime_version="v2-alpha-tpuv6e"
+        )
+        by_compute = replace(
+            by_api,
+            api=Api.COMPUTE,
+            queued=False,
+            machine_type="ct6e-standard-8t",
+            topology="2x4",
+            runtime_version="ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+        )
+        for spec in (by_compute, by_api, by_compute):
+            request_slice(services, "big", spec, pay=True, admit=lambda: None)
+            assert wait_for_slice(services, "big").spec.api is spec.api
+            request_down(services, "big")
+            wait_until_gone(services, "big")
+    finally:
+        place.close()

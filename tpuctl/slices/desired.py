@@ -252,12 +252,21 @@ def _begin_again(
         state=SliceState.LOST,
         last_incarnation=old.last_incarnation,
         created_at=old.created_at,
-        incarnation=old.incarnation and replace(old.incarnation, leaves_since=None, may_lose=False),
+        incarnation=_ended_life(old, spec),
         rivals=end_race(old, f"{old.name} was asked for again", services.store.now()).rivals,
         zone_not_before=backoffs,
         lifetime=extend_lifetime(None, limits, services.store.now()),
     )
     return save(services, stored, record).record
+
+
+def _ended_life(old: SliceRecord, spec: SliceSpec) -> Incarnation | None:
+    """The last life as the next one finds it. The other API knows nothing of its operation."""
+    life = old.incarnation
+    if life is None:
+        return None
+    same = spec.api is old.spec.api
+    return replace(life, leaves_since=None, may_lose=False, operation=life.operation if same else None)
 
 
 def _place(spec: SliceSpec) -> tuple[str, str]:

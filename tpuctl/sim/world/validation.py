@@ -65,9 +65,8 @@ def prepare_spec(kernel: Kernel, path: ResourcePath, spec: Json) -> tuple[Json, 
     offer = find_offer(kernel, path, spec)
     clean = {key: copy_json(value) for key, value in spec.items() if key in _INPUT_FIELDS}
     clean.setdefault("acceleratorType", offer.name)
-    clean.setdefault(
-        "acceleratorConfig", {"type": offer.config_type or "TYPE_UNSPECIFIED", "topology": offer.topology}
-    )
+    if offer.config_type is not None:
+        clean.setdefault("acceleratorConfig", {"type": offer.config_type, "topology": offer.topology})
     version = clean.get("runtimeVersion")
     if not version:
         raise invalid_argument("Node.runtime_version is required.")
