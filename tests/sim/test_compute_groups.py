@@ -211,10 +211,10 @@ def test_a_group_makes_all_its_members_and_takes_them_with_it() -> None:
     assert [each["name"] for each in found] == [f"a-w-00{n}" for n in (1, 2, 3, 4)]
     assert {(each["instanceStatus"], each["currentAction"]) for each in found} == {("RUNNING", "NONE")}
     one = lab.get(f"{INSTANCES}/a-w-001")
-    assert (one["labels"], one["metadata"]["items"]) == (
-        {"team": "x", "more": "y"},
-        [{"key": "k", "value": "2"}],
-    )
+    told = {each["key"]: each["value"] for each in one["metadata"]["items"]}
+    assert (one["labels"], told.pop("k")) == ({"team": "x", "more": "y"}, "2")
+    assert told["created-by"].endswith(f"/zones/{ZONE}/instanceGroupManagers/a")
+    assert set(told) == {"created-by", "instance-template"}
     assert lab.get(f"/zones/{ZONE}/instanceGroups/a")["size"] == 4
     listed = lab.call("POST", f"/zones/{ZONE}/instanceGroups/a/listInstances")[1]["items"]
     assert [each["status"] for each in listed] == ["RUNNING"] * 4
