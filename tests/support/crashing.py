@@ -131,6 +131,7 @@ def make_crashing(services: SimServices | MemoryServices, point: CrashPoint | Sl
 
 def lose_answers(services: SimServices | MemoryServices, point: LostAnswer) -> None:
     """Puts `point` between the workflows and their cloud."""
+    services.compute_tpus = Crashing(services.compute_tpus, point, lambda name, _: name in CLOUD_CHANGES)
     services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)
     services.compute_tpus = Crashing(services.compute_tpus, point, lambda name, _: name in CLOUD_CHANGES)
     services.disks = Crashing(services.disks, point, lambda name, _: name in DISK_CHANGES)

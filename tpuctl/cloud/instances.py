@@ -36,8 +36,8 @@ _OF_THE_SERVICE = frozenset(
         "worker-network-endpoints",
     }
 )
-"""Metadata that the service writes, or tpuctl for itself: never shown as what somebody asked for, and kept when
-the rest is replaced."""
+"""Metadata that the service writes, or this program for itself: never shown as what somebody asked for, and
+kept when the rest is replaced."""
 
 
 class AttachedDisk(Struct, frozen=True):
