@@ -1,6 +1,7 @@
 """google-cloud-compute by default construction: places, disks, snapshots, operations, refusals."""
 
 import os
+import time
 import uuid
 
 from checks import check, main, raises
@@ -301,12 +302,76 @@ def addresses_made():
     assert names(addresses, region=REGION) == []
 
 
+TPU_ZONE, TPU_REGION = "us-east5-a", "us-east5"
+IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+policies, templates = compute_v1.ResourcePoliciesClient(), compute_v1.RegionInstanceTemplatesClient()
+groups, instances = compute_v1.InstanceGroupManagersClient(), compute_v1.InstancesClient()
+
+
+def template_properties():
+    params = compute_v1.AttachedDiskInitializeParams(
+        source_image=IMAGE,
+        disk_size_gb=100,
+        disk_type="hyperdisk-balanced",
+    )
+    return compute_v1.InstanceProperties(
+        machine_type="ct6e-standard-4t",
+        disks=[compute_v1.AttachedDisk(boot=True, auto_delete=True, initialize_params=params)],
+        network_interfaces=[compute_v1.NetworkInterface(network="global/networks/default")],
+        scheduling=compute_v1.Scheduling(on_host_maintenance="TERMINATE"),
+    )
+
+
+@check
+def group_made():
+    """a group of TPU instances: its policy and template first; then stable, with its members"""
+    workload = compute_v1.ResourcePolicyWorkloadPolicy(type_="HIGH_THROUGHPUT", accelerator_topology="4x4")
+    policy = compute_v1.ResourcePolicy(name="p", workload_policy=workload)
+    policies.insert(project=PROJECT, region=TPU_REGION, resource_policy_resource=policy).result(WAIT_S)
+    template = compute_v1.InstanceTemplate(name="t", properties=template_properties())
+    templates.insert(project=PROJECT, region=TPU_REGION, instance_template_resource=template).result(WAIT_S)
+    asked = compute_v1.InstanceGroupManager(
+        name="g",
+        base_instance_name="g-w-###",
+        instance_template=f"regions/{TPU_REGION}/instanceTemplates/t",
+        target_size=4,
+        target_size_policy=compute_v1.InstanceGroupManagerTargetSizePolicy(mode="BULK"),
+        resource_policies=compute_v1.InstanceGroupManagerResourcePolicies(
+            workload_policy=f"regions/{TPU_REGION}/resourcePolicies/p"
+        ),
+    )
+    where = {"project": PROJECT, "zone": TPU_ZONE}
+    groups.insert(**where, instance_group_manager_resource=asked).result(WAIT_S)
+    deadline = time.monotonic() + WAIT_S
+    while not groups.get(**where, instance_group_manager="g").status.is_stable:
+        assert time.monotonic() < deadline, groups.get(**where, instance_group_manager="g").status
+    found = groups.get(**where, instance_group_manager="g")
+    assert found.status.applied_accelerator_topologies[0].state == "ACTIVE"
+    members = list(groups.list_managed_instances(**where, instance_group_manager="g"))
+    assert [each.name for each in members] == [f"g-w-00{n}" for n in (1, 2, 3, 4)]
+    assert {each.instance_status for each in members} == {"RUNNING"}
+    refused(
+        exceptions.BadRequest, "already being used by", policies.delete, region=TPU_REGION, resource_policy="p"
+    )
+
+
+@check
+def group_deleted():
+    """a group goes with its members; then nothing uses its template and policy"""
+    where = {"project": PROJECT, "zone": TPU_ZONE}
+    groups.delete(**where, instance_group_manager="g").result(WAIT_S)
+    assert (names(groups, zone=TPU_ZONE), names(instances, zone=TPU_ZONE)) == ([], [])
+    templates.delete(project=PROJECT, region=TPU_REGION, instance_template="t").result(WAIT_S)
+    policies.delete(project=PROJECT, region=TPU_REGION, resource_policy="p").result(WAIT_S)
+
+
 @check
 def unimplemented():
     """what is not simulated is refused: nothing that clients take for an answer or repeat"""
-    machine = compute_v1.Instance(name="vm", machine_type=f"zones/{ZONE}/machineTypes/n1-standard-1")
+    group = compute_v1.InstanceGroupManager(name="g", target_size=1)
+    regional = {"region": REGION, "instance_group_manager_resource": group}
     for call, request in (
-        (compute_v1.InstancesClient().insert, {"zone": ZONE, "instance_resource": machine}),
+        (compute_v1.RegionInstanceGroupManagersClient().insert, regional),
         (compute_v1.RoutersClient().list, {"region": REGION}),
         (compute_v1.HealthChecksClient().list, {}),
     ):

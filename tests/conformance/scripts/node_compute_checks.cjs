@@ -65,6 +65,48 @@ check('a snapshot of a disk, and a disk of it', async () => {
   const diskResource = {name: 'e', sourceSnapshot: 'global/snapshots/s', type: type('pd-balanced')};
   await done((await disks.insert({project, zone, diskResource}))[0]);
 });
+const tpus = {project, zone: 'us-east5-a'};
+const groups = new compute.InstanceGroupManagersClient(options);
+async function ended(operations, place, [operation]) {
+  const [done] = await operations.wait({...place, operation: operation.latestResponse.name});
+  assert(done.status === 'DONE' && !done.error, done);
+}
+const inZone = answer => ended(operations, tpus, answer);
+const anywhere = answer => ended(new compute.GlobalOperationsClient(options), {project}, answer);
+
+check('a group of TPU instances is made of a template', async () => {
+  const sourceImage =
+    'projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e';
+  const properties = {
+    machineType: 'ct6e-standard-4t',
+    disks: [{boot: true, autoDelete: true, initializeParams: {sourceImage, diskType: 'hyperdisk-balanced'}}],
+    networkInterfaces: [{network: 'global/networks/default'}],
+    scheduling: {onHostMaintenance: 'TERMINATE'},
+  };
+  const instanceTemplateResource = {name: 't', properties};
+  await anywhere(await new compute.InstanceTemplatesClient(options).insert({project, instanceTemplateResource}));
+  const instanceGroupManagerResource =
+    {name: 'g', instanceTemplate: 'global/instanceTemplates/t', targetSize: 2, targetSizePolicy: {mode: 'BULK'}};
+  await inZone(await groups.insert({...tpus, instanceGroupManagerResource}));
+  let found;
+  do [found] = await groups.get({...tpus, instanceGroupManager: 'g'}); while (!found.status.isStable);
+  assert(found.targetSize === 2 && found.targetSizePolicy.mode === 'BULK', found);
+});
+check('a group and its members are listed', async () => {
+  assert((await all(groups.listAsync(tpus))).map(each => each.name).join() === 'g');
+  const members = await all(groups.listManagedInstancesAsync({...tpus, instanceGroupManager: 'g'}));
+  assert(members.length === 2 && members.every(each => each.instanceStatus === 'RUNNING'), members);
+  const places = await all(groups.aggregatedListAsync({project}));
+  assert(places.some(([name, list]) => name === `zones/${tpus.zone}` && list.instanceGroupManagers.length === 1));
+});
+check('a group is deleted, and then its template', async () => {
+  const templates = new compute.InstanceTemplatesClient(options);
+  await refused(templates.delete({project, instanceTemplate: 't'}), 'already being used by');
+  await inZone(await groups.delete({...tpus, instanceGroupManager: 'g'}));
+  await refused(groups.get({...tpus, instanceGroupManager: 'g'}), 'was not found');
+  assert((await all(new compute.InstancesClient(options).listAsync(tpus))).length === 0);
+  await anywhere(await templates.delete({project, instanceTemplate: 't'}));
+});
 check('a disk type without a path is refused', async () => {
   await refused(disks.insert({project, zone, diskResource: {name: 'f', type: 'pd-ssd'}}), 'The URL is malformed');
 });
