@@ -85,6 +85,8 @@ def test_the_newest_image_of_a_family_is_found(lab: Lab) -> None:
     newest = lab.api._state.find_image(IMAGE)
     assert newest is not None
     assert newest["name"].endswith("-v20260716")
+    view = IMAGE.replace("global/images/family", "zones/-/imageFamilyViews")
+    assert lab.api._state.find_image(view) == newest
     assert lab.api._state.find_image(f"https://www.googleapis.com/compute/v1/{IMAGE[:-1]}x") is None
     lab.disk("d")
     for name in ("i1", "i2"):
@@ -396,3 +398,30 @@ def test_what_is_there_is_not_made_again_and_a_request_is_obeyed_once(quick: Lab
     assert quick.call("DELETE", f"{GROUPS}/a")[0] == 200
     quick.clock.advance(1000)
     assert len(members(quick)) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "limit_name"),
+    [
+        ("STANDARD", "TPUS_PER_TPU_FAMILY/us-east5/CT6E", "TPUS-PER-TPU-FAMILY-per-project-region"),
+        ("SPOT", "PREEMPTIBLE_TPU_V6E/us-east5-a", "PREEMPTIBLE-TPU-V6E-per-project-zone"),
+    ],
+)
+def test_compute_engine_has_quotas_of_chips_of_its_own(
+    quick: Lab, model: str, key: str, limit_name: str
+) -> None:
+    scheduling = {"provisioningModel": model, "onHostMaintenance": "TERMINATE"}
+    quick.call("POST", TEMPLATES, {"name": "m", "properties": properties(scheduling=scheduling)})
+    quick.world.set_quotas({key: 15})
+    make(quick, group(instanceTemplate=f"regions/{REGION}/instanceTemplates/m"))
+    [row] = members(quick)[0]["lastAttempt"]["errors"]["errors"]
+    assert (row["code"], key.partition("/")[0] in row["message"]) == ("QUOTA_EXCEEDED", True)
+    assert row["errorDetails"][0]["quotaInfo"]["limitName"] == limit_name
+    quick.world.set_quotas({key: 16})
+    quick.clock.advance(100)
+    assert state(quick) == (True, "ACTIVE")
+    alone = {"name": "more", **properties(scheduling=scheduling)}
+    alone["machineType"] = f"zones/{ZONE}/machineTypes/{alone['machineType']}"
+    begun = quick.call("POST", INSTANCES, alone)[1]
+    ended = quick.get(f"/zones/{ZONE}/operations/{begun['name']}")
+    assert ended["error"]["errors"][0]["code"] == "QUOTA_EXCEEDED"

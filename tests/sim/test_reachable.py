@@ -714,6 +714,33 @@ def disk_operation_fails(path: str, body: Any, code: str) -> Callable[[Lab, Call
     return check
 
 
+IMAGES = "projects/ubuntu-os-accelerator-images/global/images/family"
+
+
+def instance_fails(code: str, model: str = "STANDARD") -> Callable[[Lab, Callable[[], None]], None]:
+    """Of an instance with chips of v6e."""
+
+    def check(lab: Lab, run: Callable[[], None]) -> None:
+        run()
+        zone = f"{COMPUTE}/zones/us-east5-a"
+        image = f"{IMAGES}/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+        boot = {"sourceImage": image, "diskType": "hyperdisk-balanced"}
+        body = {
+            "name": "i",
+            "machineType": "zones/us-east5-a/machineTypes/ct6e-standard-4t",
+            "disks": [{"boot": True, "initializeParams": boot}],
+            "networkInterfaces": [{"network": "global/networks/default"}],
+            "scheduling": {"provisioningModel": model, "onHostMaintenance": "TERMINATE"},
+        }
+        status, operation = lab.call("POST", f"{zone}/instances", body)
+        assert status == 200, operation
+        lab.later()
+        ended = lab.get(f"{zone}/operations/{operation['name']}")
+        assert ended["error"]["errors"][0]["code"] == code
+
+    return check
+
+
 def late_copy(lab: Lab, run: Callable[[], None]) -> None:
     disks = f"{COMPUTE}/zones/{ZONE}/disks"
     assert lab.call("POST", disks, {"name": "data"})[0] == 200
@@ -777,12 +804,15 @@ RATE = "RESOURCE_OPERATION_RATE_EXCEEDED"
 CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "No capacity, said by the operation": stockout,
     "No capacity, said at once": stockout_now,
+    "No capacity for instances of Compute Engine": instance_fails("ZONE_RESOURCE_POOL_EXHAUSTED"),
     "Capacity goes and comes back": capacity,
     "A reservation exists": reservation,
     "Reserved capacity runs short": reserved_shortage,
     "Quota of a zone": quota(f"in zone {ZONE}"),
     "Quota of a region": quota("in region us-central2"),
     "Quota of v5e slices of up to eight chips": serving_quota,
+    "Quota of a family of Compute Engine's chips": instance_fails("QUOTA_EXCEEDED"),
+    "Quota of its preemptible chips": instance_fails("QUOTA_EXCEEDED", "SPOT"),
     "Quota of addresses": quota("IN_USE_ADDRESSES", networkConfig={"enableExternalIps": True}),
     "Quota of health checks": quota("HEALTH_CHECKS"),
     "Too many requests a minute": rate_limit,

@@ -77,8 +77,8 @@ class Group:
     deletion: Json | None = None
     """The operation that takes it away."""
     machine_type: str = ""
-    flexible: bool = False
-    """Whether its members wait for capacity as flex-start instances."""
+    model: str = ""
+    """The provisioning model of its members."""
 
     @property
     def size(self) -> int:
@@ -287,7 +287,7 @@ def _actions(group: Group, instances: Mapping[str, Json]) -> Json:
 
 
 def _statuses(group: Group, instances: Mapping[str, Json]) -> Json:
-    absent = "PENDING" if group.flexible else "NON_EXISTENT"
+    absent = "PENDING" if group.model == "FLEX_START" else "NON_EXISTENT"
     found = [_word(status_of(instances.get(name)) or absent) for name in group.members]
     return {status: found.count(status) for status in _STATUSES}
 

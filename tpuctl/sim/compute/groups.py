@@ -20,8 +20,9 @@ from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.group_facts import TPU_MACHINES, GroupOfInstances
 from tpuctl.sim.compute.group_form import Group, Member
 from tpuctl.sim.compute.instance import Instance
-from tpuctl.sim.compute.instances import NO_ROOM, Instances
+from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.operations import Planned, error_row, place
+from tpuctl.sim.compute.room import lack_of_room
 from tpuctl.sim.compute.state import ComputeState, absent, check_body, not_ready, target
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
@@ -126,7 +127,7 @@ class Groups:
             facts = GroupOfInstances(name, topology or None, created_by=creator)
             group = Group(path, self._data(kind, scope, body, template, policy), facts)
             group.machine_type = str(properties["machineType"])
-            group.flexible = properties["scheduling"]["provisioningModel"] == "FLEX_START"
+            group.model = str(properties["scheduling"]["provisioningModel"])
             if group.resource in self._groups:
                 raise ApiError(Code.ALREADY_EXISTS, f"The resource '{group.resource}' already exists")
             size = int(body["targetSize"])
@@ -334,10 +335,11 @@ class Groups:
             fault = self._world.faults.take(FaultKind.ERROR, "instances.insert", path, in_operation=True)
             if fault is not None:
                 return ApiError(fault.code, fault.text(path))
-        machine, zone = TPU_MACHINES.get(group.machine_type), group.path.zone
-        if machine is None or len(members) * machine.chips <= self._world.room(zone):
+        machine = TPU_MACHINES.get(group.machine_type)
+        if machine is None:
             return None
-        return ApiError(Code.UNAVAILABLE, NO_ROOM.format(project=self._project, zone=zone))
+        with self._lock:
+            return lack_of_room(self._world.kernel, group.path.zone, machine, len(members), group.model)
 
     def _note(self, group: Group, members: Sequence[Member], error: ApiError | None) -> None:
         """What came of a try."""

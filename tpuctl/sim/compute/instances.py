@@ -16,6 +16,7 @@ from tpuctl.sim.compute.instance import Instance, InstanceHosts
 from tpuctl.sim.compute.instance_changes import InstanceChanges, shown_labels, shown_metadata
 from tpuctl.sim.compute.instance_life import InstanceLife
 from tpuctl.sim.compute.operations import Planned, place
+from tpuctl.sim.compute.room import lack_of_room
 from tpuctl.sim.compute.state import ComputeState, absent, check_body, target
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
@@ -26,11 +27,6 @@ from tpuctl.sim.world.state import copy_json
 from tpuctl.sim.world.world import World
 
 KIND = KINDS["instances"]
-NO_ROOM = (
-    "The zone 'projects/{project}/zones/{zone}' does not have enough resources available to fulfill the "
-    "request.  '(resource type:compute)'."
-)
-"""As users of Compute Engine quote it."""
 AS_ASKED = Planned()
 
 
@@ -144,7 +140,10 @@ class Instances:
             data = self._data(zone, name, {**body, "machineType": link})
             key = f"{name[:20]}-{self._kernel.ids.short()}"
             instance = Instance(path, key, data, TPU_MACHINES[machine_type], group, life=self.life)
-            error = planned.error or (None if group else self._no_room(instance))
+            model = str(data["scheduling"]["provisioningModel"])
+            error = planned.error
+            if error is None and group is None:
+                error = lack_of_room(self._kernel, zone, instance.machine, 1, model)
             new = [] if error else self._new_disks(instance, body["disks"])
             error = error or self._state.over_quota(new)
             scope, held = Scope("zones", zone), error is None
@@ -184,12 +183,6 @@ class Instances:
             "disks": [],
             "fingerprint": fingerprint({"at": now}),
         }
-
-    def _no_room(self, instance: Instance) -> ApiError | None:
-        zone, project = instance.path.zone, self._kernel.project
-        if instance.chips <= self._kernel.room(zone):
-            return None
-        return ApiError(Code.UNAVAILABLE, NO_ROOM.format(project=project, zone=zone))
 
     def _new_disks(self, instance: Instance, entries: list[Json]) -> list[Json]:
         """What of its disks is to be made; checks those that are there. Expects the lock to be held."""

@@ -180,7 +180,9 @@ _BEGINNINGS = {
 def error_row(error: ApiError) -> Json:
     """What went wrong, as operations and groups say it."""
     told = (code for begins, code in _BEGINNINGS.items() if error.message.startswith(begins))
-    return {"code": next(told, _ERROR_CODES.get(error.code, "INTERNAL_ERROR")), "message": error.message}
+    code = next(told, _ERROR_CODES.get(error.code, "INTERNAL_ERROR"))
+    details = [dict(each) for each in error.details if "quotaInfo" in each]
+    return {"code": code, "message": error.message, **({"errorDetails": details} if details else {})}
 
 
 def _failure(error: ApiError | None) -> Json:

@@ -52,8 +52,10 @@ _SOURCES: Mapping[str, tuple[str, str, re.Pattern[str]]] = {
 }
 """What a disk can be made from: field → its word, its collection, and how it is named."""
 _IMAGE = re.compile(
-    r"(?:https?://[^/]+/compute/[a-z0-9]+/)?(?:projects/([^/]+)/)?global/images/(family/)?([^/]+)"
+    r"(?:https?://[^/]+/compute/[a-z0-9]+/)?(?:projects/([^/]+)/)?"
+    r"(?:global/images/(family/)?|zones/[^/]+/(imageFamilyViews/))([^/]+)"
 )
+"""Families have two names; that with a zone is what `gcloud compute instances create` says."""
 _WITH_CONTENT = ("disks", "snapshots", "images")
 MAX_RESOURCES = 10_000
 """Of each project: far beyond what anybody has, and memory is bounded."""
@@ -203,12 +205,13 @@ class ComputeState:
         found = _IMAGE.fullmatch(source)
         if found is None:
             return None
-        if found[1] not in (None, self._project):
-            return find_public_image(found[1], found[2], found[3])
+        project, by_family, name = found[1], found[2] or found[3], found[4]
+        if project not in (None, self._project):
+            return find_public_image(project, by_family, name)
         with self._lock:
             images = [row[2] for row in self.rows(KINDS["images"])]
-        field = "family" if found[2] else "name"
-        fitting = [each for each in images if each.get(field) == found[3] and each["status"] == "READY"]
+        field = "family" if by_family else "name"
+        fitting = [each for each in images if each.get(field) == name and each["status"] == "READY"]
         return max(fitting, key=lambda each: str(each["creationTimestamp"]), default=None)
 
     def _wait_s(self, delay_s: float) -> float:

@@ -152,6 +152,12 @@ STOCKOUT = (
     "offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x1bc8f9d790be9142]"
 )
 
+NO_MACHINES = (
+    "The zone 'projects/{project}/zones/{zone}' does not have enough resources available to fulfill the "
+    "request.  '(resource type:compute)'."
+)
+"""Compute Engine's word for a stockout, as its users quote it."""
+
 RATE_EXCEEDED = "Operation rate exceeded for resource"
 """How Compute Engine's operations fail that copy one source too often (gcpdiag, rule gce/ERR/2024_001)."""
 
@@ -170,6 +176,7 @@ def _late(method: str, code: int = int(Code.INTERNAL), message: str = "") -> Map
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "stockout": _late("nodes.create", 8, STOCKOUT),
+    "stockout-instances": _late("instances.insert", 14, NO_MACHINES),
     "stockout-now": _error("nodes.create", 8, STOCKOUT),
     "rate-limit": _error("*.create", 8, rate_limited().message),
     "blip": _error("*", 14, "Internal error. Please try again."),

@@ -2,9 +2,9 @@
 
 Keys are `ZONE` and `ZONE/GENERATION`, `REGION` and `REGION/GENERATION` (most chips), with `:serving` after v5e
 for its slices of up to eight chips (without such a key they count with the rest), `METRIC` and `METRIC/REGION`
-for Compute Engine's quotas that TPU hosts use up on the side. The real cloud's own accounting of the latter is
-not documented; users report one address per worker with an external address, and two or more health checks per
-node.
+for Compute Engine's quotas that TPU hosts use up on the side, `TPUS_PER_TPU_FAMILY/REGION/FAMILY` and
+`PREEMPTIBLE_TPU_GENERATION/ZONE` for chips of its own machines. What hosts use up besides is not documented;
+users report one address per worker with an external address, and two or more health checks per node.
 """
 
 from __future__ import annotations
@@ -56,6 +56,16 @@ TPU_QUOTA_NAMES: Mapping[str, str] = {
     "v5p": "TPUV5P{}",
     "v6e": "TPUV6E{}",
 }
+
+TPU_FAMILY_METRIC = "TPUS_PER_TPU_FAMILY"
+TPU_FAMILIES: Mapping[str, str] = {"v5p": "CT5P", "v6e": "CT6E", "tpu7x": "TPU7X"}
+"""Generations that Compute Engine has machines of, and what it calls their families."""
+
+
+def preemptible_metric(generation: str) -> str:
+    """Compute Engine's quota of preemptible chips in a zone: `PREEMPTIBLE_TPU_V6E`."""
+    return f"PREEMPTIBLE_TPU_{generation.upper()}"
+
 
 SERVING = "Serving"
 _SMALL: Mapping[str, tuple[int, str]] = {
@@ -134,14 +144,24 @@ def check_keys(quotas: Mapping[str, int], catalog: SimCatalog) -> None:
         chips = place in zones | regions and rest in ("", *TPU_QUOTA_NAMES, "v5e:serving")
         disks = tuple(dict.fromkeys(DISK_METRICS.values()))
         regional = place in (*REGIONAL_METRICS, *disks) and (rest == "" or rest in regions)
-        if not (chips or regional or key in (*PROJECT_METRICS, SNAPSHOTS)):
+        if not (chips or regional or key in (*PROJECT_METRICS, SNAPSHOTS) or _of_machines(key, zones)):
             named = f"{HEALTH_CHECKS}, {SNAPSHOTS}, and with or without /REGION {ADDRESSES}, {INSTANCES}"
             raise UsageError(
                 f"no quota called {key!r}",
-                hint=f"ZONE or REGION[/GENERATION], …/v5e:serving, {named}, {', '.join(disks)}",
+                hint=f"ZONE or REGION[/GENERATION], …/v5e:serving, {named}, {', '.join(disks)}, "
+                f"{TPU_FAMILY_METRIC}/REGION/CT6E, {preemptible_metric('v6e')}/ZONE",
             )
         if limit < 0:
             raise UsageError(f"quota {key}: {limit} is less than 0", hint=f"{key}=0")
+
+
+def _of_machines(key: str, zones: set[str]) -> bool:
+    """`TPUS_PER_TPU_FAMILY/REGION/FAMILY` or `PREEMPTIBLE_TPU_GENERATION/ZONE`, of Compute Engine's chips."""
+    metric, _, place = key.partition("/")
+    if metric == TPU_FAMILY_METRIC:
+        region, _, family = place.partition("/")
+        return region in {region_of(zone) for zone in zones} and family in TPU_FAMILIES.values()
+    return metric in map(preemptible_metric, TPU_FAMILIES) and place in zones
 
 
 def _lives(node: Node) -> bool:

@@ -1,0 +1,59 @@
+"""Whether there is room and quota for machines with chips, by Compute Engine's own pools.
+
+Its quota of chips is another than that of the TPU API: of a family in a region, and of preemptible chips, which
+Spot and flex-start draw on, in a zone. Names of the quotas are those that users of v6e read in the Cloud Quotas
+API; those of other generations follow them.
+"""
+
+from __future__ import annotations
+
+from tpuctl.lib.names import region_of
+from tpuctl.sim.compute.group_facts import TpuMachine
+from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.world.faults import NO_MACHINES
+from tpuctl.sim.world.quotas import PLENTY, TPU_FAMILIES, TPU_FAMILY_METRIC, preemptible_metric
+from tpuctl.sim.world.state import Kernel
+
+_PREEMPTIBLE = ("SPOT", "PREEMPTIBLE", "FLEX_START")
+
+
+def lack_of_room(kernel: Kernel, zone: str, machine: TpuMachine, count: int, model: str) -> ApiError | None:
+    """Why so many more machines cannot be made: quota first, then chips. Expects the lock to be held."""
+    chips = count * machine.chips
+    error = _over_quota(kernel, zone, machine.generation, chips, spot=model in _PREEMPTIBLE)
+    if error is not None or chips <= kernel.room(zone):
+        return error
+    text = NO_MACHINES.replace("{project}", kernel.project).replace("{zone}", zone)
+    return ApiError(Code.UNAVAILABLE, text)
+
+
+def _over_quota(kernel: Kernel, zone: str, generation: str, chips: int, *, spot: bool) -> ApiError | None:
+    region, family = region_of(zone), TPU_FAMILIES[generation]
+    metric = preemptible_metric(generation) if spot else TPU_FAMILY_METRIC
+    key = f"{metric}/{zone}" if spot else f"{metric}/{region}/{family}"
+    limit = kernel.quotas.get(key, PLENTY)
+    if _used(kernel, zone, generation, spot=spot) + chips <= limit:
+        return None
+    place = f"zone {zone}" if spot else f"region {region}"
+    dimensions = {"zone": zone} if spot else {"region": region, "tpu_family": family}
+    info: Json = {
+        "metricName": f"compute.googleapis.com/{metric.lower()}",
+        "limitName": f"{metric.replace('_', '-')}-per-project-{'zone' if spot else 'region'}",
+        "dimensions": dimensions,
+        "limit": limit,
+    }
+    text = f"Quota '{metric}' exceeded.  Limit: {limit}.0 in {place}."
+    return ApiError(Code.RESOURCE_EXHAUSTED, text, [{"quotaInfo": info}])
+
+
+def _used(kernel: Kernel, zone: str, generation: str, *, spot: bool) -> int:
+    """Chips that instances hold of the same pool."""
+    place = zone if spot else region_of(zone)
+    return sum(
+        each.chips
+        for each in kernel.instances.values()
+        if each.generation == generation
+        and each.holds_chips
+        and place in (each.path.zone, region_of(each.path.zone))
+        and (each.data["scheduling"]["provisioningModel"] in _PREEMPTIBLE) == spot
+    )
