@@ -97,6 +97,13 @@ def tpu_quota(**changes: Any) -> list[Finding]:
     return [each for each in examine(facts(**changes)) if each.check == "tpu quota"]
 
 
+def test_what_compute_engine_makes_does_not_draw_on_quotas_of_the_tpu_api():
+    wanted = Wanted("p-roject", ("us-central1-c",), "tpu7x", Tier.SPOT, external_ips=True)
+    [found] = tpu_quota(wanted=wanted, tpu_quotas=tpu_quotas(spot=0))
+    assert found.level == "warning"
+    assert "spot tpu7x in us-central1-c: Compute Engine has quotas of its own" in found.what
+
+
 def test_where_everything_is_well_nothing_is_found():
     assert worst() == []
 

@@ -11,7 +11,7 @@ from tpuctl.doctor.facts import Facts
 from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import AcceleratorType, Catalog
-from tpuctl.model.cloud import Tier
+from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.quota import SMALL_UNITS, ComputeQuota, TpuQuota
 from tpuctl.money.quotas import (
     ADDRESSES,
@@ -68,12 +68,21 @@ def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
 def _judge(facts: Facts, need: Need, quotas: Sequence[TpuQuota]) -> Finding | None:
     """By the smallest slice; where that has no quota, by the smallest of those that draw on another one."""
     sizes = _sizes(facts.catalog, need)
+    if sizes and sizes[0].apis[0] is Api.COMPUTE:
+        return _of_compute(facts, need)
     found = [_judge_size(facts, need, quotas, each) for each in sizes]
     first = next(iter(found), None)
     if first is None or first.level != "problem" or len(found) == 1 or found[1].level != "ok":
         return first
     larger = f"; from {sizes[1].name} on: {found[1].what.partition(': ')[2]}"
     return warning(first.what + larger, first.fix)
+
+
+def _of_compute(facts: Facts, need: Need) -> Finding:
+    """Compute Engine counts chips of its own, by family and region and, for spot, by generation and zone."""
+    ask = "gcloud beta quotas info list --service=compute.googleapis.com --filter='quotaId~TPU'"
+    what = f"{need.tier} {need.generation} in {need.zone}: Compute Engine has quotas of its own, not read here"
+    return warning(what, f"{ask} --project={facts.wanted.project}")
 
 
 def _judge_size(facts: Facts, need: Need, quotas: Sequence[TpuQuota], smallest: AcceleratorType) -> Finding:

@@ -162,7 +162,8 @@ def _short_of_tpus(
 
 def _shortages_of(spec: SliceSpec, quotas: Iterable[ComputeQuota], project: str) -> tuple[Shortage, ...]:
     there = [quota for quota in quotas if quota.region in ("", region_of(spec.zone))]
-    return find_shortages(there, project, hosts=spec.hosts, nodes=spec.slices, external_ips=spec.external_ips)
+    nodes = spec.slices if spec.api is Api.TPU else 0  # the TPU service alone makes health checks
+    return find_shortages(there, project, hosts=spec.hosts, nodes=nodes, external_ips=spec.external_ips)
 
 
 def _refusal(name: str, certain: Sequence[Shortage]) -> QuotaError:
