@@ -83,8 +83,13 @@ STORIES: dict[str, Callable[[], Story]] = {
 }
 
 
+SAMPLED = ("up a group", "down a group")
+"""Of which CI lives through a sample; an instance is one object, as a node is."""
+CASES = [each for each in cases(STORIES, rare=STORIES) if each.values[0] in SAMPLED or not each.values[2]]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("name", "repair", "sample"), cases(STORIES, rare=STORIES))
+@pytest.mark.parametrize(("name", "repair", "sample"), CASES)
 def test_every_accident_with_compute_engine_is_survived(name: str, repair: Repair, sample: bool) -> None:
     assert survive_all(STORIES[name], repair, sample=sample) == []

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compute_slices import GROUP
 from tests.support.hosts import shared_folder, wait_until
 from tests.support.jobs import SPEC, attempt_row, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim
 from tests.support.soak import soak
+from tpuctl.model.cloud import Api
 from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.reconcile import request_stop
@@ -47,10 +49,17 @@ def preempt_when_running(
     return thread
 
 
-@pytest.mark.parametrize("queued", [pytest.param(True, id="queued"), soak(False, id="direct")])
-def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, services, tmp_path, queued):
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"queued": True}, id="queued"),
+        soak({"queued": False}, id="direct"),
+        pytest.param(GROUP, id="compute"),
+    ],
+)
+def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, services, tmp_path, spec):
     marks = shared_folder(tmp_path / "marks")
-    bring_up(services, "big", queued=queued)
+    bring_up(services, "big", **spec)
     preempter = preempt_when_running(sim, services, "run-0001", "big-1")
     run = run_to_end(services, "big", FIRST_ATTEMPT_HANGS, variables={"MARKS": str(marks)})
     preempter.join()
@@ -62,8 +71,9 @@ def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, s
     assert (second.cause, second.incarnation) == (Cause.SUCCEEDED, 2)
     assert first.coordinator != second.coordinator
     assert attempt_row(services, run.id, 1)["cause"] == "preempted"
-    assert [node.name for node in services.cloud.list_nodes().items] == ["big-2"]
-    assert [q.name for q in services.cloud.list_queued().items] == (["big-2"] if queued else [])
+    tpus = services.tpus(spec.get("api", Api.TPU))
+    assert [node.name for node in tpus.list_nodes().items] == ["big-2"]
+    assert [q.name for q in tpus.list_queued().items] == (["big-2"] if spec["queued"] else [])
     # The output of the lost attempt outlived its hosts.
     assert Path(services.logs.path(run.id, 1, 0, "stdout")).read_text() == "attempt 1\n"
 
