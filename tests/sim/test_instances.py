@@ -343,3 +343,19 @@ def test_a_planned_failure_leaves_what_is_there_as_it_was(lab: InstanceLab) -> N
     failed = [lab.call("DELETE", f"{AT}/big")[1], lab.post("big/attachDisk", asked), lab.post("big/stop")]
     assert [lab.operation(each)["error"]["errors"][0]["message"] for each in failed] == ["no"] * 3
     assert (lab.show()["status"], len(lab.show()["disks"])) == ("RUNNING", 1)
+
+
+def test_chips_that_an_instance_gives_back_serve_who_waits(lab: InstanceLab) -> None:
+    lab.world.set_capacity(ZONE, 4)
+    lab.make()
+    parent = f"projects/sim-project/locations/{ZONE}"
+    node = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e"}
+    spec = {"nodeSpec": [{"parent": parent, "nodeId": "n", "node": node}]}
+    asked = {"parent": parent, "queuedResourceId": "q", "queuedResource": {"tpu": spec}}
+    lab.world.call("CreateQueuedResource", asked)
+    lab.clock.advance(1000)
+    name = f"{parent}/queuedResources/q"
+    assert lab.world.call("GetQueuedResource", {"name": name})["state"]["state"] == "WAITING_FOR_RESOURCES"
+    lab.call("DELETE", f"{AT}/big")
+    lab.clock.advance(1000)
+    assert lab.world.call("GetQueuedResource", {"name": name})["state"]["state"] == "ACTIVE"

@@ -78,6 +78,7 @@ class ComputeApi:
         )
         world.use_disks(self._state.find_disk)
         self.instances = Instances(world, self._state, self._has_type)
+        self.instances.life.on_change.append(lambda _: world.give_turns())
         groups = Groups(world, self._state, self.instances)
         self._owners: Mapping[str, Resources] = {
             "instances": self.instances,

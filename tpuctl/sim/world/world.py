@@ -119,7 +119,7 @@ class World:
         self._nodes = Nodes(self._kernel, self._operations, self._machines)
         self._queued = QueuedResources(self._kernel, self._operations, self._nodes)
         self.quota_preferences = QuotaPreferences(self._kernel)
-        self.steering = Steering(self._kernel, self._give_turns)
+        self.steering = Steering(self._kernel, self.give_turns)
         self.rpcs: Mapping[str, Rpc] = self._table()
 
     def _table(self) -> dict[str, Rpc]:
@@ -306,7 +306,8 @@ class World:
             if chips:
                 self._kernel.reservations[zone, name] = Reservation(name, zone, generation, chips)
 
-    def _give_turns(self) -> None:
+    def give_turns(self) -> None:
+        """Chips may have become free: requests that wait for capacity try again."""
         self._queued.retry_parked()
         self._kernel.schedule.flush()
 
