@@ -425,3 +425,29 @@ def test_compute_engine_has_quotas_of_chips_of_its_own(
     begun = quick.call("POST", INSTANCES, alone)[1]
     ended = quick.get(f"/zones/{ZONE}/operations/{begun['name']}")
     assert ended["error"]["errors"][0]["code"] == "QUOTA_EXCEEDED"
+
+
+def test_a_group_that_is_bound_to_a_reservation_takes_its_chips_from_there(quick: Lab) -> None:
+    name = "compute.googleapis.com/reservation-name"
+    affinity = {"consumeReservationType": "SPECIFIC_RESERVATION", "key": name, "values": ["res"]}
+    bound = {"provisioningModel": "RESERVATION_BOUND", "onHostMaintenance": "TERMINATE"}
+    body = {"name": "r", "properties": properties(scheduling=bound, reservationAffinity=affinity)}
+    assert quick.call("POST", TEMPLATES, body)[0] == 200
+    quick.world.set_capacity(ZONE, 0)
+
+    def reserve(count: int) -> None:
+        specific = {"count": str(count), "instanceProperties": {"machineType": "ct6e-standard-4t"}}
+        quick.call("DELETE", f"{RESERVATIONS}/res")
+        made = quick.call("POST", RESERVATIONS, {"name": "res", "specificReservation": specific})
+        assert made[0] == 200, made
+
+    reserve(3)
+    make(quick, group(instanceTemplate=f"regions/{REGION}/instanceTemplates/r"))
+    quick.clock.advance(10)
+    assert quick.names(INSTANCES) == []
+    [row] = members(quick)[0]["lastAttempt"]["errors"]["errors"]
+    assert "Insufficient reserved capacity" in row["message"]
+    reserve(4)
+    quick.clock.advance(1000)
+    assert state(quick) == (True, "ACTIVE")
+    assert quick.world.steering.reservations()[0]["used"] == 16

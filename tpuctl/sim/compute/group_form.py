@@ -79,6 +79,8 @@ class Group:
     machine_type: str = ""
     model: str = ""
     """The provisioning model of its members."""
+    reserved: bool = False
+    """Whether its members take their chips from a reservation, each for itself."""
 
     @property
     def size(self) -> int:

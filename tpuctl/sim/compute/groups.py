@@ -22,7 +22,7 @@ from tpuctl.sim.compute.group_form import Group, Member
 from tpuctl.sim.compute.instance import Instance
 from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.operations import Planned, error_row, place
-from tpuctl.sim.compute.room import lack_of_room
+from tpuctl.sim.compute.room import lack_of_room, reservation_of
 from tpuctl.sim.compute.state import ComputeState, absent, check_body, not_ready, target
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
@@ -127,6 +127,7 @@ class Groups:
             facts = GroupOfInstances(name, topology or None, created_by=creator)
             group = Group(path, self._data(kind, scope, body, template, policy), facts)
             group.machine_type = str(properties["machineType"])
+            group.reserved = bool(reservation_of(properties))
             group.model = str(properties["scheduling"]["provisioningModel"])
             if group.resource in self._groups:
                 raise ApiError(Code.ALREADY_EXISTS, f"The resource '{group.resource}' already exists")
@@ -336,7 +337,7 @@ class Groups:
             if fault is not None:
                 return ApiError(fault.code, fault.text(path))
         machine = TPU_MACHINES.get(group.machine_type)
-        if machine is None:
+        if machine is None or group.reserved:
             return None
         with self._lock:
             return lack_of_room(self._world.kernel, group.path.zone, machine, len(members), group.model)

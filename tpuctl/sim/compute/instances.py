@@ -16,13 +16,14 @@ from tpuctl.sim.compute.instance import Instance, InstanceHosts
 from tpuctl.sim.compute.instance_changes import InstanceChanges, shown_labels, shown_metadata
 from tpuctl.sim.compute.instance_life import InstanceLife
 from tpuctl.sim.compute.operations import Planned, place
-from tpuctl.sim.compute.room import lack_of_room
+from tpuctl.sim.compute.room import lack_of_room, reservation_of
 from tpuctl.sim.compute.state import ComputeState, absent, check_body, target
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.data_disks import check_kind
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.paths import ResourcePath
+from tpuctl.sim.world.reservations import take_chips
 from tpuctl.sim.world.state import copy_json
 from tpuctl.sim.world.world import World
 
@@ -141,8 +142,10 @@ class Instances:
             key = f"{name[:20]}-{self._kernel.ids.short()}"
             instance = Instance(path, key, data, TPU_MACHINES[machine_type], group, life=self.life)
             model = str(data["scheduling"]["provisioningModel"])
-            error = planned.error
-            if error is None and group is None:
+            error, bound = planned.error, reservation_of(data)
+            if error is None and bound:
+                error = take_chips(self._kernel, instance, bound)
+            elif error is None and group is None:
                 error = lack_of_room(self._kernel, zone, instance.machine, 1, model)
             new = [] if error else self._new_disks(instance, body["disks"])
             error = error or self._state.over_quota(new)

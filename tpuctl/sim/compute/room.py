@@ -27,6 +27,13 @@ def lack_of_room(kernel: Kernel, zone: str, machine: TpuMachine, count: int, mod
     return ApiError(Code.UNAVAILABLE, text)
 
 
+def reservation_of(properties: Json) -> str:
+    """The reservation that a machine is bound to; empty for none."""
+    affinity = properties.get("reservationAffinity") or {}
+    bound = affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION"
+    return str((affinity.get("values") or [""])[0]).rsplit("/", 1)[-1] if bound else ""
+
+
 def _over_quota(kernel: Kernel, zone: str, generation: str, chips: int, *, spot: bool) -> ApiError | None:
     region, family = region_of(zone), TPU_FAMILIES[generation]
     metric = preemptible_metric(generation) if spot else TPU_FAMILY_METRIC
