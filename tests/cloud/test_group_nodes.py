@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -367,3 +369,8 @@ def test_several_operations_are_done_together_and_fail_by_one():
     assert join_operations([done, failed]) == OperationInfo("a,b", True, error)
     assert join_operations([failed, runs]) == OperationInfo("b,c", False)
     assert join_operations([]) == OperationInfo("", True)
+
+
+def test_reading_does_not_load_the_library_of_changes():
+    code = "import sys, tpuctl.cloud.groups; sys.exit('google.cloud.compute_v1' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.auth.credentials import Credentials
@@ -48,6 +48,7 @@ class RestClient:
     def __init__(self, endpoint: str, credentials: Credentials) -> None:
         self._endpoint = endpoint.rstrip("/")
         self._credentials = credentials
+        self._spare: SimpleQueue[RestClient] = SimpleQueue()
         self._session: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
     def read(self, what: str, call: Callable[[], T]) -> T:
@@ -76,20 +77,19 @@ class RestClient:
         thread-safe. Raises what the first of them raised."""
         if len(calls) < 2:
             return [call(self) for call in calls]
-        spare = [RestClient(self._endpoint, self._credentials) for _ in calls[1:AT_ONCE]]
-        with ThreadPoolExecutor(len(spare) + 1) as pool:
-            free: SimpleQueue[RestClient] = SimpleQueue()
-            for client in (self, *spare):
-                free.put(client)
+        with ThreadPoolExecutor(min(AT_ONCE, len(calls))) as pool:
+            return list(pool.map(self._by_spare, calls))
 
-            def ask(call: Callable[[RestClient], T]) -> T:
-                client = free.get()
-                try:
-                    return call(client)
-                finally:
-                    free.put(client)
-
-            return list(pool.map(ask, calls))
+    def _by_spare(self, call: Callable[[RestClient], T]) -> T:
+        """The call by a client that nobody else uses now; its connection is kept for the next."""
+        try:
+            client = self._spare.get_nowait()
+        except Empty:
+            client = RestClient(self._endpoint, self._credentials)
+        try:
+            return call(client)
+        finally:
+            self._spare.put(client)
 
     def pages(
         self, path: str, what: str, params: Data | None = None, *, timeout_s: float = CALL_TIMEOUT_S
