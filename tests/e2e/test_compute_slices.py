@@ -8,12 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.compute_slices import SPECS, ZONE, objects, objects_of, preempt
+from tests.support.disk_cases import RULES
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, begin_run, long_program, passes, state_of
+from tpuctl.disks.clone import CloneRequest, clone, create_master
+from tpuctl.disks.use import use_disk
 from tpuctl.engine.events import Warn
 from tpuctl.errors import DeniedError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
+from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.runs.take_down import take_down
@@ -32,9 +36,9 @@ def place() -> Iterator[MemoryPlace]:
     made.close()
 
 
-def bring_up(services: MemoryServices, kind: str) -> None:
-    request_slice(services, "big", SPECS[kind], pay=True, admit=lambda: None)
-    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+def bring_up(services: MemoryServices, kind: str, name: str = "big") -> None:
+    request_slice(services, name, SPECS[kind], pay=True, admit=lambda: None)
+    wait_for_slice(services, name, deadline=services.clock.now() + HOUR)
 
 
 @pytest.mark.parametrize(("kind", "action"), [("group", "STOP"), ("group", "DELETE"), ("instance", "STOP")])
@@ -60,6 +64,28 @@ def test_a_slice_comes_up_is_preempted_comes_back_with_its_run_and_goes(
     assert loss.kind == "preempted"
     take_down(services, "big", deadline=services.clock.now() + HOUR)
     assert (state_of(place, "big"), objects(place)) == (SliceState.GONE, {})
+
+
+def test_the_copy_of_a_disk_is_on_each_host_again_after_a_preemption_and_both_outlive_their_slices(
+    place: MemoryPlace,
+) -> None:
+    services = place.machine()
+    bring_up(services, "instance", "dev")
+    bring_up(services, "group")
+    create_master(services, RULES, DiskRequest("data", ZONE, "hyperdisk-balanced", 10, {}), "data")
+    use_disk(services, RULES, "data", to="dev", rw=True, path="", mounted=True, dry_run=False)
+    clone(services, RULES, CloneRequest("data", to="big"))
+    preempt(place, "big-1", "STOP")
+    passes(services, 10)
+    shown = {node.name: node.data_disks for node in services.compute_tpus.list_nodes().items}
+    assert shown == {
+        "big-2": (DataDisk(ZONE, "data-g1", DiskMode.READ_ONLY),),
+        "dev-1": (DataDisk(ZONE, "data", DiskMode.READ_WRITE),),
+    }
+    for name in ("big", "dev"):
+        take_down(services, name, deadline=services.clock.now() + HOUR)
+    assert objects(place) == {"disks": ["data", "data-g1"]}
+    assert (place.hosts.disks.torn, place.hosts.disks.held()) == ([], [])
 
 
 def test_workers_are_in_the_order_of_their_numbers_and_not_of_their_names(place: MemoryPlace) -> None:
