@@ -14,6 +14,7 @@ from tpuctl.model.verdict import Failed, Wait, wait_for
 from tpuctl.money.quota_usage import name_holders, quota_error
 from tpuctl.slices.capacity_notes import remember_failed, remember_lost, zone_backoffs
 from tpuctl.slices.context import ReconcileContext
+from tpuctl.slices.delete import delete_incarnation
 from tpuctl.slices.states import ABSENT, TIME_OVER, SliceEvent
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_slice, save
@@ -58,6 +59,8 @@ def quota_refused(context: ReconcileContext, error: QuotaError) -> Outcome:
     named = name_holders(context.services, context.record.spec, error, own=own)
     mark_lost(context, "create-failed", named.message, failed=True, zone=True, short=error.message)
     if context.record.last_incarnation == 1 and not context.record.zones:
+        if context.observation.info.node is not None:
+            delete_incarnation(context)  # a group would go on asking, and cost unseen one day
         hint = f"the slice stays wanted; tpuctl down {context.record.name} gives it up"
         return Outcome(Failed(QuotaError(named.message, hint=hint, details=named.details)), acted=True)
     return Outcome(Wait(named.message, context.record.not_before), acted=True)
