@@ -181,7 +181,7 @@ def policies():
 def not_simulated():
     """what is not simulated is refused and says so"""
     machines = f"compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
-    refused("POST", machines, "does not implement", json={"name": "vm"})
+    refused("POST", f"{machines}/vm/setTags", "does not implement", json={"items": ["a"]})
     metadata = f"compute/v1/projects/{PROJECT}/setCommonInstanceMetadata"
     refused("POST", metadata, "does not implement", json={"items": []})
     refused("GET", f"{BUCKET}/acl", "does not implement")
