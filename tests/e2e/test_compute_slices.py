@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.compute_slices import SPECS, ZONE, objects, objects_of, preempt
+from tests.support.compute_slices import OF_A_GROUP, SPECS, ZONE, objects, objects_of, preempt
 from tests.support.disk_cases import RULES
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, begin_run, long_program, passes, state_of
 from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.use import use_disk
 from tpuctl.engine.events import Warn
-from tpuctl.errors import DeniedError, TpuctlError
+from tpuctl.errors import DeniedError, PendingError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
@@ -128,6 +129,39 @@ def test_what_no_record_knows_is_reaped_object_by_object(place: MemoryPlace, kin
     deadline = services.clock.now() + HOUR
     [result] = reap(services, doomed, caller_of(services, all_users=False), deadline=deadline)
     assert (result.result, objects(place)) == (ReapResult.GONE, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"runtime_version": "no-such-image"}, "no-such-image'. The referenced image resource cannot be found"),
+        (
+            {"topology": "3x3x3"},
+            "topology 3x3x3 is not supported for machine type tpu7x-standard-4t",
+        ),
+    ],
+)
+def test_what_can_never_be_is_refused_by_name_and_nothing_is_left(
+    place: MemoryPlace, change: dict[str, str], said: str
+) -> None:
+    services = place.machine()
+    request_slice(services, "big", replace(SPECS["group"], **change), pay=True, admit=lambda: None)
+    with pytest.raises(TpuctlError, match=re.escape(said)):
+        wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    passes(services, 5)
+    assert (state_of(place, "big"), objects(place)) == (SliceState.REFUSED, {})
+
+
+def test_a_group_without_capacity_waits_has_no_host_and_says_why(place: MemoryPlace) -> None:
+    services = place.machine()
+    place.world.set_capacity(ZONE, 0)
+    request_slice(services, "big", SPECS["group"], pay=True, admit=lambda: None)
+    with pytest.raises(PendingError, match="does not have enough resources available to fulfill the request"):
+        wait_for_slice(services, "big", deadline=services.clock.now() + 900.0)
+    assert objects(place) == {kind: ["big-1"] for kind in OF_A_GROUP}
+    place.world.set_capacity(ZONE, 8)
+    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    assert objects(place) == objects_of("big-1", 2)
 
 
 def test_a_policy_without_a_group_is_found_and_collected(place: MemoryPlace) -> None:
