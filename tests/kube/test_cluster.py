@@ -32,6 +32,8 @@ ACCELERATOR = {
     "cloud.google.com/gke-tpu-topology": "2x2x2",
 }
 IMAGE = "test/jax"
+COUNTED = {"resourceVersion": "", "managedFields": []}
+"""What changes of an object while the cluster's own controllers note what they did."""
 QUEUES: list[Object] = [
     {"kind": "ResourceFlavor", "metadata": {"name": "v4"}, "spec": {"nodeLabels": ACCELERATOR}},
     {
@@ -143,12 +145,21 @@ def test_a_cluster_says_what_its_server_of_custom_resources_says(
     assert words in refusal(client, made)
 
 
-def test_volumes_and_their_claims_are_taken_and_stay_as_they_are(client: Cluster) -> None:
+def test_volumes_and_claims_find_each_other_and_stay_as_they_are(client: Cluster, cluster: KubeCluster) -> None:
     volume, claim, jobset = documents(a_job(namespace="default", disks=(DISK,), buckets=(BUCKET,)))
     assert refusal(client, jobset) == ""
     for each in (volume, claim):
-        made = client.apply(each)
-        assert client.apply(each)["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+        client.apply(each)
+
+    def bound() -> Object | None:
+        found = [dict(client.get(each["kind"], each["metadata"]["name"]) or {}) for each in (volume, claim)]
+        return {"items": found} if all(each["status"].get("phase") == "Bound" for each in found) else None
+
+    before = cluster.wait("both are bound", bound)["items"]
+    after = [dict(client.apply(each)) for each in (volume, claim)]
+    for old, new in zip(before, after, strict=True):
+        assert new["spec"] == old["spec"]
+        assert {**new["metadata"], **COUNTED} == {**old["metadata"], **COUNTED}
 
 
 def test_a_run_that_loses_a_host_ends_as_one_that_did_not(session: Session, cluster: KubeCluster) -> None:
