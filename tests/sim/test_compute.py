@@ -166,6 +166,7 @@ def test_every_kind_of_call_asks_for_its_permission(lab: Lab) -> None:
         ("GET /global/routers", None, "conditionNotMet", "does not implement"),
         ("GET /aggregated/images", None, "conditionNotMet", "does not implement"),
         (f"PATCH {DISKS}/a", {}, "conditionNotMet", "does not implement"),
+        (f"POST /zones/{ZONE}/instances/vm/setTags", {}, "conditionNotMet", "does not implement"),
         ("GET /../p/zones", None, "conditionNotMet", "does not implement"),
     ],
 )
