@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.sim.compute.catalog import ROOT
 from tpuctl.sim.compute.disks import invalid
+from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.group_facts import TPU_MACHINES, GroupOfInstances
 from tpuctl.sim.wire.status import PROJECT_NUMBER, ApiError, Json, invalid_argument, unknown_method
 from tpuctl.sim.world.paths import ResourcePath
@@ -354,3 +355,22 @@ def worker_order(names: Sequence[str]) -> list[str]:
     """Members in the order of their worker numbers: not that of their names, on which nobody may rely."""
     found = sorted(names)
     return [*found[1:], *found[:1]]
+
+
+def named(body: Json) -> list[str]:
+    """The instances that a call names by URLs, each once."""
+    return list(dict.fromkeys(str(each).rsplit("/", 1)[-1] for each in body.get("instances") or ()))
+
+
+def shown_unmanaged(group: Group) -> Json:
+    """The instance group that a managed one stands on."""
+    data = group.data
+    return {
+        "kind": "compute#instanceGroup",
+        **{key: data[key] for key in ("id", "creationTimestamp", "name", "zone")},
+        "description": f"This instance group is controlled by Instance Group Manager '{data['name']}'.",
+        "fingerprint": fingerprint({}),
+        "network": f"{data['zone'].partition('/zones/')[0]}/global/networks/default",
+        "selfLink": data["instanceGroup"],
+        "size": len(group.members),
+    }

@@ -61,7 +61,7 @@ class Groups:
         """Groups as both APIs that have them show them."""
         with self._lock:
             found = list(self._groups.values())
-            show = self._shown if kind.collection == "instanceGroupManagers" else _unmanaged
+            show = self._shown if kind.collection == "instanceGroupManagers" else form.shown_unmanaged
             return [(f"zones/{each.path.zone}", each.path.id, show(each)) for each in found]
 
     def list_managed(self, scope: Scope, name: str, _query: Json) -> Json:
@@ -174,7 +174,7 @@ class Groups:
                     raise unknown_method(f"a patch of '{key}' of groups of instances")
             size = int(body.get("targetSize", size))
         else:
-            named = _named(body)
+            named = form.named(body)
             strangers = [each for each in named if each not in group.members]
             if strangers or not named:
                 text = "The instance is not a member of the group."
@@ -185,13 +185,13 @@ class Groups:
     def _apply(self, verb: str, group: Group, body: Json) -> list[str]:
         """Changes the group; the names of members that must go now."""
         if verb == "recreateInstances":
-            for name in _named(body):
+            for name in form.named(body):
                 group.members[name].action = "RECREATING"
-            return _named(body)
+            return form.named(body)
         if verb == "patch":
             group.data.update(form.changed(body))
             group.data["fingerprint"] = fingerprint({"body": str(sorted(body.items()))})
-        doomed = _named(body) if verb == "deleteInstances" else []
+        doomed = form.named(body) if verb == "deleteInstances" else []
         if verb != "deleteInstances":
             size = int(body.get("size", body.get("targetSize", group.size)) or 0)
             doomed = sorted(name for name, each in group.members.items() if each.action != "DELETING")[size:]
@@ -207,9 +207,9 @@ class Groups:
             group = self._existing(scope, name)
             if group.deletion is not None:
                 raise not_ready(group.resource)
-            verb, fails = kind.operation.format("delete"), planned.error is not None
-            operation = self._state.operations.begin(verb, scope, group.data, planned, held=not fails)
-            if fails:
+            verb, held = kind.operation.format("delete"), planned.error is None
+            operation = self._state.operations.begin(verb, scope, group.data, planned, held=held)
+            if not held:
                 return operation
             group.deletion = operation
             for member in group.members.values():
@@ -401,22 +401,3 @@ class Groups:
         with self._lock:
             if self._groups.get(group.resource) is group:
                 del self._groups[group.resource]
-
-
-def _named(body: Json) -> list[str]:
-    """The instances that a call names by URLs, each once."""
-    return list(dict.fromkeys(str(each).rsplit("/", 1)[-1] for each in body.get("instances") or ()))
-
-
-def _unmanaged(group: Group) -> Json:
-    """The instance group that a managed one stands on."""
-    data = group.data
-    return {
-        "kind": "compute#instanceGroup",
-        **{key: data[key] for key in ("id", "creationTimestamp", "name", "zone")},
-        "description": f"This instance group is controlled by Instance Group Manager '{data['name']}'.",
-        "fingerprint": fingerprint({}),
-        "network": f"{data['zone'].partition('/zones/')[0]}/global/networks/default",
-        "selfLink": data["instanceGroup"],
-        "size": len(group.members),
-    }
