@@ -92,7 +92,8 @@ def test_a_quota_that_is_not_readable_is_said_and_blocks_nothing(session: Sessio
     assert found["tpu"] == []
     assert found["side"] == []
     unread = {row["what"]: row for row in found["unread"]}
-    assert set(unread) == {"TPU quotas", "quotas of the project", "quotas of region us-central2"}
+    of_quotas = {"TPU quotas", "quotas of the project", "quotas of region us-central2"}
+    assert set(unread) == {*of_quotas, "snapshots"}
     assert (
         unread["TPU quotas"]["fix"]
         == "gcloud services enable cloudquotas.googleapis.com --project=415104041262"
