@@ -79,6 +79,7 @@ def test_a_template_shows_what_its_instances_get(lab: Lab) -> None:
         "nic0",
     )
     assert shown["metadata"]["items"] == metadata["items"]
+    assert lab.call("DELETE", f"{TEMPLATES}/t")[1]["operationType"] == "delete"
 
 
 def test_the_newest_image_of_a_family_is_found(lab: Lab) -> None:
@@ -119,6 +120,11 @@ BAD = [
     (TEMPLATES, {"properties": properties(networkInterfaces=None)}, "network interface"),
     (TEMPLATES, {"properties": properties(networkInterfaces=[{}])}, "network or a subnetwork"),
     (TEMPLATES, {"properties": properties(guestAccelerators=[{}])}, "does not implement"),
+    (
+        TEMPLATES,
+        {"properties": properties(metadata={"items": [{"key": "a", "value": "b"}, {"key": "a"}]})},
+        "properties.metadata.items': ''. Keys of metadata must be unique",
+    ),
     (
         TEMPLATES,
         {

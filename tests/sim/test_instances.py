@@ -95,12 +95,16 @@ def test_an_instance_comes_up_with_its_boot_disk_and_goes_with_it() -> None:
     assert [
         each["name"] for each in lab.get("/aggregated/instances")["items"][f"zones/{ZONE}"]["instances"]
     ] == ["big"]
+    [resident] = lab.world.census()
+    assert (resident.kind, resident.path.id, resident.state) == ("instance", "big", "RUNNING")
+    assert (resident.chips, resident.labels) == (4, {"a": "b"})
     assert lab.call("DELETE", f"{AT}/big")[0] == 200
     assert lab.show()["status"] == "STOPPING"
     assert lab.call("DELETE", f"{AT}/big")[1]["error"]["errors"][0]["reason"] == "resourceNotReady"
     lab.clock.advance(60)
     assert lab.call("GET", f"{AT}/big")[0] == lab.call("GET", f"{DISKS}/big")[0] == 404
     assert not lab.hosts.specs
+    assert lab.world.census() == []
 
 
 def test_a_disk_that_does_not_go_with_its_instance_stays(lab: InstanceLab) -> None:

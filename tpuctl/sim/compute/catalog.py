@@ -84,8 +84,12 @@ class Kind:
     """The type of its resources where the simulator can make some."""
     in_regions: str = ""
     """What the API calls those of regions, where that is a collection of its own."""
-    operation: str = "{}"
-    """`operationType` of an insert or delete, as recorded (k8s-config-connector, instance groups)."""
+    called_whole: tuple[str, ...] = ()
+    """Verbs whose operations say the whole method, as recorded (k8s-config-connector, instance groups)."""
+
+    def operation_type(self, verb: str) -> str:
+        """`operationType` of what a verb begins."""
+        return f"compute.{self.collection}.{verb}" if verb in self.called_whole else verb
 
     def method(self, scope: Scope | None, verb: str) -> str:
         """The method's id in the discovery document."""
@@ -117,7 +121,7 @@ KINDS: Mapping[str, Kind] = {
             ("zones", "regions"),
             "InstanceGroupManager",
             in_regions="regionInstanceGroupManagers",
-            operation="compute.instanceGroupManagers.{}",
+            called_whole=("insert", "delete", "deleteInstances", "recreateInstances", "resize"),
         ),
         Kind("instanceGroups", "instanceGroup", ("zones",)),
         Kind(
@@ -126,7 +130,7 @@ KINDS: Mapping[str, Kind] = {
             ("regions", GLOBAL),
             "InstanceTemplate",
             in_regions="regionInstanceTemplates",
-            operation="compute.instanceTemplates.{}",
+            called_whole=("insert",),
         ),
         Kind("instances", "instance", ("zones",), "Instance"),
         Kind("machineTypes", "machineType", ("zones",)),

@@ -134,9 +134,7 @@ class Groups:
             size = int(body["targetSize"])
             error = planned.error or self._misfit(group, size)
             planned = replace(planned, error=error)
-            operation = self._state.operations.begin(
-                kind.operation.format("insert"), scope, group.data, planned
-            )
+            operation = self._state.operations.begin(kind.operation_type("insert"), scope, group.data, planned)
             if error is None:
                 self._groups[group.resource] = group
                 self._grow(group, size)
@@ -153,8 +151,8 @@ class Groups:
             error = planned.error or self._refused(verb, group, body)
             if error is None:
                 doomed = self._apply(verb, group, body)
-            named = verb if verb == "patch" else kind.operation.format(verb)
-            operation = self._state.operations.begin(named, scope, group.data, replace(planned, error=error))
+            planned = replace(planned, error=error)
+            operation = self._state.operations.begin(kind.operation_type(verb), scope, group.data, planned)
         self._remove(group, doomed)
         return operation
 
@@ -207,7 +205,7 @@ class Groups:
             group = self._existing(scope, name)
             if group.deletion is not None:
                 raise not_ready(group.resource)
-            verb, held = kind.operation.format("delete"), planned.error is None
+            verb, held = kind.operation_type("delete"), planned.error is None
             operation = self._state.operations.begin(verb, scope, group.data, planned, held=held)
             if not held:
                 return operation

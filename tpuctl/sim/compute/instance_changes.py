@@ -3,13 +3,13 @@ ends later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tpuctl.sim.compute.catalog import Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.instance import Instance, InstanceHosts
-from tpuctl.sim.compute.instance_form import attached
+from tpuctl.sim.compute.instance_form import attached, shown_metadata
 from tpuctl.sim.compute.operations import ComputeOperations, Planned
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.world.data_disks import (
@@ -23,24 +23,9 @@ from tpuctl.sim.world.data_disks import (
 from tpuctl.sim.world.paths import attached_disk, check_labels
 from tpuctl.sim.world.state import RW, Kernel
 
-MAX_METADATA = 512 * 1024
-"""Bytes of all values (cloud.google.com/compute/docs/metadata/setting-custom-metadata)."""
-
 
 def shown_labels(labels: Mapping[str, str]) -> Json:
     return {**({"labels": dict(labels)} if labels else {}), "labelFingerprint": fingerprint(labels)}
-
-
-def shown_metadata(items: Sequence[Json]) -> Json:
-    """Raises ApiError for what is too much, or said twice."""
-    found = {str(each.get("key")): str(each.get("value", "")) for each in items}
-    if len(found) < len(items):
-        raise invalid("resource.metadata.items", "", "Keys of metadata must be unique.")
-    if sum(len(value.encode()) for value in found.values()) > MAX_METADATA:
-        raise invalid("resource.metadata.items", "", f"Metadata is longer than {MAX_METADATA} bytes.")
-    shown = [{"key": key, "value": value} for key, value in found.items()]
-    kept = {"items": shown} if shown else {}
-    return {"kind": "compute#metadata", "fingerprint": fingerprint(found), **kept}
 
 
 class InstanceChanges:

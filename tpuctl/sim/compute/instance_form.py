@@ -5,11 +5,12 @@ What is filled in is that of a recording (k8s-config-connector, basic/compute/v1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.catalog import ROOT, Scope
 from tpuctl.sim.compute.disks import invalid
+from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.hosts.backend import HostAddress
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.world.data_disks import NVME
@@ -28,6 +29,10 @@ _INPUTS = frozenset(
 _SAYS_NOTHING: tuple[object, ...] = (None, "", False, 0, [], {})
 LEAST_RUN_S, MOST_RUN_S = 30.0, 120 * 86_400.0
 """Of `maxRunDuration` (cloud.google.com/compute/docs/instances/limit-vm-runtime)."""
+ENDING = frozenset({"SPOT", "FLEX_START"})
+"""Provisioning models whose instances end some day."""
+MAX_METADATA = 512 * 1024
+"""Bytes of all values (cloud.google.com/compute/docs/metadata/setting-custom-metadata)."""
 IMAGE_GB = 10
 """Of a boot disk that nobody says more of."""
 
@@ -44,16 +49,39 @@ def check_inputs(body: Json) -> None:
         raise invalid("resource.networkInterfaces", "", "At least one network interface is required.")
 
 
-def scheduling(asked: Json) -> Json:
-    """With what follows from the provisioning model. Raises ApiError for what machines with chips cannot have,
-    or what excludes each other."""
+def shown_metadata(items: Sequence[Json], where: str = "resource") -> Json:
+    """Metadata as resources show them. Raises ApiError for what is too much, or said twice."""
+    found = {str(each.get("key")): str(each.get("value", "")) for each in items}
+    if len(found) < len(items):
+        raise invalid(f"{where}.metadata.items", "", "Keys of metadata must be unique.")
+    if sum(len(value.encode()) for value in found.values()) > MAX_METADATA:
+        raise invalid(f"{where}.metadata.items", "", f"Metadata is longer than {MAX_METADATA} bytes.")
+    shown = [{"key": key, "value": value} for key, value in found.items()]
+    kept = {"items": shown} if shown else {}
+    return {"kind": "compute#metadata", "fingerprint": fingerprint(found), **kept}
+
+
+def shown_scheduling(asked: Json) -> Json:
+    """With what follows from the provisioning model."""
     model = str(asked.get("provisioningModel") or ("SPOT" if asked.get("preemptible") else "STANDARD"))
-    where, action = "resource.scheduling", asked.get("instanceTerminationAction")
-    ends = model in ("SPOT", "FLEX_START")
-    if asked.get("onHostMaintenance", "TERMINATE" if ends else "MIGRATE") != "TERMINATE":
+    ends = model in ENDING
+    filled = {
+        "automaticRestart": not ends,
+        "onHostMaintenance": "TERMINATE" if ends else "MIGRATE",
+        "provisioningModel": model,
+    }
+    return {**filled, **asked, "preemptible": model == "SPOT"}
+
+
+def checked_scheduling(asked: Json) -> Json:
+    """As it is shown. Raises ApiError for what machines with chips cannot have, or what excludes each other."""
+    shown = shown_scheduling(asked)
+    model, where = shown["provisioningModel"], "resource.scheduling"
+    action = asked.get("instanceTerminationAction")
+    if shown["onHostMaintenance"] != "TERMINATE":
         text = "Instances with TPUs do not support live migration: it must be TERMINATE."
-        raise invalid(f"{where}.onHostMaintenance", asked.get("onHostMaintenance") or "MIGRATE", text)
-    if ends and asked.get("automaticRestart"):
+        raise invalid(f"{where}.onHostMaintenance", shown["onHostMaintenance"], text)
+    if model in ENDING and shown["automaticRestart"]:
         raise invalid(f"{where}.automaticRestart", True, f"It must be false with provisioning model {model}.")
     run_s = run_seconds(asked)
     if run_s is not None and not LEAST_RUN_S <= run_s <= MOST_RUN_S:
@@ -64,8 +92,7 @@ def scheduling(asked: Json) -> Json:
     if model == "FLEX_START" and (run_s is None or action != "DELETE"):
         text = "Flex-start needs maxRunDuration and the termination action DELETE."
         raise invalid(f"{where}.provisioningModel", model, text)
-    filled = {"automaticRestart": not ends, "onHostMaintenance": "TERMINATE", "provisioningModel": model}
-    return {**filled, **asked, "preemptible": model == "SPOT"}
+    return shown
 
 
 def run_seconds(asked: Json) -> float | None:

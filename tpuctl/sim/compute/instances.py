@@ -13,7 +13,7 @@ from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.group_facts import TPU_MACHINES, GroupOfInstances
 from tpuctl.sim.compute.instance import Instance, InstanceHosts
-from tpuctl.sim.compute.instance_changes import InstanceChanges, shown_labels, shown_metadata
+from tpuctl.sim.compute.instance_changes import InstanceChanges, shown_labels
 from tpuctl.sim.compute.instance_life import InstanceLife
 from tpuctl.sim.compute.operations import Planned, place
 from tpuctl.sim.compute.room import lack_of_room, reservation_of
@@ -179,8 +179,8 @@ class Instances:
             **{key: body[key] for key in kept if body.get(key)},
             **place(base, scope),
             **shown_labels(body.get("labels") or {}),
-            "metadata": shown_metadata((body.get("metadata") or {}).get("items") or ()),
-            "scheduling": form.scheduling(body.get("scheduling") or {}),
+            "metadata": form.shown_metadata((body.get("metadata") or {}).get("items") or ()),
+            "scheduling": form.checked_scheduling(body.get("scheduling") or {}),
             "networkInterfaces": form.interfaces(self._kernel.project, zone, body["networkInterfaces"]),
             "serviceAccounts": form.accounts(body.get("serviceAccounts") or []),
             "disks": [],

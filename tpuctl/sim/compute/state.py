@@ -247,7 +247,7 @@ class ComputeState:
                 text = f"Quota '{kind.collection.upper()}' exceeded.  Limit: {MAX_RESOURCES}.0 globally."
                 raise ApiError(Code.RESOURCE_EXHAUSTED, text)
             data = self._data(kind, scope, body, source)
-            verb, place_of, target_data = about or (kind.operation.format("insert"), scope, data)
+            verb, place_of, target_data = about or (kind.operation_type("insert"), scope, data)
             error = planned.error or self._over_quota(kind.collection, data)
             if kind.collection == "reservations" and error is None:
                 self._world.reserve(name, scope.name, *reserved_chips(body))
@@ -471,7 +471,7 @@ class ComputeState:
                 user = users[0].removeprefix(f"{ROOT}/")
                 text = f"The {snake(kind.singular)} resource '{path}' is already being used by '{user}'"
                 raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceInUseByAnotherResource"}])
-            verb = kind.operation.format("delete")
+            verb = kind.operation_type("delete")
             operation = self.operations.begin(verb, scope, record.data, planned)
             if planned.error is None:
                 if kind.collection == "reservations":

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.fingerprints import fingerprint
+from tpuctl.sim.compute.instance_form import shown_metadata, shown_scheduling
 from tpuctl.sim.wire.status import Json, unknown_method
 
 _PROPERTIES = frozenset(
@@ -31,8 +31,6 @@ _PROPERTIES = frozenset(
 """Those that the simulator keeps; others that say something are refused, not dropped."""
 _MACHINE_TYPE = re.compile(r"[a-z][-a-z0-9]*")
 _SAYS_NOTHING: tuple[object, ...] = (None, "", False, [], {})
-EMPTY_FINGERPRINT = "hgYhdR_O9zg="
-"""Of metadata without items, as recorded."""
 
 
 def template_details(body: Json, find_image: Callable[[str], Json | None]) -> Json:
@@ -52,7 +50,7 @@ def template_details(body: Json, find_image: Callable[[str], Json | None]) -> Js
     shown = {
         **properties,
         "disks": _disks(properties.get("disks") or [], f"{where}.disks", find_image),
-        "metadata": shown_metadata(properties.get("metadata") or {}),
+        "metadata": shown_metadata((properties.get("metadata") or {}).get("items") or (), where),
         "networkInterfaces": _interfaces(
             properties.get("networkInterfaces") or [], f"{where}.networkInterfaces"
         ),
@@ -100,29 +98,3 @@ def _interfaces(interfaces: list[Json], where: str) -> list[Json]:
         found = {"kind": "compute#networkInterface", "name": f"nic{number}", **each}
         shown.append({**found, **({"accessConfigs": access} if access else {})})
     return shown
-
-
-def shown_metadata(metadata: Json) -> Json:
-    """Metadata as resources show them."""
-    items = metadata.get("items") or []
-    print_of = fingerprint({str(each["key"]): str(each.get("value", "")) for each in items})
-    return {
-        "kind": "compute#metadata",
-        "fingerprint": print_of if items else EMPTY_FINGERPRINT,
-        **({"items": items} if items else {}),
-    }
-
-
-def shown_scheduling(scheduling: Json) -> Json:
-    """With what follows from the provisioning model."""
-    model = str(
-        scheduling.get("provisioningModel") or ("SPOT" if scheduling.get("preemptible") else "STANDARD")
-    )
-    ends = model in ("SPOT", "FLEX_START")
-    filled = {
-        "automaticRestart": not ends,
-        "onHostMaintenance": "TERMINATE" if ends else "MIGRATE",
-        "preemptible": model == "SPOT",
-        "provisioningModel": model,
-    }
-    return {**filled, **scheduling, "preemptible": model == "SPOT"}

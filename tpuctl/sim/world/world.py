@@ -63,7 +63,8 @@ class Rpc:
 
 @dataclass(frozen=True)
 class Resident:
-    """One resource of the world. `kind` is "node" or "queued"; `key` names a node's hosts to their backend."""
+    """One resource of the world. `kind` is "node", "instance" or "queued"; `key` names hosts to their
+    backend."""
 
     kind: str
     path: ResourcePath
@@ -327,9 +328,14 @@ class World:
             kernel = self._kernel
             found = [
                 Resident(
-                    "node", node.path, node.state, node.offer.chips, node.data.get("labels") or {}, node.key
+                    each.path.collection.removesuffix("s"),
+                    each.path,
+                    each.state,
+                    each.chips,
+                    each.data.get("labels") or {},
+                    each.key,
                 )
-                for node in kernel.nodes.values()
+                for each in kernel.machines()
             ]
             for queued in kernel.queued.values():
                 labels = queued.data["tpu"]["nodeSpec"][0]["node"].get("labels") or {}
