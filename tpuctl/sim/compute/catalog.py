@@ -7,13 +7,14 @@ https://cloud.google.com/tpu/docs/v6e and its neighbours, and https://cloud.goog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 
 from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.group_facts import TPU_MACHINES
 from tpuctl.sim.wire.status import Json
+from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 
 ROOT = "https://www.googleapis.com/compute/v1"
 GLOBAL = "global"
@@ -206,6 +207,28 @@ class ComputeCatalog:
             for scope in self.scopes(kind)
             for data in (make(scope) if make else ())
         ]
+
+    def project(self, metadata: Mapping[str, str], quotas: Sequence[Json]) -> Json:
+        """The project as the API shows it."""
+        items = [{"key": key, "value": value} for key, value in sorted(metadata.items())]
+        return {
+            "kind": "compute#project",
+            "id": "3099843102246789847",
+            "name": self._base.rpartition("/")[2],
+            "creationTimestamp": "2024-06-17T18:00:40.463-07:00",
+            "commonInstanceMetadata": {
+                "kind": "compute#metadata",
+                "fingerprint": "uIRm46oOI3I=",
+                **({"items": items} if items else {}),
+            },
+            "defaultServiceAccount": DEFAULT_ACCOUNT,
+            "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+            "defaultNetworkTier": "PREMIUM",
+            "vmDnsSetting": "ZONAL_ONLY",
+            "cloudArmorTier": "CA_STANDARD",
+            "quotas": list(quotas),
+            "selfLink": self._base,
+        }
 
     def place(self, kind: str, name: str) -> Json:
         """A zone or region; quotas are for the caller to add."""

@@ -12,18 +12,19 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tpuctl.lib.names import region_of
 from tpuctl.sim.compute import group_form as form
+from tpuctl.sim.compute.bodies import absent, check_body, not_ready, target
 from tpuctl.sim.compute.catalog import ROOT, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.group_facts import TPU_MACHINES, GroupOfInstances
 from tpuctl.sim.compute.group_form import Group, Member
+from tpuctl.sim.compute.group_parts import find_policy, find_template
 from tpuctl.sim.compute.instance import Instance
 from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.operations import Planned, error_row, place
 from tpuctl.sim.compute.room import lack_of_room, reservation_of
-from tpuctl.sim.compute.state import ComputeState, absent, check_body, not_ready, target
+from tpuctl.sim.compute.state import ComputeState
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.faults import FaultKind
@@ -120,8 +121,8 @@ class Groups:
         name = check_body(kind, body)
         form.check_inputs(body)
         with self._lock:
-            template, properties = self._template(scope, form.template_of(body))
-            policy, topology = self._policy(scope, form.policy_of(body))
+            template, properties = find_template(self._state, self._project, scope, form.template_of(body))
+            policy, topology = find_policy(self._state, self._project, scope, form.policy_of(body))
             path = target(self._project, kind, scope, name)
             creator = f"projects/{PROJECT_NUMBER}/{scope}/instanceGroupManagers/{name}"
             facts = GroupOfInstances(name, topology or None, created_by=creator)
@@ -223,32 +224,6 @@ class Groups:
 
     # What a group is made from.
 
-    def _template(self, scope: Scope, at: tuple[str, str]) -> tuple[str, Json]:
-        """URL and properties of a template."""
-        where, name = at
-        region = region_of(scope.name)
-        if where not in ("global", f"regions/{region}"):
-            url = f"{where}/instanceTemplates/{name}"
-            raise invalid("resource.instanceTemplate", url, f"It must be global or in the region {region}.")
-        found = self._state.find("instanceTemplates", where, name)
-        if found is None:
-            raise absent(f"projects/{self._project}/{where}/instanceTemplates/{name}")
-        return str(found["selfLink"]), found["properties"]
-
-    def _policy(self, scope: Scope, at: tuple[str, str] | None) -> tuple[str, str]:
-        """URL and topology of a workload policy; empty for none."""
-        if at is None:
-            return "", ""
-        region, name = at
-        if region != region_of(scope.name):
-            url = f"regions/{region}/resourcePolicies/{name}"
-            text = f"It must be in the region of the group, {region_of(scope.name)}."
-            raise invalid("resource.resourcePolicies.workloadPolicy", url, text)
-        found = self._state.find("resourcePolicies", f"regions/{region}", name)
-        if found is None:
-            raise absent(f"projects/{self._project}/regions/{region}/resourcePolicies/{name}")
-        return str(found["selfLink"]), str(found["workloadPolicy"].get("acceleratorTopology") or "")
-
     def _data(self, kind: Kind, scope: Scope, body: Json, template: str, policy: str) -> Json:
         base, name = f"{ROOT}/projects/{self._project}", str(body["name"])
         asked = {**body, "resourcePolicies": {"workloadPolicy": policy} if policy else None}
@@ -269,8 +244,8 @@ class Groups:
         return form.misfit(group.facts.topology, group.machine_type, size)
 
     def _properties(self, group: Group) -> Json:
-        where, name = form.template_of(group.data)
-        return self._template(Scope("zones", group.path.zone), (where, name))[1]
+        at, scope = form.template_of(group.data), Scope("zones", group.path.zone)
+        return find_template(self._state, self._project, scope, at)[1]
 
     # Its members.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tpuctl.sim.compute import instance_form as form
+from tpuctl.sim.compute.bodies import absent, check_body, target
 from tpuctl.sim.compute.catalog import KINDS, ROOT, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
@@ -17,7 +18,7 @@ from tpuctl.sim.compute.instance_changes import InstanceChanges, shown_labels
 from tpuctl.sim.compute.instance_life import InstanceLife
 from tpuctl.sim.compute.operations import Planned, place
 from tpuctl.sim.compute.room import lack_of_room, reservation_of
-from tpuctl.sim.compute.state import ComputeState, absent, check_body, target
+from tpuctl.sim.compute.state import ComputeState
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.data_disks import check_kind

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
+from tpuctl.sim.compute.aggregated import aggregated
+from tpuctl.sim.compute.bodies import absent, target
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.groups import Groups
@@ -18,7 +20,7 @@ from tpuctl.sim.compute.methods import CHANGES, LIKE, PARAMETERS, READS, UPDATED
 from tpuctl.sim.compute.operations import Planned, Resources
 from tpuctl.sim.compute.public_images import find_public_image, public_images
 from tpuctl.sim.compute.refusals import compute_error
-from tpuctl.sim.compute.state import ComputeState, absent, target
+from tpuctl.sim.compute.state import ComputeState
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
@@ -33,7 +35,6 @@ from tpuctl.sim.wire.status import (
 )
 from tpuctl.sim.world.faults import Fault, FaultKind
 from tpuctl.sim.world.iam import COMPUTE, PROJECT_NUMBER
-from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 from tpuctl.sim.world.listing import page_of
 from tpuctl.sim.world.paths import ResourcePath
 from tpuctl.sim.world.quotas import Quotas
@@ -191,25 +192,8 @@ class ComputeApi:
 
     def _project(self) -> Json:
         self._world.access.check_permission("compute.projects.get", f"projects/{self._project_id}")
-        items = [{"key": key, "value": value} for key, value in sorted(self._world.metadata.items())]
-        return {
-            "kind": "compute#project",
-            "id": "3099843102246789847",
-            "name": self._project_id,
-            "creationTimestamp": "2024-06-17T18:00:40.463-07:00",
-            "commonInstanceMetadata": {
-                "kind": "compute#metadata",
-                "fingerprint": "uIRm46oOI3I=",
-                **({"items": items} if items else {}),
-            },
-            "defaultServiceAccount": DEFAULT_ACCOUNT,
-            "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
-            "defaultNetworkTier": "PREMIUM",
-            "vmDnsSetting": "ZONAL_ONLY",
-            "cloudArmorTier": "CA_STANDARD",
-            "quotas": [*self._world.read_quotas(Quotas.of_project), *self._state.quotas()],
-            "selfLink": f"{ROOT}/projects/{self._project_id}",
-        }
+        quotas = [*self._world.read_quotas(Quotas.of_project), *self._state.quotas()]
+        return self._catalog.project(self._world.metadata, quotas)
 
     # Places.
 
@@ -276,23 +260,8 @@ class ComputeApi:
         self._fault(f"{collection}.aggregatedList", everywhere)
         dark = {f"zones/{zone}" for zone in self._world.faults.unreachable_zones(self._world.zones())}
         found = [row for row in self._rows(kind) if row[0] not in dark]
-        places = {f"{scope}/{name}": scope for scope, name, _ in found}
-        rows = [(f"{scope}/{name}", {**data, "_at": f"{scope}/{name}"}) for scope, name, data in found]
-        page = page_of(rows, query, "rows")
-        items: Json = {str(scope): _empty(str(scope)) for scope in self._catalog.scopes(kind)}
-        for row in page.pop("rows", ()):
-            scope = places[row.pop("_at")]
-            items.setdefault(scope, {}).pop("warning", None)
-            items[scope].setdefault(collection, []).append(row)
-        unread = sorted(dark & set(items))
-        items.update({scope: _unreachable(scope) for scope in unread})
-        here = f"projects/{self._project_id}/aggregated/{collection}"
-        answer = {
-            "kind": f"compute#{kind.singular}AggregatedList",
-            "id": here,
-            "selfLink": f"{ROOT}/{here}",
-        }
-        return {**answer, "items": items, **({"unreachables": unread} if unread else {}), **page}
+        scopes = [str(scope) for scope in self._catalog.scopes(kind)]
+        return aggregated(f"projects/{self._project_id}", kind, found, dark, scopes, query)
 
     def _usable(self, request: Request) -> Json:
         query = self._query("subnetworks.listUsable", request)
@@ -422,15 +391,3 @@ class ComputeApi:
 
 def _scope(match: re.Match[str]) -> Scope:
     return Scope(match.group(2), match.group(3)) if match.group(2) else Scope(GLOBAL)
-
-
-def _empty(scope: str) -> Json:
-    return _warning("NO_RESULTS_ON_PAGE", f"There are no results for scope '{scope}' on this page.", scope)
-
-
-def _unreachable(scope: str) -> Json:
-    return _warning("UNREACHABLE", f"Scope '{scope}' is unreachable.", scope)
-
-
-def _warning(code: str, message: str, scope: str) -> Json:
-    return {"warning": {"code": code, "message": message, "data": [{"key": "scope", "value": scope}]}}
