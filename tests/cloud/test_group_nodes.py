@@ -19,7 +19,7 @@ from tpuctl.cloud.instances import (
     replaced_metadata,
     shared_disks,
 )
-from tpuctl.model.cloud import Api, CloudErrorInfo, Endpoint, NodeState, OperationInfo, Tier
+from tpuctl.model.cloud import Api, CloudErrorInfo, Endpoint, GroupHosts, NodeState, OperationInfo, Tier
 from tpuctl.model.disks import DataDisk, DiskMode
 from tpuctl.model.resources import ResourceKind, marks_text
 from tpuctl.model.shipped_files import load_accelerators
@@ -236,6 +236,16 @@ def preempted(number: int) -> dict[str, Any]:
 )
 def test_the_state_of_a_group_is_that_of_its_hosts(hosts, changes, state):
     assert node(*hosts, **changes).state is state
+
+
+def test_hosts_that_run_are_told_from_those_that_ended_or_are_not_there():
+    found = node(
+        instance(1), instance(2, status="TERMINATED"), operations=(preempted(2),), group=group(targetSize=3)
+    )
+    assert found.hosts == GroupHosts(3, ("big-1-w-001", "big-1-w-002"), ("big-1-w-001",))
+    assert (found.endpoints, found.runs_in_part, found.is_dead) == ((), True, False)
+    over = node(instance(1, status="TERMINATED"), operations=(preempted(1),))
+    assert (over.runs_in_part, over.is_dead) == (False, True)
 
 
 def test_hosts_of_a_group_are_in_the_order_of_their_names_and_no_others():

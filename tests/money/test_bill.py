@@ -8,7 +8,7 @@ from tests.support.builders import ZONE, a_node, a_queued
 from tpuctl.model.cloud import (
     Api,
     CloudResource,
-    Endpoint,
+    GroupHosts,
     Listing,
     NodeState,
     QueuedState,
@@ -81,10 +81,28 @@ def test_what_is_half_made_in_compute_engine_costs_nothing():
     assert the_bill([left]).zero
 
 
-def test_hosts_of_a_group_are_counted_with_it_and_no_grant_pays_for_them():
-    hosts = tuple(Endpoint(f"10.0.0.{n}", instance=f"big-1-w-00{n}") for n in (1, 2))
-    group = a_node(api=Api.COMPUTE, kind=ResourceKind.GROUP, endpoints=hosts)
-    members = [CloudResource(ResourceKind.INSTANCE, each.instance, ZONE, "ct6e-standard-4t") for each in hosts]
+def a_group(state, wanted=2, running=0, **changes):
+    there = tuple(f"big-1-w-00{number}" for number in range(1, wanted + 1))
+    hosts = GroupHosts(wanted, there, there[:running])
+    return a_node(api=Api.COMPUTE, kind=ResourceKind.GROUP, state=state, hosts=hosts, **changes)
+
+
+ENDED = [NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED]
+
+
+@pytest.mark.parametrize("state", ENDED)
+def test_hosts_that_run_on_when_others_of_their_group_ended_are_paid_for(state):
+    (line,) = the_bill([a_group(state, wanted=4, running=3)]).lines
+    assert (line.payer, line.per_hour) == (Payer.YOU, pytest.approx(8 * 0.966 * 3 / 4))
+    assert line.note.startswith("3 of 4 hosts run")
+    (line,) = the_bill([a_group(state, wanted=4)]).lines
+    assert not line.per_hour
+
+
+def test_hosts_of_a_group_that_is_not_whole_are_counted_with_it_and_no_grant_pays_for_them():
+    group = a_group(NodeState.CREATING, wanted=3, running=3)
+    hosts = group.hosts.there
+    members = [CloudResource(ResourceKind.INSTANCE, each, ZONE, "ct6e-standard-4t") for each in hosts]
     other = CloudResource(ResourceKind.INSTANCE, "dev", ZONE, "n1-standard-4")
     bill = the_bill([group], assets=[*members, other], grants=[Grant(ZONE, Tier.SPOT, "v4", 64)])
     assert [(line.resource.name, line.payer) for line in bill.lines] == [

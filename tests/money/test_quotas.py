@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import LABELS, a_node, a_queued
-from tpuctl.model.cloud import USER_LABEL, Endpoint, NodeState, QueuedState, Tier
+from tpuctl.model.cloud import USER_LABEL, Api, Endpoint, GroupHosts, NodeState, QueuedState, Tier
 from tpuctl.model.quota import ComputeQuota, parse_tpu_quota
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.quotas import (
@@ -76,6 +76,8 @@ def test_dead_requests_hold_quota_and_preempted_direct_nodes_do_not():
     direct = find_holdings(CATALOG, [a_node(state=NodeState.PREEMPTED)], [])
     assert direct[0].dead
     assert units_used(direct, spot) == 0
+    in_part = a_node(state=NodeState.PREEMPTED, api=Api.COMPUTE, hosts=GroupHosts(2, ("a", "b"), ("a",)))
+    assert not find_holdings(CATALOG, [in_part], [])[0].dead
 
 
 def test_use_counts_tier_and_place():

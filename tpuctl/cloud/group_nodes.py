@@ -25,7 +25,7 @@ from tpuctl.cloud.instances import (
 from tpuctl.cloud.rest import last_part
 from tpuctl.cloud.wire import Json
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.cloud import Api, CloudErrorInfo, NodeInfo, NodeState, ResourceKind, Tier
+from tpuctl.model.cloud import Api, CloudErrorInfo, GroupHosts, NodeInfo, NodeState, ResourceKind, Tier
 from tpuctl.model.resources import OWNER_LABEL, ZONE_MARK, parse_marks, without_marks
 
 _PREFIXES = {"ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e", "tpu7": "tpu7", "tpu7x": "tpu7x"}
@@ -188,7 +188,14 @@ def parse_parts(parts: Parts, catalog: Catalog) -> NodeInfo:
         machine_type=parts.machine_type,
         holds=parts.held,
         error=error,
+        hosts=_hosts(parts),
     )
+
+
+def _hosts(parts: Parts) -> GroupHosts:
+    running = (each for each in parts.hosts if HOST_STATES.get(each.status) is not HostState.STOPPED)
+    there = tuple(each.name for each in parts.hosts)
+    return GroupHosts(parts.target, there, tuple(each.name for each in running))
 
 
 def _said(why: str, error: CloudErrorInfo | None) -> str:

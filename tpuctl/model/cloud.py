@@ -82,6 +82,19 @@ class CloudErrorInfo(Struct, frozen=True):
     details: tuple[Mapping[str, Any], ...] = ()
 
 
+class GroupHosts(Struct, frozen=True):
+    """The instances that are the hosts of a slice of Compute Engine. They end one by one: `running` are those
+    `there` that run or may run, both by name and in order; `wanted` is how many there are to be."""
+
+    wanted: int
+    there: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+
+
+DEAD_NODES = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED})
+"""States in which a node never gives its chips again."""
+
+
 class NodeInfo(Struct, frozen=True):
     """A node as the TPU API shows it, or what stands for one in Compute Engine: the group of its hosts, or its
     one instance. `uid` is the server's numeric id, new for every incarnation."""
@@ -116,6 +129,19 @@ class NodeInfo(Struct, frozen=True):
     """The ids of the template and the policy that tpuctl made for a group: they go with it."""
     error: CloudErrorInfo | None = None
     """Why hosts of a group could not be made when that was tried last."""
+    hosts: GroupHosts | None = None
+    """None for nodes of the TPU API, all hosts of which end together; of what is half made, there are none."""
+
+    @property
+    def runs_in_part(self) -> bool:
+        """Whether some of its hosts run, although its state is that of those that ended."""
+        ended = self.state in DEAD_NODES or self.state is NodeState.STOPPED
+        return ended and self.hosts is not None and bool(self.hosts.running)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether none of its hosts runs, and none ever will."""
+        return self.state in DEAD_NODES and not self.runs_in_part
 
     @property
     def resource(self) -> CloudResource:

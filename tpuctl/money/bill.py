@@ -94,7 +94,6 @@ class Bill(Struct, frozen=True):
         return not self.of(Payer.YOU) and not self.unread
 
 
-_DEAD_NODES = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED})
 _DEAD_REQUESTS = frozenset({QueuedState.FAILED, QueuedState.SUSPENDED})
 
 
@@ -103,7 +102,7 @@ def make_bill(
 ) -> Bill:
     """The bill of what `census` found. `now` is in seconds since the epoch."""
     lines = tpu_lines(census.nodes.items, census.queued.items, grants, catalog, now)
-    members = {(node.zone, end.instance) for node in census.nodes.items for end in node.endpoints}
+    members = {(node.zone, host) for node in census.nodes.items if node.hosts for host in node.hosts.there}
     lines += [
         BillLine(asset, _asset_detail(asset), *_asset_cost(asset, prices))
         for asset in census.assets
@@ -156,11 +155,17 @@ class _Meter:
 
     def node(self, node: NodeInfo) -> BillLine:
         detail = f"{node.accelerator_type} {node.tier} {node.state}"
-        if node.state in _DEAD_NODES:
+        if node.is_dead:
             return BillLine(node.resource, detail, Payer.NOBODY, 0.0, "dead: costs nothing, holds its name")
         if node.state is NodeState.HALF_MADE:
             return BillLine(node.resource, detail, Payer.NOBODY, 0.0, "half made: no host of it is there")
         payer, price, note = self._charge(node.accelerator_type, node.zone, node.tier, node.api)
+        if node.hosts is not None and node.runs_in_part:
+            running, wanted = len(node.hosts.running), node.hosts.wanted
+            part = None if price is None else price * running / max(running, wanted)
+            return BillLine(
+                node.resource, detail, payer, part, f"{running} of {counted(wanted, 'host')} run; {note}"
+            )
         if node.state is NodeState.STOPPED:
             # Chips are not billed while a node is stopped, its disk is (cloud.google.com/tpu/pricing).
             return BillLine(node.resource, detail, Payer.YOU, None, "stopped: its boot disk is billed")

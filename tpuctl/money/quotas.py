@@ -19,7 +19,6 @@ from tpuctl.model.cloud import (
     INCARNATION_LABEL,
     CloudResource,
     NodeInfo,
-    NodeState,
     QueuedInfo,
     QueuedState,
     ResourceKind,
@@ -43,7 +42,6 @@ HEALTH_CHECKS_PER_NODE = 2
 five. So only a quota without any room is a sure refusal."""
 
 DEAD_QUEUED = frozenset({QueuedState.SUSPENDED, QueuedState.FAILED})
-DEAD_NODES = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED})
 
 
 def quota_units(kind: AcceleratorType) -> int:
@@ -115,7 +113,7 @@ def _of_node(catalog: Catalog, node: NodeInfo) -> Holding:
         generation=found.generation if found else "",
         chips=found.chips if found else None,
         units=quota_units(found) if found else None,
-        dead=node.state in DEAD_NODES,
+        dead=node.is_dead,
     )
 
 
