@@ -115,6 +115,13 @@ def test_the_bill_goes_on_where_one_list_is_denied_and_says_so(sim, rest, servic
     assert [line.resource.kind for line in bill.lines] == ["bucket"]
 
 
+def test_a_damaged_record_of_a_run_is_told_and_the_rest_is_billed(services, inventory):
+    services.store.put("runs/r1", {"id": 3}, if_generation=0)
+    bill = the_bill(services, inventory)
+    assert [(each.what, "r1" in each.why) for each in bill.unread] == [("the record of a run", True)]
+    assert [line.resource.kind for line in bill.lines] == ["bucket"]
+
+
 def test_a_bucket_that_may_not_be_looked_into_is_billed_without_a_size(sim, services, inventory):
     # The list of buckets passes, the list of objects is refused.
     sim.fault(kind="error", method="storage.get", code=7, message="no storage.objects.list", skip=1)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.kube.jobs import a_job
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import UsageError
 from tpuctl.kube.jobset import RUN_LABEL, jobset
 from tpuctl.kube.render import head_of
-from tpuctl.kube.target import resolve_target
+from tpuctl.kube.target import check_capacity, resolve_target
 from tpuctl.model.hosts import Tier
 from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.slice_spec import SliceRequest
@@ -44,6 +45,23 @@ def test_what_slices_refuse_clusters_refuse_too(
     with pytest.raises(UsageError, match=message) as refused:
         resolve_target(services, wanted, ClusterRequest(), "train", "default")
     assert (refused.value.details or {}).get("key") == field
+
+
+ON_CLUSTERS = {
+    "accelerator", "zone", "tier", "run_duration", "topology", "slices", "label", "disk", "mount", "env",
+    "reservation",
+    "pay",  # agrees to what may cost: nothing is made that does
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SliceRequest.__struct_fields__)
+def test_every_option_of_slices_has_a_meaning_on_clusters_or_is_refused(name: str) -> None:
+    wanted = replace(SliceRequest(), **{name: object()})
+    if name in ON_CLUSTERS:
+        check_capacity(wanted)
+    else:
+        with pytest.raises(UsageError, match="node pools of a cluster"):
+            check_capacity(wanted)
 
 
 def test_a_topology_alone_is_of_the_generation_that_the_slice_had(services: Any) -> None:

@@ -12,7 +12,7 @@ from tests.support.kube_objects import a_cluster_run
 from tpuctl.kube.capacity import REGION, region_of_cluster
 from tpuctl.model.clusters import ClusterPlace
 from tpuctl.model.hosts import Tier
-from tpuctl.model.records import AttemptPhase, RunState
+from tpuctl.model.records import AttemptPhase, RunState, TimelineEntry
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.cluster_costs import cluster_costs, cluster_price
 
@@ -50,15 +50,20 @@ def test_what_tells_the_region(context: str, zones: tuple[str, ...], labels: lis
     assert region_of_cluster(ClusterPlace(context), zones, nodes) == region
 
 
-def test_a_run_is_in_the_bill_while_it_has_pods():
+def test_a_run_is_in_the_bill_while_it_holds_chips_with_when_that_was_seen():
     here = a_cluster_run(generation="v6e", region="us-east5")
-    run = a_run(id="r1", cluster=here, state=RunState.RUNNING)
-    ended = replace(an_attempt(), state=AttemptPhase.ENDED)
+    begun = an_attempt(provisioned_at=1900.0, timeline=(TimelineEntry(1960.0, "running"),))
+    run = a_run(id="r1", attempt=begun, cluster=here, state=RunState.RUNNING)
+    ended = replace(begun, state=AttemptPhase.ENDED)
     waits = [
         a_run(id="r2", attempt=None, cluster=here, state=RunState.WAITING),
         a_run(id="r3", attempt=ended, cluster=here, state=RunState.WAITING),
-        a_run(id="r4", cluster=here, state=RunState.STOPPED),
-        a_run(id="r5", state=RunState.RUNNING),
+        a_run(id="r4", attempt=begun, cluster=here, state=RunState.STOPPED),
+        a_run(id="r5", attempt=begun, state=RunState.RUNNING),
+        a_run(id="r6", attempt=replace(begun, provisioned_at=None), cluster=here, state=RunState.PREPARING),
     ]
     [cost] = cluster_costs(CATALOG, [*waits, run])
     assert (cost.run, cost.detail, cost.usd_per_hour) == ("r1", "16 chips of v6e, on-demand", 16 * 2.7)
+    assert cost.changed == "1970-01-01T00:32:40Z"
+    [unknown] = cluster_costs(CATALOG, [replace(run, cluster=replace(here, generation=""))])
+    assert (unknown.detail, unknown.usd_per_hour) == ("16 chips of -, on-demand", None)

@@ -28,6 +28,7 @@ from tpuctl.slices.rules import check_together
 from tpuctl.slices.validation import check_labels
 
 _OF_SLICES: Mapping[str, Any] = {
+    "api": None,
     "runtime_version": None,
     "network": None,
     "subnetwork": None,

@@ -19,7 +19,7 @@ from tpuctl.model.prices import OtherPrices
 from tpuctl.money.bill import Bill, BillLine, Census, Payer, Unread, count_kinds, make_bill
 from tpuctl.money.cluster_costs import cluster_costs
 from tpuctl.money.coverage import list_grants
-from tpuctl.state.repository import list_runs
+from tpuctl.state.repository import readable_runs
 
 T = TypeVar("T")
 
@@ -55,7 +55,9 @@ def bill_of(services: Services, inventory: Inventory, catalog: Catalog, prices: 
     """The bill of the project as it stands now."""
     census = take_census(services, inventory)
     bill = make_bill(census, list_grants(services), catalog, prices, services.clock.now())
-    return replace(bill, on_clusters=cluster_costs(catalog, list_runs(services)))
+    runs, damaged = readable_runs(services)
+    unread = [Unread("the record of a run", each.message, each.hint) for each in damaged]
+    return replace(bill, unread=(*bill.unread, *unread), on_clusters=cluster_costs(catalog, runs))
 
 
 def bill_data(

@@ -11,19 +11,22 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from tpuctl.lib.text import counted
+from tpuctl.lib.time import render_time
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.clusters import ClusterRun
 from tpuctl.model.prices import chips_per_hour
-from tpuctl.model.records import AttemptPhase, RunRecord
+from tpuctl.model.records import Attempt, AttemptPhase, RunRecord
 
 
 class ClusterCost(Struct, frozen=True):
-    """What a run has of its cluster now. `usd_per_hour` is None where no price is known."""
+    """What a run has of its cluster, as its last change that was seen left it. `usd_per_hour` is None where no
+    price is known."""
 
     run: str
     cluster: str
     detail: str
     usd_per_hour: float | None
+    changed: str | None
 
 
 def cluster_price(catalog: Catalog, here: ClusterRun) -> float | None:
@@ -32,19 +35,22 @@ def cluster_price(catalog: Catalog, here: ClusterRun) -> float | None:
 
 
 def cluster_costs(catalog: Catalog, runs: Iterable[RunRecord]) -> tuple[ClusterCost, ...]:
-    """Of the runs that have pods on a cluster."""
-    found = [(run, run.cluster) for run in runs if run.cluster is not None and _has_pods(run)]
+    """Of the runs that hold chips of a cluster."""
     return tuple(
         ClusterCost(
             run.id,
-            str(here.place),
-            f"{counted(here.chips, 'chip')} of {here.generation}, {here.tier}",
-            cluster_price(catalog, here),
+            str(run.cluster.place),
+            f"{counted(run.cluster.chips, 'chip')} of {run.cluster.generation or '-'}, {run.cluster.tier}",
+            cluster_price(catalog, run.cluster),
+            render_time(max((entry.at for entry in attempt.timeline), default=attempt.created_at)),
         )
-        for run, here in sorted(found, key=lambda pair: pair[0].id)
+        for run in sorted(runs, key=lambda each: each.id)
+        if run.cluster is not None and (attempt := _holding_attempt(run)) is not None
     )
 
 
-def _has_pods(run: RunRecord) -> bool:
+def _holding_attempt(run: RunRecord) -> Attempt | None:
+    """The attempt for which a run holds chips, as it does once a pod is on a node, or Kueue admitted it."""
     attempt = run.attempt
-    return not run.state.final and attempt is not None and attempt.state is not AttemptPhase.ENDED
+    open_ = attempt is not None and attempt.state is not AttemptPhase.ENDED and not run.state.final
+    return attempt if open_ and attempt is not None and attempt.provisioned_at is not None else None

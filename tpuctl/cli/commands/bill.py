@@ -100,9 +100,9 @@ def _show(context: AppContext, found: Bill, data: dict[str, Any]) -> None:
         console.say(_total(found))
     for used in found.on_clusters:
         price = "no known price" if used.usd_per_hour is None else f"about ${used.usd_per_hour:.2f} per hour"
-        console.say(
-            f"run {used.run} uses {used.detail}, on {used.cluster}: {price}, paid with the cluster's nodes"
-        )
+        cost = f"{price}, paid with the cluster's nodes"
+        seen = f"as seen last at {used.changed}; `tpuctl status {used.run}` looks again"
+        console.say(f"run {used.run} uses {used.detail}, on {used.cluster}: {cost} ({seen})")
     if found.per_hour:
         console.say(f"prices: TPUs: {data['prices']['tpu']}; others: {data['prices']['other']}")
 
