@@ -246,6 +246,32 @@ def test_the_end_of_its_time_is_told_from_a_preemption(place):
     assert place.cloud.find_node(ZONE, "big-1").state is NodeState.TERMINATED
 
 
+def test_how_an_instance_that_is_gone_ended_is_told_by_the_operations_on_its_id(place):
+    ends = {"one-1": NodeState.STOPPED, "one-2": NodeState.PREEMPTED, "one-3": NodeState.TERMINATED}
+    lives = {}
+    for name, state in ends.items():
+        place.make(name, **ONE, tier=Tier.FLEX_START, run_duration_s=3600.0)
+        lives[place.cloud.find_node(ZONE, name).uid] = state
+    place.cloud.delete_node(ZONE, "one-1")
+    place.world.preempt("one-2", ZONE)
+    place.settle()
+    place.clock.advance(3700.0)
+    place.settle()
+    assert place.cloud.list_nodes().items == ()
+    assert {uid: place.cloud.find_end(ZONE, uid) for uid in lives} == lives
+    assert place.cloud.find_end(ZONE, "1") is place.cloud.find_end("us-east5-a", min(lives)) is None
+
+
+def test_a_member_that_somebody_deleted_was_not_preempted(place):
+    place.make()
+    member = f"/compute/v1/projects/sim-project/zones/{ZONE}/instances/big-1-w-002"
+    place.cloud.rest.change("DELETE", member, "delete a member")
+    place.settle()
+    found = place.cloud.find_node(ZONE, "big-1")
+    assert (found.state, found.endpoints) == (NodeState.STOPPED, ())
+    assert "somebody stopped or deleted the rest" in found.health_description
+
+
 def test_a_group_without_room_waits_and_says_why(place):
     place.fault(preset="stockout", code=14, method="instances.insert", times=1000)
     for _ in range(3):

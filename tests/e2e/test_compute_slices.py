@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ from tpuctl.engine.events import Warn
 from tpuctl.errors import DeniedError, PendingError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
+from tpuctl.model.cloud import Tier
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.shipped_files import load_accelerators
@@ -25,8 +27,9 @@ from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.slices.states import TIME_OVER
 from tpuctl.state.repository import get_slice, list_runs
-from tpuctl.views.slices import fleet_rows
+from tpuctl.views.slices import decisions, fleet_rows
 from tpuctl.watch.reconciler import run_pass
 
 
@@ -42,7 +45,7 @@ def bring_up(services: MemoryServices, kind: str, name: str = "big") -> None:
     wait_for_slice(services, name, deadline=services.clock.now() + HOUR)
 
 
-@pytest.mark.parametrize(("kind", "action"), [("group", "STOP"), ("group", "DELETE"), ("instance", "STOP")])
+@pytest.mark.parametrize(("kind", "action"), list(itertools.product(SPECS, ("STOP", "DELETE"))))
 def test_a_slice_comes_up_is_preempted_comes_back_with_its_run_and_goes(
     place: MemoryPlace, kind: str, action: str
 ) -> None:
@@ -65,6 +68,30 @@ def test_a_slice_comes_up_is_preempted_comes_back_with_its_run_and_goes(
     assert loss.kind == "preempted"
     take_down(services, "big", deadline=services.clock.now() + HOUR)
     assert (state_of(place, "big"), objects(place)) == (SliceState.GONE, {})
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_hosts_that_vanish_when_their_time_is_over_were_not_taken_away(place: MemoryPlace, kind: str) -> None:
+    services = place.machine()
+    limited = replace(SPECS[kind], tier=Tier.FLEX_START, run_duration_s=2 * HOUR)
+    request_slice(services, "big", limited, pay=True, admit=lambda: None)
+    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    place.clock.advance(2 * HOUR)
+    passes(services, 10)
+    said = [(each["action"], each["reason"]) for each in decisions(services, "big")]
+    assert TIME_OVER in dict(said)
+    assert said[-1] == ("removed", "its --run-duration of 2h is over")
+    assert (state_of(place, "big"), objects(place)) == (SliceState.REMOVED, {})
+
+
+def test_an_instance_that_somebody_deleted_stays_removed(place: MemoryPlace) -> None:
+    services = place.machine()
+    bring_up(services, "instance")
+    services.compute_tpus.delete_node(ZONE, "big-1")
+    passes(services, 5)
+    assert (state_of(place, "big"), objects(place)) == (SliceState.REMOVED, {})
+    last = decisions(services, "big")[-1]
+    assert (last["action"], last["reason"]) == ("removed", "big-1 is gone: somebody deleted it")
 
 
 def test_the_copy_of_a_disk_is_on_each_host_again_after_a_preemption_and_both_outlive_their_slices(

@@ -12,17 +12,11 @@ from tests.support.memory.services import MemoryPlace
 from tpuctl.model.cloud import Api, CloudErrorInfo, NodeInfo, NodeState, OperationInfo, ResourceKind, Tier
 from tpuctl.model.records import Answer, Lifetime, Loss, Retry, SliceRecord, SliceState
 from tpuctl.model.timeouts import CREATE_STALLED_S, OUTLIVED_S
+from tpuctl.slices.classify import SliceInfo, classify_slice
 from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.slices.plan import hosts_end, plan_slice, time_left
 from tpuctl.slices.reconcile import wait_for_slice, wait_until_gone
-from tpuctl.slices.states import (
-    TIME_OVER,
-    Effect,
-    ObservedEvent,
-    SliceEvent,
-    SliceInfo,
-    classify_slice,
-)
+from tpuctl.slices.states import TIME_OVER, Effect, ObservedEvent, SliceEvent
 
 NOW = 5000.0
 SPEC = a_spec(api=Api.COMPUTE, queued=False, accelerator_type="tpu7x-16", topology="2x2x2")
@@ -73,6 +67,20 @@ def test_a_group_waits_for_capacity_and_is_given_up_for_what_no_waiting_mends(er
 )
 def test_ends_by_preemption_by_time_and_by_a_person_are_told_apart(state, event):
     assert seen(in_state(SliceState.READY, cloud_ready_at=1.0), a_group(state=state)).event is event
+
+
+@pytest.mark.parametrize(
+    ("ended", "event"),
+    [
+        (NodeState.PREEMPTED, SliceEvent.PREEMPTED),
+        (NodeState.TERMINATED, SliceEvent.TIME_OVER),
+        (NodeState.STOPPED, SliceEvent.ABSENT),
+        (None, SliceEvent.ABSENT),
+    ],
+)
+def test_hosts_that_are_gone_ended_as_the_cloud_proves_it(ended, event):
+    record = in_state(SliceState.READY, cloud_ready_at=1.0, node_uid="42")
+    assert classify_slice(record, SliceInfo(ended=ended), STORE).event is event
 
 
 HALF = a_group(state=NodeState.HALF_MADE, kind=ResourceKind.TEMPLATE)

@@ -10,8 +10,9 @@ from tests.support.builders import STORE as STORE_ID
 from tpuctl.model.cloud import Endpoint, NodeInfo, NodeState, QueuedState
 from tpuctl.model.records import SliceState
 from tpuctl.runs.process_env import render_environment
+from tpuctl.slices.classify import SliceInfo, classify_slice
 from tpuctl.slices.multislice import combine_nodes
-from tpuctl.slices.states import SliceEvent, SliceInfo, classify_slice
+from tpuctl.slices.states import SliceEvent
 
 
 def part(index: int, state: NodeState = NodeState.READY, hosts: int = 2, **changes: object) -> NodeInfo:

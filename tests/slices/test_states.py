@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from tests.support.builders import LABELS, STORE, a_node, a_queued, a_slice, an_incarnation
 from tpuctl.model.cloud import Api, CloudErrorInfo, NodeState, OperationInfo, QueuedState, ResourceKind, Tier
 from tpuctl.model.records import SliceState
-from tpuctl.slices import states as lifecycle
-from tpuctl.slices.states import IGNORED, STATE_NOTES, TRANSITIONS, Effect, SliceEvent, SliceInfo, To
+from tpuctl.slices import classify
+from tpuctl.slices.classify import SliceInfo
+from tpuctl.slices.states import IGNORED, STATE_NOTES, TRANSITIONS, Effect, SliceEvent, To
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(SliceState, SliceEvent)))
@@ -20,7 +21,7 @@ def test_every_pair_is_either_a_transition_or_ignored_on_purpose(state, event):
 
 
 def classify_slice(record, info):
-    return lifecycle.classify_slice(record, info, STORE)
+    return classify.classify_slice(record, info, STORE)
 
 
 def test_every_state_is_explained_for_the_readme():

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from tpuctl.cloud import wire
 from tpuctl.cloud.compute_errors import API
 from tpuctl.cloud.group_nodes import Parts, host_filter, hosts_of, parse_parts
-from tpuctl.cloud.group_states import ENDS_FILTER
+from tpuctl.cloud.group_states import ENDED, ENDS_FILTER, Lost, how_ended
 from tpuctl.cloud.instances import Instance, is_tpu, parse_instance
 from tpuctl.cloud.rest import EVERYWHERE, RestClient, last_part
 from tpuctl.cloud.wire import Json
 from tpuctl.lib.names import region_of
-from tpuctl.model.cloud import Listing, NodeInfo
+from tpuctl.model.cloud import Listing, NodeInfo, NodeState
 from tpuctl.model.resources import ZONE_MARK
 from tpuctl.model.shipped_files import load_accelerators
 
@@ -73,6 +73,10 @@ class GroupReads:
         """One slice, seen as a node."""
         parts = self.find_parts(zone, name)
         return None if parts is None else parse_parts(parts, load_accelerators())
+
+    def find_end(self, zone: str, uid: str) -> NodeState | None:
+        """How an instance that is gone ended, as the operations on that id prove it."""
+        return ENDED.get(how_ended(self._ends(self.rest, zone), Lost({uid: 0.0})))
 
     def list_slices(self, zone: str) -> Listing[NodeInfo]:
         """All slices with chips of a zone, or of all with `-`; also what is left of those of tpuctl."""

@@ -38,7 +38,7 @@ from tpuctl.cloud.instances import (
 from tpuctl.cloud.rest import Translate, last_part, request_id
 from tpuctl.errors import BusyError, ConflictError, InvalidRequestError, NotFoundError, TpuctlError
 from tpuctl.lib.names import region_of
-from tpuctl.model.cloud import GuestHostKey, Listing, NodeInfo, OfferInfo, OperationInfo, QueuedInfo
+from tpuctl.model.cloud import GuestHostKey, Listing, NodeInfo, NodeState, OfferInfo, OperationInfo, QueuedInfo
 from tpuctl.model.disks import DataDisk
 from tpuctl.model.resources import marks_text, parse_marks
 from tpuctl.model.slice_spec import SliceSpec
@@ -74,6 +74,9 @@ class ComputeTpus:
         if found is not None:
             self._shown[zone, name] = found.data_disks
         return found
+
+    def find_end(self, zone: str, uid: str) -> NodeState | None:
+        return self._reads.find_end(zone, uid)
 
     def create_node(self, node_id: str, spec: SliceSpec) -> OperationInfo:
         """Asks for the next object of a slice that is missing; called again until the slice is there.

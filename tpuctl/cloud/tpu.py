@@ -57,6 +57,9 @@ class GoogleCloud:
         path, body = rendering.create_node(self._parent(spec.zone), node_id, spec)
         return self._change("POST", path, f"create node {node_id} in {spec.zone}", body)
 
+    def find_end(self, _zone: str, _uid: str) -> None:
+        return None
+
     def delete_node(self, zone: str, name: str) -> OperationInfo | None:
         return self._delete(f"/v2/{self._parent(zone)}/nodes/{name}", f"delete node {name} in {zone}")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # most commands need none of these, and every command imports
         GuestHostKey,
         Listing,
         NodeInfo,
+        NodeState,
         ObjectInfo,
         OfferInfo,
         OperationInfo,
@@ -67,6 +68,11 @@ class Cloud(Protocol):
     def list_nodes(self, zone: str = "-") -> Listing[NodeInfo]: ...
 
     def find_node(self, zone: str, name: str) -> NodeInfo | None: ...
+
+    def find_end(self, zone: str, uid: str) -> NodeState | None:
+        """How a node ended that is not there any more: PREEMPTED, TERMINATED (its time was over) or STOPPED (by
+        a person). None where nothing tells: nodes of the TPU API stay until somebody deletes them."""
+        ...
 
     def create_node(self, node_id: str, spec: SliceSpec) -> OperationInfo:
         """A node in `spec.zone`, with the labels and metadata of `spec` as they are."""

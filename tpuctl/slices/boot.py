@@ -13,6 +13,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.hosts import Api
 from tpuctl.model.records import Doubt
 from tpuctl.model.verdict import Blind, Blocked, Wait, wait_for
+from tpuctl.slices.classify import unhealthy
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.enrollment import judge_refusal, why_closed
 from tpuctl.slices.heartbeats import check_liveness, describe_liveness
@@ -21,7 +22,7 @@ from tpuctl.slices.liveness import Liveness, Silence, classify_silence
 from tpuctl.slices.loss import mark_lost
 from tpuctl.slices.probing import HostAnswers, find_workers, number_workers, probe_workers
 from tpuctl.slices.replacement import find_replacement_limit
-from tpuctl.slices.states import Effect, unhealthy
+from tpuctl.slices.states import Effect
 
 
 def probe_hosts(context: ReconcileContext) -> Outcome:

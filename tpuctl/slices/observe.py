@@ -14,8 +14,9 @@ from tpuctl.lib.names import node_names
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import Api, Listing, NodeInfo, NodeState, OperationInfo, QueuedInfo
 from tpuctl.model.records import WITH_HOSTS, SliceRecord, SliceState
+from tpuctl.slices.classify import SliceInfo, classify_slice
 from tpuctl.slices.multislice import combine_nodes
-from tpuctl.slices.states import ObservedEvent, SliceEvent, SliceInfo, classify_slice
+from tpuctl.slices.states import ObservedEvent, SliceEvent
 from tpuctl.state.repository import Versioned, get_slice
 
 Info = TypeVar("Info", NodeInfo, QueuedInfo)
@@ -126,7 +127,15 @@ def _confirm_absence(
     listed = names & {*((life.cloud_name, life.queued_name) if life else ()), *_node_names(record)}
     if listed:
         return SliceInfo(unread=f"{min(listed)} is listed but was not found")
-    return SliceInfo(node=half, operation=operation)
+    return SliceInfo(node=half, operation=operation, ended=_find_end(services, record))
+
+
+def _find_end(services: Services, record: SliceRecord) -> NodeState | None:
+    """How the hosts that the record knew ended."""
+    life, zone = record.incarnation, record.spec.zone
+    if life is None or not life.node_uid or record.state not in WITH_HOSTS:
+        return None
+    return services.tpus(record.spec.api).find_end(zone, life.node_uid)
 
 
 class ApiInventory(Struct, frozen=True):

@@ -13,10 +13,11 @@ from tpuctl.errors import LeaseHeldError, RateLimitedError, StaleRecordError, Tp
 from tpuctl.model.records import WITH_HOSTS, Answer, Desired, SliceRecord, SliceState
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait, wait_for
 from tpuctl.money.slice_costs import list_price
+from tpuctl.slices.classify import SliceInfo
 from tpuctl.slices.observe import CloudInventory, Observation
 from tpuctl.slices.plan import plan_slice
 from tpuctl.slices.race import describe_end, plan_race
-from tpuctl.slices.states import ObservedEvent, SliceEvent, SliceInfo
+from tpuctl.slices.states import ObservedEvent, SliceEvent
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import Versioned, get_slice, save
