@@ -108,7 +108,7 @@ def test_a_bucket_that_refuses_the_hosts_account_is_named_with_the_role_to_give(
     session: Session, hub: Hub
 ) -> None:
     session.type("sim", "fault", "no-permission", "--set", "name=storage.objects.create")
-    said = stage(session, hub, SOURCE, "gs://sim-bucket/closed", status=1)
+    said = stage(session, hub, SOURCE, "gs://sim-bucket/closed", status=4)
     session.type("sim", "fault", "--clear")
     assert "gs://sim-bucket --member=serviceAccount:" in said
     assert said.endswith("--role=roles/storage.objectUser")

@@ -30,7 +30,7 @@ from tpuctl.errors import (
 )
 from tpuctl.lib.names import parse_secret
 from tpuctl.model.receipt import Receipt
-from tpuctl.model.records import RunRecord, RunState, SliceRecord
+from tpuctl.model.records import Cause, RunRecord, RunState, SliceRecord
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.shipped_files import read_template
 from tpuctl.runs.follow import follow_run
@@ -116,11 +116,15 @@ def follow_stage(services: Services, run_id: str, deadline: float | None) -> Non
 
 
 def _by_status(error: TpuctlError, run: RunRecord) -> TpuctlError:
-    """The error by what the program was refused, which its exit status says."""
+    """The error by what the program was refused, which its exit status says. That a run on one host with a
+    bucket that is there was not begun because of the project means that its account may not write there."""
     attempt = run.attempt
-    if attempt is None or attempt.failure is None or attempt.failure.signature != "stage-refused":
+    if attempt is not None and attempt.cause is Cause.NOT_SET_UP:
+        kind: type[TpuctlError] = DeniedError
+    elif attempt is not None and attempt.failure is not None and attempt.failure.signature == "stage-refused":
+        kind = _BY_STATUS.get(attempt.ends[0].exit_status or 0, TpuctlError)
+    else:
         return error
-    kind = _BY_STATUS.get(attempt.ends[0].exit_status or 0, TpuctlError)
     return kind(error.message, hint=error.hint, details=error.details)
 
 
