@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,20 @@ import pytest
 
 from tests.support.hosts import shared_folder
 from tests.support.session import Session, open_session
+
+CTRL_C_AT = """\
+import os, signal, sys
+
+class AtImport:
+    def find_spec(self, name, path=None, target=None):
+        if name == where:
+            os.kill(os.getpid(), signal.SIGINT)
+
+where = sys.argv.pop(1)
+sys.meta_path.insert(0, AtImport())
+from tpuctl.cli.main import main
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +56,25 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 130, done.stderr
     assert "error" not in done.stderr
     return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["tpuctl.cli.app", "typer", "tpuctl.cli.invocation", "tpuctl.cli.commands.config", "tpuctl.config.load"],
+)
+def test_a_command_that_python_still_imports_ends_with_one_line(module: str) -> None:
+    words = [sys.executable, "-c", CTRL_C_AT, module, "config", "show"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")
+
+
+def test_a_background_job_of_a_shell_does_not_hear_ctrl_c_while_it_starts() -> None:
+    ignoring = f"trap '' INT; exec {sys.executable} -c \"$0\" typer --version"
+    done = subprocess.run(
+        ["sh", "-c", ignoring, CTRL_C_AT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("tpuctl ")
 
 
 def test_up_says_what_is_still_wanted_and_down_what_goes_on(session: Session) -> None:

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from tpuctl import __version__
 from tpuctl.cli.help import HelpfulCommand
 from tpuctl.cli.invocation import Invocation, invocation
+from tpuctl.cli.starting import end_start
 from tpuctl.cli.typer_lazy import spare, spared
 
 
@@ -165,7 +166,9 @@ class RootGroup(TyperGroup):
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             raise unknown_command(name, [entry.name for entry in COMMANDS])
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        end_start()
+        return found
 
 
 class SubGroup(TyperGroup):

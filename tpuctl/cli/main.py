@@ -7,16 +7,19 @@ import gc
 import os
 import sys
 
+from tpuctl.cli.starting import begin_start
+
 # Importing Google's libraries makes hundreds of thousands of objects that live until the end. The collector
 # would look at them again and again, and once more when the interpreter ends: a fifth of the CPU of `ls`.
 gc.set_threshold(100_000, 20, 100)
 atexit.register(gc.freeze)
 
-from tpuctl.cli.app import app  # noqa: E402 - the collector is set first
-
 
 def main() -> None:
     """Runs the command line of this process and exits."""
+    begin_start()
+    from tpuctl.cli.app import app  # the collector is set, and Ctrl-C has an answer
+
     _open_standard_files()
     app(prog_name="tpuctl")
 
