@@ -163,6 +163,7 @@ def test_what_has_no_hosts_yet_or_no_more_is_half_made(changes, uid, labels):
     found = node(group=None, **changes)
     assert (found.state, found.uid, found.labels) == (NodeState.HALF_MADE, uid, labels)
     assert found.kind is (ResourceKind.TEMPLATE if uid == "66" else ResourceKind.POLICY)
+    assert found.accelerator_type == ("tpu7x-16" if uid == "66" else "2x2x2")
     assert found.endpoints == ()
 
 

@@ -84,7 +84,17 @@ def test_what_is_half_made_in_compute_engine_costs_nothing():
 def a_group(state, wanted=2, running=0, **changes):
     there = tuple(f"big-1-w-00{number}" for number in range(1, wanted + 1))
     hosts = GroupHosts(wanted, there, there[:running])
-    return a_node(api=Api.COMPUTE, kind=ResourceKind.GROUP, state=state, hosts=hosts, **changes)
+    made = {"api": Api.COMPUTE, "kind": ResourceKind.GROUP, "state": state, "hosts": hosts}
+    return a_node(**{**made, **changes})
+
+
+@pytest.mark.parametrize("state", [NodeState.CREATING, NodeState.STOPPED])
+def test_a_group_without_hosts_is_named_by_its_type_and_costs_what_its_hosts_will(state):
+    waits = a_group(state, hosts=GroupHosts(2), accelerator_type="v6e-16", zone="us-east5-a")
+    (line,) = the_bill([waits]).lines
+    assert line.detail == f"v6e-16 spot {state}"
+    assert line.per_hour
+    assert line.note.endswith("; from the moment that it has hosts")
 
 
 ENDED = [NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED]

@@ -273,13 +273,13 @@ def _image(parts: Parts) -> str:
 
 def accelerator_name(parts: Parts, catalog: Catalog) -> str:
     """As tpuctl calls it: by machine type and topology, or how many hosts there are to be; the machine type
-    itself where no table has that."""
+    itself where no table has that, and the topology where a policy is all that there is."""
     family = parts.machine_type.partition("-")[0]
     prefix = _PREFIXES.get(family, "")
     generation = catalog.find_generation(prefix) if prefix else None
     chips = chips_of(parts.machine_type) * parts.target
     if generation is None:
-        return parts.machine_type
+        return parts.machine_type or parts.topology
     types = [each for each in catalog.types.values() if each.generation == generation.name]
     shaped = catalog.shaped(generation, parts.topology) if parts.topology else None
     found = shaped or next((each for each in types if each.chips == chips and not parts.topology), None)

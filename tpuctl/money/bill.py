@@ -166,6 +166,8 @@ class _Meter:
             return BillLine(
                 node.resource, detail, payer, part, f"{running} of {counted(wanted, 'host')} run; {note}"
             )
+        if node.hosts is not None and not node.hosts.there:
+            return BillLine(node.resource, detail, payer, price, f"{note}; from the moment that it has hosts")
         if node.state is NodeState.STOPPED:
             # Chips are not billed while a node is stopped, its disk is (cloud.google.com/tpu/pricing).
             return BillLine(node.resource, detail, Payer.YOU, None, "stopped: its boot disk is billed")
