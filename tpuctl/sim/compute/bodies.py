@@ -1,4 +1,4 @@
-"""What calls of Compute Engine ask for, checked against what the simulator does, and how they are refused."""
+"""What calls of Compute Engine ask for, checked against what the simulator does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from tpuctl.sim.compute.catalog import Kind, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
-from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
+from tpuctl.sim.compute.refusals import outdated
+from tpuctl.sim.wire.status import Json, unknown_method
 from tpuctl.sim.world.paths import ResourcePath, check_labels
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -55,15 +56,6 @@ _OUTPUTS = frozenset(
 )
 
 
-def absent(path: str) -> ApiError:
-    return ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
-
-
-def not_ready(path: str) -> ApiError:
-    text = f"The resource '{path}' is not ready"
-    return ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
-
-
 def check_body(kind: Kind, body: Json) -> str:
     """The name of what a body asks for. Raises ApiError for what is wrong or not simulated."""
     name = str(body.get("name") or "")
@@ -83,8 +75,7 @@ def changed_labels(data: Json, body: Json) -> Json:
     labels = body.get("labels") or {}
     check_labels(labels)
     if body.get("labelFingerprint") != data["labelFingerprint"]:
-        text = "Labels fingerprint either invalid or resource labels have changed"
-        raise ApiError(Code.FAILED_PRECONDITION, text, [{"reason": "conditionNotMet"}])
+        raise outdated("Labels fingerprint either invalid or resource labels have changed")
     return {"labels": labels, "labelFingerprint": fingerprint(labels)}
 
 

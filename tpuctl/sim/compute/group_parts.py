@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tpuctl.lib.names import region_of
-from tpuctl.sim.compute.bodies import absent
 from tpuctl.sim.compute.catalog import Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.records import Records
+from tpuctl.sim.compute.refusals import absent
 from tpuctl.sim.wire.status import Json
 
 

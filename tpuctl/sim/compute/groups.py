@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tpuctl.sim.compute import group_form as form
-from tpuctl.sim.compute.bodies import absent, check_body, not_ready, target
+from tpuctl.sim.compute.bodies import check_body, target
 from tpuctl.sim.compute.catalog import ROOT, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
@@ -23,9 +23,10 @@ from tpuctl.sim.compute.group_parts import find_policy, find_template
 from tpuctl.sim.compute.instance import Instance
 from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.operations import Planned, error_row, place
+from tpuctl.sim.compute.refusals import absent, already_there, not_ready, outdated
 from tpuctl.sim.compute.room import lack_of_room, reservation_of
 from tpuctl.sim.compute.state import ComputeState
-from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
+from tpuctl.sim.wire.status import ApiError, Json, unknown_method
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.iam import PROJECT_NUMBER
@@ -131,7 +132,7 @@ class Groups:
             group.reserved = bool(reservation_of(properties))
             group.model = str(properties["scheduling"]["provisioningModel"])
             if group.resource in self._groups:
-                raise ApiError(Code.ALREADY_EXISTS, f"The resource '{group.resource}' already exists")
+                raise already_there(group.resource)
             size = int(body["targetSize"])
             error = planned.error or self._misfit(group, size)
             planned = replace(planned, error=error)
@@ -165,8 +166,7 @@ class Groups:
             form.check_size(size)
         elif verb == "patch":
             if body.get("fingerprint") not in (None, "", group.data["fingerprint"]):
-                text = "Invalid fingerprint."
-                raise ApiError(Code.FAILED_PRECONDITION, text, [{"reason": "conditionNotMet"}])
+                raise outdated("Invalid fingerprint.")
             for key, value in body.items():
                 same = value == group.data.get(key)
                 if key not in (*form.CHANGEABLE, "name", "fingerprint", "targetSize") and not same:

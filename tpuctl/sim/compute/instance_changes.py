@@ -11,6 +11,7 @@ from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.instance import Instance, InstanceHosts
 from tpuctl.sim.compute.instance_form import attached, shown_metadata
 from tpuctl.sim.compute.operations import ComputeOperations, Planned
+from tpuctl.sim.compute.refusals import in_use, not_ready, outdated
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.world.data_disks import (
     MAX_DISKS,
@@ -45,7 +46,7 @@ class InstanceChanges:
         with self._kernel.lock:
             known = instance.data["labelFingerprint"]
             if body.get("labelFingerprint") != known:
-                raise _changed("Labels fingerprint either invalid or resource labels have changed")
+                raise outdated("Labels fingerprint either invalid or resource labels have changed")
             operation = self._begin("setLabels", instance, planned)
             if planned.error is None:
                 instance.data.pop("labels", None)
@@ -56,7 +57,7 @@ class InstanceChanges:
         shown = shown_metadata(body.get("items") or ())
         with self._kernel.lock:
             if body.get("fingerprint") != instance.data["metadata"]["fingerprint"]:
-                raise _changed("Supplied fingerprint does not match current metadata fingerprint.")
+                raise outdated("Supplied fingerprint does not match current metadata fingerprint.")
             operation = self._begin("setMetadata", instance, planned)
             if planned.error is None:
                 instance.data["metadata"] = shown
@@ -93,8 +94,7 @@ class InstanceChanges:
         disk = find_source(self._kernel, source)
         for each in instance.data["disks"]:
             if attached_disk(str(each["source"])) == key:
-                text = f"The disk resource '{source}' is already being used by '{instance.resource}'"
-                raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceInUseByAnotherResource"}])
+                raise in_use("disk", source, instance.resource)
             if name and each["deviceName"] == name:
                 text = f"The device name '{name}' is already in use."
                 raise invalid("resource.deviceName", name, text)
@@ -137,15 +137,10 @@ class InstanceChanges:
     @staticmethod
     def _check_state(instance: Instance) -> None:
         if instance.leaving or instance.state not in ("RUNNING", "TERMINATED"):
-            text = f"The resource '{instance.resource}' is not ready"
-            raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
+            raise not_ready(instance.resource)
 
 
 def relative(source: object) -> str:
     """`projects/…` of a URL."""
     text = str(source or "")
     return text[text.find("projects/") :] if "projects/" in text else text
-
-
-def _changed(text: str) -> ApiError:
-    return ApiError(Code.FAILED_PRECONDITION, text, [{"reason": "conditionNotMet"}])

@@ -11,8 +11,9 @@ from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.catalog import ROOT, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
+from tpuctl.sim.compute.refusals import absent
 from tpuctl.sim.hosts.backend import HostAddress
-from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
+from tpuctl.sim.wire.status import Json, unknown_method
 from tpuctl.sim.world.data_disks import NVME
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 from tpuctl.sim.world.state import RW
@@ -155,8 +156,7 @@ def interfaces(project: str, zone: str, asked: list[Json]) -> list[Json]:
     for number, each in enumerate(asked):
         network = str(each.get("network") or "default").rsplit("/", 1)[-1]
         if network != "default":
-            path = f"projects/{project}/global/networks/{network}"
-            raise ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+            raise absent(f"projects/{project}/global/networks/{network}")
         subnetwork = str(each.get("subnetwork") or network).rsplit("/", 1)[-1]
         access = [
             {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": "external-nat", **one}

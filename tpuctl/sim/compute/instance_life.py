@@ -16,6 +16,7 @@ from tpuctl.sim.compute import instance_form as form
 from tpuctl.sim.compute.catalog import Scope
 from tpuctl.sim.compute.instance import Instance, InstanceHosts
 from tpuctl.sim.compute.operations import ComputeOperations, Planned
+from tpuctl.sim.compute.refusals import not_ready
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.data_disks import number_disks
@@ -203,8 +204,7 @@ class InstanceLife:
     def _check_ready(self, instance: Instance, *, leaving: bool = False) -> None:
         """One that is on its way up or down can only be deleted, one that is being deleted nothing more."""
         if instance.leaving or (not leaving and instance.state not in ("RUNNING", "TERMINATED")):
-            text = f"The resource '{instance.resource}' is not ready"
-            raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
+            raise not_ready(instance.resource)
 
     # What the cloud does by itself.
 

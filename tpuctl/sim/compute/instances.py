@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tpuctl.sim.compute import instance_form as form
-from tpuctl.sim.compute.bodies import absent, check_body, target
+from tpuctl.sim.compute.bodies import check_body, target
 from tpuctl.sim.compute.catalog import KINDS, ROOT, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
@@ -17,6 +17,7 @@ from tpuctl.sim.compute.instance import Instance, InstanceHosts
 from tpuctl.sim.compute.instance_changes import InstanceChanges, shown_labels
 from tpuctl.sim.compute.instance_life import InstanceLife
 from tpuctl.sim.compute.operations import Planned, place
+from tpuctl.sim.compute.refusals import absent, already_there
 from tpuctl.sim.compute.room import lack_of_room, reservation_of
 from tpuctl.sim.compute.state import ComputeState
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
@@ -137,8 +138,7 @@ class Instances:
         with self._kernel.lock:
             path = self._path(zone, name)
             if path.name in self._kernel.instances:
-                resource = f"projects/{path.project}/zones/{zone}/instances/{name}"
-                raise ApiError(Code.ALREADY_EXISTS, f"The resource '{resource}' already exists")
+                raise already_there(f"projects/{path.project}/zones/{zone}/instances/{name}")
             data = self._data(zone, name, {**body, "machineType": link})
             key = f"{name[:20]}-{self._kernel.ids.short()}"
             instance = Instance(path, key, data, TPU_MACHINES[machine_type], group, life=self.life)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tpuctl.sim.compute.bodies import INPUTS, absent
+from tpuctl.sim.compute.bodies import INPUTS
 from tpuctl.sim.compute.catalog import ROOT
 from tpuctl.sim.compute.disks import invalid
+from tpuctl.sim.compute.refusals import absent
 from tpuctl.sim.wire.status import Json
 
 _ADDRESSES = 64_516

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Kind, Scope
+from tpuctl.sim.compute.refusals import absent
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import pacific
 from tpuctl.sim.world.faults import RATE_EXCEEDED, Fault
@@ -160,7 +161,7 @@ class ComputeOperations:
             operation = self._found.get(name)
         if operation is None or operation["_scope"] != str(scope):
             base = self._base.removeprefix(f"{ROOT}/")
-            raise ApiError(Code.NOT_FOUND, f"The resource '{base}/{scope}/operations/{name}' was not found")
+            raise absent(f"{base}/{scope}/operations/{name}")
         waited_s = 0.0
         while waited_s < WAIT_S and (left_s := operation["_ends"] - self._now()) > 0:
             # One that is held ends at a time that is not known yet.

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tpuctl.sim.compute.bodies import absent, not_ready
 from tpuctl.sim.compute.catalog import KINDS, ROOT, Kind, Scope
 from tpuctl.sim.compute.disks import Source, invalid, quota_of
 from tpuctl.sim.compute.public_images import find_public_image
+from tpuctl.sim.compute.refusals import absent, not_ready
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS
 from tpuctl.sim.world.state import copy_json

@@ -1,4 +1,4 @@
-"""How Compute Engine refuses a call: its own form of error bodies."""
+"""How Compute Engine refuses a call: its sentences, and its own form of error bodies."""
 
 from __future__ import annotations
 
@@ -35,3 +35,26 @@ def compute_error(error: ApiError) -> Response:
     if reason == "conditionNotMet" and named:
         body["code"] = CONDITION_NOT_MET
     return json_response({"error": body}, body["code"])
+
+
+def absent(path: str) -> ApiError:
+    return ApiError(Code.NOT_FOUND, f"The resource '{path}' was not found")
+
+
+def already_there(path: str) -> ApiError:
+    return ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
+
+
+def not_ready(path: str) -> ApiError:
+    text = f"The resource '{path}' is not ready"
+    return ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceNotReady"}])
+
+
+def in_use(noun: str, path: str, user: str) -> ApiError:
+    text = f"The {noun} resource '{path}' is already being used by '{user}'"
+    return ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceInUseByAnotherResource"}])
+
+
+def outdated(text: str) -> ApiError:
+    """The caller's fingerprint is not that of now."""
+    return ApiError(Code.FAILED_PRECONDITION, text, [{"reason": "conditionNotMet"}])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
 from tpuctl.sim.compute.aggregated import aggregated
-from tpuctl.sim.compute.bodies import absent, target
+from tpuctl.sim.compute.bodies import target
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.groups import Groups
@@ -19,7 +19,7 @@ from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.methods import CHANGES, LIKE, PARAMETERS, READS, UPDATED, permission_of
 from tpuctl.sim.compute.operations import Planned, Resources
 from tpuctl.sim.compute.public_images import find_public_image, public_images
-from tpuctl.sim.compute.refusals import compute_error
+from tpuctl.sim.compute.refusals import absent, already_there, compute_error
 from tpuctl.sim.compute.state import ComputeState
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.fields import FieldsError, shaped
@@ -374,7 +374,7 @@ class ComputeApi:
             raise unknown_method(f"networks.{verb} of anything but {DEFAULT_NETWORK} in auto mode")
         path = f"projects/{self._project_id}/{scope}/networks/{name}"
         if self._has_network(name):
-            raise ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
+            raise already_there(path)
         if planned.error is None:
             for fault in self._world.faults.standing(FaultKind.NO_NETWORK, name):
                 self._world.faults.remove(fault.id)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sim.compute.bodies import INPUTS, changed_labels, check_body, not_ready
+from tpuctl.sim.compute.bodies import INPUTS, changed_labels, check_body
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, Kind, Scope
 from tpuctl.sim.compute.disks import (
     Rates,
@@ -30,6 +30,7 @@ from tpuctl.sim.compute.network_details import address_details, firewall_details
 from tpuctl.sim.compute.operations import ComputeOperations, Planned, place
 from tpuctl.sim.compute.policies import policy_details
 from tpuctl.sim.compute.records import Record, Records
+from tpuctl.sim.compute.refusals import already_there, in_use, not_ready
 from tpuctl.sim.compute.reservations import reservation_details, reserved_chips
 from tpuctl.sim.compute.templates import template_details
 from tpuctl.sim.wire.payload import snake
@@ -114,8 +115,7 @@ class ComputeState(Records):
             source = self._source(kind, body)
             key = (kind.collection, str(scope), name)
             if key in self._found:
-                path = self._path(kind, scope, name)
-                raise ApiError(Code.ALREADY_EXISTS, f"The resource '{path}' already exists")
+                raise already_there(self._path(kind, scope, name))
             if len(self._found) - self._given >= MAX_RESOURCES:
                 text = f"Quota '{kind.collection.upper()}' exceeded.  Limit: {MAX_RESOURCES}.0 globally."
                 raise ApiError(Code.RESOURCE_EXHAUSTED, text)
@@ -173,8 +173,7 @@ class ComputeState(Records):
         """What a new disk would be. Raises ApiError where it cannot be."""
         kind, name = KINDS["disks"], check_body(KINDS["disks"], body)
         if (kind.collection, str(scope), name) in self._found:
-            text = f"The resource '{self._path(kind, scope, name)}' already exists"
-            raise ApiError(Code.ALREADY_EXISTS, text)
+            raise already_there(self._path(kind, scope, name))
         return self._data(kind, scope, body, None)
 
     def over_quota(self, disks: Sequence[Json]) -> ApiError | None:
@@ -298,9 +297,7 @@ class ComputeState(Records):
                 raise not_ready(path)
             users = self._shown(record, attached).get("users") or self.users(path)
             if users:
-                user = users[0].removeprefix(f"{ROOT}/")
-                text = f"The {snake(kind.singular)} resource '{path}' is already being used by '{user}'"
-                raise ApiError(Code.INVALID_ARGUMENT, text, [{"reason": "resourceInUseByAnotherResource"}])
+                raise in_use(snake(kind.singular), path, users[0].removeprefix(f"{ROOT}/"))
             verb = kind.operation_type("delete")
             operation = self.operations.begin(verb, scope, record.data, planned)
             if planned.error is None:
