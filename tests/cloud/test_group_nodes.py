@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -16,7 +17,7 @@ from tpuctl.cloud.instances import (
     is_tpu,
     next_disk,
     parse_instance,
-    replaced_metadata,
+    replaced_in_host,
     shared_disks,
 )
 from tpuctl.model.cloud import Api, CloudErrorInfo, Endpoint, GroupHosts, NodeState, OperationInfo, Tier
@@ -224,7 +225,7 @@ def preempted(number: int) -> dict[str, Any]:
     ("hosts", "changes", "state"),
     [
         ([instance(1), instance(2, status="TERMINATED")], {"operations": (preempted(2),)}, NodeState.PREEMPTED),
-        ([instance(1), instance(2, status="TERMINATED")], {}, NodeState.STOPPED),
+        ([instance(1), instance(2, status="TERMINATED")], {}, NodeState.UNKNOWN),
         ([instance(1)], {"operations": (preempted(2),)}, NodeState.PREEMPTED),
         ([instance(1)], {"operations": (preempted(1),)}, NodeState.UNKNOWN),
         ([instance(1)], {"group": COMING}, NodeState.CREATING),
@@ -247,6 +248,20 @@ def test_hosts_that_run_are_told_from_those_that_ended_or_are_not_there():
     assert (found.endpoints, found.runs_in_part, found.is_dead) == ((), True, False)
     over = node(instance(1, status="TERMINATED"), operations=(preempted(1),))
     assert (over.runs_in_part, over.is_dead) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "others"),
+    [
+        ("big-1-w-###", ["big-1-w-002", "big-1-w-1000"], ["big-1-w-02", "big-1-w-x-002", "big-1-w-abcd"]),
+        ("big-1-w-##[10]", ["big-1-w-12"], ["big-1-w-1"]),
+        ("big", ["big-x1y2"], ["big-1-w-002", "big-other-x1y2"]),
+    ],
+)
+def test_the_hosts_of_a_group_are_known_by_the_whole_form_of_their_names(base, own, others):
+    members = parts(group=group(baseInstanceName=base)).members
+    assert [each for each in (*own, *others) if re.fullmatch(members, each)] == own
+    assert parts(group=group(baseInstanceName="")).members == ""
 
 
 def test_hosts_of_a_group_are_in_the_order_of_their_names_and_no_others():
@@ -318,7 +333,7 @@ def test_one_step_at_a_time_brings_a_host_to_the_disks_of_its_slice(has, before,
 
 def test_replacing_metadata_keeps_what_is_of_one_host_or_of_the_service():
     own = {"created-by": "g", "mine": "1", "team": "vision"}
-    assert replaced_metadata(own, {"team": "vision"}, {"ssh-keys": "k"}) == {
+    assert replaced_in_host(own, {"team": "vision"}, {"ssh-keys": "k"}) == {
         "created-by": "g",
         "mine": "1",
         "ssh-keys": "k",

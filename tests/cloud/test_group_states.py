@@ -15,6 +15,7 @@ from tpuctl.cloud.group_states import (
     HostState,
     Lost,
     Seen,
+    ends_filter,
     group_state,
     how_ended,
 )
@@ -49,7 +50,9 @@ def test_a_slice_is_as_whole_as_its_worst_host(worst, action, end):
     assert (state is NodeState.READY) == (worst is HostState.RUNNING and action is Action.NONE)
     assert (state is NodeState.DELETING) == (action is Action.DELETING)
     lost = worst in (HostState.STOPPED, HostState.MISSING) and action is not Action.DELETING
-    assert (state is NodeState.PREEMPTED) == (lost and end is End.PREEMPTED)
+    taken = (End.PREEMPTED, End.HOST_ERROR, End.MAINTENANCE, End.SHUT_DOWN)
+    assert (state is NodeState.PREEMPTED) == (lost and end in taken)
+    assert (state is NodeState.STOPPED) == (lost and end is End.BY_HAND)
     assert (state is NodeState.TERMINATED) == (lost and end is End.TIME_OVER)
 
 
@@ -65,7 +68,17 @@ def test_a_slice_is_as_whole_as_its_worst_host(worst, action, end):
         ),
         (Seen(2, ("RUNNING",)), NodeState.UNKNOWN, "1 of 2 hosts run; 1 not there"),
         (Seen(1, ("BROKEN",)), NodeState.UNKNOWN, "0 of 1 host run; others are BROKEN"),
-        (Seen(0), NodeState.STOPPED, "0 of 0 hosts run"),
+        (Seen(0), NodeState.STOPPED, "0 of 0 hosts run; somebody stopped or deleted the rest"),
+        (
+            Seen(2, ("RUNNING", "STOPPING")),
+            NodeState.UNKNOWN,
+            "1 of 2 hosts run; others are STOPPING",
+        ),
+        (
+            Seen(1, ("TERMINATED",), end=End.HOST_ERROR),
+            NodeState.PREEMPTED,
+            "0 of 1 host run; others are TERMINATED; the machines below the rest failed",
+        ),
         (
             Seen(2, ("RUNNING", "TERMINATED"), end=End.PREEMPTED),
             NodeState.PREEMPTED,
@@ -93,6 +106,7 @@ def operation(kind: str, name: str, host_id: str, at: str = "2026-11-26T08:00:00
 
 
 PREEMPTED = operation("compute.instances.preempted", "big-1-w-002", "22")
+MEMBERS = "big-1-w-[0-9]{3,}"
 AT = 1795708800.0  # the time of these operations
 
 
@@ -102,13 +116,26 @@ AT = 1795708800.0  # the time of these operations
         ([PREEMPTED], Lost({"22": AT - 60}), End.PREEMPTED),
         ([PREEMPTED], Lost({"22": AT + 60}), End.UNPROVEN),  # it was started again after that
         ([PREEMPTED], Lost({"23": AT - 60}), End.UNPROVEN),  # an earlier one of that name
-        ([PREEMPTED], Lost(prefix="big-1-", since=AT - 60), End.PREEMPTED),
-        ([PREEMPTED], Lost(prefix="big-1-", since=AT + 60), End.UNPROVEN),
-        ([PREEMPTED], Lost(prefix="big-1-", there=["big-1-w-002"]), End.UNPROVEN),
-        ([PREEMPTED], Lost(prefix="other-1-"), End.UNPROVEN),
+        ([PREEMPTED], Lost(members=MEMBERS, since=AT - 60), End.PREEMPTED),
+        ([PREEMPTED], Lost(members=MEMBERS, since=AT + 60), End.UNPROVEN),
+        ([PREEMPTED], Lost(members=MEMBERS, there=["big-1-w-002"]), End.UNPROVEN),
+        ([PREEMPTED], Lost(members="big-1-[a-z0-9]{4}"), End.UNPROVEN),  # of another group
         ([PREEMPTED], Lost(), End.UNPROVEN),
+        ([operation("compute.instances.preempted", "", "22")], Lost(), End.UNPROVEN),
+        ([operation("compute.instances.hostError", "a", "22")], Lost({"22": 0}), End.HOST_ERROR),
+        (
+            [operation("compute.instances.terminateOnHostMaintenance", "a", "22")],
+            Lost({"22": 0}),
+            End.MAINTENANCE,
+        ),
+        ([operation("compute.instances.guestTerminate", "a", "22")], Lost({"22": 0}), End.SHUT_DOWN),
+        (
+            [operation("stop", "a", "22"), operation("compute.instances.guestTerminate", "a", "22")],
+            Lost({"22": 0}),
+            End.BY_HAND,
+        ),
         ([operation("compute.instances.deferredStop", "a", "22")], Lost({"22": 0}), End.TIME_OVER),
-        ([operation("compute.instances.deferredDelete", "a", "22")], Lost(prefix="a"), End.TIME_OVER),
+        ([operation("compute.instances.deferredDelete", "a", "22")], Lost(members="a"), End.TIME_OVER),
         ([operation("stop", "a", "22")], Lost({"22": 0}), End.BY_HAND),
         ([operation("stop", "a", "22", error={"errors": [{"code": "X"}]})], Lost({"22": 0}), End.UNPROVEN),
         ([operation("setLabels", "a", "22")], Lost({"22": 0}), End.UNPROVEN),
@@ -122,3 +149,11 @@ AT = 1795708800.0  # the time of these operations
 )
 def test_operations_prove_how_hosts_ended(operations, lost, end):
     assert how_ended(operations, lost) is end
+
+
+def test_ends_are_looked_for_from_when_one_can_have_been():
+    assert Lost({"22": AT, "23": AT + 60}, since=5.0).earliest == AT
+    assert Lost({"22": AT}, MEMBERS, since=AT - 60).earliest == AT - 60
+    assert "insertTime" not in ends_filter(Lost().earliest)
+    assert ends_filter(AT).startswith('((operationType="compute.instances.preempted") OR (')
+    assert ends_filter(AT).endswith(') AND (insertTime>="2026-11-25T16:00:00Z")')

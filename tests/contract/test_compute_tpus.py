@@ -281,6 +281,15 @@ def test_a_group_without_room_waits_and_says_why(place):
     assert place.remove() == [ResourceKind.GROUP, ResourceKind.TEMPLATE, ResourceKind.POLICY]
 
 
+def test_a_group_that_is_deleted_between_two_reads_is_no_error(place):
+    place.fault(preset="stockout", code=14, method="instances.insert", times=1000)
+    for _ in range(3):
+        place.end(place.cloud.create_node("big-1", spec()))
+    place.fault(kind="error", code=5, method="instanceGroupManagers.listManagedInstances", times=2)
+    for found in (place.cloud.find_node(ZONE, "big-1"), *place.cloud.list_nodes().items):
+        assert found.state is NodeState.CREATING
+
+
 def test_labels_and_metadata_go_to_each_host_that_lacks_them(place):
     place.make()
     changed = {"ssh-keys": "tpuctl:ssh-ed25519 BBBB", "more": "1"}
@@ -292,6 +301,17 @@ def test_labels_and_metadata_go_to_each_host_that_lacks_them(place):
     assert place.cloud.list_host_keys(ZONE, "big-1")  # the service's own attributes stayed
     done = place.cloud.update_node(ZONE, "big-1", labels={**OWNER, "team": "audio"}, metadata=changed)
     assert (done.done, place.world.journal.count) == (True, before + 4)
+
+
+def test_a_label_that_one_host_has_for_itself_stays(place):
+    place.make()
+    path = f"/compute/v1/projects/sim-project/zones/{ZONE}/instances/big-1-w-001"
+    host = place.cloud.rest.get(path, "read it")
+    body = {"labels": {**host["labels"], "own": "1"}, "labelFingerprint": host["labelFingerprint"]}
+    place.cloud.rest.change("POST", f"{path}/setLabels", "label it", body)
+    place.settle()
+    place.end(place.cloud.update_node(ZONE, "big-1", labels={**OWNER, "more": "1"}))
+    assert place.cloud.rest.get(path, "read it")["labels"] == {**OWNER, "more": "1", "own": "1"}
 
 
 def test_a_disk_is_attached_to_each_host_and_detached_from_each(place):

@@ -117,6 +117,14 @@ class Parts(Struct, frozen=True):
         return re.sub(r"-?#+(\[[0-9]+\])?$", "", base) + "-" if base else ""
 
     @property
+    def members(self) -> str:
+        """The pattern of its hosts' names: a digit for each `#` or more, else four letters of Google's."""
+        base = wire.text((self.group or {}).get("baseInstanceName"))
+        numbered = re.search(r"#+(?=(\[[0-9]+\])?$)", base)
+        ending = f"[0-9]{{{len(numbered[0])},}}" if numbered else "[a-z0-9]{4}"
+        return re.escape(self.prefix) + ending if base else ""
+
+    @property
     def stable(self) -> bool:
         return wire.message((self.group or {}).get("status")).get("isStable") is not False
 
@@ -128,7 +136,7 @@ class Parts(Struct, frozen=True):
             return None
         return Lost(
             {each.uid: wire.moment(each.started) for each in stopped},
-            self.prefix if missing else "",
+            self.members if missing else "",
             {each.name for each in self.hosts},
             wire.moment((self.group or {}).get("creationTimestamp")),
         )

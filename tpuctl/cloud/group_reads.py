@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from tpuctl.cloud import wire
 from tpuctl.cloud.compute_errors import API
 from tpuctl.cloud.group_nodes import Parts, host_filter, hosts_of, parse_parts
-from tpuctl.cloud.group_states import ENDED, ENDS_FILTER, Lost, how_ended
+from tpuctl.cloud.group_states import ENDED, Lost, ends_filter, how_ended
 from tpuctl.cloud.instances import Instance, is_tpu, parse_instance
 from tpuctl.cloud.rest import EVERYWHERE, RestClient, last_part
 from tpuctl.cloud.wire import Json
+from tpuctl.errors import NotFoundError
 from tpuctl.lib.names import region_of
 from tpuctl.model.cloud import Listing, NodeInfo, NodeState
 from tpuctl.model.resources import ZONE_MARK
@@ -124,22 +125,28 @@ class GroupReads:
         return [replace(each, attempts=tried.get((each.zone, each.name), ())) for each in found]
 
     def _managed(self, client: RestClient, parts: Parts) -> tuple[Json, ...]:
-        """A POST that changes nothing: asked again like any read."""
+        """A POST that changes nothing: asked again like any read. None of a group that was just deleted."""
         path = self.path(parts.zone, GROUPS, parts.name) + "/listManagedInstances"
         what = f"list the hosts of group {parts.name} in {parts.zone}"
-        answer = client.read(what, lambda: client.change("POST", path, what))
+        try:
+            answer = client.read(what, lambda: client.change("POST", path, what))
+        except NotFoundError:
+            return ()
         return wire.messages(answer.get("managedInstances"))
 
     def _with_ends(self, found: Sequence[Parts]) -> list[Parts]:
         """With the operations that may prove how hosts ended, of zones where some do not run."""
-        zones = sorted({each.zone for each in found if each.lost() is not None})
-        answers = self.rest.together([partial(self._ends, zone=zone) for zone in zones])
-        ended = dict(zip(zones, answers, strict=True))
+        since: dict[str, float] = {}
+        for each, lost in ((each, each.lost()) for each in found):
+            if lost is not None:
+                since[each.zone] = min(lost.earliest, since.get(each.zone, lost.earliest))
+        calls = [partial(self._ends, zone=zone, since=earliest) for zone, earliest in since.items()]
+        ended = dict(zip(since, self.rest.together(calls), strict=True))
         return [replace(each, operations=ended.get(each.zone, ())) for each in found]
 
-    def _ends(self, client: RestClient, zone: str) -> tuple[Json, ...]:
+    def _ends(self, client: RestClient, zone: str, since: float = 0.0) -> tuple[Json, ...]:
         path, what = self.path(zone, "operations"), f"list the ends of instances in {zone}"
-        return client.listing(path, "operations", what, dict, {"filter": ENDS_FILTER}).items
+        return client.listing(path, "operations", what, dict, {"filter": ends_filter(since)}).items
 
 
 def _links(parts: Parts) -> tuple[str, str]:

@@ -165,8 +165,9 @@ def _path(place: str, name: str) -> str:
 
 
 def _scheduling(spec: SliceSpec) -> v1.Scheduling:
-    """TPU hosts cannot be moved. A preempted host stops, which leaves the proof; it is deleted where Compute
-    Engine allows nothing else, and where nobody might be there to delete it when its time is over."""
+    """TPU hosts cannot be moved. A preempted spot host stops, which leaves the proof. There is one action for
+    both, so it also stops when its time is over: its boot disk is billed until a pass or `down` deletes it. All
+    others are deleted when their time is over, as nobody might be there to do it."""
     scheduling = v1.Scheduling(on_host_maintenance="TERMINATE")
     if spec.tier is Tier.SPOT:
         scheduling.provisioning_model, scheduling.instance_termination_action = "SPOT", "STOP"

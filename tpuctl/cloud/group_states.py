@@ -7,7 +7,9 @@ product of what it can be given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 
 from msgspec import Struct
@@ -39,11 +41,14 @@ class Action(StrEnum):
 
 
 class End(StrEnum):
-    """How hosts ended that do not run any more."""
+    """How hosts ended that do not run any more; of several, what stands last here counts."""
 
     UNPROVEN = "unproven"
+    SHUT_DOWN = "shut down"
     BY_HAND = "by hand"
     TIME_OVER = "time over"
+    MAINTENANCE = "maintenance"
+    HOST_ERROR = "host error"
     PREEMPTED = "preempted"
 
 
@@ -65,18 +70,29 @@ HOST_STATES: Mapping[str, HostState] = {
 
 ENDS: Mapping[str, End] = {
     "compute.instances.preempted": End.PREEMPTED,
+    "compute.instances.hostError": End.HOST_ERROR,
+    "compute.instances.terminateOnHostMaintenance": End.MAINTENANCE,
+    "compute.instances.guestTerminate": End.SHUT_DOWN,
     "compute.instances.deferredStop": End.TIME_OVER,
     "compute.instances.deferredDelete": End.TIME_OVER,
     "stop": End.BY_HAND,
     "suspend": End.BY_HAND,
     "delete": End.BY_HAND,
 }
-"""Types of operations that end an instance. The first three are Compute Engine's own: preemption
-(https://cloud.google.com/compute/docs/instances/preemptible), and the end of `maxRunDuration` with the
-termination action STOP or DELETE, as users saw them in their lists of operations."""
+"""Types of operations that end an instance. Those with dots are Compute Engine's own: preemption, faults and
+maintenance of the machine below, a shutdown from inside
+(https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-reboots), and the end of `maxRunDuration`
+with the termination action STOP or DELETE, as users saw them in their lists of operations."""
 
-ENDS_FILTER = " OR ".join(f'(operationType="{each}")' for each in ENDS)
-"""Selects them in a list of operations."""
+
+def ends_filter(since: float = 0.0) -> str:
+    """Selects them in a list of operations, from about the time `since` on: a day earlier, so that it is right
+    whether times are compared as such or as the text that Compute Engine shows, which is not in UTC."""
+    kinds = " OR ".join(f'(operationType="{each}")' for each in ENDS)
+    if since <= 0:
+        return kinds
+    day = datetime.fromtimestamp(since, UTC) - timedelta(days=1)
+    return f'({kinds}) AND (insertTime>="{day:%Y-%m-%dT%H:%M:%SZ}")'
 
 
 class Seen(Struct, frozen=True):
@@ -110,35 +126,44 @@ STATES: Mapping[tuple[HostState, Action], NodeState] = {
     (_H.REPAIRING, _A.CREATING): _N.REPAIRING,
     (_H.REPAIRING, _A.RESTARTING): _N.REPAIRING,
     **{(_H.UNKNOWN, action): _N.UNKNOWN for action in _A if action is not _A.DELETING},
-    (_H.STOPPED, _A.NONE): _N.STOPPED,
+    (_H.STOPPED, _A.NONE): _N.UNKNOWN,
     (_H.STOPPED, _A.CREATING): _N.CREATING,
     (_H.STOPPED, _A.RESTARTING): _N.RESTARTING,
     (_H.MISSING, _A.NONE): _N.UNKNOWN,
     (_H.MISSING, _A.CREATING): _N.CREATING,
     (_H.MISSING, _A.RESTARTING): _N.RESTARTING,
 }
-"""By the worst host and what the group is at work on, where nothing is proved of how hosts ended."""
+"""By the worst host and what the group is at work on, where nothing is proved of how hosts ended: the proof may
+come late, so a stop is a person's only once that is proved."""
 
 ENDED: Mapping[End, NodeState] = {
     End.PREEMPTED: _N.PREEMPTED,
+    End.HOST_ERROR: _N.PREEMPTED,
+    End.MAINTENANCE: _N.PREEMPTED,
+    End.SHUT_DOWN: _N.PREEMPTED,
     End.TIME_OVER: _N.TERMINATED,
     End.BY_HAND: _N.STOPPED,
 }
 """Where hosts are stopped or missing and it is proved how they ended: a group that starts some of them anew
-does not bring back what was in their memory."""
+does not bring back what was in their memory. Whatever took hosts away that nobody stopped is met like a
+preemption."""
 
 
 def group_state(seen: Seen) -> tuple[NodeState, str]:
     """The state of a slice, and why in words."""
     worst = seen.worst
-    ended = worst in (HostState.STOPPED, HostState.MISSING) and seen.end is not End.UNPROVEN
+    end = seen.end if seen.target else End.BY_HAND  # a group without hosts is what somebody made of it
+    ended = worst in (HostState.STOPPED, HostState.MISSING) and end is not End.UNPROVEN
     by_proof = ended and seen.action is not Action.DELETING
-    state = ENDED[seen.end] if by_proof else STATES[worst, seen.action]
-    return state, _why(seen, seen.end if by_proof else End.UNPROVEN)
+    state = ENDED[end] if by_proof else STATES[worst, seen.action]
+    return state, _why(seen, end if by_proof else End.UNPROVEN)
 
 
 _HOW = {
     End.PREEMPTED: "Compute Engine preempted the rest",
+    End.HOST_ERROR: "the machines below the rest failed",
+    End.MAINTENANCE: "Compute Engine stopped the rest for maintenance",
+    End.SHUT_DOWN: "the rest shut down from inside",
     End.TIME_OVER: "the time of the rest is over",
     End.BY_HAND: "somebody stopped or deleted the rest",
 }
@@ -162,12 +187,17 @@ def _why(seen: Seen, end: End) -> str:
 
 class Lost(Struct, frozen=True):
     """Hosts whose end is looked for: `stopped` ones by id, with the time of their last start, and all missing
-    ones, whose names begin with `prefix` and are not among those `there`, from the time `since` on."""
+    ones, whose names match the pattern `members` and are not among those `there`, from the time `since` on."""
 
     stopped: Mapping[str, float] = {}
-    prefix: str = ""
+    members: str = ""
     there: Collection[str] = ()
     since: float = 0.0
+
+    @property
+    def earliest(self) -> float:
+        """The time before which none of them ended."""
+        return min((*self.stopped.values(), *((self.since,) if self.members else ())), default=0.0)
 
     def concerns(self, operation: Json) -> bool:
         """Whether it ended one of them."""
@@ -176,8 +206,8 @@ class Lost(Struct, frozen=True):
         if started is not None:
             return at >= started
         name = wire.text(operation.get("targetLink")).rsplit("/", 1)[-1]
-        missing = bool(self.prefix) and name.startswith(self.prefix) and name not in self.there
-        return missing and at >= self.since
+        missing = bool(re.fullmatch(self.members, name)) and name not in self.there
+        return bool(self.members) and missing and at >= self.since
 
 
 def how_ended(operations: Iterable[Json], lost: Lost) -> End:

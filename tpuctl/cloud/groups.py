@@ -31,7 +31,7 @@ from tpuctl.cloud.instances import (
     common,
     is_tpu,
     next_disk,
-    replaced_metadata,
+    replaced_in_host,
     shared_disks,
     shown_metadata,
 )
@@ -118,16 +118,16 @@ class ComputeTpus:
         """Of those hosts that differ; what hosts have each for itself, and what is the service's, stays."""
         hosts, v1 = self._hosts(zone, name), self._clients.v1
         shown = common(shown_metadata(each.metadata) for each in hosts)
+        shared = common(each.labels for each in hosts)
         begun = []
         for each in hosts:
             place = {"project": self._project, "zone": zone, "instance": each.name}
-            if dict(labels) != each.labels:
-                body = v1.InstancesSetLabelsRequest(
-                    labels=dict(labels), label_fingerprint=each.label_fingerprint
-                )
+            labelled = replaced_in_host(each.labels, shared, labels)
+            if labelled != each.labels:
+                body = v1.InstancesSetLabelsRequest(labels=labelled, label_fingerprint=each.label_fingerprint)
                 asked = v1.SetLabelsInstanceRequest(instances_set_labels_request_resource=body, **place)
                 begun.append(self._change_host("set_labels", asked, f"label {each.name} in {zone}"))
-            wanted = each.metadata if metadata is None else replaced_metadata(each.metadata, shown, metadata)
+            wanted = each.metadata if metadata is None else replaced_in_host(each.metadata, shown, metadata)
             if wanted != each.metadata:
                 items = [v1.Items(key=key, value=value) for key, value in wanted.items()]
                 body = v1.Metadata(items=items, fingerprint=each.metadata_fingerprint)

@@ -206,11 +206,11 @@ def shown_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in metadata.items() if key not in _OF_THE_SERVICE}
 
 
-def replaced_metadata(
+def replaced_in_host(
     own: Mapping[str, str], shown: Mapping[str, str], wanted: Mapping[str, str]
 ) -> dict[str, str]:
-    """The metadata of one host after that of its slice, `shown`, was replaced by `wanted`: what is its own
-    alone, or the service's, stays."""
+    """The metadata or labels of one host after those of its slice, `shown`, were replaced by `wanted`: what is
+    its own alone, or the service's, stays."""
     return {**{key: value for key, value in own.items() if key not in shown}, **wanted}
 
 
