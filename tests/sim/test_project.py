@@ -171,6 +171,23 @@ def test_tpu_quotas_are_shown_by_zone_in_their_own_unit(sim: RunningSim) -> None
     assert one["quotaId"] == "TPUV6EPerProjectPerZoneForTPUAPI"
 
 
+def test_quotas_of_compute_engines_own_chips_are_shown_by_family_and_by_zone(sim: RunningSim) -> None:
+    limits = {"TPUS_PER_TPU_FAMILY/us-east5/CT6E": 0, "PREEMPTIBLE_TPU_V6E/us-east5-a": 8}
+    ask(sim, "/_sim/quotas", "POST", limits)
+    path = "/v1/projects/sim-project/locations/global/services/compute.googleapis.com/quotaInfos"
+    _, body, _ = ask(sim, path)
+    infos = {each["quotaId"]: each["dimensionsInfos"] for each in body["quotaInfos"]}
+    families = infos["TPUS-PER-TPU-FAMILY-per-project-region"]
+    dimensions = {"region": "us-east5", "tpu_family": "CT6E"}
+    assert {"dimensions": dimensions, "details": {}, "applicableLocations": ["us-east5"]} in families
+    rest = {each["dimensions"]["tpu_family"]: each for each in families if "region" not in each["dimensions"]}
+    assert set(rest) == {"CT5P", "CT6E", "TPU7X"}
+    assert "us-east5" not in rest["CT6E"]["applicableLocations"]
+    spot = infos["PREEMPTIBLE-TPU-V6E-per-project-zone"]
+    assert spot[0]["dimensions"] == {"zone": "us-east5-a"}
+    assert spot[0]["details"] == {"value": "8"}
+
+
 def test_a_quota_refusal_names_every_limit_that_is_in_the_way(sim: RunningSim) -> None:
     ask(sim, "/_sim/quotas", "POST", {f"{ZONE}/v4": 4, "us-central2/v4": 4})
     status, body = create(sim, "big")

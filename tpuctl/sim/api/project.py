@@ -56,6 +56,7 @@ _WITH_PERMISSIONS = (
 _PERMISSION = re.compile(rf"({'|'.join(_WITH_PERMISSIONS.split())})(\.[a-zA-Z]+){{2}}")
 _TPU_SERVICE = "tpu.googleapis.com"
 _DONE = "operations/noop.DONE_OPERATION"
+_QUOTA_INFOS = {_TPU_SERVICE: Quotas.tpu_infos, "compute.googleapis.com": Quotas.machine_infos}
 _AGENTS = {_TPU_SERVICE: "cloud-tpu"}
 """Services whose agent has a name of its own (https://cloud.google.com/iam/docs/service-agents)."""
 
@@ -235,7 +236,8 @@ class ProjectApi:
     # Cloud Quotas.
 
     def _quota_infos(self, service: str) -> list[Json]:
-        return self._world.read_quotas(Quotas.tpu_infos) if service == _TPU_SERVICE else []
+        infos = _QUOTA_INFOS.get(service)
+        return self._world.read_quotas(infos) if infos is not None else []
 
     def _list_quotas(self, _request: Request, asked: Json, service: str) -> Json:
         rows = [(each["name"], each) for each in self._quota_infos(service)]

@@ -11,7 +11,13 @@ from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.group_facts import TpuMachine
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.world.faults import NO_MACHINES
-from tpuctl.sim.world.quotas import PLENTY, TPU_FAMILIES, TPU_FAMILY_METRIC, preemptible_metric
+from tpuctl.sim.world.quotas import (
+    PLENTY,
+    TPU_FAMILIES,
+    TPU_FAMILY_METRIC,
+    machine_quota_id,
+    preemptible_metric,
+)
 from tpuctl.sim.world.state import Kernel
 
 _PREEMPTIBLE = ("SPOT", "PREEMPTIBLE", "FLEX_START")
@@ -45,7 +51,7 @@ def _over_quota(kernel: Kernel, zone: str, generation: str, chips: int, *, spot:
     dimensions = {"zone": zone} if spot else {"region": region, "tpu_family": family}
     info: Json = {
         "metricName": f"compute.googleapis.com/{metric.lower()}",
-        "limitName": f"{metric.replace('_', '-')}-per-project-{'zone' if spot else 'region'}",
+        "limitName": machine_quota_id(metric, "zone" if spot else "region"),
         "dimensions": dimensions,
         "limit": limit,
     }

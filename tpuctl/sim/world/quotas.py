@@ -10,7 +10,7 @@ users report one address per worker with an external address, and two or more he
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from tpuctl.lib.names import region_of
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.world.catalog import SimCatalog
-from tpuctl.sim.world.iam import PROJECT_NUMBER, TPU
+from tpuctl.sim.world.iam import COMPUTE, PROJECT_NUMBER, TPU
 from tpuctl.sim.world.paths import ResourcePath
 from tpuctl.sim.world.state import Kernel, Node
 
@@ -254,24 +254,35 @@ class Quotas:
         id, generation, kind = quota.id, quota.generation, quota.kind
         limits = self._limits(generation, kind, quota.chips)
         rest = [place for place in self._offers(generation, kind) if place not in limits]
-        title = f"{'Preemptible ' if quota.preemptible else ''}TPU {generation} cores"
-        return {
-            "name": f"projects/{PROJECT_NUMBER}/locations/global/services/{TPU}/quotaInfos/{id}",
-            "quotaId": id,
-            "metric": f"{TPU}/{_kebab(id.partition('PerProject')[0])}",
-            "service": TPU,
-            "isPrecise": True,
-            "containerType": "PROJECT",
-            "dimensions": [kind],
-            "metricDisplayName": title,
-            "quotaDisplayName": f"{title} per project per {kind}",
-            "metricUnit": "1",
-            "quotaIncreaseEligibility": {"isEligible": True},
-            "dimensionsInfos": [
+        return _quota_info(
+            f"{TPU}/{_kebab(id.partition('PerProject')[0])}",
+            id,
+            f"{'Preemptible ' if quota.preemptible else ''}TPU {generation} cores",
+            (kind,),
+            [
                 *(_dimension({kind: place}, limit, [place]) for place, limit in limits.items()),
                 _dimension({}, PLENTY, rest),
             ],
-        }
+        )
+
+    def machine_infos(self) -> list[Json]:
+        """The quotaInfos of Compute Engine's own chips: of families by region, of preemptible ones by zone."""
+        limits = self._kernel.quotas
+        families = []
+        infos = []
+        for generation, family in TPU_FAMILIES.items():
+            regions = {
+                place: {"region": place, "tpu_family": family} for place in self._offers(generation, "region")
+            }
+            families += _dimensions(
+                limits, regions, f"{TPU_FAMILY_METRIC}/{{}}/{family}", {"tpu_family": family}
+            )
+            metric = preemptible_metric(generation)
+            zones = {place: {"zone": place} for place in self._offers(generation, "zone")}
+            rows = _dimensions(limits, zones, f"{metric}/{{}}", {})
+            infos.append(_machine_info(metric, f"Preemptible TPU {generation} chips", ("zone",), rows))
+        kinds = ("region", "tpu_family")
+        return [_machine_info(TPU_FAMILY_METRIC, "TPUs per TPU family", kinds, families), *infos]
 
     def _chips(self, zone: str, generation: str, size: int) -> int | None:
         limits, serving = self._kernel.quotas, serving_key(zone, generation)
@@ -289,6 +300,43 @@ def _dimension(dimensions: Mapping[str, str], value: int, locations: list[str]) 
     # An int64 of 0 is left out, as everywhere in proto3's JSON.
     shown: Json = {"details": {"value": str(value)} if value else {}, "applicableLocations": locations}
     return {"dimensions": dict(dimensions), **shown} if dimensions else shown
+
+
+def _dimensions(
+    limits: Mapping[str, int], places: Mapping[str, Mapping[str, str]], key: str, rest: Mapping[str, str]
+) -> list[Json]:
+    """The limits that are set, and one entry for all other places."""
+    told = {place: limits[key.format(place)] for place in places if key.format(place) in limits}
+    rows = [_dimension(places[place], limit, [place]) for place, limit in told.items()]
+    return [*rows, _dimension(rest, PLENTY, [place for place in places if place not in told])]
+
+
+def machine_quota_id(metric: str, place: str) -> str:
+    """What the Cloud Quotas API calls a quota of Compute Engine; `place` is zone or region."""
+    return f"{metric.replace('_', '-')}-per-project-{place}"
+
+
+def _machine_info(metric: str, title: str, kinds: Sequence[str], rows: list[Json]) -> Json:
+    id = machine_quota_id(metric, kinds[0])
+    return _quota_info(f"{COMPUTE}/{metric.lower()}", id, title, kinds, rows)
+
+
+def _quota_info(metric: str, id: str, title: str, kinds: Sequence[str], rows: list[Json]) -> Json:
+    service = metric.partition("/")[0]
+    return {
+        "name": f"projects/{PROJECT_NUMBER}/locations/global/services/{service}/quotaInfos/{id}",
+        "quotaId": id,
+        "metric": metric,
+        "service": service,
+        "isPrecise": True,
+        "containerType": "PROJECT",
+        "dimensions": list(kinds),
+        "metricDisplayName": title,
+        "quotaDisplayName": f"{title} per project per {kinds[0]}",
+        "metricUnit": "1",
+        "quotaIncreaseEligibility": {"isEligible": True},
+        "dimensionsInfos": rows,
+    }
 
 
 def _kebab(name: str) -> str:
