@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.builders import a_run
 from tests.support.kube_api import KubeApi
-from tests.support.kube_objects import a_cluster_run, pod
+from tests.support.kube_objects import CREATED, a_cluster_run, pod
 from tests.support.memory.services import MemoryPlace
 from tpuctl.kube.client import Cluster
 from tpuctl.kube.reconcile import step_cluster_run
@@ -57,14 +57,15 @@ class Lab:
                 return outcome.verdict.why
         raise AssertionError("it never comes to rest")
 
-    def pods(self, *states: dict[str, Any] | None, restart: int = 0) -> None:
+    def pods(self, *states: dict[str, Any] | None, restart: int = 0, created: str = CREATED) -> None:
         """The pods of an attempt; None for one that runs."""
         for name in self.api.names("pods"):
             self.api.remove("pods", name)
         for number, name in enumerate(NAMES):
             state = states[number] if number < len(states) else None
             job, index = divmod(number, 2)
-            self.api.put("pods", name, pod(name, job=job, index=index, state=state, restart=restart))
+            found = pod(name, job=job, index=index, state=state, restart=restart, created=created)
+            self.api.put("pods", name, found)
 
     def jobset(self, **status: Any) -> None:
         self.api.put("jobsets", "train", {"status": status})

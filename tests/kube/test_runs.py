@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.kube.lab import DOCUMENT, Lab
-from tests.support.kube_objects import exited, waiting, workload
+from tests.support.kube_objects import condition, exited, waiting, workload
+from tpuctl.lib.time import render_time
 from tpuctl.model.records import Cause, RunState
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.reconcile import request_stop
@@ -79,6 +80,51 @@ def test_its_price_is_by_the_region_of_the_node_that_runs_it(lab: Lab) -> None:
     end = load_manifest(lab.services, "r1")["end"]
     assert end["usd"] == pytest.approx(end["chip_hours"] * 2.7, abs=0.01)
     assert end["chip_hours"] == pytest.approx(16, abs=0.2)
+
+
+def at(hours: int) -> str:
+    """A time so long after the run was asked for, as clusters write it."""
+    return f"2026-09-21T{15 + hours:02d}:00:00Z"
+
+
+@pytest.mark.parametrize("queue", ["", "tpu"])
+def test_it_costs_from_its_first_pod_or_admission_to_its_end_whenever_somebody_looks(
+    lab: Lab, queue: str
+) -> None:
+    lab.submit(queue=queue)
+    lab.settle()
+    uid = lab.api.get("jobsets", "train")["metadata"]["uid"]
+    if queue:
+        lab.api.put("workloads", "w", workload("train", queue=queue, chips=16, why="full", owner_uid=uid))
+    assert lab.settle()
+    assert lab.run.attempt is None or lab.run.attempt.provisioned_at is None
+    lab.place.clock.advance(6 * 86400.0)
+    if queue:
+        admitted = workload("train", queue=queue, chips=16, admitted=True, owner_uid=uid)
+        admitted["status"]["conditions"] = [{**condition("Admitted"), "lastTransitionTime": at(2)}]
+        lab.api.put("workloads", "w", admitted)
+    ended = {"terminated": {"exitCode": 0, "startedAt": at(2), "finishedAt": at(3)}}
+    lab.pods(*[ended] * 4, created=at(2))
+    lab.jobset(conditions=[{**condition("Completed"), "lastTransitionTime": at(3)}])
+    lab.settle()
+    assert lab.run.state is RunState.SUCCEEDED
+    assert load_manifest(lab.services, "r1")["end"]["chip_hours"] == 16.0
+    assert render_time(lab.run.ended_at) == at(3)
+
+
+def test_a_restart_ends_an_attempt_when_the_next_pods_were_made(lab: Lab) -> None:
+    lab.submit()
+    lab.settle()
+    lab.pods(created=at(0))
+    lab.settle()
+    lab.place.clock.advance(6 * 86400.0)
+    lab.jobset(restarts=1, restartsCountTowardsMax=0)
+    lab.pods(restart=1, created=at(1))
+    lab.settle()
+    [row] = load_manifest(lab.services, "r1")["attempts"]
+    assert row["ended"] == at(1)
+    assert lab.run.attempt is not None
+    assert render_time(lab.run.attempt.provisioned_at) == at(1)
 
 
 def test_attempts_that_nobody_saw_have_their_numbers(lab: Lab) -> None:
@@ -202,6 +248,7 @@ def test_a_jobset_of_the_same_name_and_run_of_another_store_is_left_alone(
 def test_an_end_that_is_seen_first_after_it_has_its_start_and_its_hosts(lab: Lab) -> None:
     lab.submit()
     lab.settle()
+    lab.place.clock.advance(90 * 86400.0)
     lab.pods(*[exited(0)] * 4)
     lab.ended("Completed")
     lab.settle()

@@ -42,6 +42,9 @@ class PodSeen(Struct, frozen=True):
     hopeless: bool = False
     """It never will."""
     began: bool = False
+    made_at: float | None = None
+    placed_at: float | None = None
+    """When it came to its node, whose chips it has from then on."""
 
 
 class Seen(Struct, frozen=True):
@@ -62,6 +65,20 @@ class Seen(Struct, frozen=True):
     waits_for: str = ""
     """Why Kueue does not admit it."""
     pods: tuple[PodSeen, ...] = ()
+    held_since: float | None = None
+    """From when on it holds chips: admitted by Kueue, or with a pod on a node."""
+    left_at: float | None = None
+    """When it held no more: it was over, or suspended."""
+
+    @property
+    def made_at(self) -> float | None:
+        """When the first pod of this attempt was made: all of the one before are gone then."""
+        return min((each.made_at for each in self.pods if each.made_at is not None), default=None)
+
+    @property
+    def began_at(self) -> float | None:
+        """When the last worker that runs began."""
+        return max((each.started_at for each in self.workers if each.started_at is not None), default=None)
 
     @property
     def workers(self) -> tuple[WorkerStatus, ...]:
@@ -91,6 +108,7 @@ def observe(
     restarts = int(status.get("restarts") or 0)
     ended = next((kind for kind in ("Completed", "Failed") if holds(jobset, kind)), "")
     own = next((each for each in workloads if is_of(each, str(meta.get("uid") or ""))), None)
+    rows = tuple(sorted(_pods(run, restarts, pods), key=lambda each: each.status.worker))
     return Seen(
         there=True,
         uid=str(meta.get("uid") or ""),
@@ -102,8 +120,30 @@ def observe(
         said=str(condition(jobset, ended).get("message") or "") if ended else "",
         suspended=bool((jobset.get("spec") or {}).get("suspend")),
         waits_for=_admission(run, own, position),
-        pods=tuple(sorted(_pods(run, restarts, pods), key=lambda each: each.status.worker)),
+        pods=rows,
+        held_since=_held_since(own, rows),
+        left_at=_left_at(jobset, own, ended, rows),
     )
+
+
+def _held_since(own: Object | None, pods: Sequence[PodSeen]) -> float | None:
+    if own is not None and holds(own, "Admitted"):
+        return _changed(own, "Admitted")
+    return min((each.placed_at for each in pods if each.placed_at is not None), default=None)
+
+
+def _left_at(jobset: Object, own: Object | None, ended: str, pods: Sequence[PodSeen]) -> float | None:
+    if ended:
+        ends = [each.status.ended_at for each in pods if each.status.ended_at is not None]
+        return _changed(jobset, ended) or max(ends, default=None)
+    if own is not None and condition(own, "Admitted").get("status") == "False":
+        return _changed(own, "Admitted")
+    return _changed(jobset, "Suspended") if holds(jobset, "Suspended") else None
+
+
+def _changed(found: Object, kind: str) -> float | None:
+    """Since when a condition is as it is."""
+    return parse_timestamp(str(condition(found, kind).get("lastTransitionTime") or ""))
 
 
 def is_of(workload: Object, uid: str) -> bool:
@@ -148,8 +188,13 @@ def _pod(run: ClusterRun, worker: int, pod: Object) -> PodSeen:
     over = str(status.get("phase")) in ("Succeeded", "Failed") and (len(ends) == len(rows) or not ends)
     stuck, hopeless = _held_up(status)
     began = any("running" in row or "terminated" in row for row in rows)
+    made_at = parse_timestamp(str(pod["metadata"].get("creationTimestamp") or ""))
     return PodSeen(
         pod=str(pod["metadata"]["name"]),
+        made_at=made_at,
+        placed_at=(_changed(pod, "PodScheduled") or made_at)
+        if (pod.get("spec") or {}).get("nodeName")
+        else None,
         node=str((pod.get("spec") or {}).get("nodeName") or ""),
         stuck=stuck,
         hopeless=hopeless,
@@ -157,6 +202,7 @@ def _pod(run: ClusterRun, worker: int, pod: Object) -> PodSeen:
         status=_status(
             worker,
             ends if over else [],
+            [*ends, *(row["running"] for row in rows if "running" in row)],
             WorkerState.EXITED if over else WorkerState.RUNNING if began else WorkerState.ABSENT,
             detail=str(disruption.get("message") or disruption.get("reason") or "")
             if disrupted
@@ -167,7 +213,13 @@ def _pod(run: ClusterRun, worker: int, pod: Object) -> PodSeen:
 
 
 def _status(
-    worker: int, ends: Sequence[Object], state: WorkerState, *, detail: str, lost: bool
+    worker: int,
+    ends: Sequence[Object],
+    begun: Sequence[Object],
+    state: WorkerState,
+    *,
+    detail: str,
+    lost: bool,
 ) -> WorkerStatus:
     """A worker with a process for each container of the program; the first that failed speaks."""
     codes = [_code(end) for end in ends]
@@ -185,7 +237,7 @@ def _status(
         )
         if several
         else (),
-        started_at=_moment(ends, "startedAt", min),
+        started_at=_moment(begun, "startedAt", min),
         ended_at=_moment(ends, "finishedAt", max),
         detail=detail,
     )

@@ -16,7 +16,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DeniedError, InvalidRequestError, UsageError
 from tpuctl.kube.capacity import region_of_cluster
 from tpuctl.kube.client import Cluster, Object, connect
-from tpuctl.kube.end import end_attempt, finish, hosts_of, open_attempt
+from tpuctl.kube.end import end_attempt, finish, hosts_of, moment, open_attempt, with_chips
 from tpuctl.kube.jobset import RECORD_ANNOTATION
 from tpuctl.kube.observe import JOBSET_LABEL, NOTHING, Seen, observe
 from tpuctl.kube.plan import ClusterPlan, plan_cluster_run, restart_cause
@@ -153,6 +153,8 @@ def _note(step: Step) -> Outcome:
     begins = phase_of(run) is ClusterPhase.STARTING and not step.seen.stuck  # nothing is in its way
     why = "" if running or begins else step.plan.why
     attempt = run.attempt
+    if attempt is not None and attempt.state is not AttemptPhase.ENDED:
+        attempt = with_chips(context, attempt, step.seen)
     ends = worker_ends([each for each in step.seen.workers if each.state.final])
     if running and attempt is not None and ends and attempt.ends != ends:
         attempt = replace(attempt, ends=ends)
@@ -169,12 +171,13 @@ def _begin_attempt(step: Step) -> Outcome:
 
 
 def _mark_running(step: Step) -> Outcome:
-    context, now = step.context, step.context.services.store.now()
+    context = step.context
     context.journal("running", f"attempt {context.attempt.number}: every worker runs")
+    held = with_chips(context, context.attempt, step.seen)
     attempt = replace(
-        context.attempt,
+        held,
         state=AttemptPhase.RUNNING,
-        started_at=now,
+        started_at=moment(context, step.seen.began_at, held.created_at),
         hosts=hosts_of(step.seen.pods),
         timeline=(*context.attempt.timeline, context.entry("running")),
     )
