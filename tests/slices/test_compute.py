@@ -54,6 +54,23 @@ def test_a_group_waits_for_capacity_and_is_given_up_for_what_no_waiting_mends(er
     assert seen(up_before, making).event is SliceEvent.CREATING
 
 
+@pytest.mark.parametrize(("error", "state"), [(NO_IMAGE, SliceState.REFUSED), (QUOTA, SliceState.LOST)])
+def test_a_group_that_was_given_up_is_deleted_as_it_would_go_on_asking(error, state):
+    record = in_state(SliceState.PROVISIONING)
+    steps = []
+    for _ in range(5):
+        plan = plan_slice(record, seen(record, a_group(state=NodeState.CREATING, error=error)), NOW)
+        steps.append((plan.state, plan.effect))
+        record = replace(record, state=plan.state)
+    assert steps == [(state, Effect.RECORD_LOSS), *[(state, Effect.DELETE)] * 4]
+
+
+def test_a_group_that_waits_for_capacity_is_taken_back_after_a_refusal():
+    record = in_state(SliceState.REFUSED)
+    waits = seen(record, a_group(state=NodeState.CREATING, error=STOCKOUT))
+    assert plan_slice(record, waits, NOW).state is SliceState.PROVISIONING
+
+
 @pytest.mark.parametrize(
     ("state", "event"),
     [

@@ -132,7 +132,8 @@ def _classify_compute(
     kind = KIND_WORDS[node.kind]
     told = f" ({node.health_description})" if node.health_description and event is not _E.DELETING else ""
     why = f"{kind} {node.name} is {node.state}{told}"
-    coming = record.state not in _CLEANING and incarnation is not None and incarnation.cloud_ready_at is None
+    never_up = incarnation is not None and incarnation.cloud_ready_at is None
+    coming = never_up and record.state not in _CLEANING
     if node.state is NodeState.HALF_MADE:
         half = ObservedEvent(event, f"{kind} {node.name} is there, without hosts", left=node.kind)
         if not coming or operation is None:
@@ -141,7 +142,8 @@ def _classify_compute(
         return half if missing.event is _E.ABSENT else replace(missing, left=node.kind)
     if node.state is NodeState.TERMINATED:
         return ObservedEvent(_E.TIME_OVER, f"{why}: its time is over")
-    error = node.error if coming and event is _E.CREATING else None
+    # Also of one that was refused, which would go on asking by itself.
+    error = node.error if never_up and event is _E.CREATING else None
     if error is None:
         return ObservedEvent(event, why)
     if error.code in FINAL_CODES or _is_quota(error):
