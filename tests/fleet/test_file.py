@@ -81,6 +81,10 @@ def misspelt(word: str) -> Iterator[str]:
         yield word[:i] + word[i + 1 : i + 2] + word[i] + word[i + 2 :]
 
 
+def one_letter_apart(one: str, other: str) -> bool:
+    return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) == 1
+
+
 PLACES: dict[Any, str] = {
     FleetRequest: "fleet:\n  name: lab\n  KEY: 1\n",
     SliceRequest: "fleet:\n  name: lab\n  slices:\n    a:\n      KEY: 1\n",
@@ -102,6 +106,9 @@ def test_a_typo_in_any_key_is_named_with_its_line_and_the_nearest_key(shape, key
         assert found[0].startswith(f"{line}:")
         if len(key) > 2:
             alike = [each for each in known if each.startswith(key) or key.startswith(each)]
+            alike += [
+                each for each in known if one_letter_apart(each, typo)
+            ]  # `pai` is as near to pay as to api
             assert found[0].endswith(tuple(f"did you mean {each!r}?" for each in alike)), (typo, found)
 
 
