@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.builders import a_node
 from tests.support.jobs import SPEC, bring_up, limit
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.disks.clone import create_master
@@ -16,11 +17,22 @@ from tpuctl.disks.make import get_record
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import use_disk
 from tpuctl.engine.events import Warn
-from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.errors import ConflictError, DeniedError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
-from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, Tier
+from tpuctl.model.cloud import (
+    INCARNATION_LABEL,
+    OWNER_LABEL,
+    STORE_LABEL,
+    USER_LABEL,
+    Api,
+    Listing,
+    NodeInfo,
+    NodeState,
+    ResourceKind,
+    Tier,
+)
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
 from tpuctl.model.records import Desired, SliceState
 from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
@@ -307,6 +319,45 @@ def forgotten(services: MemoryServices) -> None:
     document = services.store.get("slices/big")
     assert document is not None
     services.store.delete(document.key, if_generation=document.generation)
+
+
+class Adopted:
+    """Compute Engine with one group, whose hosts have other labels than the marks of its template; `refuses`:
+    it lists nothing."""
+
+    def __init__(self, group: NodeInfo, template: NodeInfo, *, refuses: bool = False) -> None:
+        self._there = [group, template]
+        self._refuses = refuses
+
+    def list_nodes(self, _zone: str) -> Listing[NodeInfo]:
+        if self._refuses:
+            raise DeniedError("Compute Engine API has not been used in project")
+        return Listing(tuple(self._there[:1]))
+
+    def find_node(self, _zone: str, _name: str) -> NodeInfo:
+        return self._there[0]
+
+    def delete_node(self, _zone: str, _name: str) -> None:
+        self._there.pop(0)
+
+
+def test_a_group_is_not_gone_while_its_template_stays_with_the_marks_of_another_fleet(place, services):
+    mine = {
+        OWNER_LABEL: "lost",
+        INCARNATION_LABEL: "1",
+        STORE_LABEL: services.store.identity(),
+        USER_LABEL: "ada",
+    }
+    group = a_node(api=Api.COMPUTE, kind=ResourceKind.GROUP, labels=mine)
+    marks = {**mine, STORE_LABEL: "another"}
+    left = {"uid": "66", "state": NodeState.HALF_MADE, "kind": ResourceKind.TEMPLATE, "labels": marks}
+    services.tpus = lambda api: compute if api is Api.COMPUTE else services.cloud
+    compute = Adopted(group, replace(group, **left))
+    doomed, caller = survey(services).of(Fate.DELETE), caller_of(services, all_users=False)
+    [end] = reap(services, doomed, caller, deadline=services.clock.now() + 600)
+    assert (end.result, "stays, for it is ada's, of the fleet another" in end.why) == (ReapResult.FAILED, True)
+    compute = Adopted(group, group, refuses=True)
+    assert survey(services).unread == ("TPUs of Compute Engine",)
 
 
 @pytest.mark.parametrize("queued", [False, True], ids=["node", "queued"])

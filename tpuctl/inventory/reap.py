@@ -17,8 +17,8 @@ from tpuctl.engine.events import Note, StepStarted, Waiting
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_owned, find_owned, find_written
-from tpuctl.inventory.listing import list_tpus
-from tpuctl.inventory.ownership import Refusal, claim_as_labelled
+from tpuctl.inventory.listing import INSTANCES, list_tpus
+from tpuctl.inventory.ownership import Refusal, claim_as_labelled, whose
 from tpuctl.inventory.resources import (
     Caller,
     Fate,
@@ -34,8 +34,10 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import (
     CloudResource,
     NodeInfo,
+    NodeState,
 )
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.resources import KIND_WORDS, gcloud_command
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import list_slices
@@ -45,7 +47,7 @@ ASK_AGAIN_S = 60.0
 
 
 class Survey(Struct, frozen=True):
-    """Every TPU of the project with its fate, and the zones that could not be read."""
+    """Every TPU of the project with its fate, and the zones, or the API, that could not be read."""
 
     judged: tuple[Judged, ...]
     unread: tuple[str, ...]
@@ -87,7 +89,7 @@ def survey(services: Services, *, all_users: bool = False) -> Survey:
         else _with_writes(judge(found, records, caller), nodes)
         for found in gather(nodes, tpus.queued.items)
     )
-    return Survey(judged, tuple(sorted(dark)))
+    return Survey(judged, (*sorted(dark), *([INSTANCES] if tpus.refused is not None else [])))
 
 
 def _with_writes(judged: Judged, nodes: Iterable[NodeInfo]) -> Judged:
@@ -220,5 +222,10 @@ def _follow_end(services: Services, judged: Judged, caller: Caller) -> Judged | 
     if again is not None and is_left_of(again, found):
         left = replace(judged, found=again)
         return _guarded(services, left, caller) or left
+    if again is not None and again.state == NodeState.HALF_MADE:
+        # As where a group was adopted by another fleet: its hosts got labels, the rest has the marks it had.
+        command = gcloud_command("delete", again.kind, again.name, again.location)
+        why = f"its {KIND_WORDS[again.kind]} stays, for {whose(again)}; if it is yours: {command}"
+        return Reaped(found, ReapResult.FAILED, why)
     services.emit(Note(found.slice_name, f"{found.name} is gone"))
     return Reaped(found, ReapResult.GONE, judged.why)
