@@ -26,7 +26,7 @@ from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientErro
 from tpuctl.inventory.reap import Survey
 from tpuctl.inventory.resources import Fate, Judged
 from tpuctl.lib.parallel import Reading
-from tpuctl.model.cloud import CloudResource, QueuedState, ResourceKind, Tier
+from tpuctl.model.cloud import Api, CloudResource, QueuedState, ResourceKind, Tier
 from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, parse_tpu_quota
@@ -102,6 +102,15 @@ def test_what_compute_engine_makes_does_not_draw_on_quotas_of_the_tpu_api():
     [found] = tpu_quota(wanted=wanted, tpu_quotas=tpu_quotas(spot=0))
     assert found.level == "warning"
     assert "spot tpu7x in us-central1-c: Compute Engine has quotas of its own" in found.what
+
+
+def test_a_fleet_that_is_made_by_compute_engine_is_told_of_its_pool():
+    wanted = Wanted("p-roject", ("us-east5-a",), "v6e", Tier.SPOT, external_ips=True)
+    place = ("us-east5-a", "v6e")
+    for apis, compute in (({Api.COMPUTE}, True), ({Api.TPU}, False), ({Api.TPU, Api.COMPUTE}, False)):
+        records = Reading(StoreRecords(health=GOOD, wanted=1, apis={place: frozenset(apis)}))
+        [found] = tpu_quota(wanted=wanted, records=records)
+        assert ("Compute Engine has quotas of its own" in found.what) is compute
 
 
 def test_where_everything_is_well_nothing_is_found():

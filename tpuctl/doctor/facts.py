@@ -11,7 +11,7 @@ from tpuctl.errors import DamagedRecordError
 from tpuctl.inventory.reap import Survey
 from tpuctl.lib.parallel import Reading
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.cloud import Tier
+from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.facts import (
     BucketPlace,
     BucketSettings,
@@ -45,6 +45,8 @@ class StoreRecords(Struct, frozen=True):
     grants: tuple[Grant, ...] = ()
     zones: tuple[str, ...] = ()
     """Of slices that are wanted."""
+    apis: Mapping[tuple[str, str], frozenset[Api]] = field(default_factory=dict)
+    """Zone and generation → the APIs that these slices are made by."""
     wanted: int = 0
     health: Health | None = None
     paused: str = ""

@@ -68,7 +68,9 @@ def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
 def _judge(facts: Facts, need: Need, quotas: Sequence[TpuQuota]) -> Finding | None:
     """By the smallest slice; where that has no quota, by the smallest of those that draw on another one."""
     sizes = _sizes(facts.catalog, need)
-    if sizes and sizes[0].apis[0] is Api.COMPUTE:
+    made_by = facts.records.value.apis if facts.records.value is not None else {}
+    apis = made_by.get((need.zone, need.generation)) or (frozenset(sizes[0].apis[:1]) if sizes else frozenset())
+    if apis == {Api.COMPUTE}:
         return _of_compute(facts, need)
     found = [_judge_size(facts, need, quotas, each) for each in sizes]
     first = next(iter(found), None)

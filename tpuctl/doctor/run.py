@@ -29,8 +29,9 @@ from tpuctl.lib.parallel import Reading, read_all
 from tpuctl.lib.programs import call
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
+from tpuctl.model.cloud import Api
 from tpuctl.model.facts import KeyFacts, StoreFacts, ToolFacts
-from tpuctl.model.records import Desired, RunRecord
+from tpuctl.model.records import Desired, RunRecord, SliceRecord
 from tpuctl.model.roles import Use, asked_permissions
 from tpuctl.money.coverage import readable_grants
 from tpuctl.money.quota_report import read_holdings
@@ -62,7 +63,7 @@ def check_up(
             "keys": machine.key,
             "tools": machine.tools,
             "watch": machine.watchdog,
-            "records": partial(_read_records, services, store),
+            "records": partial(_read_records, services, catalog, store),
             "clock_ahead": services.project_api.clock_ahead,
         },
         timeout_s=LOCAL_TIMEOUT_S,
@@ -159,7 +160,7 @@ def _is_there(store: Reading[StoreFacts]) -> bool:
     return store.value.exists
 
 
-def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecords:
+def _read_records(services: Services, catalog: Catalog, store: Reading[StoreFacts]) -> StoreRecords:
     """Opens the store only if that can work, and does not make one."""
     if store.value is None or not store.value.usable:
         raise TpuctlError("the store is not opened in the state in which it is")
@@ -174,11 +175,22 @@ def _read_records(services: Services, store: Reading[StoreFacts]) -> StoreRecord
     records = StoreRecords(
         grants=tuple(grants),
         zones=tuple(dict.fromkeys(record.spec.zone for record in slices)),
+        apis=_apis(catalog, slices),
         wanted=len(slices) + len(runs),
         damaged=(*damaged_slices, *damaged_runs, *damaged_grants),
         uses=_uses(services, runs),
     )
     return replace(records, health=watchdog_health(services), paused=paused_why(services))
+
+
+def _apis(catalog: Catalog, slices: Sequence[SliceRecord]) -> dict[tuple[str, str], frozenset[Api]]:
+    found: dict[tuple[str, str], frozenset[Api]] = {}
+    for spec in (record.spec for record in slices):
+        kind = catalog.find(spec.accelerator_type)
+        if kind is not None:
+            place = (spec.zone, kind.generation)
+            found[place] = found.get(place, frozenset()) | {spec.api}
+    return found
 
 
 def _uses(services: Services, runs: Sequence[RunRecord]) -> frozenset[Use]:
