@@ -6,13 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import a_node, a_slice
+from tpuctl.inventory.resources import written_disks
 from tpuctl.model import timeouts
+from tpuctl.model.cloud import GroupHosts, NodeState
 from tpuctl.model.disks import DataDisk, DiskMode
 from tpuctl.model.hosts import Endpoint
 from tpuctl.model.records import Worker
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.model.verdict import Wait
-from tpuctl.slices.leaving import Go, HostsLeft, Refuse, Written, find_written, judge_leaving
+from tpuctl.slices.leaving import Go, HostsLeft, Refuse, Written, find_written, judge_leaving, running_workers
 from tpuctl.slices.states import SliceEvent
 
 SINCE = 1000.0
@@ -90,6 +92,28 @@ def test_what_hosts_may_be_writing(disks, mounts, event, written) -> None:
     assert incarnation is not None
     life = replace(incarnation, cloud_ready_at=1.0, workers=workers)
     assert find_written(replace(a_node(), data_disks=disks), mounts, event, life) == written
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (NodeState.STOPPED, SliceEvent.STOPPED),
+        (NodeState.PREEMPTED, SliceEvent.PREEMPTED),
+        (NodeState.TERMINATED, SliceEvent.TIME_OVER),
+    ],
+)
+def test_hosts_that_run_on_when_others_ended_are_asked_for_what_they_write(state, event) -> None:
+    workers = tuple(Worker(Endpoint(f"10.0.0.{n}", instance=f"h{n}"), "key") for n in (1, 0))
+    incarnation = a_slice().incarnation
+    assert incarnation is not None
+    life = replace(incarnation, cloud_ready_at=1.0, workers=workers)
+    disks = tuple(replace(RW, name=f"d{n}", workers=(str(n),)) for n in (0, 1))
+    node = replace(a_node(), state=state, data_disks=disks, hosts=GroupHosts(2, ("h0", "h1"), ("h1",)))
+    assert find_written(node, (BUCKET,), event, life) == Written(("d1",), ("/mnt/b",))
+    assert running_workers(node, life) == (0,)
+    over = replace(node, hosts=GroupHosts(2, ("h0", "h1")))
+    assert find_written(over, (BUCKET,), event, life) == Written()
+    assert written_disks(replace(node, data_disks=(RW,))) == ("d-rw",)
 
 
 def test_a_node_that_never_was_ready_has_written_nothing() -> None:

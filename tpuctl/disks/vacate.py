@@ -22,7 +22,7 @@ from tpuctl.disks.slices import nodes_of
 from tpuctl.engine.services import Services
 from tpuctl.hosts.agent import HostAgent, RawReply
 from tpuctl.hosts.targets import host_targets
-from tpuctl.inventory.resources import unseen_nodes, written_disks
+from tpuctl.inventory.resources import has_ended, unseen_nodes, written_disks
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.names import node_names
 from tpuctl.lib.shell import quote
@@ -173,7 +173,7 @@ def vacate(
     if not asked:
         return Vacancy()
     nodes = _nodes_of_workers(record)
-    targets = [each for each in _targets(services, record) if nodes[each.worker] in asked]
+    targets = [each for each in _targets(services, record, nodes_now) if nodes[each.worker] in asked]
     if not targets:
         return _silent(record, {0: tuple(name for names in asked.values() for name in names)})
     names = {each.worker: asked[nodes[each.worker]] for each in targets}
@@ -251,9 +251,16 @@ def _silent(record: SliceRecord, names: Mapping[int, tuple[str, ...]]) -> Vacanc
     return Vacancy(silent=workers, lost=f"{silence}: what was written and is not on {disks} yet may be lost")
 
 
-def _targets(services: Services, record: SliceRecord) -> list[HostTarget]:
-    known = record.incarnation is not None and record.incarnation.workers
-    return host_targets(services, record) if known else []
+def _targets(services: Services, record: SliceRecord, nodes: Mapping[str, NodeInfo | None]) -> list[HostTarget]:
+    """Its hosts, but for those that ended while others run on."""
+    if record.incarnation is None or not record.incarnation.workers:
+        return []
+    names, workers = _nodes_of_workers(record), record.incarnation.workers
+    return [
+        each
+        for each in host_targets(services, record)
+        if not has_ended(nodes[names[each.worker]], workers[each.worker].endpoint.instance)
+    ]
 
 
 def _nodes_of_workers(record: SliceRecord) -> list[str]:

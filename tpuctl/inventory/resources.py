@@ -24,7 +24,7 @@ from tpuctl.model.cloud import (
     QueuedInfo,
     ResourceKind,
 )
-from tpuctl.model.disks import DiskMode
+from tpuctl.model.disks import DataDisk, DiskMode
 from tpuctl.model.records import Desired, SliceRecord, SliceState
 
 
@@ -80,9 +80,23 @@ _NO_HOSTS = frozenset(
 
 def written_disks(node: NodeInfo) -> tuple[str, ...]:
     """The disks that the hosts of a node, or of those that it stands for, can write."""
-    parts = [part for part in (node.parts or (node,)) if part.state not in _NO_HOSTS]
-    disks = (disk for part in parts for disk in part.data_disks)
+    parts = [part for part in (node.parts or (node,)) if part.state not in _NO_HOSTS or part.runs_in_part]
+    disks = (disk for part in parts for disk in part.data_disks if _is_used(part, disk))
     return tuple(dict.fromkeys(disk.name for disk in disks if disk.mode is DiskMode.READ_WRITE))
+
+
+def _is_used(node: NodeInfo, disk: DataDisk) -> bool:
+    """Whether a host that runs has it, where not all do."""
+    names = node.hosts.there if node.hosts is not None else ()
+    having = [names[int(each)] for each in disk.workers if names]
+    return not having or not all(has_ended(node, each) for each in having)
+
+
+def has_ended(node: NodeInfo | None, instance: str) -> bool:
+    """Whether that host of a slice of Compute Engine does not run any more, while others do."""
+    if node is None or node.hosts is None:
+        return False
+    return node.runs_in_part and instance not in node.hosts.running
 
 
 def listed_nodes(found: CloudResource, nodes: Iterable[NodeInfo]) -> list[NodeInfo]:

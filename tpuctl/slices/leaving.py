@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from tpuctl.inventory.resources import written_disks
+from tpuctl.inventory.resources import has_ended, written_disks
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeInfo
@@ -68,10 +68,16 @@ def find_written(
     """What the hosts of a slice may be writing now, by what its `node` lists, whoever attached it. One that was
     taken away or stopped has no hosts, and hosts that nobody reached yet have no mounts of ours."""
     under_repair = event is SliceEvent.CREATING and incarnation.cloud_ready_at is not None
-    if node is None or not (event in _WITH_HOSTS or under_repair):
+    if node is None or not (event in _WITH_HOSTS or under_repair or node.runs_in_part):
         return Written()
     written = tuple(each.path for each in mounts if not each.read_only)
-    return Written(written_disks(node), written if incarnation.workers else ())
+    return Written(written_disks(node), written if running_workers(node, incarnation) else ())
+
+
+def running_workers(node: NodeInfo | None, incarnation: Incarnation) -> tuple[int, ...]:
+    """The workers that can be asked: in Compute Engine some may run on when others ended."""
+    hosts = enumerate(each.endpoint.instance for each in incarnation.workers)
+    return tuple(worker for worker, instance in hosts if not has_ended(node, instance))
 
 
 def judge_leaving(

@@ -7,6 +7,7 @@ Hosts are asked only where their node lists a disk that it can write, or a bucke
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import Answer, Desired, Retry, SliceRecord, SliceState
 from tpuctl.model.verdict import Done, Failed, Wait
 from tpuctl.slices.context import ReconcileContext
-from tpuctl.slices.leaving import HostsLeft, Refuse, Written, find_written, judge_leaving
+from tpuctl.slices.leaving import HostsLeft, Refuse, Written, find_written, judge_leaving, running_workers
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.probing import probe_workers
 from tpuctl.slices.replacement import find_replacement_limit
@@ -55,7 +56,8 @@ def leave_hosts(context: ReconcileContext) -> Outcome | None:
         since = services.store.now()
         context.save(context.changed(leaves_since=since))
         services.emit(Note(context.record.name, f"its hosts bring what was written to {written.said}"))
-    found = ask_hosts(services, context.record, written, context.fence)
+    running = running_workers(context.observation.info.node, incarnation)
+    found = ask_hosts(services, context.record, written, context.fence, workers=running)
     now = services.store.now()
     doubt = incarnation.doubt
     if incarnation.given_up and doubt is not None and found.silent and not found.working:
@@ -93,7 +95,9 @@ def refuse_if_silent(services: Services, name: str) -> None:
             return
         silent: tuple[int, ...] = ()
         if incarnation.workers:
-            silent = probe_workers(services, record, services.clock.now() + HOST_TIME_S).silent
+            running = running_workers(observation.info.node, incarnation)
+            probed = probe_workers(services, record, services.clock.now() + HOST_TIME_S).silent
+            silent = tuple(each for each in probed if each in running)
             if not silent:
                 return
         found = HostsLeft(written, "its hosts were never reached", silent)
@@ -132,26 +136,33 @@ def _kept(context: ReconcileContext, refused: Refuse) -> Outcome:
     return Outcome(Failed(_refusal(context.record.name, refused)), acted=False)
 
 
-def ask_hosts(services: Services, record: SliceRecord, written: Written, fence: int) -> HostsLeft:
-    """Has the hosts end who writes, and unmount; buckets first, for their caches may lie on a disk."""
-    workers = record.incarnation.workers if record.incarnation is not None else ()
-    if not workers:
+def ask_hosts(
+    services: Services, record: SliceRecord, written: Written, fence: int, *, workers: Collection[int] = ()
+) -> HostsLeft:
+    """Has the hosts (or some `workers`) end who writes, and unmount; buckets first, for their caches may lie on
+    a disk."""
+    if record.incarnation is None or not record.incarnation.workers:
         return HostsLeft(written, "its hosts were never reached")
     until = services.clock.now() + HOST_TIME_S
-    left = _leave_mounts(services, record, written, fence, until) if written.mounts else HostsLeft()
+    left = _leave_mounts(services, record, written, fence, until, workers) if written.mounts else HostsLeft()
     if left.left != Written() or not written.disks:
         return left
     return _leave_disks(services, record, written, until)
 
 
 def _leave_mounts(
-    services: Services, record: SliceRecord, written: Written, fence: int, until: float
+    services: Services,
+    record: SliceRecord,
+    written: Written,
+    fence: int,
+    until: float,
+    workers: Collection[int],
 ) -> HostsLeft:
     """Their users are ended, and what these had open is uploaded."""
     from tpuctl.mounts.follow import ended_kinds
 
     kinds = ended_kinds(record, written.mounts)
-    found = provision_slice(services, record, kinds, until=until).step(fence)
+    found = provision_slice(services, record, kinds, until=until, workers=workers).step(fence)
     if isinstance(found, Unanswered):
         silent = tuple(reply.worker for reply in found.replies)
         return HostsLeft(written, found.replies[0].message, silent)

@@ -195,14 +195,18 @@ class Provisioning:
 
 
 def provision_slice(
-    services: Services, record: SliceRecord, kinds: Sequence[Kind], *, until: float
+    services: Services,
+    record: SliceRecord,
+    kinds: Sequence[Kind],
+    *,
+    until: float,
+    workers: Collection[int] = (),
 ) -> Provisioning:
-    """The hosts of a slice on their way to `kinds`, for a step that ends at `until`."""
+    """The hosts of a slice (or some) on their way to `kinds`, for a step that ends at `until`."""
     owner = f"{record.name}-{record.incarnation.number if record.incarnation is not None else 0}"
     agent = HostAgent(TimedRemote(services.remote, services.clock, until), services.agent_source)
-    return Provisioning(
-        services, agent, host_targets(services, record), record.name, kinds, owner=owner, until=until
-    )
+    targets = [each for each in host_targets(services, record) if not workers or each.worker in workers]
+    return Provisioning(services, agent, targets, record.name, kinds, owner=owner, until=until)
 
 
 def explain(found: Verdict, slice_name: str, *, tries: float = TRIES) -> Done | Wait | Blocked | Failed:
