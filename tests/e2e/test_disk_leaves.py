@@ -16,7 +16,7 @@ from tpuctl.disks.clone import create_master
 from tpuctl.disks.follow import remember
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import leave_disk, use_disk
-from tpuctl.errors import ConflictError, TpuctlError, UnreachableError, UsageError
+from tpuctl.errors import ConflictError, DamagedRecordError, TpuctlError, UnreachableError, UsageError
 from tpuctl.model.disks import DiskMode, DiskRequest
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.shipped_files import load_disk_rules
@@ -74,6 +74,21 @@ def test_it_stays_under_a_container_that_has_it(lab: Lab, detached: bool) -> Non
         assert no.value.hint == f"tpuctl stop {run.id}"
         assert lab.stands(services) == (True, True)
         save(services, stored, replace(run, state=RunState.SUCCEEDED))
+
+
+def test_a_run_that_has_no_container_yet_or_no_record_to_read_elsewhere_keeps_no_disk(lab: Lab) -> None:
+    waits = a_run(id="waits", slice_name="box", container="lab/tools:1", attempt=None, state=RunState.WAITING)
+    with lab.process() as services:
+        stored = save(services, Versioned(waits, 0), waits)
+        broken = services.store.put("runs/broken", {"spec": {"slice_name": "other"}}, if_generation=0)
+        said = leave_disk(services, "data", to="box", detached=False, dry_run=True)["said"]
+        assert said == "would unmount data from box"
+        damaged = services.store.put("runs/damaged", {"spec": {"slice_name": "box"}}, if_generation=0)
+        with pytest.raises(DamagedRecordError):
+            leave_disk(services, "data", to="box", detached=False, dry_run=True)
+        save(services, stored, replace(waits, state=RunState.STOPPED))
+        for each in (broken, damaged):
+            services.store.delete(each.key, if_generation=each.generation)
 
 
 def test_a_detach_from_a_slice_that_is_not_ready_changes_nothing(lab: Lab) -> None:

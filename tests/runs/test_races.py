@@ -15,11 +15,10 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.records import SliceState
 from tpuctl.model.timeouts import LEASE_TTL_S
 from tpuctl.model.verdict import Wait
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.reconcile import advance_run
 from tpuctl.slices.probing import PartitionCheck
-from tpuctl.state.repository import get_run, get_slice, save
+from tpuctl.state.repository import active_runs, get_run, get_slice, save
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ def run_on_cluster(
     from tpuctl.kube.submit import check_cluster, check_launch, cluster_fingerprint, submit_to_cluster
     from tpuctl.kube.target import resolve_target
     from tpuctl.model.clusters import parse_cluster
-    from tpuctl.runs.active import active_runs
     from tpuctl.runs.reconcile import check_new_id, choose_run_id, find_same
+    from tpuctl.state.repository import active_runs
 
     check_launch(launch, request, cluster)
     there = connect(parse_cluster(str(request.on)))

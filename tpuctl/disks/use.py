@@ -38,16 +38,18 @@ from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeState
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
-from tpuctl.model.records import SliceRecord
+from tpuctl.model.records import AttemptPhase, SliceRecord
 from tpuctl.model.slice_spec import DiskRef
 from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import Versioned, get_slice, list_runs
+from tpuctl.state.repository import Versioned, active_runs, get_slice
 from tpuctl.things.driver import bring_hosts
 
 UNDER_LEASE_S = 40.0
 """How long the lease of a slice is held for the proof of one disk; what takes longer goes on under another."""
+_STARTED = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
+"""Phases of attempts whose containers may be there."""
 WITH_LOSS = "again with --force, if that may be lost"
 
 
@@ -208,10 +210,10 @@ def leave_disk(
 
 
 def _check_containers(services: Services, name: str, slice_name: str) -> None:
-    """Raises ConflictError while a run in a container is on the slice: it has the disk at a path of its own,
-    where it would go on with what is not the disk, without being told."""
-    on_it = (run for run in list_runs(services) if run.slice_name == slice_name and not run.state.final)
-    run = next((run for run in on_it if run.spec.container is not None), None)
+    """Raises ConflictError while an attempt in a container is on the slice: it has the disk at a path of its
+    own, where it would go on with what is not the disk, without being told."""
+    begun = (run for run in active_runs(services, slice_name) if run.attempt and run.attempt.state in _STARTED)
+    run = next((run for run in begun if run.spec.container is not None), None)
     if run is not None:
         why = f"run {run.id} on {slice_name} is in a container, which has disk {name} until it ends"
         raise ConflictError(why, hint=f"tpuctl stop {run.id}")

@@ -5,13 +5,7 @@ from __future__ import annotations
 
 from tpuctl.engine.services import Services
 from tpuctl.model import timeouts
-from tpuctl.model.records import Desired, RunRecord, SliceRecord
-from tpuctl.state.repository import list_runs
-
-
-def active_runs(services: Services, slice_name: str) -> list[RunRecord]:
-    """The runs that are not over yet on a slice: one, or several that each have their own chips of it."""
-    return [run for run in list_runs(services) if run.slice_name == slice_name and not run.state.final]
+from tpuctl.model.records import Desired, SliceRecord
 
 
 def never_began(services: Services, record: SliceRecord) -> str:

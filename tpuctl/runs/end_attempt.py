@@ -27,7 +27,6 @@ from tpuctl.model.records import (
 from tpuctl.model.shipped_files import load_failure_table, load_secret_patterns
 from tpuctl.model.verdict import wait_for
 from tpuctl.provenance.parts import add_attempt, seal_manifest
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import AttemptHosts
 from tpuctl.runs.charge import charge, worker_ends
 from tpuctl.runs.compiles import compiles_of
@@ -49,7 +48,7 @@ from tpuctl.slices.desired import goes_after_run, request_down
 from tpuctl.slices.loss import give_up_incarnation
 from tpuctl.slices.things import things_for_manifest
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find_slice, list_attempts, save, save_attempt_history
+from tpuctl.state.repository import active_runs, find_slice, list_attempts, save, save_attempt_history
 
 TAIL_BYTES = 64 << 10
 """Of each log of a worker that failed, to find out why."""

@@ -12,12 +12,11 @@ from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_moment
 from tpuctl.model import timeouts
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import AttemptHosts, busy, in_the_way, is_own_probe, kill_hint
 from tpuctl.runs.chips import are_shared, describe_chips
 from tpuctl.runs.states import RunEvent, RunFinding
 from tpuctl.runs.trouble import suspected_since
-from tpuctl.state.repository import find_run
+from tpuctl.state.repository import active_runs, find_run
 from tpuctl.transfer.host_copies import is_copy, is_copy_of
 from tpuctl.transfer.prepare import require_values
 

@@ -20,7 +20,6 @@ from tpuctl.model.records import AttemptPhase, RunRecord, RunState, SliceRecord,
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.provenance.parts import begin_manifest
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.chips import ONE, claim_chips, describe_chips
 from tpuctl.runs.context import RunContext
@@ -39,7 +38,15 @@ from tpuctl.slices.states import ObservedEvent, SliceEvent
 from tpuctl.slices.things import lost_buckets
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import Lease, is_unbroken, take_lease
-from tpuctl.state.repository import Versioned, find_run, find_slice, get_run, remove_unchanged, save
+from tpuctl.state.repository import (
+    Versioned,
+    active_runs,
+    find_run,
+    find_slice,
+    get_run,
+    remove_unchanged,
+    save,
+)
 
 _ASKED_OF_HOSTS = {AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.ENDING}
 """Attempt states in which the workers' own word is asked for."""

@@ -13,13 +13,12 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.model.records import Desired, RunRecord, SliceRecord
 from tpuctl.model.verdict import Wait, wait_for
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import goes_after_run, request_down, withdraw_if_unsent
 from tpuctl.slices.reconcile import advance_slice, wait_until_gone
 from tpuctl.slices.vacate import refuse_if_silent
-from tpuctl.state.repository import get_run, get_slice
+from tpuctl.state.repository import active_runs, get_run, get_slice
 
 
 def take_down(

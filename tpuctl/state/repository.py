@@ -147,6 +147,20 @@ def list_runs(services: Services) -> list[RunRecord]:
     return [decode(RunRecord, document) for document in services.store.list("runs/")]
 
 
+def active_runs(services: Services, slice_name: str) -> list[RunRecord]:
+    """The runs that are not over yet on a slice: one, or several that each have their own chips of it. Raises
+    DamagedRecordError for one of this slice that cannot be read, and for one that does not say where it is."""
+    documents = (each for each in services.store.list("runs/") if _slice_said(each) in (slice_name, None))
+    found = [decode(RunRecord, each) for each in documents]
+    return [run for run in found if run.slice_name == slice_name and not run.state.final]
+
+
+def _slice_said(document: Document) -> object:
+    """The slice of a run, as far as its document says one."""
+    spec = document.data.get("spec")
+    return spec.get("slice_name") if isinstance(spec, Mapping) else None
+
+
 def readable_runs(services: Services) -> tuple[list[RunRecord], list[DamagedRecordError]]:
     """As `decode_readable`."""
     return decode_readable(RunRecord, services.store.list("runs/"))

@@ -18,14 +18,14 @@ from tpuctl.model.records import SLOW, AttemptPhase, Cause, RunRecord, RunTotals
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
-from tpuctl.runs.active import active_runs, never_began
+from tpuctl.runs.active import never_began
 from tpuctl.runs.mounts import sick_mounts
 from tpuctl.slices.choose import run_called
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.journal import decided_at
-from tpuctl.state.repository import find_slice, newest_first, readable_runs, readable_slices
+from tpuctl.state.repository import active_runs, find_slice, newest_first, readable_runs, readable_slices
 from tpuctl.views.conditions import cloud_word, remark
 
 MOUNTS_MAX_S = 15.0

@@ -15,12 +15,11 @@ from tpuctl.lib.text import common_cause, fold_workers
 from tpuctl.lib.time import render_time
 from tpuctl.model.clusters import refuse_on_cluster
 from tpuctl.model.records import RunRecord, SliceRecord
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.compiles import describe_compiles, describe_compiling, find_troubles
 from tpuctl.runs.failure import describe_end
 from tpuctl.runs.hang import step_rate
 from tpuctl.slices.choose import resolve_slice, run_called
-from tpuctl.state.repository import find_run, get_slice
+from tpuctl.state.repository import active_runs, find_run, get_slice
 from tpuctl.telemetry.observe import HostSample, Observer
 from tpuctl.telemetry.prometheus import FIGURES
 from tpuctl.telemetry.sample import ChipSample

@@ -12,11 +12,10 @@ from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import AtEnd, Grant, days_left, due_warning, ended_on, same_pool
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import Versioned, try_put
+from tpuctl.state.repository import Versioned, active_runs, try_put
 
 
 class GrantNews(Struct, frozen=True):

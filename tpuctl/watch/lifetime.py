@@ -11,7 +11,6 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired, Lifetime, SliceRecord, SliceState
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.lifetime import (
@@ -25,7 +24,7 @@ from tpuctl.slices.lifetime import (
 )
 from tpuctl.slices.states import FINAL_STATES
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find, try_put
+from tpuctl.state.repository import active_runs, find, try_put
 
 Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
 

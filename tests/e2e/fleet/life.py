@@ -15,10 +15,10 @@ from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.cloud import Tier
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.runs.active import active_runs
 from tpuctl.runs.progress import go_on
 from tpuctl.sim.wire.status import ApiError, Code
 from tpuctl.slices.desired import request_down, request_slice
+from tpuctl.state.repository import active_runs
 from tpuctl.watch.reconciler import run_pass
 
 RUNTIMES = {"v6e": "v2-alpha-tpuv6e", "v5e": "v2-alpha-tpuv5-lite", "v4": "tpu-ubuntu2204-base"}

@@ -129,9 +129,8 @@ def _test_first(context: AppContext, request: RunRequest, slice_name: str, here:
     from tpuctl.lib.text import counted
     from tpuctl.lib.time import render_time
     from tpuctl.model.timeouts import SMOKE_S
-    from tpuctl.runs.active import active_runs
     from tpuctl.runs.smoke_run import prepare_smoke, run_smoke
-    from tpuctl.state.repository import get_slice
+    from tpuctl.state.repository import active_runs, get_slice
 
     if active_runs(context, slice_name):
         return []

@@ -46,8 +46,8 @@ def ls(context: AppContext) -> None:
 def _trouble(context: AppContext, row: Mapping[str, Any]) -> str:
     """What the run under way was told of a mount that should be there; empty where it is well."""
     from tpuctl.mounts.use import MOUNTED
-    from tpuctl.runs.active import active_runs
     from tpuctl.runs.mounts import sick_mounts
+    from tpuctl.state.repository import active_runs
 
     runs = active_runs(context, row["slice"]) if row["state"] == MOUNTED else []
     seen = [each for run in runs if run.attempt is not None for each in run.attempt.mounts]
