@@ -70,6 +70,7 @@ BAD = [
     ("namespace", Reading(None), "context", "problem", "has no namespace default"),
     ("queues", Reading([]), "kueue", "warning", "no LocalQueue"),
     ("refusing", Reading({"tpu": "v6e is for 2x4"}), "kueue", "warning", "queue tpu never admits"),
+    ("refusing", DENIED, "kueue", "warning", "not checked: nodes is forbidden"),
     (
         "wanted",
         Wanted({"cloud.google.com/gke-spot": "true"}, 4, 16),

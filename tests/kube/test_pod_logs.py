@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.kube.lab import NAMES, Lab
 from tests.support.crashing import Crash, Crashing, CrashPoint
+from tests.support.kube.pod_logs import lines_of
 from tpuctl.engine.events import Warn
 from tpuctl.kube.pod_logs import stamp_key
 from tpuctl.model.records import RunState
@@ -102,3 +105,10 @@ def test_times_are_ordered_whatever_their_digits() -> None:
     ]
     assert sorted(stamps, key=stamp_key) == stamps
     assert stamp_key("") < stamp_key(stamps[0])
+
+
+def test_the_kubelet_of_the_tests_splits_at_newlines_alone_as_kubelets_do(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"2026-11-26T12:00:01Z 10%\r20%\r100%\n")
+    query = {"timestamps": "true"}
+    assert list(lines_of(path, lambda: False, query)) == [path.read_bytes()]

@@ -47,6 +47,9 @@ SHAPE = {"accelerator": "tpu-v6e-slice", "topology": "4x4"}
 WANTED = wanted_by(jobset(a_job("v6e-16", slices=2)))
 
 
+NOT_READY = {**node(**SHAPE)["status"], "conditions": [{"type": "Ready", "status": "Unknown"}]}
+
+
 @pytest.mark.parametrize(
     ("nodes", "why"),
     [
@@ -55,6 +58,11 @@ WANTED = wanted_by(jobset(a_job("v6e-16", slices=2)))
         ([node(**SHAPE, chips=8)], "tpu-v6e-slice 4x4, 8 chips a node"),
         ([node(accelerator="tpu-v6e-slice", topology="2x4")], "2x4"),
         ([node(**SHAPE), node(accelerator="tpu-v5p-slice", topology="4x4")], ""),
+        ([{**node(**SHAPE), "spec": {"unschedulable": True}}], "(none with TPUs is up)"),
+        (
+            [{**node(**SHAPE), "status": NOT_READY}],
+            "none with TPUs",
+        ),
     ],
 )
 def test_a_node_takes_a_pod_by_all_labels_and_its_chips(nodes: list[Any], why: str) -> None:

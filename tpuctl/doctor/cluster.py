@@ -81,6 +81,8 @@ def _kueue(facts: ClusterFacts, path: str | None) -> Iterator[Finding]:
     yield from _installed(facts.place, "Kueue", path)
     if path is not None and facts.queues.value == []:
         yield warning(f"namespace {facts.place.namespace} has no LocalQueue: runs there are queued by none")
+    if path is not None and facts.refusing.error is not None:
+        yield not_checked(facts.refusing.error)
     for queue, why in (facts.refusing.value or {}).items():
         fix = f"tpuctl quota --on gke:{facts.place.context}"
         yield warning(f"queue {queue} never admits a run of the setting `accelerator`: {why}", fix)

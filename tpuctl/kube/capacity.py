@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tpuctl.kube.queues import CHIPS, pod_chips, quantity, quotas
+from tpuctl.kube.queues import CHIPS, condition, pod_chips, quantity, quotas
 from tpuctl.lib.names import region_of
 from tpuctl.lib.text import counted
 from tpuctl.model.clusters import ClusterPlace
@@ -61,9 +61,12 @@ def pools_of(nodes: Iterable[Object]) -> list[str]:
 
 def lack_of_nodes(wanted: Wanted, nodes: Sequence[Object]) -> str:
     """Why no node that is up takes a pod; empty where one does."""
-    if any(_chips(each) == wanted.chips and _matches(wanted.labels, _labels(each)) for each in nodes):
+    if any(
+        _chips(each) == wanted.chips and _matches(wanted.labels, _labels(each)) and _takes_pods(each)
+        for each in nodes
+    ):
         return ""
-    there = "; ".join(pools_of(nodes)) or "none with TPUs is up"
+    there = "; ".join(pools_of(filter(_takes_pods, nodes))) or "none with TPUs is up"
     return f"no node is {wanted} ({there})"
 
 
@@ -101,6 +104,12 @@ def region_of_cluster(place: ClusterPlace, zones: Iterable[str], nodes: Iterable
 
 def _matches(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _takes_pods(node: Object) -> bool:
+    """Whether it is not cordoned, and its kubelet has not said that it is not ready."""
+    cordoned = (node.get("spec") or {}).get("unschedulable")
+    return not cordoned and condition(node, "Ready").get("status", "True") == "True"
 
 
 def _labels(node: Object) -> Mapping[str, str]:

@@ -34,7 +34,8 @@ class Processes:
     def start(self, name: str, words: Sequence[str | Path]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [str(word) for word in words],
+                # Ends with pytest, however that ends: a session of its own outlives it.
+                ["setpriv", "--pdeathsig", "KILL", *(str(word) for word in words)],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
