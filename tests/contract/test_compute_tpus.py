@@ -183,6 +183,27 @@ def test_an_answer_that_is_lost_is_found_by_the_next_look(place):
     assert place.cloud.find_node(ZONE, "big-1").kind is ResourceKind.POLICY
 
 
+def test_a_name_that_is_used_again_within_the_hour_is_made_again(place):
+    for changes in ({}, {}, {"labels": {**OWNER, "tpuctl-store": "cd34"}}):
+        place.make(**changes)
+        assert place.cloud.find_node(ZONE, "big-1").state is NodeState.READY
+        assert place.remove() == [ResourceKind.GROUP, ResourceKind.TEMPLATE, ResourceKind.POLICY]
+
+
+def test_only_what_was_proved_is_deleted(place):
+    place.end(place.cloud.create_node("big-1", spec()))
+    policy = place.cloud.find_node(ZONE, "big-1").resource
+    place.end(place.cloud.create_node("big-1", spec()))
+    assert place.cloud.delete_node(ZONE, "big-1", policy) is None  # a template lies on top of it
+    place.remove()
+    place.end(place.cloud.create_node("big-1", spec()))
+    assert place.cloud.delete_node(ZONE, "big-1", policy) is None  # another of that name
+    found = place.cloud.find_node(ZONE, "big-1").resource
+    assert found.uid != policy.uid
+    place.end(place.cloud.delete_node(ZONE, "big-1", found))
+    assert place.cloud.find_node(ZONE, "big-1") is None
+
+
 def test_an_image_that_is_not_there_is_refused_for_good(place):
     with pytest.raises(InvalidRequestError, match=r"no-such-family'\. The referenced image"):
         place.cloud.create_node("one-1", spec(**{**ONE, "runtime_version": "no-such-family"}))

@@ -83,6 +83,12 @@ class Parts(Struct, frozen=True):
             return self.hosts[0].labels if self.hosts else {}
         return parse_marks(wire.text((self._object(collection) or {}).get("description")))
 
+    def uid_of(self, collection: str) -> str:
+        """The id of that object."""
+        if collection == "instances":
+            return self.hosts[0].uid if self.hosts else ""
+        return wire.text((self._object(collection) or {}).get("id"))
+
     def _object(self, collection: str) -> Json | None:
         return {
             "instanceGroupManagers": self.group,

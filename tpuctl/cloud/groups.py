@@ -40,11 +40,14 @@ from tpuctl.errors import BusyError, ConflictError, InvalidRequestError, NotFoun
 from tpuctl.lib.names import region_of
 from tpuctl.model.cloud import GuestHostKey, Listing, NodeInfo, NodeState, OfferInfo, OperationInfo, QueuedInfo
 from tpuctl.model.disks import DataDisk
-from tpuctl.model.resources import marks_text, parse_marks
+from tpuctl.model.resources import KIND_WORDS, CloudResource, marks_text, parse_marks
 from tpuctl.model.slice_spec import SliceSpec
 
 if TYPE_CHECKING:
     from tpuctl.cloud.compute_clients import ComputeClients
+
+MADE_ANEW = 8
+"""How often in an hour one incarnation may lose the same object before it was seen."""
 
 
 class ComputeTpus:
@@ -81,28 +84,43 @@ class ComputeTpus:
     def create_node(self, node_id: str, spec: SliceSpec) -> OperationInfo:
         """Asks for the next object of a slice that is missing; called again until the slice is there.
 
-        Raises ConflictError where all is there, and for what has the name and not the marks of the slice.
+        The same request again is answered with the operation of the first for an hour, even when what that made
+        is gone: then it is made anew. Raises ConflictError where all is there, and for what has the name and
+        not the marks of the slice.
         """
         from tpuctl.cloud import group_requests as rendering
 
         collection = _next_object(self._reads.find_parts(spec.zone, node_id), node_id, spec)
         kind = KINDS[collection]
         made = rendering.RENDER[collection](self._project, node_id, spec)
-        asked = getattr(self._clients.v1, f"Insert{kind.request}Request")(
+        key = f"{self._project}/{spec.zone}/{collection}/{node_id}/{marks_text(spec.labels)}"
+        place = spec.zone if kind.place == "zone" else region_of(spec.zone)
+        asked = partial(
+            getattr(self._clients.v1, f"Insert{kind.request}Request"),
             project=self._project,
-            request_id=request_id(f"{self._project}/{spec.zone}/{collection}/{node_id}"),
-            **{kind.place: spec.zone if kind.place == "zone" else region_of(spec.zone), kind.resource: made},
+            **{kind.place: place, kind.resource: made},
         )
-        what = f"create {kind.noun} {node_id} in {spec.zone}"
-        return self._change(kind.service, "insert", asked, what, partial(_not_created, name=node_id))
+        what, refused = f"create {kind.noun} {node_id} in {spec.zone}", partial(_not_created, name=node_id)
+        for _ in range(MADE_ANEW):
+            begun = self._change(kind.service, "insert", asked(request_id=request_id(key)), what, refused)
+            if not begun.done or begun.error is not None:
+                return begun
+            parts = self._reads.find_parts(spec.zone, node_id)
+            if parts is not None and parts.has(collection):
+                return begun
+            key = f"{key}/{begun.name}"
+        return begun
 
-    def delete_node(self, zone: str, name: str) -> OperationInfo | None:
-        """Asks for the deletion of the topmost object of a slice; called again until nothing is left."""
+    def delete_node(self, zone: str, name: str, proved: CloudResource | None = None) -> OperationInfo | None:
+        """Asks for the deletion of the topmost object of a slice; called again until nothing is left. Where
+        `proved` is given, of that alone: what came to have the name or to be on top meanwhile stays."""
         parts = self._reads.find_parts(zone, name)
-        there = [kind for collection, kind in KINDS.items() if parts is not None and parts.has(collection)]
-        if not there:
+        top = next((each for each in reversed(list(KINDS)) if parts is not None and parts.has(each)), None)
+        if parts is None or top is None:
             return None
-        kind = there[-1]
+        kind = KINDS[top]
+        if proved is not None and (KIND_WORDS[proved.kind], proved.uid) != (kind.noun, parts.uid_of(top)):
+            return None
         asked = getattr(self._clients.v1, f"Delete{kind.request}Request")(
             project=self._project,
             **{kind.place: zone if kind.place == "zone" else region_of(zone), kind.id: name},

@@ -27,6 +27,7 @@ from tpuctl.model.cloud import (
     QueuedInfo,
 )
 from tpuctl.model.disks import DataDisk
+from tpuctl.model.resources import CloudResource
 from tpuctl.model.slice_spec import SliceSpec
 
 T = TypeVar("T")
@@ -60,7 +61,8 @@ class GoogleCloud:
     def find_end(self, _zone: str, _uid: str) -> None:
         return None
 
-    def delete_node(self, zone: str, name: str) -> OperationInfo | None:
+    def delete_node(self, zone: str, name: str, _proved: CloudResource | None = None) -> OperationInfo | None:
+        """A node is one object, and the API deletes by name alone: what was proved was read right before."""
         return self._delete(f"/v2/{self._parent(zone)}/nodes/{name}", f"delete node {name} in {zone}")
 
     def update_node(

@@ -78,7 +78,9 @@ class Cloud(Protocol):
         """A node in `spec.zone`, with the labels and metadata of `spec` as they are."""
         ...
 
-    def delete_node(self, zone: str, name: str) -> OperationInfo | None: ...
+    def delete_node(self, zone: str, name: str, proved: CloudResource | None = None) -> OperationInfo | None:
+        """Where `proved` is given, deletes that alone, and not what has its name or lies on top by now."""
+        ...
 
     def update_node(
         self, zone: str, name: str, *, labels: Mapping[str, str], metadata: Mapping[str, str] | None = None

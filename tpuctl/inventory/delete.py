@@ -94,7 +94,7 @@ def _find_node(services: Services, found: CloudResource) -> CloudResource | None
 
 
 def _delete_node(services: Services, found: CloudResource) -> OperationInfo | None:
-    return services.tpus(found.api).delete_node(found.location, found.name)
+    return services.tpus(found.api).delete_node(found.location, found.name, found)
 
 
 OWNED: Mapping[ResourceKind, tuple[Find, Delete | None]] = {
@@ -141,4 +141,4 @@ def delete_owned(services: Services, first: CloudResource, claim: Claim, decide:
     delete = OWNED[first.kind][1]
     if refused is not None or delete is None:
         return Deletion(refused)
-    return Deletion(operation=delete(services, first))
+    return Deletion(operation=delete(services, again))
