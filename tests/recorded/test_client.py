@@ -513,6 +513,7 @@ CASES: Sequence[Case] = (
 UNRECORDED: Mapping[str, str] = {
     "cloud.list_host_heartbeats": "the same call as list_host_keys with a query path, unknown there",
     "cloud.list_disk_changes": "no list of operations is recorded; each has the form of one that was read",
+    "cloud.find_end": "asks the TPU API nothing: its nodes stay until somebody deletes them",
     "cloud.set_data_disks": "no change of a node's disks is recorded",
     "disks.list_snapshots": "no list of snapshots is recorded; each has the form of one that was read",
     "disks.resize_disk": "the answer is an operation, as of the other changes",
