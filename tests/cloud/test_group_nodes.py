@@ -389,6 +389,13 @@ def test_codes_of_compute_engine_are_codes_of_google_rpc(code, http, rpc):
     assert parse_errors({}) is None
 
 
+def test_a_field_that_does_not_exist_is_not_named():
+    text = "Target size should be 8 for given accelerator topology but was 2."
+    error = {"code": "INVALID_FIELD_VALUE", "message": f"Invalid value for field 'operation': ''. {text}"}
+    found = parse_errors({"errors": [error]})
+    assert (found.code, found.message) == (3, text)
+
+
 def test_several_operations_are_done_together_and_fail_by_one():
     error = CloudErrorInfo(9, "no")
     done, failed, runs = OperationInfo("a", True), OperationInfo("b", True, error), OperationInfo("c", False)

@@ -16,7 +16,7 @@ from tests.support.stories import HOUR, begin_run, long_program, passes, state_o
 from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.use import use_disk
 from tpuctl.engine.events import Warn
-from tpuctl.errors import DeniedError, PendingError, TpuctlError
+from tpuctl.errors import DeniedError, PendingError, QuotaError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.model.cloud import Tier
@@ -179,6 +179,53 @@ def test_what_can_never_be_is_refused_by_name_and_nothing_is_left(
     assert (state_of(place, "big"), objects(place)) == (SliceState.REFUSED, {})
 
 
+@pytest.mark.parametrize(
+    ("tier", "pool", "place_of_pool"),
+    [
+        (Tier.SPOT, "PREEMPTIBLE_TPU_TPU7X", ZONE),
+        (Tier.ON_DEMAND, "TPUS_PER_TPU_FAMILY", "us-central1/TPU7X"),
+    ],
+)
+@pytest.mark.parametrize("kind", SPECS)
+def test_the_pool_that_is_used_up_is_named_and_nothing_goes_on_asking(
+    place: MemoryPlace, kind: str, tier: Tier, pool: str, place_of_pool: str
+) -> None:
+    services = place.machine()
+    place.world.set_quotas({f"{pool}/{place_of_pool}": 3})
+    request_slice(services, "big", replace(SPECS[kind], tier=tier), pay=True, admit=lambda: None)
+    with pytest.raises(QuotaError, match=pool) as refused:
+        wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    assert refused.value.hint == "the slice stays wanted; tpuctl down big gives it up"
+    take_down(services, "big", deadline=services.clock.now() + HOUR)
+    assert objects(place) == {}
+
+
+def test_a_policy_of_that_name_that_somebody_else_made_is_named_and_left_alone(place: MemoryPlace) -> None:
+    services = place.machine()
+    make_policy(services, "big-1")
+    request_slice(services, "big", SPECS["group"], pay=True, admit=lambda: None)
+    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    said = [str(row["reason"]) for row in decisions(services, "big")]
+    assert "big-1 exists but carries no label tpuctl-slice=big; asking again as big-2" in said
+    assert objects(place) == {**objects_of("big-2", 2), "resourcePolicies": ["big-1", "big-2"]}
+    take_down(services, "big", deadline=services.clock.now() + HOUR)
+    assert objects(place) == {"resourcePolicies": ["big-1"]}
+
+
+def test_a_policy_that_another_group_uses_is_named_and_goes_once_it_is_free(place: MemoryPlace) -> None:
+    services = place.machine()
+    bring_up(services, "group")
+    made_by_hand(services, policy="big-1")
+    said = "policy big-1 in us-central1-c: .* is already being used by '.*/instanceGroupManagers/my-group'"
+    with pytest.raises(PendingError, match=said):
+        take_down(services, "big", deadline=services.clock.now() + 900.0)
+    assert objects(place)["instanceGroupManagers"] == ["my-group"]
+    group = f"/compute/v1/projects/{services.project}/zones/{ZONE}/instanceGroupManagers/my-group"
+    services.compute_tpus.rest.change("DELETE", group, "group")
+    passes(services, 10)
+    assert (state_of(place, "big"), objects(place)) == (SliceState.GONE, {"instanceTemplates": ["my-template"]})
+
+
 def test_a_group_without_capacity_waits_has_no_host_and_says_why(place: MemoryPlace) -> None:
     services = place.machine()
     place.world.set_capacity(ZONE, 0)
@@ -235,12 +282,20 @@ def test_a_group_that_was_made_by_hand_becomes_a_slice_and_its_template_stays(pl
     assert objects(place) == {"resourcePolicies": ["my-policy"], "instanceTemplates": ["my-template"]}
 
 
-def made_by_hand(services: MemoryServices) -> None:
+def make_policy(services: MemoryServices, name: str) -> None:
+    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}
+    url = f"/compute/v1/projects/{services.project}/regions/us-central1/resourcePolicies"
+    services.compute_tpus.rest.change("POST", url, "policy", {"name": name, "workloadPolicy": policy})
+
+
+def made_by_hand(services: MemoryServices, policy: str = "") -> None:
+    """With a policy of its own, or another one's."""
     rest = services.compute_tpus.rest
     base = f"/compute/v1/projects/{services.project}"
     region, zone = f"{base}/regions/us-central1", f"{base}/zones/{ZONE}"
-    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}
-    rest.change("POST", f"{region}/resourcePolicies", "policy", {"name": "my-policy", "workloadPolicy": policy})
+    if not policy:
+        policy = "my-policy"
+        make_policy(services, policy)
     family = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x"
     properties = {
         "machineType": "tpu7x-standard-4t",
@@ -272,7 +327,7 @@ def made_by_hand(services: MemoryServices) -> None:
         "instanceTemplate": f"{place}/instanceTemplates/my-template",
         "targetSize": 2,
         "targetSizePolicy": {"mode": "BULK"},
-        "resourcePolicies": {"workloadPolicy": f"{place}/resourcePolicies/my-policy"},
+        "resourcePolicies": {"workloadPolicy": f"{place}/resourcePolicies/{policy}"},
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
     }
     rest.change("POST", f"{zone}/instanceGroupManagers", "group", group)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.disk_judge import as_json
 from tests.support.disk_kills import COMMANDS, end, kill, open_scene
-from tests.support.disk_lab import open_lab
+from tests.support.disk_lab import DISK, INSTANCE, open_lab
 from tests.support.disk_stories import KINDS, STORIES, tell
 from tests.support.soak import long, soak
 
@@ -46,6 +46,15 @@ def test_nothing_of_seven_writers_is_lost(story: str, busy: bool) -> None:
 def test_nothing_of_some_writers_is_lost(story: str, busy: bool) -> None:
     with open_lab() as lab:
         tell(lab, story, SAMPLE[story, busy], busy=busy)
+
+
+@pytest.mark.long
+def test_nothing_is_lost_of_what_was_written_on_an_instance_of_compute_engine() -> None:
+    """Which is preempted and comes back with the disk, is asked for the disk, and goes."""
+    with open_lab(INSTANCE) as lab:
+        tell(lab, "preemption", ("append", "sqlite"), busy=True)
+        lab.type("disk", "attach", DISK, "--to", "dev")
+        tell(lab, "down", ("plain", "files", "user"), busy=False)
 
 
 def _shares() -> list[Any]:

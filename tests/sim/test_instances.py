@@ -183,6 +183,17 @@ def test_a_preemption_is_an_operation_of_compute_engines_own(
     assert (lab.show()["status"], lab.told()["instance/preempted"]) == ("RUNNING", "FALSE")
 
 
+def test_a_preemption_can_be_told_to_delete_in_spite_of_the_action(lab: InstanceLab) -> None:
+    lab.world.faults.add({"preset": "preempt-deletes", "name": "b*"})
+    for name in ("big", "other"):
+        lab.make(name, scheduling=SPOT)
+        lab.world.preempt(name)
+    assert lab.call("GET", f"{AT}/big")[0] == 404
+    assert lab.show("other")["status"] == "TERMINATED"
+    kinds = [each["operationType"] for each in lab.get(OPERATIONS)["items"]]
+    assert sorted(kinds) == [*["compute.instances.preempted"] * 2, "insert", "insert"]
+
+
 @pytest.mark.parametrize(("action", "verb"), [("STOP", "deferredStop"), ("DELETE", "deferredDelete")])
 def test_the_end_of_the_run_time_is_no_preemption(lab: InstanceLab, action: str, verb: str) -> None:
     lab.make(scheduling={"maxRunDuration": {"seconds": "600"}, "instanceTerminationAction": action})

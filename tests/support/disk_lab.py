@@ -33,17 +33,21 @@ TYPED_WITHIN_S = 300.0
 """Of a command that waits for hosts, on a machine that has much else to do."""
 NOBODY = 65534
 SLICE: Mapping[str, Any] = {"accelerator": "v4-8", "tier": "spot", "zone": ZONE, "pay": True}
+INSTANCE: Mapping[str, Any] = {**SLICE, "accelerator": "tpu7x-8", "zone": "us-central1-c", "api": "compute"}
+"""A slice of one host that is an instance of Compute Engine."""
 
 
 class DiskLab:
     """Slice `dev`, asked for in a fleet file, has disk `data` at /mnt/data."""
 
-    def __init__(self, session: Session, listener: Listener) -> None:
+    def __init__(self, session: Session, listener: Listener, asked: Mapping[str, Any] = SLICE) -> None:
         self.session = session
         self.listener = listener
         self.type = session.type
-        session.type("disk", "create", DISK, "--size", "10", "--zone", ZONE)
-        self.apply(dev={**SLICE, "disk": [DISK]})
+        self.zone = str(asked["zone"])
+        kind = ("--type", "hyperdisk-balanced") if asked.get("api") == "compute" else ()
+        session.type("disk", "create", DISK, "--size", "10", "--zone", self.zone, *kind)
+        self.apply(dev={**asked, "disk": [DISK]})
 
     def say(self, **slices: object) -> None:
         """What the fleet file says from now on."""
@@ -184,7 +188,7 @@ class DiskLab:
 
     def image(self, disk: str, kind: str = "disks") -> Path:
         """The file behind a simulated disk or snapshot."""
-        where = f"zones/{ZONE}" if kind == "disks" else "global"
+        where = f"zones/{self.zone}" if kind == "disks" else "global"
         key = self.call("GET", f"/compute/v1/projects/sim-project/{where}/{kind}/{disk}")["id"]
         for root in (self.session.root / "state" / "sim", memory_of(self.info.world_id)):
             for found in root.glob(f"**/.disks/{key}.img"):
@@ -207,7 +211,9 @@ class DiskLab:
         return answer.json()
 
     def nodes(self) -> list[str]:
-        return sorted(str(each["name"]).rpartition("/")[2] for each in control.state(self.info)["nodes"])
+        """Of either API."""
+        state = control.state(self.info)
+        return sorted(str(each["name"]).rpartition("/")[2] for each in state["nodes"] + state["instances"])
 
     def watch_until(self, ready: Callable[[], bool], *, every_s: float = 0.0, later_s: float = 0.0) -> None:
         """Passes of the watchdog, one after the other, the first one at `later_s`; between them its clock moves
@@ -226,13 +232,13 @@ def _check(lost: list[Lost], said: Mapping[str, Said]) -> None:
 
 
 @contextmanager
-def open_lab() -> Iterator[DiskLab]:
-    """A lab of its own; nothing is left of it afterwards."""
+def open_lab(asked: Mapping[str, Any] = SLICE) -> Iterator[DiskLab]:
+    """A lab of its own, with such a slice; nothing is left of it afterwards."""
     require_isolated_hosts()
     listener = Listener()
     try:
         with open_session("--instant", "--hosts", "isolated") as session:
-            yield DiskLab(session, listener)
+            yield DiskLab(session, listener, asked)
     finally:
         listener.close()
 
@@ -248,11 +254,12 @@ def forget_slice(lab: DiskLab, name: str) -> None:
 
 
 def check_lists(lab: DiskLab) -> None:
-    """The real gcloud lists the disks and snapshots that `disk ls` does."""
+    """The real gcloud lists the disks and snapshots that `disk ls` does, and the boot disks of instances."""
     rows = lab.session.json("disk", "ls")
+    boot = {instance["name"] for instance in control.state(lab.info)["instances"]}
     theirs = {kind: _gcloud_list(lab, kind) for kind in ("disks", "snapshots")}
     there = {row["name"]: row for row in rows if row["status"] == "READY"}
-    listed = {each["name"]: each for each in theirs["disks"]}
+    listed = {each["name"]: each for each in theirs["disks"] if each["name"] not in boot}
     assert {name: (row["size_gib"], row["zone"]) for name, row in there.items()} == {
         name: (int(each["sizeGb"]), each["zone"].rpartition("/")[2]) for name, each in listed.items()
     }

@@ -43,6 +43,11 @@ _BY_HTTP: Mapping[int, int] = {
 }
 
 
+_NO_FIELD = "Invalid value for field 'operation': ''. "
+"""Before what Google says of a group that fits no topology (GoogleCloudPlatform/magic-modules, pull request
+17153); there is no such field."""
+
+
 def parse_errors(found: Json, http_status: int = 0) -> CloudErrorInfo | None:
     """The first error of `errors`; None where there is none. A code that no table has is read by the HTTP
     status, else it says nothing of the request."""
@@ -52,7 +57,8 @@ def parse_errors(found: Json, http_status: int = 0) -> CloudErrorInfo | None:
     first = errors[0]
     code = wire.text(first.get("code"))
     number = _CODES.get(code, _BY_HTTP.get(http_status, _UNKNOWN))
-    return CloudErrorInfo(number, wire.text(first.get("message")) or code, _details(code, first))
+    message = wire.text(first.get("message")).removeprefix(_NO_FIELD)
+    return CloudErrorInfo(number, message or code, _details(code, first))
 
 
 def _details(code: str, error: Json) -> tuple[Mapping[str, Any], ...]:

@@ -189,7 +189,7 @@ def fault(
     location-denied, api-off, billing-disabled, no-permission, expired-token, clock-off, storage-rate-limit,
     storage-unavailable, storage-lost-response, storage-slow-reads, storage-hang, bucket-deleted.
     Of disks: disk-in-use, disk-attach, snapshot-rate, disk-quota, unmarked-disks, device-order.
-    Of instances: stockout-instances.
+    Of instances: stockout-instances, preempt-deletes.
     Of projects: no-network, no-actas. Of hosts: no-internet, no-metadata, os-login-policy, late-keys,
     login-ban, hard-delete, hard-preempt, guest-attributes-late, guest-attributes-absent and
     guest-attributes-refused.

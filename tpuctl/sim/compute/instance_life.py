@@ -215,11 +215,15 @@ class InstanceLife:
             if not instance.live:
                 return
             instance.preempted = True
-        vanishes = instance.data["scheduling"].get("instanceTerminationAction") == DELETE
-        self._end(instance, PREEMPTED, vanishes=vanishes)
+            vanishes = self._kernel.struck(FaultKind.PREEMPT_DELETES, instance)
+        self._end(instance, PREEMPTED, vanishes=vanishes or self._ends_gone(instance))
+
+    @staticmethod
+    def _ends_gone(instance: Instance) -> bool:
+        return bool(instance.data["scheduling"].get("instanceTerminationAction") == DELETE)
 
     def _expire(self, instance: Instance, boot: int) -> None:
-        vanishes = instance.data["scheduling"].get("instanceTerminationAction") == DELETE
+        vanishes = self._ends_gone(instance)
         verb = "deferredDelete" if vanishes else "deferredStop"
         if instance.live and instance.boots == boot:
             self._end(instance, f"compute.instances.{verb}", vanishes=vanishes)

@@ -72,6 +72,9 @@ class FaultKind(StrEnum):
     HARD_PREEMPT = "hard-preempt"
     """A preemption of a matching node comes without notice and without a window; `method` plays no part. Stands
     until it is cleared."""
+    PREEMPT_DELETES = "preempt-deletes"
+    """A preemption of a matching instance of Compute Engine deletes it, whatever its termination action says;
+    `method` plays no part. Stands until it is cleared."""
     UNMARKED_DISKS = "unmarked-disks"
     """Data disks that a matching node gets have no names in /dev/disk/by-id; `method` plays no part. Stands
     until it is cleared."""
@@ -88,7 +91,7 @@ STANDING = frozenset(
         *(FaultKind.SERVICE_OFF, FaultKind.NO_PERMISSION, FaultKind.EXPIRED_TOKEN, FaultKind.CLOCK),
         *(FaultKind.OS_LOGIN_POLICY, FaultKind.BILLING_OFF, FaultKind.NO_NETWORK, FaultKind.NO_INTERNET),
         *(FaultKind.NO_METADATA, FaultKind.HARD_DELETE, FaultKind.HARD_PREEMPT, FaultKind.UNMARKED_DISKS),
-        *(FaultKind.DEVICE_ORDER, FaultKind.LOGIN_BAN),
+        *(FaultKind.DEVICE_ORDER, FaultKind.LOGIN_BAN, FaultKind.PREEMPT_DELETES),
     }
 )
 """Kinds that are never used up."""
@@ -235,7 +238,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         kind: {"kind": kind}
         for kind in (
             *("no-metadata", "hard-delete", "hard-preempt", "unmarked-disks", "device-order"),
-            *("expired-token", "no-internet", "os-login-policy"),
+            *("expired-token", "no-internet", "os-login-policy", "preempt-deletes"),
         )
     },
     "api-off": {"kind": "service-off", "name": "tpu.googleapis.com"},
