@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from tests.support.compute_slices import OF_A_GROUP, SPECS, ZONE, objects, objects_of, preempt
 from tests.support.disk_cases import RULES
+from tests.support.memory.buckets import mount_bucket
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, begin_run, long_program, passes, state_of
 from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.use import use_disk
-from tpuctl.engine.events import Warn
+from tpuctl.engine.events import Note, Warn
 from tpuctl.errors import DeniedError, PendingError, QuotaError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
@@ -23,12 +24,13 @@ from tpuctl.model.cloud import Tier
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.slice_spec import MountRef
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.slices.states import TIME_OVER
-from tpuctl.state.repository import get_slice, list_runs
+from tpuctl.state.repository import get_slice, list_runs, save
 from tpuctl.views.slices import decisions, fleet_rows
 from tpuctl.watch.reconciler import run_pass
 
@@ -114,6 +116,22 @@ def test_the_copy_of_a_disk_is_on_each_host_again_after_a_preemption_and_both_ou
         take_down(services, name, deadline=services.clock.now() + HOUR)
     assert objects(place) == {"disks": ["data", "data-g1"]}
     assert (place.hosts.disks.torn, place.hosts.disks.held()) == ([], [])
+
+
+def test_the_host_that_runs_on_brings_its_bucket_home_before_the_slice_goes(place: MemoryPlace) -> None:
+    services = place.machine()
+    bring_up(services, "group")
+    stored = get_slice(services, "big")
+    spec = replace(stored.record.spec, mounts=(MountRef("b", "/mnt/b", "train"),))
+    save(services, stored, replace(stored.record, spec=spec))
+    [other] = [each for each in place.hosts.all() if each.hostname == "big-1-w-002"]
+    mount_bucket(other, {"path": "/mnt/b", "bucket": "b", "digest": "", "version": "", "keeper": ""})
+    preempt(place, "big-1", "STOP")
+    take_down(services, "big", deadline=services.clock.now() + HOUR)
+    told = [event.text for event in services.events if isinstance(event, Note)]
+    assert "its hosts bring what was written to mount /mnt/b" in told
+    assert [event.text for event in services.events if isinstance(event, Warn)] == []  # nothing was lost
+    assert objects(place) == {}
 
 
 def test_workers_are_in_the_order_of_their_numbers_and_not_of_their_names(place: MemoryPlace) -> None:
