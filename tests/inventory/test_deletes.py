@@ -27,6 +27,7 @@ from tpuctl.model.cloud import (
     STORE_LABEL,
     USER_LABEL,
     Api,
+    CloudResource,
     Listing,
     NodeInfo,
     NodeState,
@@ -337,7 +338,7 @@ class Adopted:
     def find_node(self, _zone: str, _name: str) -> NodeInfo:
         return self._there[0]
 
-    def delete_node(self, _zone: str, _name: str) -> None:
+    def delete_node(self, _zone: str, _name: str, _proved: CloudResource) -> None:
         self._there.pop(0)
 
 
