@@ -158,6 +158,9 @@ def test_what_comes_back_to_a_slice_is_the_same_run(session: Session):
     assert pod["containers"][0]["image"] == "python:3.12"
     assert pod["containers"][0]["command"][-2:] == ["python3", "train.py"]
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-accelerator"] == "tpu-v4-podslice"
+    session.type("manifest", "verify", "other.run.tar")
+    manifest = json.loads(session.type("manifest", "show", "other.run.tar", "--json").stdout)
+    assert (manifest["command"]["container"], manifest["environment"]) == ("python:3.12", None)
 
 
 @pytest.mark.parametrize(

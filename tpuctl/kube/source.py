@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -21,7 +22,7 @@ from tpuctl.model.run_spec import RunRequest
 from tpuctl.mounts.spec import check_variables
 from tpuctl.provenance.build import build_start
 from tpuctl.provenance.bundle import blobs_of, is_bundle, read_contents
-from tpuctl.provenance.manifest import Row, SliceSection, assemble, render_part
+from tpuctl.provenance.manifest import NOT_OF_START, Row, SliceSection, assemble, render_part
 from tpuctl.provenance.parts import load_source
 from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import find_data
@@ -68,10 +69,19 @@ def source_of_run(services: Services, name: str, image: str | None = None) -> So
     def read(digest: str) -> bytes:
         return bundled[digest] if digest in bundled else services.store.get_blob(digest)
 
-    manifest, _ = load_source(services, name)
+    loaded, _ = load_source(services, name)
+    manifest = loaded if image is None else in_image(loaded, image)
     found = manifest.get("environment")
-    environment = parse_frozen(read(found["spec_sha256"])) if found and image is None else None
+    environment = parse_frozen(read(found["spec_sha256"])) if found else None
     return Source(manifest, tuple(dict.fromkeys(blobs_of(read, manifest))), read, environment, image=image)
+
+
+def in_image(manifest: Row, image: str) -> dict[str, Any]:
+    """The manifest with which the run starts in another image: no attempt was in it yet, and its packages are
+    those of the image."""
+    start = {key: value for key, value in manifest.items() if key not in NOT_OF_START}
+    start |= {"command": {**manifest["command"], "container": image}, "environment": None}
+    return assemble(render_part("", start), [], None)
 
 
 def source_of_script(
