@@ -45,6 +45,17 @@ def test_lines_of_the_same_nanosecond_come_each_once_wherever_a_read_ends(lab: L
     assert (len(found), found[6], found[-2:]) == (6 + 9 * ((1 << 20) + 1), ord("0"), b"8\n")
 
 
+def test_a_line_that_is_older_than_the_one_before_is_not_lost(lab: Lab) -> None:
+    lab.start()
+    for text, fraction in (("a", "5"), ("b", "4"), ("c", "5"), ("d", "3"), ("e", "6")):
+        lab.line(0, text, f"2026-11-26T12:00:01.{fraction}Z")
+        lab.settle()
+    lab.line(0, "f", "2026-11-26T12:00:02Z")
+    lab.settle()
+    lab.settle()
+    assert lab.output(0) == "a\nb\nc\nd\ne\nf\n"
+
+
 def test_a_fetch_that_was_cut_off_before_its_cursor_writes_the_same_again(lab: Lab) -> None:
     lab.start()
     lab.line(0, "a")

@@ -1,8 +1,8 @@
 """Output of pods, kept on this machine as that of workers on slices is: `logs`, `report` and `status` read it.
 
 Kubernetes gives lines with their times, both streams in one. What was fetched is remembered beside the log as
-an offset, the time of the last line and how many lines have that time, so that a repeat after a crash writes
-the same bytes to the same place.
+an offset, the newest time of a line and how many lines are of that second, so that a repeat after a crash
+writes the same bytes to the same place. Two streams have two writers: a line may be older than the one before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNREAD_MAX = 2
 
 
 class _Cursor(Struct, frozen=True):
-    """Up to where a log is here: its `offset`, the time of the last line, and how many `lines` of that time."""
+    """Up to where a log is here: its `offset`, the newest time, and how many `lines` are of that second."""
 
     offset: int = 0
     last: str = ""
@@ -100,7 +100,8 @@ def _fetch(services: Services, cluster: Cluster, log: _Log) -> bool:
     logs, key = services.logs, (log.run.id, log.attempt, worker)
     logs.write(*key, log.stream, offset, data)
     logs.append(*key, times_of(log.stream), _times(offset, lines))
-    logs.append(*key, log.cursor, f"{offset + len(data)} {lines[-1][0]} {_alike(cursor, lines)}\n".encode())
+    newest, count = _newest(cursor, lines)
+    logs.append(*key, log.cursor, f"{offset + len(data)} {newest} {count}\n".encode())
     attempt = log.run.attempt
     writers = len(attempt.workers) * attempt.processes if attempt is not None else 1
     place = place_of(worker, log.process)
@@ -108,11 +109,12 @@ def _fetch(services: Services, cluster: Cluster, log: _Log) -> bool:
     return cut
 
 
-def _alike(cursor: _Cursor, lines: list[tuple[str, bytes]]) -> int:
-    """How many lines have the time of the last one; those before `lines` count, too."""
-    last = stamp_key(lines[-1][0])
-    before = cursor.lines if stamp_key(cursor.last) == last else 0
-    return before + sum(stamp_key(at) == last for at, _ in lines)
+def _newest(cursor: _Cursor, lines: list[tuple[str, bytes]]) -> tuple[str, int]:
+    """The newest time, and how many lines are of its second; those before `lines` count, too."""
+    newest = max((cursor.last, *(at for at, _ in lines)), key=stamp_key)
+    second = stamp_key(newest)[0]
+    before = cursor.lines if stamp_key(cursor.last)[0] == second else 0
+    return newest, before + sum(stamp_key(at)[0] == second for at, _ in lines)
 
 
 def _read(cluster: Cluster, log: _Log, cursor: _Cursor) -> tuple[bool, list[tuple[str, bytes]]]:
@@ -147,14 +149,14 @@ def _second(stamp: str) -> str:
 
 def _new_lines(content: bytes, cursor: _Cursor, *, whole: bool) -> Iterator[tuple[str, bytes]]:
     """The lines behind `cursor`, each with its time; of the `whole` ones alone. One without a time is the
-    kubelet's own, and none of the program."""
-    after, known = stamp_key(cursor.last), cursor.lines
+    kubelet's own, and none of the program. A log only grows: what was read of the second comes first."""
+    second, known = stamp_key(cursor.last)[0], cursor.lines
     for line in io.BytesIO(content):
         stamp, _, text = line.partition(b" ")
         at = stamp.decode("ascii", "replace")
-        if not _STAMP.fullmatch(at) or stamp_key(at) < after or (whole and not line.endswith(b"\n")):
+        if not _STAMP.fullmatch(at) or stamp_key(at)[0] < second or (whole and not line.endswith(b"\n")):
             continue
-        if stamp_key(at) == after and known:
+        if known:
             known -= 1
             continue
         yield at, text
