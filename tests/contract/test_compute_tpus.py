@@ -253,7 +253,7 @@ def test_one_preempted_host_is_the_loss_of_its_group(place, changes, there):
     place.settle()
     for found in (place.cloud.find_node(ZONE, "big-1"), *place.cloud.list_nodes().items):
         assert found.state is NodeState.PREEMPTED
-        assert "Compute Engine preempted the rest" in found.health_description
+        assert "Compute Engine preempted them" in found.health_description
         assert len(found.endpoints) == (2 if there == 2 else 0)
     assert place.remove()[0] is ResourceKind.GROUP
 
@@ -290,7 +290,7 @@ def test_a_member_that_somebody_deleted_was_not_preempted(place):
     place.settle()
     found = place.cloud.find_node(ZONE, "big-1")
     assert (found.state, found.endpoints) == (NodeState.STOPPED, ())
-    assert "somebody stopped or deleted the rest" in found.health_description
+    assert "somebody stopped or deleted them" in found.health_description
 
 
 def test_a_group_without_room_waits_and_says_why(place):

@@ -8,6 +8,7 @@ product of what it can be given.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
@@ -160,12 +161,12 @@ def group_state(seen: Seen) -> tuple[NodeState, str]:
 
 
 _HOW = {
-    End.PREEMPTED: "Compute Engine preempted the rest",
-    End.HOST_ERROR: "the machines below the rest failed",
-    End.MAINTENANCE: "Compute Engine stopped the rest for maintenance",
-    End.SHUT_DOWN: "the rest shut down from inside",
-    End.TIME_OVER: "the time of the rest is over",
-    End.BY_HAND: "somebody stopped or deleted the rest",
+    End.PREEMPTED: "Compute Engine preempted them",
+    End.HOST_ERROR: "the machines below them failed",
+    End.MAINTENANCE: "Compute Engine stopped them for maintenance",
+    End.SHUT_DOWN: "they shut down from inside",
+    End.TIME_OVER: "their time is over",
+    End.BY_HAND: "somebody stopped or deleted them",
 }
 
 
@@ -173,16 +174,13 @@ def _why(seen: Seen, end: End) -> str:
     running = sum(each == "RUNNING" for each in seen.statuses)
     if running == seen.target and seen.target:
         return "all of its hosts run"
-    others = sorted({each for each in seen.statuses if each != "RUNNING"})
+    others = Counter(sorted(each for each in seen.statuses if each != "RUNNING"))
     missing = seen.target - len(seen.statuses)
     parts = [f"{running} of {counted(seen.target, 'host')} run"]
-    if others:
-        parts.append(f"others are {', '.join(others)}")
+    parts += [f"{count} {'is' if count == 1 else 'are'} {status}" for status, count in others.items()]
     if missing > 0:
         parts.append(f"{missing} not there")
-    if end is not End.UNPROVEN:
-        parts.append(_HOW[end])
-    return "; ".join(parts)
+    return ", ".join(parts) + (f": {_HOW[end]}" if end is not End.UNPROVEN else "")
 
 
 class Lost(Struct, frozen=True):
