@@ -41,9 +41,10 @@ class SavedState:
 
 
 def alike(shown: object, said: object) -> bool:
-    """The same but for numbers that grow while a command runs. Keys that came since have nothing to tell."""
+    """The same but for numbers that grow while a command runs. Keys that came since have nothing to tell, but
+    for the API, which was always that of TPUs."""
     if isinstance(shown, dict) and isinstance(said, dict):
-        came = [value for key, value in shown.items() if key not in said]
+        came = [value for key, value in shown.items() if key not in said and (key, value) != ("api", "tpu")]
         return (
             shown.keys() >= said.keys() and not any(came) and all(alike(shown[key], said[key]) for key in said)
         )

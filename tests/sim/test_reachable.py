@@ -717,28 +717,47 @@ def disk_operation_fails(path: str, body: Any, code: str) -> Callable[[Lab, Call
 IMAGES = "projects/ubuntu-os-accelerator-images/global/images/family"
 
 
+INSTANCES = f"{COMPUTE}/zones/us-east5-a"
+
+
+def make_instance(lab: Lab, model: str) -> dict[str, Any]:
+    """The operation of making one with chips of v6e, when it has ended."""
+    image = f"{IMAGES}/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+    boot = {"sourceImage": image, "diskType": "hyperdisk-balanced"}
+    body = {
+        "name": "i",
+        "machineType": "zones/us-east5-a/machineTypes/ct6e-standard-4t",
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": boot}],
+        "networkInterfaces": [{"network": "global/networks/default"}],
+        "scheduling": {"provisioningModel": model, "onHostMaintenance": "TERMINATE"},
+    }
+    status, operation = lab.call("POST", f"{INSTANCES}/instances", body)
+    assert status == 200, operation
+    lab.later()
+    ended: dict[str, Any] = lab.get(f"{INSTANCES}/operations/{operation['name']}")
+    return ended
+
+
 def instance_fails(code: str, model: str = "STANDARD") -> Callable[[Lab, Callable[[], None]], None]:
     """Of an instance with chips of v6e."""
 
     def check(lab: Lab, run: Callable[[], None]) -> None:
         run()
-        zone = f"{COMPUTE}/zones/us-east5-a"
-        image = f"{IMAGES}/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
-        boot = {"sourceImage": image, "diskType": "hyperdisk-balanced"}
-        body = {
-            "name": "i",
-            "machineType": "zones/us-east5-a/machineTypes/ct6e-standard-4t",
-            "disks": [{"boot": True, "initializeParams": boot}],
-            "networkInterfaces": [{"network": "global/networks/default"}],
-            "scheduling": {"provisioningModel": model, "onHostMaintenance": "TERMINATE"},
-        }
-        status, operation = lab.call("POST", f"{zone}/instances", body)
-        assert status == 200, operation
-        lab.later()
-        ended = lab.get(f"{zone}/operations/{operation['name']}")
-        assert ended["error"]["errors"][0]["code"] == code
+        assert make_instance(lab, model)["error"]["errors"][0]["code"] == code
 
     return check
+
+
+def preemption_deletes(lab: Lab, run: Callable[[], None]) -> None:
+    for status in (200, 404):
+        assert "error" not in make_instance(lab, "SPOT")
+        lab.run("tpuctl sim preempt i")
+        lab.later()
+        assert lab.call("GET", f"{INSTANCES}/instances/i")[0] == status
+        if status == 200:
+            lab.call("DELETE", f"{INSTANCES}/instances/i")
+            lab.later()
+            run()
 
 
 def late_copy(lab: Lab, run: Callable[[], None]) -> None:
@@ -858,6 +877,7 @@ CHECKS: dict[str, Callable[[Lab, Callable[[], None]], None]] = {
     "Devices of data disks change their names at each boot (isolated hosts)": device_order,
     "A deletion cuts the power of hosts": without_a_word("delete"),
     "A preemption without notice": without_a_word("preempt"),
+    "A preemption that deletes instances of Compute Engine": preemption_deletes,
     "Quota of disks": disk_operation_fails("", {"name": "more"}, "QUOTA_EXCEEDED"),
     "Quota of GB of disks": disk_operation_fails(
         "", {"name": "more", "sizeGb": "20", "type": f"zones/{ZONE}/diskTypes/pd-ssd"}, "QUOTA_EXCEEDED"

@@ -36,6 +36,7 @@ FACTS = {
     "mounts": [],
     "race": [],
     "queued": True,
+    "machine_type": "",
     "user": "ada",
     "login_user": "tpuctl",
     "created": render_time(NOW - 7200),

@@ -318,9 +318,8 @@ def _type(generation: str, name: str, row: list[Any], raw: Mapping[str, Any]) ->
 def _compute_form(raw: Mapping[str, Any] | None, chips_per_host: int) -> ComputeForm | None:
     if raw is None:
         return None
-    return ComputeForm(
-        raw["machine_types"][chips_per_host], tuple(raw["image_families"]), tuple(raw["flex_start"])
-    )
+    machine_types = {int(chips): name for chips, name in raw["machine_types"].items()}  # text, in JSON
+    return ComputeForm(machine_types[chips_per_host], tuple(raw["image_families"]), tuple(raw["flex_start"]))
 
 
 def _zones_of(name: str, zones: Mapping[str, list[str]]) -> tuple[str, ...]:
