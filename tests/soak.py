@@ -30,7 +30,7 @@ from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import TpuctlError
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import RunState, SliceState
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.runs.follow import follow_run
@@ -92,7 +92,7 @@ class SliceLife:
             self.name,
             ("python3", "main.py"),
             ".",
-            Policy(),
+            RestartPolicy(),
             {"TALLY": str(self.tally)},
             {},
             no_checkpoint=True,

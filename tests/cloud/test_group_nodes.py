@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tpuctl.cloud.compute_errors import join_operations, parse_errors, parse_operation
-from tpuctl.cloud.group_nodes import Parts, hosts_of, parse_parts
+from tpuctl.cloud.group_nodes import GroupParts, hosts_of, parse_parts
 from tpuctl.cloud.instances import (
     AttachedDisk,
     Instance,
@@ -113,9 +113,9 @@ POLICY: dict[str, Any] = {
 }
 
 
-def parts(*hosts: dict[str, Any], **changes: Any) -> Parts:
+def parts(*hosts: dict[str, Any], **changes: Any) -> GroupParts:
     values = {"group": group(), "template": TEMPLATE, "policy": POLICY, **changes}
-    return Parts("big-1", ZONE, hosts=tuple(parse_instance(each) for each in hosts), **values)
+    return GroupParts("big-1", ZONE, hosts=tuple(parse_instance(each) for each in hosts), **values)
 
 
 def node(*hosts: dict[str, Any], **changes: Any) -> Any:
@@ -140,7 +140,7 @@ def test_a_group_whose_hosts_all_run_is_a_ready_node():
 
 def test_an_instance_alone_is_a_node_by_its_own_labels_and_id():
     one = parse_instance(instance(1, group=""))
-    found = parse_parts(Parts("one-1", ZONE, hosts=(one,)), load_accelerators())
+    found = parse_parts(GroupParts("one-1", ZONE, hosts=(one,)), load_accelerators())
     assert (found.uid, found.state, found.accelerator_type) == ("101", NodeState.READY, "tpu7x-8")
     assert found.kind is ResourceKind.INSTANCE
     assert found.labels == {"team": "vision", **OWNER}

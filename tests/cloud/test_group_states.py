@@ -11,10 +11,10 @@ from tpuctl.cloud.group_states import (
     HOST_STATES,
     STATES,
     Action,
-    End,
+    GroupStatus,
+    HostEnd,
     HostState,
     Lost,
-    Seen,
     ends_filter,
     group_state,
     how_ended,
@@ -27,18 +27,18 @@ STATUS = {
 """A status of Compute Engine for each state of a host but MISSING, which has none."""
 
 
-def seen(worst: HostState, action: Action, end: End, target: int = 3) -> Seen:
+def seen(worst: HostState, action: Action, end: HostEnd, target: int = 3) -> GroupStatus:
     """All hosts run but the last."""
     last = () if worst is HostState.MISSING else (STATUS[worst],)
-    return Seen(target, (*["RUNNING"] * (target - 1), *last), action, end)
+    return GroupStatus(target, (*["RUNNING"] * (target - 1), *last), action, end)
 
 
-EVERYTHING = list(itertools.product(HostState, Action, End))
+EVERYTHING = list(itertools.product(HostState, Action, HostEnd))
 
 
 def test_the_table_has_each_pair_once_and_no_more():
     assert set(STATES) == set(itertools.product(HostState, Action))
-    assert set(ENDED) == set(End) - {End.UNPROVEN}
+    assert set(ENDED) == set(HostEnd) - {HostEnd.UNPROVEN}
 
 
 @pytest.mark.parametrize(("worst", "action", "end"), EVERYTHING)
@@ -50,47 +50,47 @@ def test_a_slice_is_as_whole_as_its_worst_host(worst, action, end):
     assert (state is NodeState.READY) == (worst is HostState.RUNNING and action is Action.NONE)
     assert (state is NodeState.DELETING) == (action is Action.DELETING)
     lost = worst in (HostState.STOPPED, HostState.MISSING) and action is not Action.DELETING
-    taken = (End.PREEMPTED, End.HOST_ERROR, End.MAINTENANCE, End.SHUT_DOWN)
+    taken = (HostEnd.PREEMPTED, HostEnd.HOST_ERROR, HostEnd.MAINTENANCE, HostEnd.SHUT_DOWN)
     assert (state is NodeState.PREEMPTED) == (lost and end in taken)
-    assert (state is NodeState.STOPPED) == (lost and end is End.BY_HAND)
-    assert (state is NodeState.TERMINATED) == (lost and end is End.TIME_OVER)
+    assert (state is NodeState.STOPPED) == (lost and end is HostEnd.BY_HAND)
+    assert (state is NodeState.TERMINATED) == (lost and end is HostEnd.TIME_OVER)
 
 
 @pytest.mark.parametrize(
     ("given", "state", "why"),
     [
-        (Seen(1, ("RUNNING",)), NodeState.READY, "all of its hosts run"),
-        (Seen(2, (), Action.CREATING), NodeState.CREATING, "0 of 2 hosts run, 2 not there"),
+        (GroupStatus(1, ("RUNNING",)), NodeState.READY, "all of its hosts run"),
+        (GroupStatus(2, (), Action.CREATING), NodeState.CREATING, "0 of 2 hosts run, 2 not there"),
         (
-            Seen(2, ("RUNNING", "STAGING"), Action.CREATING),
+            GroupStatus(2, ("RUNNING", "STAGING"), Action.CREATING),
             NodeState.CREATING,
             "1 of 2 hosts run, 1 is STAGING",
         ),
-        (Seen(2, ("RUNNING",)), NodeState.UNKNOWN, "1 of 2 hosts run, 1 not there"),
-        (Seen(1, ("BROKEN",)), NodeState.UNKNOWN, "0 of 1 host run, 1 is BROKEN"),
-        (Seen(0), NodeState.STOPPED, "0 of 0 hosts run: somebody stopped or deleted them"),
+        (GroupStatus(2, ("RUNNING",)), NodeState.UNKNOWN, "1 of 2 hosts run, 1 not there"),
+        (GroupStatus(1, ("BROKEN",)), NodeState.UNKNOWN, "0 of 1 host run, 1 is BROKEN"),
+        (GroupStatus(0), NodeState.STOPPED, "0 of 0 hosts run: somebody stopped or deleted them"),
         (
-            Seen(2, ("RUNNING", "STOPPING")),
+            GroupStatus(2, ("RUNNING", "STOPPING")),
             NodeState.UNKNOWN,
             "1 of 2 hosts run, 1 is STOPPING",
         ),
         (
-            Seen(1, ("TERMINATED",), end=End.HOST_ERROR),
+            GroupStatus(1, ("TERMINATED",), end=HostEnd.HOST_ERROR),
             NodeState.PREEMPTED,
             "0 of 1 host run, 1 is TERMINATED: the machines below them failed",
         ),
         (
-            Seen(2, ("RUNNING", "TERMINATED"), end=End.PREEMPTED),
+            GroupStatus(2, ("RUNNING", "TERMINATED"), end=HostEnd.PREEMPTED),
             NodeState.PREEMPTED,
             "1 of 2 hosts run, 1 is TERMINATED: Compute Engine preempted them",
         ),
         (
-            Seen(2, (), Action.CREATING, End.PREEMPTED),
+            GroupStatus(2, (), Action.CREATING, HostEnd.PREEMPTED),
             NodeState.PREEMPTED,
             "0 of 2 hosts run, 2 not there: Compute Engine preempted them",
         ),
         (
-            Seen(2, ("RUNNING", "TERMINATED"), end=End.BY_HAND),
+            GroupStatus(2, ("RUNNING", "TERMINATED"), end=HostEnd.BY_HAND),
             NodeState.STOPPED,
             "1 of 2 hosts run, 1 is TERMINATED: somebody stopped or deleted them",
         ),
@@ -113,38 +113,38 @@ AT = 1795708800.0  # the time of these operations
 @pytest.mark.parametrize(
     ("operations", "lost", "end"),
     [
-        ([PREEMPTED], Lost({"22": AT - 60}), End.PREEMPTED),
-        ([PREEMPTED], Lost({"22": AT + 60}), End.UNPROVEN),  # it was started again after that
-        ([PREEMPTED], Lost({"23": AT - 60}), End.UNPROVEN),  # an earlier one of that name
-        ([PREEMPTED], Lost(members=MEMBERS, since=AT - 60), End.PREEMPTED),
-        ([PREEMPTED], Lost(members=MEMBERS, since=AT + 60), End.UNPROVEN),
-        ([PREEMPTED], Lost(members=MEMBERS, there=["big-1-w-002"]), End.UNPROVEN),
-        ([PREEMPTED], Lost(members="big-1-[a-z0-9]{4}"), End.UNPROVEN),  # of another group
-        ([PREEMPTED], Lost(), End.UNPROVEN),
-        ([operation("compute.instances.preempted", "", "22")], Lost(), End.UNPROVEN),
-        ([operation("compute.instances.hostError", "a", "22")], Lost({"22": 0}), End.HOST_ERROR),
+        ([PREEMPTED], Lost({"22": AT - 60}), HostEnd.PREEMPTED),
+        ([PREEMPTED], Lost({"22": AT + 60}), HostEnd.UNPROVEN),  # it was started again after that
+        ([PREEMPTED], Lost({"23": AT - 60}), HostEnd.UNPROVEN),  # an earlier one of that name
+        ([PREEMPTED], Lost(members=MEMBERS, since=AT - 60), HostEnd.PREEMPTED),
+        ([PREEMPTED], Lost(members=MEMBERS, since=AT + 60), HostEnd.UNPROVEN),
+        ([PREEMPTED], Lost(members=MEMBERS, there=["big-1-w-002"]), HostEnd.UNPROVEN),
+        ([PREEMPTED], Lost(members="big-1-[a-z0-9]{4}"), HostEnd.UNPROVEN),  # of another group
+        ([PREEMPTED], Lost(), HostEnd.UNPROVEN),
+        ([operation("compute.instances.preempted", "", "22")], Lost(), HostEnd.UNPROVEN),
+        ([operation("compute.instances.hostError", "a", "22")], Lost({"22": 0}), HostEnd.HOST_ERROR),
         (
             [operation("compute.instances.terminateOnHostMaintenance", "a", "22")],
             Lost({"22": 0}),
-            End.MAINTENANCE,
+            HostEnd.MAINTENANCE,
         ),
-        ([operation("compute.instances.guestTerminate", "a", "22")], Lost({"22": 0}), End.SHUT_DOWN),
+        ([operation("compute.instances.guestTerminate", "a", "22")], Lost({"22": 0}), HostEnd.SHUT_DOWN),
         (
             [operation("stop", "a", "22"), operation("compute.instances.guestTerminate", "a", "22")],
             Lost({"22": 0}),
-            End.BY_HAND,
+            HostEnd.BY_HAND,
         ),
-        ([operation("compute.instances.deferredStop", "a", "22")], Lost({"22": 0}), End.TIME_OVER),
-        ([operation("compute.instances.deferredDelete", "a", "22")], Lost(members="a"), End.TIME_OVER),
-        ([operation("stop", "a", "22")], Lost({"22": 0}), End.BY_HAND),
-        ([operation("stop", "a", "22", error={"errors": [{"code": "X"}]})], Lost({"22": 0}), End.UNPROVEN),
-        ([operation("setLabels", "a", "22")], Lost({"22": 0}), End.UNPROVEN),
+        ([operation("compute.instances.deferredStop", "a", "22")], Lost({"22": 0}), HostEnd.TIME_OVER),
+        ([operation("compute.instances.deferredDelete", "a", "22")], Lost(members="a"), HostEnd.TIME_OVER),
+        ([operation("stop", "a", "22")], Lost({"22": 0}), HostEnd.BY_HAND),
+        ([operation("stop", "a", "22", error={"errors": [{"code": "X"}]})], Lost({"22": 0}), HostEnd.UNPROVEN),
+        ([operation("setLabels", "a", "22")], Lost({"22": 0}), HostEnd.UNPROVEN),
         (
             [operation("delete", "a", "22"), operation("compute.instances.preempted", "b", "23")],
             Lost({"22": 0, "23": 0}),
-            End.PREEMPTED,
+            HostEnd.PREEMPTED,
         ),
-        ([], Lost({"22": 0}, "a"), End.UNPROVEN),
+        ([], Lost({"22": 0}, "a"), HostEnd.UNPROVEN),
     ],
 )
 def test_operations_prove_how_hosts_ended(operations, lost, end):

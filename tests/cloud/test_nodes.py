@@ -15,7 +15,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.sim.world.node_form import fill_node
 from tpuctl.sim.world.paths import ResourcePath
-from tpuctl.slices.adopt import Candidate
+from tpuctl.slices.adopt import AdoptCandidate
 
 SAID = SliceOptions(
     network="training",
@@ -70,7 +70,7 @@ def test_an_adopted_slice_is_asked_for_as_its_node_was_without_what_is_ours_or_s
     metadata["hf_token"] = "hf_" + "abcdefghijklmnopqrstuvwxyzABCDEFGH"
     labels = {"team": "a", "tpuctl-slice": "big"}
     node = shown(replace(a_spec(), **asdict(replace(SAID, metadata=metadata)), tags=("a",), labels=labels))
-    found = Candidate("big", node, None, 1)
+    found = AdoptCandidate("big", node, None, 1)
     spec = found.spec(load_accelerators(), "ada")
     kept = {name: getattr(spec, name) for name in SliceOptions.__struct_fields__}
     assert (SliceOptions(**kept), spec.tags, spec.labels) == (SAID, ("a",), {"team": "a"})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tpuctl.config.yaml_positions import MarkedMapping, Place, parse_marked, plain
+from tpuctl.config.yaml_positions import MarkedMapping, Position, parse_marked, plain
 from tpuctl.errors import BadConfigError
 
 
@@ -13,9 +13,9 @@ def test_keys_and_values_know_where_they_stand():
     inner = marked.entries["a"]
     assert isinstance(inner, MarkedMapping)
     assert (marked.keys["a"], inner.keys["bb"], inner.entries["bb"].place) == (
-        Place(1, 1),
-        Place(2, 3),
-        Place(2, 7),
+        Position(1, 1),
+        Position(2, 3),
+        Position(2, 7),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tpuctl.containers.hosts import ROOM_BYTES, ContainerImage
-from tpuctl.hosts.facts import Engine, EngineImage, Facts, Job
+from tpuctl.hosts.facts import Engine, EngineImage, FactsReply, HostJob
 from tpuctl.hosts.provision import BlockedOnHost, Operation
 from tpuctl.model.verdict import Blocked
 
@@ -17,14 +17,14 @@ DIGEST, OTHER = "sha256:" + "ab" * 32, "sha256:" + "cd" * 32
 ID = "sha256:" + "11" * 32
 THERE = EngineImage(ID, (f"{NAME}:1",), (f"{NAME}@{DIGEST}",), "amd64")
 ENGINE = Engine("docker", "", "28.1", False, "amd64", "/var/lib/docker", ROOM_BYTES)
-PULLED = Job("provision-big", "1", "exited", 0, results=({"pulled": f"{NAME}:1", "asked_by": "r1"},))
+PULLED = HostJob("provision-big", "1", "exited", 0, results=({"pulled": f"{NAME}:1", "asked_by": "r1"},))
 
 
-def facts(*images: EngineImage, jobs: tuple[Job, ...] = (), **engine: Any) -> Facts:
-    return Facts(0.0, "boot", jobs=jobs, engine=replace(ENGINE, images=images, **engine))
+def facts(*images: EngineImage, jobs: tuple[HostJob, ...] = (), **engine: Any) -> FactsReply:
+    return FactsReply(0.0, "boot", jobs=jobs, engine=replace(ENGINE, images=images, **engine))
 
 
-def pulls(kind: ContainerImage, said: Facts) -> str:
+def pulls(kind: ContainerImage, said: FactsReply) -> str:
     """What is pulled; empty where all is as asked."""
     planned = kind.plan(said)
     assert not isinstance(planned, Blocked)
@@ -122,7 +122,9 @@ def test_an_image_is_known_by_the_digest_of_its_registry_else_by_its_content(
         (ContainerImage("bb:1", OTHER), facts(THERE), "that the first worker has", "push it to a registry"),
     ],
 )
-def test_what_cannot_be_is_said_with_what_helps(kind: ContainerImage, said: Facts, why: str, hint: str) -> None:
+def test_what_cannot_be_is_said_with_what_helps(
+    kind: ContainerImage, said: FactsReply, why: str, hint: str
+) -> None:
     planned = kind.plan(said)
     assert isinstance(planned, Blocked)
     command = planned.command if isinstance(planned, BlockedOnHost) else ""

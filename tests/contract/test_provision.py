@@ -15,7 +15,7 @@ from tests.support.require import require_isolated_hosts
 from tests.support.soak import long
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import RemoteWrapper
-from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.hosts.provision import (
     UNSEEN,
     Failures,
@@ -82,21 +82,21 @@ class Said:
         argvs = [["sh", "-c", command] for command in self.commands]
         return [Operation("run", f"saying {i}", {"argv": argv}) for i, argv in enumerate(argvs)]
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         return () if self.results(facts) else self.operations()
 
-    def results(self, facts: Facts) -> tuple[Any, ...]:
+    def results(self, facts: FactsReply) -> tuple[Any, ...]:
         mine = job_id(self.operations())
         return next((job.results for job in facts.jobs or () if job.attempt == mine and job.succeeded), ())
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         return {str(key): str(value) for result in self.results(facts) for key, value in result.items()}
 
 
 class NoRoot(Said):
     """What cannot be had."""
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         assert facts.host is not None
         return Blocked(f"{facts.host.user} cannot", "tpuctl exec NAME -- sudo true")
 
@@ -136,7 +136,7 @@ class Loop:
         self.lab.until(settled, "the end of provisioning")
         return found[0]
 
-    def facts(self, *sections: Section) -> Facts:
+    def facts(self, *sections: Section) -> FactsReply:
         [answer] = self.agent.facts(self.targets[:1], {"sections": list(sections)})
         assert answer.value is not None, answer
         return answer.value

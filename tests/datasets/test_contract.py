@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tpuctl.config.yaml_positions import parse_marked
-from tpuctl.datasets.contract import Contract, Seen, check_contract, parse_contract
+from tpuctl.datasets.contract import Contract, DatasetSummary, check_contract, parse_contract
 from tpuctl.datasets.receipt import listing_digest
 from tpuctl.datasets.samples import HEAD, choose_sample, read_sample
 from tpuctl.errors import UsageError
@@ -53,7 +53,7 @@ LONG = a_tar({"1.mp4": b"x" * (2 * HEAD), "1.json": b"{}"})
 def check(name: str, content: bytes, **contract: Any) -> dict[str, tuple[bool | None, str]]:
     said = Contract(**contract)
     sample = read_sample(name, len(content), content[:HEAD], dtype=said.dtype, header_bytes=said.header_bytes)
-    found = check_contract(said, Seen(3, 100, "0" * 64, sample))
+    found = check_contract(said, DatasetSummary(3, 100, "0" * 64, sample))
     return {each.field: (each.met, each.detail) for each in found}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.support.clocks import FakeClock
 from tpuctl.cli.live import data_text
-from tpuctl.datasets.pack import PROGRESS_EVERY_S, Meter
+from tpuctl.datasets.pack import PROGRESS_EVERY_S, PackProgress
 from tpuctl.engine.events import DataProgress
 
 
 def test_progress_is_told_now_and_then_without_what_is_done_again() -> None:
     clock, events = FakeClock(), list[DataProgress]()
-    meter = Meter(clock, events.append, "gs://b/pack", "packed", 10, 4096)
+    meter = PackProgress(clock, events.append, "gs://b/pack", "packed", 10, 4096)
     meter.add(1024, 3)
     assert events == []
     meter.take_back(512, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tpuctl.disks.plan import STEPS, Seen, Step, fs_label, owner_labels, see
-from tpuctl.disks.rules import DiskRules, Finding, Place, Policy, refuse, warnings
+from tpuctl.disks.rules import DiskRules, DiskTarget, Policy, RuleFinding, refuse, warnings
 from tpuctl.errors import UsageError
 from tpuctl.model.disks import DataDisk, DiskInfo, DiskMode, DiskRecord, DiskRequest
 from tpuctl.model.shipped_files import load_disk_rules
@@ -23,8 +23,8 @@ def a_disk(**changes: Any) -> DiskInfo:
     return DiskInfo(**{**values, "status": "READY", **changes})
 
 
-def a_place(**changes: Any) -> Place:
-    return Place(**{"node": "n", "zone": "z", "generation": "v4", "hosts": 1, **changes})
+def a_place(**changes: Any) -> DiskTarget:
+    return DiskTarget(**{"node": "n", "zone": "z", "generation": "v4", "hosts": 1, **changes})
 
 
 def said(findings: Any) -> dict[str, str]:
@@ -119,7 +119,7 @@ def test_new_disks_are_judged_as_the_table_says(kind: str, size: int, throughput
     assert said(RULES.check_new(kind, size, throughput)) == wanted
 
 
-Judge = Callable[[DiskRules], Sequence[Finding]]
+Judge = Callable[[DiskRules], Sequence[RuleFinding]]
 
 
 def attaching(mode: DiskMode, disk: dict[str, Any] | None = None, **place: Any) -> Judge:

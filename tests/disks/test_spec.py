@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.disks.follow import merge_refs
-from tpuctl.disks.rules import DiskRequest, parse_disk
+from tpuctl.disks.rules import DiskUse, parse_disk
 from tpuctl.errors import UsageError
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.slice_spec import DiskRef
@@ -16,13 +16,13 @@ RO, RW = DiskMode.READ_ONLY, DiskMode.READ_WRITE
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("data", DiskRequest("data", None, "")),
-        ("data:/mnt/x", DiskRequest("data", None, "/mnt/x")),
-        ("data:ro", DiskRequest("data", RO, "")),
-        ("data:rw:/data", DiskRequest("data", RW, "/data")),
+        ("data", DiskUse("data", None, "")),
+        ("data:/mnt/x", DiskUse("data", None, "/mnt/x")),
+        ("data:ro", DiskUse("data", RO, "")),
+        ("data:rw:/data", DiskUse("data", RW, "/data")),
     ],
 )
-def test_what_can_be_said(text: str, wanted: DiskRequest) -> None:
+def test_what_can_be_said(text: str, wanted: DiskUse) -> None:
     assert parse_disk(text) == wanted
 
 

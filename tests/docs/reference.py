@@ -18,7 +18,7 @@ from tpuctl.config.hooks import EVENT_NOTES
 from tpuctl.config.schema import render_example
 from tpuctl.config.settings import SETTINGS
 from tpuctl.disks.plan import STEPS
-from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive, Unmanaged
+from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, KernelSettings, PythonArchive, Unmanaged
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
 from tpuctl.fleet.file import FleetRequest
 from tpuctl.fleet.plan import CHANGE_NOTES
@@ -380,7 +380,7 @@ def render_environment_file() -> str:
         ("files.built_from", BuiltFrom),
         ("python_archive", PythonArchive),
         ("unmanaged", Unmanaged),
-        ("kernel", Kernel),
+        ("kernel", KernelSettings),
     ):
         rows = [(f"`{name}`", _example(option), option.help) for name, option in registry(shape).items()]
         parts += [f"## `{title}`", _table(("key", "example", "meaning"), rows)]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tpuctl.config.settings import SETTINGS, Setting
-from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, Kernel, PythonArchive, Unmanaged
+from tpuctl.envs.spec import BuiltFrom, EnvironmentSpec, ExtraFile, KernelSettings, PythonArchive, Unmanaged
 from tpuctl.fleet.file import FleetRequest, in_file_words
 from tpuctl.lib.options import Option, help_of, hints_of, registry, required
 from tpuctl.model.cloud import Tier
@@ -30,7 +30,7 @@ _ENVIRONMENT_SHAPES: Mapping[Any, str] = {
     BuiltFrom: "built_from",
     PythonArchive: "archive",
     Unmanaged: "unmanaged",
-    Kernel: "kernel",
+    KernelSettings: "kernel",
 }
 _SETTING_TYPES: Mapping[str, Any] = {
     "string": {"type": ["string", "number"]},

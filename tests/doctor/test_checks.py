@@ -19,18 +19,18 @@ from tpuctl.doctor.checks import (
     check_watchdog,
     examine,
 )
-from tpuctl.doctor.facts import Facts, StoreRecords, Wanted
+from tpuctl.doctor.facts import DoctorFacts, PlannedUse, StoreRecords
 from tpuctl.doctor.finding import Finding, fold_unread
 from tpuctl.doctor.quotas import side_findings
 from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
-from tpuctl.inventory.reap import Survey
+from tpuctl.inventory.reap import TpuSurvey
 from tpuctl.inventory.resources import Fate, Judged
 from tpuctl.lib.parallel import Reading
 from tpuctl.model.cloud import Api, CloudResource, QueuedState, ResourceKind, Tier
 from tpuctl.model.facts import BucketPlace, CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, parse_tpu_quota
-from tpuctl.model.roles import Use, asked_permissions
+from tpuctl.model.roles import FleetUse, asked_permissions
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.grants import Grant
 from tpuctl.money.quotas import ADDRESSES, HEALTH_CHECKS, INSTANCES, find_holdings
@@ -52,10 +52,10 @@ def tpu_quotas(**limits: int) -> Reading[Any]:
 INTERNAL = {"name": "inside", "allowed": [{"IPProtocol": "tcp"}], "sourceRanges": ["10.128.0.0/9"]}
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> DoctorFacts:
     """Everything is well, for spot v4 in one zone."""
     values: dict[str, Any] = {
-        "wanted": Wanted("p-roject", (ZONE,), "v4", Tier.SPOT, external_ips=True),
+        "wanted": PlannedUse("p-roject", (ZONE,), "v4", Tier.SPOT, external_ips=True),
         "catalog": CATALOG,
         "now": NOW,
         "credentials": Reading(CredentialFacts("service_account", "/key.json", "a@p.iam.gserviceaccount.com")),
@@ -70,7 +70,7 @@ def facts(**changes: Any) -> Facts:
             )
         },
         "clock_ahead": Reading(0.3),
-        "survey": Reading(Survey((), ())),
+        "survey": Reading(TpuSurvey((), ())),
         "unused_disks": Reading(UnusedDisks()),
         "keys": Reading(KeyFacts("/home/ada/key", 0o600)),
         "tools": Reading((ToolFacts("python", "3.11.7", "runs tpuctl"),)),
@@ -81,7 +81,7 @@ def facts(**changes: Any) -> Facts:
         "records": Reading(StoreRecords(health=GOOD, wanted=1)),
         "watch": Reading(WatchFacts(True, in_crontab=True, cron_runs=True)),
     }
-    return Facts(**{**values, **changes})
+    return DoctorFacts(**{**values, **changes})
 
 
 def levels(found: Any) -> list[str]:
@@ -98,14 +98,14 @@ def tpu_quota(**changes: Any) -> list[Finding]:
 
 
 def test_what_compute_engine_makes_does_not_draw_on_quotas_of_the_tpu_api():
-    wanted = Wanted("p-roject", ("us-central1-c",), "tpu7x", Tier.SPOT, external_ips=True)
+    wanted = PlannedUse("p-roject", ("us-central1-c",), "tpu7x", Tier.SPOT, external_ips=True)
     [found] = tpu_quota(wanted=wanted, tpu_quotas=tpu_quotas(spot=0))
     assert found.level == "warning"
     assert "spot tpu7x in us-central1-c: Compute Engine has quotas of its own" in found.what
 
 
 def test_a_fleet_that_is_made_by_compute_engine_is_told_of_its_pool():
-    wanted = Wanted("p-roject", ("us-east5-a",), "v6e", Tier.SPOT, external_ips=True)
+    wanted = PlannedUse("p-roject", ("us-east5-a",), "v6e", Tier.SPOT, external_ips=True)
     place = ("us-east5-a", "v6e")
     for apis, compute in (({Api.COMPUTE}, True), ({Api.TPU}, False), ({Api.TPU, Api.COMPUTE}, False)):
         records = Reading(StoreRecords(health=GOOD, wanted=1, apis={place: frozenset(apis)}))
@@ -196,7 +196,7 @@ def test_an_api_that_refused_is_off_even_if_the_list_says_nothing():
 
 
 def test_spot_without_quota_is_no_matter_for_on_demand():
-    wanted = Wanted("p-roject", (ZONE,), "v4", Tier.ON_DEMAND, external_ips=True)
+    wanted = PlannedUse("p-roject", (ZONE,), "v4", Tier.ON_DEMAND, external_ips=True)
     assert worst(wanted=wanted, tpu_quotas=tpu_quotas(spot=0, on_demand=16)) == []
     assert worst(tpu_quotas=tpu_quotas(spot=0, on_demand=16)) == [("tpu quota", "problem")]
 
@@ -210,14 +210,14 @@ def test_grants_are_checked_too():
 
 
 def test_a_zone_without_a_type_needs_quota_for_anything():
-    wanted = Wanted("p-roject", (ZONE,), None, None, external_ips=True)
+    wanted = PlannedUse("p-roject", (ZONE,), None, None, external_ips=True)
     assert levels(tpu_quota(wanted=wanted, tpu_quotas=tpu_quotas(spot=0, on_demand=8))) == ["ok"]
     assert levels(tpu_quota(wanted=wanted, tpu_quotas=tpu_quotas(spot=0))) == ["problem"]
     assert levels(tpu_quota(wanted=wanted, tpu_quotas=Reading(()))) == ["warning"]
 
 
 def test_a_single_v3_needs_no_quota_for_pods():
-    wanted = Wanted("p-roject", ("europe-west4-a",), "v3", Tier.ON_DEMAND, external_ips=True)
+    wanted = PlannedUse("p-roject", ("europe-west4-a",), "v3", Tier.ON_DEMAND, external_ips=True)
     pods = parse_tpu_quota("TPUV3sPodPerProjectPerZoneForTPUAPI", "europe-west4-a", 0)
     devices = parse_tpu_quota("TPUV3sPerProjectPerZoneForTPUAPI", "europe-west4-a", 16)
     assert levels(tpu_quota(wanted=wanted, tpu_quotas=Reading((pods, devices)))) == ["ok"]
@@ -234,7 +234,7 @@ def test_a_single_v3_needs_no_quota_for_pods():
 )
 def test_v5e_is_judged_by_the_quota_for_serving_and_by_that_for_training(serving, training, levels_of, said):
     zone = "us-west4-a"
-    wanted = Wanted("p-roject", (zone,), "v5e", Tier.ON_DEMAND, external_ips=True)
+    wanted = PlannedUse("p-roject", (zone,), "v5e", Tier.ON_DEMAND, external_ips=True)
     quotas = (
         parse_tpu_quota("TPUV5sLitepodPerProjectPerZoneForTPUAPI", zone, training),
         parse_tpu_quota("TPUV5sLitepodServingPerProjectPerZoneForTPUAPI", zone, serving),
@@ -308,13 +308,17 @@ def test_buckets_are_near_in_their_own_regions(place, zone, near):
     ],
 )
 def test_a_bucket_near_some_of_the_zones_is_only_a_warning(zones, level):
-    wanted = Wanted("p-roject", zones, "v4", Tier.SPOT, external_ips=True, buckets={"b": "checkpoint_bucket"})
+    wanted = PlannedUse(
+        "p-roject", zones, "v4", Tier.SPOT, external_ips=True, buckets={"b": "checkpoint_bucket"}
+    )
     found = check_buckets(facts(wanted=wanted, buckets={"b": Reading(BucketPlace("US-EAST1", "region"))}))
     assert levels(found) == [level]
 
 
 def test_a_missing_bucket_is_a_problem_and_an_unreadable_one_is_not():
-    wanted = Wanted("p-roject", (ZONE,), "v4", Tier.SPOT, external_ips=True, buckets={"b": "checkpoint_bucket"})
+    wanted = PlannedUse(
+        "p-roject", (ZONE,), "v4", Tier.SPOT, external_ips=True, buckets={"b": "checkpoint_bucket"}
+    )
     gone = Reading[BucketPlace](error=NotFoundError("no such bucket"))
     assert levels(check_buckets(facts(wanted=wanted, buckets={"b": gone}))) == ["problem"]
     assert levels(check_buckets(facts(wanted=wanted, buckets={"b": UNREAD}))) == ["warning"]
@@ -411,7 +415,7 @@ def test_rules_for_some_hosts_and_rules_that_cannot_be_read_are_no_problem():
 def test_a_fleet_with_disks_and_secrets_needs_their_roles():
     plain = Reading(frozenset(asked_permissions(())))
     assert worst(permissions=plain) == []
-    uses = Reading(StoreRecords(health=GOOD, wanted=1, uses=frozenset(Use)))
+    uses = Reading(StoreRecords(health=GOOD, wanted=1, uses=frozenset(FleetUse)))
     found = [each for each in examine(facts(permissions=plain, records=uses)) if each.level != "ok"]
     assert [str(each.level) for each in found] == ["warning", "warning"]
     assert [each.fix.rpartition("=")[2] for each in found if each.fix] == [
@@ -427,7 +431,7 @@ def test_a_tpu_that_no_slice_wants_is_told_with_what_deletes_it():
         for name, writes in (("big-1", ()), ("big-2", ("data",)))
     )
     wanted = Judged(CloudResource(ResourceKind.NODE, "big-3", ZONE), Fate.WANTED, "big is wanted")
-    found = examine(facts(survey=Reading(Survey((plain, writing, wanted), ()))))
+    found = examine(facts(survey=Reading(TpuSurvey((plain, writing, wanted), ()))))
     told = [(each.what, each.fix) for each in found if each.check == "tpus"]
     assert told == [
         (f"no slice wants big-1 in {ZONE}: big was taken down", "tpuctl reap"),

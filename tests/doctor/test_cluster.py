@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tpuctl.doctor.cluster import ClusterFacts, judge_cluster
 from tpuctl.errors import DeniedError, NoAnswerError
-from tpuctl.kube.capacity import Wanted
+from tpuctl.kube.capacity import PodDemand
 from tpuctl.lib.parallel import Reading
 from tpuctl.model.clusters import ClusterPlace
 
@@ -73,7 +73,7 @@ BAD = [
     ("refusing", DENIED, "kueue", "warning", "not checked: nodes is forbidden"),
     (
         "wanted",
-        Wanted({"cloud.google.com/gke-spot": "true"}, 4, 16),
+        PodDemand({"cloud.google.com/gke-spot": "true"}, 4, 16),
         "tpu nodes",
         "warning",
         "waits until a pool",

@@ -15,7 +15,7 @@ from tests.support.services import SimServices
 from tests.support.sim import RunningSim
 from tpuctl.errors import ConflictError
 from tpuctl.model.records import RunRecord, RunState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.follow import start_run, stop_run
 from tpuctl.state.repository import get_run
 from tpuctl.views.slices import slice_status
@@ -40,7 +40,7 @@ V4 = {"accelerator_type": "v4-8"}
 
 
 def begin(services: SimServices, tag: str, **options: Any) -> RunRecord:
-    policy = Policy(grace_s=1.0)
+    policy = RestartPolicy(grace_s=1.0)
     run = submit(services, "big", TAKES, tags=(tag,), policy=policy, variables={"TPU_NAME": "mine"}, **options)
     return start_run(services, run.id)
 

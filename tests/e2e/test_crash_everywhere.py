@@ -33,7 +33,7 @@ from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import USER_LABEL, Tier
 from tpuctl.model.records import Desired, RunState, SliceState
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.grants import AtEnd, Grant
@@ -266,11 +266,11 @@ class RunBeside:
         long_program(place)
         services = place.machine()
         make_ready(services, "big", accelerator_type="v4-8", hosts=1, chips=4)
-        start_run(services, submit(services, "big", "hours", chips="1", policy=Policy(grace_s=1.0)).id)
+        start_run(services, submit(services, "big", "hours", chips="1", policy=RestartPolicy(grace_s=1.0)).id)
 
     def command(self, services: MemoryServices) -> None:
         for tag in ("second", "third"):
-            run = submit(services, "big", "hours", chips="1", tags=(tag,), policy=Policy(grace_s=1.0))
+            run = submit(services, "big", "hours", chips="1", tags=(tag,), policy=RestartPolicy(grace_s=1.0))
             start_run(services, run.id)
 
     def chips(self, place: MemoryPlace) -> dict[str, tuple[int, ...]]:
@@ -294,7 +294,7 @@ class StopBeside(RunBeside):
     def prepare(self, place: MemoryPlace) -> None:
         super().prepare(place)
         services = place.machine()
-        start_run(services, submit(services, "big", "hours", chip="1", policy=Policy(grace_s=1.0)).id)
+        start_run(services, submit(services, "big", "hours", chip="1", policy=RestartPolicy(grace_s=1.0)).id)
 
     def command(self, services: MemoryServices) -> None:
         second = list_runs(services)[1]
@@ -335,7 +335,7 @@ class CopyingRun:
         bring_up(place.machine(), "big", accelerator_type="v4-64", hosts=8, chips=32)
 
     def command(self, services: MemoryServices) -> None:
-        start_run(services, submit(services, "big", "x" * 1_100_000, policy=Policy(grace_s=1.0)).id)
+        start_run(services, submit(services, "big", "x" * 1_100_000, policy=RestartPolicy(grace_s=1.0)).id)
 
     def check(self, place: MemoryPlace) -> None:
         [run] = list_runs(place.machine("server"))
@@ -425,7 +425,9 @@ class WatchedLeftover(Watched):
 
 def _fleet(small: SliceSpec | None, *, run: bool) -> tuple[WantedFleet, dict[str, CodeBundle]]:
     code = a_bundle(make_tree({"main.py": b"hours"}))
-    request = RunSpec("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
+    request = RunSpec(
+        "big", ("python3", "main.py"), ".", RestartPolicy(grace_s=1.0), {}, {}, no_checkpoint=True
+    )
     slices = [WantedSlice("big", (SPEC,), pay=True)]
     slices += [] if small is None else [WantedSlice("small", (small,), pay=True)]
     runs = [WantedRun("train", request, code.sha256)] if run else []

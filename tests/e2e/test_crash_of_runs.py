@@ -23,8 +23,8 @@ from tests.support.stories import (
     state_of,
 )
 from tests.support.surviving import Repair, Story, cases, survive_all
-from tpuctl.model.records import Limits, RunRecord, RunState, SliceState
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.records import LifetimeLimits, RunRecord, RunState, SliceState
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.provenance.verify import verify_manifest
 from tpuctl.runs.follow import follow_run, start_run
@@ -87,7 +87,9 @@ class StopUnstarted(Stop):
 def submit_up(services: MemoryServices, run_id: str, *, owns: bool, per: str = "host") -> RunRecord:
     """What `run` writes down of a run on slice `big`."""
     code = a_bundle(make_tree({"main.py": b"hours"}))
-    request = RunSpec("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
+    request = RunSpec(
+        "big", ("python3", "main.py"), ".", RestartPolicy(grace_s=1.0), {}, {}, no_checkpoint=True
+    )
     request = replace(request, owns_slice=owns, per=per)
     check_request(services, request)
     return request_run(services, freeze_run(services, run_id, request, code))
@@ -157,7 +159,7 @@ class UpForATime(Up):
     """A slice whose end is told with the request: there is none without it at any time."""
 
     def command(self, services: MemoryServices) -> None:
-        limits = Limits(ttl_s=4 * HOUR, idle_s=HOUR)
+        limits = LifetimeLimits(ttl_s=4 * HOUR, idle_s=HOUR)
         request_slice(services, "big", SPEC, pay=True, limits=limits, admit=lambda: None)
         super().command(services)
 

@@ -19,7 +19,7 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import INCARNATION_LABEL, NodeState, QueuedState, Tier
 from tpuctl.model.records import Desired, RunState, SliceState
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked
@@ -276,7 +276,7 @@ def test_a_hunt_does_not_lead_away_from_the_checkpoints(services):
     away = [zone for zone in zones if not place.is_near(zone)]
     assert away
     asked = {"no_checkpoint": False, "checkpoint_dir": "gs://sim-bucket/ck"}
-    request = RunSpec("one", ("true",), ".", Policy(), {}, {}, **asked)
+    request = RunSpec("one", ("true",), ".", RestartPolicy(), {}, {}, **asked)
     with pytest.raises(UsageError, match="away from") as raised:
         check_request(services, request, zones)
     assert "--any-region" in raised.value.hint

@@ -13,7 +13,7 @@ from tests.support.sim import running_sim
 from tpuctl.errors import DeniedError, PendingError, TransientError
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.heartbeats import heartbeats_key
@@ -98,7 +98,7 @@ def test_hosts_of_the_only_slice_that_fall_silent_for_good_are_replaced(place):
 def test_hosts_that_died_under_a_run_which_is_over_for_that_are_replaced(place):
     services = place.machine()
     bring_up(services, "big")
-    run = submit(services, "big", "for ever", policy=Policy(max_preemptions=0))
+    run = submit(services, "big", "for ever", policy=RestartPolicy(max_preemptions=0))
     passes(place, services, 5 * MINUTE)
     place.world.fail_hosts("big-1")
     passes(place, services, 30 * MINUTE)
@@ -113,7 +113,7 @@ def test_hosts_that_died_under_a_run_which_is_over_for_that_are_replaced(place):
 def test_a_heartbeat_of_a_lost_run_says_nothing_once_its_hosts_have_answered_again(place):
     services = place.machine()
     bring_up(services, "big")
-    submit(services, "big", "for ever", policy=Policy(max_preemptions=0))
+    submit(services, "big", "for ever", policy=RestartPolicy(max_preemptions=0))
     passes(place, services, 5 * MINUTE)
     run_id = list_runs(services)[0].id
     hosts = place.hosts.all()

@@ -14,7 +14,7 @@ from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import long, soak
 from tpuctl.model.records import Cause, RunRecord, RunState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.state.repository import list_attempts
 
 PROGRAM = """
@@ -43,7 +43,7 @@ def sim(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningSim]:
 
 def followed(services: SimServices, happen: Callable[[], object], ending: str = "dies") -> RunRecord:
     """A run under which something happens once all its workers have said a word, followed to its end."""
-    policy = Policy(max_failures=0, max_restarts=0, grace_s=1.0)
+    policy = RestartPolicy(max_failures=0, max_restarts=0, grace_s=1.0)
     run = submit(services, "big", PROGRAM, variables={"ENDING": ending}, policy=policy)
     return meanwhile(services, run, happen)
 

@@ -18,7 +18,7 @@ from tests.support.sim import RunningSim, running_sim
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import Cause, RunRecord, RunState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.stops import stop_error
@@ -122,7 +122,7 @@ def test_what_a_stop_cannot_end_is_shown_and_named_until_a_person_ends_it(servic
     services.clock = RealClock()
     bring_up(services, "big")
     # Nobody waits so long for what cannot be told to end.
-    run = submit(services, "big", ROOTS_CHILD, policy=Policy(grace_s=600.0))
+    run = submit(services, "big", ROOTS_CHILD, policy=RestartPolicy(grace_s=600.0))
     ended = meanwhile(services, run, lambda: request_stop(services, run.id))
     error = stop_error(services, ended)
     assert ended.state is RunState.STOPPED

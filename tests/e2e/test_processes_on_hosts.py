@@ -19,7 +19,7 @@ from tests.support.require import require_torch_xla
 from tests.support.session import Session, open_session
 from tests.support.wheels import MINOR, Project
 from tpuctl.envs.load import read_environment
-from tpuctl.envs.spec import Backend, Kernel
+from tpuctl.envs.spec import Backend, KernelSettings
 from tpuctl.envs.write import render_environment
 
 pytestmark = pytest.mark.slow
@@ -214,7 +214,7 @@ def add_shipped(session: Session, name: str, **variables: str) -> None:
         requirements=("tiny==1.0",),
         exclude=(),
         imports=("tiny",),
-        kernel=Kernel(),
+        kernel=KernelSettings(),
         variables={**shipped.variables, "JAX_PLATFORMS": "cpu", **variables},
     )
     (session.project.envs / f"{name}.yaml").write_text(render_environment(spec))

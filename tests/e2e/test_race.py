@@ -15,7 +15,7 @@ from tpuctl.engine.events import Waiting
 from tpuctl.errors import ConflictError, DeniedError, TpuctlError
 from tpuctl.inventory.ownership import owner_labels
 from tpuctl.model.cloud import USER_LABEL
-from tpuctl.model.records import WITH_HOSTS, Incarnation, Limits, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Incarnation, LifetimeLimits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.timeouts import LATE_EFFECT_S
 from tpuctl.runs.take_down import take_down
@@ -137,7 +137,9 @@ def test_the_time_of_a_race_ends_in_all_zones(place: MemoryPlace) -> None:
     services = place.machine()
     for zone in ZONES:
         place.world.set_capacity(zone, 0)
-    request_slice(services, "big", RACE, pay=True, zones=ZONES, limits=Limits(ttl_s=1800.0), admit=lambda: None)
+    request_slice(
+        services, "big", RACE, pay=True, zones=ZONES, limits=LifetimeLimits(ttl_s=1800.0), admit=lambda: None
+    )
     passes(services, 45)
     assert state_of(place, "big") is SliceState.GONE
     assert requests(place) == []

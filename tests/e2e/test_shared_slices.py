@@ -15,7 +15,7 @@ from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import RunRecord, RunState, SliceState
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.reconcile import request_run
@@ -37,7 +37,7 @@ def place() -> Iterator[MemoryPlace]:
 
 
 def begin(services: MemoryServices, run_id: str) -> RunRecord:
-    spec = RunSpec("big", ("python3", "main.py"), ".", Policy(grace_s=1.0), {}, {}, no_checkpoint=True)
+    spec = RunSpec("big", ("python3", "main.py"), ".", RestartPolicy(grace_s=1.0), {}, {}, no_checkpoint=True)
     code = a_bundle(make_tree({"main.py": b"hours"}))
     run = freeze_run(services, run_id, replace(spec, chips="1"), code)
     return start_run(services, request_run(services, run, named=True).id)

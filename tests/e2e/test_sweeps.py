@@ -19,7 +19,7 @@ from tpuctl.engine.events import Note
 from tpuctl.errors import ConflictError, PartialError, TpuctlError
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
 from tpuctl.model.records import RunState, SliceState
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Wait
 from tpuctl.runs.follow import follow_run
@@ -97,7 +97,7 @@ def a_sweep(
     share: int = 0,
 ) -> SweepRecord:
     """With `share` each run has a chip of its own, of so many that a slice has."""
-    policy = Policy(max_failures=0, grace_s=1.0)
+    policy = RestartPolicy(max_failures=0, grace_s=1.0)
     spec = RunSpec("x", ("python3", "main.py"), ".", policy, {}, {}, no_checkpoint=True, group="lr")
     spec = replace(spec, chips="1") if share else spec
     grid = parse_matrix(f"SEED: {list(range(1, rows + 1))}", "grid.yaml")
@@ -293,7 +293,7 @@ def test_another_sweep_of_the_same_name_is_refused(place: MemoryPlace) -> None:
 
 
 def another_run(services: MemoryServices, run_id: str, slice_name: str) -> None:
-    policy = Policy(max_failures=0, grace_s=1.0)
+    policy = RestartPolicy(max_failures=0, grace_s=1.0)
     spec = RunSpec(slice_name, ("python3", "main.py"), ".", policy, {"SEED": "99"}, {}, no_checkpoint=True)
     bundle = a_bundle(make_tree({"main.py": b"main"}))
     request_run(services, freeze_run(services, run_id, spec, bundle), named=True)

@@ -20,7 +20,7 @@ from tpuctl.disks.attach import detach
 from tpuctl.disks.clone import create_master
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import leave_disk, use_disk
-from tpuctl.disks.vacate import Purpose, Vacancy, vacate
+from tpuctl.disks.vacate import NextUse, Vacancy, vacate
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.disks import DiskRequest
 from tpuctl.model.shipped_files import load_disk_rules
@@ -55,7 +55,7 @@ class Lab:
         record = get_slice(self.services, "one").record
         for number in range(100):
             soon = self.services.clock.now() + 5.0
-            found = vacate(self.services, record, purpose=Purpose.DELETE, grace_s=6.0, deadline=soon)
+            found = vacate(self.services, record, purpose=NextUse.DELETE, grace_s=6.0, deadline=soon)
             if found.silent:
                 continue  # on a machine that has much else to do
             if not found.working:
@@ -129,7 +129,7 @@ def test_what_a_copy_holds_still_is_left_once_it_is_let_go(written: tuple[Lab, s
     record, services = get_slice(lab.services, "one").record, lab.services
     for _ in range(2):
         soon = services.clock.now() + 10.0
-        found = vacate(services, record, purpose=Purpose.DELETE, grace_s=6.0, deadline=soon)
+        found = vacate(services, record, purpose=NextUse.DELETE, grace_s=6.0, deadline=soon)
         assert found == Vacancy(working=True)
     assert "'stood': True" in ask({"do": "release", "id": "copy"})
     found, _ = lab.vacate()

@@ -10,16 +10,18 @@ import pytest
 from msgspec import structs
 
 from tests.support.environments import make_pinned
-from tpuctl.envs.drift import Seen, compare_hosts, skew_of
+from tpuctl.envs.drift import HostReading, compare_hosts, skew_of
 from tpuctl.envs.hosts import EnvironmentKind, find_sealed
 from tpuctl.envs.install import Told, when_asked
 from tpuctl.envs.pinned import environment_key
-from tpuctl.envs.spec import Backend, Kernel
+from tpuctl.envs.spec import Backend, KernelSettings
 from tpuctl.hosts.facts import parse_facts
 from tpuctl.model.hosts import Blob
 from tpuctl.model.verdict import Blocked
 
-PINNED = make_pinned({"jax": ("0.10.2", "a" * 64)}, name="mine", backend=Backend.JAX, kernel=Kernel("always"))
+PINNED = make_pinned(
+    {"jax": ("0.10.2", "a" * 64)}, name="mine", backend=Backend.JAX, kernel=KernelSettings("always")
+)
 KEY = environment_key(PINNED, "3.11")
 KIND = EnvironmentKind(PINNED, "big", b"")
 MARK = {
@@ -57,7 +59,9 @@ def host(**sections: Any) -> dict[str, Any]:
 
 def differences(*hosts: dict[str, Any] | None, skews: tuple[float, ...] = ()) -> list[tuple[Any, ...]]:
     seen = [
-        Seen(worker, parse_facts(each) if each is not None else None, (skews or (0.0,) * 9)[worker], "cut off")
+        HostReading(
+            worker, parse_facts(each) if each is not None else None, (skews or (0.0,) * 9)[worker], "cut off"
+        )
         for worker, each in enumerate(hosts)
     ]
     return [
@@ -192,7 +196,7 @@ def test_what_the_environment_sets_itself_is_no_drift() -> None:
     kind = EnvironmentKind(pinned, "big", b"")
     key = environment_key(pinned, "3.11")
     told = host(variables={"XLA_FLAGS": {"value": "--a"}}, envs=[{"key": key, "mark": MARK}])
-    assert compare_hosts(pinned, "big", [Seen(0, parse_facts(told))], kind=kind) == []
+    assert compare_hosts(pinned, "big", [HostReading(0, parse_facts(told))], kind=kind) == []
 
 
 def test_packages_of_the_system_need_root_and_come_before_all_else() -> None:

@@ -17,7 +17,7 @@ from tpuctl.envs.spec import (
     BuiltFrom,
     EnvironmentSpec,
     ExtraFile,
-    Kernel,
+    KernelSettings,
     PythonArchive,
     Unmanaged,
 )
@@ -64,7 +64,9 @@ def test_what_the_reader_refuses_by_its_shape_the_schema_refuses_too(change: dic
     assert list(validator().iter_errors(whole))
 
 
-@pytest.mark.parametrize("shape", [EnvironmentSpec, ExtraFile, BuiltFrom, PythonArchive, Unmanaged, Kernel])
+@pytest.mark.parametrize(
+    "shape", [EnvironmentSpec, ExtraFile, BuiltFrom, PythonArchive, Unmanaged, KernelSettings]
+)
 def test_each_key_has_its_meaning(shape: Any) -> None:
     schema = environment_schema()
     known = [schema, *schema["$defs"].values()]

@@ -13,12 +13,12 @@ from tests.support.builders import a_run, a_slice, a_spec
 from tests.support.cases import changed, check, load_cases
 from tpuctl.fleet.plan import How, WantedFleet, WantedRun, plan_fleet, run_id_of
 from tpuctl.lib.codec import from_data
-from tpuctl.model.records import Limits, RunRecord
-from tpuctl.model.run_spec import EnvironmentRef, Policy, RunSpec, fingerprint
+from tpuctl.model.records import LifetimeLimits, RunRecord
+from tpuctl.model.run_spec import EnvironmentRef, RestartPolicy, RunSpec, fingerprint
 from tpuctl.slices.resolve import WantedSlice
 
 BUNDLE = "0" * 64
-REQUEST = RunSpec("big", ("python3", "train.py"), ".", Policy(), {}, {}, no_checkpoint=True)
+REQUEST = RunSpec("big", ("python3", "train.py"), ".", RestartPolicy(), {}, {}, no_checkpoint=True)
 RUN = WantedRun("train", REQUEST, BUNDLE)
 
 
@@ -26,7 +26,7 @@ def the_file(zones: tuple[str, ...] = (a_spec().zone,), run: str = "", limits: A
     """One slice, which may hunt in several zones, and perhaps a run."""
     slice_ = WantedSlice("big", tuple(a_spec(zone=zone) for zone in zones))
     if limits is not None:
-        slice_ = replace(slice_, limits=from_data(Limits, limits))
+        slice_ = replace(slice_, limits=from_data(LifetimeLimits, limits))
     return WantedFleet("lab", (slice_,), (replace(RUN, name=run),) if run else ())
 
 
@@ -60,7 +60,7 @@ def test_what_a_file_changes(case: dict[str, Any]) -> None:
 def test_ids_of_runs_are_the_same_for_the_same_run_and_numbered_when_it_is_repeated():
     first = run_id_of(RUN, ())
     assert first.startswith("train-")
-    assert run_id_of(replace(RUN, spec=replace(REQUEST, policy=Policy(max_failures=9))), ()) == first
+    assert run_id_of(replace(RUN, spec=replace(REQUEST, policy=RestartPolicy(max_failures=9))), ()) == first
     assert run_id_of(replace(RUN, bundle="1" * 64), ()) != first
     assert run_id_of(RUN, {first}) == f"{first}-2"
     assert run_id_of(RUN, {first, f"{first}-2"}) == f"{first}-3"

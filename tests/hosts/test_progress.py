@@ -13,7 +13,7 @@ import pytest
 
 from tests.hosts.test_log_times import AGENT, ask_news
 from tpuctl.hosts.protocol import parse_worker_status
-from tpuctl.runs.metrics import Row, Span, parse_rows
+from tpuctl.runs.metrics import MetricRow, Span, parse_rows
 
 SAID = {"run": "r1", "attempt": "1", "state": "running", "stdout_bytes": 0, "stderr_bytes": 0, "boot_id": "b"}
 STEP_LOSS = r"step (?P<step>\d+)/(?P<steps>\d+) loss (?P<loss>\S+)"
@@ -48,7 +48,7 @@ def told(home: Path, pattern: str, *outputs: str | dict[str, str], more: str = "
     return parse_worker_status({**SAID, "time": 1.0, "progress": json.loads(done.stdout)}, 0)
 
 
-def kept(home: Path) -> list[Row]:
+def kept(home: Path) -> list[MetricRow]:
     return parse_rows(ask_news(home, metrics_offset=0).times["metrics"])
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tpuctl.hosts.facts import Facts, FailedOperation, Job, Section, parse_facts
+from tpuctl.hosts.facts import FactsReply, FailedOperation, HostJob, Section, parse_facts
 from tpuctl.hosts.protocol import MalformedReplyError
-from tpuctl.hosts.provision import Failure, Failures, Operation, files_of, job_id, plan_host
+from tpuctl.hosts.provision import Failures, Operation, ProvisionFailure, files_of, job_id, plan_host
 from tpuctl.model.verdict import Blocked
 
 TOUCH = Operation("run", "touching", {"argv": ["touch", "x"]})
@@ -25,20 +25,20 @@ class Asked:
     def __init__(self, plan: Sequence[Operation] | Blocked) -> None:
         self._plan = plan
 
-    def plan(self, _facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, _facts: FactsReply) -> Sequence[Operation] | Blocked:
         return self._plan
 
-    def row(self, _facts: Facts) -> Mapping[str, str]:
+    def row(self, _facts: FactsReply) -> Mapping[str, str]:
         return {}
 
 
-def host(*jobs: Job, time: float = 1000.0, **more: Any) -> Facts:
-    return Facts(time=time, boot_id="b", jobs=jobs, **more)
+def host(*jobs: HostJob, time: float = 1000.0, **more: Any) -> FactsReply:
+    return FactsReply(time=time, boot_id="b", jobs=jobs, **more)
 
 
-def job(state: str = "exited", exit_status: int | None = 0, **more: Any) -> Job:
+def job(state: str = "exited", exit_status: int | None = 0, **more: Any) -> HostJob:
     more = {"run": RUN, "attempt": job_id([TOUCH]), "ended_at": 990.0, "of": 1, **more}
-    return Job(state=state, exit_status=exit_status, **more)
+    return HostJob(state=state, exit_status=exit_status, **more)
 
 
 def test_a_host_that_is_as_asked_is_left_alone() -> None:
@@ -98,7 +98,7 @@ def test_what_a_person_has_to_change_is_told_first_with_the_hint_of_its_host() -
     refusal = FailedOperation("touching", "x is full", permanent=True, hint="make room", on_host="ls x")
     plan = plan_host(1, host(job(exit_status=1, failed=refusal), time=990.0), [Asked([TOUCH])], RUN)
     assert plan.failure is not None
-    slow = Failure(0, "touching", "no answer", 2, False, ".tpuctl/log")
+    slow = ProvisionFailure(0, "touching", "no answer", 2, False, ".tpuctl/log")
     both = Failures((slow, plan.failure))
     assert both.why == "touching failed on workers 0-1: x is full"
     assert both.hint("st") == "make room: tpuctl exec --worker 1 st -- ls x"

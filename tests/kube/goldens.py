@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpuctl.kube.export import Target, job_of
-from tpuctl.kube.jobset import Job, PodCode, Provisioning, documents
+from tpuctl.kube.export import ExportTarget, job_of
+from tpuctl.kube.jobset import ClusterCapacity, JobSetSpec, PodCode, documents
 from tpuctl.kube.render import head_of, render_yaml
 from tpuctl.kube.shape import resolve_shape
 from tpuctl.kube.volumes import bucket_volume, disk_volume
@@ -54,15 +54,15 @@ def a_run(
     accelerator: str,
     *,
     slices: int = 1,
-    provisioning: Provisioning = Provisioning(),
+    provisioning: ClusterCapacity = ClusterCapacity(),
     request: ClusterRequest = ClusterRequest(),
     manifest: RunManifest | None = None,
     volumes: bool = False,
-) -> Job:
+) -> JobSetSpec:
     rules = load_rules()
     disk = DiskInfo("data-g1", "us-east5-b", "1", "hyperdisk-ml", 100, "READY")
     ref = DiskRef("data-g1", "/mnt/disk", DiskMode.READ_ONLY)
-    target = Target(
+    target = ExportTarget(
         name="train",
         namespace="research",
         shape=resolve_shape(load_gke_table(), load_accelerators(), accelerator),
@@ -75,7 +75,7 @@ def a_run(
     return job_of(manifest or a_manifest(), request, target, code, "the source of pod.py")
 
 
-def jobs() -> Mapping[str, Job]:
+def jobs() -> Mapping[str, JobSetSpec]:
     """By the names of their files."""
     everything = ClusterRequest(local_queue="tpu", kube_account="trainer", fatal_exit=("3",))
     with_secret = a_manifest(
@@ -83,14 +83,14 @@ def jobs() -> Mapping[str, Job]:
     )
     return {
         "v4-one-slice": a_run("v4-32"),
-        "v5e-one-host": a_run("v5e-8", provisioning=Provisioning(Tier.SPOT)),
+        "v5e-one-host": a_run("v5e-8", provisioning=ClusterCapacity(Tier.SPOT)),
         "v5p-reserved": a_run(
-            "v5p-128", provisioning=Provisioning(Tier.RESERVED, "projects/p/reservations/ours")
+            "v5p-128", provisioning=ClusterCapacity(Tier.RESERVED, "projects/p/reservations/ours")
         ),
         "v6e-two-slices-all-volumes": a_run(
             "v6e-16",
             slices=2,
-            provisioning=Provisioning(Tier.SPOT, zones=("us-east5-b",)),
+            provisioning=ClusterCapacity(Tier.SPOT, zones=("us-east5-b",)),
             request=everything,
             manifest=with_secret,
             volumes=True,
@@ -98,14 +98,16 @@ def jobs() -> Mapping[str, Job]:
         "tpu7x-two-slices-flex-start": a_run(
             "tpu7x-32",
             slices=2,
-            provisioning=Provisioning(Tier.FLEX_START, max_run_s=3600, zones=("us-central1-c", "us-east5-b")),
+            provisioning=ClusterCapacity(
+                Tier.FLEX_START, max_run_s=3600, zones=("us-central1-c", "us-east5-b")
+            ),
             request=ClusterRequest(local_queue="dws", host_network=True),
             volumes=True,
         ),
     }
 
 
-def render(job: Job) -> str:
+def render(job: JobSetSpec) -> str:
     return render_yaml(documents(job), head_of(job, "train.yaml"))
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tpuctl.kube.jobset import FailurePolicy, Job, PodCode
+from tpuctl.kube.jobset import FailurePolicy, JobSetSpec, PodCode
 from tpuctl.kube.shape import resolve_shape
 from tpuctl.model.shipped_files import load_accelerators, load_gke_table
 
 
-def a_job(accelerator: str = "v6e-16", **given: Any) -> Job:
+def a_job(accelerator: str = "v6e-16", **given: Any) -> JobSetSpec:
     """A run of `accelerator` with these fields."""
-    made = Job(
+    made = JobSetSpec(
         name="train",
         namespace="research",
         run="train",

@@ -223,9 +223,9 @@ def test_the_older_version_of_kueue_is_used_where_it_is_all_there_is(api: KubeAp
 
 
 def test_a_conflict_is_told(cluster: Cluster) -> None:
-    from tpuctl.kube.client import Answer, refusal
+    from tpuctl.kube.client import Response, refusal
 
-    answer = Answer(409, b'{"kind": "Status", "message": "another manager owns it"}')
+    answer = Response(409, b'{"kind": "Status", "message": "another manager owns it"}')
     found = refusal(cluster.place, answer, "JobSet train")
     assert isinstance(found, ConflictError)
     assert found.message == "cluster tpu: JobSet train: another manager owns it"

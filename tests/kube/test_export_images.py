@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.provenance.samples import a_manifest
 from tpuctl.errors import UsageError
-from tpuctl.kube.export import Target, check_command, job_of
+from tpuctl.kube.export import ExportTarget, check_command, job_of
 from tpuctl.kube.jobset import PodCode, jobset
 from tpuctl.kube.shape import resolve_shape
 from tpuctl.model.requests import ClusterRequest
@@ -42,7 +42,7 @@ def test_a_run_goes_to_other_places_with_the_image_that_it_had(
 @pytest.mark.parametrize(("asked", "image"), [(None, DIGEST), ("gcr.io/other", "gcr.io/other")])
 def test_pods_have_the_image_of_the_run_unless_another_is_named(asked: str | None, image: str) -> None:
     shape = resolve_shape(load_gke_table(), load_accelerators(), "v6e-16")
-    target = Target(name="train", namespace="research", shape=shape)
+    target = ExportTarget(name="train", namespace="research", shape=shape)
     manifest = run_in(TAG, DIGEST)
     bare = replace(
         manifest, command=replace(manifest.command, workers=(), debug=(), on_nan="report", check="off")
@@ -57,7 +57,7 @@ def test_all_rights_on_hosts_are_no_rights_in_a_cluster() -> None:
 
 def test_nodes_ask_the_registry_again_where_the_run_says_so() -> None:
     shape = resolve_shape(load_gke_table(), load_accelerators(), "v6e-16")
-    target = Target(name="train", namespace="research", shape=shape)
+    target = ExportTarget(name="train", namespace="research", shape=shape)
     for pull, policy in (("always", "Always"), ("missing", None)):
         plain = typed(a_manifest()).command
         command = replace(plain, workers=(), debug=(), on_nan="report", check="off", container=TAG, pull=pull)

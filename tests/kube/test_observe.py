@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.support.builders import a_run, an_attempt
 from tests.support.kube_objects import a_cluster_run, exited, jobset, pod, waiting, workload
 from tpuctl.hosts.protocol import WorkerState
-from tpuctl.kube.observe import NOTHING, Seen, observe
+from tpuctl.kube.observe import NOTHING, ClusterRunObservation, observe
 from tpuctl.kube.plan import end_reason, plan_cluster_run, restart_cause
 from tpuctl.kube.states import ClusterEffect, ClusterEvent
 from tpuctl.model.clusters import ClusterRun
@@ -22,7 +22,7 @@ PLACES = [(job, index) for job in range(2) for index in range(2)]
 RUNNING = [pod(f"train-{job}-{index}", job=job, index=index) for job, index in PLACES]
 
 
-def seen_of(pods: list[dict[str, Any]], here: ClusterRun = HERE, **changes: Any) -> Seen:
+def seen_of(pods: list[dict[str, Any]], here: ClusterRun = HERE, **changes: Any) -> ClusterRunObservation:
     return observe(here, jobset(**changes), [], None, pods)
 
 
@@ -128,7 +128,7 @@ QUEUED = {"attempt": None, "cluster": replace(HERE, queue="tpu")}
 ASKED = {"attempt": None, "cluster": replace(HERE, uid="")}
 PENDING = with_first(state=waiting("ContainerCreating"))
 E_, F_ = ClusterEvent, ClusterEffect
-PLANS: list[tuple[str, dict[str, Any], Seen, ClusterEvent, ClusterEffect | None]] = [
+PLANS: list[tuple[str, dict[str, Any], ClusterRunObservation, ClusterEvent, ClusterEffect | None]] = [
     ("nothing is there", ASKED, NOTHING, E_.ABSENT, F_.APPLY),
     ("a crash left it", ASKED, seen_of(RUNNING), E_.RUNS, F_.APPLY),
     ("another has its name", ASKED, seen_of([], run="r0"), E_.TAKEN, F_.FINISH),
@@ -168,7 +168,7 @@ PLANS: list[tuple[str, dict[str, Any], Seen, ClusterEvent, ClusterEffect | None]
     ("changes", "seen", "event", "effect"), [each[1:] for each in PLANS], ids=[each[0] for each in PLANS]
 )
 def test_what_is_seen_says_what_is_done(
-    changes: dict[str, Any], seen: Seen, event: ClusterEvent, effect: ClusterEffect | None
+    changes: dict[str, Any], seen: ClusterRunObservation, event: ClusterEvent, effect: ClusterEffect | None
 ) -> None:
     record = replace(run(), **changes)
     assert record.cluster is not None

@@ -6,7 +6,7 @@ import pytest
 
 from tests.kube.jobs import a_job
 from tpuctl.errors import UsageError
-from tpuctl.kube.jobset import BucketVolume, DiskVolume, FailurePolicy, Provisioning, SecretKey
+from tpuctl.kube.jobset import BucketVolume, ClusterCapacity, DiskVolume, FailurePolicy, SecretKey
 from tpuctl.kube.rules import check_job
 from tpuctl.model.hosts import Tier
 
@@ -28,8 +28,8 @@ BUCKET = BucketVolume("my-bucket", "/mnt/data")
         ({"labels": {"team-": ""}}, "--label team-=: Kubernetes wants", "--label team=vision"),
         ({"policy": FailurePolicy(3, (0,))}, "0 is no exit status of a program that failed", "--fatal-exit"),
         ({"policy": FailurePolicy(3, (256,))}, "256 is no exit status", "--fatal-exit"),
-        ({"provisioning": Provisioning(Tier.PREEMPTIBLE)}, "no preemptible TPUs", "--spot"),
-        ({"provisioning": Provisioning(Tier.RESERVED)}, "does not say which", "--reservation NAME"),
+        ({"provisioning": ClusterCapacity(Tier.PREEMPTIBLE)}, "no preemptible TPUs", "--spot"),
+        ({"provisioning": ClusterCapacity(Tier.RESERVED)}, "does not say which", "--reservation NAME"),
         (
             {"buckets": (BucketVolume("b", "/tpuctl/x"),)},
             "the code of the run is at /tpuctl",

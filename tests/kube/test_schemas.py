@@ -17,7 +17,7 @@ from tests.support.kube.api import KubeApi
 from tests.support.kube.crds import crd_server
 from tpuctl.errors import InvalidRequestError, TpuctlError, UsageError
 from tpuctl.kube.client import Cluster, connect
-from tpuctl.kube.jobset import BucketVolume, DiskVolume, Job, Provisioning, documents
+from tpuctl.kube.jobset import BucketVolume, ClusterCapacity, DiskVolume, JobSetSpec, documents
 from tpuctl.kube.rules import check_job
 from tpuctl.model.clusters import ClusterPlace
 from tpuctl.model.hosts import Tier
@@ -111,7 +111,7 @@ def _given(stored: Any, given: Any) -> Any:
 @pytest.mark.parametrize("accelerator", ["v4-16", "v5litepod-16", "v5p-16", "v6e-8", "v6e-16", "tpu7x-16"])
 @pytest.mark.parametrize("slices", [1, 2])
 def test_what_is_made_of_a_run_is_taken_word_for_word(cluster: Cluster, accelerator: str, slices: int) -> None:
-    spot = Provisioning(Tier.SPOT, zones=("us-east5-b",))
+    spot = ClusterCapacity(Tier.SPOT, zones=("us-east5-b",))
     made = a_jobset(
         accelerator, slices=slices, provisioning=spot, queue="team", buckets=(BUCKET,), disks=(DISK,)
     )
@@ -168,7 +168,7 @@ def test_names_are_refused_here_when_the_webhook_would(cluster: Cluster, acceler
     assert 4 < sum(map(_is_let_through, jobs)) < 20
 
 
-def _is_let_through(job: Job) -> bool:
+def _is_let_through(job: JobSetSpec) -> bool:
     try:
         check_job(job)
     except UsageError:

@@ -12,7 +12,7 @@ from tests.support.kube_objects import cluster_queue, flavor, local_queue, node
 from tpuctl.engine.events import Warn
 from tpuctl.errors import NotFoundError
 from tpuctl.kube.capacity import lack_of_flavors, lack_of_nodes, wanted_by
-from tpuctl.kube.jobset import Provisioning, SecretKey, jobset
+from tpuctl.kube.jobset import ClusterCapacity, SecretKey, jobset
 from tpuctl.kube.submit import check_cluster
 from tpuctl.model.hosts import Tier
 
@@ -71,7 +71,7 @@ def test_a_node_takes_a_pod_by_all_labels_and_its_chips(nodes: list[Any], why: s
 
 
 def test_what_capacity_is_wanted_is_a_label_too() -> None:
-    spot = wanted_by(jobset(a_job("v6e-16", provisioning=Provisioning(Tier.SPOT))))
+    spot = wanted_by(jobset(a_job("v6e-16", provisioning=ClusterCapacity(Tier.SPOT))))
     assert "no node is tpu-v6e-slice 4x4 with 4 chips a node gke-spot=true" in lack_of_nodes(
         spot, [node(**SHAPE)]
     )

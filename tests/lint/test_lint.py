@@ -12,11 +12,11 @@ import pytest
 
 from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.lint.files import list_files, top_of
-from tpuctl.lint.lint import Report, lint_files, lint_reach
+from tpuctl.lint.lint import LintReport, lint_files, lint_reach
 from tpuctl.lint.options import LintOptions, find_options, is_excluded
-from tpuctl.lint.project import Target
+from tpuctl.lint.project import LintTarget
 from tpuctl.lint.report import as_github, as_json, as_sarif, in_one_line
-from tpuctl.lint.rules import Backend, choose_rules, for_versions, load_rules
+from tpuctl.lint.rules import LintBackend, choose_rules, for_versions, load_rules
 
 TRAIN = """\
 import torch_xla
@@ -53,12 +53,12 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
     return folder
 
 
-def look(folder: Path, target: Target = Target(), **options: str) -> Report:
+def look(folder: Path, target: LintTarget = LintTarget(), **options: str) -> LintReport:
     rules = choose_rules(tuple(options.values()))
     return lint_files(list_files([folder], lambda _: False), rules, target, folder)
 
 
-def found(report: Report, folder: Path) -> list[str]:
+def found(report: LintReport, folder: Path) -> list[str]:
     return [f"{Path(each.path).relative_to(folder)}:{each.line} {each.code}" for each in report.findings]
 
 
@@ -71,7 +71,7 @@ def test_a_script_is_followed_through_its_imports_and_no_further(tmp_path: Path)
     cuda = "import torch\nimport torch_xla\ntorch.cuda.set_device(0)\n"
     files = {"train.py": TRAIN, "lib/losses.py": LOSSES, "lib/deeper.py": DEEPER, "other.py": cuda}
     write(tmp_path, {**files, "lib/__init__.py": "import train\n"})
-    report = lint_reach(tmp_path / "train.py", tmp_path, load_rules(), Target())
+    report = lint_reach(tmp_path / "train.py", tmp_path, load_rules(), LintTarget())
     assert report.files == 4
     assert [(each.path, each.line) for each in report.findings] == [("lib/deeper.py", 2)]
 
@@ -79,14 +79,14 @@ def test_a_script_is_followed_through_its_imports_and_no_further(tmp_path: Path)
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        (Target(), []),
-        (Target(porting=True), ["a.py:2 TPU305"]),
-        (Target(Backend.TORCH_XLA), ["a.py:2 TPU305", "a.py:5 TPU201"]),
-        (Target(Backend.TORCH_TPU), ["a.py:2 TPU305", "a.py:5 TPU201"]),
-        (Target(Backend.JAX), []),
+        (LintTarget(), []),
+        (LintTarget(porting=True), ["a.py:2 TPU305"]),
+        (LintTarget(LintBackend.TORCH_XLA), ["a.py:2 TPU305", "a.py:5 TPU201"]),
+        (LintTarget(LintBackend.TORCH_TPU), ["a.py:2 TPU305", "a.py:5 TPU201"]),
+        (LintTarget(LintBackend.JAX), []),
     ],
 )
-def test_cuda_code_is_shown_to_who_ports_it(tmp_path: Path, target: Target, expected: list[str]) -> None:
+def test_cuda_code_is_shown_to_who_ports_it(tmp_path: Path, target: LintTarget, expected: list[str]) -> None:
     code = (
         "import torch\ntorch.cuda.set_device(0)\nclass M(torch.nn.Module):\n    def forward(self, x):\n        "
     )
@@ -105,7 +105,7 @@ def test_what_a_version_still_has_is_no_finding(tmp_path: Path) -> None:
     files = list_files([tmp_path], lambda _: False)
     for version, lines in (("0.5.3", []), ("0.9.2", [2]), ("0.10.0", [2, 3])):
         rules = for_versions(load_rules(), {"jax": version})
-        assert [each.line for each in lint_files(files, rules, Target(), tmp_path).findings] == lines
+        assert [each.line for each in lint_files(files, rules, LintTarget(), tmp_path).findings] == lines
 
 
 IGNORED = """\
@@ -142,7 +142,7 @@ def test_the_nearest_table_of_pyproject_counts_and_the_command_line_adds_to_it(t
     options, folder = find_options(tmp_path / "sub")
     assert folder == tmp_path
     over = LintOptions(select=("JAX",), ignore=("JAX703",)).over(options)
-    assert over == LintOptions(Backend.JAX, False, ("JAX",), ("JAX703", "TPU1"), ("old", "gen/*.py"))
+    assert over == LintOptions(LintBackend.JAX, False, ("JAX",), ("JAX703", "TPU1"), ("old", "gen/*.py"))
     for name, out in (("old/a/b.py", True), ("gen/x.py", True), ("gen.py", False), ("sub/old.py", False)):
         assert is_excluded(tmp_path / name, folder, options.exclude) is out
 
@@ -177,17 +177,17 @@ def test_an_unknown_code_is_refused() -> None:
 
 
 @pytest.fixture
-def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Report:
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LintReport:
     monkeypatch.chdir(tmp_path)
     write(
         tmp_path, {"my dir/a,b.py": "import torch\nimport torch_xla\ntorch.cuda.set_device(0)\n", "c.py": "("}
     )
     return lint_files(
-        list_files([Path("my dir"), Path("c.py")], lambda _: False), load_rules(), Target(), tmp_path
+        list_files([Path("my dir"), Path("c.py")], lambda _: False), load_rules(), LintTarget(), tmp_path
     )
 
 
-def test_the_formats_name_place_code_and_message(report: Report) -> None:
+def test_the_formats_name_place_code_and_message(report: LintReport) -> None:
     message = "torch.cuda.set_device fails on a TPU: it has no CUDA"
     assert in_one_line(report.findings[0]) == f"my dir/a,b.py:3:1: error TPU305 {message}"
     place = "file=my dir/a%2Cb.py,line=3,col=1,endLine=3,endColumn=25"
@@ -199,14 +199,14 @@ def test_the_formats_name_place_code_and_message(report: Report) -> None:
     assert (row["code"], row["line"], row["end_column"]) == ("TPU305", 3, 25)
 
 
-def test_sarif_has_relative_paths_and_fingerprints_that_stay(report: Report, tmp_path: Path) -> None:
+def test_sarif_has_relative_paths_and_fingerprints_that_stay(report: LintReport, tmp_path: Path) -> None:
     [run] = json.loads(json.dumps(as_sarif(report, "1")))["runs"]
     [result] = run["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "my%20dir/a%2Cb.py"
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["TPU305"]
     path = tmp_path / "my dir" / "a,b.py"
     path.write_text(f"\n\n{path.read_text()}torch.cuda.set_device(0)\n")
-    moved = lint_files([Path("my dir/a,b.py")], for_versions(load_rules(), {}), Target(), tmp_path)
+    moved = lint_files([Path("my dir/a,b.py")], for_versions(load_rules(), {}), LintTarget(), tmp_path)
     [again] = as_sarif(moved, "1")["runs"][0]["results"]
     assert again["locations"] != result["locations"]
     assert again["partialFingerprints"] == result["partialFingerprints"]

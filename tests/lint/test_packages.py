@@ -9,8 +9,8 @@ import pytest
 
 from tpuctl.errors import BadManifestError
 from tpuctl.lint.lint import lint_wheel
-from tpuctl.lint.project import Target
-from tpuctl.lint.rules import Backend, Severity, load_rules
+from tpuctl.lint.project import LintTarget
+from tpuctl.lint.rules import LintBackend, Severity, load_rules
 
 FILES = {
     "lab/attention.py": "import torch.nn.functional as F\n\ndef attend(q):\n"
@@ -27,7 +27,7 @@ def test_each_rule_is_said_once_for_a_package_as_a_warning(tmp_path: Path) -> No
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in FILES.items():
             archive.writestr(name, content)
-    [found] = lint_wheel("lab 1.0", wheel, load_rules(), Target(Backend.TORCH_XLA))
+    [found] = lint_wheel("lab 1.0", wheel, load_rules(), LintTarget(LintBackend.TORCH_XLA))
     assert (found.path, found.line, found.code) == ("lab 1.0/lab/attention.py", 4, "TPU302")
     assert found.severity is Severity.WARNING
     assert found.message.endswith("; 1 more in this package")
@@ -36,4 +36,4 @@ def test_each_rule_is_said_once_for_a_package_as_a_warning(tmp_path: Path) -> No
 def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lab.whl").write_text("no archive")
     with pytest.raises(BadManifestError, match=r"lab\.whl of lab 1 is no wheel"):
-        lint_wheel("lab 1", tmp_path / "lab.whl", load_rules(), Target())
+        lint_wheel("lab 1", tmp_path / "lab.whl", load_rules(), LintTarget())

@@ -16,7 +16,7 @@ from tests.support.jax_python import jax_python
 from tests.support.require import require_torch_xla
 from tests.support.session import ROOT
 from tpuctl.lint.lint import lint_files
-from tpuctl.lint.project import Target
+from tpuctl.lint.project import LintTarget
 from tpuctl.lint.rules import load_rules
 
 PROOFS = ROOT / "tests" / "data" / "lint_proofs"
@@ -53,7 +53,7 @@ JAX: dict[str, Any] = {
 @pytest.mark.parametrize("name", ["with_torch_xla", "with_jax"])
 def test_the_rules_find_what_is_run_as_bad_and_not_what_is_run_as_good(name: str) -> None:
     path = PROOFS / f"{name}.py"
-    report = lint_files([path], load_rules(), Target(), PROOFS)
+    report = lint_files([path], load_rules(), LintTarget(), PROOFS)
     functions = [each for each in ast.parse(path.read_text()).body if isinstance(each, ast.FunctionDef)]
     for each in functions:
         kind, _, code = each.name.partition("_")

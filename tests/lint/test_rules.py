@@ -10,7 +10,7 @@ import pytest
 from tests.support.session import ROOT
 from tpuctl.lint.checks import CHECKS
 from tpuctl.lint.lint import lint_files
-from tpuctl.lint.project import Target
+from tpuctl.lint.project import LintTarget
 from tpuctl.lint.rules import GUARDS, load_rules
 
 DATA = ROOT / "tests" / "data" / "lint"
@@ -20,7 +20,7 @@ SAMPLES = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/*.py
 
 def lines_of(code: str, path: Path) -> list[int]:
     """Where the rule finds something in a sample, with all rules at work."""
-    report = lint_files([path], load_rules(), Target(porting=True), DATA)
+    report = lint_files([path], load_rules(), LintTarget(porting=True), DATA)
     assert report.not_read == ()
     return [each.line for each in report.findings if each.code == code]
 
@@ -60,5 +60,5 @@ def test_the_table_is_complete() -> None:
     ],
 )
 def test_programs_that_tpuctl_ships_have_no_finding(name: str) -> None:
-    report = lint_files([ROOT / name], load_rules(), Target(porting=True), ROOT)
+    report = lint_files([ROOT / name], load_rules(), LintTarget(porting=True), ROOT)
     assert (report.findings, report.not_read) == ((), ())

@@ -16,7 +16,7 @@ from tpuctl.model.cloud import (
     Tier,
 )
 from tpuctl.model.shipped_files import load_accelerators, load_other_prices
-from tpuctl.money.bill import Census, Payer, Unread, make_bill
+from tpuctl.money.bill import Census, Payer, UnreadCost, make_bill
 from tpuctl.money.grants import Grant
 
 NOW = 1_800_000_000.0  # 2027-01-15
@@ -179,7 +179,7 @@ def test_what_is_free_is_listed_and_zero(asset):
 
 
 def test_what_could_not_be_read_is_not_zero():
-    assert not the_bill(unread=[Unread("disks", "denied")]).zero
+    assert not the_bill(unread=[UnreadCost("disks", "denied")]).zero
     bill = the_bill(dark=frozenset({ZONE}))
     assert not bill.zero
     assert [each.what for each in bill.unread] == [f"TPUs in {ZONE}"]

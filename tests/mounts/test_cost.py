@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.model.shipped_files import load_mount_table, read_template
-from tpuctl.mounts.bench import PROBE_EVERY_S, Row, Use, operation_costs, total_usd
+from tpuctl.mounts.bench import PROBE_EVERY_S, CostRow, MountUse, operation_costs, total_usd
 from tpuctl.mounts.follow import parse_ref
 from tpuctl.mounts.render import options_of
 from tpuctl.mounts.rules import MountRules
@@ -14,7 +14,7 @@ RULES = MountRules(*load_mount_table())
 USD = RULES.prices["operations"]["region"]
 
 
-def rows(words: str, use: Use) -> dict[tuple[str, str], Row]:
+def rows(words: str, use: MountUse) -> dict[tuple[str, str], CostRow]:
     ref = parse_ref(RULES, f"gs://bucket:/mnt/b:{words}")
     return {
         (row.what, row.operations): row
@@ -36,13 +36,13 @@ def rows(words: str, use: Use) -> dict[tuple[str, str], Row]:
 def test_a_name_is_looked_up_as_often_as_it_is_opened_or_its_ttl_ends(
     words: str, passes: float, first: int, later: int
 ) -> None:
-    found = rows(words, Use(hosts=2, files=100, passes=passes))
+    found = rows(words, MountUse(hosts=2, files=100, passes=passes))
     for row in (found["look-ups of names", "B"], found["look-ups, of folders of that name", "A"]):
         assert (row.first_day, row.later_day) == (first, later)
 
 
 def test_without_implicit_folders_look_ups_are_of_the_cheap_class() -> None:
-    use = Use(hosts=2, files=100_000, passes=24)
+    use = MountUse(hosts=2, files=100_000, passes=24)
     plain, implicit = (
         total_usd(list(rows(f"train,implicit-dirs={each}", use).values())) for each in ("false", "true")
     )
@@ -50,7 +50,7 @@ def test_without_implicit_folders_look_ups_are_of_the_cheap_class() -> None:
 
 
 def test_a_file_cache_reads_each_file_once_and_one_listing_has_a_thousand_names() -> None:
-    use = Use(hosts=4, files=2500, passes=24)
+    use = MountUse(hosts=4, files=2500, passes=24)
     cached, plain = rows("dataset", use), rows("train", use)
     assert (cached["reads", "B"].first_day, cached["reads", "B"].later_day) == (10_000, 0)
     assert plain["reads", "B"].later_day == 240_000
@@ -59,9 +59,11 @@ def test_a_file_cache_reads_each_file_once_and_one_listing_has_a_thousand_names(
 
 
 def test_dollars_are_those_of_the_list() -> None:
-    row = rows("checkpoint", Use(hosts=1, files=1000, passes=1))["look-ups of names", "B"]
+    row = rows("checkpoint", MountUse(hosts=1, files=1000, passes=1))["look-ups of names", "B"]
     assert row.usd_month == pytest.approx(30 * 0.0004)
-    assert rows("checkpoint", Use(1, 1000, 1))["listings", "A"].usd_month == pytest.approx(30 * 0.005 / 1000)
+    assert rows("checkpoint", MountUse(1, 1000, 1))["listings", "A"].usd_month == pytest.approx(
+        30 * 0.005 / 1000
+    )
 
 
 def test_hosts_ask_as_often_as_is_counted() -> None:

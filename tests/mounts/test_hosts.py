@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tpuctl.hosts.facts import Facts, parse_facts
+from tpuctl.hosts.facts import FactsReply, parse_facts
 from tpuctl.hosts.provision import Operation
 from tpuctl.model.hosts import Blob
 from tpuctl.model.shipped_files import load_mount_table
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.model.verdict import Blocked
-from tpuctl.mounts.hosts import KeeperFiles, Mounted, Unmounted, has_old_keeper, health, mounted
+from tpuctl.mounts.hosts import BucketMount, BucketUnmount, KeeperFiles, has_old_keeper, health, mounted
 from tpuctl.mounts.rules import MountRules
 
 RULES = MountRules(*load_mount_table())
@@ -34,7 +34,7 @@ HOST: Mapping[str, Any] = {
 }
 
 
-def facts(kind: Mounted = PLAIN, *, root: str = "sudo", there: bool = True, **more: Any) -> Facts:
+def facts(kind: BucketMount = PLAIN, *, root: str = "sudo", there: bool = True, **more: Any) -> FactsReply:
     mount = {"path": "/mnt/data", "bucket": "data", "digest": kind.digest, "state": "up", "alive": True}
     mount["version"] = more.pop("serves", RULES.pinned)
     mount["keeper"] = hashlib.sha256(FILES.keeper).hexdigest()
@@ -47,7 +47,7 @@ def facts(kind: Mounted = PLAIN, *, root: str = "sudo", there: bool = True, **mo
     return parse_facts({"time": 1.0, "boot_id": "b", "host": {**HOST, "root": root}, "gcsfuse": gcsfuse})
 
 
-def planned(kind: Mounted, found: Facts) -> list[str]:
+def planned(kind: BucketMount, found: FactsReply) -> list[str]:
     operations = kind.plan(found)
     assert not isinstance(operations, Blocked), operations
     return [each.kind for each in operations]
@@ -120,11 +120,11 @@ def test_two_mounts_bring_a_program_once() -> None:
 
 
 def test_only_what_is_mounted_is_unmounted() -> None:
-    gone = Unmounted("/mnt/data", b"keeper")
+    gone = BucketUnmount("/mnt/data", b"keeper")
     [operation] = gone.plan(facts())
     assert (operation.kind, operation.parameters["path"]) == ("unmount_bucket", "/mnt/data")
     assert gone.plan(facts(there=False)) == ()
-    assert Unmounted("/mnt/other", b"keeper").plan(facts()) == ()
+    assert BucketUnmount("/mnt/other", b"keeper").plan(facts()) == ()
 
 
 @pytest.mark.parametrize("version", [RULES.pinned, "unknown"])

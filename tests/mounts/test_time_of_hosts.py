@@ -10,7 +10,7 @@ import pytest
 from tests.support.jobs import bring_up
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace
-from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.hosts.provision import Operation, job_id
 from tpuctl.things.driver import bring_hosts
 
@@ -24,11 +24,11 @@ class Ran:
     sections = frozenset({Section.JOBS})
     operation = Operation("run", "running mend", {"argv": ["mend"]})
 
-    def plan(self, facts: Facts) -> Sequence[Operation]:
+    def plan(self, facts: FactsReply) -> Sequence[Operation]:
         done = {job.attempt for job in facts.jobs or () if job.succeeded}
         return () if job_id([self.operation]) in done else [self.operation]
 
-    def row(self, _facts: Facts) -> Mapping[str, str]:
+    def row(self, _facts: FactsReply) -> Mapping[str, str]:
         return {}
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.support.jax_python import flax_packages, tpu_jax
 from tests.support.session import ROOT
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.preflight.fits import Fit, Step, compile_for, gib
-from tpuctl.preflight.local_env import Interpreter
+from tpuctl.preflight.fits import Fit, StepFunction, compile_for, gib
+from tpuctl.preflight.local_env import LocalPython
 from tpuctl.preflight.topologies import find_topology, mesh_for, parse_mesh
 
 PAGE = ROOT / "docs" / "develop" / "fits.md"
@@ -37,10 +37,10 @@ def measure(case: str) -> Fit:
     name, _, type_ = case.partition(":")
     template = ROOT / "templates" / f"{name}.py"
     packages = {"PYTHONPATH": str(flax_packages())} if template.exists() else {}
-    step = Step(template, "step") if template.exists() else Step(DECODER, name)
+    step = StepFunction(template, "step") if template.exists() else StepFunction(DECODER, name)
     topology, mesh = find_topology(load_accelerators(), type_), CASES[case]
     axes = mesh_for(parse_mesh(mesh) if mesh else {}, topology)
-    return compile_for(step, topology, axes, Interpreter(tpu_jax(), packages), {}, TIMEOUT_S)
+    return compile_for(step, topology, axes, LocalPython(tpu_jax(), packages), {}, TIMEOUT_S)
 
 
 def row(case: str, fit: Fit) -> str:

@@ -11,8 +11,8 @@ from tests.support.session import ROOT
 from tests.support.soak import soak
 from tpuctl.cli.commands.fits import LIBRARIES
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.preflight.fits import Fit, Step, compile_for
-from tpuctl.preflight.local_env import Interpreter
+from tpuctl.preflight.fits import Fit, StepFunction, compile_for
+from tpuctl.preflight.local_env import LocalPython
 from tpuctl.preflight.topologies import find_topology, mesh_for, parse_mesh
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
@@ -21,14 +21,14 @@ CATALOG = load_accelerators()
 
 
 @pytest.fixture(scope="module")
-def interpreter() -> Interpreter:
-    return Interpreter(tpu_jax(), {})
+def interpreter() -> LocalPython:
+    return LocalPython(tpu_jax(), {})
 
 
-def fit(interpreter: Interpreter, function: str, name: str, mesh: str = "", file: Path = PROGRAM) -> Fit:
+def fit(interpreter: LocalPython, function: str, name: str, mesh: str = "", file: Path = PROGRAM) -> Fit:
     topology = find_topology(CATALOG, name)
     axes = mesh_for(parse_mesh(mesh) if mesh else {}, topology)
-    return compile_for(Step(file, function), topology, axes, interpreter, {}, timeout_s=400)
+    return compile_for(StepFunction(file, function), topology, axes, interpreter, {}, timeout_s=400)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ WHOLE = {"step": 272_629_760, "optax": 809_549_828, "nnx": 6_447_628_296, "maxte
 )
 def test_the_files_that_are_written_to_start_from_fit(interpreter, name, mesh):
     packages = {"PYTHONPATH": str(flax_packages())} if name != "step" else {}
-    with_them = Interpreter(interpreter.python, packages)
+    with_them = LocalPython(interpreter.python, packages)
     found = fit(with_them, "step", "v6e-8", mesh, file=ROOT / "templates" / f"fits_{name}.py")
     assert found.fits, found.problem
     assert not found.warnings

@@ -10,7 +10,7 @@ import pytest
 from tests.support.require import require_torch_xla
 from tpuctl.errors import TpuctlError
 from tpuctl.preflight.check_weights import check_weights
-from tpuctl.preflight.local_env import Interpreter
+from tpuctl.preflight.local_env import LocalPython
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 WRITE = """
@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_bad_layers_are_found_and_good_ones_not(folder: Path, name: str) -> None:
-    python = Interpreter(Path(require_torch_xla()), {})
+    python = LocalPython(Path(require_torch_xla()), {})
     found = check_weights(folder / f"{name}.pt", "", None, python, {})
     errors = [each for each in found.findings if each.level == "error"]
     assert [each.leaf for each in errors] == (["model/layers.3.weight"] if WRONG[name] else [])
@@ -79,4 +79,4 @@ def test_bad_layers_are_found_and_good_ones_not(folder: Path, name: str) -> None
 
 def test_what_is_no_mere_data_is_not_loaded(folder: Path) -> None:
     with pytest.raises(TpuctlError, match="reads with weights_only"):
-        check_weights(folder / "whole.pt", "", None, Interpreter(Path(require_torch_xla()), {}), {})
+        check_weights(folder / "whole.pt", "", None, LocalPython(Path(require_torch_xla()), {}), {})

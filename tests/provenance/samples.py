@@ -22,7 +22,7 @@ from tpuctl.model.records import (
     TimelineEntry,
     WorkerEnd,
 )
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.provenance.build import build_attempt, build_end, build_start
 from tpuctl.provenance.manifest import SettingSection, assemble, render_part
 
@@ -57,7 +57,7 @@ def a_manifest(
     run_id: str = "first", *, argv: tuple[str, ...] = ("python3", "train.py"), kernel: str = "6.1", **spec: Any
 ) -> dict[str, Any]:
     """Waited 120 s for its slice, ran 600 s, lost it with 300 s of work, waited 60 s and ran 900 s."""
-    asked = RunSpec("big", argv, ".", Policy(), {"SEED": "1"}, {}, checkpoint_dir="gs://b/c", **spec)
+    asked = RunSpec("big", argv, ".", RestartPolicy(), {"SEED": "1"}, {}, checkpoint_dir="gs://b/c", **spec)
     first = an_attempt(1, T0 + 160.0, 600.0, Cause.PREEMPTED, kernel=kernel)
     second = an_attempt(2, T0 + 870.0, 900.0, Cause.SUCCEEDED, kernel=kernel)
     assert first.ended_at is not None

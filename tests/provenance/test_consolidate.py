@@ -14,7 +14,7 @@ from tests.support.jobs import SPEC
 from tests.support.require import require_torch_xla
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.provenance.manifest import typed
-from tpuctl.provenance.rerun import Available, Bucket, Fate, plan_rerun
+from tpuctl.provenance.rerun import Available, Bucket, PartFate, plan_rerun
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -59,7 +59,7 @@ def test_parts_of_four_processes_become_the_weights_of_one(tmp_path: Path) -> No
     spec = replace(SPEC, mounts=(MountRef("b", str(tmp_path), "checkpoint"),))
     there = Available("big", spec, False, bucket=Bucket("gs://b/c", "gs://b/c", 1, parts))
     [missing] = [each for each in plan_rerun(manifest, there) if each.what == "checkpoint c/step_100"]
-    assert missing.fate is Fate.MISSING
+    assert missing.fate is PartFate.MISSING
     command = missing.hint.partition(" -- ")[2].partition(";")[0]
     program, *arguments = shlex.split(command)
     assert program == "python3"
@@ -67,4 +67,4 @@ def test_parts_of_four_processes_become_the_weights_of_one(tmp_path: Path) -> No
     subprocess.run([python, "-c", COMPARE, str(tmp_path)], check=True, timeout=300)
     whole = replace(there, bucket=Bucket("gs://b/c", "gs://b/c", 1, (*parts, "c/step_100_consolidated.pth")))
     fates = {each.what: each.fate for each in plan_rerun(manifest, whole)}
-    assert fates["checkpoint c/step_100"] is Fate.CHANGED
+    assert fates["checkpoint c/step_100"] is PartFate.CHANGED

@@ -11,7 +11,7 @@ from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.errors import BadManifestError
 from tpuctl.model.records import RunState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.provenance.manifest import verify_chain
 from tpuctl.provenance.parts import begin_manifest, load_manifest, load_parts, seal_manifest
 from tpuctl.provenance.phases import goodput
@@ -39,7 +39,7 @@ def pass_for(place: MemoryPlace, services: MemoryServices, seconds: float) -> No
 
 def test_a_run_through_two_preemptions_leaves_a_whole_manifest(place, services):
     bring_up(services, "big")
-    run = submit(services, "big", "two hours", policy=Policy(max_preemptions=5))
+    run = submit(services, "big", "two hours", policy=RestartPolicy(max_preemptions=5))
     begun = load_manifest(services, run.id)
     assert (begun["attempts"], begun["end"], len(begun["chain"])) == ([], None, 1)
     start_run(services, run.id)

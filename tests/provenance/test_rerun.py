@@ -31,7 +31,7 @@ from tpuctl.provenance.rerun import (
     Available,
     Bucket,
     DiskThere,
-    Fate,
+    PartFate,
     consolidated,
     is_possible,
     plan_rerun,
@@ -52,7 +52,7 @@ def fates(manifest: RunManifest, **there: Any) -> dict[str, str]:
 
 def lines(manifest: RunManifest, **there: Any) -> list[tuple[str, str]]:
     found = Available(**{"slice_name": "big", "spec": SPEC, "new_slice": False, **there})
-    return [(each.what, each.detail) for each in plan_rerun(manifest, found) if each.fate is not Fate.KEPT]
+    return [(each.what, each.detail) for each in plan_rerun(manifest, found) if each.fate is not PartFate.KEPT]
 
 
 def test_the_same_slice_keeps_everything():
@@ -250,7 +250,7 @@ def test_what_cannot_be_had_is_named_with_what_to_type():
     command = replace(made().command, secrets=("TOKEN", "KEY"), workers=(0, 3))
     there = Available("big", SPEC, False, code_problem="it is gone", secrets=frozenset({"KEY"}))
     plan = plan_rerun(made(command=command), there)
-    missing = {each.what: each.hint for each in plan if each.fate is Fate.MISSING}
+    missing = {each.what: each.hint for each in plan if each.fate is PartFate.MISSING}
     assert not is_possible(plan)
     assert set(missing) == {"code", "secret TOKEN", "workers"}
     assert missing["secret TOKEN"] == "--secret TOKEN=env:VARIABLE"
@@ -266,7 +266,7 @@ CONSOLIDATED = (
 
 def test_checkpoints_of_ranks_need_as_many_ranks_and_a_way_back_is_named():
     plan = plan_rerun(made(), Available("big", SPEC, False, bucket=RANKS))
-    missing = next(each for each in plan if each.fate is Fate.MISSING)
+    missing = next(each for each in plan if each.fate is PartFate.MISSING)
     assert missing.what == "checkpoint c/step_100"
     assert "16 ranks" in missing.detail
     assert "$100.00" in next(each.detail for each in plan if each.what == "bucket region")

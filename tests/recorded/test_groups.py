@@ -8,7 +8,7 @@ import pytest
 
 from tests.recorded.stories import exchange
 from tpuctl.cloud.compute_errors import parse_operation
-from tpuctl.cloud.group_nodes import Parts, parse_parts
+from tpuctl.cloud.group_nodes import GroupParts, parse_parts
 from tpuctl.cloud.instances import parse_instance
 from tpuctl.model.cloud import NodeState, ResourceKind, Tier
 from tpuctl.model.shipped_files import load_accelerators
@@ -23,7 +23,7 @@ def body(name: str) -> Any:
 
 
 def test_a_group_that_is_being_made_is_a_node_on_its_way():
-    found = parse_parts(Parts("group-x1y2z3", ZONE, body("compute/group:get")), load_accelerators())
+    found = parse_parts(GroupParts("group-x1y2z3", ZONE, body("compute/group:get")), load_accelerators())
     assert (found.state, found.kind, found.uid) == (
         NodeState.CREATING,
         ResourceKind.GROUP,

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from tests.support.builders import a_run, an_attempt
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.model.records import Cause, Failure, Fault, RunState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.shipped_files import load_failure_table
 from tpuctl.runs.charge import charge
 from tpuctl.runs.failure import (
-    Place,
+    PatternSource,
     Signature,
     WorkerLog,
     describe_failure,
@@ -46,9 +46,9 @@ def named(*workers: WorkerStatus, cause: Cause = Cause.FAILED, why: str = "it br
 
 def of_sample(row: Signature) -> Failure:
     """The failure of a worker that ends as the sample of a row says."""
-    if row.of is Place.CAUSE:
+    if row.of is PatternSource.CAUSE:
         return named(cause=Cause(row.sample))
-    if row.of is not Place.END:
+    if row.of is not PatternSource.END:
         return named(exited(0), w0=f"step 1\n{row.sample}\n")
     words, _, detail = row.sample.partition(": ")
     kind, number, *oom = words.split(" ")
@@ -66,7 +66,7 @@ def test_a_sample_is_known_by_its_own_row(row: Signature) -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("end", ["\n", "\r", " "])
 def test_a_line_without_end_is_searched_in_time_and_hides_nothing(end: str) -> None:
-    row = next(row for row in TABLE if row.of is Place.LOG and not row.sample.startswith("["))
+    row = next(row for row in TABLE if row.of is PatternSource.LOG and not row.sample.startswith("["))
     found = named(exited(0), w0=f"{'x' * 4_000_000}{end}{row.sample}\n")
     assert found.signature == row.id
     assert named(exited(0), w0="x" * 4_000_000 + end).signature == named(exited(0)).signature
@@ -162,7 +162,7 @@ def test_what_kept_workers_from_starting_is_searched_where_none_ran() -> None:
 
 def test_a_disk_that_is_full_is_not_filled_again() -> None:
     failure = named(exited(1), w1="OSError: [Errno 28] No space left on device")
-    run = charge(a_run(policy=Policy(max_failures=9)), ended(failure), NOW)
+    run = charge(a_run(policy=RestartPolicy(max_failures=9)), ended(failure), NOW)
     assert (run.state, run.failures) == (RunState.FAILED, 1)
 
 
@@ -172,7 +172,7 @@ def ended(failure: Failure, cause: Cause = Cause.FAILED) -> Any:
 
 def test_what_would_come_again_is_not_tried_again() -> None:
     failure = named(exited(1), w1=MISSING)
-    run = charge(a_run(policy=Policy(max_failures=9)), ended(failure), NOW)
+    run = charge(a_run(policy=RestartPolicy(max_failures=9)), ended(failure), NOW)
     assert (run.state, run.failures) == (RunState.FAILED, 1)
     assert run.reason == (
         "worker 1 exited with 1; worker 1: Python does not find flax (module-not-found, environment); "
@@ -182,7 +182,7 @@ def test_what_would_come_again_is_not_tried_again() -> None:
 
 def test_a_fault_of_the_cloud_is_charged_to_preemptions_however_often_it_comes_at_once() -> None:
     failure = named(exited(1), w1="Core halted: the observed errors are: [Hardware].")
-    run = a_run(policy=Policy(max_failures=0, max_preemptions=2))
+    run = a_run(policy=RestartPolicy(max_failures=0, max_preemptions=2))
     for _ in range(2):
         run = charge(run, ended(failure), NOW)
         assert run.state is RunState.WAITING
@@ -192,6 +192,6 @@ def test_a_fault_of_the_cloud_is_charged_to_preemptions_however_often_it_comes_a
 
 def test_a_failure_that_may_go_well_is_tried_again_and_says_so() -> None:
     failure = replace(named(exited(1), w1="ValueError: x"), worker=1)
-    run = charge(a_run(policy=Policy()), ended(failure), NOW)
+    run = charge(a_run(policy=RestartPolicy()), ended(failure), NOW)
     assert run.state is RunState.WAITING
     assert run.reason.endswith("worker 1: it ended with ValueError (exception, code); it is tried again")

@@ -11,7 +11,7 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus, parse_worker_status
 from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.notify.events import run_events
 from tpuctl.runs.charge import charge
-from tpuctl.runs.hang import Pace, describe_progress, judge_pace, judge_stall, step_rate
+from tpuctl.runs.hang import Slowdown, describe_progress, judge_pace, judge_stall, step_rate
 from tpuctl.runs.plan import RunObservation, plan_run
 from tpuctl.runs.states import RunEvent
 from tpuctl.slices.states import ObservedEvent, SliceEvent
@@ -174,18 +174,18 @@ def test_hooks_are_told_of_a_stall_before_the_end() -> None:
 
 
 PACES = [
-    ({}, 0.0, Pace()),
-    ({"recent_rate": 1.0, "usual_rate": 2.0}, 0.0, Pace(0.0, 1.0)),
-    ({"recent_rate": 0.9, "usual_rate": 2.0}, 0.0, Pace(2.0, 0.9)),
-    ({"recent_rate": 1.4, "usual_rate": 1.0}, 2.0, Pace(2.0, 1.4)),
-    ({"recent_rate": 1.5, "usual_rate": 1.0}, 2.0, Pace(0.0, 1.5)),
-    ({}, 2.0, Pace(2.0)),
+    ({}, 0.0, Slowdown()),
+    ({"recent_rate": 1.0, "usual_rate": 2.0}, 0.0, Slowdown(0.0, 1.0)),
+    ({"recent_rate": 0.9, "usual_rate": 2.0}, 0.0, Slowdown(2.0, 0.9)),
+    ({"recent_rate": 1.4, "usual_rate": 1.0}, 2.0, Slowdown(2.0, 1.4)),
+    ({"recent_rate": 1.5, "usual_rate": 1.0}, 2.0, Slowdown(0.0, 1.5)),
+    ({}, 2.0, Slowdown(2.0)),
 ]
 
 
 @pytest.mark.parametrize(("said", "usual", "pace"), PACES)
 def test_slow_is_below_half_of_the_usual_until_it_is_near_that_again(
-    said: Any, usual: float, pace: Pace
+    said: Any, usual: float, pace: Slowdown
 ) -> None:
     ahead, behind = worker(0, step=9.0, **said), worker(1, step=5.0, recent_rate=0.1, usual_rate=9.0)
     others = [behind] if said else []

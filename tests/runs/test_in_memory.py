@@ -25,7 +25,7 @@ from tpuctl.model.records import (
     SliceState,
     TimelineEntry,
 )
-from tpuctl.model.run_spec import EnvironmentRef, Policy
+from tpuctl.model.run_spec import EnvironmentRef, RestartPolicy
 from tpuctl.model.timeouts import STEP_MAX_S, UNREACHABLE_MAX_S, VERDICT_MAX_S
 from tpuctl.model.verdict import Blind
 from tpuctl.runs.attempt import attempt_hosts
@@ -76,7 +76,7 @@ def test_a_run_of_minutes_is_followed_to_its_end_with_its_output_kept(place, ser
     place.hosts.programs["main.py"] = train
     bring_up(services, "big")
     began = services.clock.now()
-    run = run_to_end(services, "big", "as train says", policy=Policy())
+    run = run_to_end(services, "big", "as train says", policy=RestartPolicy())
     assert run.state is RunState.SUCCEEDED, run.reason
     assert services.clock.now() - began >= 600.0
     lines = [f"rank {rank} step {step}" for rank in range(2) for step in range(6)]
@@ -427,7 +427,7 @@ def test_an_attempt_that_outlived_two_others_is_ended_before_the_next(place, ser
     place.hosts.programs["main.py"] = train
     bring_up(services, "other")
     bring_up(services, "big")
-    run = submit(services, "big", "as registered", policy=Policy(grace_s=1.0))
+    run = submit(services, "big", "as registered", policy=RestartPolicy(grace_s=1.0))
     start_run(services, run.id)
     flaky = place.hosts.all()[-1]
 
@@ -462,7 +462,7 @@ def test_what_a_stopped_run_left_behind_is_ended_before_the_next_run(place, serv
     place.hosts.programs["main.py"] = scripted(24 * HOUR)
     bring_up(services, "other")
     bring_up(services, "big")
-    first = submit(services, "big", "as registered", policy=Policy(grace_s=1.0))
+    first = submit(services, "big", "as registered", policy=RestartPolicy(grace_s=1.0))
     start_run(services, first.id)
     place.hosts.all()[-1].vanish()
     request_stop(services, first.id)
@@ -470,7 +470,7 @@ def test_what_a_stopped_run_left_behind_is_ended_before_the_next_run(place, serv
     assert get_run(services, first.id).record.state is RunState.STOPPED
     assert worker_processes(place, first.id) == ["1"]
     place.hosts.all()[-1].recover()
-    second = submit(services, "big", "as registered", policy=Policy(grace_s=1.0), variables={"N": "2"})
+    second = submit(services, "big", "as registered", policy=RestartPolicy(grace_s=1.0), variables={"N": "2"})
     pass_for(place, services, 300)
     assert get_run(services, second.id).record.state is RunState.RUNNING
     assert worker_processes(place, first.id) == []
@@ -520,7 +520,7 @@ def run_whose_stop_one_worker_did_not_hear(place, services):
     """Stopped while its last worker, which works on, could not be reached; with that host."""
     place.hosts.programs["main.py"] = scripted(10 * HOUR)
     bring_up(services, "big")
-    run = submit(services, "big", "as main.py says", policy=Policy(grace_s=1.0))
+    run = submit(services, "big", "as main.py says", policy=RestartPolicy(grace_s=1.0))
     start_run(services, run.id)
     host = place.hosts.all()[-1]
     host.refuse()
@@ -563,7 +563,7 @@ def test_a_pass_ends_what_a_stop_could_not_reach(place, services):
 def test_a_run_that_ended_unseen_does_not_hold_its_slice(place, services, status, state):
     place.hosts.programs["main.py"] = scripted(60.0, exit_status=status)
     bring_up(services, "big")
-    first = submit(services, "big", "as main.py says", policy=Policy(max_failures=0))
+    first = submit(services, "big", "as main.py says", policy=RestartPolicy(max_failures=0))
     start_run(services, first.id)
     with pytest.raises(ConflictError, match=f"run {first.id} is still running"):
         submit(services, "big", "another")
@@ -635,7 +635,7 @@ def test_another_slice_is_asked_for_when_hardware_of_a_worker_fails_twice(
 
     place.hosts.programs["main.py"] = train
     bring_up(services, "big")
-    policy = Policy(max_failures=0, max_preemptions=3, grace_s=1.0)
+    policy = RestartPolicy(max_failures=0, max_preemptions=3, grace_s=1.0)
     run = run_to_end(services, "big", "breaks chips", policy=policy)
     assert (run.state, run.failures) == (RunState.SUCCEEDED, 0)
     broken = [e for e in services.store.list("journal/slices/big/") if e.data["action"] == "broken"]
@@ -734,7 +734,7 @@ def test_a_worker_that_runs_on_when_the_others_have_ended_is_told_and_restarted(
     place.hosts.programs["main.py"] = train
     bring_up(services, "big")
     run = submit(
-        services, "big", "hangs", progress=r"step (\d+)", stall_s=120.0, on_stall=stall, policy=Policy()
+        services, "big", "hangs", progress=r"step (\d+)", stall_s=120.0, on_stall=stall, policy=RestartPolicy()
     )
     start_run(services, run.id)
     pass_for(place, services, 1200)
@@ -798,7 +798,7 @@ def test_a_worker_lost_before_it_said_that_it_began_is_named_at_once_and_the_run
     place.hosts.programs["main.py"] = scripted(HOUR)
     bring_up(services, "big")
     wait = {"on_stall": "restart", "stall_s": 30.0, "first_step_limit_s": limit_s}
-    run = submit(services, "big", "waits for its peer", policy=Policy(), **wait)
+    run = submit(services, "big", "waits for its peer", policy=RestartPolicy(), **wait)
     place.hosts.answer_s = 4.0
     while get_run(services, run.id).record.attempt is None or not attempt_of(services, run).coordinator:
         advance_run(services, run.id)

@@ -16,7 +16,7 @@ from tpuctl.model.run_spec import RunRequest
 from tpuctl.notify.events import run_events
 from tpuctl.runs.metrics import (
     RATE,
-    Row,
+    MetricRow,
     Span,
     furthest,
     last_row,
@@ -126,8 +126,8 @@ def one(value: float) -> Span:
     return Span(value, value, value, value)
 
 
-def row(step: float | None, at: float = 0.0, count: int = 1, **values: Span) -> Row:
-    return Row(at, step, count, values)
+def row(step: float | None, at: float = 0.0, count: int = 1, **values: Span) -> MetricRow:
+    return MetricRow(at, step, count, values)
 
 
 FILE = b"at step count loss lr\n1.500 3 1 2.5 -\n2 - 4 3:1:7:2 nan\n"

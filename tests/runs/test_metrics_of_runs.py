@@ -10,7 +10,7 @@ from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.memory.process import Process, Steps
 from tpuctl.engine.events import Warn
 from tpuctl.model.records import RunState
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.notify.events import run_events
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.log_archive import fetch_metrics
@@ -40,7 +40,7 @@ def test_curves_go_on_over_a_preemption_and_are_there_for_another_machine_when_a
     place.server.shared = True
     place.hosts.programs["main.py"] = trainer(steps=600)
     bring_up(services, "big")
-    run = submit(services, "big", "trains", progress=PATTERN, policy=Policy())
+    run = submit(services, "big", "trains", progress=PATTERN, policy=RestartPolicy())
     start_run(services, run.id)
     watchdog = place.machine("watchdog")
 
@@ -68,7 +68,7 @@ def test_curves_go_on_over_a_preemption_and_are_there_for_another_machine_when_a
     [(r"it (?P<it>\d+) loss (?P<loss>\S+)", "it, loss"), (PATTERN, ""), (r"step (\d+)", "")],
 )
 def test_who_names_numbers_and_no_step_is_told_so(services, progress, said):
-    run = RunSpec("big", ("true",), ".", Policy(), {}, {}, no_checkpoint=True, progress=progress)
+    run = RunSpec("big", ("true",), ".", RestartPolicy(), {}, {}, no_checkpoint=True, progress=progress)
     check_request(services, run)
     told = [event.text for event in services.events if isinstance(event, Warn)]
     lacks = f"--progress names {said} and no group is called step, so no step is known"
@@ -94,7 +94,7 @@ def test_a_loss_that_is_none_ends_a_run_that_wants_that_for_good(place, services
     place.hosts.programs["main.py"] = trainer(bad_at=7, steps=steps)
     bring_up(services, "big")
     run = run_to_end(
-        services, "big", "goes bad", progress=PATTERN, on_nan="stop", policy=Policy(max_failures=5)
+        services, "big", "goes bad", progress=PATTERN, on_nan="stop", policy=RestartPolicy(max_failures=5)
     )
     assert (run.state, run.attempt.number, run.failures) == (RunState.FAILED, 1, 1)
     assert run.reason.startswith("loss is nan at step 7 (worker 0); ")

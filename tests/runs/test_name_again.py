@@ -9,7 +9,7 @@ from tests.support.memory.process import Process, Steps
 from tests.support.memory.services import MemoryPlace
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.gc import prune
 from tpuctl.state.run_logs import LogFiles
@@ -33,14 +33,14 @@ def test_output_of_a_new_run_does_not_begin_where_that_of_a_pruned_one_ended(tmp
     services = place.machine()
     services.ids, services.logs = OneName(), LogFiles(tmp_path)
     bring_up(services, "big")
-    assert run_to_end(services, "big", "first", policy=Policy()).state is RunState.SUCCEEDED
+    assert run_to_end(services, "big", "first", policy=RestartPolicy()).state is RunState.SUCCEEDED
     take_down(services, "big")
     place.clock.advance(2 * timeouts.RUNS_KEPT_LEAST_S)
     done = prune(services.store, timeouts.PRUNE_AFTER_LEAST_S, runs_after_s=timeouts.RUNS_KEPT_LEAST_S)
     assert done.old.runs == ("exp",)
     old = said.pop(0)
     bring_up(services, "big")
-    assert run_to_end(services, "big", "again", policy=Policy()).state is RunState.SUCCEEDED
+    assert run_to_end(services, "big", "again", policy=RestartPolicy()).state is RunState.SUCCEEDED
     for worker in range(2):
         name = f"1/worker-{worker}.stdout.log"
         assert (tmp_path / "exp" / name).read_text() == "second\n"

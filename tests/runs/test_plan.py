@@ -16,7 +16,7 @@ from tpuctl.hosts.protocol import WorkerState, WorkerStatus
 from tpuctl.lib.codec import from_data
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Cause, RunState, WorkerEnd
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.charge import charge, worker_ends
 from tpuctl.runs.plan import RunObservation, plan_run
 from tpuctl.runs.trouble import refused_until
@@ -48,7 +48,9 @@ def failure(*ends, number=1):
 
 def test_a_program_that_fails_at_once_and_twice_in_the_same_way_is_not_tried_a_third_time():
     stopped = WorkerEnd(1, signal=15, note="stopped", ran_s=70.0)
-    once = charge(a_run(policy=Policy(max_failures=9)), failure(WorkerEnd(0, 1, ran_s=2.0), stopped), NOW)
+    once = charge(
+        a_run(policy=RestartPolicy(max_failures=9)), failure(WorkerEnd(0, 1, ran_s=2.0), stopped), NOW
+    )
     assert (once.state, once.failures) == (RunState.WAITING, 1)
     twice = charge(once, failure(WorkerEnd(0, 1, ran_s=3.0), replace(stopped, signal=9)), NOW)
     assert (twice.state, twice.failures) == (RunState.FAILED, 2)
@@ -66,7 +68,7 @@ def test_a_program_that_fails_at_once_and_twice_in_the_same_way_is_not_tried_a_t
     ids=["later", "another status", "a signal", "unseen"],
 )
 def test_other_failures_have_their_whole_budget(second):
-    run = a_run(policy=Policy(max_failures=2))
+    run = a_run(policy=RestartPolicy(max_failures=2))
     for number, end in enumerate([WorkerEnd(0, 1, ran_s=2.0), second, WorkerEnd(0, 1, ran_s=2.0)]):
         assert run.state is not RunState.FAILED
         run = charge(run, failure(end, number=number + 1), NOW)
@@ -75,14 +77,14 @@ def test_other_failures_have_their_whole_budget(second):
 
 def test_a_program_that_does_not_come_up_on_the_chips_twice_is_not_tried_a_third_time():
     ended = an_attempt(state=AttemptPhase.ENDED, cause=Cause.NOT_JOINED, suspect_why="on cpu")
-    once = charge(a_run(policy=Policy(max_failures=9)), ended, NOW)
+    once = charge(a_run(policy=RestartPolicy(max_failures=9)), ended, NOW)
     assert (once.state, once.failures) == (RunState.WAITING, 1)
     twice = charge(once, ended, NOW)
     assert (twice.state, twice.reason) == (RunState.FAILED, "on cpu, for the second time")
 
 
 def test_workers_that_were_stopped_do_not_count_whatever_else_is_noted_of_them():
-    run = a_run(policy=Policy(max_failures=9))
+    run = a_run(policy=RestartPolicy(max_failures=9))
     for note, signal in (("stopped; its disk is full", 15), ("stopped", 9)):
         ends = WorkerEnd(0, 1, ran_s=2.0), WorkerEnd(1, signal=signal, note=note, ran_s=2.0)
         run = charge(run, failure(*ends), NOW)
@@ -90,32 +92,32 @@ def test_workers_that_were_stopped_do_not_count_whatever_else_is_noted_of_them()
 
 
 def test_a_quick_failure_is_forgotten_when_something_else_ends_an_attempt():
-    run = charge(a_run(policy=Policy(max_failures=9)), failure(WorkerEnd(0, 1, ran_s=2.0)), NOW)
+    run = charge(a_run(policy=RestartPolicy(max_failures=9)), failure(WorkerEnd(0, 1, ran_s=2.0)), NOW)
     run = charge(run, an_attempt(state=AttemptPhase.ENDED, cause=Cause.PREEMPTED), NOW)
     assert charge(run, failure(WorkerEnd(0, 1, ran_s=2.0)), NOW).state is RunState.WAITING
 
 
 def test_by_default_a_run_is_not_ended_for_good_by_one_failure():
-    run = charge(a_run(policy=Policy()), failure(WorkerEnd(0, 134, ran_s=4000.0)), NOW)
+    run = charge(a_run(policy=RestartPolicy()), failure(WorkerEnd(0, 134, ran_s=4000.0)), NOW)
     assert run.state is RunState.WAITING
 
 
 @pytest.mark.parametrize(
     ("cause", "policy", "state"),
     [
-        (Cause.SUCCEEDED, Policy(), RunState.SUCCEEDED),
-        (Cause.STOPPED, Policy(), RunState.STOPPED),
-        (Cause.FAILED, Policy(max_failures=0), RunState.FAILED),
-        (Cause.FAILED, Policy(max_failures=1), RunState.WAITING),
-        (Cause.PREEMPTED, Policy(max_preemptions=1), RunState.WAITING),
-        (Cause.PREEMPTED, Policy(max_preemptions=0), RunState.GAVE_UP),
-        (Cause.HOST_LOST, Policy(max_preemptions=0), RunState.GAVE_UP),
-        (Cause.RESTART_ASKED, Policy(max_restarts=0), RunState.GAVE_UP),
-        (Cause.RESTART_ASKED, Policy(max_restarts=1), RunState.WAITING),
-        (Cause.NOT_JOINED, Policy(max_failures=0), RunState.FAILED),
-        (Cause.BAD_DATA, Policy(max_failures=0), RunState.FAILED),
-        (Cause.DRIFTED, Policy(max_failures=9), RunState.FAILED),
-        (Cause.NOT_SET_UP, Policy(max_failures=9), RunState.FAILED),
+        (Cause.SUCCEEDED, RestartPolicy(), RunState.SUCCEEDED),
+        (Cause.STOPPED, RestartPolicy(), RunState.STOPPED),
+        (Cause.FAILED, RestartPolicy(max_failures=0), RunState.FAILED),
+        (Cause.FAILED, RestartPolicy(max_failures=1), RunState.WAITING),
+        (Cause.PREEMPTED, RestartPolicy(max_preemptions=1), RunState.WAITING),
+        (Cause.PREEMPTED, RestartPolicy(max_preemptions=0), RunState.GAVE_UP),
+        (Cause.HOST_LOST, RestartPolicy(max_preemptions=0), RunState.GAVE_UP),
+        (Cause.RESTART_ASKED, RestartPolicy(max_restarts=0), RunState.GAVE_UP),
+        (Cause.RESTART_ASKED, RestartPolicy(max_restarts=1), RunState.WAITING),
+        (Cause.NOT_JOINED, RestartPolicy(max_failures=0), RunState.FAILED),
+        (Cause.BAD_DATA, RestartPolicy(max_failures=0), RunState.FAILED),
+        (Cause.DRIFTED, RestartPolicy(max_failures=9), RunState.FAILED),
+        (Cause.NOT_SET_UP, RestartPolicy(max_failures=9), RunState.FAILED),
     ],
 )
 def test_an_ended_attempt_is_charged_to_its_own_budget(cause, policy, state):

@@ -29,7 +29,7 @@ from tpuctl.hosts.protocol import AccessReply, BucketAccess
 from tpuctl.model import timeouts
 from tpuctl.model.firewall import Firewall, internal_rule, parse_rules
 from tpuctl.model.records import AttemptPhase, Cause, RunState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.model.slice_spec import MountRef
 from tpuctl.runs.reconcile import advance_run
@@ -153,7 +153,7 @@ def test_a_first_worker_that_is_preempted_before_others_reach_it_is_a_preemption
     place.hosts.filtered.add(USUAL_PORT)
     services.project_api = Rules(Firewall(RANGES, ()), then=preempt)
     bring_up(services, "big")
-    run = run_to_end(services, "big", "goes on elsewhere", policy=Policy(max_failures=0))
+    run = run_to_end(services, "big", "goes on elsewhere", policy=RestartPolicy(max_failures=0))
     assert run.attempt is not None
     assert (run.state, run.attempt.number, run.preemptions) == (RunState.SUCCEEDED, 2, 1)
 

@@ -15,7 +15,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.envs.pinned import PinnedEnvironment, environment_key
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.hosts.provision import Operation, job_id
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.run_spec import EnvironmentRef
@@ -42,11 +42,11 @@ class Ran:
     def __init__(self, program: str) -> None:
         self.operation = Operation("run", f"running {program}", {"argv": [program]})
 
-    def plan(self, facts: Facts) -> Sequence[Operation]:
+    def plan(self, facts: FactsReply) -> Sequence[Operation]:
         done = {job.attempt for job in facts.jobs or () if job.succeeded}
         return () if job_id([self.operation]) in done else [self.operation]
 
-    def row(self, _facts: Facts) -> Mapping[str, str]:
+    def row(self, _facts: FactsReply) -> Mapping[str, str]:
         return {}
 
 

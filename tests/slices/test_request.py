@@ -11,7 +11,7 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.options import flags_of as flags_of_option
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import Limits
+from tpuctl.model.records import LifetimeLimits
 from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators
@@ -150,8 +150,8 @@ def test_limits_too_short_for_a_warning_are_refused(wanted, key, said):
 
 
 def test_limits_are_spans():
-    assert resolve_limits(SliceRequest()) == Limits()
-    assert resolve_limits(SliceRequest(ttl="8h", stop_when_idle="1h30m")) == Limits(
+    assert resolve_limits(SliceRequest()) == LifetimeLimits()
+    assert resolve_limits(SliceRequest(ttl="8h", stop_when_idle="1h30m")) == LifetimeLimits(
         ttl_s=28_800.0, idle_s=5400.0
     )
 

@@ -26,13 +26,13 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget
 from tpuctl.workers.copy_from import Pulled, pull
-from tpuctl.workers.file_list import Found, Limits, Survey, SurveyReader
+from tpuctl.workers.file_list import FileSurvey, Found, ListLimits, SurveyReader
 from tpuctl.workers.file_receiver import LOOK_EVERY, FileReceiver
 from tpuctl.workers.receive_protocol import (
     KEPT_FREE,
     Begin,
-    Done,
     End,
+    Finished,
     Frame,
     FrameReader,
     Piece,
@@ -44,12 +44,12 @@ SIZE = 24_000_000
 """More than all that is on its way at once."""
 
 
-def listed(*rows: list[object], limits: Limits = Limits(100, 1 << 20)) -> tuple[Found, ...]:
+def listed(*rows: list[object], limits: ListLimits = ListLimits(100, 1 << 20)) -> tuple[Found, ...]:
     """What a worker's list comes to."""
     return surveyed(*rows, limits=limits).entries
 
 
-def surveyed(*rows: list[object], limits: Limits = Limits(100, 1 << 20)) -> Survey:
+def surveyed(*rows: list[object], limits: ListLimits = ListLimits(100, 1 << 20)) -> FileSurvey:
     reader = SurveyReader(limits)
     lines = [
         {"surveying": 100},
@@ -282,7 +282,7 @@ def test_a_directory_that_is_closed_to_the_login_user_hides_nothing_else() -> No
     assert [(each.name, each.why) for each in survey.unread] == [("closed", "Permission denied")]
 
 
-def survey_as_nobody(python: str, home: Path) -> Survey:
+def survey_as_nobody(python: str, home: Path) -> FileSurvey:
     """What the agent tells to a user who is not root of a directory below `home` with a closed one in it."""
     home.chmod(0o755)
     (home / "agent.py").write_bytes(AGENT.read_bytes())
@@ -292,7 +292,7 @@ def survey_as_nobody(python: str, home: Path) -> Survey:
     (out / "closed").chmod(0)
     request = json.dumps({"path": str(out), "limit": 10}).encode() + b"\n"
     someone = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-    reader = SurveyReader(Limits(10, 1 << 20))
+    reader = SurveyReader(ListLimits(10, 1 << 20))
     with subprocess.Popen(
         [python, "-I", str(home / "agent.py"), "survey"],
         stdin=subprocess.PIPE,
@@ -348,7 +348,7 @@ def test_the_worker_refuses_a_path_with_too_many_files(
     request = json.dumps({"path": "out", "limit": 3}).encode() + b"\n"
     agent.stream_held([target], "survey", request, take, 20.0, None)
     with pytest.raises(TpuctlError, match="too many files there"):
-        SurveyReader(Limits(3, 1 << 20)).feed(said)
+        SurveyReader(ListLimits(3, 1 << 20)).feed(said)
     assert said.count(b'["f"') == 3  # with the directory itself, one more than asked for; and no further
 
 
@@ -439,7 +439,7 @@ def test_frames_that_do_not_fit_are_refused_and_leave_no_file(tmp_path: Path, fr
     ids=["entries", "bytes", "refusal", "fewer", "nonsense", "no-end"],
 )
 def test_a_list_that_is_too_long_or_no_list_is_given_up(lines: list[object], why: str) -> None:
-    reader = SurveyReader(Limits(2, 2000))
+    reader = SurveyReader(ListLimits(2, 2000))
     said = "".join(json.dumps(line) + "\n" for line in [{"surveying": 2}, *lines]).encode()
 
     def read() -> None:
@@ -482,7 +482,7 @@ def test_a_copy_stops_when_others_fill_the_disk_meanwhile_and_goes_on_later(tmp_
 
 def test_a_file_that_the_host_never_sent_is_missed(tmp_path: Path) -> None:
     receiver = plan(tmp_path / "x", FILE)
-    receiver.take(Done())
+    receiver.take(Finished())
     assert [(each.name, each.why) for each in receiver.finish()] == [("", "it was not sent")]
 
 

@@ -27,7 +27,7 @@ from tpuctl.model.records import (
     SliceState,
     Worker,
 )
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.transfer.bundle import CodeBundle
 from tpuctl.transfer.tree import Content
@@ -119,7 +119,7 @@ def a_run_spec(**changes: Any) -> RunSpec:
         "slice_name": "big",
         "argv": ("python3", "train.py"),
         "cwd": ".",
-        "policy": Policy(),
+        "policy": RestartPolicy(),
         "variables": {},
         "secrets": {},
     }

@@ -12,8 +12,8 @@ from tests.support.builders import a_bundle
 from tests.support.hosts import wait_until
 from tests.support.services import SimServices
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import Limits, RunRecord, SliceRecord
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.records import LifetimeLimits, RunRecord, SliceRecord
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.follow import follow_run
@@ -42,14 +42,14 @@ def limit(
 ) -> SliceRecord:
     """What another `up` of a slice with limits does."""
     spec = get_slice(services, name).record.spec
-    limits = Limits(ttl_s=ttl_s, idle_s=idle_s)
+    limits = LifetimeLimits(ttl_s=ttl_s, idle_s=idle_s)
     return request_slice(services, name, spec, pay=False, limits=limits, admit=lambda: None)
 
 
 def submit(services: SimServices, slice_name: str, program: str, **request: Any) -> RunRecord:
     """A run of `program` as main.py on all workers, written down but not stepped yet."""
     values: dict[str, Any] = {
-        "policy": Policy(max_failures=0, grace_s=1.0),
+        "policy": RestartPolicy(max_failures=0, grace_s=1.0),
         "variables": {},
         "secrets": {},
         "no_checkpoint": True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from tpuctl.workers.file_list import Found, FoundFile, FoundLink, Unread
+from tpuctl.workers.file_list import Found, FoundFile, FoundLink, UnreadFile
 from tpuctl.workers.receive_protocol import Begin, End, Frame, Piece, Room, Want
 
 
@@ -36,7 +36,7 @@ class Kept:
             assert hashlib.sha256(self._data).hexdigest() == frame.sha256
             self.names[self._wanted[frame.number].name] = self._data
 
-    def finish(self) -> tuple[Unread, ...]:
+    def finish(self) -> tuple[UnreadFile, ...]:
         assert not self.wants()
         return ()
 

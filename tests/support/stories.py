@@ -10,7 +10,7 @@ from tests.support.jobs import SPEC, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.records import SliceState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.runs.follow import start_run
 from tpuctl.slices.desired import request_slice
@@ -51,7 +51,7 @@ def make_ready(services: MemoryServices, *names: str, **spec: Any) -> None:
 
 
 def begin_run(services: MemoryServices) -> None:
-    start_run(services, submit(services, "big", "hours", policy=Policy(grace_s=1.0)).id)
+    start_run(services, submit(services, "big", "hours", policy=RestartPolicy(grace_s=1.0)).id)
 
 
 def programs_on(place: MemoryPlace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.telemetry.summary import Folded, Row, Slowest, Spread, find_slowest, fold, spread
+from tpuctl.telemetry.summary import FigureRow, Folded, Slowest, Spread, find_slowest, fold, spread
 
 
 def shown(folded: list[Folded]) -> list[tuple[tuple[int, ...], tuple[int, ...], object]]:
@@ -14,8 +14,8 @@ def shown(folded: list[Folded]) -> list[tuple[tuple[int, ...], tuple[int, ...], 
     ]
 
 
-def duty(worker: int, place: int, value: float | None, text: str = "") -> Row:
-    return Row(worker, place, {"duty_percent": value}, text)
+def duty(worker: int, place: int, value: float | None, text: str = "") -> FigureRow:
+    return FigureRow(worker, place, {"duty_percent": value}, text)
 
 
 ALIKE = [duty(worker, place, 90.0 + worker / 100) for worker in range(32) for place in range(4)]
@@ -72,19 +72,19 @@ def test_rows_that_are_alike_share_a_line(case: str) -> None:
 def test_a_worker_that_is_steps_behind_has_a_line_of_its_own(
     steps: tuple[float | None, ...], lines: int
 ) -> None:
-    assert len(fold([Row(n, 0, {"step": step}) for n, step in enumerate(steps)], 4)) == lines
+    assert len(fold([FigureRow(n, 0, {"step": step}) for n, step in enumerate(steps)], 4)) == lines
 
 
 def test_little_traffic_is_all_alike() -> None:
-    rows = [Row(n, 0, {"net_in_s": float(n * 1000), "disk_read_s": 0.0}) for n in range(8)]
+    rows = [FigureRow(n, 0, {"net_in_s": float(n * 1000), "disk_read_s": 0.0}) for n in range(8)]
     assert len(fold(rows, 4)) == 1
 
 
 def test_the_spread_leaves_out_what_nobody_knows() -> None:
     rows = [
-        Row(0, 0, {"a": 1.0, "b": None}),
-        Row(1, 0, {"a": 5.0, "b": None}),
-        Row(2, 0, {"a": None, "b": None}),
+        FigureRow(0, 0, {"a": 1.0, "b": None}),
+        FigureRow(1, 0, {"a": 5.0, "b": None}),
+        FigureRow(2, 0, {"a": None, "b": None}),
     ]
     assert spread(rows) == {"a": Spread(1.0, 3.0, 5.0)}
 

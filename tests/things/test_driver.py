@@ -10,7 +10,7 @@ from tests.mounts.test_time_of_hosts import Ran
 from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import ConflictError
-from tpuctl.hosts.provision import Failure, Failures, Provisioned, Verdict
+from tpuctl.hosts.provision import Failures, Provisioned, ProvisionFailure, Verdict
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait
 from tpuctl.runs.take_down import take_down
 from tpuctl.things.driver import TRIES, bring_hosts, explain
@@ -30,7 +30,9 @@ def test_a_command_does_not_wait_for_hosts_that_are_gone(place: MemoryPlace, aga
 
 
 def failures(*, tries: int, permanent: bool = False, hint: str = "", on_host: str = "") -> Failures:
-    return Failures((Failure(1, "mounting b", "no room", tries, permanent, ".tpuctl/log", hint, on_host),))
+    return Failures(
+        (ProvisionFailure(1, "mounting b", "no room", tries, permanent, ".tpuctl/log", hint, on_host),)
+    )
 
 
 @pytest.mark.parametrize(

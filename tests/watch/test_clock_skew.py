@@ -12,7 +12,7 @@ from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model import timeouts
 from tpuctl.model.records import Doubt, Lifetime, RunState, SliceRecord, SliceState
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.follow import start_run
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.state.repository import get_run, get_slice, save
@@ -79,7 +79,7 @@ def test_a_run_that_fails_while_a_worker_is_silent_waits_for_the_cloud_by_one_cl
     place.hosts.programs["main.py"] = scripted(2 * HOUR)
     bring_up(behind, "other")
     bring_up(behind, "big")
-    run = submit(behind, "big", "as registered", policy=Policy())
+    run = submit(behind, "big", "as registered", policy=RestartPolicy())
     start_run(behind, run.id)
     [first, second] = place.hosts.all()[-2:]
     first.crash()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import make_ready
 from tpuctl.engine.events import Note, Warn
-from tpuctl.model.records import Desired, Limits
+from tpuctl.model.records import Desired, LifetimeLimits
 from tpuctl.slices.desired import request_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.attendance import Attendance
@@ -34,7 +34,7 @@ def services(place: MemoryPlace) -> MemoryServices:
 
 def limit(services: MemoryServices, **limits: float) -> None:
     spec = get_slice(services, "dev").record.spec
-    request_slice(services, "dev", spec, pay=False, limits=Limits(**limits), admit=lambda: None)
+    request_slice(services, "dev", spec, pay=False, limits=LifetimeLimits(**limits), admit=lambda: None)
 
 
 def test_the_loop_ends_with_a_slice_that_nobody_used_for_so_long(services: MemoryServices) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.hosts.protocol import MalformedReplyError
-from tpuctl.ssh.calls import COLLECTED_MAX, Collected
+from tpuctl.ssh.calls import COLLECTED_MAX, CollectedOutput
 from tpuctl.workers.receive_protocol import FrameReader
 
 
@@ -17,7 +17,7 @@ def test_a_file_with_a_number_that_none_has_is_refused(number: bytes) -> None:
 
 
 def test_output_that_is_kept_as_a_whole_is_bounded() -> None:
-    collected = Collected()
+    collected = CollectedOutput()
     assert collected.emit("stdout", bytes(COLLECTED_MAX - 1))
     assert collected.emit("stderr", b"y")
     assert not collected.emit("stdout", b"z")

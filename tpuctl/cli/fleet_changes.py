@@ -54,11 +54,11 @@ def with_file(changes: Sequence[FleetChange], file: Path | None) -> list[FleetCh
 def show_changes(context: AppContext, changes: Sequence[FleetChange], costs: Mapping[str, str]) -> None:
     """What would change and what it costs, as a table, or everything as JSON. Exits with 10 if there is
     something."""
-    from tpuctl.fleet.plan import IN_STEP, Change, Kind
+    from tpuctl.fleet.plan import IN_STEP, Change, ItemKind
 
     shown = [c for c in changes if c.change is not Change.NONE or context.console.json_mode]
     rows = [
-        {**change_row(change), "cost": costs.get(change.name) if change.kind is Kind.SLICE else None}
+        {**change_row(change), "cost": costs.get(change.name) if change.kind is ItemKind.SLICE else None}
         for change in shown
     ]
     context.console.table(rows, COLUMNS, empty="nothing to change")

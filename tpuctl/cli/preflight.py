@@ -10,7 +10,7 @@ from tpuctl.errors import UsageError
 
 if TYPE_CHECKING:
     from tpuctl.cli.context import AppContext
-    from tpuctl.preflight.local_env import Interpreter
+    from tpuctl.preflight.local_env import LocalPython
 
 
 def parse_variables(words: Sequence[str]) -> dict[str, str]:
@@ -24,7 +24,7 @@ def parse_variables(words: Sequence[str]) -> dict[str, str]:
 
 def find_interpreter(
     context: AppContext, env: str | None, python: Path | None, *, jax: bool = False
-) -> Interpreter:
+) -> LocalPython:
     """What `--python` names, else the environment's, installed on this machine. With `jax` it must be one of
     JAX.
 

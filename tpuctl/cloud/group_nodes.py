@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tpuctl.cloud import wire
 from tpuctl.cloud.compute_errors import parse_errors
-from tpuctl.cloud.group_states import HOST_STATES, Action, HostState, Lost, Seen, group_state, how_ended
+from tpuctl.cloud.group_states import HOST_STATES, Action, GroupStatus, HostState, Lost, group_state, how_ended
 from tpuctl.cloud.instances import (
     Instance,
     chips_of,
@@ -32,7 +32,7 @@ _PREFIXES = {"ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e", "tpu7": "tpu7",
 """Families of machine types, and how names of accelerators of that generation begin."""
 
 
-class Parts(Struct, frozen=True):
+class GroupParts(Struct, frozen=True):
     """What there is of a slice, as the API shows it, with its hosts in the order of their names. `attempts` are
     the managed instances of a group that is at work, `operations` those that may prove how hosts ended."""
 
@@ -148,18 +148,18 @@ class Parts(Struct, frozen=True):
         )
 
 
-def host_filter(parts: Parts) -> str:
+def host_filter(parts: GroupParts) -> str:
     """Selects the hosts of a group in a list of instances, beside others whose names begin alike."""
     return f'name eq "{parts.prefix}.*"'
 
 
-def hosts_of(parts: Parts, found: tuple[Instance, ...]) -> tuple[Instance, ...]:
+def hosts_of(parts: GroupParts, found: tuple[Instance, ...]) -> tuple[Instance, ...]:
     """Those instances that the group made, by their names."""
     own = (each for each in found if each.group == parts.name and each.zone == parts.zone)
     return tuple(sorted(own, key=lambda each: each.name))
 
 
-def owner_labels(parts: Parts) -> dict[str, str]:
+def owner_labels(parts: GroupParts) -> dict[str, str]:
     """The labels of a slice: those that all its hosts have, over the marks of its group, which stay as they
     were written. What is left without a group has the marks of one of this zone, or none."""
     shown = parts.group is not None or (not parts.hosts and parts.is_half_made)
@@ -167,7 +167,7 @@ def owner_labels(parts: Parts) -> dict[str, str]:
     return {**marks, **common(each.labels for each in parts.hosts)}
 
 
-def parse_parts(parts: Parts, catalog: Catalog) -> NodeInfo:
+def parse_parts(parts: GroupParts, catalog: Catalog) -> NodeInfo:
     """One node for all of it."""
     if parts.group is None and not parts.hosts:
         return _half_made(parts, catalog)
@@ -206,7 +206,7 @@ def parse_parts(parts: Parts, catalog: Catalog) -> NodeInfo:
     )
 
 
-def _hosts(parts: Parts) -> GroupHosts:
+def _hosts(parts: GroupParts) -> GroupHosts:
     running = (each for each in parts.hosts if HOST_STATES.get(each.status) is not HostState.STOPPED)
     there = tuple(each.name for each in parts.hosts)
     return GroupHosts(parts.target, there, tuple(each.name for each in running))
@@ -216,7 +216,7 @@ def _said(why: str, error: CloudErrorInfo | None) -> str:
     return why if error is None else f"{why}: {error.message}"
 
 
-def _half_made(parts: Parts, catalog: Catalog) -> NodeInfo:
+def _half_made(parts: GroupParts, catalog: Catalog) -> NodeInfo:
     top = parts.template or parts.policy or {}
     return NodeInfo(
         name=parts.name,
@@ -234,10 +234,10 @@ def _half_made(parts: Parts, catalog: Catalog) -> NodeInfo:
     )
 
 
-def _seen(parts: Parts) -> Seen:
+def _seen(parts: GroupParts) -> GroupStatus:
     lost = parts.lost()
-    ended = how_ended(parts.operations, lost) if lost else Seen(0).end
-    return Seen(parts.target, tuple(each.status for each in parts.hosts), _action(parts), ended)
+    ended = how_ended(parts.operations, lost) if lost else GroupStatus(0).end
+    return GroupStatus(parts.target, tuple(each.status for each in parts.hosts), _action(parts), ended)
 
 
 _ACTIONS: Mapping[str, Action] = {
@@ -253,7 +253,7 @@ _ACTIONS: Mapping[str, Action] = {
 """`currentActions` of a group, the most important first."""
 
 
-def _action(parts: Parts) -> Action:
+def _action(parts: GroupParts) -> Action:
     """A group is being deleted where all of its hosts are; the deletion of a few is somebody's."""
     if parts.group is None:
         return Action.NONE
@@ -268,7 +268,7 @@ def _action(parts: Parts) -> Action:
     return Action.CREATING if waits else found
 
 
-def last_error(parts: Parts) -> CloudErrorInfo | None:
+def last_error(parts: GroupParts) -> CloudErrorInfo | None:
     """Why hosts could not be made when that was tried last: of all together, where they are made so, else of
     the first that says it."""
     together = wire.message(wire.message((parts.group or {}).get("status")).get("bulkInstanceOperation"))
@@ -278,14 +278,14 @@ def last_error(parts: Parts) -> CloudErrorInfo | None:
     return next((found for each in tries if waiting and (found := parse_errors(each)) is not None), None)
 
 
-def _image(parts: Parts) -> str:
+def _image(parts: GroupParts) -> str:
     """The image family or the image of the boot disk, in short where it is Google's."""
     disks = wire.messages(parts.properties.get("disks"))
     boot = next((each for each in disks if each.get("boot")), {})
     return last_part(wire.text(wire.message(boot.get("initializeParams")).get("sourceImage")))
 
 
-def accelerator_name(parts: Parts, catalog: Catalog) -> str:
+def accelerator_name(parts: GroupParts, catalog: Catalog) -> str:
     """As tpuctl calls it: by machine type and topology, or how many hosts there are to be; the machine type
     itself where no table has that, and the topology where a policy is all that there is."""
     family = parts.machine_type.partition("-")[0]

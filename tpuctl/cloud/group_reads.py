@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tpuctl.cloud import wire
 from tpuctl.cloud.compute_errors import API
-from tpuctl.cloud.group_nodes import Parts, host_filter, hosts_of, parse_parts
+from tpuctl.cloud.group_nodes import GroupParts, host_filter, hosts_of, parse_parts
 from tpuctl.cloud.group_states import ENDED, Lost, ends_filter, how_ended
 from tpuctl.cloud.instances import Instance, is_tpu, parse_instance
 from tpuctl.cloud.rest import EVERYWHERE, RestClient, last_part
@@ -49,7 +49,7 @@ class GroupReads:
         kind = "aggregated" if place == "-" else f"{'regions' if len(parts) == 2 else 'zones'}/{quote(place)}"
         return f"{self._base}/{kind}/{collection}" + (f"/{quote(name)}" if name else "")
 
-    def find_parts(self, zone: str, name: str) -> Parts | None:
+    def find_parts(self, zone: str, name: str) -> GroupParts | None:
         """All that there is of one slice; None where the API says of each part that it is not there."""
         region = region_of(zone)
         paths = [
@@ -61,7 +61,9 @@ class GroupReads:
         group, single, template, policy = self.rest.find_each(paths, f"read {name} in {zone}")
         if group is None:
             hosts = (parse_instance(single),) if single else ()
-            found = Parts(name, zone, hosts=hosts) if hosts else Parts(name, zone, None, template, policy)
+            found = (
+                GroupParts(name, zone, hosts=hosts) if hosts else GroupParts(name, zone, None, template, policy)
+            )
             return self._with_ends([found])[0] if found.exists else None
         own = _Objects(*([each] if each else [] for each in (template, policy)))
         parts = own.parts_of(group, ())
@@ -90,7 +92,7 @@ class GroupReads:
         found = self._linked([own.parts_of(each, hosts) for each in groups.items])
         found = [each for each in found if each.of_tpus]
         alone = (each for each in hosts if not each.group and is_tpu(each.machine_type))
-        found += [Parts(each.name, each.zone, hosts=(each,)) for each in alone]
+        found += [GroupParts(each.name, each.zone, hosts=(each,)) for each in alone]
         found = self._with_ends(self._with_attempts(found))
         found += own.half_made(zone, {(each.zone, each.name) for each in found})
         catalog = load_accelerators()
@@ -103,7 +105,7 @@ class GroupReads:
         what, path = f"list {collection} of {where}", self.path(place, collection)
         return client.listing(path, collection, what, dict, params, timeout_s=LIST_TIMEOUT_S)
 
-    def _linked(self, found: Sequence[Parts]) -> list[Parts]:
+    def _linked(self, found: Sequence[GroupParts]) -> list[GroupParts]:
         """With the templates and policies that groups name, where these are called otherwise than the group."""
         links = sorted({link for each in found for link in _unread(each)})
         paths = [API + link for link in links]
@@ -117,14 +119,14 @@ class GroupReads:
             for template, policy in [_links(each)]
         ]
 
-    def _with_attempts(self, found: Sequence[Parts]) -> list[Parts]:
+    def _with_attempts(self, found: Sequence[GroupParts]) -> list[GroupParts]:
         """With the last attempts to make hosts, of groups that are at work."""
         at_work = [each for each in found if each.group is not None and not each.stable]
         answers = self.rest.together([partial(self._managed, parts=each) for each in at_work])
         tried = dict(zip([(each.zone, each.name) for each in at_work], answers, strict=True))
         return [replace(each, attempts=tried.get((each.zone, each.name), ())) for each in found]
 
-    def _managed(self, client: RestClient, parts: Parts) -> tuple[Json, ...]:
+    def _managed(self, client: RestClient, parts: GroupParts) -> tuple[Json, ...]:
         """A POST that changes nothing: asked again like any read. None of a group that was just deleted."""
         path = self.path(parts.zone, GROUPS, parts.name) + "/listManagedInstances"
         what = f"list the hosts of group {parts.name} in {parts.zone}"
@@ -134,7 +136,7 @@ class GroupReads:
             return ()
         return wire.messages(answer.get("managedInstances"))
 
-    def _with_ends(self, found: Sequence[Parts]) -> list[Parts]:
+    def _with_ends(self, found: Sequence[GroupParts]) -> list[GroupParts]:
         """With the operations that may prove how hosts ended, of zones where some do not run."""
         since: dict[str, float] = {}
         for each, lost in ((each, each.lost()) for each in found):
@@ -149,7 +151,7 @@ class GroupReads:
         return client.listing(path, "operations", what, dict, {"filter": ends_filter(since)}).items
 
 
-def _links(parts: Parts) -> tuple[str, str]:
+def _links(parts: GroupParts) -> tuple[str, str]:
     """The paths of the template and of the policy that a group names; empty where it names none."""
     group = parts.group or {}
     versions = wire.messages(group.get("versions"))
@@ -162,7 +164,7 @@ def _path_of(link: str) -> str:
     return link[link.find("projects/") :] if "projects/" in link else ""
 
 
-def _unread(parts: Parts) -> tuple[str, ...]:
+def _unread(parts: GroupParts) -> tuple[str, ...]:
     template, policy = _links(parts)
     missing = (template if parts.template is None else "", policy if parts.policy is None else "")
     return tuple(each for each in missing if each)
@@ -185,9 +187,9 @@ class _Objects:
         self.templates = {_place(each): each for each in templates}
         self.policies = {_place(each): each for each in policies if each.get("workloadPolicy")}
 
-    def parts_of(self, group: Json, hosts: tuple[Instance, ...]) -> Parts:
+    def parts_of(self, group: Json, hosts: tuple[Instance, ...]) -> GroupParts:
         """A group with what of it was read."""
-        parts = Parts(wire.text(group.get("name")), last_part(wire.text(group.get("zone"))), group)
+        parts = GroupParts(wire.text(group.get("name")), last_part(wire.text(group.get("zone"))), group)
         template, policy = (_place_of(link) for link in _links(parts))
         return replace(
             parts,
@@ -196,12 +198,12 @@ class _Objects:
             hosts=hosts_of(parts, hosts),
         )
 
-    def half_made(self, zone: str, whole: Collection[tuple[str, str]]) -> list[Parts]:
+    def half_made(self, zone: str, whole: Collection[tuple[str, str]]) -> list[GroupParts]:
         """What is left of slices of tpuctl that have no hosts, in their zones."""
         found = []
         for place in sorted({*self.templates, *self.policies}):
             template, policy = self.templates.get(place), self.policies.get(place)
-            parts = Parts(place[1], "", template=template, policy=policy)
+            parts = GroupParts(place[1], "", template=template, policy=policy)
             parts = replace(parts, zone=parts.marks.get(ZONE_MARK, ""))
             if parts.is_half_made and zone in ("-", parts.zone) and (parts.zone, parts.name) not in whole:
                 found.append(parts)

@@ -41,7 +41,7 @@ class Action(StrEnum):
     DELETING = "deleting"
 
 
-class End(StrEnum):
+class HostEnd(StrEnum):
     """How hosts ended that do not run any more; of several, what stands last here counts."""
 
     UNPROVEN = "unproven"
@@ -69,16 +69,16 @@ HOST_STATES: Mapping[str, HostState] = {
 }
 """`Instance.status`; all else is UNKNOWN (https://cloud.google.com/compute/docs/instances/instance-lifecycle)."""
 
-ENDS: Mapping[str, End] = {
-    "compute.instances.preempted": End.PREEMPTED,
-    "compute.instances.hostError": End.HOST_ERROR,
-    "compute.instances.terminateOnHostMaintenance": End.MAINTENANCE,
-    "compute.instances.guestTerminate": End.SHUT_DOWN,
-    "compute.instances.deferredStop": End.TIME_OVER,
-    "compute.instances.deferredDelete": End.TIME_OVER,
-    "stop": End.BY_HAND,
-    "suspend": End.BY_HAND,
-    "delete": End.BY_HAND,
+ENDS: Mapping[str, HostEnd] = {
+    "compute.instances.preempted": HostEnd.PREEMPTED,
+    "compute.instances.hostError": HostEnd.HOST_ERROR,
+    "compute.instances.terminateOnHostMaintenance": HostEnd.MAINTENANCE,
+    "compute.instances.guestTerminate": HostEnd.SHUT_DOWN,
+    "compute.instances.deferredStop": HostEnd.TIME_OVER,
+    "compute.instances.deferredDelete": HostEnd.TIME_OVER,
+    "stop": HostEnd.BY_HAND,
+    "suspend": HostEnd.BY_HAND,
+    "delete": HostEnd.BY_HAND,
 }
 """Types of operations that end an instance. Those with dots are Compute Engine's own: preemption, faults and
 maintenance of the machine below, a shutdown from inside
@@ -96,13 +96,13 @@ def ends_filter(since: float = 0.0) -> str:
     return f'({kinds}) AND (insertTime>="{day:%Y-%m-%dT%H:%M:%SZ}")'
 
 
-class Seen(Struct, frozen=True):
+class GroupStatus(Struct, frozen=True):
     """The hosts of a slice: how many it is to have, and the status of each that is there."""
 
     target: int
     statuses: tuple[str, ...] = ()
     action: Action = Action.NONE
-    end: End = End.UNPROVEN
+    end: HostEnd = HostEnd.UNPROVEN
 
     @property
     def worst(self) -> HostState:
@@ -137,40 +137,40 @@ STATES: Mapping[tuple[HostState, Action], NodeState] = {
 """By the worst host and what the group is at work on, where nothing is proved of how hosts ended: the proof may
 come late, so a stop is a person's only once that is proved."""
 
-ENDED: Mapping[End, NodeState] = {
-    End.PREEMPTED: _N.PREEMPTED,
-    End.HOST_ERROR: _N.PREEMPTED,
-    End.MAINTENANCE: _N.PREEMPTED,
-    End.SHUT_DOWN: _N.PREEMPTED,
-    End.TIME_OVER: _N.TERMINATED,
-    End.BY_HAND: _N.STOPPED,
+ENDED: Mapping[HostEnd, NodeState] = {
+    HostEnd.PREEMPTED: _N.PREEMPTED,
+    HostEnd.HOST_ERROR: _N.PREEMPTED,
+    HostEnd.MAINTENANCE: _N.PREEMPTED,
+    HostEnd.SHUT_DOWN: _N.PREEMPTED,
+    HostEnd.TIME_OVER: _N.TERMINATED,
+    HostEnd.BY_HAND: _N.STOPPED,
 }
 """Where hosts are stopped or missing and it is proved how they ended: a group that starts some of them anew
 does not bring back what was in their memory. Whatever took hosts away that nobody stopped is met like a
 preemption."""
 
 
-def group_state(seen: Seen) -> tuple[NodeState, str]:
+def group_state(seen: GroupStatus) -> tuple[NodeState, str]:
     """The state of a slice, and why in words."""
     worst = seen.worst
-    end = seen.end if seen.target else End.BY_HAND  # a group without hosts is what somebody made of it
-    ended = worst in (HostState.STOPPED, HostState.MISSING) and end is not End.UNPROVEN
+    end = seen.end if seen.target else HostEnd.BY_HAND  # a group without hosts is what somebody made of it
+    ended = worst in (HostState.STOPPED, HostState.MISSING) and end is not HostEnd.UNPROVEN
     by_proof = ended and seen.action is not Action.DELETING
     state = ENDED[end] if by_proof else STATES[worst, seen.action]
-    return state, _why(seen, end if by_proof else End.UNPROVEN)
+    return state, _why(seen, end if by_proof else HostEnd.UNPROVEN)
 
 
 _HOW = {
-    End.PREEMPTED: "Compute Engine preempted them",
-    End.HOST_ERROR: "the machines below them failed",
-    End.MAINTENANCE: "Compute Engine stopped them for maintenance",
-    End.SHUT_DOWN: "they shut down from inside",
-    End.TIME_OVER: "their time is over",
-    End.BY_HAND: "somebody stopped or deleted them",
+    HostEnd.PREEMPTED: "Compute Engine preempted them",
+    HostEnd.HOST_ERROR: "the machines below them failed",
+    HostEnd.MAINTENANCE: "Compute Engine stopped them for maintenance",
+    HostEnd.SHUT_DOWN: "they shut down from inside",
+    HostEnd.TIME_OVER: "their time is over",
+    HostEnd.BY_HAND: "somebody stopped or deleted them",
 }
 
 
-def _why(seen: Seen, end: End) -> str:
+def _why(seen: GroupStatus, end: HostEnd) -> str:
     running = sum(each == "RUNNING" for each in seen.statuses)
     if running == seen.target and seen.target:
         return "all of its hosts run"
@@ -180,7 +180,7 @@ def _why(seen: Seen, end: End) -> str:
     parts += [f"{count} {'is' if count == 1 else 'are'} {status}" for status, count in others.items()]
     if missing > 0:
         parts.append(f"{missing} not there")
-    return ", ".join(parts) + (f": {_HOW[end]}" if end is not End.UNPROVEN else "")
+    return ", ".join(parts) + (f": {_HOW[end]}" if end is not HostEnd.UNPROVEN else "")
 
 
 class Lost(Struct, frozen=True):
@@ -208,11 +208,11 @@ class Lost(Struct, frozen=True):
         return bool(self.members) and missing and at >= self.since
 
 
-def how_ended(operations: Iterable[Json], lost: Lost) -> End:
+def how_ended(operations: Iterable[Json], lost: Lost) -> HostEnd:
     """What operations prove of hosts that do not run; the worst of several."""
     ends = (
-        ENDS.get(wire.text(each.get("operationType")), End.UNPROVEN)
+        ENDS.get(wire.text(each.get("operationType")), HostEnd.UNPROVEN)
         for each in operations
         if not each.get("error") and lost.concerns(each)
     )
-    return max(ends, key=list(End).index, default=End.UNPROVEN)
+    return max(ends, key=list(HostEnd).index, default=HostEnd.UNPROVEN)

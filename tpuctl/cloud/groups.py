@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from tpuctl.cloud import nodes, wire
 from tpuctl.cloud.compute_errors import API, join_operations, parse_operation
 from tpuctl.cloud.errors import translate_change
-from tpuctl.cloud.group_nodes import Parts
+from tpuctl.cloud.group_nodes import GroupParts
 from tpuctl.cloud.group_reads import GROUPS, INSTANCES, POLICIES, TEMPLATES, GroupReads
 from tpuctl.cloud.instances import (
     AS_INSTANCES,
@@ -255,7 +255,7 @@ class ComputeTpus:
         return self._change("InstancesClient", method, asked, what, partial(translate_change, verb="patch"))
 
 
-class Kind(Struct, frozen=True):
+class GroupKind(Struct, frozen=True):
     """An object of a slice, and how google-cloud-compute's v1 says it."""
 
     noun: str
@@ -266,8 +266,8 @@ class Kind(Struct, frozen=True):
     resource: str
 
 
-KINDS: Mapping[str, Kind] = {
-    POLICIES: Kind(
+KINDS: Mapping[str, GroupKind] = {
+    POLICIES: GroupKind(
         "workload policy",
         "ResourcePoliciesClient",
         "ResourcePolicy",
@@ -275,7 +275,7 @@ KINDS: Mapping[str, Kind] = {
         "resource_policy",
         "resource_policy_resource",
     ),
-    TEMPLATES: Kind(
+    TEMPLATES: GroupKind(
         "instance template",
         "RegionInstanceTemplatesClient",
         "RegionInstanceTemplate",
@@ -283,7 +283,7 @@ KINDS: Mapping[str, Kind] = {
         "instance_template",
         "instance_template_resource",
     ),
-    GROUPS: Kind(
+    GROUPS: GroupKind(
         "instance group",
         "InstanceGroupManagersClient",
         "InstanceGroupManager",
@@ -291,12 +291,12 @@ KINDS: Mapping[str, Kind] = {
         "instance_group_manager",
         "instance_group_manager_resource",
     ),
-    INSTANCES: Kind("instance", "InstancesClient", "Instance", "zone", "instance", "instance_resource"),
+    INSTANCES: GroupKind("instance", "InstancesClient", "Instance", "zone", "instance", "instance_resource"),
 }
 """In the order in which they are made."""
 
 
-def _next_object(parts: Parts | None, name: str, spec: SliceSpec) -> str:
+def _next_object(parts: GroupParts | None, name: str, spec: SliceSpec) -> str:
     """The collection of the object that is to be made next. Raises ConflictError."""
     ours = parse_marks(marks_text(spec.labels))
     for collection in KINDS:

@@ -28,7 +28,7 @@ from tpuctl.cloud.retry import read
 from tpuctl.cloud.wire import message
 from tpuctl.errors import TpuctlError, TransientError
 from tpuctl.lib.names import SecretName
-from tpuctl.model.facts import BucketPlace, BucketSettings, Deletion
+from tpuctl.model.facts import BucketPlace, BucketSettings, LifecycleDeletion
 from tpuctl.model.firewall import Firewall, parse_rules
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
 
@@ -195,9 +195,9 @@ def _deletes_live_objects(rule: Mapping[str, Any]) -> bool:
     return (rule.get("action") or {}).get("type") == "Delete" and bool(condition) and not noncurrent
 
 
-def _deletion(condition: Mapping[str, Any]) -> Deletion:
+def _deletion(condition: Mapping[str, Any]) -> LifecycleDeletion:
     age = condition.get("age")
-    return Deletion(tuple(condition.get("matchesPrefix", ())), None if age is None else int(age))
+    return LifecycleDeletion(tuple(condition.get("matchesPrefix", ())), None if age is None else int(age))
 
 
 def _compute_quotas(found: Mapping[str, Any], region: str) -> tuple[ComputeQuota, ...]:

@@ -26,17 +26,17 @@ LINES_AT_ONCE = 8 << 20
 HEAD_BYTES = 1024
 
 
-class Room(Struct, frozen=True):
+class SizeLimits(Struct, frozen=True):
     """How much may come: of what this machine has, and of each host."""
 
     here_bytes: int
     host_bytes: int
 
 
-def share_room(limit_bytes: int, free: int, hosts: int) -> Room:
+def share_room(limit_bytes: int, free: int, hosts: int) -> SizeLimits:
     """Each file is on this disk twice until the end: where it came to, and in what is written."""
     room = min(limit_bytes, max(0, free - KEPT_FREE) // 2)
-    return Room(room // HERE, (room - room // HERE) // max(1, hosts))
+    return SizeLimits(room // HERE, (room - room // HERE) // max(1, hosts))
 
 
 class Collection:

@@ -37,7 +37,7 @@ from tpuctl.views.run_status import run_status
 from tpuctl.views.slices import decisions
 from tpuctl.views.top import frame_facts, take_frame
 from tpuctl.workers.copy_from import pull
-from tpuctl.workers.file_list import FoundFile, Survey
+from tpuctl.workers.file_list import FileSurvey, FoundFile
 from tpuctl.workers.file_receiver import FileReceiver
 
 FACTS_S = 60.0
@@ -278,7 +278,7 @@ class Gathering:
         below = part.name if number is None else f"attempt-{number}/{part.name}"
         places = {target.worker: f"hosts/worker-{target.worker}/{below}" for target in targets}
 
-        def select(target: HostTarget, survey: Survey) -> Survey:
+        def select(target: HostTarget, survey: FileSurvey) -> FileSurvey:
             return self._select(part, places[target.worker], target.worker, survey)
 
         def receiver(target: HostTarget) -> FileReceiver:
@@ -304,7 +304,7 @@ class Gathering:
                     why = "nothing of it is there: newer attempts made room, or none was written"
                     self._collection.lacks(part.what, why, worker=result.worker, attempt=number)
 
-    def _select(self, part: HostPart, place: str, worker: int, survey: Survey) -> Survey:
+    def _select(self, part: HostPart, place: str, worker: int, survey: FileSurvey) -> FileSurvey:
         """As much of a folder as its host has room for."""
         found = [
             e for e in survey.entries if not (isinstance(e, FoundFile) and e.name.endswith(part.code or "\0"))

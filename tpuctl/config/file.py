@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tpuctl.config.schema import Problem
 from tpuctl.config.settings import BY_NAME, ENDPOINTS, parse_value
-from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place, plain
+from tpuctl.config.yaml_positions import Marked, MarkedMapping, Position, plain
 from tpuctl.errors import BadConfigError
 from tpuctl.lib.text import counted, suggest
 
@@ -26,7 +26,7 @@ def frame_problems(marked: Marked | None, text: str, known: Sequence[str]) -> li
     if marked is None:
         return []
     if not isinstance(marked, MarkedMapping):
-        return [Problem(Place(1, 1), "must hold keys and values", "settings: {project: my-project}")]
+        return [Problem(Position(1, 1), "must hold keys and values", "settings: {project: my-project}")]
     problems = []
     stray = [key for key in marked.entries if key in BY_NAME]
     if stray:
@@ -57,7 +57,7 @@ def _not_local(settings: Marked) -> list[Problem]:
     ]
 
 
-def settings_problems(marked: Marked, path: str, at: Place) -> list[Problem]:
+def settings_problems(marked: Marked, path: str, at: Position) -> list[Problem]:
     """What is wrong with a mapping of settings; an empty one is fine."""
     if plain(marked) is None:
         return []
@@ -76,7 +76,7 @@ def settings_problems(marked: Marked, path: str, at: Place) -> list[Problem]:
     return problems
 
 
-def unknown(key: str, place: Place, known: Sequence[str]) -> Problem:
+def unknown(key: str, place: Position, known: Sequence[str]) -> Problem:
     """A key that is none, with the nearest one."""
     near = suggest(key, known)
     guess = f"; did you mean {near!r}?" if near else ""
@@ -106,7 +106,7 @@ def joined(errors: Sequence[BadConfigError]) -> BadConfigError:
     found: dict[str, dict[Problem, None]] = {}
     for error in errors:
         for each in error.details.get("problems", ()):
-            problem = Problem(Place(each["line"], each["column"]), each["message"], each["hint"])
+            problem = Problem(Position(each["line"], each["column"]), each["message"], each["hint"])
             found.setdefault(each["file"], {})[problem] = None
     return _files_error({path: list(problems) for path, problems in found.items()}) if found else errors[0]
 

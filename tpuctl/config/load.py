@@ -228,7 +228,7 @@ def _read_user_file(path: Path) -> Mapping[str, Any]:
         return {}
     from tpuctl.config.file import frame_problems, settings_problems
     from tpuctl.config.schema import Problem
-    from tpuctl.config.yaml_positions import MarkedMapping, Place, parse_marked, plain
+    from tpuctl.config.yaml_positions import MarkedMapping, Position, parse_marked, plain
 
     marked = parse_marked(text, str(path))
     problems = frame_problems(marked, text, USER_KEYS)
@@ -237,7 +237,7 @@ def _read_user_file(path: Path) -> Mapping[str, Any]:
         for name, values in profiles.entries.items():
             problems += settings_problems(values, f"profiles.{name}", profiles.keys[name])
     elif plain(profiles) is not None:
-        problems.append(Problem(Place(1, 1), "profiles must hold keys and values"))
+        problems.append(Problem(Position(1, 1), "profiles must hold keys and values"))
     _check(path, problems)
     return plain(marked) or {}
 

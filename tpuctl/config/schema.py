@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tpuctl.config.yaml_positions import Kind, Marked, MarkedList, MarkedMapping, MarkedScalar, Place
+from tpuctl.config.yaml_positions import Marked, MarkedList, MarkedMapping, MarkedScalar, Position, ScalarKind
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import Option, hints_of, names_of, registry, required
 from tpuctl.lib.text import suggest
@@ -22,7 +22,7 @@ from tpuctl.lib.text import suggest
 class Problem(Struct, frozen=True):
     """Something wrong at one place of a file."""
 
-    place: Place
+    place: Position
     message: str
     hint: str | None = None
 
@@ -34,7 +34,7 @@ class Decoder:
         self.problems: list[Problem] = []
         self._done: dict[tuple[int, Any], Any] = {}
 
-    def decode(self, shape: Any, marked: Marked, path: str, at: Place) -> Any:
+    def decode(self, shape: Any, marked: Marked, path: str, at: Position) -> Any:
         """An instance of `shape`, or None where not even that can be made. `at` is where its key stands.
 
         What an alias repeats is looked at once, and complained of once.
@@ -44,7 +44,7 @@ class Decoder:
             self._done[known] = self._decode(shape, marked, path, at)
         return self._done[known]
 
-    def _decode(self, shape: Any, marked: Marked, path: str, at: Place) -> Any:
+    def _decode(self, shape: Any, marked: Marked, path: str, at: Position) -> Any:
         if not isinstance(marked, MarkedMapping):
             self._wrong(at, path, "must hold keys and values", f"known keys: {_listed(registry(shape))}")
             return None
@@ -63,11 +63,11 @@ class Decoder:
             self._wrong(at, path, f"lacks the key {name!r}", _example(name, registry(shape)[name]))
         return None if required(shape) - set(values) else shape(**values)
 
-    def _value(self, hint: Any, option: Option, marked: Marked, path: str, at: Place) -> Any:
+    def _value(self, hint: Any, option: Option, marked: Marked, path: str, at: Position) -> Any:
         origin = typing.get_origin(hint)
         if origin is not None and issubclass(origin, Mapping):
             return self._mapping(typing.get_args(hint)[1], option, marked, path, at)
-        if isinstance(marked, MarkedScalar) and marked.kind is Kind.NOTHING:
+        if isinstance(marked, MarkedScalar) and marked.kind is ScalarKind.NOTHING:
             self._wrong(at, path, "has no value", "give it one, or leave the key out")
             return None
         if _is_shape(hint):
@@ -78,8 +78,8 @@ class Decoder:
             return self._list(option, marked, path, at)
         return self._checked(option, self._scalar(hint, option, marked, path, at), path, marked.place)
 
-    def _mapping(self, inner: Any, option: Option, marked: Marked, path: str, at: Place) -> Any:
-        if isinstance(marked, MarkedScalar) and marked.kind is Kind.NOTHING:
+    def _mapping(self, inner: Any, option: Option, marked: Marked, path: str, at: Position) -> Any:
+        if isinstance(marked, MarkedScalar) and marked.kind is ScalarKind.NOTHING:
             return {}
         if not isinstance(marked, MarkedMapping):
             self._wrong(at, path, "must hold keys and values", _example(path.rpartition(".")[2], option))
@@ -94,7 +94,7 @@ class Decoder:
                 found[name] = entry
         return found
 
-    def _list(self, option: Option, marked: Marked, path: str, at: Place) -> tuple[str, ...] | None:
+    def _list(self, option: Option, marked: Marked, path: str, at: Position) -> tuple[str, ...] | None:
         if isinstance(marked, MarkedMapping) or (isinstance(marked, MarkedScalar) and not option.single):
             self._wrong(at, path, "must be a list", _example(path.rpartition(".")[2], option))
             return None
@@ -106,7 +106,7 @@ class Decoder:
                 found.append(self._checked(option, text, path, item.place))
         return tuple(text for text in found if text is not None)
 
-    def _objects(self, shape: Any, option: Option, marked: Marked, path: str, at: Place) -> Any:
+    def _objects(self, shape: Any, option: Option, marked: Marked, path: str, at: Position) -> Any:
         if not isinstance(marked, MarkedList):
             self._wrong(at, path, "must be a list", _example(path.rpartition(".")[2], option))
             return None
@@ -116,14 +116,14 @@ class Decoder:
         ]
         return tuple(each for each in found if each is not None)
 
-    def _scalar(self, hint: Any, option: Option, marked: Marked, path: str, at: Place) -> Any:
+    def _scalar(self, hint: Any, option: Option, marked: Marked, path: str, at: Position) -> Any:
         if not isinstance(marked, MarkedScalar):
             self._wrong(at, path, f"must be {_called(hint)}", _example(path.rpartition(".")[2], option))
             return None
         if isinstance(hint, type) and issubclass(hint, Enum):
             return self._choice(hint, marked, path)
         kinds = _KINDS[hint]
-        if option.text and marked.kind is not Kind.NOTHING:
+        if option.text and marked.kind is not ScalarKind.NOTHING:
             return marked.text
         if marked.kind not in kinds:
             text = f"must be {_called(hint)}, not {marked.text or marked.kind}"
@@ -143,19 +143,19 @@ class Decoder:
         self._wrong(marked.place, path, f"{marked.text!r} is not known{guess}", f"one of: {', '.join(values)}")
         return None
 
-    def _checked(self, option: Option, value: Any, path: str, place: Place) -> Any:
+    def _checked(self, option: Option, value: Any, path: str, place: Position) -> Any:
         if value is not None and option.check is not None:
             self._check(option.check, value, path, place)
         return value
 
-    def _check(self, check: Callable[[Any], Any], value: Any, path: str, place: Place) -> None:
+    def _check(self, check: Callable[[Any], Any], value: Any, path: str, place: Position) -> None:
         """Adds a problem where `check` refuses the value; the value stays, for other checks."""
         try:
             check(value)
         except UsageError as error:
             self._wrong(place, path, error.message, error.hint, separator=": ")
 
-    def _unknown(self, shape: Any, name: str, path: str, place: Place) -> None:
+    def _unknown(self, shape: Any, name: str, path: str, place: Position) -> None:
         near = flag_key(shape, name) or suggest(name, list(registry(shape)))
         guess = f"; did you mean {near!r}?" if near else ""
         known = f"known keys: {_listed(registry(shape))}"
@@ -163,16 +163,16 @@ class Decoder:
         self.problems.append(Problem(place, f"unknown key {name!r} in {path}{guess}", hint))
 
     def _wrong(
-        self, place: Place, path: str, message: str, hint: str | None = None, *, separator: str = " "
+        self, place: Position, path: str, message: str, hint: str | None = None, *, separator: str = " "
     ) -> None:
         self.problems.append(Problem(place, f"{path}{separator}{message}", hint))
 
 
-_KINDS: Mapping[Any, frozenset[Kind]] = {
-    str: frozenset({Kind.TEXT}),
-    bool: frozenset({Kind.BOOLEAN}),
-    int: frozenset({Kind.INTEGER}),
-    float: frozenset({Kind.INTEGER, Kind.NUMBER}),
+_KINDS: Mapping[Any, frozenset[ScalarKind]] = {
+    str: frozenset({ScalarKind.TEXT}),
+    bool: frozenset({ScalarKind.BOOLEAN}),
+    int: frozenset({ScalarKind.INTEGER}),
+    float: frozenset({ScalarKind.INTEGER, ScalarKind.NUMBER}),
 }
 
 

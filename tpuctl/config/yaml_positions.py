@@ -19,7 +19,7 @@ from tpuctl.errors import BadConfigError
 MERGE_KEY = "<<"
 
 
-class Place(Struct, frozen=True, order=True):
+class Position(Struct, frozen=True, order=True):
     """Line and column of a file, both from 1."""
 
     line: int
@@ -29,7 +29,7 @@ class Place(Struct, frozen=True, order=True):
         return f"{self.line}:{self.column}"
 
 
-class Kind(StrEnum):
+class ScalarKind(StrEnum):
     """What an unquoted scalar reads as by YAML 1.1, which PyYAML speaks; anything quoted is text."""
 
     TEXT = "text"
@@ -42,23 +42,23 @@ class Kind(StrEnum):
 class MarkedScalar(Struct, frozen=True):
     """`text` is what stands in the file, `value` what it reads as."""
 
-    place: Place
-    kind: Kind
+    place: Position
+    kind: ScalarKind
     text: str
     value: Any
 
 
 class MarkedList(Struct, frozen=True):
-    place: Place
+    place: Position
     items: tuple[Marked, ...]
 
 
 class MarkedMapping(Struct, frozen=True):
     """`keys` says where each key stands; `entries` are in the order of the file."""
 
-    place: Place
+    place: Position
     entries: Mapping[str, Marked]
-    keys: Mapping[str, Place]
+    keys: Mapping[str, Position]
 
     def get(self, key: str) -> Marked | None:
         return self.entries.get(key)
@@ -66,14 +66,14 @@ class MarkedMapping(Struct, frozen=True):
 
 Marked = MarkedScalar | MarkedList | MarkedMapping
 
-_KINDS: Mapping[str, Kind] = {
-    "tag:yaml.org,2002:str": Kind.TEXT,
-    "tag:yaml.org,2002:timestamp": Kind.TEXT,
-    "tag:yaml.org,2002:int": Kind.INTEGER,
-    "tag:yaml.org,2002:float": Kind.NUMBER,
-    "tag:yaml.org,2002:bool": Kind.BOOLEAN,
-    "tag:yaml.org,2002:null": Kind.NOTHING,
-    "tag:yaml.org,2002:value": Kind.TEXT,
+_KINDS: Mapping[str, ScalarKind] = {
+    "tag:yaml.org,2002:str": ScalarKind.TEXT,
+    "tag:yaml.org,2002:timestamp": ScalarKind.TEXT,
+    "tag:yaml.org,2002:int": ScalarKind.INTEGER,
+    "tag:yaml.org,2002:float": ScalarKind.NUMBER,
+    "tag:yaml.org,2002:bool": ScalarKind.BOOLEAN,
+    "tag:yaml.org,2002:null": ScalarKind.NOTHING,
+    "tag:yaml.org,2002:value": ScalarKind.TEXT,
 }
 MAX_DEPTH = 50
 """Lists and mappings within each other; what a fleet file needs has 6."""
@@ -96,10 +96,10 @@ def parse_marked(text: str, origin: str) -> Marked | None:
         raise _error(origin, error.args[0], _TOO_DEEP) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        at = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        at = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
         raise _error(origin, at, f"not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        raise _error(origin, Place(1, 1), f"not valid YAML: {' '.join(str(error).split())}") from error
+        raise _error(origin, Position(1, 1), f"not valid YAML: {' '.join(str(error).split())}") from error
 
 
 class _TooDeepError(Exception):
@@ -117,7 +117,7 @@ def _loader_class() -> type[Any]:
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.depth > MAX_DEPTH:
                 mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-                raise _TooDeepError(Place(mark.line + 1, mark.column + 1))
+                raise _TooDeepError(Position(mark.line + 1, mark.column + 1))
             self.depth += 1
             try:
                 return super().compose_node(parent, index)
@@ -127,7 +127,7 @@ def _loader_class() -> type[Any]:
     return Loader
 
 
-def _error(origin: str, at: Place, message: str) -> BadConfigError:
+def _error(origin: str, at: Position, message: str) -> BadConfigError:
     problem = {"file": origin, "line": at.line, "column": at.column, "message": message, "hint": None}
     return BadConfigError(f"{origin}:{at}: {message}", details={"problems": [problem]})
 
@@ -176,14 +176,14 @@ class _Reader:
             raise self._error(node, f"the tag {_shown(node.tag)} is not allowed")
         kind = _KINDS[node.tag]
         try:
-            value = node.value if kind is Kind.TEXT else self._loader.construct_object(node)
+            value = node.value if kind is ScalarKind.TEXT else self._loader.construct_object(node)
         except ValueError as error:
             raise self._error(node, f"{node.value!r} is not a {kind}") from error
         return MarkedScalar(_place(node), kind, node.value, value)
 
     def _mapping(self, node: Any) -> MarkedMapping:
         entries: dict[str, Marked] = {}
-        keys: dict[str, Place] = {}
+        keys: dict[str, Position] = {}
         merged: list[MarkedMapping] = []
         for key_node, value_node in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
@@ -215,8 +215,8 @@ class _Reader:
         return _error(self._origin, _place(node), message)
 
 
-def _place(node: Any) -> Place:
-    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+def _place(node: Any) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def _shown(tag: str) -> str:

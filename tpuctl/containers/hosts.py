@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from tpuctl.containers.spec import Image, parse_image
-from tpuctl.hosts.facts import Engine, EngineImage, Facts, Section
+from tpuctl.hosts.facts import Engine, EngineImage, FactsReply, Section
 from tpuctl.hosts.provision import BlockedOnHost, Operation
 from tpuctl.lib.text import sized
 from tpuctl.model.verdict import Blocked
@@ -47,7 +47,7 @@ class ContainerImage(Struct, frozen=True):
     def image(self) -> Image:
         return parse_image(self.pin if "@" in self.pin else self.text)
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         engine = facts.engine
         if engine is None or not engine.name:
             return _no_engine(engine)
@@ -66,7 +66,7 @@ class ContainerImage(Struct, frozen=True):
         parameters = {"image": self.image.pinned, "asked_by": self.asked_by}
         return [Operation("pull_image", f"pulling {self.image.pinned}", parameters)]
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         engine = facts.engine
         there = self.find(engine) if engine is not None else None
         if engine is None or there is None:
@@ -86,7 +86,7 @@ class ContainerImage(Struct, frozen=True):
             return any(each.endswith(f"@{digest}") for each in there.digests)
         return any(_same_name(self.image.name, each, self.image.tag) for each in there.tags)
 
-    def _was_pulled(self, facts: Facts) -> bool:
+    def _was_pulled(self, facts: FactsReply) -> bool:
         jobs = facts.jobs or ()
         results = [each for job in jobs if job.succeeded for each in job.results if isinstance(each, Mapping)]
         return any(each.get("asked_by") == self.asked_by for each in results)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from tpuctl.config.schema import Decoder, Problem
-from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place
+from tpuctl.config.yaml_positions import Marked, MarkedMapping, Position
 from tpuctl.datasets.samples import Sample
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import Option
@@ -69,7 +69,7 @@ class Contract(Struct, frozen=True):
 
 def parse_contract(marked: Marked | None) -> tuple[Contract | None, list[Problem]]:
     """The contract in a file, and all that is wrong with it by itself."""
-    start = Place(1, 1)
+    start = Position(1, 1)
     if not isinstance(marked, MarkedMapping):
         return None, [Problem(start, "must hold keys and values", "sequence_length: 2048")]
     decoder = Decoder()
@@ -97,7 +97,7 @@ WIDTHS: Mapping[str, int] = {"uint16": 2, "int32": 4, "uint32": 4, "int64": 8}
 Verdict = tuple[bool | None, str]
 
 
-class Seen(Struct, frozen=True):
+class DatasetSummary(Struct, frozen=True):
     """What is known of data without reading it: numbers of a listing, and the beginning of one object."""
 
     objects: int
@@ -106,9 +106,9 @@ class Seen(Struct, frozen=True):
     sample: Sample | None = None
 
 
-def check_contract(contract: Contract, seen: Seen) -> list[DataCheck]:
+def check_contract(contract: Contract, seen: DatasetSummary) -> list[DataCheck]:
     """Each field that the contract states, in its order: met, not met, or only stated."""
-    checks: Mapping[str, Callable[[Contract, Seen], Verdict]] = {
+    checks: Mapping[str, Callable[[Contract, DatasetSummary], Verdict]] = {
         "columns": _columns,
         "packing": lambda *_: (None, "nothing in the data says it"),
         "sequence_length": _sequence_length,
@@ -126,7 +126,7 @@ def _equal(wanted: Any, found: Any) -> Verdict:
     return wanted == found, f"{found}" if wanted == found else f"{found} instead of {wanted}"
 
 
-def _columns(contract: Contract, seen: Seen) -> Verdict:
+def _columns(contract: Contract, seen: DatasetSummary) -> Verdict:
     sample = seen.sample
     if sample is None or not sample.columns:
         return _unread(sample, "tar shard")
@@ -150,7 +150,7 @@ def _unread(sample: Sample | None, what: str) -> Verdict:
 TOKENS = "file of tokens (.npy, or .bin with dtype)"
 
 
-def _sequence_length(contract: Contract, seen: Seen) -> Verdict:
+def _sequence_length(contract: Contract, seen: DatasetSummary) -> Verdict:
     sample, length = seen.sample, contract.sequence_length or 0
     if sample is None or sample.tokens is None:
         return _unread(sample, TOKENS)
@@ -165,7 +165,7 @@ def _sequence_length(contract: Contract, seen: Seen) -> Verdict:
     return True, f"{sample.name} has {sample.tokens // length} whole rows"
 
 
-def _bos_token(contract: Contract, seen: Seen) -> Verdict:
+def _bos_token(contract: Contract, seen: DatasetSummary) -> Verdict:
     sample = seen.sample
     if sample is None or sample.tokens is None:
         return _unread(sample, TOKENS)
@@ -179,7 +179,7 @@ def _bos_token(contract: Contract, seen: Seen) -> Verdict:
     return (True, f"the first {len(starts)} rows of {sample.name}") if starts else (None, "no row was read")
 
 
-def _dtype(contract: Contract, seen: Seen) -> Verdict:
+def _dtype(contract: Contract, seen: DatasetSummary) -> Verdict:
     sample = seen.sample
     if sample is None or sample.dtype is None:
         return _unread(sample, "file that says its dtype (.npy)")

@@ -20,7 +20,7 @@ from tpuctl.datasets.plan import (
     MANIFEST,
     Manifest,
     PackedShard,
-    Plan,
+    PackPlan,
     Shard,
     describe,
     parse_manifest,
@@ -112,7 +112,7 @@ def pack(services: Services, folder: str, uri: str, *, shard_mb: int, dry_run: b
     return {**told, "complete": True, "sent": sent, "said": said}
 
 
-def _look(services: Services, place: str, plan: Plan) -> Mapping[str, ObjectInfo]:
+def _look(services: Services, place: str, plan: PackPlan) -> Mapping[str, ObjectInfo]:
     """The objects of this very pack that are there, by their names. Raises UsageError for anything else."""
     expected = {MANIFEST, *(shard.name for shard in plan.shards)}
     found = list_objects(services, place, limit=len(expected) + _SHOWN + 1)
@@ -138,7 +138,7 @@ def _look(services: Services, place: str, plan: Plan) -> Mapping[str, ObjectInfo
 
 
 def _bring(
-    services: Services, folder: str, place: str, plan: Plan, there: Mapping[str, ObjectInfo]
+    services: Services, folder: str, place: str, plan: PackPlan, there: Mapping[str, ObjectInfo]
 ) -> tuple[int, Sequence[PackedShard]]:
     """How many shards were sent, and all of them."""
     uri = f"{place}/{MANIFEST}"
@@ -146,7 +146,7 @@ def _bring(
     if not generation:
         generation = _write(services, uri, plan.manifest(), 0)
     wanted = plan.manifest()
-    meter = Meter(
+    meter = PackProgress(
         services.clock, services.emit, place, "packed", wanted.files, sum(s.size for s in plan.shards)
     )
     work = _Shards(services, folder, place, there, meter)
@@ -191,7 +191,7 @@ class _Shards:
     folder: str
     place: str
     there: Mapping[str, ObjectInfo]
-    meter: Meter
+    meter: PackProgress
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def bring(self, shard: Shard) -> tuple[int, PackedShard, bool]:
@@ -248,7 +248,7 @@ PROGRESS_EVERY_S = 1.0
 
 
 @dataclass
-class Meter:
+class PackProgress:
     """Used by several threads. `action` is what is done to the files, as `packed`."""
 
     clock: Clock

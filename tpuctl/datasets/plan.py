@@ -100,7 +100,7 @@ class Manifest(Struct, frozen=True):
     shards: tuple[PackedShard, ...] = ()
 
 
-class Plan(Struct, frozen=True):
+class PackPlan(Struct, frozen=True):
     """All shards of a folder. `odd`: files without key or extension, which readers of webdataset pass over."""
 
     shards: Sequence[Shard]
@@ -136,7 +136,7 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: name if name[0] == "." else name.replace(".", "\0", 1))
 
 
-def plan_pack(files: Iterable[File], shard_mb: int = SHARD_MB) -> Plan:
+def plan_pack(files: Iterable[File], shard_mb: int = SHARD_MB) -> PackPlan:
     """`files` come folder by folder, each in order. No sample is split; one that is larger than a shard has a
     shard for itself."""
     listing, odd = hashlib.sha256(), 0
@@ -150,7 +150,7 @@ def plan_pack(files: Iterable[File], shard_mb: int = SHARD_MB) -> Plan:
         listing.update(b"%d %b\0" % (size, raw))
         filling.add(folder + slash + key if key else name, raw, size)
     filling.close()
-    return Plan(shards, listing.hexdigest(), shard_mb, odd)
+    return PackPlan(shards, listing.hexdigest(), shard_mb, odd)
 
 
 class _Filling:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from tpuctl.config.file import file_error
 from tpuctl.config.load import read_text
 from tpuctl.config.yaml_positions import parse_marked
-from tpuctl.datasets.contract import Contract, Seen, check_contract, parse_contract
+from tpuctl.datasets.contract import Contract, DatasetSummary, check_contract, parse_contract
 from tpuctl.datasets.pack import find_manifest, list_objects
 from tpuctl.datasets.plan import MANIFEST, Manifest, parse_place
 from tpuctl.datasets.plan import difference as shard_difference
@@ -190,7 +190,7 @@ def _receipt(
     path: str = "",
 ) -> Receipt:
     contract = contract or Contract()
-    checks = check_contract(contract, Seen(objects, size, digest.value, sample))
+    checks = check_contract(contract, DatasetSummary(objects, size, digest.value, sample))
     return sealed(
         Receipt(
             uri=uri,

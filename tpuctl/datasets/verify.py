@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tpuctl.datasets.pack import AT_ONCE, Digest, Meter, find_manifest, list_objects
+from tpuctl.datasets.pack import AT_ONCE, Digest, PackProgress, find_manifest, list_objects
 from tpuctl.datasets.plan import MANIFEST, Manifest, PackedShard, describe, difference, parse_place
 from tpuctl.datasets.stage import RECORD, StageRecord, parse_record
 from tpuctl.engine.services import Services
@@ -29,7 +29,7 @@ def verify(services: Services, uri: str, *, quick: bool) -> list[dict[str, Any]]
     there = {info.name.removeprefix(prefix): info for info in list_objects(services, place)}
     total = sum(each.size for each in manifest.shards)
     count = sum(each.files for each in manifest.shards)
-    meter = Meter(services.clock, services.emit, place, "verified", count, total)
+    meter = PackProgress(services.clock, services.emit, place, "verified", count, total)
 
     stopped = threading.Event()
 
@@ -76,7 +76,7 @@ def _said(expected: PackedShard, info: ObjectInfo | None) -> str | None:
 
 
 def _content(
-    services: Services, uri: str, expected: PackedShard, meter: Meter, stopped: threading.Event
+    services: Services, uri: str, expected: PackedShard, meter: PackProgress, stopped: threading.Event
 ) -> str | None:
     def read() -> str:
         digest = Digest()

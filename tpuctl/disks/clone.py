@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import attach
-from tpuctl.disks.clone_request import Plan, check_rate, plan_clone
+from tpuctl.disks.clone_request import ClonePlan, check_rate, plan_clone
 from tpuctl.disks.follow import mount_on
 from tpuctl.disks.hold import Hold, make_under, note_over, take_hold
 from tpuctl.disks.leases import has_waited, lease_master, master_of
@@ -47,7 +47,7 @@ def clone(
     services: Services,
     rules: DiskRules,
     request: CloneRequest,
-    plan: Plan | None = None,
+    plan: ClonePlan | None = None,
     *,
     deadline: float | None = None,
 ) -> DiskRecord:
@@ -58,7 +58,7 @@ def clone(
 
 
 def _clone(
-    services: Services, rules: DiskRules, request: CloneRequest, plan: Plan | None, deadline: float | None
+    services: Services, rules: DiskRules, request: CloneRequest, plan: ClonePlan | None, deadline: float | None
 ) -> DiskRecord:
     plan = plan or plan_clone(services, rules, request)
     if plan.done:
@@ -88,7 +88,7 @@ def _clone(
 
 
 def _copy(
-    services: Services, rules: DiskRules, plan: Plan, request: CloneRequest, deadline: float | None
+    services: Services, rules: DiskRules, plan: ClonePlan, request: CloneRequest, deadline: float | None
 ) -> None:
     """Until the copy, or the snapshot that it is made of, has begun while its master was held still. One that
     began later is deleted and made again, once."""

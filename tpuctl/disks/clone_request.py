@@ -9,7 +9,7 @@ from tpuctl.disks.fitting import shared_type_in
 from tpuctl.disks.follow import check_free
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, new_record
 from tpuctl.disks.restore import find_in_zone, plan_restore, refs_in_zone
-from tpuctl.disks.rules import DiskRules, Finding, Place, refuse, warnings
+from tpuctl.disks.rules import DiskRules, DiskTarget, RuleFinding, refuse, warnings
 from tpuctl.disks.slices import check_on_hosts, place_of, writer_of
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError
@@ -22,7 +22,7 @@ from tpuctl.model.requests import CloneRequest, Purpose
 from tpuctl.state.repository import get_slice
 
 
-class Plan(Struct, frozen=True):
+class ClonePlan(Struct, frozen=True):
     """What comes of it, before anything is changed. `target` is None where the copy is attached nowhere, `on`
     where it is repaired, if it has to be."""
 
@@ -41,13 +41,13 @@ class _Goal(Struct, frozen=True):
     """Where a copy goes: to the hosts of `target` at `path`, or nowhere but its zone."""
 
     target: SliceRecord | None
-    place: Place | None
+    place: DiskTarget | None
     zone: str
     purpose: Purpose
     path: str
 
 
-def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> Plan:
+def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> ClonePlan:
     """Reads and decides; changes nothing. Raises UsageError for what cannot be."""
     check_place_of_copy(request)
     master = get_record(services, request.master)
@@ -62,7 +62,7 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
         raise UsageError(f"no copy of a {disk.type} disk can be shared on {where}", hint="--type")
     made = _finished(services, master, request, goal)
     if made is not None and services.disks.find_disk(goal.zone, made.name) is not None:
-        return Plan(made, master, disk, goal.target, goal.path, done=True)
+        return ClonePlan(made, master, disk, goal.target, goal.path, done=True)
     record, others = _record_of(services, master, request, goal.zone, kind)
     record = _wanted_as(rules, record, disk, request, goal, kind)
     findings = _findings(rules, record, disk, request, goal)
@@ -83,7 +83,7 @@ def plan_clone(services: Services, rules: DiskRules, request: CloneRequest) -> P
     if others:
         left = f"{', '.join(others)} of {master.name} was begun and is another copy, left as it is"
         left += f": tpuctl disk rm {others[0]}"
-    return Plan(record, master, disk, goal.target, goal.path, (*warnings(findings), left), on)
+    return ClonePlan(record, master, disk, goal.target, goal.path, (*warnings(findings), left), on)
 
 
 def _goal_of(services: Services, master: DiskRecord, disk: DiskInfo, request: CloneRequest) -> _Goal:
@@ -140,7 +140,7 @@ def _born(record: DiskRecord) -> DiskInfo:
 
 def _findings(
     rules: DiskRules, record: DiskRecord, disk: DiskInfo, request: CloneRequest, goal: _Goal
-) -> list[Finding]:
+) -> list[RuleFinding]:
     """What the rules say of the copy."""
     kind, place = record.request.type, goal.place
     found = rules.check_new(kind, disk.size_gib, record.request.throughput_mib_s)
@@ -211,7 +211,7 @@ def _check_together(request: CloneRequest) -> None:
         raise UsageError("--on says where a clone is repaired, and this one is not", hint="--crash-consistent")
 
 
-def _after_repair(place: Place, record: DiskRecord) -> Place:
+def _after_repair(place: DiskTarget, record: DiskRecord) -> DiskTarget:
     """Without the copy, where a repair that was interrupted has it attached to be written: it is repaired and
     detached before it is attached again."""
     own = DataDisk(record.request.zone, record.name, DiskMode.READ_WRITE)
@@ -253,7 +253,7 @@ def _word_of(services: Services, master: DiskRecord, disk: DiskInfo, snapshot: s
 
 def _plan_elsewhere(
     services: Services, rules: DiskRules, copy: DiskRecord, disk: DiskInfo, request: CloneRequest
-) -> Plan:
+) -> ClonePlan:
     """The same clone in another zone, maybe of another type: all that can be made of a clone."""
     kind, rate, goal = request.type, request.throughput, request.purpose
     can = CloneRequest(copy.name, zone=request.zone, type=kind, purpose=goal, throughput=rate)
@@ -274,7 +274,7 @@ def _plan_elsewhere(
             said = f"{there.name} has the same content in {request.zone}, and is a {what}"
             raise UsageError.of(flag, said, f"without --{flag}; or tpuctl disk rm {there.name} first")
     refuse(found.findings)
-    return Plan(found.record, copy, disk, None, copy.path, (*warnings(found.findings), found.said))
+    return ClonePlan(found.record, copy, disk, None, copy.path, (*warnings(found.findings), found.said))
 
 
 def _unfinished(services: Services, master: DiskRecord, zone: str) -> list[DiskRecord]:

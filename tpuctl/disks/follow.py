@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from tpuctl.disks.attach import change_disks
-from tpuctl.disks.hosts import OPEN, Mounted
+from tpuctl.disks.hosts import OPEN, DiskMount
 from tpuctl.disks.leases import lease_masters
 from tpuctl.disks.make import find_record, get_disk, get_record, save_record
 from tpuctl.disks.restore import Restore, plan_restore, refs_in_zone, restore
-from tpuctl.disks.rules import DiskRules, Place, Policy, parse_disk, refuse, warnings
+from tpuctl.disks.rules import DiskRules, DiskTarget, Policy, parse_disk, refuse, warnings
 from tpuctl.disks.slices import nodes_of
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.services import Services
@@ -150,7 +150,7 @@ def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: Sli
     nodes = nodes_of(services, own.record).values() if own is not None else ()
     disks = tuple(dict.fromkeys(each for node in nodes if node is not None for each in node.data_disks))
     others = readers_besides(services, disk.name, name)
-    place = Place("the slice", disk.zone, generation, spec.hosts, disks, others=others)
+    place = DiskTarget("the slice", disk.zone, generation, spec.hosts, disks, others=others)
     findings = DiskRules(load_disk_rules()).check_attach(disk, ref.mode, place)
     refuse(findings, f"without this disk, and then tpuctl disk attach {disk.name} --to {name or 'SLICE'}")
     writers = followed_by(services, disk.name) if ref.mode is DiskMode.READ_WRITE else []
@@ -162,11 +162,11 @@ def _check_rules(services: Services, record: DiskRecord, ref: DiskRef, spec: Sli
         services.emit(Warn(disk.name, why))
 
 
-def mounted_kind(record: DiskRecord, path: str, mode: DiskMode, asked_by: str) -> Mounted:
+def mounted_kind(record: DiskRecord, path: str, mode: DiskMode, asked_by: str) -> DiskMount:
     """A disk that a host is to have at `path`. `asked_by` names who asks."""
     read_only = mode is DiskMode.READ_ONLY
     blank, size = record.blank and not read_only, record.request.size_gib
-    return Mounted(record.name, path, record.fs_label, read_only, record.token, size, blank, asked_by)
+    return DiskMount(record.name, path, record.fs_label, read_only, record.token, size, blank, asked_by)
 
 
 def mount_on(
@@ -207,7 +207,7 @@ def attach_all(services: Services, record: SliceRecord, *, deadline: float) -> N
         if each.mode is DiskMode.READ_ONLY:
             others = readers_besides(services, each.name, record.name)
             have = tuple(dict.fromkeys(entry for known in there for entry in known))
-            place = Place(record.name, zone, "", record.spec.hosts, have, others=others)
+            place = DiskTarget(record.name, zone, "", record.spec.hosts, have, others=others)
             refuse(DiskRules(load_disk_rules()).check_readers(disk, place))
 
     def add(now: tuple[DataDisk, ...]) -> tuple[DataDisk, ...]:

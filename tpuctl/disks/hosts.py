@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tpuctl.hosts.facts import Facts, MountedDisk, Section
+from tpuctl.hosts.facts import FactsReply, MountedDisk, Section
 from tpuctl.hosts.provision import NO_ROOT, Operation
 from tpuctl.lib.codec import to_data
 from tpuctl.model.verdict import Blocked
@@ -28,7 +28,7 @@ TITLES = {
 """Operation → the key of its result, and what it does in words."""
 
 
-class Mounted(Struct, frozen=True):
+class DiskMount(Struct, frozen=True):
     """A disk at `path` on every host. `word` is what a copy must hold, empty for a disk that is written; `uuid`
     is that of its file system, empty where nobody has seen it or it may be another one by now. `asked_by`
     names the command: a failure of an earlier one is not its own."""
@@ -56,7 +56,7 @@ class Mounted(Struct, frozen=True):
     def sections(self) -> frozenset[Section]:
         return frozenset({Section.HOST, Section.JOBS, Section.DISKS})
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         there = _at(facts, self.path)
         if there is not None:
             return self._check(there)
@@ -83,13 +83,13 @@ class Mounted(Struct, frozen=True):
             return Blocked(f"another disk is mounted at {self.path}", "tpuctl disk umount, or another --path")
         return ()
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         there = _at(facts, self.path)
         uuid = there.uuid if there is not None else ""
         row = {self.column: self.disk, f"{self.column} uuid": uuid}
         return {**row, f"{self.column} point": OPEN} if self._is_open(facts) else row
 
-    def _is_open(self, facts: Facts) -> bool:
+    def _is_open(self, facts: FactsReply) -> bool:
         """Whether the host that mounted it could not close the folder below to writers."""
         results = [each for job in facts.jobs or () for each in job.results if isinstance(each, dict)]
         return any(each.get("mounted") == self.path and each.get("open") for each in results)
@@ -99,7 +99,7 @@ class Mounted(Struct, frozen=True):
         uuid = row.get(f"{self.column} uuid", "")
         return {"path": self.path, "read_only": self.read_only, "word": self.word, "uuid": uuid}
 
-    def trouble(self, facts: Facts) -> str:
+    def trouble(self, facts: FactsReply) -> str:
         """What is wrong with it on this host, in words; empty where all is as asked."""
         there, found = _at(facts, self.path), self.plan(facts)
         if there is None:
@@ -107,7 +107,7 @@ class Mounted(Struct, frozen=True):
         return found.why if isinstance(found, Blocked) else ""
 
 
-class Unmounted(Struct, frozen=True):
+class DiskUnmount(Struct, frozen=True):
     """That disk not at `path`; another one that is mounted there stays. Without a `path` it is nowhere, by its
     `word`, else by the `uuid` of its file system; at the paths of `others` it never is. `asked_by` as of
     Mounted."""
@@ -127,7 +127,7 @@ class Unmounted(Struct, frozen=True):
     def sections(self) -> frozenset[Section]:
         return frozenset({Section.HOST, Section.DISKS})
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         paths = [each.path for each in facts.disks or () if self._is_it(each)]
         if not paths:
             return ()
@@ -144,7 +144,7 @@ class Unmounted(Struct, frozen=True):
         known = self.word or (self.uuid and there.uuid == self.uuid)
         return bool(known) and there.path not in self.others
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         del facts
         return {}
 
@@ -173,18 +173,18 @@ class Once(Struct, frozen=True):
     def sections(self) -> frozenset[Section]:
         return frozenset({Section.HOST, Section.JOBS})
 
-    def result(self, facts: Facts) -> Mapping[str, str]:
+    def result(self, facts: FactsReply) -> Mapping[str, str]:
         """What the host said when it was done; empty before."""
         return _result(facts, self.verb, self.id)
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         if self.result(facts):
             return ()
         asked = {key: value for key, value in to_data(self).items() if key != "verb"}
         parameters = {**asked, "seconds": HOLD_S}
         return _without_root(facts) or [Operation(self.verb, TITLES[self.verb][1], parameters)]
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         return self.result(facts)
 
 
@@ -204,17 +204,17 @@ class Grown(Struct, frozen=True):
     def sections(self) -> frozenset[Section]:
         return frozenset({Section.HOST, Section.JOBS})
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         if self.row(facts):
             return ()
         parameters = {"path": self.path, "size": self.size_gib * GIB, "id": self.id}
         return _without_root(facts) or [Operation("grow_disk", TITLES["grow_disk"][1], parameters)]
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         return _result(facts, "grow_disk", self.id)
 
 
-def _result(facts: Facts, verb: str, this_time: str) -> Mapping[str, str]:
+def _result(facts: FactsReply, verb: str, this_time: str) -> Mapping[str, str]:
     """What a host said when it had done `verb` this time; empty before."""
     for job in facts.jobs or ():
         for result in job.results:
@@ -223,9 +223,9 @@ def _result(facts: Facts, verb: str, this_time: str) -> Mapping[str, str]:
     return {}
 
 
-def _at(facts: Facts, path: str) -> MountedDisk | None:
+def _at(facts: FactsReply, path: str) -> MountedDisk | None:
     return next((each for each in facts.disks or () if each.path == path), None)
 
 
-def _without_root(facts: Facts) -> Blocked | None:
+def _without_root(facts: FactsReply) -> Blocked | None:
     return NO_ROOT if facts.host is not None and not facts.host.root else None

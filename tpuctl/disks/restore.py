@@ -22,7 +22,7 @@ from tpuctl.disks.make import (
     take_snapshot,
     wait_snapshot,
 )
-from tpuctl.disks.rules import DiskRules, Finding, Policy, monthly_cost
+from tpuctl.disks.rules import DiskRules, Policy, RuleFinding, monthly_cost
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.model.disks import DiskRecord
@@ -40,7 +40,7 @@ class Restore(Struct, frozen=True):
     said: str = ""
     cost: str = ""
     """How long that takes, and what it costs a month."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[RuleFinding, ...] = ()
 
     @property
     def is_due(self) -> bool:

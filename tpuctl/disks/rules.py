@@ -24,7 +24,7 @@ class Policy(StrEnum):
     DENY = "deny"
 
 
-class Finding(Struct, frozen=True):
+class RuleFinding(Struct, frozen=True):
     """A rule of the table that says something about a case. `firm`: the cloud refuses it, too, so nobody can
     allow it."""
 
@@ -35,7 +35,7 @@ class Finding(Struct, frozen=True):
     firm: bool = False
 
 
-class Place(Struct, frozen=True):
+class DiskTarget(Struct, frozen=True):
     """A slice that is to have a disk: `hosts` machines of a generation. `disks` are the data disks of its
     `nodes` now; `node` is what they are called together. `others` are the hosts of other slices that have the
     disk in question in their specification, also those that are not there at the moment."""
@@ -64,18 +64,18 @@ class DiskRules:
             why = f"{firm[0]} cannot be allowed: Compute Engine refuses it, too"
             raise UsageError(why, hint=f"without --allow {firm[0]}")
 
-    def _found(self, rule: str, why: str, hint: str = "") -> Finding:
+    def _found(self, rule: str, why: str, hint: str = "") -> RuleFinding:
         row = self._table["rules"][rule]
         policy = Policy(row["policy"])
         if policy is Policy.DENY and rule in self._allowed:
             policy = Policy.WARN
-        return Finding(rule, policy, why, hint, bool(row.get("firm")))
+        return RuleFinding(rule, policy, why, hint, bool(row.get("firm")))
 
     def types(self, generation: str) -> Mapping[str, str]:
         """Disk type → policy, for what a generation can have; empty for one that is not known."""
         return dict(self._table["generations"].get(generation, {}).get("types", {}))
 
-    def check_type(self, kind: str, generation: str) -> list[Finding]:
+    def check_type(self, kind: str, generation: str) -> list[RuleFinding]:
         """Whether a disk of type `kind` goes with a generation."""
         types = self.types(generation)
         if not types:
@@ -88,7 +88,7 @@ class DiskRules:
             return [self._found("type-untested", f"{kind} on {generation} is not documented", known)]
         return []
 
-    def check_attach(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
+    def check_attach(self, disk: DiskInfo, mode: DiskMode, place: DiskTarget) -> list[RuleFinding]:
         """Everything that the table says of attaching `disk` to the nodes of `place`."""
         found = [*self.check_type(disk.type, place.generation), *self._check_users(disk, mode, place)]
         if disk.zone != place.zone:
@@ -110,7 +110,7 @@ class DiskRules:
             found.append(self._found("disks", f"{place.node} has {many}, its limit"))
         return [*found, *self._check_shared(disk, mode, place)]
 
-    def _check_users(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
+    def _check_users(self, disk: DiskInfo, mode: DiskMode, place: DiskTarget) -> list[RuleFinding]:
         here = _entry_of(disk, place)
         if here is not None:
             if here.mode is mode:
@@ -122,7 +122,7 @@ class DiskRules:
             return [self._found("one-writer", why, f"tpuctl disk detach {disk.name}, or clone it")]
         return []
 
-    def _check_shared(self, disk: DiskInfo, mode: DiskMode, place: Place) -> list[Finding]:
+    def _check_shared(self, disk: DiskInfo, mode: DiskMode, place: DiskTarget) -> list[RuleFinding]:
         row = self._table["types"].get(disk.type, {})
         copy = f"tpuctl disk clone {disk.name} --to SLICE"
         if mode is DiskMode.READ_WRITE:
@@ -145,7 +145,7 @@ class DiskRules:
             )
         return [*found, *self.check_readers(disk, place)]
 
-    def check_readers(self, disk: DiskInfo, place: Place) -> list[Finding]:
+    def check_readers(self, disk: DiskInfo, place: DiskTarget) -> list[RuleFinding]:
         """Whether a disk whose throughput is set has enough for all known readers, those of `place` among
         them."""
         limits, readers = self._table["throughput"], _readers(disk, place)
@@ -167,7 +167,7 @@ class DiskRules:
         """The time between two changes of a disk's throughput."""
         return float(self._table["throughput"]["change_s"])
 
-    def check_new(self, kind: str, size_gib: int, throughput: int | None) -> list[Finding]:
+    def check_new(self, kind: str, size_gib: int, throughput: int | None) -> list[RuleFinding]:
         """Whether a disk can be made so."""
         row = self._table["types"].get(kind)
         if row is None:
@@ -190,7 +190,7 @@ class DiskRules:
                 found.append(self._found("throughput", why, f"--throughput {low}"))
         return found
 
-    def check_master(self, kind: str) -> list[Finding]:
+    def check_master(self, kind: str) -> list[RuleFinding]:
         """Whether a disk of type `kind` that is made from another can be written."""
         row = self._table["types"].get(kind, {})
         if row.get("access_mode") and DiskMode.READ_ONLY in row.get("modes", ()):
@@ -235,7 +235,9 @@ class DiskRules:
         """About how long a disk of that size takes to be there from its snapshot."""
         return 1 + size_gib // int(self._table["restore"]["gib_per_minute"])
 
-    def check_restore(self, name: str, zone: str, minutes: int, usd_per_month: float | None) -> list[Finding]:
+    def check_restore(
+        self, name: str, zone: str, minutes: int, usd_per_month: float | None
+    ) -> list[RuleFinding]:
         """Whether a clone may come to be in another zone without a person who says so."""
         limits = self._table["restore"]
         found = []
@@ -261,18 +263,18 @@ class DiskRules:
         return recent[-burst] + window_s - now if len(recent) >= burst else 0.0
 
 
-def _entry_of(disk: DiskInfo, place: Place) -> DataDisk | None:
+def _entry_of(disk: DiskInfo, place: DiskTarget) -> DataDisk | None:
     """How the place has the disk already."""
     return next((each for each in place.disks if (each.zone, each.name) == (disk.zone, disk.name)), None)
 
 
-def _readers(disk: DiskInfo, place: Place) -> int:
+def _readers(disk: DiskInfo, place: DiskTarget) -> int:
     """All hosts that read a disk when the place has it: who has it now, and who asks for it."""
     there = len(disk.users) + (0 if _entry_of(disk, place) is not None else place.hosts)
     return max(there, place.hosts + place.others)
 
 
-def refuse(findings: Sequence[Finding], instead: str = "") -> None:
+def refuse(findings: Sequence[RuleFinding], instead: str = "") -> None:
     """Raises UsageError with the first refusal among them; a command without --allow says what to type
     `instead`."""
     denied = next((each for each in findings if each.policy is Policy.DENY), None)
@@ -286,7 +288,7 @@ def refuse(findings: Sequence[Finding], instead: str = "") -> None:
         )
 
 
-def warnings(findings: Sequence[Finding]) -> list[str]:
+def warnings(findings: Sequence[RuleFinding]) -> list[str]:
     return [each.why for each in findings if each.policy is Policy.WARN]
 
 
@@ -299,7 +301,7 @@ _FORM = re.compile(r"(?P<name>[^:]*)(:(?P<mode>ro|rw))?(:(?P<path>/.*))?\Z")
 _MODES = {"ro": DiskMode.READ_ONLY, "rw": DiskMode.READ_WRITE}
 
 
-class DiskRequest(Struct, frozen=True):
+class DiskUse(Struct, frozen=True):
     """None and empty: what follows from the disk and the slice."""
 
     name: str
@@ -307,7 +309,7 @@ class DiskRequest(Struct, frozen=True):
     path: str
 
 
-def parse_disk(text: str) -> DiskRequest:
+def parse_disk(text: str) -> DiskUse:
     """Raises UsageError for what is no disk, or a place where hosts have something else."""
     match = _FORM.match(text)
     if match is None:
@@ -315,4 +317,4 @@ def parse_disk(text: str) -> DiskRequest:
     path = match["path"] or ""
     if path:
         check_place(path, field="disk", what="disk", hint=f"--disk {match['name']}:/mnt/data")
-    return DiskRequest(check_disk_name(match["name"]), _MODES.get(match["mode"] or ""), path)
+    return DiskUse(check_disk_name(match["name"]), _MODES.get(match["mode"] or ""), path)

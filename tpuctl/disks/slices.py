@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tpuctl.disks.rules import Place
+from tpuctl.disks.rules import DiskTarget
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.hosts.provision import NO_ROOT
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.names import node_names
@@ -21,7 +21,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.state.repository import list_slices
 
 
-def place_of(services: Services, record: SliceRecord) -> Place:
+def place_of(services: Services, record: SliceRecord) -> DiskTarget:
     """Where its disks go. Raises TpuctlError for a slice that has not all its nodes."""
     incarnation = record.incarnation
     if incarnation is None or record.state is not SliceState.READY:
@@ -34,7 +34,7 @@ def place_of(services: Services, record: SliceRecord) -> Place:
     generation = found.generation if found is not None else ""
     disks = dict.fromkeys(disk for node in nodes.values() if node is not None for disk in node.data_disks)
     spec = record.spec
-    return Place(
+    return DiskTarget(
         incarnation.cloud_name, spec.zone, generation, spec.hosts, tuple(disks), tuple(nodes), api=spec.api
     )
 
@@ -66,7 +66,7 @@ def writer_of(services: Services, disk: DiskRecord) -> SliceRecord | None:
     return next((slice_ for slice_, entry in found if entry.mode is DiskMode.READ_WRITE), None)
 
 
-def _facts(services: Services, target: SliceRecord, **asked: Any) -> list[tuple[int, Facts]]:
+def _facts(services: Services, target: SliceRecord, **asked: Any) -> list[tuple[int, FactsReply]]:
     """What hosts say, by worker. Those that do not answer look for themselves before they mount."""
     agent = HostAgent(services.remote, services.agent_source)
     answers = agent.facts(host_targets(services, target), lambda _: asked)

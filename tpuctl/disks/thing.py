@@ -15,7 +15,7 @@ from tpuctl.disks.follow import (
     note_mounted,
     resolve_refs,
 )
-from tpuctl.disks.hosts import Mounted
+from tpuctl.disks.hosts import DiskMount
 from tpuctl.disks.make import find_record
 from tpuctl.disks.restore import find_in_zone, refs_in_zone
 from tpuctl.engine.services import Services
@@ -51,13 +51,13 @@ class DisksOfSlice(ThingOfSlice):
         """Its nodes have the disks; clones are restored where it is."""
         attach_all(services, record, deadline=deadline)
 
-    def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[Mounted]:
+    def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[DiskMount]:
         """Mounted on each host."""
         found = []
         for ref in record.spec.disks:
             disk = find_in_zone(services, ref.name, record.spec.zone)
             if disk is None:  # it is not attached either, and said there
-                found.append(Mounted(ref.name, ref.path, "", ref.mode is DiskMode.READ_ONLY))
+                found.append(DiskMount(ref.name, ref.path, "", ref.mode is DiskMode.READ_ONLY))
             else:
                 found.append(replace(mounted_kind(disk, ref.path, ref.mode, asked_by), uuid=disk.fs_uuid))
         return found

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tpuctl.disks.follow import readers_besides
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import get_disk, get_record, perform, save_record
-from tpuctl.disks.rules import DiskRules, Place, monthly_cost, refuse
+from tpuctl.disks.rules import DiskRules, DiskTarget, monthly_cost, refuse
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.time import render_time
@@ -64,7 +64,7 @@ def _check(services: Services, rules: DiskRules, record: DiskRecord, disk: DiskI
         )
     refuse(rules.check_new(wanted.type, wanted.size_gib, wanted.throughput_mib_s))
     others = readers_besides(services, record.name, "")
-    refuse(rules.check_readers(wanted, Place(record.name, wanted.zone, "", 0, others=others)))
+    refuse(rules.check_readers(wanted, DiskTarget(record.name, wanted.zone, "", 0, others=others)))
     if record.request.throughput_mib_s != disk.throughput_mib_s:
         return  # what was written down last never happened: its command was killed before, or it was refused
     next_at = _next_at(record, rules)

@@ -22,14 +22,14 @@ from tpuctl.disks.follow import (
     remember,
 )
 from tpuctl.disks.hold import end_holds
-from tpuctl.disks.hosts import Once, Unmounted
+from tpuctl.disks.hosts import DiskUnmount, Once
 from tpuctl.disks.leases import alone_with_disk
 from tpuctl.disks.make import find_record, get_disk, get_record, list_records, save_record
 from tpuctl.disks.plan import owner_labels
 from tpuctl.disks.restore import find_in_zone
 from tpuctl.disks.rules import DiskRules, refuse, warnings
 from tpuctl.disks.slices import check_on_hosts, check_root, holders, nodes_of, place_of
-from tpuctl.disks.vacate import LIMIT_S, Purpose, Vacancy, vacate
+from tpuctl.disks.vacate import LIMIT_S, NextUse, Vacancy, vacate
 from tpuctl.engine.events import Warn
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
@@ -227,7 +227,7 @@ def _unmount_copy(services: Services, record: DiskRecord, target: SliceRecord) -
     path = wanted if wanted or record.token or record.fs_uuid else path_on(services, record, target)
     others = tuple(each.path for each in target.spec.disks)
     asked_by = services.ids.new_id()
-    kind = Unmounted(path, True, record.token, asked_by, record.fs_uuid, others)
+    kind = DiskUnmount(path, True, record.token, asked_by, record.fs_uuid, others)
     forget(services, target.name, record.name)
     try:
         bring_hosts(services, target, [kind])
@@ -275,7 +275,7 @@ def leave_unused(
         with take_lease(services, target.name):
             seen = get_slice(services, target.name)
             soon = services.clock.now() + UNDER_LEASE_S
-            found = vacate(services, seen.record, [name], purpose=Purpose.LEAVE, deadline=soon)
+            found = vacate(services, seen.record, [name], purpose=NextUse.LEAVE, deadline=soon)
             if found.working:
                 why = f"{target.name} writes to disk {name} what its memory held"
                 return Outcome(Wait(why), acted=False)

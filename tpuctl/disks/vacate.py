@@ -2,7 +2,7 @@
 
 Asked are the hosts of nodes that list a disk as READ_WRITE, whatever tpuctl knows of it; copies that are only
 read need no proof, and no connection. What a host does is in `tpuctl/agent/vacate.py`: programs that have a
-file open are named (`Purpose.LEAVE`) or ended (`Purpose.DELETE`), the file system is unmounted in every
+file open are named (`NextUse.LEAVE`) or ended (`NextUse.DELETE`), the file system is unmounted in every
 namespace, and the device then opens exclusively. A host goes on with that when this call has ended; the next
 call hears what came of it.
 """
@@ -42,7 +42,7 @@ LIMIT_S = 900.0
 PAUSE_S = 1.0
 
 
-class Purpose(StrEnum):
+class NextUse(StrEnum):
     """What happens to the disk next."""
 
     LEAVE = "leave"
@@ -154,7 +154,7 @@ def vacate(
     record: SliceRecord,
     disks: Sequence[str] | None = None,
     *,
-    purpose: Purpose,
+    purpose: NextUse,
     deadline: float | None = None,
     grace_s: float = GRACE_S,
 ) -> Vacancy:
@@ -191,7 +191,7 @@ def vacate(
         def wanted(target: HostTarget, request: Mapping[str, Any] = request) -> Mapping[str, Any]:
             listed = [known[each] for each in written[nodes[target.worker]]]
             # For a deletion every disk of the host that can be written: which is which need not be known.
-            only = list(names[target.worker]) if purpose is Purpose.LEAVE else []
+            only = list(names[target.worker]) if purpose is NextUse.LEAVE else []
             return {**request, "disks": listed, "only": only}
 
         replies = agent.call(targets, "vacate", wanted, timeout_s=timeout_s)

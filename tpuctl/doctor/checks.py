@@ -12,12 +12,12 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.disks.unused import UnusedDisks, cost_in_words
-from tpuctl.doctor.facts import Facts
+from tpuctl.doctor.facts import DoctorFacts
 from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
 from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.doctor.store import judge_shared, shared_findings
 from tpuctl.errors import BILLING_DISABLED, DeniedError, NotFoundError, TpuctlError, TransientError
-from tpuctl.inventory.reap import Survey
+from tpuctl.inventory.reap import TpuSurvey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.names import region_of
 from tpuctl.lib.parallel import Reading
@@ -45,7 +45,7 @@ CLOCK_PROBLEM_S = 300.0
 CLOCK_WARNING_S = 30.0
 
 
-def _nothing_answers(facts: Facts) -> TpuctlError | None:
+def _nothing_answers(facts: DoctorFacts) -> TpuctlError | None:
     """Why no API answered anything; None where one did, be it with a refusal."""
     readings = [*_readings(facts), facts.clock_ahead]
     errors = [reading.error for reading in readings if reading.error is not None]
@@ -55,7 +55,7 @@ def _nothing_answers(facts: Facts) -> TpuctlError | None:
     return facts.clock_ahead.error
 
 
-def _readings(facts: Facts) -> Iterator[Reading[Any]]:
+def _readings(facts: DoctorFacts) -> Iterator[Reading[Any]]:
     """What was asked of the APIs."""
     yield from (facts.services, facts.permissions, facts.project, facts.tpu_quotas, facts.holdings)
     yield facts.network
@@ -63,7 +63,7 @@ def _readings(facts: Facts) -> Iterator[Reading[Any]]:
     yield from facts.buckets.values()
 
 
-def check_credentials(facts: Facts) -> list[Finding]:
+def check_credentials(facts: DoctorFacts) -> list[Finding]:
     """There are some, the API takes them, and they last."""
     found = facts.credentials.value
     if found is None:
@@ -86,7 +86,7 @@ def check_credentials(facts: Facts) -> list[Finding]:
     return [warning(f"{words}: ends in {render_span(left)}", fix)]
 
 
-def _quota_project(facts: Facts) -> list[Finding]:
+def _quota_project(facts: DoctorFacts) -> list[Finding]:
     """A person's login names the project to which calls are counted; some APIs refuse it without."""
     found, project = facts.credentials.value, facts.wanted.project
     if found is None or found.quota_project is None or found.quota_project == project:
@@ -96,7 +96,7 @@ def _quota_project(facts: Facts) -> list[Finding]:
     return [warning(f"they {named} for quota, not {project}: some APIs refuse that", fix)]
 
 
-def _renewal(facts: Facts) -> str:
+def _renewal(facts: DoctorFacts) -> str:
     found = facts.credentials.value
     if facts.wanted.simulated:
         return "tpuctl sim fault --clear, or tpuctl sim down && tpuctl sim up"
@@ -110,7 +110,7 @@ def _status(reading: Reading[Any]) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def check_clock(_: Facts, ahead: float) -> list[Finding]:
+def check_clock(_: DoctorFacts, ahead: float) -> list[Finding]:
     """This machine's clock against the API's."""
     if abs(ahead) < CLOCK_WARNING_S:
         return [ok("agrees with the API's")]
@@ -119,7 +119,7 @@ def check_clock(_: Facts, ahead: float) -> list[Finding]:
     return [(problem if abs(ahead) >= CLOCK_PROBLEM_S else warning)(what, fix)]
 
 
-def check_apis(facts: Facts) -> list[Finding]:
+def check_apis(facts: DoctorFacts) -> list[Finding]:
     """The APIs that tpuctl calls are enabled. An API that refused to be called counts, listed or not."""
     project = facts.wanted.project
     refused = {name for name in NEEDED_APIS if any(_refuses(reading, name) for reading in _readings(facts))}
@@ -142,7 +142,7 @@ def check_apis(facts: Facts) -> list[Finding]:
     return found or [ok(f"enabled: {', '.join(NEEDED_APIS)}")]
 
 
-def _no_billing(facts: Facts) -> list[Finding]:
+def _no_billing(facts: DoctorFacts) -> list[Finding]:
     """Without a billing account the APIs refuse every call but a few."""
     errors = [reading.error for reading in _readings(facts) if reading.error is not None]
     if not any(error.details.get("reason") == BILLING_DISABLED for error in errors):
@@ -158,7 +158,7 @@ def _refuses(reading: Reading[Any], service: str) -> bool:
     return hint.startswith("gcloud services enable") and service in hint.split()
 
 
-def check_permissions(facts: Facts, granted: frozenset[str]) -> list[Finding]:
+def check_permissions(facts: DoctorFacts, granted: frozenset[str]) -> list[Finding]:
     """What tpuctl must be allowed, and what it is better off with, for what the fleet does."""
     uses = facts.records.value.uses if facts.records.value is not None else frozenset()
     found = []
@@ -171,7 +171,7 @@ def check_permissions(facts: Facts, granted: frozenset[str]) -> list[Finding]:
     return found or [ok(f"all {len(asked_permissions(uses))} are granted")]
 
 
-def _grant_role(facts: Facts, role: str) -> str:
+def _grant_role(facts: DoctorFacts, role: str) -> str:
     return (
         f"gcloud projects add-iam-policy-binding {facts.wanted.project} --member={facts.member} --role={role}"
     )
@@ -192,7 +192,7 @@ def judge_key(found: KeyFacts) -> Finding:
     return ok(found.path)
 
 
-def check_os_login(_: Facts, project: ProjectInfo) -> list[Finding]:
+def check_os_login(_: DoctorFacts, project: ProjectInfo) -> list[Finding]:
     """With OS Login, hosts ignore the keys in a node's metadata, which is how tpuctl logs in: it turns that off
     for each node it makes."""
     if project.metadata.get(OS_LOGIN, "").lower() != "true":
@@ -200,7 +200,7 @@ def check_os_login(_: Facts, project: ProjectInfo) -> list[Finding]:
     return [ok(f"on for the project; every node that tpuctl makes says {OS_LOGIN}=FALSE for itself")]
 
 
-def check_network(facts: Facts) -> list[Finding]:
+def check_network(facts: DoctorFacts) -> list[Finding]:
     """The network that new slices are to be in; new projects of an organisation often have none."""
     reading = facts.network
     if reading.value is not None:
@@ -211,7 +211,7 @@ def check_network(facts: Facts) -> list[Finding]:
     return [problem(f"there is no network {facts.wanted.network}: make it, or name one with --network", fix)]
 
 
-def _judge_firewall(facts: Facts) -> list[Finding]:
+def _judge_firewall(facts: DoctorFacts) -> list[Finding]:
     """Hosts of one slice reach each other. Between them are routes of their subnetwork, which nobody can take
     away, so that only rules decide; policies of a folder or organisation are not read."""
     found, error = facts.firewall.value, facts.firewall.error
@@ -235,7 +235,7 @@ def _judge_firewall(facts: Facts) -> list[Finding]:
     return [ok(f"{there}, where hosts reach each other" if ranges else there)]
 
 
-def check_buckets(facts: Facts) -> list[Finding]:
+def check_buckets(facts: DoctorFacts) -> list[Finding]:
     """Buckets of the settings exist and lie where the slices do."""
     if not facts.wanted.buckets:
         return [ok("no setting names one")]
@@ -245,7 +245,7 @@ def check_buckets(facts: Facts) -> list[Finding]:
     ]
 
 
-def _judge_bucket(facts: Facts, bucket: str, setting: str, reading: Reading[BucketPlace]) -> Finding:
+def _judge_bucket(facts: DoctorFacts, bucket: str, setting: str, reading: Reading[BucketPlace]) -> Finding:
     if reading.value is None:
         if reading.error is not None and reading.error.code == "not-found":
             region = region_of(facts.wanted.zones[0]) if facts.wanted.zones else "REGION"
@@ -266,7 +266,7 @@ def _judge_bucket(facts: Facts, bucket: str, setting: str, reading: Reading[Buck
     return (problem if len(away) == len(zones) else warning)(what, fix)
 
 
-def check_tpus(_: Facts, survey: Survey) -> list[Finding]:
+def check_tpus(_: DoctorFacts, survey: TpuSurvey) -> list[Finding]:
     """Every TPU of ours is wanted by a slice; the others cost as much."""
     unread = [not_checked(TransientError(f"{zone} could not be read")) for zone in survey.unread]
     found = [
@@ -276,7 +276,7 @@ def check_tpus(_: Facts, survey: Survey) -> list[Finding]:
     return [*found, *unread] or [ok("none of yours is unwanted")]
 
 
-def check_disks(_: Facts, unused: UnusedDisks) -> list[Finding]:
+def check_disks(_: DoctorFacts, unused: UnusedDisks) -> list[Finding]:
     """Disks of ours are used by somebody; no grant covers them."""
     where = ", ".join(unused.unread)
     unread = [not_checked(TransientError(f"{where} could not be read"))] if where else []
@@ -288,7 +288,7 @@ def check_disks(_: Facts, unused: UnusedDisks) -> list[Finding]:
     return [warning(f"nobody uses {names}: {cost_in_words(found)}, which no grant covers", fix), *unread]
 
 
-def check_store(facts: Facts) -> list[Finding]:
+def check_store(facts: DoctorFacts) -> list[Finding]:
     """The store can be opened, read and written."""
     found = facts.store.value
     if found is None:
@@ -334,7 +334,7 @@ def _judge_store(found: StoreFacts, path: str) -> Finding:
     return ok(f"{found.where}, schema {found.schema}")
 
 
-def check_watchdog(facts: Facts) -> list[Finding]:
+def check_watchdog(facts: DoctorFacts) -> list[Finding]:
     """A watchdog makes passes, if there is anything to look after."""
     found = []
     if facts.watch.value is None:
@@ -390,8 +390,8 @@ def judge_tools(found: Sequence[ToolFacts]) -> list[Finding]:
 
 
 class Check(Struct, frozen=True):
-    """One check. What it `needs` is a field of `Facts`, whose value `judge` gets besides all facts; where that
-    could not be read, the finding says so."""
+    """One check. What it `needs` is a field of `DoctorFacts`, whose value `judge` gets besides all facts; where
+    that could not be read, the finding says so."""
 
     name: str
     judge: Callable[..., Iterable[Finding]]
@@ -418,7 +418,7 @@ CHECKS = (
 """Every check, in the order in which a person would mend things."""
 
 
-def examine(facts: Facts) -> tuple[Finding, ...]:
+def examine(facts: DoctorFacts) -> tuple[Finding, ...]:
     """What all checks find."""
     found = [each for check in CHECKS for each in found_by(check.name, _run(check, facts))]
     silent = _nothing_answers(facts)
@@ -432,7 +432,7 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     return tuple(dict.fromkeys([*cause, *because(kept, "no API answers")]))
 
 
-def _run(check: Check, facts: Facts) -> Iterable[Finding]:
+def _run(check: Check, facts: DoctorFacts) -> Iterable[Finding]:
     if not check.needs:
         return check.judge(facts)
     reading: Reading[Any] = getattr(facts, check.needs)

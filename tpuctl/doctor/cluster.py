@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.doctor.finding import Finding, found_by, not_checked, ok, problem, warning
-from tpuctl.kube.capacity import NODE_POOL, Wanted, lack_of_nodes, pools_of
+from tpuctl.kube.capacity import NODE_POOL, PodDemand, lack_of_nodes, pools_of
 from tpuctl.kube.client import install
 from tpuctl.lib.parallel import Reading
 from tpuctl.lib.text import counted
@@ -36,7 +36,7 @@ class ClusterFacts(Struct, frozen=True):
     refusing: Reading[Mapping[str, str]]
     account: Reading[Object | None]
     members: Mapping[str, Reading[Mapping[str, Sequence[str]]]]
-    wanted: Wanted | None = None
+    wanted: PodDemand | None = None
 
 
 def judge_cluster(facts: ClusterFacts) -> list[Finding]:
@@ -88,7 +88,7 @@ def _kueue(facts: ClusterFacts, path: str | None) -> Iterator[Finding]:
         yield warning(f"queue {queue} never admits a run of the setting `accelerator`: {why}", fix)
 
 
-def _nodes(found: Reading[list[Object]], wanted: Wanted | None) -> Iterator[Finding]:
+def _nodes(found: Reading[list[Object]], wanted: PodDemand | None) -> Iterator[Finding]:
     if found.value is None:
         yield not_checked(found.error)
         return

@@ -9,7 +9,7 @@ from typing import Any
 from tpuctl.doctor.cluster import ClusterFacts
 from tpuctl.engine.services import Services
 from tpuctl.errors import UsageError
-from tpuctl.kube.capacity import ACCELERATOR, TOPOLOGY, Wanted
+from tpuctl.kube.capacity import ACCELERATOR, TOPOLOGY, PodDemand
 from tpuctl.kube.client import Cluster
 from tpuctl.kube.quota import why_never
 from tpuctl.kube.shape import resolve_shape
@@ -45,17 +45,17 @@ def read_cluster(
     )
 
 
-def _wanted(accelerator: str) -> Wanted | None:
+def _wanted(accelerator: str) -> PodDemand | None:
     """By a run of that type; None for one that is for slices alone."""
     try:
         shape = resolve_shape(load_gke_table(), load_accelerators(), accelerator)
     except UsageError:
         return None
     labels = {ACCELERATOR: shape.accelerator, TOPOLOGY: shape.topology}
-    return Wanted(labels, shape.chips_per_host, shape.chips)
+    return PodDemand(labels, shape.chips_per_host, shape.chips)
 
 
-def _refusing(cluster: Cluster, wanted: Wanted | None) -> dict[str, str]:
+def _refusing(cluster: Cluster, wanted: PodDemand | None) -> dict[str, str]:
     """The LocalQueues of the namespace that never admit what is wanted, and why."""
     queues = cluster.list("LocalQueue") if wanted is not None else []
     said = {str(each["metadata"]["name"]): why_never(cluster, each, wanted) for each in queues if wanted}

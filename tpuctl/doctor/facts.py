@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from tpuctl.disks.unused import UnusedDisks
 from tpuctl.errors import DamagedRecordError
-from tpuctl.inventory.reap import Survey
+from tpuctl.inventory.reap import TpuSurvey
 from tpuctl.lib.parallel import Reading
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Api, Tier
@@ -23,7 +23,7 @@ from tpuctl.model.facts import (
 )
 from tpuctl.model.firewall import Firewall
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
-from tpuctl.model.roles import Use
+from tpuctl.model.roles import FleetUse
 from tpuctl.money.grants import Grant
 from tpuctl.money.quotas import Holding
 from tpuctl.watch.heartbeat import Health
@@ -51,10 +51,10 @@ class StoreRecords(Struct, frozen=True):
     health: Health | None = None
     paused: str = ""
     damaged: tuple[DamagedRecordError, ...] = ()
-    uses: frozenset[Use] = frozenset()
+    uses: frozenset[FleetUse] = frozenset()
 
 
-class Wanted(Struct, frozen=True):
+class PlannedUse(Struct, frozen=True):
     """What the settings say will be asked for."""
 
     project: str
@@ -70,10 +70,10 @@ class Wanted(Struct, frozen=True):
     """The `gs://` place of a shared store."""
 
 
-class Facts(Struct, frozen=True):
+class DoctorFacts(Struct, frozen=True):
     """Everything that `doctor` read; what could not be read says why."""
 
-    wanted: Wanted
+    wanted: PlannedUse
     catalog: Catalog
     now: float
     credentials: Reading[CredentialFacts]
@@ -87,7 +87,7 @@ class Facts(Struct, frozen=True):
     holdings: Reading[tuple[Holding, ...]]
     regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]
     clock_ahead: Reading[float]
-    survey: Reading[Survey]
+    survey: Reading[TpuSurvey]
     """Of all TPUs; empty where there is no store yet."""
     unused_disks: Reading[UnusedDisks]
     keys: Reading[KeyFacts]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from tpuctl.doctor.facts import Facts
+from tpuctl.doctor.facts import DoctorFacts
 from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import AcceleratorType, Catalog
@@ -26,7 +26,7 @@ from tpuctl.money.quotas import (
 )
 
 
-class Need(Struct, frozen=True):
+class QuotaNeed(Struct, frozen=True):
     """A kind of slice that somebody will ask for."""
 
     zone: str
@@ -34,18 +34,18 @@ class Need(Struct, frozen=True):
     tier: Tier
 
 
-def named_needs(facts: Facts) -> tuple[Need, ...]:
+def named_needs(facts: DoctorFacts) -> tuple[QuotaNeed, ...]:
     """What the settings and the grants name."""
     wanted = facts.wanted
     tier = wanted.tier or Tier.SPOT
     generations = [wanted.generation] if wanted.generation else []
-    needs = [Need(zone, generation, tier) for zone in wanted.zones for generation in generations]
+    needs = [QuotaNeed(zone, generation, tier) for zone in wanted.zones for generation in generations]
     if facts.records.value is not None:
-        needs += [Need(each.zone, each.generation, each.tier) for each in facts.records.value.grants]
+        needs += [QuotaNeed(each.zone, each.generation, each.tier) for each in facts.records.value.grants]
     return tuple(dict.fromkeys(needs))
 
 
-def tpu_findings(facts: Facts, quotas: Sequence[TpuQuota]) -> list[Finding]:
+def tpu_findings(facts: DoctorFacts, quotas: Sequence[TpuQuota]) -> list[Finding]:
     """What is named against the quotas of its zone and region; a zone that only the settings name must have a
     quota for something."""
     needs = named_needs(facts)
@@ -55,7 +55,7 @@ def tpu_findings(facts: Facts, quotas: Sequence[TpuQuota]) -> list[Finding]:
     return found or [ok(f"{counted(len(quotas), 'limit')} read; no zone or grant says which matter")]
 
 
-def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
+def _judge_zone(facts: DoctorFacts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
     there = [quota for quota in quotas if quota.location == zone]
     some = sorted({quota.generation for quota in there if quota.limit > 0})
     if some:
@@ -65,7 +65,7 @@ def _judge_zone(facts: Facts, zone: str, quotas: Sequence[TpuQuota]) -> Finding:
     return problem(f"{zone}: every quota is 0", ask_for_tpus(facts.wanted.project, there[0], 8))
 
 
-def _judge(facts: Facts, need: Need, quotas: Sequence[TpuQuota]) -> Finding | None:
+def _judge(facts: DoctorFacts, need: QuotaNeed, quotas: Sequence[TpuQuota]) -> Finding | None:
     """By the smallest slice; where that has no quota, by the smallest of those that draw on another one."""
     sizes = _sizes(facts.catalog, need)
     made_by = facts.records.value.apis if facts.records.value is not None else {}
@@ -80,14 +80,16 @@ def _judge(facts: Facts, need: Need, quotas: Sequence[TpuQuota]) -> Finding | No
     return warning(first.what + larger, first.fix)
 
 
-def _of_compute(facts: Facts, need: Need) -> Finding:
+def _of_compute(facts: DoctorFacts, need: QuotaNeed) -> Finding:
     """Compute Engine counts chips of its own, by family and region and, for spot, by generation and zone."""
     ask = "gcloud beta quotas info list --service=compute.googleapis.com --filter='quotaId~TPU'"
     what = f"{need.tier} {need.generation} in {need.zone}: Compute Engine has quotas of its own, not read here"
     return warning(what, f"{ask} --project={facts.wanted.project}")
 
 
-def _judge_size(facts: Facts, need: Need, quotas: Sequence[TpuQuota], smallest: AcceleratorType) -> Finding:
+def _judge_size(
+    facts: DoctorFacts, need: QuotaNeed, quotas: Sequence[TpuQuota], smallest: AcceleratorType
+) -> Finding:
     subject = f"{need.tier} {need.generation} in {need.zone}"
     least = quota_units(smallest)
     drawn = find_tpu_quotas(quotas, need.zone, need.generation, need.tier, least)
@@ -102,7 +104,7 @@ def _judge_size(facts: Facts, need: Need, quotas: Sequence[TpuQuota], smallest: 
     return _judge_use(facts, subject, need.zone, drawn, least)
 
 
-def _judge_use(facts: Facts, subject: str, zone: str, drawn: Sequence[TpuQuota], least: int) -> Finding:
+def _judge_use(facts: DoctorFacts, subject: str, zone: str, drawn: Sequence[TpuQuota], least: int) -> Finding:
     holdings = facts.holdings.value
     if holdings is None:
         limit = min(each.limit for each in drawn)
@@ -123,7 +125,7 @@ def _dead_units(holdings: Iterable[Holding], quota: TpuQuota) -> int:
     return units_used([each for each in holdings if each.dead and each.units is not None], quota) or 0
 
 
-def _sizes(catalog: Catalog, need: Need) -> list[AcceleratorType]:
+def _sizes(catalog: Catalog, need: QuotaNeed) -> list[AcceleratorType]:
     """The smallest slice, and the smallest that draws on another quota than that."""
     offers = [each for each in catalog.types.values() if each.generation == need.generation]
     there = [each for each in offers if need.zone in (*each.zones, *each.listed_zones)]
@@ -133,7 +135,7 @@ def _sizes(catalog: Catalog, need: Need) -> list[AcceleratorType]:
     return list(groups.values())
 
 
-def side_findings(facts: Facts) -> list[Finding]:
+def side_findings(facts: DoctorFacts) -> list[Finding]:
     """Compute Engine's quotas: whether one more host fits, and how many do."""
     found = []
     for region, reading in sorted(facts.regions.items()):
@@ -148,7 +150,7 @@ def side_findings(facts: Facts) -> list[Finding]:
     return found
 
 
-def _judge_region(facts: Facts, region: str, quotas: Sequence[ComputeQuota]) -> list[Finding]:
+def _judge_region(facts: DoctorFacts, region: str, quotas: Sequence[ComputeQuota]) -> list[Finding]:
     short = _short(facts, quotas)
     if short:
         return short
@@ -158,7 +160,7 @@ def _judge_region(facts: Facts, region: str, quotas: Sequence[ComputeQuota]) -> 
     return [ok(f"{region}: room for {', '.join(f'{room.words} ({_used(room.quota)})' for room in rooms)}")]
 
 
-def _judge_project(facts: Facts, quotas: Sequence[ComputeQuota]) -> list[Finding]:
+def _judge_project(facts: DoctorFacts, quotas: Sequence[ComputeQuota]) -> list[Finding]:
     checks = [quota for quota in quotas if quota.metric == HEALTH_CHECKS]
     if not checks:
         return [warning(f"the API does not show {HEALTH_CHECKS}, which every slice uses up")]
@@ -167,7 +169,7 @@ def _judge_project(facts: Facts, quotas: Sequence[ComputeQuota]) -> list[Finding
     return short or [ok(f"the project: room for {room.words} ({_used(room.quota)})") for room in rooms]
 
 
-def _short(facts: Facts, quotas: Sequence[ComputeQuota]) -> list[Finding]:
+def _short(facts: DoctorFacts, quotas: Sequence[ComputeQuota]) -> list[Finding]:
     """One host more: what surely refuses it is a problem."""
     wanted = facts.wanted
     shortages = find_shortages(quotas, wanted.project, hosts=1, external_ips=wanted.external_ips)

@@ -18,12 +18,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from tpuctl.disks.unused import UnusedDisks, unused_disks
-from tpuctl.doctor.facts import Facts, SharedStore, StoreRecords, Wanted
+from tpuctl.doctor.facts import DoctorFacts, PlannedUse, SharedStore, StoreRecords
 from tpuctl.doctor.store import STORE_PERMISSIONS
 from tpuctl.engine.ports import Machine
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, TransientError
-from tpuctl.inventory.reap import Survey, survey
+from tpuctl.inventory.reap import TpuSurvey, survey
 from tpuctl.lib.names import region_of
 from tpuctl.lib.parallel import Reading, read_all
 from tpuctl.lib.programs import call
@@ -32,7 +32,7 @@ from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Api
 from tpuctl.model.facts import KeyFacts, StoreFacts, ToolFacts
 from tpuctl.model.records import Desired, RunRecord, SliceRecord
-from tpuctl.model.roles import Use, asked_permissions
+from tpuctl.model.roles import FleetUse, asked_permissions
 from tpuctl.money.coverage import readable_grants
 from tpuctl.money.quota_report import read_holdings
 from tpuctl.money.quotas import Holding
@@ -50,10 +50,10 @@ Progress = Callable[[str], None]
 def check_up(
     services: Services,
     machine: Machine,
-    wanted: Wanted,
+    wanted: PlannedUse,
     catalog: Catalog,
     on_progress: Progress = lambda _: None,
-) -> Facts:
+) -> DoctorFacts:
     """Reads all facts, within a minute in all; `on_progress` is told what is being read."""
     on_progress("this machine and its store")
     store = read_all({"store": machine.store}, timeout_s=LOCAL_TIMEOUT_S)["store"]
@@ -96,7 +96,7 @@ def check_up(
     )
     named = {key: reading for key, reading in seen.items() if " " not in key}
     places = {name: seen[f"bucket {name}"] for name in wanted.buckets}
-    return Facts(
+    return DoctorFacts(
         wanted=wanted,
         catalog=catalog,
         now=services.clock.now(),
@@ -109,7 +109,7 @@ def check_up(
     )
 
 
-def _looks_at_shared(services: Services, wanted: Wanted) -> dict[str, Callable[[], Any]]:
+def _looks_at_shared(services: Services, wanted: PlannedUse) -> dict[str, Callable[[], Any]]:
     """Each may be denied alone."""
     if wanted.store is None:
         return {}
@@ -121,7 +121,7 @@ def _looks_at_shared(services: Services, wanted: Wanted) -> dict[str, Callable[[
     }
 
 
-def _shared(wanted: Wanted, seen: Mapping[str, Reading[Any]]) -> SharedStore | None:
+def _shared(wanted: PlannedUse, seen: Mapping[str, Reading[Any]]) -> SharedStore | None:
     if wanted.store is None:
         return None
     bucket, _, prefix = wanted.store.removeprefix("gs://").partition("/")
@@ -145,8 +145,8 @@ def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
     return holdings
 
 
-def _survey(services: Services, store: Reading[StoreFacts]) -> Survey:
-    return survey(services) if _is_there(store) else Survey((), ())
+def _survey(services: Services, store: Reading[StoreFacts]) -> TpuSurvey:
+    return survey(services) if _is_there(store) else TpuSurvey((), ())
 
 
 def _unused_disks(services: Services, store: Reading[StoreFacts]) -> UnusedDisks:
@@ -193,14 +193,16 @@ def _apis(catalog: Catalog, slices: Sequence[SliceRecord]) -> dict[tuple[str, st
     return found
 
 
-def _uses(services: Services, runs: Sequence[RunRecord]) -> frozenset[Use]:
+def _uses(services: Services, runs: Sequence[RunRecord]) -> frozenset[FleetUse]:
     """What the fleet does that not every fleet does."""
     secrets = any(reference.startswith("sm://") for run in runs for reference in run.spec.secrets.values())
     disks = bool(services.store.list("disks/"))
-    return frozenset({*([Use.DISKS] if disks else []), *([Use.SECRETS] if secrets else [])})
+    return frozenset({*([FleetUse.DISKS] if disks else []), *([FleetUse.SECRETS] if secrets else [])})
 
 
-def _zones(wanted: Wanted, records: Reading[StoreRecords], holdings: Reading[tuple[Holding, ...]]) -> list[str]:
+def _zones(
+    wanted: PlannedUse, records: Reading[StoreRecords], holdings: Reading[tuple[Holding, ...]]
+) -> list[str]:
     """Where quotas matter: settings, grants, slices, and whatever is held."""
     found = [*wanted.zones]
     if records.value is not None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpuctl.doctor.facts import Facts, SharedStore
+from tpuctl.doctor.facts import DoctorFacts, SharedStore
 from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.lib.names import region_of
 from tpuctl.lib.time import render_duration, render_span
-from tpuctl.model.facts import BucketPlace, BucketSettings, Deletion, StoreFacts
+from tpuctl.model.facts import BucketPlace, BucketSettings, LifecycleDeletion, StoreFacts
 
 OBJECT_PERMISSIONS = (
     "storage.objects.create",
@@ -49,7 +49,7 @@ def judge_shared(found: StoreFacts, project: str) -> Finding:
     return ok(f"{where}, schema {found.schema}")
 
 
-def shared_findings(facts: Facts) -> list[Finding]:
+def shared_findings(facts: DoctorFacts) -> list[Finding]:
     """The bucket around it, where one was looked at."""
     shared = facts.shared
     if shared is None:
@@ -69,7 +69,7 @@ def _clock(found: StoreFacts | None) -> Iterator[Finding]:
         yield warning(f"{what}; leases go by the store's", "sudo timedatectl set-ntp true")
 
 
-def _permissions(facts: Facts, shared: SharedStore) -> Iterator[Finding]:
+def _permissions(facts: DoctorFacts, shared: SharedStore) -> Iterator[Finding]:
     granted = shared.permissions.value
     if granted is None:
         error = shared.permissions.error
@@ -87,7 +87,7 @@ def _permissions(facts: Facts, shared: SharedStore) -> Iterator[Finding]:
         yield problem(what, _grant(facts, shared.bucket, "roles/storage.legacyBucketReader"))
 
 
-def _place(facts: Facts, shared: SharedStore) -> Iterator[Finding]:
+def _place(facts: DoctorFacts, shared: SharedStore) -> Iterator[Finding]:
     place = shared.place.value
     if place is None:
         return  # what keeps it from being read is a matter of permissions
@@ -148,7 +148,7 @@ def _what_loses(shared: SharedStore, found: BucketSettings) -> Iterator[Finding]
             return
 
 
-def _touches(rule: Deletion, prefix: str) -> bool:
+def _touches(rule: LifecycleDeletion, prefix: str) -> bool:
     """Whether the rule's prefixes reach into the store's."""
     ours = f"{prefix.rstrip('/')}/" if prefix else ""
     return not rule.prefixes or any(ours.startswith(each) or each.startswith(ours) for each in rule.prefixes)
@@ -158,7 +158,7 @@ def _update(bucket: str, flag: str) -> str:
     return f"gcloud storage buckets update gs://{bucket} {flag}"
 
 
-def _create(facts: Facts, bucket: str) -> str:
+def _create(facts: DoctorFacts, bucket: str) -> str:
     region = region_of(facts.wanted.zones[0]) if facts.wanted.zones else "REGION"
     return (
         f"gcloud storage buckets create gs://{bucket} --location={region} --uniform-bucket-level-access"
@@ -166,5 +166,5 @@ def _create(facts: Facts, bucket: str) -> str:
     )
 
 
-def _grant(facts: Facts, bucket: str, role: str) -> str:
+def _grant(facts: DoctorFacts, bucket: str, role: str) -> str:
     return f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member={facts.member} --role={role}"

@@ -9,7 +9,7 @@ from tpuctl.envs.lock import versions_of
 from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.rules import required_versions
 from tpuctl.envs.spec import run_variables
-from tpuctl.hosts.facts import Environment, Facts
+from tpuctl.hosts.facts import Environment, FactsReply
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers
 
@@ -50,7 +50,7 @@ def properties_on_host(found: Environment) -> dict[str, str]:
     return properties
 
 
-def properties_of_machine(facts: Facts) -> dict[str, str]:
+def properties_of_machine(facts: FactsReply) -> dict[str, str]:
     """What a host says of itself, apart from its environments."""
     properties: dict[str, str] = {}
     if facts.host is not None:
@@ -89,7 +89,7 @@ def _folded(values: Mapping[int, str]) -> str:
     return ", ".join(f"{value} (worker {fold_workers(workers)})" for value, workers in groups.items())
 
 
-def pick_environment(facts: Facts, keys: Sequence[str], name: str | None) -> Environment | None:
+def pick_environment(facts: FactsReply, keys: Sequence[str], name: str | None) -> Environment | None:
     """The environment of a host that is meant: the first of `keys` that it has, else the only one called `name`
     (of any name for None)."""
     whole = [each for each in facts.envs or () if each.mark is not None]

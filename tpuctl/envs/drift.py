@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tpuctl.envs.hosts import MIB, SHOWN_FILES, EnvironmentKind, find_environment, free_bytes, host_columns
 from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.spec import Backend, run_variables
-from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
 
@@ -44,7 +44,7 @@ LOOKED_AT = frozenset(
 
 
 @dataclass(frozen=True)
-class Difference:
+class DriftedColumn:
     """One column in which hosts differ from the environment or from each other. `found` has the workers by what
     they have instead of `expected`; `hint` is the command that mends it."""
 
@@ -71,31 +71,31 @@ def _has(value: str, workers: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostReading:
     """What one worker said; `skew_s` is how far its clock is ahead of ours. `facts` is None for no answer, and
     then `why` says why."""
 
     worker: int
-    facts: Facts | None
+    facts: FactsReply | None
     skew_s: float = 0.0
     why: str = ""
 
 
-def skew_of(facts: Facts, began: float, ended: float) -> float:
+def skew_of(facts: FactsReply, began: float, ended: float) -> float:
     """How far ahead a host's clock is of ours, in seconds: what the call from `began` to `ended` in which it
     told its facts does not explain."""
     return facts.time - ended if facts.time > ended else min(0.0, facts.time - began)
 
 
 def compare_hosts(
-    pinned: PinnedEnvironment, slice_name: str, seen: Sequence[Seen], *, kind: EnvironmentKind
-) -> list[Difference]:
+    pinned: PinnedEnvironment, slice_name: str, seen: Sequence[HostReading], *, kind: EnvironmentKind
+) -> list[DriftedColumn]:
     """The columns that differ, worst first. Each host is compared with the environment where that says what
     a column must be, else with what most hosts have. Pure."""
-    found: list[Difference] = []
+    found: list[DriftedColumn] = []
     silent = {each.worker: each.why or "no answer" for each in seen if each.facts is None}
     if silent:
-        found.append(Difference(NO_ANSWER, "its facts", _by_value(silent), reviving(slice_name)))
+        found.append(DriftedColumn(NO_ANSWER, "its facts", _by_value(silent), reviving(slice_name)))
     known = {each.worker: (each.facts, each.skew_s) for each in seen if each.facts is not None}
     rows = {w: host_row(pinned, facts, skew, kind) for w, (facts, skew) in known.items()}
     expected = expected_row(pinned)
@@ -107,7 +107,7 @@ def compare_hosts(
         if odd:
             first = known[min(odd)][0]
             hint = mending(column, slice_name, pinned, sorted(odd), first)
-            found.append(Difference(column, wanted, _by_value(odd), hint))
+            found.append(DriftedColumn(column, wanted, _by_value(odd), hint))
     return found
 
 
@@ -132,7 +132,9 @@ def expected_row(pinned: PinnedEnvironment) -> dict[str, str]:
     return found
 
 
-def host_row(pinned: PinnedEnvironment, facts: Facts, skew_s: float, kind: EnvironmentKind) -> dict[str, str]:
+def host_row(
+    pinned: PinnedEnvironment, facts: FactsReply, skew_s: float, kind: EnvironmentKind
+) -> dict[str, str]:
     """All columns of one host."""
     row: dict[str, str] = {}
     minor = kind.minor(facts)
@@ -155,7 +157,7 @@ def host_row(pinned: PinnedEnvironment, facts: Facts, skew_s: float, kind: Envir
     return row
 
 
-def _machine(pinned: PinnedEnvironment, facts: Facts) -> dict[str, str]:
+def _machine(pinned: PinnedEnvironment, facts: FactsReply) -> dict[str, str]:
     row: dict[str, str] = {}
     if facts.chips is not None and pinned.spec.backend is not Backend.CPU:
         row[CHIPS] = str(len(facts.chips.devices))
@@ -169,14 +171,14 @@ def _machine(pinned: PinnedEnvironment, facts: Facts) -> dict[str, str]:
     return row
 
 
-def _holders(facts: Facts) -> str:
+def _holders(facts: FactsReply) -> str:
     """Who has the chips."""
     if facts.chips is None:
         return ""
     return ", ".join(each.said for each in facts.chips.taken_by)
 
 
-def _variables(pinned: PinnedEnvironment, facts: Facts) -> str:
+def _variables(pinned: PinnedEnvironment, facts: FactsReply) -> str:
     """What the host's own login sets that leads programs elsewhere; what the environment sets wins, and does
     not count."""
     own = run_variables(pinned.spec)
@@ -185,7 +187,7 @@ def _variables(pinned: PinnedEnvironment, facts: Facts) -> str:
 
 
 def mending(
-    column: str, slice_name: str, pinned: PinnedEnvironment, workers: Sequence[int], facts: Facts
+    column: str, slice_name: str, pinned: PinnedEnvironment, workers: Sequence[int], facts: FactsReply
 ) -> str:
     """The command after which the column is as it should be."""
     on = f"tpuctl exec --worker {fold_workers(list(workers))} {slice_name} --"

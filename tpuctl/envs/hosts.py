@@ -23,7 +23,7 @@ from tpuctl.envs.pinned import (
     missing_files,
 )
 from tpuctl.envs.spec import InstallFrom
-from tpuctl.hosts.facts import Environment, Facts, Section
+from tpuctl.hosts.facts import Environment, FactsReply, Section
 from tpuctl.hosts.provision import Operation
 from tpuctl.model.hosts import Blob
 from tpuctl.model.verdict import Blocked
@@ -83,7 +83,7 @@ class EnvironmentKind(Struct, frozen=True):
         own = archive_of(self.pinned) is not None or self.pinned.spec.unmanaged is not None
         return own and len(self.pinned.spec.python) == 1
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         """An installation where it is not there as it was installed, and the settings of the kernel, which are
         gone after a reboot; Blocked where there is no Python for it, no room, or no root."""
         installing = self._plan_installation(facts)
@@ -92,7 +92,7 @@ class EnvironmentKind(Struct, frozen=True):
         setting = self._plan_kernel(facts)
         return setting if isinstance(setting, Blocked) else (*installing, *setting)
 
-    def _plan_kernel(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def _plan_kernel(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         mode = self._hugepages
         if mode is None or facts.kernel is None or facts.kernel.transparent_hugepages == mode:
             return ()
@@ -104,13 +104,13 @@ class EnvironmentKind(Struct, frozen=True):
             return Blocked(f"{told} nor may become it", f"as an administrator of the host: {command}")
         return [Operation("set_hugepages", f"setting transparent hugepages to {mode}", {"mode": mode})]
 
-    def lacks(self, facts: Facts) -> bool:
+    def lacks(self, facts: FactsReply) -> bool:
         """Whether it has to be installed on this host, or what was changed there put back."""
         minor = self.minor(facts)
         found = self._find(facts, minor) if minor is not None else None
         return found is None or found.mark is None or bool(found.changed and self.mend)
 
-    def _plan_installation(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def _plan_installation(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         if not self.lacks(facts):
             return ()
         minor = self.minor(facts)
@@ -152,7 +152,7 @@ class EnvironmentKind(Struct, frozen=True):
         listed = ", ".join(sorted(asked_of_root))
         return [Operation("install_packages", f"installing {listed}", {"packages": asked_of_root}), install]
 
-    def why(self, facts: Facts) -> str:
+    def why(self, facts: FactsReply) -> str:
         """Why something has to be done on this host."""
         minor = self.minor(facts)
         found = self._find(facts, minor) if minor is not None else None
@@ -163,14 +163,14 @@ class EnvironmentKind(Struct, frozen=True):
         mode = facts.kernel.transparent_hugepages if facts.kernel is not None else ""
         return f"transparent hugepages are {mode}"
 
-    def key(self, facts: Facts, minor: str) -> str:
+    def key(self, facts: FactsReply, minor: str) -> str:
         """Under which this host has it, installed with that Python."""
         return environment_key(self.pinned, minor, facts.machine)
 
-    def _find(self, facts: Facts, minor: str) -> Environment | None:
+    def _find(self, facts: FactsReply, minor: str) -> Environment | None:
         return find_environment(facts, self.key(facts, minor))
 
-    def minor(self, facts: Facts) -> str | None:
+    def minor(self, facts: FactsReply) -> str | None:
         """The Python for it: one with which it is installed, else one that comes with the environment, else the
         first that the host has."""
         wanted = self.pinned.spec.python
@@ -180,7 +180,7 @@ class EnvironmentKind(Struct, frozen=True):
                 return minor
         return wanted[0] if self._brings_python else find_interpreter(facts, wanted)
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         """The columns of the manifest that are the environment's."""
         minor = self.minor(facts)
         if minor is None:
@@ -192,12 +192,12 @@ class EnvironmentKind(Struct, frozen=True):
         """Whether it is made of wheels by uv, so that its files are the same everywhere."""
         return self.pinned.spec.unmanaged is None and self.pinned.spec.install_from is not InstallFrom.INDEX
 
-    def has_room(self, facts: Facts, offer: Offer) -> bool:
+    def has_room(self, facts: FactsReply, offer: Offer) -> bool:
         """Whether what is offered fits onto this host, as far as that is known."""
         free = free_bytes(facts)
         return free is None or free >= offer.bytes_needed
 
-    def offer(self, facts: Facts, lacking: Sequence[Facts]) -> Offer | None:
+    def offer(self, facts: FactsReply, lacking: Sequence[FactsReply]) -> Offer | None:
         """What this host has sealed, where those that lack it have one and the same Python and machine."""
         sealed = self._sealed_on(facts, lacking)
         if not sealed:
@@ -213,7 +213,7 @@ class EnvironmentKind(Struct, frozen=True):
         need = sum(each.size for each in sealed) + bytes_of_archive(sealed) + SPARE_BYTES
         return Offer(tree, AREA, need)
 
-    def _sealed_on(self, facts: Facts, lacking: Sequence[Facts]) -> tuple[SealedFile, ...]:
+    def _sealed_on(self, facts: FactsReply, lacking: Sequence[FactsReply]) -> tuple[SealedFile, ...]:
         pythons = {(self.minor(each), each.machine) for each in lacking}
         if len(pythons) != 1:
             return ()
@@ -224,7 +224,7 @@ class EnvironmentKind(Struct, frozen=True):
         """The same for the host that is to seal it."""
         return replace(self, seal=True)
 
-    def made_of(self, facts: Facts, lacking: Sequence[Facts]) -> EnvironmentKind:
+    def made_of(self, facts: FactsReply, lacking: Sequence[FactsReply]) -> EnvironmentKind:
         """The same for those that have what this host has sealed."""
         return replace(self, sealed=self._sealed_on(facts, lacking))
 
@@ -235,31 +235,31 @@ INTERPRETER = "bin/python"
 """Counts as changed in an environment whose interpreter is not on the host any more."""
 
 
-def find_environment(facts: Facts, key: str) -> Environment | None:
+def find_environment(facts: FactsReply, key: str) -> Environment | None:
     """The environment of that key on the host."""
     return next((each for each in facts.envs or () if each.key == key), None)
 
 
-def find_sealed(facts: Facts, key: str) -> tuple[SealedFile, ...]:
+def find_sealed(facts: FactsReply, key: str) -> tuple[SealedFile, ...]:
     """What the host holds ready of that environment for others."""
     found = find_environment(facts, key)
     rows = (found.mark or {}).get("sealed") if found is not None and not found.changed else None
     return tuple(SealedFile(*row) for row in rows or ())
 
 
-def find_interpreter(facts: Facts, wanted: Sequence[str]) -> str | None:
+def find_interpreter(facts: FactsReply, wanted: Sequence[str]) -> str | None:
     """The version of those wanted that the host has: that of its python3 before others."""
     there = [each.minor for each in facts.pythons or ()]
     return next((minor for minor in there if minor in wanted), None)
 
 
-def free_bytes(facts: Facts) -> int | None:
+def free_bytes(facts: FactsReply) -> int | None:
     """Free bytes where environments are; None where that is not known."""
     home = next(iter(facts.space or ()), None)  # it is told of first
     return home.free_bytes if home is not None and not home.error else None
 
 
-def host_columns(facts: Facts, key: str) -> dict[str, str]:
+def host_columns(facts: FactsReply, key: str) -> dict[str, str]:
     """What the installer and the interpreter said, one text a column."""
     found = find_environment(facts, key)
     mark: Mapping[str, Any] = (found.mark if found is not None else None) or {}

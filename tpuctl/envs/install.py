@@ -10,14 +10,14 @@ from msgspec import Struct
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
-from tpuctl.envs.drift import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, Seen, compare_hosts
+from tpuctl.envs.drift import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, HostReading, compare_hosts
 from tpuctl.envs.hosts import EnvironmentKind
 from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
 from tpuctl.envs.verify import drift_error, observe_hosts
 from tpuctl.envs.wheelhouse import blobs_of
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.hosts.provision import sections_of
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
@@ -32,7 +32,7 @@ from tpuctl.things.driver import bring_hosts
 class Told(Struct, frozen=True):
     """Facts of hosts, and between which moments of ours they told them."""
 
-    facts: tuple[Facts, ...]
+    facts: tuple[FactsReply, ...]
     began: float
     ended: float
 
@@ -69,7 +69,7 @@ def sections_for_run(pinned: PinnedEnvironment) -> set[Section]:
     return sections_of([EnvironmentKind(pinned, "", b"")], LOOKED_AT)
 
 
-def refuse_drift(kind: EnvironmentKind, run: RunRecord, seen: Sequence[Seen]) -> None:
+def refuse_drift(kind: EnvironmentKind, run: RunRecord, seen: Sequence[HostReading]) -> None:
     """The gate: raises PartialError where a host differs from the environment or from its peers."""
     differences = compare_hosts(kind.pinned, run.slice_name, seen, kind=kind)
     allowed = LEFT_TO_OTHERS.union(run.spec.allow_drift)
@@ -83,7 +83,7 @@ def refuse_drift(kind: EnvironmentKind, run: RunRecord, seen: Sequence[Seen]) ->
         raise PartialError(told, hint=error.hint, details=error.details)
 
 
-def when_asked(facts: Facts, told: Told | None, began: float, ended: float) -> tuple[float, float]:
+def when_asked(facts: FactsReply, told: Told | None, began: float, ended: float) -> tuple[float, float]:
     """When the question was asked that `facts` answer, and answered: the one before, or one until `ended`,
     after something was installed."""
     if told is None:
@@ -120,7 +120,7 @@ def plan_environment(
     ]
 
 
-def _planned(kind: EnvironmentKind, seen: Seen) -> tuple[str, str]:
+def _planned(kind: EnvironmentKind, seen: HostReading) -> tuple[str, str]:
     if seen.facts is None:
         return "nothing", seen.why
     planned = kind.plan(seen.facts)

@@ -55,7 +55,7 @@ def read_environment(name: str, folder: Path, *, locked: bool = True) -> PinnedE
     """
     from tpuctl.config.file import file_error
     from tpuctl.config.schema import Problem
-    from tpuctl.config.yaml_positions import MarkedMapping, Place, parse_marked
+    from tpuctl.config.yaml_positions import MarkedMapping, Position, parse_marked
     from tpuctl.envs.parse import parse_environment
 
     check_environment_name(name)
@@ -73,7 +73,7 @@ def read_environment(name: str, folder: Path, *, locked: bool = True) -> PinnedE
         complaints = _complaints(spec, lock)
         keys = marked.keys if isinstance(marked, MarkedMapping) else {}
         problems = [
-            Problem(keys.get(each.key, Place(1, 1)), f"environment: {each.message}", each.hint)
+            Problem(keys.get(each.key, Position(1, 1)), f"environment: {each.message}", each.hint)
             for each in complaints
             if each.refused
         ]

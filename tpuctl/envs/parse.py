@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tpuctl.config.schema import Decoder, Problem
-from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place
+from tpuctl.config.yaml_positions import Marked, MarkedMapping, Position
 from tpuctl.envs.lock import normal
 from tpuctl.envs.spec import Backend, EnvironmentSpec
 
@@ -14,13 +14,13 @@ def parse_environment(marked: Marked | None, name: str) -> tuple[EnvironmentSpec
     """The environment that a file describes, and all that is wrong with it by itself. Without a problem there
     is an environment."""
     if not isinstance(marked, MarkedMapping):
-        return None, [Problem(Place(1, 1), "must hold keys and values", f'name: {name}, python: "3.12", …')]
+        return None, [Problem(Position(1, 1), "must hold keys and values", f'name: {name}, python: "3.12", …')]
     decoder = Decoder()
-    spec = decoder.decode(EnvironmentSpec, marked, "environment", Place(1, 1))
+    spec = decoder.decode(EnvironmentSpec, marked, "environment", Position(1, 1))
     if spec is None:
         return None, decoder.problems
     found = [
-        Problem(marked.keys.get(where, Place(1, 1)), f"environment: {message}", hint)
+        Problem(marked.keys.get(where, Position(1, 1)), f"environment: {message}", hint)
         for where, message, hint in contradictions(spec, name)
     ]
     return spec, [*decoder.problems, *found]

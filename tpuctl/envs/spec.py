@@ -189,7 +189,7 @@ class Unmanaged(Struct, frozen=True):
     ]
 
 
-class Kernel(Struct, frozen=True):
+class KernelSettings(Struct, frozen=True):
     """Settings of the hosts' kernels. They need root on the hosts."""
 
     transparent_hugepages: Annotated[
@@ -322,7 +322,7 @@ class EnvironmentSpec(Struct, frozen=True):
             examples=(r"step (?P<step>\d+) loss (?P<loss>\S+)",),
         ),
     ] = ""
-    kernel: Annotated[Kernel, Option("Settings of the hosts' kernels.")] = Kernel()
+    kernel: Annotated[KernelSettings, Option("Settings of the hosts' kernels.")] = KernelSettings()
     probe: Annotated[
         str | None,
         Option(

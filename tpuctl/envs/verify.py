@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tpuctl.engine.services import Services
 from tpuctl.envs.compare import fold_properties, pick_environment, properties_of_machine, properties_on_host
-from tpuctl.envs.drift import LOOKED_AT, Difference, Seen, compare_hosts, skew_of
+from tpuctl.envs.drift import LOOKED_AT, DriftedColumn, HostReading, compare_hosts, skew_of
 from tpuctl.envs.hosts import EnvironmentKind
 from tpuctl.envs.load import pin
 from tpuctl.envs.pinned import PinnedEnvironment, environment_keys, parse_frozen
@@ -22,7 +22,7 @@ from tpuctl.model.shipped_files import read_template
 
 def verify_environment(
     services: Services, record: SliceRecord, pinned: PinnedEnvironment
-) -> tuple[int, list[Difference]]:
+) -> tuple[int, list[DriftedColumn]]:
     """How many hosts were asked, each once, and in what they differ."""
     kind = EnvironmentKind(pinned, record.name, read_template("env_install.py"))
     agent = HostAgent(services.remote, services.agent_source)
@@ -35,7 +35,7 @@ def observe_hosts(
     agent: HostAgent,
     targets: Sequence[HostTarget],
     sections: Collection[Section] = LOOKED_AT,
-) -> list[Seen]:
+) -> list[HostReading]:
     """Some facts of hosts; those that `compare_hosts` wants."""
     began = services.clock.now()
     answers = agent.facts(targets, {"sections": sorted(sections)})
@@ -43,9 +43,9 @@ def observe_hosts(
     seen = []
     for answer in answers:
         if answer.value is None:
-            seen.append(Seen(answer.worker, None, why=answer.message or str(answer.error)))
+            seen.append(HostReading(answer.worker, None, why=answer.message or str(answer.error)))
             continue
-        seen.append(Seen(answer.worker, answer.value, skew_of(answer.value, began, ended)))
+        seen.append(HostReading(answer.worker, answer.value, skew_of(answer.value, began, ended)))
     return seen
 
 
@@ -82,7 +82,7 @@ def properties_of_slice(
     return fold_properties(hosts)
 
 
-def drift_error(slice_name: str, found: Sequence[Difference]) -> PartialError:
+def drift_error(slice_name: str, found: Sequence[DriftedColumn]) -> PartialError:
     """Hosts differ: which, in what, and the commands after which they do not."""
     hints = list(dict.fromkeys(each.hint for each in found))
     workers = sorted({worker for each in found for worker in each.workers})

@@ -19,7 +19,7 @@ from tpuctl.errors import ConflictError, PartialError, TpuctlError
 from tpuctl.fleet.plan import (
     Change,
     FleetChange,
-    Kind,
+    ItemKind,
     WantedFleet,
     WantedRun,
     run_id_of,
@@ -69,7 +69,7 @@ def apply_fleet(
     Raises ConflictError before anything is done, PartialError when some of it failed, PendingError.
     """
     refuse_conflicts(changes)
-    leaving = [change for change in changes if change.kind is Kind.MOUNT and change.change is Change.REMOVE]
+    leaving = [change for change in changes if change.kind is ItemKind.MOUNT and change.change is Change.REMOVE]
     busy = _unmount(services, leaving)
     steps = _steps(services, wanted, code, changes, may_lose=may_lose)
     group = ReconcileGroup(services, f"fleet {wanted.name}", steps)
@@ -128,12 +128,12 @@ def _steps(
     leaving: dict[str, Step] = {}
     coming: dict[str, Step] = {}
     for change in changes:
-        if change.change is Change.UNLISTED or change.kind is Kind.MOUNT:
+        if change.change is Change.UNLISTED or change.kind is ItemKind.MOUNT:
             continue
-        if change.kind is Kind.SLICE and change.name in slices:
+        if change.kind is ItemKind.SLICE and change.name in slices:
             item = _SliceItem(services, wanted, slices[change.name], change, may_lose=may_lose)
             coming[change.subject] = item.step
-        elif change.kind is Kind.SLICE:
+        elif change.kind is ItemKind.SLICE:
             leaving[change.subject] = _removal(services, change.name, may_lose=may_lose)
         elif change.name in runs and not _at_rest(services, change):
             coming[change.subject] = _RunItem(

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from tpuctl.config.file import SECTIONS
 from tpuctl.config.schema import Decoder, Problem
-from tpuctl.config.yaml_positions import Marked, MarkedMapping, Place
+from tpuctl.config.yaml_positions import Marked, MarkedMapping, Position
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.names import RUN_ID, SLICE_NAME, check_fleet_name, check_run_id, check_slice_name
 from tpuctl.lib.options import Option, flags_of, hints_of, registry
@@ -76,9 +76,9 @@ class FleetFile(Struct, frozen=True):
     fleet: FleetRequest
     marks: MarkedMapping
 
-    def place(self, *keys: str) -> Place:
+    def place(self, *keys: str) -> Position:
         """Where the innermost key of `fleet.…` that stands in the file is."""
-        at, found = self.marks, Place(1, 1)
+        at, found = self.marks, Position(1, 1)
         for name in ("fleet", *keys):
             if name not in at.keys:
                 break
@@ -100,7 +100,7 @@ class FleetFile(Struct, frozen=True):
 
 def parse_fleet_file(marked: Marked | None, path: str) -> tuple[FleetFile | None, list[Problem]]:
     """The fleet in a file, and all that is wrong with it by itself. Without a problem there is a fleet."""
-    start = Place(1, 1)
+    start = Position(1, 1)
     if not isinstance(marked, MarkedMapping):
         return None, [Problem(start, "there are no keys and values in it", "settings: {…} and fleet: {…}")]
     if "fleet" not in marked.entries:

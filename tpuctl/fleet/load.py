@@ -27,7 +27,7 @@ from tpuctl.errors import (
     UsageError,
 )
 from tpuctl.fleet.file import FleetFile, parse_fleet_file, slice_of
-from tpuctl.fleet.plan import Change, FleetChange, How, Kind, WantedFleet, WantedRun, plan_fleet
+from tpuctl.fleet.plan import Change, FleetChange, How, ItemKind, WantedFleet, WantedRun, plan_fleet
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
@@ -66,7 +66,7 @@ class LoadedFleet(Struct, frozen=True):
 
     def slice_changes(self, changes: Sequence[FleetChange], *kinds: Change) -> list[WantedSlice]:
         """The slices of which one of these changes is planned."""
-        names = {c.name for c in changes if c.kind is Kind.SLICE and c.change in kinds}
+        names = {c.name for c in changes if c.kind is ItemKind.SLICE and c.change in kinds}
         return [item for item in self.wanted.slices if item.name in names]
 
 
@@ -277,7 +277,9 @@ def observe_and_plan(services: Services, wanted: WantedFleet, how: How) -> tuple
         return plan_fleet(wanted, list_slices(services), list_runs(services), services.user, how)
 
     changes = plan()
-    in_the_way = [c.record for c in changes if c.change is Change.CONFLICT and c.kind is Kind.RUN and c.record]
+    in_the_way = [
+        c.record for c in changes if c.change is Change.CONFLICT and c.kind is ItemKind.RUN and c.record
+    ]
     for run_id in in_the_way:
         with suppress(LeaseHeldError, StaleRecordError):  # whoever has it looks at it
             find_end(services, run_id)
@@ -287,7 +289,7 @@ def observe_and_plan(services: Services, wanted: WantedFleet, how: How) -> tuple
 def check_new(services: Services, loaded: LoadedFleet, changes: Sequence[FleetChange]) -> None:
     """What new slices and runs need outside of the file: secrets, buckets for checkpoints, and quotas for all
     new slices together, before any is requested. Raises UsageError, NotFoundError or QuotaError."""
-    new = {c.name for c in changes if c.kind is Kind.RUN and c.change in {Change.CREATE, Change.REPLACE}}
+    new = {c.name for c in changes if c.kind is ItemKind.RUN and c.change in {Change.CREATE, Change.REPLACE}}
     problems: list[Problem] = []
     zones = {item.name: item.zones for item in loaded.wanted.slices}
     for run in loaded.wanted.runs:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
-from tpuctl.model.run_spec import Policy, RunSpec, fingerprint
+from tpuctl.model.run_spec import RestartPolicy, RunSpec, fingerprint
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.provenance.manifest import SettingSection
 from tpuctl.runs.chips import claim_chips
@@ -52,7 +52,7 @@ IN_STEP = frozenset({Change.NONE, Change.UNLISTED})
 """Changes that are none: `diff` finds the fleet as it should be."""
 
 
-class Kind(StrEnum):
+class ItemKind(StrEnum):
     """What a change is about."""
 
     SLICE = "slice"
@@ -69,7 +69,7 @@ class WantedRun(Struct, frozen=True):
     bundle: str
     environment: PinnedEnvironment | None = None
 
-    def fingerprint(self, policy: Policy) -> str:
+    def fingerprint(self, policy: RestartPolicy) -> str:
         """What the record of this run would have as fingerprint under `policy`."""
         return fingerprint(replace(self.spec, policy=policy), self.bundle)
 
@@ -100,7 +100,7 @@ class How(Struct, frozen=True):
 class FleetChange(Struct, frozen=True):
     """One line of a plan. `record` is the id of the run that is meant, or ended first, if there is one."""
 
-    kind: Kind
+    kind: ItemKind
     name: str
     change: Change
     why: str
@@ -115,7 +115,7 @@ class FleetChange(Struct, frozen=True):
     @property
     def destroys(self) -> bool:
         """Whether something is lost by it; a bucket that is unmounted keeps its files."""
-        return self.change in _DESTRUCTIVE and self.kind is not Kind.MOUNT
+        return self.change in _DESTRUCTIVE and self.kind is not ItemKind.MOUNT
 
 
 def plan_fleet(
@@ -143,7 +143,7 @@ def _slice_change(
     fleet: str, item: WantedSlice, record: SliceRecord | None, user: str, how: How
 ) -> FleetChange:
     def change(what: Change, why: str, hint: str = "", differs: tuple[str, ...] = ()) -> FleetChange:
-        return FleetChange(Kind.SLICE, item.name, what, why, hint, differs)
+        return FleetChange(ItemKind.SLICE, item.name, what, why, hint, differs)
 
     if record is None or record.state is SliceState.GONE:
         return change(Change.CREATE, "it is not there")
@@ -245,7 +245,7 @@ def _run_change(
     def change(
         what: Change, why: str, hint: str = "", differs: tuple[str, ...] = (), record: str = ""
     ) -> FleetChange:
-        return FleetChange(Kind.RUN, item.name, what, why, hint, differs, record)
+        return FleetChange(ItemKind.RUN, item.name, what, why, hint, differs, record)
 
     here = [run for run in runs if run.slice_name == item.spec.slice_name]
     there = [run for run in here if not run.state.final]
@@ -286,7 +286,7 @@ def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: H
     """A run that is under way already: only its policy may differ."""
 
     def change(what: Change, why: str, hint: str = "", differs: tuple[str, ...] = ()) -> FleetChange:
-        return FleetChange(Kind.RUN, item.name, what, why, hint, differs, active.id)
+        return FleetChange(ItemKind.RUN, item.name, what, why, hint, differs, active.id)
 
     if active.slice_name in going and item.name in how.again:
         return change(Change.REPLACE, f"run {active.id} ends with its slice; once more, as asked")
@@ -296,7 +296,7 @@ def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: H
     if active.spec.policy != item.spec.policy and not active.stop_asked:
         names = tuple(
             name
-            for name in Policy.__struct_fields__
+            for name in RestartPolicy.__struct_fields__
             if getattr(active.spec.policy, name) != getattr(item.spec.policy, name)
         )
         return change(Change.UPDATE, f"run {active.id} goes on with other {_words(names)}", differs=names)
@@ -358,16 +358,16 @@ def _unlisted(
         if record.fleet != wanted.name or record.name in listed or record.state is SliceState.GONE:
             continue
         if record.desired is Desired.DOWN:
-            found.append(FleetChange(Kind.SLICE, record.name, Change.NONE, "it is being deleted"))
+            found.append(FleetChange(ItemKind.SLICE, record.name, Change.NONE, "it is being deleted"))
             continue
-        found.append(_gone_from_file(Kind.SLICE, record.name, record.owner, user, how))
+        found.append(_gone_from_file(ItemKind.SLICE, record.name, record.owner, user, how))
     for run in runs:
         stale = run.fleet == wanted.name and run.fleet_run not in named and run.id not in kept
         if stale and not run.state.final and run.stop_asked:
             # Perhaps by an `apply` that was cut off: somebody has to see it to its end.
-            found.append(FleetChange(Kind.RUN, run.id, Change.NONE, "it is being stopped", record=run.id))
+            found.append(FleetChange(ItemKind.RUN, run.id, Change.NONE, "it is being stopped", record=run.id))
         elif stale and not run.state.final:
-            found.append(_gone_from_file(Kind.RUN, run.id, run.owner, user, how, run.id))
+            found.append(_gone_from_file(ItemKind.RUN, run.id, run.owner, user, how, run.id))
     return found
 
 
@@ -377,13 +377,15 @@ def _unlisted_mounts(
     """Those that this file asked for, and nobody since by hand."""
     listed = {each.path for each in item.spec.mounts}
     return [
-        _gone_from_file(Kind.MOUNT, f"{record.name}:{each.path}", record.owner, user, how)
+        _gone_from_file(ItemKind.MOUNT, f"{record.name}:{each.path}", record.owner, user, how)
         for each in record.spec.mounts
         if each.fleet == fleet and each.path not in listed
     ]
 
 
-def _gone_from_file(kind: Kind, name: str, owner: str, user: str, how: How, record: str = "") -> FleetChange:
+def _gone_from_file(
+    kind: ItemKind, name: str, owner: str, user: str, how: How, record: str = ""
+) -> FleetChange:
     why = "no longer in the file"
     if owner != user and not how.all_users:
         hint = "--prune --all-users removes it, too"
@@ -395,7 +397,7 @@ def _gone_from_file(kind: Kind, name: str, owner: str, user: str, how: How, reco
 
 def run_id_of(item: WantedRun, taken: Collection[str]) -> str:
     """The id of a new run of the file: the same for the same run, with a number from the second time on."""
-    base = f"{item.name}-{item.fingerprint(Policy())[:8]}"
+    base = f"{item.name}-{item.fingerprint(RestartPolicy())[:8]}"
     number = 1
     while (found := base if number == 1 else f"{base}-{number}") in taken:
         number += 1

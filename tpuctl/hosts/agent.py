@@ -20,7 +20,7 @@ from tpuctl.engine.ports import OutputSink
 from tpuctl.hosts import protocol
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
-from tpuctl.hosts.facts import BegunJob, Facts, Section, parse_begun_job, parse_facts
+from tpuctl.hosts.facts import BegunJob, FactsReply, Section, parse_begun_job, parse_facts
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Hello(Struct, frozen=True):
     """What a host says of itself, and of its facts what was asked for with that."""
 
     host: protocol.HostFacts
-    facts: Facts | None = None
+    facts: FactsReply | None = None
 
 
 RawReply = Reply[Mapping[str, Any]]
@@ -128,7 +128,7 @@ class HostAgent(AgentLink):
         file of the lock that nobody holds."""
         return self._ask(protocol.FreeReply, targets, "free_chips", request)
 
-    def facts(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[Facts]]:
+    def facts(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[FactsReply]]:
         """What each host is and has: the `sections` of the request, all without."""
         return _parse(self.call(targets, "facts", request), parse_facts)
 

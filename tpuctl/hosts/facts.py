@@ -17,7 +17,7 @@ from tpuctl.hosts.protocol import Chips, MalformedReplyError
 
 
 class Section(StrEnum):
-    """What can be asked for alone; the fields of `Facts`."""
+    """What can be asked for alone; the fields of `FactsReply`."""
 
     JOBS = "jobs"
     HOST = "host"
@@ -44,7 +44,7 @@ class FailedOperation(Struct, frozen=True):
     on_host: str = ""
 
 
-class Job(Struct, frozen=True):
+class HostJob(Struct, frozen=True):
     """A provisioning job on this host; `done` of its operations ended well, with `results`."""
 
     run: str
@@ -185,7 +185,7 @@ class Environment(Struct, frozen=True):
     changes: int = 0
 
 
-class Kernel(Struct, frozen=True):
+class KernelFacts(Struct, frozen=True):
     """Limits as (soft, hard), None for none."""
 
     transparent_hugepages: str
@@ -199,14 +199,14 @@ class Variable(Struct, frozen=True):
     file: str = ""
 
 
-class Facts(Struct, frozen=True):
+class FactsReply(Struct, frozen=True):
     """One host's answer. `machine` is its architecture, by uname(2)."""
 
     time: float
     boot_id: str
     machine: str = "x86_64"
     failed: Mapping[str, str] = {}
-    jobs: tuple[Job, ...] | None = None
+    jobs: tuple[HostJob, ...] | None = None
     host: Host | None = None
     pythons: tuple[Interpreter, ...] | None = None
     space: tuple[Space, ...] | None = None
@@ -216,22 +216,22 @@ class Facts(Struct, frozen=True):
     engine: Engine | None = None
     chips: Chips | None = None
     envs: tuple[Environment, ...] | None = None
-    kernel: Kernel | None = None
+    kernel: KernelFacts | None = None
     variables: Mapping[str, Variable] | None = None
 
 
-def parse_facts(data: Mapping[str, Any]) -> Facts:
+def parse_facts(data: Mapping[str, Any]) -> FactsReply:
     """The answer of the verb `facts`. MalformedReplyError for what is none."""
     try:
-        return msgspec.convert(data, Facts)
+        return msgspec.convert(data, FactsReply)
     except (msgspec.ValidationError, RecursionError) as error:
         raise MalformedReplyError(f"what the host says of itself makes no sense: {error}") from error
 
 
-class BegunJob(Job, frozen=True):
+class BegunJob(HostJob, frozen=True):
     """A job that was begun just now, with `facts` where it has ended already."""
 
-    facts: Facts | None = None
+    facts: FactsReply | None = None
 
 
 def parse_begun_job(data: Mapping[str, Any]) -> BegunJob:

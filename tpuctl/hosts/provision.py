@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tpuctl.hosts.agent import HostAgent, Reply
-from tpuctl.hosts.facts import Facts, Job, Section
+from tpuctl.hosts.facts import FactsReply, HostJob, Section
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.hosts import Blob, FailureKind, HostTarget
 from tpuctl.model.verdict import Blocked, Wait, wait_for
@@ -74,12 +74,12 @@ class Kind(Protocol):
         """What of the facts `plan` and `row` read."""
         ...
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         """What has to be done on this host, in order; nothing where all is as asked; Blocked where only a
         person can go on, such as without root. Pure, and of the facts alone: same facts, same operations."""
         ...
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         """What the manifest says of this host; asked once `plan` finds nothing to do."""
         ...
 
@@ -95,11 +95,11 @@ class Provisioned:
     they were read from (none where nothing was asked)."""
 
     rows: tuple[Mapping[str, str], ...]
-    facts: tuple[Facts, ...] = field(default=(), compare=False)
+    facts: tuple[FactsReply, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
-class Failure:
+class ProvisionFailure:
     """What an operation came to on one worker, `tries` times by now. `log` is a file below the home directory
     there, `hint` what to type next, or what for: then `on_host` is a command for that host."""
 
@@ -123,10 +123,10 @@ def hint_on_host(hint: str | None, command: str, worker: int, slice_name: str) -
 class Failures:
     """Some workers did not get what was asked. Others may be done, or at work."""
 
-    failures: tuple[Failure, ...]
+    failures: tuple[ProvisionFailure, ...]
 
     @property
-    def worst(self) -> Failure:
+    def worst(self) -> ProvisionFailure:
         return max(self.failures, key=lambda each: (each.permanent, each.tries))
 
     @property
@@ -150,7 +150,7 @@ class Unanswered:
     replies: tuple[Reply[Any], ...]
 
 
-UNSEEN = Facts(time=0.0, boot_id="")
+UNSEEN = FactsReply(time=0.0, boot_id="")
 """What is `told` of a host where nothing of what is asked can be yet, and nothing has to be known to begin: the
 facts that come with the answer of its job are the first look."""
 
@@ -167,11 +167,13 @@ class HostPlan:
     prepared: bool = False
     anew: bool = False
     waits: str = ""
-    failure: Failure | None = None
+    failure: ProvisionFailure | None = None
     blocked: Blocked | None = None
 
 
-def plan_host(worker: int, facts: Facts, kinds: Sequence[Kind], run: str, *, retry: bool = True) -> HostPlan:
+def plan_host(
+    worker: int, facts: FactsReply, kinds: Sequence[Kind], run: str, *, retry: bool = True
+) -> HostPlan:
     """Pure. `run` is the name of our jobs. Without `retry` a job that failed is not begun again; one that was
     killed is."""
     jobs = facts.jobs or ()
@@ -203,19 +205,19 @@ def plan_host(worker: int, facts: Facts, kinds: Sequence[Kind], run: str, *, ret
     return HostPlan(failure=failure, blocked=blocked)
 
 
-def _failure(worker: int, job: Job, operations: Sequence[Operation]) -> Failure:
+def _failure(worker: int, job: HostJob, operations: Sequence[Operation]) -> ProvisionFailure:
     log = f".tpuctl/runs/{job.run}/{job.attempt}/stderr.log"
     if job.failed is not None:
         failed = job.failed
-        return Failure(
+        return ProvisionFailure(
             worker, failed.title, failed.message, job.tries, failed.permanent, log, failed.hint, failed.on_host
         )
     why = job.detail or f"it was ended (exit status {job.exit_status})"
     message = "it ended well, but the host is not as asked" if job.succeeded else why
-    return Failure(worker, job.doing or operations[0].title, message, job.tries, False, log)
+    return ProvisionFailure(worker, job.doing or operations[0].title, message, job.tries, False, log)
 
 
-def _due_at(job: Job) -> float:
+def _due_at(job: HostJob) -> float:
     """When a job that ended is begun again; what was killed, or undone since, at once the first time."""
     ended = job.ended_at or 0.0
     if job.failed is None and job.tries < 2:
@@ -258,7 +260,7 @@ def provision(
     deliver: Deliver,
     retry: bool = True,
     also: Collection[Section] = (),
-    told: Sequence[Facts] = (),
+    told: Sequence[FactsReply] = (),
     patience_s: float = PATIENCE_S,
 ) -> Verdict:
     """One step: looks at all hosts, begins what is to be begun, and says where that leaves them. It is called
@@ -308,7 +310,7 @@ def sections_of(kinds: Sequence[Kind], also: Collection[Section] = ()) -> set[Se
 
 
 def _judge(
-    plans: Sequence[tuple[HostTarget, Facts, HostPlan]],
+    plans: Sequence[tuple[HostTarget, FactsReply, HostPlan]],
     begun: Wait | Unanswered | None,
     asked: Mapping[int, Sequence[Kind]],
     slice_name: str,
@@ -345,7 +347,7 @@ def _begin(
     fence: int,
     deliver: Deliver,
     wanted: Callable[[HostTarget], Mapping[str, Any]],
-) -> tuple[Wait | Unanswered | None, Mapping[int, Facts]]:
+) -> tuple[Wait | Unanswered | None, Mapping[int, FactsReply]]:
     """Begins the jobs of hosts; those that do the same get their files together. A host that has said that it
     has them is sent nothing more: where each call takes seconds, a step has no time for both. The facts are
     those that are `wanted` of hosts whose job has ended."""

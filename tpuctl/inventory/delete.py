@@ -24,7 +24,7 @@ Decide = Callable[[CloudResource], Refusal | None]
 """The caller's last word on what was read: writes the decision down, or says why it is not to be."""
 
 
-class Deletion(Struct, frozen=True):
+class DeletionRequest(Struct, frozen=True):
     """Why nothing was asked for, or the operation that began. Neither, where it is gone or going already."""
 
     refused: Refusal | None = None
@@ -125,7 +125,7 @@ def find_owned(services: Services, found: CloudResource) -> CloudResource | None
     return OWNED[found.kind][0](services, found)
 
 
-def delete_owned(services: Services, first: CloudResource, claim: Claim, decide: Decide) -> Deletion:
+def delete_owned(services: Services, first: CloudResource, claim: Claim, decide: Decide) -> DeletionRequest:
     """Asks for the deletion of what was read as `first`, if a read right now agrees and proves it ours.
 
     What is not found any more is as wanted, what is being deleted will be. To be called under the lease of its
@@ -133,12 +133,12 @@ def delete_owned(services: Services, first: CloudResource, claim: Claim, decide:
     """
     again = find_owned(services, first)
     if again is None:
-        return Deletion()
+        return DeletionRequest()
     refused = check_ownership(first, again, claim)
     if refused is not None or again.state == "DELETING":
-        return Deletion(refused)
+        return DeletionRequest(refused)
     refused = decide(again)
     delete = OWNED[first.kind][1]
     if refused is not None or delete is None:
-        return Deletion(refused)
-    return Deletion(operation=delete(services, again))
+        return DeletionRequest(refused)
+    return DeletionRequest(operation=delete(services, again))

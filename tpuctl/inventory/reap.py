@@ -46,7 +46,7 @@ ASK_AGAIN_S = 60.0
 """A deletion that has not shown after so long is asked for once more: its operation may have failed."""
 
 
-class Survey(Struct, frozen=True):
+class TpuSurvey(Struct, frozen=True):
     """Every TPU of the project with its fate, and the zones, or the API, that could not be read."""
 
     judged: tuple[Judged, ...]
@@ -77,7 +77,7 @@ class Reaped(Struct, frozen=True):
     why: str
 
 
-def survey(services: Services, *, all_users: bool = False) -> Survey:
+def survey(services: Services, *, all_users: bool = False) -> TpuSurvey:
     """Reads the project, then the intents: an intent is older than what it made, so none can be missed."""
     tpus = list_tpus(services)
     caller = caller_of(services, all_users=all_users)
@@ -89,7 +89,7 @@ def survey(services: Services, *, all_users: bool = False) -> Survey:
         else _with_writes(judge(found, records, caller), nodes)
         for found in gather(nodes, tpus.queued.items)
     )
-    return Survey(judged, (*sorted(dark), *([INSTANCES] if tpus.refused is not None else [])))
+    return TpuSurvey(judged, (*sorted(dark), *([INSTANCES] if tpus.refused is not None else [])))
 
 
 def _with_writes(judged: Judged, nodes: Iterable[NodeInfo]) -> Judged:

@@ -23,7 +23,7 @@ REGION = "topology.kubernetes.io/region"
 NODE_POOL = "cloud.google.com/gke-nodepool"
 
 
-class Wanted(Struct, frozen=True):
+class PodDemand(Struct, frozen=True):
     """What the pods of a run ask of nodes: labels with their values, `chips` on each, and `total` of all."""
 
     labels: Mapping[str, str]
@@ -40,13 +40,13 @@ class Wanted(Struct, frozen=True):
         return " ".join((accelerator, topology, f"with {counted(self.chips, 'chip')} a node", *more))
 
 
-def wanted_by(jobset: Object) -> Wanted:
+def wanted_by(jobset: Object) -> PodDemand:
     """What a JobSet of ours asks of nodes."""
     [group] = jobset["spec"]["replicatedJobs"]
     job = group["template"]["spec"]
     pod = job["template"]["spec"]
     chips = pod_chips(pod)
-    return Wanted(pod["nodeSelector"], chips, chips * job["parallelism"] * group["replicas"])
+    return PodDemand(pod["nodeSelector"], chips, chips * job["parallelism"] * group["replicas"])
 
 
 def pools_of(nodes: Iterable[Object]) -> list[str]:
@@ -59,7 +59,7 @@ def pools_of(nodes: Iterable[Object]) -> list[str]:
     return [f"{name}: {counted(count, 'node')}" for name, count in sorted(pools.items())]
 
 
-def lack_of_nodes(wanted: Wanted, nodes: Sequence[Object]) -> str:
+def lack_of_nodes(wanted: PodDemand, nodes: Sequence[Object]) -> str:
     """Why no node that is up takes a pod; empty where one does."""
     if any(
         _chips(each) == wanted.chips and _matches(wanted.labels, _labels(each)) and _takes_pods(each)
@@ -70,7 +70,7 @@ def lack_of_nodes(wanted: Wanted, nodes: Sequence[Object]) -> str:
     return f"no node is {wanted} ({there})"
 
 
-def lack_of_flavors(wanted: Wanted, queue: Object, flavors: Mapping[str, Object]) -> str:
+def lack_of_flavors(wanted: PodDemand, queue: Object, flavors: Mapping[str, Object]) -> str:
     """Why a ClusterQueue never admits the run; empty where it may. Of a flavor that is not among `flavors`
     nothing is known. Kueue looks at the labels that a flavor has, and at no others (flavorassigner.go of
     kubernetes-sigs/kueue v0.19.0), and a cohort may lend what the quota lacks."""

@@ -41,7 +41,7 @@ LOGIN = "gcloud auth login; gcloud container clusters get-credentials CLUSTER --
 Object = Mapping[str, Any]
 
 
-class Kind(Struct, frozen=True):
+class ObjectKind(Struct, frozen=True):
     """A kind of object: its group, the versions that tpuctl knows, the best first, and its name in paths."""
 
     name: str
@@ -54,26 +54,30 @@ class Kind(Struct, frozen=True):
 
 
 _KUEUE = ("v1beta2", "v1beta1")
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, ObjectKind] = {
     kind.name: kind
     for kind in (
-        Kind("JobSet", "jobset.x-k8s.io", ("v1alpha2",), "jobsets", part_of="JobSet"),
-        Kind("Workload", "kueue.x-k8s.io", _KUEUE, "workloads", part_of="Kueue"),
-        Kind("LocalQueue", "kueue.x-k8s.io", _KUEUE, "localqueues", part_of="Kueue"),
-        Kind("ClusterQueue", "kueue.x-k8s.io", _KUEUE, "clusterqueues", namespaced=False, part_of="Kueue"),
-        Kind("ResourceFlavor", "kueue.x-k8s.io", _KUEUE, "resourceflavors", namespaced=False, part_of="Kueue"),
-        Kind("Pod", "", ("v1",), "pods"),
-        Kind("Secret", "", ("v1",), "secrets"),
-        Kind("ServiceAccount", "", ("v1",), "serviceaccounts"),
-        Kind("PersistentVolumeClaim", "", ("v1",), "persistentvolumeclaims"),
-        Kind("PersistentVolume", "", ("v1",), "persistentvolumes", namespaced=False),
-        Kind("Namespace", "", ("v1",), "namespaces", namespaced=False),
-        Kind("Node", "", ("v1",), "nodes", namespaced=False),
+        ObjectKind("JobSet", "jobset.x-k8s.io", ("v1alpha2",), "jobsets", part_of="JobSet"),
+        ObjectKind("Workload", "kueue.x-k8s.io", _KUEUE, "workloads", part_of="Kueue"),
+        ObjectKind("LocalQueue", "kueue.x-k8s.io", _KUEUE, "localqueues", part_of="Kueue"),
+        ObjectKind(
+            "ClusterQueue", "kueue.x-k8s.io", _KUEUE, "clusterqueues", namespaced=False, part_of="Kueue"
+        ),
+        ObjectKind(
+            "ResourceFlavor", "kueue.x-k8s.io", _KUEUE, "resourceflavors", namespaced=False, part_of="Kueue"
+        ),
+        ObjectKind("Pod", "", ("v1",), "pods"),
+        ObjectKind("Secret", "", ("v1",), "secrets"),
+        ObjectKind("ServiceAccount", "", ("v1",), "serviceaccounts"),
+        ObjectKind("PersistentVolumeClaim", "", ("v1",), "persistentvolumeclaims"),
+        ObjectKind("PersistentVolume", "", ("v1",), "persistentvolumes", namespaced=False),
+        ObjectKind("Namespace", "", ("v1",), "namespaces", namespaced=False),
+        ObjectKind("Node", "", ("v1",), "nodes", namespaced=False),
     )
 }
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """What the server said."""
 
     status: int
@@ -180,7 +184,7 @@ class Cluster:
         self._check(answer, f"the log of pod {pod}")
         return answer.content
 
-    def _find_path(self, kind: Kind) -> str | None:
+    def _find_path(self, kind: ObjectKind) -> str | None:
         if not kind.group:
             return f"/api/{kind.versions[0]}"
         for version in kind.versions:
@@ -209,7 +213,7 @@ class Cluster:
         *,
         body: Object | None = None,
         content_type: str = "application/json",
-    ) -> Answer:
+    ) -> Response:
         headers = {"Accept": "application/json", "Content-Type": content_type}
         content = body if body is None or content_type == "application/json" else json.dumps(body)
         try:
@@ -222,15 +226,15 @@ class Cluster:
                 auth_settings=["BearerToken"],
             )
             response = self._api.call_api(*parts, _request_timeout=KUBE_CALL_S)
-            return Answer(response.status, response.read() or b"")
+            return Response(response.status, response.read() or b"")
         except self._errors as error:
             raise _no_answer(self.place, self._api.configuration.host, error) from error
 
-    def _checked(self, answer: Answer, what: str) -> dict[str, Any]:
+    def _checked(self, answer: Response, what: str) -> dict[str, Any]:
         self._check(answer, what)
         return answer.data
 
-    def _check(self, answer: Answer, what: str) -> None:
+    def _check(self, answer: Response, what: str) -> None:
         """Raises for what is no success."""
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise refusal(self.place, answer, what)
@@ -248,7 +252,7 @@ def install(place: ClusterPlace, what: str) -> str:
     return f"kubectl --context {place.context} apply --server-side -f {url}"
 
 
-def refusal(place: ClusterPlace, answer: Answer, what: str) -> TpuctlError:
+def refusal(place: ClusterPlace, answer: Response, what: str) -> TpuctlError:
     """The error for an answer that is no success, by its status."""
     said = str(answer.data.get("message") or answer.content.decode("utf-8", "replace").strip())
     details = {"status": answer.status}

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.events import Note
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
-from tpuctl.kube.observe import NOTHING, PodSeen, Seen
+from tpuctl.kube.observe import NOTHING, ClusterRunObservation, PodSeen
 from tpuctl.kube.plan import ClusterPlan, end_cause, end_reason
 from tpuctl.kube.states import ClusterEvent
 from tpuctl.model.clusters import ClusterRun
@@ -29,7 +29,7 @@ def moment(context: RunContext, at: float | None, floor: float) -> float:
     return now if at is None else min(max(at, floor), now)
 
 
-def with_chips(context: RunContext, attempt: Attempt, seen: Seen) -> Attempt:
+def with_chips(context: RunContext, attempt: Attempt, seen: ClusterRunObservation) -> Attempt:
     """The attempt with the time from which on it holds chips, once it does: it begins then."""
     if attempt.provisioned_at is not None or seen.held_since is None:
         return attempt
@@ -37,7 +37,7 @@ def with_chips(context: RunContext, attempt: Attempt, seen: Seen) -> Attempt:
     return replace(attempt, created_at=at, provisioned_at=at)
 
 
-def open_attempt(context: RunContext, here: ClusterRun, seen: Seen) -> None:
+def open_attempt(context: RunContext, here: ClusterRun, seen: ClusterRunObservation) -> None:
     """The attempt that JobSet is at; of those that nobody saw, the numbers are left out."""
     run, restarts = context.run, seen.restarts - here.restarts
     counted = seen.counted - here.counted
@@ -73,7 +73,9 @@ def open_attempt(context: RunContext, here: ClusterRun, seen: Seen) -> None:
     )
 
 
-def end_attempt(context: RunContext, here: ClusterRun, seen: Seen, cause: Cause, why: str) -> Attempt:
+def end_attempt(
+    context: RunContext, here: ClusterRun, seen: ClusterRunObservation, cause: Cause, why: str
+) -> Attempt:
     """Writes down how the attempt ended that JobSet or Kueue took the pods of, and that the run waits."""
     run = context.run
     gone = seen.restarts != here.restarts
@@ -87,7 +89,9 @@ def end_attempt(context: RunContext, here: ClusterRun, seen: Seen, cause: Cause,
     return attempt
 
 
-def finish(context: RunContext, plan: ClusterPlan, seen: Seen, cause: Cause | None = None) -> None:
+def finish(
+    context: RunContext, plan: ClusterPlan, seen: ClusterRunObservation, cause: Cause | None = None
+) -> None:
     """Writes down how the run ended: the attempt, its manifest, then its record. A repeat writes the same."""
     services, run = context.services, context.run
     cause = cause or end_cause(plan.event, run)
@@ -114,7 +118,9 @@ def hosts_of(pods: tuple[PodSeen, ...]) -> tuple[dict[str, str], ...]:
     return tuple({"worker": str(each.status.worker), "hostname": each.node, "pod": each.pod} for each in pods)
 
 
-def _ended(context: RunContext, seen_last: Seen, cause: Cause, why: str, at: float | None) -> Attempt:
+def _ended(
+    context: RunContext, seen_last: ClusterRunObservation, cause: Cause, why: str, at: float | None
+) -> Attempt:
     """The open attempt, ended at a time of the cluster. What was noted of ends before counts where pods are
     gone; where nobody saw it run, pods say when it began."""
     services, run = context.services, context.run

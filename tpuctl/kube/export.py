@@ -17,17 +17,17 @@ from tpuctl.kube.jobset import (
     DIGEST_ANNOTATION,
     MANIFEST_ANNOTATION,
     BucketVolume,
+    ClusterCapacity,
     DiskVolume,
     FailurePolicy,
-    Job,
+    JobSetSpec,
     PodCode,
-    Provisioning,
     SecretKey,
 )
 from tpuctl.kube.rules import check_job
 from tpuctl.kube.shape import Shape
 from tpuctl.model.requests import ClusterRequest
-from tpuctl.model.run_spec import Policy
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.slice_spec import DiskRef, MountRef
 from tpuctl.provenance.manifest import CommandSection, RunManifest
 from tpuctl.provenance.rerun import image_used
@@ -51,14 +51,14 @@ _OF_RUNS: Mapping[str, Any] = {
 """Options of runs that need tpuctl's agent on the hosts, with their defaults."""
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class ExportTarget(Struct, frozen=True, kw_only=True):
     """Where a run goes: what the manifest does not say."""
 
     name: str
     namespace: str
     shape: Shape
     slices: int = 1
-    provisioning: Provisioning = Provisioning()
+    provisioning: ClusterCapacity = ClusterCapacity()
     labels: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[MountRef, ...] = ()
     disks: tuple[DiskRef, ...] = ()
@@ -71,20 +71,20 @@ class Target(Struct, frozen=True, kw_only=True):
 def job_of(
     manifest: RunManifest,
     request: ClusterRequest,
-    target: Target,
+    target: ExportTarget,
     code: PodCode,
     loader: str,
     environment: PinnedEnvironment | None = None,
     image: str | None = None,
-) -> Job:
+) -> JobSetSpec:
     """The run of `manifest` as a Job; `image` is another than it had. Raises UsageError for what cannot be
     there."""
     command = manifest.command
     check_command(command)
-    default = Policy()
+    default = RestartPolicy()
     failures = default.max_failures if command.max_failures is None else command.max_failures
     account = request.kube_account or ""
-    job = Job(
+    job = JobSetSpec(
         name=target.name,
         namespace=target.namespace,
         run=manifest.run.id,

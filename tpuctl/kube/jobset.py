@@ -38,7 +38,7 @@ _CHIPS = "google.com/tpu"
 _POOL = "cloud.google.com/gke"
 
 
-class Provisioning(Struct, frozen=True):
+class ClusterCapacity(Struct, frozen=True):
     """How the capacity is paid for, and where it is; no zones: wherever there is a node pool."""
 
     tier: Tier = Tier.ON_DEMAND
@@ -89,7 +89,7 @@ class PodCode(Struct, frozen=True):
     sha256: str
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class JobSetSpec(Struct, frozen=True, kw_only=True):
     """A run on a cluster: all that its JobSet says."""
 
     name: str
@@ -106,7 +106,7 @@ class Job(Struct, frozen=True, kw_only=True):
     slices: int = 1
     directory: str = "."
     """Where the command runs, below the code's root."""
-    provisioning: Provisioning = Provisioning()
+    provisioning: ClusterCapacity = ClusterCapacity()
     queue: str = ""
     """A LocalQueue of Kueue; empty: none."""
     service_account: str = ""
@@ -127,13 +127,13 @@ class Job(Struct, frozen=True, kw_only=True):
         return (PROGRAM,) if count == 1 else tuple(f"{PROGRAM}-{number}" for number in range(count))
 
 
-def documents(job: Job) -> list[dict[str, Any]]:
+def documents(job: JobSetSpec) -> list[dict[str, Any]]:
     """What `kubectl apply` takes: the volumes first, then the JobSet."""
     found = [document for disk in job.disks for document in (_volume(job, disk), _claim(job, disk))]
     return [*found, jobset(job)]
 
 
-def jobset(job: Job) -> dict[str, Any]:
+def jobset(job: JobSetSpec) -> dict[str, Any]:
     """The JobSet alone."""
     labels = {**job.labels, OWNER_LABEL: "tpuctl", RUN_LABEL: job.run}
     if job.queue:
@@ -187,7 +187,7 @@ def _failure_policy(policy: FailurePolicy) -> dict[str, Any]:
     }
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: JobSetSpec) -> dict[str, Any]:
     """One slice. A pod that fails is not started again by itself: its peers wait for it in vain."""
     rules: list[dict[str, Any]] = [
         {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
@@ -211,7 +211,7 @@ def _job(job: Job) -> dict[str, Any]:
     }
 
 
-def _pod_metadata(job: Job) -> dict[str, Any]:
+def _pod_metadata(job: JobSetSpec) -> dict[str, Any]:
     found: dict[str, Any] = {"labels": {RUN_LABEL: job.run}}
     if job.buckets:
         # The sidecar may use what the node has: its default of 256 MiB is too little for a file cache.
@@ -223,7 +223,7 @@ def _pod_metadata(job: Job) -> dict[str, Any]:
     return found
 
 
-def _pod(job: Job) -> dict[str, Any]:
+def _pod(job: JobSetSpec) -> dict[str, Any]:
     selector = {
         f"{_POOL}-tpu-accelerator": job.shape.accelerator,
         f"{_POOL}-tpu-topology": job.shape.topology,
@@ -256,7 +256,7 @@ def _pod(job: Job) -> dict[str, Any]:
     }
 
 
-def _capacity(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
+def _capacity(job: JobSetSpec) -> tuple[dict[str, str], tuple[str, ...]]:
     """Labels of node pools with this kind of capacity, and the taints, each with the value `true`, that they
     may have. With queued provisioning, which is for Kueue, those of flex-start have one more (sources:
     gke.yaml)."""
@@ -270,7 +270,7 @@ def _capacity(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
     return {}, ()
 
 
-def _prepare(job: Job) -> dict[str, Any]:
+def _prepare(job: JobSetSpec) -> dict[str, Any]:
     command = ["python3", "-c", job.loader, "prepare", HOME, job.code.uri, job.code.sha256]
     return {
         "name": PREPARE,
@@ -280,7 +280,7 @@ def _prepare(job: Job) -> dict[str, Any]:
     }
 
 
-def _program(job: Job, number: int, name: str) -> dict[str, Any]:
+def _program(job: JobSetSpec, number: int, name: str) -> dict[str, Any]:
     """The program in one container. Its chips are those of the host, shared with the other containers."""
     # As text, which is how it is stored: of a number the server would say that somebody changed it.
     chips = {_CHIPS: str(job.shape.chips_per_host // job.shape.containers)}
@@ -307,7 +307,7 @@ def _program(job: Job, number: int, name: str) -> dict[str, Any]:
     return {**found, "volumeMounts": mounts}
 
 
-def _image(job: Job) -> dict[str, Any]:
+def _image(job: JobSetSpec) -> dict[str, Any]:
     return {"image": job.image, **({"imagePullPolicy": "Always"} if job.pull_always else {})}
 
 
@@ -315,7 +315,7 @@ def _mounted(volume: str, path: str, read_only: bool) -> dict[str, Any]:
     return {"name": volume, "mountPath": path, **({"readOnly": True} if read_only else {})}
 
 
-def _environment(job: Job) -> list[dict[str, Any]]:
+def _environment(job: JobSetSpec) -> list[dict[str, Any]]:
     """What `pod.py start` makes the variables of a worker of, then the program's own."""
     told = {
         "TPUCTL_RESTARTS": f"metadata.labels['{_KEY_PREFIX}/restart-attempt']",
@@ -339,7 +339,7 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _volumes(job: Job) -> list[dict[str, Any]]:
+def _volumes(job: JobSetSpec) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": "tpuctl", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
@@ -364,7 +364,7 @@ STORAGE_CLASS = "tpuctl-static"
 """No class of this name exists: it keeps volumes that were made by hand and their claims together."""
 
 
-def _volume(job: Job, disk: DiskVolume) -> dict[str, Any]:
+def _volume(job: JobSetSpec, disk: DiskVolume) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -385,7 +385,7 @@ def _volume(job: Job, disk: DiskVolume) -> dict[str, Any]:
     }
 
 
-def _claim(job: Job, disk: DiskVolume) -> dict[str, Any]:
+def _claim(job: JobSetSpec, disk: DiskVolume) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

@@ -47,7 +47,7 @@ class PodSeen(Struct, frozen=True):
     """When it came to its node, whose chips it has from then on."""
 
 
-class Seen(Struct, frozen=True):
+class ClusterRunObservation(Struct, frozen=True):
     """What there is of a run on its cluster."""
 
     there: bool
@@ -91,7 +91,7 @@ class Seen(Struct, frozen=True):
         return f"worker {held[0].status.worker}: {held[0].stuck}" if held else ""
 
 
-NOTHING = Seen(there=False)
+NOTHING = ClusterRunObservation(there=False)
 
 
 def observe(
@@ -100,7 +100,7 @@ def observe(
     workloads: Sequence[Object],
     position: int | None,
     pods: Iterable[Object],
-) -> Seen:
+) -> ClusterRunObservation:
     """One observation. `workloads` are those of its namespace, `position` its place in the queue."""
     if jobset is None:
         return NOTHING
@@ -109,7 +109,7 @@ def observe(
     ended = next((kind for kind in ("Completed", "Failed") if holds(jobset, kind)), "")
     own = next((each for each in workloads if is_of(each, str(meta.get("uid") or ""))), None)
     rows = tuple(sorted(_pods(run, restarts, pods), key=lambda each: each.status.worker))
-    return Seen(
+    return ClusterRunObservation(
         there=True,
         uid=str(meta.get("uid") or ""),
         run=str((meta.get("labels") or {}).get(RUN_LABEL) or ""),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from tpuctl.hosts.protocol import WorkerState, WorkerStatus
-from tpuctl.kube.observe import Seen
+from tpuctl.kube.observe import ClusterRunObservation
 from tpuctl.kube.states import TRANSITIONS, ClusterEffect, ClusterEvent, ClusterPhase, phase_of
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.clusters import ClusterRun
@@ -24,7 +24,7 @@ class ClusterPlan(Struct, frozen=True):
     verdict: Verdict
 
 
-def plan_cluster_run(run: RunRecord, cluster: ClusterRun, seen: Seen) -> ClusterPlan:
+def plan_cluster_run(run: RunRecord, cluster: ClusterRun, seen: ClusterRunObservation) -> ClusterPlan:
     """The next step. What the table ignores is a wait."""
     phase = phase_of(run)
     event, why = classify(run, cluster, seen, phase)
@@ -39,7 +39,9 @@ def _wait(event: ClusterEvent, why: str) -> Wait:
     return wait_for(f"admission ({why})") if event is ClusterEvent.WAITS else Wait(why)
 
 
-def classify(run: RunRecord, cluster: ClusterRun, seen: Seen, phase: ClusterPhase) -> tuple[ClusterEvent, str]:
+def classify(
+    run: RunRecord, cluster: ClusterRun, seen: ClusterRunObservation, phase: ClusterPhase
+) -> tuple[ClusterEvent, str]:
     """The most important thing that was seen, with the reason in words."""
     name = f"JobSet {cluster.name}"
     if phase is ClusterPhase.OVER:
@@ -58,7 +60,7 @@ def classify(run: RunRecord, cluster: ClusterRun, seen: Seen, phase: ClusterPhas
     return _of_life(cluster, seen, phase)
 
 
-def _not_mine(cluster: ClusterRun, seen: Seen, name: str) -> tuple[ClusterEvent, str]:
+def _not_mine(cluster: ClusterRun, seen: ClusterRunObservation, name: str) -> tuple[ClusterEvent, str]:
     if cluster.uid:
         return ClusterEvent.REMOVED, f"{name} was deleted by somebody else, or after its time to live"
     if seen.there:
@@ -66,7 +68,7 @@ def _not_mine(cluster: ClusterRun, seen: Seen, name: str) -> tuple[ClusterEvent,
     return ClusterEvent.ABSENT, f"{name} is not there yet"
 
 
-def _of_life(cluster: ClusterRun, seen: Seen, phase: ClusterPhase) -> tuple[ClusterEvent, str]:
+def _of_life(cluster: ClusterRun, seen: ClusterRunObservation, phase: ClusterPhase) -> tuple[ClusterEvent, str]:
     if seen.restarts > cluster.restarts:
         return ClusterEvent.RESTARTED, restart_reason(cluster, seen)
     if seen.ended == "Completed":
@@ -86,12 +88,12 @@ def _of_life(cluster: ClusterRun, seen: Seen, phase: ClusterPhase) -> tuple[Clus
     return ClusterEvent.STARTS, f"{counted}; {seen.stuck}" if seen.stuck else counted
 
 
-def restart_cause(cluster: ClusterRun, seen: Seen) -> Cause:
+def restart_cause(cluster: ClusterRun, seen: ClusterRunObservation) -> Cause:
     """Whose fault a restart of the JobSet was: what it does not count are lost hosts."""
     return Cause.FAILED if seen.counted > cluster.counted else Cause.PREEMPTED
 
 
-def restart_reason(cluster: ClusterRun, seen: Seen) -> str:
+def restart_reason(cluster: ClusterRun, seen: ClusterRunObservation) -> str:
     """Why a JobSet was restarted, as it counts."""
     if restart_cause(cluster, seen) is Cause.FAILED:
         return f"a worker failed: JobSet restarts it, {seen.counted} of its failures"

@@ -18,7 +18,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import DeniedError, InvalidRequestError, TransientError
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.kube.client import Cluster
-from tpuctl.kube.observe import PodSeen, Seen
+from tpuctl.kube.observe import ClusterRunObservation, PodSeen
 from tpuctl.lib.time import parse_timestamp
 from tpuctl.model.clusters import ClusterRun
 from tpuctl.model.processes import place_of, stream_of, times_of
@@ -61,7 +61,9 @@ class _Log(Struct, frozen=True):
         return f"{self.stream}-cursor"
 
 
-def fetch_logs(services: Services, cluster: Cluster, run: RunRecord, here: ClusterRun, seen: Seen) -> None:
+def fetch_logs(
+    services: Services, cluster: Cluster, run: RunRecord, here: ClusterRun, seen: ClusterRunObservation
+) -> None:
     """Brings what pods wrote since the last look, and tells whoever watches. What cannot be read, such as that
     of a node that is gone, is told once and comes last from then on; it holds up nothing."""
     if run.attempt is None:

@@ -20,9 +20,9 @@ from tpuctl.engine.services import Services
 from tpuctl.envs.pinned import PinnedEnvironment, environment_files
 from tpuctl.envs.wheelhouse import fill_wheelhouse
 from tpuctl.errors import ConflictError, NotFoundError, UsageError
-from tpuctl.kube.export import Target, job_of, on_cluster
-from tpuctl.kube.jobset import Job, PodCode
-from tpuctl.kube.source import Source
+from tpuctl.kube.export import ExportTarget, job_of, on_cluster
+from tpuctl.kube.jobset import JobSetSpec, PodCode
+from tpuctl.kube.source import ExportSource
 from tpuctl.lib.names import check_bucket_uri
 from tpuctl.lib.output_files import write_output
 from tpuctl.model.requests import ClusterRequest
@@ -36,7 +36,7 @@ LOADER, MASKS = "pod.py", "secret_forms.py"
 class Prepared(Struct, frozen=True):
     """A run that a cluster can have once its `bundle` is where the Job says. Nothing was changed so far."""
 
-    job: Job
+    job: JobSetSpec
     manifest: Row
     bundle: Path
     environment: PinnedEnvironment | None
@@ -49,7 +49,7 @@ class Prepared(Struct, frozen=True):
 
 @contextmanager
 def preparing(
-    services: Services, source: Source, target: Target, request: ClusterRequest
+    services: Services, source: ExportSource, target: ExportTarget, request: ClusterRequest
 ) -> Iterator[Prepared]:
     """The run as a Job, and its bundle as a file for as long as the block lasts.
 
@@ -95,7 +95,7 @@ def code_prefix(request: ClusterRequest, checkpoint_dir: str | None) -> str:
     raise UsageError.of("code_prefix", why, "--code-prefix gs://BUCKET/PREFIX")
 
 
-def write_pod_bundle(path: Path, source: Source, environment: PinnedEnvironment | None) -> None:
+def write_pod_bundle(path: Path, source: ExportSource, environment: PinnedEnvironment | None) -> None:
     """The bundle of a run, and beside its manifest and contents what pods start it with."""
     files = {LOADER: read_template(LOADER), MASKS: read_agent_module(MASKS)}
     if environment is not None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from tpuctl.errors import DeniedError
-from tpuctl.kube.capacity import Wanted, lack_of_flavors
+from tpuctl.kube.capacity import PodDemand, lack_of_flavors
 from tpuctl.kube.client import Cluster, Object
 from tpuctl.kube.queues import FlavorRow, WaitingRow, flavor_rows, waiting_rows
 
 
-class Unread(Struct, frozen=True):
+class UnreadQuota(Struct, frozen=True):
     """What a person may not see, and why."""
 
     what: str
@@ -24,13 +24,13 @@ class QueueReport(Struct, frozen=True):
 
     flavors: tuple[FlavorRow, ...]
     waiting: tuple[WaitingRow, ...]
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadQuota, ...] = ()
 
 
 def queue_report(cluster: Cluster) -> QueueReport:
     """What Kueue of `cluster` says. Who may see one namespace alone gets that. Raises NotFoundError without
     Kueue."""
-    unread: list[Unread] = []
+    unread: list[UnreadQuota] = []
 
     def readable(what: str, look: Callable[[], list[Object]]) -> list[Object] | None:
         try:
@@ -38,7 +38,7 @@ def queue_report(cluster: Cluster) -> QueueReport:
         except DeniedError as error:
             if error.details.get("status") != 403:
                 raise
-            unread.append(Unread(what, error.message))
+            unread.append(UnreadQuota(what, error.message))
             return None
 
     def everywhere(kind: str) -> list[Object]:
@@ -51,7 +51,7 @@ def queue_report(cluster: Cluster) -> QueueReport:
     return QueueReport(tuple(flavors), tuple(waiting), tuple(unread))
 
 
-def why_never(cluster: Cluster, local_queue: Object, wanted: Wanted) -> str:
+def why_never(cluster: Cluster, local_queue: Object, wanted: PodDemand) -> str:
     """Why a LocalQueue never admits what is wanted; empty where it may, or where that cannot be seen."""
     name = str((local_queue.get("spec") or {}).get("clusterQueue") or "")
     if not name:

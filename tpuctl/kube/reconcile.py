@@ -18,7 +18,7 @@ from tpuctl.kube.capacity import region_of_cluster
 from tpuctl.kube.client import Cluster, Object, connect
 from tpuctl.kube.end import end_attempt, finish, hosts_of, moment, open_attempt, with_chips
 from tpuctl.kube.jobset import RECORD_ANNOTATION
-from tpuctl.kube.observe import JOBSET_LABEL, NOTHING, Seen, observe
+from tpuctl.kube.observe import JOBSET_LABEL, NOTHING, ClusterRunObservation, observe
 from tpuctl.kube.plan import ClusterPlan, plan_cluster_run, restart_cause
 from tpuctl.kube.pod_logs import fetch_logs
 from tpuctl.kube.queues import is_waiting, owner_name, waiting_rows
@@ -37,13 +37,13 @@ STEPS_MAX = 20
 """A look goes on while steps succeed at once, but never for ever."""
 
 
-class Step(Struct, frozen=True):
+class ClusterStep(Struct, frozen=True):
     """What an effect is given."""
 
     context: RunContext
     cluster: Cluster
     here: ClusterRun
-    seen: Seen
+    seen: ClusterRunObservation
     plan: ClusterPlan
 
 
@@ -54,13 +54,13 @@ def cluster_of(run: RunRecord) -> ClusterRun:
     return run.cluster
 
 
-def look(cluster: Cluster, here: ClusterRun) -> Seen:
+def look(cluster: Cluster, here: ClusterRun) -> ClusterRunObservation:
     """What there is of a run. Reads only."""
     jobset = cluster.get("JobSet", here.name)
     if jobset is None:
         return NOTHING
     if (jobset["metadata"].get("annotations") or {}).get(RECORD_ANNOTATION) != here.record:
-        return Seen(there=True)  # of another record, whatever its labels say
+        return ClusterRunObservation(there=True)  # of another record, whatever its labels say
     workloads: list[Object] = cluster.list("Workload") if here.queue else []
     own = next((each for each in workloads if owner_name(each) == here.name and is_waiting(each)), None)
     position = _position(cluster, here.name) if own is not None else None
@@ -98,10 +98,10 @@ def step_cluster_run(services: Services, cluster: Cluster, run_id: str, *, acts:
         if get_run(services, run_id).generation != stored.generation:
             return Outcome(wait_for("another read"), acted=True)
         context = RunContext(services, stored, None, seen.workers, lease.fence, 0.0)
-        return EFFECTS[plan.effect](Step(context, cluster, here, seen, plan))
+        return EFFECTS[plan.effect](ClusterStep(context, cluster, here, seen, plan))
 
 
-def _apply(step: Step) -> Outcome:
+def _apply(step: ClusterStep) -> Outcome:
     """All documents of the run, the JobSet last. What the cluster refuses ends it. A JobSet of the run that is
     there was made before a crash: it is whole."""
     context, here, uid = step.context, step.here, step.seen.uid
@@ -122,7 +122,7 @@ def _apply(step: Step) -> Outcome:
     return Outcome(wait_for("admission" if here.queue else "its pods"), acted=True)
 
 
-def _delete(step: Step) -> Outcome:
+def _delete(step: ClusterStep) -> Outcome:
     context, here = step.context, step.here
     if context.run.state is not RunState.STOPPING:
         context.save(replace(context.run, state=RunState.STOPPING))
@@ -131,7 +131,7 @@ def _delete(step: Step) -> Outcome:
     return Outcome(Wait(f"JobSet {here.name} is being deleted; its pods have their grace"), acted=True)
 
 
-def _give_up(step: Step) -> Outcome:
+def _give_up(step: ClusterStep) -> Outcome:
     """It can never begin: that is its end, and nothing of it stays."""
     why = step.plan.why
     attempt = replace(
@@ -146,7 +146,7 @@ def _give_up(step: Step) -> Outcome:
     return Outcome(Wait(why), acted=True)
 
 
-def _note(step: Step) -> Outcome:
+def _note(step: ClusterStep) -> Outcome:
     """What is new while nothing is to be done: why it waits, and how pods ended that a restart will remove."""
     context, run = step.context, step.context.run
     running = phase_of(run) is ClusterPhase.RUNNING
@@ -165,12 +165,12 @@ def _note(step: Step) -> Outcome:
     return Outcome(step.plan.verdict, acted=False, changed=True)
 
 
-def _begin_attempt(step: Step) -> Outcome:
+def _begin_attempt(step: ClusterStep) -> Outcome:
     open_attempt(step.context, step.here, step.seen)
     return Outcome(Wait("its pods begin"), acted=True)
 
 
-def _mark_running(step: Step) -> Outcome:
+def _mark_running(step: ClusterStep) -> Outcome:
     context = step.context
     context.journal("running", f"attempt {context.attempt.number}: every worker runs")
     held = with_chips(context, context.attempt, step.seen)
@@ -187,7 +187,7 @@ def _mark_running(step: Step) -> Outcome:
     return Outcome(Wait("it runs"), acted=True)
 
 
-def _region(step: Step) -> str:
+def _region(step: ClusterStep) -> str:
     """Of the cluster, by a node that runs a pod of it; empty for who may not see nodes."""
     try:
         node = step.cluster.get("Node", step.seen.pods[0].node) or {"metadata": {}}
@@ -196,26 +196,26 @@ def _region(step: Step) -> str:
     return region_of_cluster(step.cluster.place, (), (node,))
 
 
-def _next_attempt(step: Step) -> Outcome:
+def _next_attempt(step: ClusterStep) -> Outcome:
     """JobSet has restarted it: one attempt has ended, the next one is there."""
     end_attempt(step.context, step.here, step.seen, restart_cause(step.here, step.seen), step.plan.why)
     open_attempt(step.context, step.here, step.seen)
     return Outcome(Wait(step.plan.why), acted=True)
 
 
-def _evict(step: Step) -> Outcome:
+def _evict(step: ClusterStep) -> Outcome:
     """Kueue took its quota back; it waits for admission again."""
     why = f"Kueue evicted it: {step.plan.why}"
     end_attempt(step.context, step.here, step.seen, Cause.PREEMPTED, why)
     return Outcome(wait_for(f"admission ({step.plan.why})"), acted=True)
 
 
-def _finish(step: Step) -> Outcome:
+def _finish(step: ClusterStep) -> Outcome:
     finish(step.context, step.plan, step.seen)
     return Outcome(Done(step.context.run.reason), acted=True)
 
 
-EFFECTS: Mapping[ClusterEffect, Callable[[Step], Outcome]] = {
+EFFECTS: Mapping[ClusterEffect, Callable[[ClusterStep], Outcome]] = {
     ClusterEffect.APPLY: _apply,
     ClusterEffect.DELETE: _delete,
     ClusterEffect.GIVE_UP: _give_up,

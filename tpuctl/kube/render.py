@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
-from tpuctl.kube.jobset import Job
+from tpuctl.kube.jobset import JobSetSpec
 from tpuctl.transfer.own_output import EXPORT_MARK
 
 
@@ -28,7 +28,7 @@ def render_yaml(documents: Sequence[Mapping[str, Any]], head: Sequence[str] = ()
     return "".join(f"# {line}\n" for line in head) + body
 
 
-def head_of(job: Job, file: str) -> list[str]:
+def head_of(job: JobSetSpec, file: str) -> list[str]:
     """What a reader of the file should know: what to type, and where the rest is."""
     mark = EXPORT_MARK.decode().removeprefix("# ")
     lines = [f"{mark}: run {job.run}", f"kubectl apply -f {quote(file)}"]
@@ -37,7 +37,7 @@ def head_of(job: Job, file: str) -> list[str]:
     return [*lines, f"its code: {job.code.uri}"]
 
 
-def secret_command(job: Job, context: str = "") -> str:
+def secret_command(job: JobSetSpec, context: str = "") -> str:
     """How the Secret is made that the program's variables come from, in bash or zsh, whose own `printf` keeps
     values out of lists of processes."""
     name = next(iter(job.secrets.values())).secret

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from tpuctl.errors import UsageError
-from tpuctl.kube.jobset import GROUP, HOME, Job
+from tpuctl.kube.jobset import GROUP, HOME, JobSetSpec
 from tpuctl.lib.mount_paths import check_apart
 from tpuctl.model.hosts import Tier
 
@@ -24,7 +24,7 @@ _SECRET_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
 _OWN_PLACES = {HOME: "the code of the run", "/dev/shm": "shared memory"}  # noqa: S108
 
 
-def check_job(job: Job) -> None:
+def check_job(job: JobSetSpec) -> None:
     """Raises UsageError for what would be refused, with the option that mends it."""
     _check_name(job)
     for field, flag, name in _names(job):
@@ -49,7 +49,7 @@ def check_job(job: Job) -> None:
     _check_places(job)
 
 
-def _check_name(job: Job) -> None:
+def _check_name(job: JobSetSpec) -> None:
     """The name of a JobSet begins those of its jobs, pods, and of the coordinator, which is a label, too."""
     if not _LABEL.match(job.name):
         why = f"{job.name!r} is no name of a JobSet: a lower-case letter first, then letters, digits and -"
@@ -72,7 +72,7 @@ def _check_name(job: Job) -> None:
             )
 
 
-def _names(job: Job) -> Iterator[tuple[str, str, str]]:
+def _names(job: JobSetSpec) -> Iterator[tuple[str, str, str]]:
     if job.queue:
         yield "local_queue", "--local-queue", job.queue
     if job.service_account:
@@ -83,7 +83,7 @@ def _names(job: Job) -> Iterator[tuple[str, str, str]]:
             raise UsageError.of("secret", f"{place.key!r} is no key of a Secret", "--secret NAME=REFERENCE")
 
 
-def _check_places(job: Job) -> None:
+def _check_places(job: JobSetSpec) -> None:
     """Raises UsageError for two volumes at one path, or one inside another."""
     known = dict(_OWN_PLACES)
     for path, what, field in [

@@ -15,7 +15,7 @@ from tpuctl.engine.services import Services
 from tpuctl.envs.load import check_environment
 from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
 from tpuctl.envs.spec import run_variables
-from tpuctl.kube.export import Target
+from tpuctl.kube.export import ExportTarget
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import RunRecord
 from tpuctl.model.run_spec import RunRequest
@@ -39,7 +39,7 @@ from tpuctl.runs.submit import (
 from tpuctl.transfer.tree import list_blobs, parse_tree
 
 
-class Source(Struct, frozen=True):
+class ExportSource(Struct, frozen=True):
     """A run with all that is needed to do it: `read` gives each content of `digests` by its sha256."""
 
     manifest: Row
@@ -61,7 +61,7 @@ def is_run(word: str) -> bool:
     return "/" not in word and path.suffix == ""
 
 
-def source_of_run(services: Services, name: str, image: str | None = None) -> Source:
+def source_of_run(services: Services, name: str, image: str | None = None) -> ExportSource:
     """A run of the store, or the one of a manifest or bundle, in another `image` if there is one. Raises
     NotFoundError where its code is gone, and changes nothing."""
     bundled = dict(read_contents(Path(name))) if is_bundle(Path(name)) else {}
@@ -73,7 +73,9 @@ def source_of_run(services: Services, name: str, image: str | None = None) -> So
     manifest = loaded if image is None else in_image(loaded, image)
     found = manifest.get("environment")
     environment = parse_frozen(read(found["spec_sha256"])) if found else None
-    return Source(manifest, tuple(dict.fromkeys(blobs_of(read, manifest))), read, environment, image=image)
+    return ExportSource(
+        manifest, tuple(dict.fromkeys(blobs_of(read, manifest))), read, environment, image=image
+    )
 
 
 def in_image(manifest: Row, image: str) -> dict[str, Any]:
@@ -85,8 +87,8 @@ def in_image(manifest: Row, image: str) -> dict[str, Any]:
 
 
 def source_of_script(
-    services: Services, config: Config, request: RunRequest, target: Target, run_id: str, directory: Path
-) -> Source:
+    services: Services, config: Config, request: RunRequest, target: ExportTarget, run_id: str, directory: Path
+) -> ExportSource:
     """The code in `directory` as a run of `target`. Raises as `prepare_run` does, and changes nothing."""
     code = freeze_code(config, request, directory)
     environment = frozen_environment(services, config, request, directory, None)
@@ -110,14 +112,16 @@ def source_of_script(
         contents[environment.ref.spec] = lambda: environment.content
     start = _start(services, config, record, target, environment)
     manifest = assemble(render_part("", start), [], None)
-    return Source(manifest, tuple(contents), lambda digest: contents[digest](), environment, record, start)
+    return ExportSource(
+        manifest, tuple(contents), lambda digest: contents[digest](), environment, record, start
+    )
 
 
 def _start(
     services: Services,
     config: Config,
     record: RunRecord,
-    target: Target,
+    target: ExportTarget,
     environment: PinnedEnvironment | None,
 ) -> Row:
     """What the manifest of the run begins with, as one on a slice has it."""

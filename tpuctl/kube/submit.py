@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, UsageError
-from tpuctl.kube.capacity import ACCELERATOR, Wanted, lack_of_nodes, region_of_cluster, wanted_by
+from tpuctl.kube.capacity import ACCELERATOR, PodDemand, lack_of_nodes, region_of_cluster, wanted_by
 from tpuctl.kube.client import Cluster, Object
-from tpuctl.kube.jobset import RECORD_ANNOTATION, Job, documents
+from tpuctl.kube.jobset import RECORD_ANNOTATION, JobSetSpec, documents
 from tpuctl.kube.prepare import Prepared
 from tpuctl.kube.quota import why_never
 from tpuctl.kube.render import secret_command
-from tpuctl.kube.source import Source
+from tpuctl.kube.source import ExportSource
 from tpuctl.lib.codec import to_data
 from tpuctl.model.clusters import ClusterPlace, ClusterRun
 from tpuctl.model.records import RunRecord
@@ -45,7 +45,7 @@ def check_launch(launch: LaunchRequest, request: RunRequest, cluster: ClusterReq
         )
 
 
-def check_cluster(services: Services, cluster: Cluster, job: Job) -> str:
+def check_cluster(services: Services, cluster: Cluster, job: JobSetSpec) -> str:
     """Has the cluster say what it would say of a new run; its region, as far as that shows. Raises
     NotFoundError for what it lacks, ConflictError for a name that a JobSet has, InvalidRequestError and
     DeniedError for what it refuses."""
@@ -80,7 +80,7 @@ def check_cluster(services: Services, cluster: Cluster, job: Job) -> str:
     return region_of_cluster(place, job.provisioning.zones, nodes)
 
 
-def _tell_nodes(services: Services, cluster: Cluster, wanted: Wanted) -> Sequence[Object]:
+def _tell_nodes(services: Services, cluster: Cluster, wanted: PodDemand) -> Sequence[Object]:
     """The nodes with TPUs. Warns where none that is up takes a pod; many may not see nodes."""
     try:
         nodes = cluster.list("Node", ACCELERATOR)
@@ -92,7 +92,7 @@ def _tell_nodes(services: Services, cluster: Cluster, wanted: Wanted) -> Sequenc
     return nodes
 
 
-def _check_secret(cluster: Cluster, job: Job) -> None:
+def _check_secret(cluster: Cluster, job: JobSetSpec) -> None:
     """Raises NotFoundError for a Secret or a key of it that pods would wait for; many may not read Secrets."""
     place = cluster.place
     for variable, want in job.secrets.items():
@@ -121,7 +121,7 @@ def _lacks_namespace(cluster: Cluster) -> bool:
 def submit_to_cluster(
     services: Services,
     place: ClusterPlace,
-    source: Source,
+    source: ExportSource,
     prepared: Prepared,
     digest: str,
     region: str,
@@ -152,7 +152,7 @@ def submit_to_cluster(
     return request_run(services, run, named=named, start=source.start)
 
 
-def _new(source: Source) -> RunRecord:
+def _new(source: ExportSource) -> RunRecord:
     """The record of a run that nobody wrote down yet. Raises UsageError for another one."""
     if source.record is None:
         run_id = source.manifest["run"]["id"]
@@ -161,7 +161,7 @@ def _new(source: Source) -> RunRecord:
 
 
 def cluster_fingerprint(
-    source: Source, place: ClusterPlace, request: ClusterRequest, capacity: SliceRequest
+    source: ExportSource, place: ClusterPlace, request: ClusterRequest, capacity: SliceRequest
 ) -> str:
     """Digest of all that makes two commands the same run there."""
     record = _new(source)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpuctl.disks.make import find_record
-from tpuctl.disks.rules import DiskRules, Place, Policy, parse_disk
+from tpuctl.disks.rules import DiskRules, DiskTarget, Policy, parse_disk
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError, with_field
-from tpuctl.kube.export import Target
-from tpuctl.kube.jobset import DiskVolume, Provisioning
+from tpuctl.kube.export import ExportTarget
+from tpuctl.kube.jobset import ClusterCapacity, DiskVolume
 from tpuctl.kube.shape import Shape, resolve_shape
 from tpuctl.kube.volumes import bucket_volume, disk_volume
 from tpuctl.lib.codec import from_data
@@ -56,7 +56,7 @@ def resolve_target(
     name: str,
     namespace: str,
     was: SliceSection | None = None,
-) -> Target:
+) -> ExportTarget:
     """What `capacity` comes to on a cluster; what it does not say is as the slice `was`. Raises UsageError."""
     check_capacity(capacity)
     with_field("label", lambda: check_labels(capacity.label))
@@ -78,7 +78,7 @@ def resolve_target(
     volumes = tuple(volume for _, volume in found)
     tier = capacity.tier or (Tier(was.tier) if was.tier else Tier.ON_DEMAND)
     check_together(capacity, tier)
-    return Target(
+    return ExportTarget(
         name=name,
         namespace=namespace,
         shape=shape,
@@ -110,7 +110,7 @@ def _disk(services: Services, ref: DiskRef, shape: Shape, slices: int, name: str
     disk = services.disks.find_disk(zone, ref.name) if zone else None
     if disk is None:
         raise NotFoundError(f"there is no disk {ref.name}", hint="tpuctl disk ls")
-    place = Place(name, disk.zone, shape.generation, shape.hosts * slices)
+    place = DiskTarget(name, disk.zone, shape.generation, shape.hosts * slices)
     for each in DiskRules(load_disk_rules()).check_attach(disk, DiskMode.READ_ONLY, place):
         if each.policy is Policy.DENY:
             raise UsageError.of("disk", each.why, each.hint or None)
@@ -127,7 +127,7 @@ def check_capacity(request: SliceRequest) -> None:
             raise UsageError.of(name, why, f"leave out {flag}")
 
 
-def provisioning_of(request: SliceRequest, tier: Tier, disks: Sequence[DiskVolume] = ()) -> Provisioning:
+def provisioning_of(request: SliceRequest, tier: Tier, disks: Sequence[DiskVolume] = ()) -> ClusterCapacity:
     """Of `--spot` and its like, and of where `disks` are. Raises UsageError."""
     zones = tuple(zone for zone in request.zone if zone != "auto")
     for disk in disks:
@@ -137,7 +137,7 @@ def provisioning_of(request: SliceRequest, tier: Tier, disks: Sequence[DiskVolum
             raise UsageError.of("zone", why, f"--zone {there}, or a clone: tpuctl disk clone {disk.name}")
         zones = (there,)
     duration = request.run_duration
-    return Provisioning(
+    return ClusterCapacity(
         tier=tier,
         reservation=request.reservation or "",
         max_run_s=None if duration is None else round(parse_duration(duration, "--run-duration")),

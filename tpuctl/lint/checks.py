@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from tpuctl.lint.conditions import Under
-from tpuctl.lint.module import Module
-from tpuctl.lint.rules import Rule
+from tpuctl.lint.module import LintedModule
+from tpuctl.lint.rules import LintRule
 from tpuctl.lint.scopes import Context, Found, Scope, Site, around, has_stars, keyword, text_of
 from tpuctl.lint.torch_loops import no_device_loader, no_end_of_step, ragged_last_batch, same_data_everywhere
 from tpuctl.lint.traced import debug_in_step, host_read_in_loop, shape_of_values
 
-Check = Callable[[Rule, Module], Iterator[Found]]
+Check = Callable[[LintRule, LintedModule], Iterator[Found]]
 
 ARRAYS = frozenset({"numpy", "np", "pandas", "pd", "math", "os"})
 _PROCESS_STARTS = ("subprocess", "multiprocessing", "pty")
@@ -26,7 +26,7 @@ def matches(name: str, names: tuple[str, ...]) -> str:
     return next((each for each in names if name == each or name.startswith(f"{each}.")), "")
 
 
-def names(rule: Rule, module: Module) -> Iterator[Found]:
+def names(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """Uses of names; their import only where there is no use."""
     used = set()
     for site in (*module.calls, *module.names):
@@ -40,7 +40,7 @@ def names(rule: Rule, module: Module) -> Iterator[Found]:
             yield site.node, site.context, site.name
 
 
-def removed(rule: Rule, module: Module) -> Iterator[Found]:
+def removed(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """Names that are gone."""
     gone = tuple(rule.removed)
     imported = set()
@@ -55,14 +55,14 @@ def removed(rule: Rule, module: Module) -> Iterator[Found]:
         yield site.node, site.context, f"{found} {why}" + (f": use {row.now}" if row.now != "nothing" else "")
 
 
-def methods(rule: Rule, module: Module) -> Iterator[Found]:
+def methods(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """Methods without arguments, of what may be a tensor; those that are logged have a rule of their own."""
     for site in module.calls:
         if site.attr in rule.methods and not site.context.logged and _of_tensor(site, module):
             yield site.node, site.context, f".{site.attr}"
 
 
-def _of_tensor(site: Site, module: Module) -> bool:
+def _of_tensor(site: Site, module: LintedModule) -> bool:
     node = site.node
     if node.args or node.keywords or not isinstance(node.func, ast.Attribute):
         return False
@@ -73,7 +73,7 @@ def _of_tensor(site: Site, module: Module) -> bool:
     return name.partition(".")[0] not in ARRAYS
 
 
-def logged(rule: Rule, module: Module) -> Iterator[Found]:
+def logged(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """Tensors among the arguments of what prints: losses, by their `backward()`, and what is read for it."""
     losses = _losses(module)
     for site in module.calls:
@@ -86,7 +86,7 @@ def logged(rule: Rule, module: Module) -> Iterator[Found]:
                         yield site.node, site.context, name
 
 
-def _losses(module: Module) -> dict[Scope, set[str]]:
+def _losses(module: LintedModule) -> dict[Scope, set[str]]:
     found: dict[Scope, set[str]] = {}
     for site in module.calls:
         if site.attr == "backward" and isinstance(site.node.func, ast.Attribute):
@@ -106,7 +106,7 @@ def _shown(value: ast.expr) -> list[str]:
     return []
 
 
-def cuda(rule: Rule, module: Module) -> Iterator[Found]:
+def cuda(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """What only works with CUDA: names, `.cuda()`, and "cuda" as the device of a tensor or module."""
     for site in module.calls:
         if site.name and matches(site.name, rule.names):
@@ -131,7 +131,7 @@ def _is_cuda(node: ast.AST | None) -> bool:
     return bool(re.match(r"cuda(:\d*)?$", text_of(node).strip()))
 
 
-def compiled_by_inductor(rule: Rule, module: Module) -> Iterator[Found]:
+def compiled_by_inductor(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """`torch.compile` as a call or a decorator, without another backend."""
     called = set()
     for site in module.calls:
@@ -158,7 +158,7 @@ def _off(call: ast.Call) -> bool:
     return keyword(call, "disable") is not None
 
 
-def variables(rule: Rule, module: Module) -> Iterator[Found]:
+def variables(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """Environment variables that are set, unless to what switches them off, or for a while only."""
     found = [each for each in _settings(module) if each[2] in rule.variables]
     for node, context, name, value in found:
@@ -174,7 +174,7 @@ def _switched_off(value: ast.AST | None) -> bool:
     return not isinstance(value, ast.JoinedStr | ast.Call) or "environ" in ast.dump(value)
 
 
-def tpu_flags(rule: Rule, module: Module) -> Iterator[Found]:
+def tpu_flags(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """Flags of libtpu in a variable that XLA reads."""
     for node, context, name, value in _settings(module):
         if name in rule.variables and value is not None:
@@ -184,7 +184,7 @@ def tpu_flags(rule: Rule, module: Module) -> Iterator[Found]:
                 yield node, context, flag.partition("=")[0]
 
 
-def variable_too_late(rule: Rule, module: Module) -> Iterator[Found]:
+def variable_too_late(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """Variables that a package reads at its import, set behind that; a child process may still read them."""
     imports = [s for s in module.imports if s.name.partition(".")[0] == rule.package]
     first = min((s.node.lineno for s in imports if s.scope is module.root and not s.under), default=None)
@@ -195,12 +195,12 @@ def variable_too_late(rule: Rule, module: Module) -> Iterator[Found]:
             yield node, context, name
 
 
-def _restarts(module: Module) -> bool:
+def _restarts(module: LintedModule) -> bool:
     return any(site.name.startswith(("os.exec", "os.spawn", "os.fork")) for site in module.calls)
 
 
 def _settings(
-    module: Module, dicts: bool = True
+    module: LintedModule, dicts: bool = True
 ) -> Iterator[tuple[ast.expr | ast.stmt, Context, str, ast.AST | None]]:
     """Where variables of the environment are set: a node, their names and values."""
     for site in module.assigned:
@@ -228,7 +228,7 @@ def _entries(
             yield key, context, text_of(key), value
 
 
-def nccl(rule: Rule, module: Module) -> Iterator[Found]:
+def nccl(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """A process group of NVIDIA's library."""
     for site in module.calls:
         if site.name in rule.names:
@@ -237,13 +237,13 @@ def nccl(rule: Rule, module: Module) -> Iterator[Found]:
                 yield site.node, site.context, "nccl"
 
 
-def in_forward(rule: Rule, module: Module) -> Iterator[Found]:
+def in_forward(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     for site in module.calls:
         if site.name in rule.names and site.scope.owner and site.scope.name.endswith(".forward"):
             yield site.node, site.context, site.name
 
 
-def number_of_processes(rule: Rule, module: Module) -> Iterator[Found]:
+def number_of_processes(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     for site in module.calls:
         if site.name in rule.names:
             number = keyword(site.node, "nprocs") or (site.node.args[2] if len(site.node.args) > 2 else None)
@@ -251,7 +251,7 @@ def number_of_processes(rule: Rule, module: Module) -> Iterator[Found]:
                 yield site.node, site.context, str(number.value)
 
 
-def device_before_launch(rule: Rule, module: Module) -> Iterator[Found]:
+def device_before_launch(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """At the level of the module, or in the block that launches, before it."""
     launches = [s for s in module.calls if s.name in rule.launches]
     if not launches or any(keyword(s.node, "debug_single_process") for s in launches):
@@ -264,7 +264,7 @@ def device_before_launch(rule: Rule, module: Module) -> Iterator[Found]:
             yield site.node, site.context, site.name
 
 
-def reduced_twice(rule: Rule, module: Module) -> Iterator[Found]:
+def reduced_twice(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """`xm.optimizer_step` in a function that wraps the model in FSDP, or in one within it."""
     wrapping = {
         site.scope
@@ -276,7 +276,7 @@ def reduced_twice(rule: Rule, module: Module) -> Iterator[Found]:
             yield site.node, site.context, site.name
 
 
-def work_of_one_rank(rule: Rule, module: Module) -> Iterator[Found]:
+def work_of_one_rank(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """What all processes have to do together, where a condition lets one of them do it."""
     for site in module.calls:
         if site.under & Under.RANK and not site.under & Under.DEVICE:

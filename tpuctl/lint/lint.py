@@ -15,8 +15,8 @@ from tpuctl.errors import BadManifestError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lint.files import FILE_LIMIT, MAX_FILES, MAX_REACH, ModuleFinder
 from tpuctl.lint.module import UnreadableError
-from tpuctl.lint.project import Finding, Target, find_all, guess_backends
-from tpuctl.lint.rules import Rule, Severity
+from tpuctl.lint.project import LintFinding, LintTarget, find_all, guess_backends
+from tpuctl.lint.rules import LintRule, Severity
 from tpuctl.lint.summary import Summary, summarize
 
 FRAMEWORKS = frozenset({"torch", "torch-xla", "torch-tpu", "jax", "jaxlib", "libtpu", "numpy", "torchvision"})
@@ -30,23 +30,23 @@ class NotRead(Struct, frozen=True):
     why: str
 
 
-class Report(Struct, frozen=True):
+class LintReport(Struct, frozen=True):
     """What was found in how many files."""
 
     files: int
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     not_read: tuple[NotRead, ...] = ()
     imports: frozenset[str] = frozenset()
     """First parts of the names that these files import."""
-    target: Target = Target()
+    target: LintTarget = LintTarget()
     """For what the files are: with the backend that they have all been guessed to be for, if there is one."""
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
+    def errors(self) -> tuple[LintFinding, ...]:
         return tuple(each for each in self.findings if each.severity is Severity.ERROR)
 
 
-def lint_files(paths: Sequence[Path], rules: Sequence[Rule], target: Target, top: Path) -> Report:
+def lint_files(paths: Sequence[Path], rules: Sequence[LintRule], target: LintTarget, top: Path) -> LintReport:
     """Looks at all of these files together. `top`: the folder beyond which nothing of the project is."""
     reader = _Reader(rules)
     with without_collector():
@@ -55,7 +55,7 @@ def lint_files(paths: Sequence[Path], rules: Sequence[Rule], target: Target, top
     return reader.report(target, top)
 
 
-def lint_reach(script: Path, top: Path, rules: Sequence[Rule], target: Target) -> Report:
+def lint_reach(script: Path, top: Path, rules: Sequence[LintRule], target: LintTarget) -> LintReport:
     """Looks at a script and at what it imports of the files below `top`, again and again. Paths are as seen
     from there."""
     reader = _Reader(rules, top)
@@ -86,7 +86,7 @@ def _with_packages(name: str) -> Iterator[str]:
 class _Reader:
     """Summaries of the files read so far, by their absolute paths."""
 
-    def __init__(self, rules: Sequence[Rule], shown_from: Path | None = None) -> None:
+    def __init__(self, rules: Sequence[LintRule], shown_from: Path | None = None) -> None:
         self._rules = rules
         self._shown_from = shown_from
         self.summaries: dict[str, Summary] = {}
@@ -106,14 +106,14 @@ class _Reader:
         self.summaries[key] = summary
         return summary
 
-    def report(self, target: Target, top: Path) -> Report:
+    def report(self, target: LintTarget, top: Path) -> LintReport:
         finder = ModuleFinder(_key(top), self.summaries.__contains__)
         found = find_all(self.summaries, self._rules, target, finder)
         imports = frozenset[str]().union(*(each.frameworks for each in self.summaries.values())) - {""}
         backends = guess_backends(self.summaries.values(), target)
         if len(backends) == 1:
             target = replace(target, given=next(iter(backends)))
-        return Report(len(self.seen), tuple(found), tuple(self.not_read), imports, target)
+        return LintReport(len(self.seen), tuple(found), tuple(self.not_read), imports, target)
 
 
 def _key(path: Path) -> str:
@@ -132,7 +132,7 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def lint_wheel(label: str, wheel: Path, rules: Sequence[Rule], target: Target) -> list[Finding]:
+def lint_wheel(label: str, wheel: Path, rules: Sequence[LintRule], target: LintTarget) -> list[LintFinding]:
     """What is in a package that a program imports: one warning for each rule, with how often and where first.
     Whether the program reaches that is not known.
 
@@ -161,8 +161,8 @@ def _of_tests(name: str) -> bool:
     return any(part in ("tests", "test", "testing") or part.startswith("test_") for part in name.split("/"))
 
 
-def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:
-    by_code: dict[str, list[Finding]] = {}
+def _first_of_each(findings: Sequence[LintFinding]) -> list[LintFinding]:
+    by_code: dict[str, list[LintFinding]] = {}
     for each in findings:
         by_code.setdefault(each.code, []).append(each)
     found = []

@@ -35,7 +35,7 @@ _LOGS_TOO = frozenset({"master_print", "log_metrics", "print_rank_0", "rank_zero
 _STEPS = frozenset({"forward", "training_step", "train_step"})
 
 
-class Module:
+class LintedModule:
     """See the text of this file. `path` is how the file is called in findings."""
 
     def __init__(self, path: str, tree: ast.Module) -> None:
@@ -305,32 +305,32 @@ def _is_optimizer(func: ast.AST) -> bool:
 
 
 _VISITS: dict[type, Any] = {
-    ast.Import: Module._visit_import,
-    ast.ImportFrom: Module._visit_from,
-    ast.FunctionDef: Module._visit_function,
-    ast.AsyncFunctionDef: Module._visit_function,
-    ast.ClassDef: Module._visit_class,
-    ast.If: Module._visit_if,
-    ast.IfExp: Module._visit_ifexp,
-    ast.BoolOp: Module._visit_boolop,
-    ast.Try: Module._visit_try,
-    ast.TryStar: Module._visit_try,
-    ast.For: Module._visit_loop,
-    ast.AsyncFor: Module._visit_loop,
-    ast.While: Module._visit_loop,
-    ast.With: Module._visit_with,
-    ast.AsyncWith: Module._visit_with,
-    ast.Call: Module._visit_call,
-    ast.Attribute: Module._visit_attribute,
-    ast.Name: Module._visit_name,
-    ast.Assign: Module._visit_assign,
-    ast.AnnAssign: Module._visit_annotated,
-    ast.AugAssign: Module._visit_assign,
-    ast.Dict: Module._visit_dict,
-    ast.Raise: Module._visit_raise,
-    ast.Assert: Module._visit_assert,
-    ast.Lambda: Module._visit_lambda,
-    ast.Compare: Module._visit_compare,
+    ast.Import: LintedModule._visit_import,
+    ast.ImportFrom: LintedModule._visit_from,
+    ast.FunctionDef: LintedModule._visit_function,
+    ast.AsyncFunctionDef: LintedModule._visit_function,
+    ast.ClassDef: LintedModule._visit_class,
+    ast.If: LintedModule._visit_if,
+    ast.IfExp: LintedModule._visit_ifexp,
+    ast.BoolOp: LintedModule._visit_boolop,
+    ast.Try: LintedModule._visit_try,
+    ast.TryStar: LintedModule._visit_try,
+    ast.For: LintedModule._visit_loop,
+    ast.AsyncFor: LintedModule._visit_loop,
+    ast.While: LintedModule._visit_loop,
+    ast.With: LintedModule._visit_with,
+    ast.AsyncWith: LintedModule._visit_with,
+    ast.Call: LintedModule._visit_call,
+    ast.Attribute: LintedModule._visit_attribute,
+    ast.Name: LintedModule._visit_name,
+    ast.Assign: LintedModule._visit_assign,
+    ast.AnnAssign: LintedModule._visit_annotated,
+    ast.AugAssign: LintedModule._visit_assign,
+    ast.Dict: LintedModule._visit_dict,
+    ast.Raise: LintedModule._visit_raise,
+    ast.Assert: LintedModule._visit_assert,
+    ast.Lambda: LintedModule._visit_lambda,
+    ast.Compare: LintedModule._visit_compare,
 }
 
 
@@ -350,7 +350,7 @@ def push_children(stack: list[tuple[ast.AST, Context]], node: ast.AST, context: 
             stack.append((value, context))  # type: ignore[arg-type] # all but these are nodes
 
 
-def parse_module(path: str, content: bytes) -> Module:
+def parse_module(path: str, content: bytes) -> LintedModule:
     """Raises UnreadableError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the program's own backslashes and `is 1`
@@ -363,7 +363,7 @@ def parse_module(path: str, content: bytes) -> Module:
             raise UnreadableError(_first_line(str(error))) from error
         except (RecursionError, MemoryError) as error:
             raise UnreadableError("it is nested too deeply") from error
-    return Module(path, tree)
+    return LintedModule(path, tree)
 
 
 def _first_line(text: str) -> str:

@@ -15,7 +15,7 @@ from tpuctl.errors import BadConfigError, TpuctlError
 from tpuctl.lib.codec import parse_toml
 from tpuctl.lib.input_files import CONFIG_LIMIT, read_text
 from tpuctl.lib.text import suggest
-from tpuctl.lint.rules import Backend, check_code
+from tpuctl.lint.rules import LintBackend, check_code
 
 FILE = "pyproject.toml"
 TABLE = "[tool.tpuctl.lint]"
@@ -24,7 +24,7 @@ TABLE = "[tool.tpuctl.lint]"
 class LintOptions(Struct, frozen=True):
     """`exclude`: patterns of paths, as seen from the folder of the file that says them."""
 
-    backend: Backend | None = None
+    backend: LintBackend | None = None
     port: bool = False
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class LintOptions(Struct, frozen=True):
             (*self.exclude, *file.exclude),
         )
 
-    def for_environment(self, backend: Backend | None) -> LintOptions:
+    def for_environment(self, backend: LintBackend | None) -> LintOptions:
         """With the backend of an environment, where nobody names one."""
         return self if self.backend is not None else replace(self, backend=backend)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.lint.rules import UNUSED, Backend, Rule, Severity, load_rules
-from tpuctl.lint.summary import JAX, TORCH, Candidate, Ignore, Summary
+from tpuctl.lint.rules import UNUSED, LintBackend, LintRule, Severity, load_rules
+from tpuctl.lint.summary import JAX, TORCH, CandidateFinding, Ignore, Summary
 
 
-class Finding(Struct, frozen=True):
+class LintFinding(Struct, frozen=True):
     """One thing that TPUs punish."""
 
     path: str
@@ -26,34 +26,34 @@ class Finding(Struct, frozen=True):
     snippet: str = ""
 
 
-class Target(Struct, frozen=True):
+class LintTarget(Struct, frozen=True):
     """What the code is for. `given`: the backend that a person or an environment named; imports tell without.
     `porting`: PyTorch without any backend of TPUs is to get one."""
 
-    given: Backend | None = None
+    given: LintBackend | None = None
     porting: bool = False
 
 
-def guess_backends(summaries: Collection[Summary], target: Target) -> frozenset[Backend]:
+def guess_backends(summaries: Collection[Summary], target: LintTarget) -> frozenset[LintBackend]:
     """What the whole project runs on."""
     if target.given is not None:
         return frozenset({target.given})
     used = frozenset().union(*(each.frameworks for each in summaries)) if summaries else frozenset()
-    found = {each for each in (Backend.TORCH_XLA, Backend.TORCH_TPU) if each.value in used}
-    return frozenset(found | ({Backend.JAX} if used & JAX else set()))
+    found = {each for each in (LintBackend.TORCH_XLA, LintBackend.TORCH_TPU) if each.value in used}
+    return frozenset(found | ({LintBackend.JAX} if used & JAX else set()))
 
 
 def find_all(
     summaries: Mapping[str, Summary],
-    rules: Sequence[Rule],
-    target: Target,
+    rules: Sequence[LintRule],
+    target: LintTarget,
     find_module: Callable[[str, str], tuple[str, str] | None],
-) -> list[Finding]:
+) -> list[LintFinding]:
     """Every finding, by place. Keys of `summaries` are what `find_module` gives for an imported name and the
     file that imports it: a file, and what is left of the name."""
     backends = guess_backends(summaries.values(), target)
     hot = hot_functions(summaries, find_module)
-    found: list[Finding] = []
+    found: list[LintFinding] = []
     for key, summary in summaries.items():
         active = [rule for rule in rules if _holds(rule, summary, backends, target)]
         codes = {rule.code for rule in active}
@@ -67,15 +67,15 @@ def find_all(
     return sorted(found, key=lambda each: (each.path, each.line, each.column, each.code))
 
 
-def _holds(rule: Rule, summary: Summary, backends: frozenset[Backend], target: Target) -> bool:
-    own: set[Backend] = set()
+def _holds(rule: LintRule, summary: Summary, backends: frozenset[LintBackend], target: LintTarget) -> bool:
+    own: set[LintBackend] = set()
     if summary.frameworks & TORCH:
-        torch = backends - {Backend.JAX}
+        torch = backends - {LintBackend.JAX}
         own |= torch
         if not torch and target.porting and rule.porting:
-            own.add(Backend.TORCH_XLA)
+            own.add(LintBackend.TORCH_XLA)
     if summary.frameworks & JAX:
-        own |= backends & {Backend.JAX}
+        own |= backends & {LintBackend.JAX}
     if not summary.frameworks & (TORCH | JAX) and (rule.anywhere or rule.gate):
         own |= backends
     return bool(own & set(rule.backends))
@@ -126,7 +126,9 @@ def _called(
         yield place
 
 
-def _ignored(summary: Summary, candidates: Sequence[Candidate], active: set[str]) -> Iterator[Finding]:
+def _ignored(
+    summary: Summary, candidates: Sequence[CandidateFinding], active: set[str]
+) -> Iterator[LintFinding]:
     """Findings without those that a comment ignores, and comments that ignore nothing."""
     used: set[tuple[Ignore, str]] = set()
     left = []
@@ -149,7 +151,7 @@ def _ignored(summary: Summary, candidates: Sequence[Candidate], active: set[str]
                 yield _complaint(summary.path, ignore, f"nothing here needs `ignore[{code}]`")
 
 
-def _covers(ignore: Ignore, code: str, candidate: Candidate) -> bool:
+def _covers(ignore: Ignore, code: str, candidate: CandidateFinding) -> bool:
     """Whether a comment is on a line of what was found, or alone on the line before."""
     if code != candidate.rule.code:
         return False
@@ -158,14 +160,14 @@ def _covers(ignore: Ignore, code: str, candidate: Candidate) -> bool:
     )
 
 
-def _once(path: str, candidates: Sequence[Candidate]) -> Iterator[Finding]:
+def _once(path: str, candidates: Sequence[CandidateFinding]) -> Iterator[LintFinding]:
     more: dict[str, int] = {}
-    first: dict[str, Finding] = {}
+    first: dict[str, LintFinding] = {}
     for each in sorted(candidates, key=lambda each: (each.line, each.column)):
         rule = each.rule
         text = rule.message.format(what=each.what)
         place = (each.line, each.column, each.end_line, each.end_column)
-        finding = Finding(path, *place, rule.code, rule.name, rule.severity, text, each.snippet)
+        finding = LintFinding(path, *place, rule.code, rule.name, rule.severity, text, each.snippet)
         if not rule.once:
             yield finding
         elif rule.code in first:
@@ -177,7 +179,7 @@ def _once(path: str, candidates: Sequence[Candidate]) -> Iterator[Finding]:
         yield replace(finding, message=f"{finding.message}{rest}")
 
 
-def _complaint(path: str, ignore: Ignore, text: str) -> Finding:
-    return Finding(
+def _complaint(path: str, ignore: Ignore, text: str) -> LintFinding:
+    return LintFinding(
         path, ignore.line, ignore.column, ignore.line, ignore.column, UNUSED, "ignore", Severity.WARNING, text
     )

@@ -8,9 +8,9 @@ from pathlib import PurePath
 from typing import Any
 
 from tpuctl.lib.text import counted
-from tpuctl.lint.lint import Report
-from tpuctl.lint.project import Finding
-from tpuctl.lint.rules import Rule, Severity, load_rules
+from tpuctl.lint.lint import LintReport
+from tpuctl.lint.project import LintFinding
+from tpuctl.lint.rules import LintRule, Severity, load_rules
 
 
 class Format(StrEnum):
@@ -22,17 +22,17 @@ class Format(StrEnum):
     GITHUB = "github"
 
 
-def as_text(report: Report) -> list[str]:
+def as_text(report: LintReport) -> list[str]:
     """One line for each finding, as editors and other linters have them."""
     return [in_one_line(each) for each in report.findings]
 
 
-def in_one_line(finding: Finding) -> str:
+def in_one_line(finding: LintFinding) -> str:
     place = f"{finding.path}:{finding.line}:{finding.column}"
     return f"{place}: {finding.severity} {finding.code} {finding.message}"
 
 
-def in_words(report: Report) -> str:
+def in_words(report: LintReport) -> str:
     """What it comes to."""
     if not report.findings:
         return f"nothing found in {counted(report.files, 'file')}"
@@ -42,7 +42,7 @@ def in_words(report: Report) -> str:
     return f"{found} in {counted(report.files, 'file')}; `tpuctl lint --explain CODE` says more, of: {codes}"
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: LintReport) -> dict[str, Any]:
     """Stable keys; lines and columns count from 1."""
     return {
         "files": report.files,
@@ -67,7 +67,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def as_github(report: Report) -> list[str]:
+def as_github(report: LintReport) -> list[str]:
     """Workflow commands, which GitHub shows beside the lines of a change."""
     found = []
     for each in report.findings:
@@ -86,7 +86,7 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def as_sarif(report: Report, version: str) -> dict[str, Any]:
+def as_sarif(report: LintReport, version: str) -> dict[str, Any]:
     """SARIF 2.1.0, with paths relative to here, as GitHub wants them."""
     used = {each.code for each in report.findings}
     rules = [_sarif_rule(rule) for rule in load_rules() if rule.code in used]
@@ -108,7 +108,7 @@ def as_sarif(report: Report, version: str) -> dict[str, Any]:
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
 
 
-def _sarif_rule(rule: Rule) -> dict[str, Any]:
+def _sarif_rule(rule: LintRule) -> dict[str, Any]:
     return {
         "id": rule.code,
         "name": rule.name,
@@ -119,7 +119,7 @@ def _sarif_rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _sarif_result(finding: Finding, mark: str) -> dict[str, Any]:
+def _sarif_result(finding: LintFinding, mark: str) -> dict[str, Any]:
     region = {
         "startLine": finding.line,
         "startColumn": finding.column,
@@ -143,7 +143,7 @@ def _uri(path: str) -> str:
     return f"file://{quote(path)}" if pure.is_absolute() else quote(pure.as_posix())
 
 
-def with_fingerprints(report: Report) -> list[tuple[Finding, str]]:
+def with_fingerprints(report: LintReport) -> list[tuple[LintFinding, str]]:
     """What stays the same of a finding when lines move: its rule, file, text, and the how manieth that is."""
     seen: dict[tuple[str, str, str], int] = {}
     found = []
@@ -155,7 +155,7 @@ def with_fingerprints(report: Report) -> list[tuple[Finding, str]]:
     return found
 
 
-def explain(rule: Rule) -> list[str]:
+def explain(rule: LintRule) -> list[str]:
     """Paragraphs about a rule, for people."""
     backends = ", ".join(rule.backends) + (", and PyTorch with --port" if rule.porting else "")
     return [

@@ -23,7 +23,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-class Backend(StrEnum):
+class LintBackend(StrEnum):
     """What brings a program onto TPUs."""
 
     TORCH_XLA = "torch_xla"
@@ -48,13 +48,13 @@ class Removal(Struct, frozen=True, rename={"since": "in"}):
     why: str = ""
 
 
-class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+class LintRule(Struct, frozen=True, forbid_unknown_fields=True):
     """One row; the head of `lint_rules.yaml` says what the keys mean."""
 
     code: str
     name: str
     severity: Severity
-    backends: tuple[Backend, ...]
+    backends: tuple[LintBackend, ...]
     check: str
     message: str
     happens: str
@@ -87,12 +87,16 @@ UNUSED = "TPU001"
 
 
 @cache
-def load_rules() -> tuple[Rule, ...]:
+def load_rules() -> tuple[LintRule, ...]:
     """All rules, by code."""
-    return tuple(sorted(msgspec.convert(load_lint_rules()["rules"], list[Rule]), key=lambda rule: rule.code))
+    return tuple(
+        sorted(msgspec.convert(load_lint_rules()["rules"], list[LintRule]), key=lambda rule: rule.code)
+    )
 
 
-def choose_rules(select: Sequence[str], ignore: Sequence[str] = (), flag: str = "--select") -> tuple[Rule, ...]:
+def choose_rules(
+    select: Sequence[str], ignore: Sequence[str] = (), flag: str = "--select"
+) -> tuple[LintRule, ...]:
     """The rules whose codes begin with one of `select`, if there is any, and with none of `ignore`.
 
     Raises UsageError for a beginning of no code.
@@ -121,7 +125,7 @@ def check_code(word: str, flag: str) -> None:
         )
 
 
-def for_versions(rules: Sequence[Rule], versions: Mapping[str, str]) -> tuple[Rule, ...]:
+def for_versions(rules: Sequence[LintRule], versions: Mapping[str, str]) -> tuple[LintRule, ...]:
     """The rules without what a package still has, as far as its version is known; else the newest is meant."""
     return tuple(
         replace(

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from tpuctl.lint.checks import CHECKS
-from tpuctl.lint.module import Module, parse_module
-from tpuctl.lint.rules import Backend, Rule
+from tpuctl.lint.module import LintedModule, parse_module
+from tpuctl.lint.rules import LintBackend, LintRule
 from tpuctl.lint.scopes import Site
 
 TORCH = frozenset(
@@ -36,10 +36,10 @@ JAX = frozenset({"jax", "jaxlib", "flax", "optax", "orbax", "equinox", "haiku", 
 _IGNORE = re.compile(r"#\s*tpuctl:\s*ignore(?:\[([^\]]*)\])?")
 
 
-class Candidate(Struct, frozen=True):
+class CandidateFinding(Struct, frozen=True):
     """A finding, if its rule holds for the file and, with a gate, its function is hot."""
 
-    rule: Rule
+    rule: LintRule
     line: int
     column: int
     end_line: int
@@ -80,11 +80,11 @@ class Summary(Struct, frozen=True):
     step_calls: Mapping[str, frozenset[str]]
     """What loops that make steps call, by the function they are in."""
     aliases: Mapping[str, str]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateFinding, ...]
     ignores: tuple[Ignore, ...]
 
 
-def summarize(path: str, content: bytes, rules: Sequence[Rule]) -> Summary:
+def summarize(path: str, content: bytes, rules: Sequence[LintRule]) -> Summary:
     """Reads a file and applies the rules to it. Raises UnreadableError."""
     module = parse_module(path, content)
     looped: dict[str, set[str]] = {}
@@ -117,29 +117,29 @@ def summarize(path: str, content: bytes, rules: Sequence[Rule]) -> Summary:
     )
 
 
-def could_hold(rules: Iterable[Rule], frameworks: Collection[str]) -> Iterator[Rule]:
+def could_hold(rules: Iterable[LintRule], frameworks: Collection[str]) -> Iterator[LintRule]:
     """Rules that may hold for a file with these imports, whatever the rest of the project is."""
     torch, jax = not TORCH.isdisjoint(frameworks), not JAX.isdisjoint(frameworks)
     for rule in rules:
-        of_jax = Backend.JAX in rule.backends
+        of_jax = LintBackend.JAX in rule.backends
         of_torch = len(rule.backends) > of_jax
         if (torch and of_torch) or (jax and of_jax) or (not torch and not jax and (rule.anywhere or rule.gate)):
             yield rule
 
 
 def _candidate(
-    rule: Rule, node: ast.expr | ast.stmt, site: Site, what: str, lines: Sequence[bytes]
-) -> Candidate:
+    rule: LintRule, node: ast.expr | ast.stmt, site: Site, what: str, lines: Sequence[bytes]
+) -> CandidateFinding:
     line = node.lineno
     raw = lines[line - 1] if line <= len(lines) else b""
     compound = isinstance(node, ast.For | ast.While | ast.AsyncFor)
     end_line, end = (line, len(raw)) if compound else (node.end_lineno or line, node.end_col_offset or 0)
     snippet = raw.decode("utf-8", errors="replace").strip()[:200]
     place = (line, node.col_offset + 1, end_line, end + 1)
-    return Candidate(rule, *place, what, site.scope.name, site.stepping, snippet)
+    return CandidateFinding(rule, *place, what, site.scope.name, site.stepping, snippet)
 
 
-def _step_calls(module: Module) -> dict[str, frozenset[str]]:
+def _step_calls(module: LintedModule) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for loop in module.loops:
         if loop.steps:

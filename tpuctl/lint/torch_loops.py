@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tpuctl.lint.module import Module
-from tpuctl.lint.rules import Rule
+from tpuctl.lint.module import LintedModule
+from tpuctl.lint.rules import LintRule
 from tpuctl.lint.scopes import Context, Found, Loop, Scope, Site, around, chain, has_stars, keyword
 
 _LOADERS = re.compile(r"(^|\.)(DataLoader|StatefulDataLoader)$")
@@ -19,7 +19,7 @@ Loaders = dict[tuple[object, str], Site]
 """Calls of `DataLoader` by the name that they are assigned to, and the function, or for `self.…` the class."""
 
 
-def _loaders(module: Module) -> Loaders:
+def _loaders(module: LintedModule) -> Loaders:
     calls = {id(site.node): site for site in module.calls if _LOADERS.search(site.name)}
     found: Loaders = {}
     for site in module.assigned:
@@ -56,7 +56,7 @@ def _iterated(loop: Loop) -> str:
     return chain(node)
 
 
-def ragged_last_batch(_rule: Rule, module: Module) -> Iterator[Found]:
+def ragged_last_batch(_rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """A loader without `drop_last`, which a loop goes over that makes steps."""
     loaders = _loaders(module)
     stepping = [_loader_of(loop, loaders) for loop in module.loops if loop.steps]
@@ -73,11 +73,11 @@ def _is_none(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _has_device_loader(module: Module) -> bool:
+def _has_device_loader(module: LintedModule) -> bool:
     return any(site.attr in _DEVICE_LOADERS for site in module.calls)
 
 
-def no_device_loader(_rule: Rule, module: Module) -> Iterator[Found]:
+def no_device_loader(_rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """A loop over a loader that makes steps and moves each batch itself."""
     if "torch_xla" not in module.frameworks() or _has_device_loader(module):
         return
@@ -95,7 +95,7 @@ def no_device_loader(_rule: Rule, module: Module) -> Iterator[Found]:
 _ENDS = ("sync", "mark_step", "step", "optimizer_step", "StepTrace", "compile", "item", "add_step_closure")
 
 
-def no_end_of_step(_rule: Rule, module: Module) -> Iterator[Found]:
+def no_end_of_step(_rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """A loop with a `backward()` in it over a loader of this file, in which nothing ends the step."""
     used = module.frameworks()
     if "torch_xla" not in used or "accelerate" in used or _has_device_loader(module):
@@ -128,13 +128,13 @@ def _inside(site: Site, loop: Loop) -> bool:
     return False
 
 
-def _calls_own(module: Module, sites: list[Site]) -> bool:
+def _calls_own(module: LintedModule, sites: list[Site]) -> bool:
     """Whether a function of this file is called there, which may end the step."""
     own = {scope.name.rpartition(".")[2] for scope in module.scopes if scope.node is not None}
     return any(site.attr in own and not site.name for site in sites)
 
 
-def same_data_everywhere(_rule: Rule, module: Module) -> Iterator[Found]:
+def same_data_everywhere(_rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """A loader that launched processes make, to which nothing gives a share of the data."""
     launched = [
         s
@@ -160,7 +160,7 @@ def same_data_everywhere(_rule: Rule, module: Module) -> Iterator[Found]:
             yield node, site.context, name
 
 
-def _is_argument(module: Module, name: str) -> bool:
+def _is_argument(module: LintedModule, name: str) -> bool:
     """Whether a device loader is made of it that a loop may go over."""
     return any(
         site.attr in _DEVICE_LOADERS and site.node.args and chain(site.node.args[0]) == name

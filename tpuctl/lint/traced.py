@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from tpuctl.lint.conditions import Under
-from tpuctl.lint.module import Module
-from tpuctl.lint.rules import Rule
+from tpuctl.lint.module import LintedModule
+from tpuctl.lint.rules import LintRule
 from tpuctl.lint.scopes import Found, Loop, Scope, around, chain, has_stars, keyword
 
 _STEP_NAME = re.compile(
@@ -16,7 +16,7 @@ _STEP_NAME = re.compile(
 )
 
 
-def _traced(module: Module) -> set[Scope]:
+def _traced(module: LintedModule) -> set[Scope]:
     """Functions that `jax.jit` compiles: by a decorator, or by being its argument in the same scope."""
     jits = {"jax.jit", "jax.pmap", "flax.nnx.jit", "equinox.filter_jit"}
     found = set()
@@ -37,7 +37,7 @@ def _traced(module: Module) -> set[Scope]:
     return found
 
 
-def shape_of_values(rule: Rule, module: Module) -> Iterator[Found]:
+def shape_of_values(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     sites = [site for site in module.calls if site.name in rule.names]
     traced = _traced(module) if sites else set()
     for site in sites:
@@ -49,7 +49,7 @@ def shape_of_values(rule: Rule, module: Module) -> Iterator[Found]:
         yield node, site.context, f"jnp.{site.name.rpartition('.')[2]}"
 
 
-def debug_in_step(rule: Rule, module: Module) -> Iterator[Found]:
+def debug_in_step(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     sites = [site for site in module.calls if site.name in rule.names and not site.under & Under.SOMETIMES]
     traced = _traced(module) if sites else set()
     for site in sites:
@@ -60,7 +60,7 @@ def debug_in_step(rule: Rule, module: Module) -> Iterator[Found]:
             yield site.node, site.context, site.name
 
 
-def host_read_in_loop(rule: Rule, module: Module) -> Iterator[Found]:
+def host_read_in_loop(rule: LintRule, module: LintedModule) -> Iterator[Found]:
     """Reads of what a step returned, in the loop that calls it with what it returned before."""
     if not module.frameworks() & {"jax", "flax", "optax", "equinox"}:
         return

@@ -110,7 +110,7 @@ class BucketPlace(Struct, frozen=True):
         return region in known.get(location, (location,))
 
 
-class Deletion(Struct, frozen=True):
+class LifecycleDeletion(Struct, frozen=True):
     """A lifecycle rule of a bucket that removes live objects. No `prefixes`: everywhere in the bucket."""
 
     prefixes: tuple[str, ...] = ()
@@ -135,5 +135,5 @@ class BucketSettings(Struct, frozen=True):
     retention_s: float = 0.0
     retention_locked: bool = False
     holds_new_objects: bool = False
-    deletions: tuple[Deletion, ...] = ()
+    deletions: tuple[LifecycleDeletion, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)

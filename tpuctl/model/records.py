@@ -146,7 +146,7 @@ class Loss(Struct, frozen=True):
     detail: str
 
 
-class Limits(Struct, frozen=True):
+class LifetimeLimits(Struct, frozen=True):
     """The lifetime that was requested: seconds from now, or seconds without use."""
 
     ttl_s: float | None = None

@@ -21,14 +21,14 @@ class Who(StrEnum):
     HOSTS = "hosts"
 
 
-class Use(StrEnum):
+class FleetUse(StrEnum):
     """What a fleet may do or not; the rest every fleet does."""
 
     DISKS = "disks"
     SECRETS = "secrets"
 
 
-class Need(Struct, frozen=True):
+class RoleNeed(Struct, frozen=True):
     """A role, on what, for what, and whose. `permissions` are those of it that `doctor` asks for on the
     project. `use`: only a fleet that does that needs it. `without` says what goes wrong; `stops`: nothing works
     then."""
@@ -38,7 +38,7 @@ class Need(Struct, frozen=True):
     purpose: str
     who: frozenset[Who]
     permissions: tuple[str, ...] = ()
-    use: Use | None = None
+    use: FleetUse | None = None
     without: str = ""
     stops: bool = False
 
@@ -49,7 +49,7 @@ PROJECT = "the project"
 BOTH = frozenset({Who.YOU, Who.WATCHDOG})
 
 ROLES = (
-    Need(
+    RoleNeed(
         "roles/tpu.admin",
         PROJECT,
         "create and delete TPUs",
@@ -61,7 +61,7 @@ ROLES = (
         ),
         stops=True,
     ),
-    Need(
+    RoleNeed(
         "roles/viewer",
         PROJECT,
         "`tpuctl doctor` and `tpuctl quota`",
@@ -72,14 +72,14 @@ ROLES = (
         ),
         without="quotas and settings stay partly unread",
     ),
-    Need(
+    RoleNeed(
         "roles/serviceusage.serviceUsageConsumer",
         PROJECT,
         "calls that count against the project",
         frozenset({Who.YOU}),
     ),
-    Need("roles/compute.viewer", PROJECT, "quotas, networks", frozenset({Who.WATCHDOG})),
-    Need(
+    RoleNeed("roles/compute.viewer", PROJECT, "quotas, networks", frozenset({Who.WATCHDOG})),
+    RoleNeed(
         "roles/iam.serviceAccountUser",
         "the service account of the hosts: the project's default one, or that of `--service-account`",
         "create hosts that run as this account",
@@ -87,7 +87,7 @@ ROLES = (
         (ACT_AS,),
         without="no node is made unless its service account grants it",
     ),
-    Need(
+    RoleNeed(
         "roles/compute.storageAdmin",
         PROJECT,
         "`tpuctl disk`: disks and snapshots; passes that bring a disk to another zone",
@@ -99,22 +99,22 @@ ROLES = (
             *("compute.snapshots.create", "compute.snapshots.delete", "compute.snapshots.get"),
             *("compute.snapshots.list", "compute.snapshots.setLabels", "compute.snapshots.useReadOnly"),
         ),
-        use=Use.DISKS,
+        use=FleetUse.DISKS,
         without="disks are not made, copied or brought back",
     ),
-    Need(
+    RoleNeed(
         "roles/secretmanager.secretAccessor",
         "each secret that `--secret NAME=sm://…` names",
         "read it at each attempt",
         BOTH,
         ("secretmanager.versions.access",),
-        use=Use.SECRETS,
+        use=FleetUse.SECRETS,
         without="no attempt starts unless its secrets grant it",
     ),
-    Need("roles/storage.objectUser", "the bucket of a shared store", "read and write the store", BOTH),
-    Need("roles/storage.legacyBucketReader", "the bucket of a shared store", "look at its settings", BOTH),
-    Need("roles/storage.objectViewer", "the buckets of checkpoints", "see how far a run is", BOTH),
-    Need(
+    RoleNeed("roles/storage.objectUser", "the bucket of a shared store", "read and write the store", BOTH),
+    RoleNeed("roles/storage.legacyBucketReader", "the bucket of a shared store", "look at its settings", BOTH),
+    RoleNeed("roles/storage.objectViewer", "the buckets of checkpoints", "see how far a run is", BOTH),
+    RoleNeed(
         "roles/storage.objectUser",
         "buckets of checkpoints, mounts and environments",
         "write checkpoints and mounts that are not read-only",
@@ -124,11 +124,11 @@ ROLES = (
 """Every role, in the order in which a person grants them."""
 
 
-def needs_of(uses: Collection[Use]) -> tuple[Need, ...]:
+def needs_of(uses: Collection[FleetUse]) -> tuple[RoleNeed, ...]:
     """Those of a fleet that does `uses`."""
     return tuple(each for each in ROLES if each.use is None or each.use in uses)
 
 
-def asked_permissions(uses: Collection[Use] = tuple(Use)) -> tuple[str, ...]:
+def asked_permissions(uses: Collection[FleetUse] = tuple(FleetUse)) -> tuple[str, ...]:
     """What `doctor` asks for on the project."""
     return tuple(permission for each in needs_of(uses) for permission in each.permissions)

@@ -41,7 +41,7 @@ def _expression(text: str) -> str:
     return text
 
 
-class Policy(Struct, frozen=True):
+class RestartPolicy(Struct, frozen=True):
     """How often a run is started again, by cause."""
 
     max_failures: int = timeouts.MAX_FAILURES
@@ -67,10 +67,10 @@ class PolicyRequest(Struct, frozen=True):
             minimum=0,
             examples=(1,),
         ),
-    ] = Policy().max_failures
+    ] = RestartPolicy().max_failures
     max_preemptions: Annotated[
         int, Option("Restarts after preemptions.", group=RESTARTS, metavar="N", minimum=0, examples=(20,))
-    ] = Policy().max_preemptions
+    ] = RestartPolicy().max_preemptions
     grace: Annotated[
         float,
         Option(
@@ -80,10 +80,12 @@ class PolicyRequest(Struct, frozen=True):
             minimum=0,
             examples=(60,),
         ),
-    ] = Policy().grace_s
+    ] = RestartPolicy().grace_s
 
-    def policy(self) -> Policy:
-        return Policy(max_failures=self.max_failures, max_preemptions=self.max_preemptions, grace_s=self.grace)
+    def policy(self) -> RestartPolicy:
+        return RestartPolicy(
+            max_failures=self.max_failures, max_preemptions=self.max_preemptions, grace_s=self.grace
+        )
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
@@ -394,7 +396,7 @@ class RunSpec(RunSettings, frozen=True):
     argv: tuple[str, ...]
     cwd: str
     """Directory below the code's root in which the command runs."""
-    policy: Policy
+    policy: RestartPolicy
     variables: Mapping[str, str]
     secrets: Mapping[str, str]
     """References by name, never what they stand for."""

@@ -52,7 +52,7 @@ class BillLine(Struct, frozen=True):
     note: str
 
 
-class Unread(Struct, frozen=True):
+class UnreadCost(Struct, frozen=True):
     """What could not be read, so that nothing is known about it."""
 
     what: str
@@ -66,14 +66,14 @@ class Census(Struct, frozen=True):
     nodes: Listing[NodeInfo]
     queued: Listing[QueuedInfo]
     assets: tuple[CloudResource, ...]
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadCost, ...] = ()
 
 
 class Bill(Struct, frozen=True):
     """The lines and what they come to. `per_hour` sums up the known prices; `unpriced` counts the others."""
 
     lines: tuple[BillLine, ...]
-    unread: tuple[Unread, ...]
+    unread: tuple[UnreadCost, ...]
     on_clusters: tuple[ClusterCost, ...] = ()
     """Runs that use nodes of clusters: nothing that is billed by itself."""
 
@@ -109,7 +109,7 @@ def make_bill(
         if asset.kind is not ResourceKind.INSTANCE or (asset.location, asset.name) not in members
     ]
     dark = sorted(census.nodes.unreachable | census.queued.unreachable)
-    unread = [Unread(f"TPUs in {zone}", "the zone could not be read") for zone in dark]
+    unread = [UnreadCost(f"TPUs in {zone}", "the zone could not be read") for zone in dark]
     return Bill(tuple(lines), (*unread, *census.unread))
 
 

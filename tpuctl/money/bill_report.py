@@ -16,7 +16,7 @@ from tpuctl.lib.time import render_time
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import BESIDE_TPUS, OWNER_LABEL, Api, CloudResource, Listing, ResourceKind
 from tpuctl.model.prices import OtherPrices
-from tpuctl.money.bill import Bill, BillLine, Census, Payer, Unread, count_kinds, make_bill
+from tpuctl.money.bill import Bill, BillLine, Census, Payer, UnreadCost, count_kinds, make_bill
 from tpuctl.money.cluster_costs import cluster_costs
 from tpuctl.money.coverage import list_grants
 from tpuctl.state.repository import readable_runs
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 def take_census(services: Services, inventory: Inventory) -> Census:
     """All nodes, queued resources and other assets of the project, in all locations."""
-    unread: list[Unread] = []
+    unread: list[UnreadCost] = []
 
     def attempt(what: str, read: Callable[[], Listing[T]]) -> Listing[T]:
         try:
             return read()
         except TpuctlError as error:
-            unread.append(Unread(what, error.message, error.hint))
+            unread.append(UnreadCost(what, error.message, error.hint))
             return Listing(())
 
     nodes = attempt("nodes", services.cloud.list_nodes)
@@ -45,7 +45,7 @@ def take_census(services: Services, inventory: Inventory) -> Census:
         found = attempt(what, partial(inventory.list_assets, kind))
         assets.extend(found.items)
         unread += [
-            Unread(f"{kind} list in {where}", "the location could not be read")
+            UnreadCost(f"{kind} list in {where}", "the location could not be read")
             for where in sorted(found.unreachable)
         ]
     return Census(nodes, queued, tuple(assets), tuple(unread))
@@ -56,7 +56,7 @@ def bill_of(services: Services, inventory: Inventory, catalog: Catalog, prices: 
     census = take_census(services, inventory)
     bill = make_bill(census, list_grants(services), catalog, prices, services.clock.now())
     runs, damaged = readable_runs(services)
-    unread = [Unread("the record of a run", each.message, each.hint) for each in damaged]
+    unread = [UnreadCost("the record of a run", each.message, each.hint) for each in damaged]
     return replace(bill, unread=(*bill.unread, *unread), on_clusters=cluster_costs(catalog, runs))
 
 

@@ -22,8 +22,8 @@ from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import Grant, same_pool
 from tpuctl.money.quotas import (
+    Headroom,
     Holding,
-    Room,
     Shortage,
     ask_for_tpus,
     collect_command,
@@ -213,7 +213,7 @@ class QuotaReport(Struct, frozen=True):
     unread: tuple[Unread, ...]
 
     @property
-    def rooms(self) -> tuple[Room, ...]:
+    def rooms(self) -> tuple[Headroom, ...]:
         found = (room_of(quota) for quota in self.side)
         return tuple(room for room in found if room is not None)
 

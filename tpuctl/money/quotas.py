@@ -252,7 +252,7 @@ gce/WARN/2022_009."""
 SNAPSHOTS = "SNAPSHOTS"
 
 
-class Room(Struct, frozen=True):
+class Headroom(Struct, frozen=True):
     """How many more hosts, nodes, GiB of disks or snapshots a side quota allows now."""
 
     quota: ComputeQuota
@@ -273,14 +273,14 @@ class Room(Struct, frozen=True):
         return f"{counted(self.nodes or 0, 'more slice')} at most"
 
 
-def room_of(quota: ComputeQuota) -> Room | None:
+def room_of(quota: ComputeQuota) -> Headroom | None:
     """What a quota of Compute Engine allows; None for one that neither TPU hosts nor disks touch."""
     if quota.metric in (ADDRESSES, INSTANCES):
-        return Room(quota, quota.free)
+        return Headroom(quota, quota.free)
     if quota.metric == HEALTH_CHECKS:
-        return Room(quota, nodes=quota.free // HEALTH_CHECKS_PER_NODE)
+        return Headroom(quota, nodes=quota.free // HEALTH_CHECKS_PER_NODE)
     if quota.metric in DISK_QUOTAS:
-        return Room(quota, disk_gib=quota.free)
+        return Headroom(quota, disk_gib=quota.free)
     if quota.metric == SNAPSHOTS:
-        return Room(quota, snapshots=quota.free)
+        return Headroom(quota, snapshots=quota.free)
     return None

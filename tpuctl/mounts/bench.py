@@ -124,7 +124,7 @@ PROBE_EVERY_S = 30
 """ASK_EVERY_S of templates/mount_keeper.py, which asks for a name that is not there."""
 
 
-class Use(Struct, frozen=True):
+class MountUse(Struct, frozen=True):
     """How a mount is used: each of `hosts` lists all of `files` and opens each of them `passes` times a day."""
 
     hosts: int
@@ -132,7 +132,7 @@ class Use(Struct, frozen=True):
     passes: float
 
 
-class Row(Struct, frozen=True):
+class CostRow(Struct, frozen=True):
     """Operations of one class for one purpose: on the first day, and on each day after it."""
 
     what: str
@@ -142,7 +142,9 @@ class Row(Struct, frozen=True):
     usd_month: float
 
 
-def operation_costs(options: Mapping[str, Any], use: Use, usd_per_1000: Mapping[str, float]) -> list[Row]:
+def operation_costs(
+    options: Mapping[str, Any], use: MountUse, usd_per_1000: Mapping[str, float]
+) -> list[CostRow]:
     """At most, by list. `usd_per_1000`: for `class_a` and `class_b`. What is remembered is assumed to fit into
     the caches, and nothing to change."""
     ttl, lists = int(options["metadata-cache.ttl-secs"]), int(options["file-system.kernel-list-cache-ttl-secs"])
@@ -164,7 +166,7 @@ def operation_costs(options: Mapping[str, Any], use: Use, usd_per_1000: Mapping[
     return [_row(what, kind, count, times, usd_per_1000[kind]) for what, kind, count, times in rows]
 
 
-def total_usd(rows: list[Row]) -> float:
+def total_usd(rows: list[CostRow]) -> float:
     """Of a month."""
     return sum(row.usd_month for row in rows)
 
@@ -177,7 +179,7 @@ def _times(passes: float, ttl_s: int) -> tuple[float, float]:
     return daily, daily
 
 
-def _row(what: str, kind: str, count: int, times: tuple[float, float], usd_per_1000: float) -> Row:
+def _row(what: str, kind: str, count: int, times: tuple[float, float], usd_per_1000: float) -> CostRow:
     first, later = (math.ceil(count * each) for each in times)
     usd = (first + (MONTH_DAYS - 1) * later) * usd_per_1000 / 1000
-    return Row(what, "A" if kind == "class_a" else "B", first, later, usd)
+    return CostRow(what, "A" if kind == "class_a" else "B", first, later, usd)

@@ -17,7 +17,7 @@ from tpuctl.lib.names import region_of
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.shipped_files import load_mount_table, read_template
 from tpuctl.model.slice_spec import MountRef
-from tpuctl.mounts.hosts import KeeperFiles, Unmounted
+from tpuctl.mounts.hosts import BucketUnmount, KeeperFiles
 from tpuctl.mounts.render import check_ttl, options_of
 from tpuctl.mounts.rules import MountRules
 from tpuctl.mounts.spec import (
@@ -103,13 +103,13 @@ def keeper_files() -> KeeperFiles:
     return KeeperFiles(*map(read_template, ("mount_keeper.py", "tpuctl-mount.service", "gcsfuse_install.sh")))
 
 
-def ended_kinds(record: SliceRecord, paths: Sequence[str]) -> list[Unmounted]:
+def ended_kinds(record: SliceRecord, paths: Sequence[str]) -> list[BucketUnmount]:
     """What is asked of hosts that are to be deleted: nobody has a mount open any more, and all is uploaded. The
     same of every pass, so that it is one job; after a refusal it is another one."""
     keeper = keeper_files().keeper
     life = record.incarnation
     asked_by = f"end of {life.cloud_name} {life.leaves_since or 0:.0f}" if life is not None else "end"
-    return [Unmounted(path, keeper, asked_by, end_users=True) for path in paths]
+    return [BucketUnmount(path, keeper, asked_by, end_users=True) for path in paths]
 
 
 def begin_mount(services: Services, name: str, ref: MountRef) -> None:

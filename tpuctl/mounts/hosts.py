@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tpuctl.hosts.facts import Facts, MountedBucket, Section
+from tpuctl.hosts.facts import FactsReply, MountedBucket, Section
 from tpuctl.hosts.provision import NO_ROOT, BlockedOnHost, Operation
 from tpuctl.model.hosts import Blob
 from tpuctl.model.slice_spec import MountRef
@@ -34,7 +34,7 @@ class KeeperFiles(Struct, frozen=True):
     installer: bytes
 
 
-class Mounted(Struct, frozen=True):
+class BucketMount(Struct, frozen=True):
     """A bucket at `path` on every host. `asked_by` names the command or machine: a failure of an earlier one is
     not its own. With `renew` a keeper of another tpuctl is replaced, which leaves gcsfuse and open files alone:
     for commands of a person only, or two machines with two tpuctl would replace it in turn."""
@@ -66,7 +66,7 @@ class Mounted(Struct, frozen=True):
     def sections(self) -> frozenset[Section]:
         return frozenset({Section.HOST, Section.GCSFUSE})
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         if facts.host is not None and not facts.host.root:
             return NO_ROOT
         there, gcsfuse = find_mount(facts, self.ref.path), facts.gcsfuse
@@ -88,7 +88,7 @@ class Mounted(Struct, frozen=True):
         del row
         return {"path": self.ref.path, "fuse": True}
 
-    def trouble(self, facts: Facts) -> str:
+    def trouble(self, facts: FactsReply) -> str:
         """What is wrong with it on this host, in words; empty where all is as asked."""
         found = health(facts, self)
         return "" if found == WELL else found
@@ -118,7 +118,7 @@ class Mounted(Struct, frozen=True):
         }
         return Operation("mount_bucket", f"mounting {self.name}", parameters, brought)
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         there = find_mount(facts, self.ref.path)
         if there is None:
             return {}
@@ -127,7 +127,7 @@ class Mounted(Struct, frozen=True):
         return {**row, f"{self.column} point": OPEN} if there.open else row
 
 
-class Unmounted(Struct, frozen=True):
+class BucketUnmount(Struct, frozen=True):
     """No mount of tpuctl's at `path`. `asked_by` as of Mounted. `end_users`: whoever has it open is ended, for
     its host is to be deleted; else it stays."""
 
@@ -144,7 +144,7 @@ class Unmounted(Struct, frozen=True):
     def sections(self) -> frozenset[Section]:
         return frozenset({Section.GCSFUSE})
 
-    def plan(self, facts: Facts) -> Sequence[Operation] | Blocked:
+    def plan(self, facts: FactsReply) -> Sequence[Operation] | Blocked:
         if find_mount(facts, self.path) is None:
             return ()
         parameters: dict[str, Any] = {
@@ -156,19 +156,19 @@ class Unmounted(Struct, frozen=True):
             parameters["end_users"] = True
         return [Operation("unmount_bucket", f"unmounting {self.path}", parameters)]
 
-    def row(self, facts: Facts) -> Mapping[str, str]:
+    def row(self, facts: FactsReply) -> Mapping[str, str]:
         del facts
         return {}
 
 
 def mounted(
     rules: MountRules, ref: MountRef, files: KeeperFiles, asked_by: str = "", *, renew: bool = False
-) -> Mounted:
+) -> BucketMount:
     """What `ref` asks of each host. Raises UsageError for options that gcsfuse does not have."""
     options = options_of(rules, ref, rules.pinned)
     flags = tuple(each for each in command_line(ref, options) if each.startswith(("--uid", "--gid")))
     configuration = render_configuration(options)
-    return Mounted(ref, rules.pinned, configuration, flags, cache_of(options), files, asked_by, renew)
+    return BucketMount(ref, rules.pinned, configuration, flags, cache_of(options), files, asked_by, renew)
 
 
 UNKNOWN_ACCOUNT = "ACCOUNT_OF_THE_HOSTS"
@@ -187,19 +187,19 @@ def bucket_role(bucket: str, *, write: bool, account: str = UNKNOWN_ACCOUNT) -> 
     return f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {member} --role={role}"
 
 
-def find_mount(facts: Facts, path: str) -> MountedBucket | None:
+def find_mount(facts: FactsReply, path: str) -> MountedBucket | None:
     """What the host says of the mount at `path`."""
     mounts = facts.gcsfuse.mounts if facts.gcsfuse is not None else ()
     return next((each for each in mounts if each.path == path), None)
 
 
-def has_old_keeper(facts: Facts, kind: Mounted) -> bool:
+def has_old_keeper(facts: FactsReply, kind: BucketMount) -> bool:
     """Whether a mount is kept by the program of another tpuctl."""
     there = find_mount(facts, kind.ref.path)
     return there is not None and there.keeper != hashlib.sha256(kind.files.keeper).hexdigest()
 
 
-def health(facts: Facts, kind: Mounted) -> str:
+def health(facts: FactsReply, kind: BucketMount) -> str:
     """`mounted`, or what is wrong on this host."""
     there = find_mount(facts, kind.ref.path)
     if there is None:

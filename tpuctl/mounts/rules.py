@@ -27,7 +27,7 @@ _OURS = frozenset({"foreground", "disable-autoconfig", "only-dir", "app-name", "
 """Options that tpuctl itself needs to be as they are."""
 
 
-class Profile(Struct, frozen=True, rename={"purpose": "for"}):
+class MountProfile(Struct, frozen=True, rename={"purpose": "for"}):
     """A row of the table. `options` are values as their keys have them."""
 
     name: str
@@ -71,8 +71,8 @@ class MountRules:
         """Folder and size in MiB of a file cache of which nobody says more."""
         return self._table["cache"]["dir"], self._table["cache"]["size_mib"]
 
-    def profile(self, name: str) -> Profile:
-        return from_data(Profile, {"name": name, **self._table["profiles"][name]})
+    def profile(self, name: str) -> MountProfile:
+        return from_data(MountProfile, {"name": name, **self._table["profiles"][name]})
 
     def keys(self, version: str) -> Mapping[str, tuple[str, str]]:
         """Key → flag and type. Raises UsageError for a version whose options are not known."""

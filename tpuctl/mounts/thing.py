@@ -11,7 +11,7 @@ from tpuctl.engine.services import Services
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.mounts.follow import check_bucket, is_gone, keeper_files, load_rules, parse_ref, with_program
-from tpuctl.mounts.hosts import Mounted, mounted
+from tpuctl.mounts.hosts import BucketMount, mounted
 from tpuctl.mounts.render import options_of
 from tpuctl.mounts.spec import check_together, check_unused, is_asked, merge_mounts
 from tpuctl.things.driver import Rows
@@ -50,7 +50,7 @@ class MountsOfSlice(ThingOfSlice):
             "mounts", "mount", mounts, new, f"a mount at {new}", f"the file has a mount at {new}"
         )
 
-    def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[Mounted]:
+    def kinds(self, services: Services, record: SliceRecord, asked_by: str) -> Sequence[BucketMount]:
         """Mounted on each host."""
         del services
         rules, files = load_rules(), keeper_files()

@@ -20,7 +20,7 @@ from tpuctl.errors import (
 )
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import TimedRemote
-from tpuctl.hosts.facts import Facts, MountedBucket, Section
+from tpuctl.hosts.facts import FactsReply, MountedBucket, Section
 from tpuctl.hosts.provision import Kind
 from tpuctl.hosts.targets import host_targets
 from tpuctl.inventory.delete import find_owned
@@ -47,8 +47,8 @@ from tpuctl.mounts.follow import (
 from tpuctl.mounts.hosts import (
     OPEN,
     WELL,
-    Mounted,
-    Unmounted,
+    BucketMount,
+    BucketUnmount,
     find_mount,
     has_old_keeper,
     health,
@@ -277,7 +277,7 @@ def hint_of(record: SliceRecord, row: Mapping[str, Any]) -> str:
     return f"tpuctl mount check --on {record.name} --heal"
 
 
-def _row(facts: Facts | None, kind: Mounted, trouble: str) -> dict[str, Any]:
+def _row(facts: FactsReply | None, kind: BucketMount, trouble: str) -> dict[str, Any]:
     if facts is None:
         return {
             "health": f"no answer: {trouble}",
@@ -330,8 +330,8 @@ def check_ready(record: SliceRecord) -> None:
         raise TpuctlError(f"slice {record.name} is {record.state}", hint=record.way_up)
 
 
-def _unmounted(services: Services, path: str) -> Unmounted:
-    return Unmounted(path, keeper_files().keeper, services.ids.new_id())
+def _unmounted(services: Services, path: str) -> BucketUnmount:
+    return BucketUnmount(path, keeper_files().keeper, services.ids.new_id())
 
 
 def plan_bucket(

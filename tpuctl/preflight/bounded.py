@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.model.shipped_files import read_template
-from tpuctl.preflight.local_env import Interpreter
+from tpuctl.preflight.local_env import LocalPython
 
 TAIL_BYTES = 4000
 _CLEAN = ("TPU_", "LIBTPU_", "XLA_", "JAX_", "PJRT_", "MEGASCALE_", "TF_CPP")
@@ -23,7 +23,7 @@ def ask_program(
     folder: Path,
     program: str,
     request: Mapping[str, Any],
-    interpreter: Interpreter,
+    interpreter: LocalPython,
     variables: Mapping[str, str],
     timeout_s: float,
 ) -> tuple[int | None, dict[str, Any]]:
@@ -37,7 +37,7 @@ def ask_program(
     return status, json.loads(answer.read_bytes()) if answer.exists() else {}
 
 
-def environment(interpreter: Interpreter, variables: Mapping[str, str]) -> dict[str, str]:
+def environment(interpreter: LocalPython, variables: Mapping[str, str]) -> dict[str, str]:
     """Variables of the process: of this machine without those of other TPU programs, then of the environment,
     of the command, and what keeps JAX from looking for chips."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith((*_CLEAN, "PYTHON"))}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from tpuctl.preflight.hlo import Module, op_name, shape_bytes
+from tpuctl.preflight.hlo import HloModule, op_name, shape_bytes
 
 PADDED = 1.25
 """From this ratio of allocated to needed bytes on a buffer is worth a word: shapes are laid out in tiles of 8
@@ -38,7 +38,7 @@ class Buffer(Struct, frozen=True):
         return self.needed > 0 and self.bytes >= PADDED * self.needed
 
 
-def largest_buffers(text: str, module: Module, file: str, *, most: int = 8) -> list[Buffer]:
+def largest_buffers(text: str, module: HloModule, file: str, *, most: int = 8) -> list[Buffer]:
     """The largest buffers in HBM, one for each place in memory, from the `buffer-assignment` of XLA's dump.
     `file` is the user's."""
     best: dict[tuple[int, int], Buffer] = {}
@@ -60,7 +60,7 @@ def largest_buffers(text: str, module: Module, file: str, *, most: int = 8) -> l
     return sorted(best.values(), key=lambda each: -each.bytes)[:most]
 
 
-def _buffer(name: str, size: int, layout: str, module: Module, file: str, *, argument: bool) -> Buffer:
+def _buffer(name: str, size: int, layout: str, module: HloModule, file: str, *, argument: bool) -> Buffer:
     shapes = _SHAPE.findall(layout)
     needed = shape_bytes(*shapes[0]) if len(shapes) == 1 else 0
     shape = f"{shapes[0][0]}[{shapes[0][1]}]" if len(shapes) == 1 else "tuple"

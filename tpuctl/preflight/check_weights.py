@@ -15,14 +15,14 @@ from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.codec import from_data
 from tpuctl.model.shipped_files import read_agent_module
 from tpuctl.preflight.bounded import ask_program, last_words
-from tpuctl.preflight.local_env import Interpreter
+from tpuctl.preflight.local_env import LocalPython
 
 READ_S = 900.0
 """For a checkpoint of a few billion parameters from a disk."""
 INITIALISERS = ("lecun", "he", "glorot", "torch")
 
 
-class Finding(Struct, frozen=True):
+class WeightFinding(Struct, frozen=True):
     """What is wrong with a leaf: `error` is certain, the other level is `warning`."""
 
     level: str
@@ -34,7 +34,7 @@ class Weights(Struct, frozen=True):
     """The statistics of each leaf, and what is wrong, errors first."""
 
     rows: Sequence[Mapping[str, Any]]
-    findings: Sequence[Finding]
+    findings: Sequence[WeightFinding]
 
 
 def check_initialiser(words: str) -> str:
@@ -68,7 +68,7 @@ def check_weights(
     path: Path,
     function: str,
     init: str | None,
-    interpreter: Interpreter,
+    interpreter: LocalPython,
     variables: Mapping[str, str],
     timeout_s: float = READ_S,
 ) -> Weights:
@@ -88,4 +88,4 @@ def check_weights(
             )
     if "error" in result:
         raise TpuctlError(f"{path.name}: {result['error']}", hint="--env or --python names another environment")
-    return Weights(result["rows"], [from_data(Finding, row) for row in result["findings"]])
+    return Weights(result["rows"], [from_data(WeightFinding, row) for row in result["findings"]])

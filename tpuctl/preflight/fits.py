@@ -21,7 +21,7 @@ from tpuctl.model.accelerators import Catalog
 from tpuctl.preflight.bounded import ask_program, last_words
 from tpuctl.preflight.buffers import Buffer, largest_buffers, padding
 from tpuctl.preflight.hlo import Collective, count_collectives, parse_module
-from tpuctl.preflight.local_env import Interpreter
+from tpuctl.preflight.local_env import LocalPython
 from tpuctl.preflight.topologies import Topology
 
 COMPILE_S = 300.0
@@ -30,7 +30,7 @@ _TOO_MUCH = re.compile(r"\(([\d.]+[KMGT]?)\) exceeds available HBM \(([\d.]+[KMG
 _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-class Step(Struct, frozen=True):
+class StepFunction(Struct, frozen=True):
     """What the user named: `FILE:FUNCTION`."""
 
     file: Path
@@ -75,7 +75,7 @@ class Cost(Struct, frozen=True):
     on_demand: float | None
 
 
-def parse_step(words: str) -> Step:
+def parse_step(words: str) -> StepFunction:
     """`FILE` or `FILE:FUNCTION`, which is `step` where it is not named. Raises UsageError."""
     path, colon, function = words.rpartition(":")
     if not colon:
@@ -87,14 +87,14 @@ def parse_step(words: str) -> Step:
     file = Path(path).absolute()
     if not file.is_file():
         raise UsageError(f"{path}: there is no such file", hint=f"tpuctl fits --new {path} writes one")
-    return Step(file, function)
+    return StepFunction(file, function)
 
 
 def compile_for(
-    step: Step,
+    step: StepFunction,
     topology: Topology,
     mesh: Mapping[str, int],
-    interpreter: Interpreter,
+    interpreter: LocalPython,
     variables: Mapping[str, str],
     timeout_s: float = COMPILE_S,
 ) -> Fit:
@@ -124,7 +124,7 @@ def _late(stage: str | None, timeout_s: float) -> str:
     return f"{doing.get(stage or 'import', stage)} took longer than {timeout_s:.0f} s"
 
 
-def judge(step: Step, topology: Topology, result: Mapping[str, Any], folder: Path) -> Fit:
+def judge(step: StepFunction, topology: Topology, result: Mapping[str, Any], folder: Path) -> Fit:
     """What the compiling process wrote, as a verdict. Reads its files in `folder`."""
     hbm, error = topology.hbm_bytes, result.get("error")
     fit = Fit(

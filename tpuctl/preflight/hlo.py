@@ -70,7 +70,7 @@ class Collective(Struct, frozen=True):
     bytes: int
 
 
-class Module(Struct, frozen=True):
+class HloModule(Struct, frozen=True):
     """A program: its computations, which of them is entered, and the tables of its sources."""
 
     computations: Mapping[str, Sequence[Instruction]]
@@ -105,7 +105,7 @@ class Module(Struct, frozen=True):
             frame = parent - 1
 
 
-def parse_module(text: str) -> Module:
+def parse_module(text: str) -> HloModule:
     """The program in `text`. What it does not know of it leaves out; it raises nothing."""
     computations: dict[str, list[Instruction]] = {}
     files: dict[int, str] = {}
@@ -125,10 +125,10 @@ def parse_module(text: str) -> Module:
             locations[int(found[1])] = (int(found[2]), int(found[3]))
         elif found := _PARENT.match(line):
             frames[int(found[1])] = (int(found[2]), int(found[3] or 0))
-    return Module(computations, entry, files, locations, frames)
+    return HloModule(computations, entry, files, locations, frames)
 
 
-def count_collectives(module: Module) -> tuple[list[Collective], int]:
+def count_collectives(module: HloModule) -> tuple[list[Collective], int]:
     """The collectives of one step by kind, most bytes first, and in how many loops the number of trips is not
     known: these count once."""
     found: dict[str, tuple[int, int]] = {}
@@ -144,7 +144,7 @@ def count_collectives(module: Module) -> tuple[list[Collective], int]:
 
 
 def _executed(
-    module: Module, name: str, times: int, unknown: set[str], above: tuple[str, ...]
+    module: HloModule, name: str, times: int, unknown: set[str], above: tuple[str, ...]
 ) -> Iterator[tuple[str, Instruction, int]]:
     """Each instruction with the name of its computation, and how often it is executed."""
     if name in above:
@@ -166,7 +166,7 @@ def _executed(
             yield from _executed(module, each, times * trips, unknown, (*above, name))
 
 
-def _trips(module: Module, loop: Instruction) -> int | None:
+def _trips(module: HloModule, loop: Instruction) -> int | None:
     """How often a loop turns that counts from 0 by 1, as every scan does; None where its condition is
     another."""
     known = _KNOWN_TRIPS.search(loop.rest)

@@ -26,23 +26,23 @@ MARK = ".complete"
 OWN = "--python FILE, an interpreter that has the packages"
 
 
-class Interpreter(Struct, frozen=True):
+class LocalPython(Struct, frozen=True):
     """A Python with the variables that a run of the environment has."""
 
     python: Path
     variables: Mapping[str, str]
 
 
-def given_interpreter(python: Path) -> Interpreter:
+def given_interpreter(python: Path) -> LocalPython:
     """What `--python` names. Raises UsageError where it is no program."""
     if not os.access(python, os.X_OK) or python.is_dir():
         raise UsageError(
             f"--python {python}: there is no such interpreter", hint="name the python of a virtual environment"
         )
-    return Interpreter(python.absolute(), {})
+    return LocalPython(python.absolute(), {})
 
 
-def ensure_interpreter(pinned: PinnedEnvironment, folder: Path, say: Callable[[str], None]) -> Interpreter:
+def ensure_interpreter(pinned: PinnedEnvironment, folder: Path, say: Callable[[str], None]) -> LocalPython:
     """Installs the environment below `folder` if it is not there. One command at a time; what a killed one
     left is made again.
 
@@ -61,7 +61,7 @@ def ensure_interpreter(pinned: PinnedEnvironment, folder: Path, say: Callable[[s
             shutil.rmtree(place, ignore_errors=True)
             _install(pinned, minor, place)
             (place / MARK).touch()
-    return Interpreter(place / "bin" / "python", run_variables(spec))
+    return LocalPython(place / "bin" / "python", run_variables(spec))
 
 
 def _install(pinned: PinnedEnvironment, minor: str, place: Path) -> None:

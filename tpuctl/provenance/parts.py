@@ -32,7 +32,7 @@ MANIFEST_LIMIT = 64 << 20
 START, END = "00000", "end"
 
 
-class Parts(Struct, frozen=True):
+class ManifestParts(Struct, frozen=True):
     """The parts of one manifest that are there."""
 
     start: Document | None
@@ -51,13 +51,13 @@ class Parts(Struct, frozen=True):
         return str(documents[-1].data.get("sha256", "")) if documents else ""
 
 
-def load_parts(services: Services, run_id: str) -> Parts:
+def load_parts(services: Services, run_id: str) -> ManifestParts:
     """What the store has of the manifest of a run."""
     found = {
         document.key.rpartition("/")[2]: document for document in services.store.list(f"manifests/{run_id}/")
     }
     start, end = found.pop(START, None), found.pop(END, None)
-    return Parts(start, tuple(found[name] for name in sorted(found)), end)
+    return ManifestParts(start, tuple(found[name] for name in sorted(found)), end)
 
 
 def load_manifest(services: Services, run_id: str) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _share(run: RunRecord, slice_: SliceRecord | None) -> tuple[int | None, floa
 
 
 def current_part(
-    services: Services, run: RunRecord, slice_: SliceRecord | None, parts: Parts
+    services: Services, run: RunRecord, slice_: SliceRecord | None, parts: ManifestParts
 ) -> dict[str, Any]:
     """What it does since the last attempt that is written: an open attempt, or a wait."""
     since = _ended(parts) if parts.attempts else None
@@ -198,6 +198,6 @@ def current_part(
     return build_current(run, name, since=since or run.created_at, now=now, slice_=slice_, before=before)
 
 
-def _ended(parts: Parts) -> float | None:
+def _ended(parts: ManifestParts) -> float | None:
     """When the last attempt that is written had ended."""
     return parse_timestamp(str(parts.contents[-1].get("ended")))

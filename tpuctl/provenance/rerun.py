@@ -20,7 +20,7 @@ _RANK = re.compile(
 )
 
 
-class Fate(StrEnum):
+class PartFate(StrEnum):
     """What becomes of a part of a run when it is done again."""
 
     KEPT = "kept"
@@ -29,10 +29,10 @@ class Fate(StrEnum):
     """It cannot be had: nothing starts."""
 
 
-class Change(Struct, frozen=True):
+class RerunChange(Struct, frozen=True):
     """One line of the plan."""
 
-    fate: Fate
+    fate: PartFate
     what: str
     detail: str
     hint: str = ""
@@ -85,7 +85,7 @@ class Available(Struct, frozen=True):
     """Digests of the receipts that take the place of those in the manifest, by URI."""
 
 
-def plan_rerun(manifest: RunManifest, there: Available) -> list[Change]:
+def plan_rerun(manifest: RunManifest, there: Available) -> list[RerunChange]:
     """Every part of the run once, in the order of the manifest."""
     return [
         *_code(manifest, there),
@@ -99,55 +99,57 @@ def plan_rerun(manifest: RunManifest, there: Available) -> list[Change]:
     ]
 
 
-def is_possible(plan: Sequence[Change]) -> bool:
+def is_possible(plan: Sequence[RerunChange]) -> bool:
     """Whether everything that the run needs can be had."""
-    return all(each.fate is not Fate.MISSING for each in plan)
+    return all(each.fate is not PartFate.MISSING for each in plan)
 
 
-def _code(manifest: RunManifest, there: Available) -> Iterable[Change]:
+def _code(manifest: RunManifest, there: Available) -> Iterable[RerunChange]:
     code = manifest.code
     said = f"tree {code.bundle_sha256[:12]}" + (f", commit {code.commit[:12]}" if code.commit else "")
     if code.dirty:
         said += " with uncommitted changes"
     if there.code_problem:
         hint = "use the store in which it ran, or a bundle: tpuctl manifest export RUN --as bundle -o FILE"
-        yield Change(Fate.MISSING, "code", there.code_problem, hint)
+        yield RerunChange(PartFate.MISSING, "code", there.code_problem, hint)
     else:
-        yield Change(Fate.KEPT, "code", said)
-    yield Change(Fate.KEPT, "command", " ".join(manifest.command.argv))
+        yield RerunChange(PartFate.KEPT, "code", said)
+    yield RerunChange(PartFate.KEPT, "command", " ".join(manifest.command.argv))
     if manifest.variables.requested:
-        yield Change(Fate.KEPT, "variables", " ".join(sorted(manifest.variables.requested)))
+        yield RerunChange(PartFate.KEPT, "variables", " ".join(sorted(manifest.variables.requested)))
 
 
-def _secrets(manifest: RunManifest, there: Available) -> Iterable[Change]:
+def _secrets(manifest: RunManifest, there: Available) -> Iterable[RerunChange]:
     for name in manifest.command.secrets:
         if name in there.secrets:
-            yield Change(Fate.KEPT, f"secret {name}", "read again when it starts")
+            yield RerunChange(PartFate.KEPT, f"secret {name}", "read again when it starts")
         else:
             said = "the manifest has its name alone"
-            yield Change(Fate.MISSING, f"secret {name}", said, f"--secret {name}=env:VARIABLE")
+            yield RerunChange(PartFate.MISSING, f"secret {name}", said, f"--secret {name}=env:VARIABLE")
 
 
-def _environment(manifest: RunManifest, there: Available) -> Iterable[Change]:
+def _environment(manifest: RunManifest, there: Available) -> Iterable[RerunChange]:
     found, image = manifest.environment, image_used(manifest)
     if image is not None:
-        yield Change(Fate.KEPT, "image", image)
+        yield RerunChange(PartFate.KEPT, "image", image)
     elif found is None:
-        yield Change(Fate.KEPT, "environment", "none was pinned: packages are those of the hosts")
+        yield RerunChange(PartFate.KEPT, "environment", "none was pinned: packages are those of the hosts")
     elif there.environment_problem:
         hint = f"tpuctl env ls; another with --env NAME instead of {found.name}"
-        yield Change(Fate.MISSING, "environment", there.environment_problem, hint)
+        yield RerunChange(PartFate.MISSING, "environment", there.environment_problem, hint)
     else:
-        yield Change(Fate.KEPT, "environment", f"{found.name} {found.spec_sha256[:12]}")
+        yield RerunChange(PartFate.KEPT, "environment", f"{found.name} {found.spec_sha256[:12]}")
 
 
-def _hardware(manifest: RunManifest, there: Available) -> Iterable[Change]:
+def _hardware(manifest: RunManifest, there: Available) -> Iterable[RerunChange]:
     was, now = manifest.slice, there.spec
     if there.new_slice:
-        yield Change(Fate.CHANGED, "slice", f"{there.slice_name} is brought up for it, and goes with it")
+        yield RerunChange(
+            PartFate.CHANGED, "slice", f"{there.slice_name} is brought up for it, and goes with it"
+        )
     else:
-        fate = Fate.KEPT if was.name == there.slice_name else Fate.CHANGED
-        yield Change(fate, "slice", _step(was.name, there.slice_name))
+        fate = PartFate.KEPT if was.name == there.slice_name else PartFate.CHANGED
+        yield RerunChange(fate, "slice", _step(was.name, there.slice_name))
     rows = (
         ("type", was.accelerator_type, now.accelerator_type),
         ("chips", was.chips, now.chips),
@@ -158,36 +160,38 @@ def _hardware(manifest: RunManifest, there: Available) -> Iterable[Change]:
     )
     for what, old, new in rows:
         if old is not None:
-            yield Change(Fate.KEPT if old == new else Fate.CHANGED, what, _step(str(old), str(new)))
+            yield RerunChange(
+                PartFate.KEPT if old == new else PartFate.CHANGED, what, _step(str(old), str(new))
+            )
     beyond = [worker for worker in manifest.command.workers if worker >= now.hosts]
     if beyond:
         said = f"worker {beyond[0]} took part, and {there.slice_name} has {now.hosts} hosts"
-        yield Change(Fate.MISSING, "workers", said, "--on a slice that is as large")
+        yield RerunChange(PartFate.MISSING, "workers", said, "--on a slice that is as large")
 
 
-def _disks(manifest: RunManifest, there: Available) -> Iterable[Change]:
+def _disks(manifest: RunManifest, there: Available) -> Iterable[RerunChange]:
     for row in used(manifest, "disks"):
         path, name, kind = str(row.get("path")), str(row.get("name")), str(row.get("type") or "")
         here = there.disks[path]
         if kind and not here.type:
             said = f"{kind}: {there.spec.accelerator_type} has none like it"
-            yield Change(Fate.MISSING, f"disk type {path}", said, here.hint)
+            yield RerunChange(PartFate.MISSING, f"disk type {path}", said, here.hint)
         elif kind:
-            fate = Fate.KEPT if kind == here.type else Fate.CHANGED
-            yield Change(fate, f"disk type {path}", _step(kind, here.type))
+            fate = PartFate.KEPT if kind == here.type else PartFate.CHANGED
+            yield RerunChange(fate, f"disk type {path}", _step(kind, here.type))
         if here.name:
-            fate = Fate.KEPT if here.name == name and here.same else Fate.CHANGED
+            fate = PartFate.KEPT if here.name == name and here.same else PartFate.CHANGED
             other = "" if here.same else ", other content"
             more = f", its copy: {here.cost}" if here.cost else ""
-            yield Change(fate, f"disk {path}", f"{_step(name, here.name)}{other}{more}")
+            yield RerunChange(fate, f"disk {path}", f"{_step(name, here.name)}{other}{more}")
         elif here.type or not kind:
             of = f", of snapshot {row['snapshot']}" if row.get("snapshot") else ""
             more = f"; a copy for it: {here.cost}" if here.cost else ""
             said = f"{name}{of} is not on {there.slice_name}{more}"
-            yield Change(Fate.MISSING, f"disk {path}", said, here.hint)
+            yield RerunChange(PartFate.MISSING, f"disk {path}", said, here.hint)
 
 
-def _mounts(manifest: RunManifest, there: Available) -> Iterable[Change]:
+def _mounts(manifest: RunManifest, there: Available) -> Iterable[RerunChange]:
     mounted = {mount.path: mount.source for mount in there.spec.mounts}
     for row in used(manifest, "mounts"):
         path = str(row.get("path"))
@@ -199,25 +203,25 @@ def _mounts(manifest: RunManifest, there: Available) -> Iterable[Change]:
                 hint = (
                     f"tpuctl up {kind} SLICE --zone {zone} --mount {source}:{path}, then rerun with --on SLICE"
                 )
-            yield Change(Fate.MISSING, f"mount {path}", f"{source} is not on {there.slice_name}", hint)
+            yield RerunChange(PartFate.MISSING, f"mount {path}", f"{source} is not on {there.slice_name}", hint)
         else:
-            fate = Fate.KEPT if mounted[path] == source else Fate.CHANGED
-            yield Change(fate, f"mount {path}", _step(source, mounted[path]))
+            fate = PartFate.KEPT if mounted[path] == source else PartFate.CHANGED
+            yield RerunChange(fate, f"mount {path}", _step(source, mounted[path]))
 
 
-def _data(manifest: RunManifest, there: Available) -> Iterable[Change]:
+def _data(manifest: RunManifest, there: Available) -> Iterable[RerunChange]:
     if manifest.synthetic:
-        yield Change(Fate.KEPT, "data", "synthetic")
+        yield RerunChange(PartFate.KEPT, "data", "synthetic")
     for row in manifest.data:
         uri, digest = str(row.get("uri")), str((row.get("digest") or {}).get("value"))[:12]
         new, why = there.receipts.get(uri, "")[:12], there.data.get(uri, "")
         if why:
             hint = f"tpuctl data receipt {uri} --contract FILE, then --data {uri}: another run, on other data"
-            yield Change(Fate.MISSING, f"data {uri}", why, hint)
+            yield RerunChange(PartFate.MISSING, f"data {uri}", why, hint)
         elif new and new != digest:
-            yield Change(Fate.CHANGED, f"data {uri}", _step(digest, new))
+            yield RerunChange(PartFate.CHANGED, f"data {uri}", _step(digest, new))
         else:
-            yield Change(Fate.KEPT, f"data {uri}", digest)
+            yield RerunChange(PartFate.KEPT, f"data {uri}", digest)
 
 
 def _source(row: Row) -> str:
@@ -241,27 +245,27 @@ def image_used(manifest: RunManifest) -> str | None:
     return next((str(row["image"]) for row in rows if "@" in str(row.get("image"))), named)
 
 
-def _checkpoints(there: Available) -> Iterable[Change]:
+def _checkpoints(there: Available) -> Iterable[RerunChange]:
     bucket = there.bucket
     if bucket is None:
-        yield Change(Fate.KEPT, "checkpoints", "none: it starts from scratch")
+        yield RerunChange(PartFate.KEPT, "checkpoints", "none: it starts from scratch")
         return
     if not bucket.from_:
-        yield Change(Fate.CHANGED, "checkpoints", f"a directory of its own: {bucket.uri}")
+        yield RerunChange(PartFate.CHANGED, "checkpoints", f"a directory of its own: {bucket.uri}")
     else:
-        yield Change(Fate.KEPT, "checkpoints", f"goes on with those in {bucket.uri}")
+        yield RerunChange(PartFate.KEPT, "checkpoints", f"goes on with those in {bucket.uri}")
     if bucket.near is False:
         price, moved = bucket.size / 1e12 * bucket.usd_per_tb, ""
         if bucket.size:
             moved = f"; to read {sized(bucket.size)} from there costs about ${price:.2f} by list"
         said = f"{bucket.location} is away from {there.spec.zone}{moved}"
-        yield Change(Fate.CHANGED, "bucket region", said)
+        yield RerunChange(PartFate.CHANGED, "bucket region", said)
     elif bucket.near:
-        yield Change(Fate.KEPT, "bucket region", bucket.location)
+        yield RerunChange(PartFate.KEPT, "bucket region", bucket.location)
     yield from _ranks(bucket, there)
 
 
-def _ranks(bucket: Bucket, there: Available) -> Iterable[Change]:
+def _ranks(bucket: Bucket, there: Available) -> Iterable[RerunChange]:
     """Checkpoints that each rank wrote its own part of, for a world of another size."""
     hosts, chips = there.spec.hosts, there.spec.chips
     for prefix, (world, suffix) in sorted(world_sizes(bucket.shards).items()):
@@ -270,13 +274,13 @@ def _ranks(bucket: Bucket, there: Available) -> Iterable[Change]:
         what, parts = f"checkpoint {prefix}", f"{world} ranks wrote a part each"
         whole = consolidated(prefix, suffix)
         if whole in bucket.shards:
-            yield Change(
-                Fate.CHANGED, what, f"{parts}; its weights are in {whole}, which the program has to load"
+            yield RerunChange(
+                PartFate.CHANGED, what, f"{parts}; its weights are in {whole}, which the program has to load"
             )
         else:
             said = f"{parts}; there are {hosts} hosts with {chips} chips now"
             how = _how_to_consolidate(bucket, prefix, suffix, there)
-            yield Change(Fate.MISSING, what, said, f"{how}; or without --checkpoint-dir, from scratch")
+            yield RerunChange(PartFate.MISSING, what, said, f"{how}; or without --checkpoint-dir, from scratch")
 
 
 def consolidated(prefix: str, suffix: str) -> str:

@@ -31,7 +31,7 @@ class Part(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Frame(Struct, frozen=True):
+class StackFrame(Struct, frozen=True):
     """One call of a stack. `path` is what the tool says: absolute, or below an entry of sys.path."""
 
     path: str
@@ -100,10 +100,10 @@ def parse_activities(data: Mapping[str, Any]) -> Activities:
     return Activities(rows, re.compile(rf"(?:^|/)(?:{data['libraries']})/"))
 
 
-def parse_frames(text: str) -> tuple[Frame, ...]:
+def parse_frames(text: str) -> tuple[StackFrame, ...]:
     """The calls of the main thread, the innermost first; none where `text` has no Python. faulthandler tells
     the main thread last, py-spy names it."""
-    threads: list[tuple[str, list[Frame]]] = []
+    threads: list[tuple[str, list[StackFrame]]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
             threads.append((line, []))
@@ -111,7 +111,7 @@ def parse_frames(text: str) -> tuple[Frame, ...]:
         match = _FAULTHANDLER.match(line) or _PY_SPY.match(line)
         if match is not None and threads:
             function = match["function"].rpartition(".")[2]
-            threads[-1][1].append(Frame(match["path"], int(match["line"]), function))
+            threads[-1][1].append(StackFrame(match["path"], int(match["line"]), function))
     named = [frames for head, frames in threads if '"MainThread"' in head]
     found = named[0] if named else threads[-1][1] if threads else []
     return tuple(frame for frame in found if not frame.path.startswith("<frozen"))
@@ -150,7 +150,7 @@ def choose_process(found: Iterable[tuple[ProcessStack, Doing]]) -> tuple[Process
     return (rows[0][0] if rows else None), NO_STACK
 
 
-def _own_frame(table: Activities, frames: Sequence[Frame]) -> str:
+def _own_frame(table: Activities, frames: Sequence[StackFrame]) -> str:
     """The innermost call in the program itself, else the outermost."""
     own = [frame for frame in frames if not _of_library(table, frame.path)]
     return own[0].said if own else frames[-1].said if frames else ""

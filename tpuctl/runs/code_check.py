@@ -20,7 +20,7 @@ from tpuctl.errors import BadManifestError, UsageError
 from tpuctl.model.run_spec import RunRequest
 
 if TYPE_CHECKING:
-    from tpuctl.lint.project import Finding
+    from tpuctl.lint.project import LintFinding
 
 SHOWN = 20
 """Errors that are printed: who has more reads them with `tpuctl lint`."""
@@ -71,11 +71,11 @@ def entry_of(request: RunRequest, directory: Path) -> Path | None:
     return next((each for each in names if each.is_file()), None)
 
 
-def _errors(script: Path, directory: Path, environment: PinnedEnvironment | None) -> list[Finding]:
+def _errors(script: Path, directory: Path, environment: PinnedEnvironment | None) -> list[LintFinding]:
     from tpuctl.lint.lint import lint_reach
     from tpuctl.lint.options import find_options, is_excluded
-    from tpuctl.lint.project import Target
-    from tpuctl.lint.rules import Backend, choose_rules, for_versions
+    from tpuctl.lint.project import LintTarget
+    from tpuctl.lint.rules import LintBackend, choose_rules, for_versions
 
     options, folder = find_options(directory)
     versions: Mapping[str, str] = {}
@@ -84,13 +84,15 @@ def _errors(script: Path, directory: Path, environment: PinnedEnvironment | None
 
         versions = versions_of(environment.packages, environment.spec.python[0])
         named = environment.spec.backend.value
-        options = options.for_environment(Backend(named) if named in Backend.__members__.values() else None)
+        options = options.for_environment(
+            LintBackend(named) if named in LintBackend.__members__.values() else None
+        )
     rules = for_versions(choose_rules(options.select, options.ignore), versions)
-    report = lint_reach(script, directory, rules, Target(options.backend, options.port))
+    report = lint_reach(script, directory, rules, LintTarget(options.backend, options.port))
     return [each for each in report.errors if not is_excluded(Path(each.path), folder, options.exclude)]
 
 
-def _hint(errors: list[Finding]) -> str:
+def _hint(errors: list[LintFinding]) -> str:
     return f"tpuctl lint --explain {errors[0].code}"
 
 

@@ -35,7 +35,7 @@ _OF_WORKERS = frozenset({Cause.FAILED, Cause.HOST_LOST})
 _WITHOUT = frozenset({Cause.SUCCEEDED, Cause.STOPPED, Cause.RESTART_ASKED})
 
 
-class Place(StrEnum):
+class PatternSource(StrEnum):
     """Where the pattern of a signature is searched."""
 
     LOG = "log"
@@ -55,7 +55,7 @@ class Signature(Struct, frozen=True):
     remedy: str
     retry: bool
     sample: str
-    of: Place = Place.LOG
+    of: PatternSource = PatternSource.LOG
     peer: bool = False
     hardware: bool = False
 
@@ -122,7 +122,7 @@ def name_failure(
     if found is None and cause is Cause.FAILED:
         # Workers could not be prepared or started: what they answered says why.
         said = _with_short_lines(attempt.suspect_why)
-        found = _search(table, dict.fromkeys((Place.LOG, Place.ERROR), said), None, 0.0)
+        found = _search(table, dict.fromkeys((PatternSource.LOG, PatternSource.ERROR), said), None, 0.0)
     if found is None:
         found = _match_cause(table, cause, attempt.suspect_why, _lost_worker(workers))
     return _failure(found, run, attempt.mend)
@@ -157,9 +157,9 @@ def _failure(found: _Match, run: RunRecord, mend: str) -> Failure:
 def _match_worker(table: Sequence[Signature], worker: WorkerStatus, log: WorkerLog) -> _Match:
     end = describe_end(worker)
     wrote = {
-        Place.LOG: _with_short_lines(f"{log.stdout}\n{log.stderr}"),
-        Place.ERROR: _with_short_lines(ending_line(log.stderr) or ending_line(log.stdout)),
-        Place.END: end,
+        PatternSource.LOG: _with_short_lines(f"{log.stdout}\n{log.stderr}"),
+        PatternSource.ERROR: _with_short_lines(ending_line(log.stderr) or ending_line(log.stdout)),
+        PatternSource.END: end,
     }
     at = worker.failed_at if worker.failed_at is not None else float("inf")
     found = _search(table, wrote, worker.worker, at) or _match_cause(table, Cause.HOST_LOST, end, worker.worker)
@@ -175,14 +175,14 @@ def _with_short_lines(text: str) -> str:
 
 
 def _match_cause(table: Sequence[Signature], cause: Cause, why: str, worker: int | None) -> _Match:
-    found = _search(table, {Place.CAUSE: str(cause)}, worker, float("inf"))
+    found = _search(table, {PatternSource.CAUSE: str(cause)}, worker, float("inf"))
     if found is None:
         raise LookupError(f"the table of failures has no row for the cause {cause}")
     return _Match(found.signature, {}, why, worker, found.ended_at)
 
 
 def _search(
-    table: Sequence[Signature], texts: Mapping[Place, str], worker: int | None, at: float
+    table: Sequence[Signature], texts: Mapping[PatternSource, str], worker: int | None, at: float
 ) -> _Match | None:
     for signature in table:
         text = texts.get(signature.of, "")

@@ -33,7 +33,7 @@ WELL_FROM = 0.75
 """It is well again from this part of what was usual when that was told."""
 
 
-class Pace(Struct, frozen=True):
+class Slowdown(Struct, frozen=True):
     """A rate of steps per second that has fallen. `usual` is 0 while it has not."""
 
     usual: float = 0.0
@@ -97,17 +97,17 @@ def _judge_running(spec: RunSpec, running: Sequence[WorkerStatus], others_ended_
     return _stall(spec, still, "at the same step" if by_step else "no output")
 
 
-def judge_pace(attempt: Attempt, workers: Sequence[WorkerStatus]) -> Pace:
+def judge_pace(attempt: Attempt, workers: Sequence[WorkerStatus]) -> Slowdown:
     """Whether the run has become slow, by the worker ahead: below half of what was usual for five minutes,
     until it is near that again."""
     running = [w for w in workers if w.state is WorkerState.RUNNING and w.recent_rate is not None]
     ahead = max(running, key=lambda w: w.step or 0.0, default=None)
     if ahead is None or ahead.recent_rate is None:
-        return Pace(attempt.usual_rate)
+        return Slowdown(attempt.usual_rate)
     recent, usual = ahead.recent_rate, ahead.usual_rate or 0.0
     if attempt.usual_rate:
-        return Pace(attempt.usual_rate if recent < WELL_FROM * attempt.usual_rate else 0.0, recent)
-    return Pace(usual if recent < SLOW_BELOW * usual else 0.0, recent)
+        return Slowdown(attempt.usual_rate if recent < WELL_FROM * attempt.usual_rate else 0.0, recent)
+    return Slowdown(usual if recent < SLOW_BELOW * usual else 0.0, recent)
 
 
 def describe_progress(run: RunRecord, workers: Sequence[WorkerStatus]) -> str:

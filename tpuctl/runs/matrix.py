@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from tpuctl.config.yaml_positions import (
-    Kind,
     Marked,
     MarkedList,
     MarkedMapping,
     MarkedScalar,
-    Place,
+    Position,
+    ScalarKind,
     parse_marked,
 )
 from tpuctl.errors import UsageError
@@ -32,7 +32,7 @@ _ARGUMENT = re.compile(r"-{0,2}[A-Za-z][\w.\-/]*=?")
 _EXAMPLE = "SEED: [1, 2], or args: {lr: [1e-3, 3e-4]}"
 
 
-class Setting(Struct, frozen=True):
+class MatrixValue(Struct, frozen=True):
     """One value in one row; `key` is an argument or the name of a variable."""
 
     key: str
@@ -64,7 +64,7 @@ class Setting(Struct, frozen=True):
 class MatrixRow(Struct, frozen=True):
     """What one run has beside what all have."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[MatrixValue, ...]
 
     @property
     def args(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class MatrixRow(Struct, frozen=True):
         return tuple(each.tag for each in self.settings)
 
 
-Axis = Sequence[tuple[Setting, ...]]
+Axis = Sequence[tuple[MatrixValue, ...]]
 """What one part of the file may be: one of these in each row."""
 
 
@@ -91,23 +91,23 @@ def parse_matrix(text: str, path: str) -> tuple[MatrixRow, ...]:
 class _Matrix:
     def __init__(self, path: str) -> None:
         self._path = path
-        self._known: dict[tuple[bool, str], Place] = {}
+        self._known: dict[tuple[bool, str], Position] = {}
 
     def read(self, marked: Marked | None) -> tuple[MatrixRow, ...]:
         if not isinstance(marked, MarkedMapping) or not marked.entries:
-            raise self._error(Place(1, 1), "there are no keys with lists in it", _EXAMPLE)
+            raise self._error(Position(1, 1), "there are no keys with lists in it", _EXAMPLE)
         axes = list(self._axes(marked))
         count = math.prod(len(axis) for axis in axes)
         if count > ROWS_MAX:
             sizes = " x ".join(str(len(axis)) for axis in axes)
             raise self._error(
-                Place(1, 1), f"{sizes} are {count} rows; at most {ROWS_MAX} are run", "fewer values"
+                Position(1, 1), f"{sizes} are {count} rows; at most {ROWS_MAX} are run", "fewer values"
             )
         rows = tuple(MatrixRow(tuple(itertools.chain(*parts))) for parts in itertools.product(*axes))
         for first, second in itertools.combinations(range(len(rows)), 2) if len(set(rows)) < len(rows) else ():
             if rows[first] == rows[second]:
                 raise self._error(
-                    Place(1, 1), f"rows {first + 1} and {second + 1} are the same", "leave one out"
+                    Position(1, 1), f"rows {first + 1} and {second + 1} are the same", "leave one out"
                 )
         return rows
 
@@ -125,7 +125,7 @@ class _Matrix:
             else:
                 yield [(each,) for each in self._values(key, place, value, argument=False)]
 
-    def _zipped(self, marked: MarkedMapping, place: Place) -> Axis:
+    def _zipped(self, marked: MarkedMapping, place: Position) -> Axis:
         columns = []
         for key, value in marked.entries.items():
             if key == _ARGS:
@@ -141,7 +141,7 @@ class _Matrix:
             raise self._error(place, f"keys below zip go together, and {lengths}", "lists of the same length")
         return list(zip(*columns, strict=True))
 
-    def _listed(self, marked: Marked, place: Place) -> Axis:
+    def _listed(self, marked: Marked, place: Position) -> Axis:
         if not isinstance(marked, MarkedList) or not marked.items:
             raise self._error(place, "list: has rows", "list: [{SEED: 1}, {SEED: 2}]")
         rows = []
@@ -163,32 +163,32 @@ class _Matrix:
             self._take(*setting, place)
         return rows
 
-    def _values(self, key: str, place: Place, marked: Marked, *, argument: bool) -> list[Setting]:
+    def _values(self, key: str, place: Position, marked: Marked, *, argument: bool) -> list[MatrixValue]:
         self._take(argument, key, place)
         if not isinstance(marked, MarkedList) or not marked.items:
             raise self._error(place, f"{key} has no list of values", f"{key}: [1, 2]")
         return [self._setting(key, place, item, argument=argument) for item in marked.items]
 
-    def _setting(self, key: str, place: Place, marked: Marked, *, argument: bool) -> Setting:
+    def _setting(self, key: str, place: Position, marked: Marked, *, argument: bool) -> MatrixValue:
         if argument and not _ARGUMENT.fullmatch(key):
             raise self._error(place, f"{key!r} is no argument", "lr, --lr, or model.lr= for model.lr=VALUE")
         if not argument and not VARIABLE.fullmatch(key):
             hint = f"below args: it is an argument: args: {{{key}: [...]}}"
             raise self._error(place, f"{key!r} is no name of a variable", hint)
-        if not isinstance(marked, MarkedScalar) or marked.kind is Kind.NOTHING:
+        if not isinstance(marked, MarkedScalar) or marked.kind is ScalarKind.NOTHING:
             raise self._error(place, f"a value of {key} is no word or number", f"{key}: [1, 2]")
-        truth = bool(marked.value) if argument and marked.kind is Kind.BOOLEAN else None
-        return Setting(key, marked.text, argument, truth)
+        truth = bool(marked.value) if argument and marked.kind is ScalarKind.BOOLEAN else None
+        return MatrixValue(key, marked.text, argument, truth)
 
-    def _take(self, argument: bool, key: str, place: Place) -> None:
+    def _take(self, argument: bool, key: str, place: Position) -> None:
         if (argument, key) in self._known:
             raise self._error(place, f"{key} stands at {self._known[argument, key]}, too", "name it once")
         self._known[argument, key] = place
 
-    def _mapping(self, marked: Marked, place: Place, name: str) -> MarkedMapping:
+    def _mapping(self, marked: Marked, place: Position, name: str) -> MarkedMapping:
         if not isinstance(marked, MarkedMapping) or not marked.entries:
             raise self._error(place, f"{name} has keys and values below it", _EXAMPLE)
         return marked
 
-    def _error(self, place: Place, message: str, hint: str) -> UsageError:
+    def _error(self, place: Position, message: str, hint: str) -> UsageError:
         return UsageError.of("matrix", f"{self._path}:{place}: {message}", hint)

@@ -34,7 +34,7 @@ class Span(Struct, frozen=True):
     last: float
 
 
-class Row(Struct, frozen=True):
+class MetricRow(Struct, frozen=True):
     """Some matches in a row: until `at` (epoch seconds, by the host's clock) and `step`, `count` of them."""
 
     at: float
@@ -102,7 +102,7 @@ def find_unsearched(attempt: Attempt, workers: Sequence[WorkerStatus]) -> RunFin
     )
 
 
-def parse_rows(data: bytes) -> list[Row]:
+def parse_rows(data: bytes) -> list[MetricRow]:
     """The rows of a file, without those that cannot be read, such as the last of one that is being fetched."""
     head, *lines = data.decode("utf-8", "replace").split("\n")
     names = head.split(" ")[3:]
@@ -110,7 +110,7 @@ def parse_rows(data: bytes) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
-def last_row(tail: bytes) -> Row | None:
+def last_row(tail: bytes) -> MetricRow | None:
     """The last row of the end of a file, without its values."""
     lines = tail.decode("utf-8", "replace").split("\n")[:-1]
     return next(
@@ -118,13 +118,13 @@ def last_row(tail: bytes) -> Row | None:
     )
 
 
-def _row(line: str, names: Sequence[str]) -> Row | None:
+def _row(line: str, names: Sequence[str]) -> MetricRow | None:
     at, _, rest = line.partition(" ")
     step, _, rest = rest.partition(" ")
     count, *fields = rest.split(" ")
     try:
         spans = zip(names, map(_span, fields), strict=True)
-        return Row(
+        return MetricRow(
             float(at), _number(step), int(count), {name: span for name, span in spans if span is not None}
         )
     except ValueError:
@@ -144,20 +144,20 @@ def _span(text: str) -> Span | None:
     return Span(mean, low, high, last)
 
 
-def furthest(ends: Mapping[int, Row | None]) -> int | None:
+def furthest(ends: Mapping[int, MetricRow | None]) -> int | None:
     """Of workers, by their last rows, the one that came furthest, as `hang.furthest` has it: the first of equal
     ones."""
     known = {worker: row for worker, row in sorted(ends.items()) if row is not None}
     return max(known, key=lambda each: -math.inf if (step := known[each].step) is None else step, default=None)
 
 
-def thin_rows(rows: Sequence[Row], most: int) -> list[Row]:
+def thin_rows(rows: Sequence[MetricRow], most: int) -> list[MetricRow]:
     """At most so many, each for as many matches as near as it goes."""
     if len(rows) <= most:
         return list(rows)
     share, merged = sum(row.count for row in rows) / most, 0
-    found: list[Row] = []
-    group: list[Row] = []
+    found: list[MetricRow] = []
+    group: list[MetricRow] = []
     for row in rows:
         group.append(row)
         merged += row.count
@@ -167,14 +167,14 @@ def thin_rows(rows: Sequence[Row], most: int) -> list[Row]:
     return [*found, *([_merge(group)] if group else [])]
 
 
-def _merge(rows: Sequence[Row]) -> Row:
+def _merge(rows: Sequence[MetricRow]) -> MetricRow:
     names = dict.fromkeys(name for row in rows for name in row.values)
     step = next((row.step for row in reversed(rows) if row.step is not None), None)
     spans = {
         name: _merge_spans([(row.count, row.values[name]) for row in rows if name in row.values])
         for name in names
     }
-    return Row(rows[-1].at, step, sum(row.count for row in rows), spans)
+    return MetricRow(rows[-1].at, step, sum(row.count for row in rows), spans)
 
 
 def _merge_spans(spans: Sequence[tuple[int, Span]]) -> Span:
@@ -187,7 +187,7 @@ def _merge_spans(spans: Sequence[tuple[int, Span]]) -> Span:
     return Span(mean, low, high, finite[-1][1].last)
 
 
-def with_rates(rows: Sequence[Row]) -> Iterator[Row]:
+def with_rates(rows: Sequence[MetricRow]) -> Iterator[MetricRow]:
     """The same with a column for the rate, where steps went on since the host looked before. The last row of a
     look has it: all of them have one time."""
     at = step = None
@@ -202,5 +202,5 @@ def with_rates(rows: Sequence[Row]) -> Iterator[Row]:
         elif now - at >= RATE_LEAST_S:
             rate = (row.step - step) / (now - at)
             at, step = now, row.step
-            row = Row(row.at, row.step, row.count, {**row.values, RATE: Span(rate, rate, rate, rate)})
+            row = MetricRow(row.at, row.step, row.count, {**row.values, RATE: Span(rate, rate, rate, rate)})
         yield row

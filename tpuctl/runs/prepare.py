@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.containers.hosts import IMAGE
-from tpuctl.envs.drift import LOOKED_AT, Seen, skew_of
+from tpuctl.envs.drift import LOOKED_AT, HostReading, skew_of
 from tpuctl.envs.install import Told, kind_of_run, refuse_drift, sections_for_run, when_asked
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import Reply
-from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.facts import FactsReply
 from tpuctl.hosts.protocol import HostFacts, PrepareReply, WorkerStatus
 from tpuctl.hosts.provision import Provisioned, Verdict
 from tpuctl.lib.time import render_time
@@ -70,7 +70,7 @@ class Preparation:
         at = render_time(self.hosts.services.store.now()) or ""
         self.hosts.checks.append({"check": check, "detail": detail, "at": at})
 
-    def add(self, found: Verdict) -> Sequence[Facts]:
+    def add(self, found: Verdict) -> Sequence[FactsReply]:
         """Takes down what hosts say of what they have now; returns all that they said with it."""
         assert isinstance(found, Provisioned)
         for row, more in zip(self.rows, found.rows, strict=True):
@@ -99,7 +99,7 @@ class Preparation:
         return judge_lack(self.hosts.attempt, found.told, found.hint, now, may_pass=found.may_pass)
 
 
-class Step(Struct, frozen=True):
+class PrepareStep(Struct, frozen=True):
     """One thing that must be so. `is_due` says whether this pass does it; `do` does it, or as much of it as a
     pass has time for, and returns None once it is so. It may be done again without harm. It may raise
     PartialError for workers that do not answer or cannot have it."""
@@ -233,7 +233,7 @@ def _ensure_environment(p: Preparation) -> RunFinding | None:
         why = f"{verdict.why}; mend it: {verdict.hint}" if verdict.hint else verdict.why
         raise PartialError(why, hint=verdict.hint, details={"differences": [verdict.why]})
     seen = [
-        Seen(worker, facts, skew_of(facts, *when_asked(facts, p.told, began, ended)))
+        HostReading(worker, facts, skew_of(facts, *when_asked(facts, p.told, began, ended)))
         for worker, facts in zip(hosts.attempt.workers, p.add(found), strict=True)
     ]
     refuse_drift(kind, hosts.run, seen)
@@ -342,25 +342,31 @@ def _begins(p: Preparation) -> bool:
 
 
 STEPS = (
-    Step("hello", _begins, _say_hello),
-    Step("leftovers", _begins, lambda p: stop_leftovers(p.hosts, p.running), with_previous=True),
-    Step("chips", _begins, _free_chips, with_previous=True),
-    Step("buckets", _begins, _check_buckets, with_previous=True),
-    Step("mounts", lambda p: not all(k.column in row for k in p.hosts.kept for row in p.rows), _ensure_mounts),
-    Step("data", lambda p: not {f"data {r.uri}" for r in p.hosts.run.spec.data} <= p.checked, _check_data),
-    Step(
+    PrepareStep("hello", _begins, _say_hello),
+    PrepareStep("leftovers", _begins, lambda p: stop_leftovers(p.hosts, p.running), with_previous=True),
+    PrepareStep("chips", _begins, _free_chips, with_previous=True),
+    PrepareStep("buckets", _begins, _check_buckets, with_previous=True),
+    PrepareStep(
+        "mounts", lambda p: not all(k.column in row for k in p.hosts.kept for row in p.rows), _ensure_mounts
+    ),
+    PrepareStep(
+        "data", lambda p: not {f"data {r.uri}" for r in p.hosts.run.spec.data} <= p.checked, _check_data
+    ),
+    PrepareStep(
         "environment",
         lambda p: p.hosts.environment is not None and not all(row.get("environment_key") for row in p.rows),
         _ensure_environment,
     ),
-    Step(
+    PrepareStep(
         "image",
         lambda p: p.hosts.run.spec.container is not None and not all(row.get(IMAGE) for row in p.rows),
         _ensure_image,
     ),
-    Step("probe", lambda p: not set(map(probe_check, probed(p.hosts.run.spec.data))) <= p.checked, _probe_data),
-    Step("code", lambda _: True, _deliver_code),
-    Step("network", lambda p: len(p.hosts.targets) > 1, _check_network),
+    PrepareStep(
+        "probe", lambda p: not set(map(probe_check, probed(p.hosts.run.spec.data))) <= p.checked, _probe_data
+    ),
+    PrepareStep("code", lambda _: True, _deliver_code),
+    PrepareStep("network", lambda p: len(p.hosts.targets) > 1, _check_network),
 )
 """What is made sure of, in this order."""
 

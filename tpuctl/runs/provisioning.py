@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tpuctl.errors import PartialError
-from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.facts import FactsReply
 from tpuctl.hosts.provision import Failures, Kind, Unanswered, Verdict
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait
@@ -18,7 +18,7 @@ from tpuctl.transfer.prepare import require_all
 def provision_hosts(
     hosts: AttemptHosts,
     kinds: Sequence[Kind],
-    told: Sequence[Facts] = (),
+    told: Sequence[FactsReply] = (),
     targets: Sequence[HostTarget] = (),
     **how: Any,
 ) -> Verdict:

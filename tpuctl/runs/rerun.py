@@ -25,7 +25,7 @@ from tpuctl.model.hosts import Tier
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.model.requests import RerunRequest
-from tpuctl.model.run_spec import EnvironmentRef, Policy, RunSpec
+from tpuctl.model.run_spec import EnvironmentRef, RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators, load_mount_table
 from tpuctl.model.slice_spec import MountRef, SliceRequest
 from tpuctl.mounts.spec import typed_mount
@@ -34,8 +34,8 @@ from tpuctl.provenance.manifest import Row, RunManifest, typed
 from tpuctl.provenance.rerun import (
     Available,
     Bucket,
-    Change,
     DiskThere,
+    RerunChange,
     image_used,
     is_possible,
     plan_rerun,
@@ -59,7 +59,7 @@ SHARDS_LISTED = 10_000
 class Rerun(Struct, frozen=True):
     """The plan, and what to submit; None where something cannot be had."""
 
-    plan: tuple[Change, ...]
+    plan: tuple[RerunChange, ...]
     submission: Submission | None
 
 
@@ -191,7 +191,7 @@ def _receipts(manifest: RunManifest, newer: Mapping[str, Receipt]) -> tuple[Rece
     return tuple(newer.get(each.uri, each) for each in rows)
 
 
-def refuse(plan: tuple[Change, ...]) -> UsageError:
+def refuse(plan: tuple[RerunChange, ...]) -> UsageError:
     """The error for a plan in which something is missing: the first thing, and how many more."""
     missing = [each for each in plan if not is_possible([each])]
     first, more = missing[0], f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
@@ -202,8 +202,8 @@ def refuse(plan: tuple[Change, ...]) -> UsageError:
 def _spec(manifest: RunManifest, target: Target, place: str | None, secrets: Mapping[str, str]) -> RunSpec:
     """`place`: where it has its checkpoints."""
     command, environment = manifest.command, manifest.environment
-    plain = Policy()
-    policy = Policy(
+    plain = RestartPolicy()
+    policy = RestartPolicy(
         max_failures=plain.max_failures if command.max_failures is None else command.max_failures,
         max_preemptions=plain.max_preemptions if command.max_preemptions is None else command.max_preemptions,
         grace_s=plain.grace_s if command.grace_s is None else command.grace_s,
@@ -294,7 +294,7 @@ def _code(services: Services, manifest: RunManifest) -> CodeBundle:
     )
 
 
-def render_plan(plan: tuple[Change, ...]) -> list[dict[str, Any]]:
+def render_plan(plan: tuple[RerunChange, ...]) -> list[dict[str, Any]]:
     """Rows of the plan, with stable keys."""
     rows: list[dict[str, Any]] = to_data(list(plan))
     return rows

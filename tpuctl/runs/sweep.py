@@ -28,7 +28,7 @@ from tpuctl.errors import (
 )
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import counted
-from tpuctl.model.records import Desired, Limits, RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.model.records import Desired, LifetimeLimits, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.run_spec import fingerprint
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait
@@ -76,7 +76,7 @@ class SweepRecord(Struct, frozen=True):
     chips: int = 1
     """Of each slice."""
     pay: bool = False
-    limits: Limits = Limits()
+    limits: LifetimeLimits = LifetimeLimits()
     configuration: Mapping[str, SettingSection] = field(default_factory=dict)
     stopped: bool = False
     over: bool = False

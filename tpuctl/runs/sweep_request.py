@@ -18,7 +18,7 @@ from tpuctl.lib.codec import to_data
 from tpuctl.lib.input_files import CONFIG_LIMIT, read_file
 from tpuctl.lib.names import check_run_id
 from tpuctl.lib.text import counted
-from tpuctl.model.records import Limits, SliceRecord
+from tpuctl.model.records import LifetimeLimits, SliceRecord
 from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
@@ -151,7 +151,7 @@ def freeze_sweep(services: Services, prepared: PreparedSweep) -> SweepRecord:
         specs=wanted.specs if wanted is not None else (),
         chips=prepared.chips,
         pay=wanted is not None and wanted.pay,
-        limits=wanted.limits if wanted is not None else Limits(),
+        limits=wanted.limits if wanted is not None else LifetimeLimits(),
         configuration=submission.configuration,
     )
 

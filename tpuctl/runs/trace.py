@@ -33,7 +33,7 @@ from tpuctl.runs.trace_plan import (
     lead_of,
     plan_offsets,
 )
-from tpuctl.telemetry.profiler import OUT, Profile, begin_profile
+from tpuctl.telemetry.profiler import OUT, ProfilerCall, begin_profile
 
 LOOK_S = 1.0
 KEEP_EVERY_S = 15.0
@@ -70,7 +70,7 @@ class _Worker(Struct):
     told: TraceReply | None = None
     trouble: str = ""
     server: Forwarding | None = None
-    profile: Profile | None = None
+    profile: ProfilerCall | None = None
 
     @property
     def under_way(self) -> bool:

@@ -55,7 +55,7 @@ class HangFacts(Struct, frozen=True):
     """What a core of it says is wrong."""
 
 
-class Rule(Struct, frozen=True):
+class TriageRule(Struct, frozen=True):
     """One verdict of the table."""
 
     id: str
@@ -70,7 +70,7 @@ class HangTable(Struct, frozen=True):
     """All of `manifests/tables/hangs.yaml`."""
 
     activities: Activities
-    rules: tuple[Rule, ...]
+    rules: tuple[TriageRule, ...]
 
 
 class HangCause(Struct, frozen=True):
@@ -83,7 +83,7 @@ class HangCause(Struct, frozen=True):
 
 
 def parse_hangs(data: Mapping[str, Any]) -> HangTable:
-    return HangTable(parse_activities(data), msgspec.convert(data["verdicts"], tuple[Rule, ...]))
+    return HangTable(parse_activities(data), msgspec.convert(data["verdicts"], tuple[TriageRule, ...]))
 
 
 def judge_hang(table: HangTable, facts: Sequence[HangFacts], run: str, slice_name: str) -> HangCause | None:
@@ -98,7 +98,7 @@ def judge_hang(table: HangTable, facts: Sequence[HangFacts], run: str, slice_nam
     return None
 
 
-def _fits_rest(rule: Rule, rest: Sequence[frozenset[str]]) -> bool:
+def _fits_rest(rule: TriageRule, rest: Sequence[frozenset[str]]) -> bool:
     """Whether there are others, and each has one of the signs; without signs there must be no others."""
     if rule.rest is None:
         return True
@@ -208,7 +208,7 @@ SIGNS: Mapping[str, Callable[[HangFacts, Sequence[HangFacts]], bool]] = {
 
 
 def _cause(
-    rule: Rule,
+    rule: TriageRule,
     named: Sequence[HangFacts],
     rest: Sequence[HangFacts],
     facts: Sequence[HangFacts],

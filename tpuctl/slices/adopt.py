@@ -41,7 +41,7 @@ from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import Versioned, find_slice, get_slice, list_slices, save
 
 
-class Candidate(Struct, frozen=True):
+class AdoptCandidate(Struct, frozen=True):
     """A node that may be taken over, with the queued resource that it belongs to, and the slice it becomes."""
 
     name: str
@@ -110,7 +110,7 @@ class Candidate(Struct, frozen=True):
         )
 
 
-def find_candidate(services: Services, node_name: str, zone: str | None, name: str | None) -> Candidate:
+def find_candidate(services: Services, node_name: str, zone: str | None, name: str | None) -> AdoptCandidate:
     """The one node, or queued resource with one node, of that name. Raises NotFoundError, UsageError or
     ConflictError saying why it cannot be taken over."""
     tpus = list_tpus(services, zone or "-")
@@ -126,7 +126,7 @@ def find_candidate(services: Services, node_name: str, zone: str | None, name: s
     chosen = check_slice_name(name or _name_of(node))
     stored = find_slice(services, chosen)
     last = stored.record.last_incarnation if stored else 0
-    return Candidate(chosen, node, request, _number_of(node, chosen, last))
+    return AdoptCandidate(chosen, node, request, _number_of(node, chosen, last))
 
 
 def _only(name: str, tpus: TpuLists) -> NodeInfo:
@@ -171,13 +171,13 @@ def _number_of(node: NodeInfo, name: str, last: int) -> int:
     return last + 1
 
 
-def price_of(services: Services, catalog: Catalog, found: Candidate, login_user: str) -> Quote:
+def price_of(services: Services, catalog: Catalog, found: AdoptCandidate, login_user: str) -> Quote:
     """What its next TPU costs, and whether a grant covers it; the one that is there is not counted twice."""
     return quote(services, catalog, found.name, found.spec(catalog, login_user), without=found.node.name)
 
 
 def adopt(
-    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool, pay: bool
+    services: Services, catalog: Catalog, found: AdoptCandidate, *, login_user: str, add_key: bool, pay: bool
 ) -> SliceRecord:
     """Writes the record, labels the node and, with `add_key`, lets this machine in. The slice is not ready yet.
 
@@ -201,7 +201,7 @@ def adopt(
 
 
 def _adopt(
-    services: Services, catalog: Catalog, found: Candidate, *, login_user: str, add_key: bool, pay: bool
+    services: Services, catalog: Catalog, found: AdoptCandidate, *, login_user: str, add_key: bool, pay: bool
 ) -> SliceRecord:
     with take_lease(services, found.name):
         record = _existing(services, found)
@@ -222,7 +222,7 @@ def _adopt(
     return record
 
 
-def _existing(services: Services, found: Candidate) -> SliceRecord | None:
+def _existing(services: Services, found: AdoptCandidate) -> SliceRecord | None:
     """The slice that this node is already; None if neither the node nor the name is taken."""
     for other in (place for each in list_slices(services) for place in each.places):
         held = other.incarnation if other.state is not SliceState.GONE else None
@@ -238,7 +238,7 @@ def _existing(services: Services, found: Candidate) -> SliceRecord | None:
     return None
 
 
-def _record(services: Services, found: Candidate, spec: SliceSpec, *, pay: bool) -> SliceRecord:
+def _record(services: Services, found: AdoptCandidate, spec: SliceSpec, *, pay: bool) -> SliceRecord:
     node, now, old = found.node, services.store.now(), find_slice(services, found.name)
     incarnation = Incarnation(
         number=found.number,
@@ -286,7 +286,7 @@ def _check_access(services: Services, record: SliceRecord) -> None:
     )
 
 
-def _update_node(services: Services, found: Candidate, *, add_key: bool) -> None:
+def _update_node(services: Services, found: AdoptCandidate, *, add_key: bool) -> None:
     """One PATCH of what is not yet as it should be. Metadata is replaced as a whole, so all of it is sent."""
     stored, node = get_slice(services, found.name), found.node
     record = stored.record

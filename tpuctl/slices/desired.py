@@ -14,7 +14,7 @@ from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.lib.parallel import read_all
 from tpuctl.lib.retry import retry
 from tpuctl.model.cloud import USER_LABEL, Api
-from tpuctl.model.records import WITH_HOSTS, Desired, Incarnation, Limits, SliceRecord, SliceState
+from tpuctl.model.records import WITH_HOSTS, Desired, Incarnation, LifetimeLimits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
 from tpuctl.slices.enrollment import enroll_machine
@@ -30,7 +30,7 @@ _REQUEST_TRIES = 3
 """So often a request is read anew when somebody else writes the same slice down at the same moment."""
 _DOWN_TRIES = 5
 """A pass may be writing the same record at that moment; it writes a few times and is done."""
-UNLIMITED = Limits()
+UNLIMITED = LifetimeLimits()
 _OF_THE_TYPE = frozenset({"hosts", "chips", "machine_type"})
 """They follow from the accelerator type, which is named instead."""
 
@@ -46,7 +46,7 @@ def request_slice(
     race_specs: tuple[SliceSpec, ...] = (),
     fleet: str = "",
     sweep: str = "",
-    limits: Limits = UNLIMITED,
+    limits: LifetimeLimits = UNLIMITED,
     admit: Callable[[], None],
     bring: Callable[[], None] = lambda: None,
     without: Collection[str] = (),
@@ -84,7 +84,7 @@ def request_slice(
 def _request_slice(
     services: Services,
     wanted: SliceRecord,
-    limits: Limits,
+    limits: LifetimeLimits,
     admit: Callable[[], None],
     bring: Callable[[], None],
     without: Collection[str],
@@ -132,7 +132,7 @@ def _keep(
     services: Services,
     stored: Versioned[SliceRecord],
     wanted: SliceRecord,
-    limits: Limits,
+    limits: LifetimeLimits,
     bring: Callable[[], None],
     without: Collection[str],
 ) -> SliceRecord:
@@ -210,7 +210,7 @@ def _check_unrecorded(services: Services, name: str, api: Api) -> None:
                 )
 
 
-def _first_intent(services: Services, wanted: SliceRecord, limits: Limits) -> SliceRecord:
+def _first_intent(services: Services, wanted: SliceRecord, limits: LifetimeLimits) -> SliceRecord:
     now, name = services.store.now(), wanted.name
     spec, backoffs = _choose_zone(services, wanted)
     _check_unrecorded(services, name, spec.api)
@@ -228,7 +228,7 @@ def _first_intent(services: Services, wanted: SliceRecord, limits: Limits) -> Sl
 
 
 def _begin_again(
-    services: Services, stored: Versioned[SliceRecord], wanted: SliceRecord, limits: Limits
+    services: Services, stored: Versioned[SliceRecord], wanted: SliceRecord, limits: LifetimeLimits
 ) -> SliceRecord:
     """`up` after the slice was gone, removed or refused: what is left is deleted, then a new incarnation
     begins."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
-from tpuctl.model.records import Lifetime, Limits
+from tpuctl.model.records import Lifetime, LifetimeLimits
 
 WARN_BEFORE_S = 600.0
 LOW_LOAD = 0.1
@@ -47,7 +47,7 @@ class IdleWatch(Struct, frozen=True):
     """When it was last looked at, give or take `SEEN_EVERY_S`."""
 
 
-class Step(StrEnum):
+class LifetimeAction(StrEnum):
     """What is to be done about a slice's lifetime now."""
 
     NONE = "none"
@@ -58,14 +58,14 @@ class Step(StrEnum):
 class LifetimeVerdict(Struct, frozen=True):
     """The step, what to remember, and the reason in words."""
 
-    step: Step
+    step: LifetimeAction
     watch: IdleWatch
     why: str
 
 
-def extend_lifetime(old: Lifetime | None, limits: Limits, now: float) -> Lifetime | None:
+def extend_lifetime(old: Lifetime | None, limits: LifetimeLimits, now: float) -> Lifetime | None:
     """The lifetime after another `up` with `limits`: what it does not say stays as it was."""
-    if limits == Limits():
+    if limits == LifetimeLimits():
         return old
     found = old or Lifetime()
     if limits.ttl_s is not None:
@@ -73,7 +73,7 @@ def extend_lifetime(old: Lifetime | None, limits: Limits, now: float) -> Lifetim
     return found if limits.idle_s is None else replace(found, idle_s=limits.idle_s)
 
 
-def replace_lifetime(old: Lifetime | None, limits: Limits, now: float) -> Lifetime | None:
+def replace_lifetime(old: Lifetime | None, limits: LifetimeLimits, now: float) -> Lifetime | None:
     """The lifetime that has `limits` and no others. A span that stays the same goes on, another begins now."""
     fresh = extend_lifetime(None, limits, now)
     if old is None or fresh is None or "ttl" in limit_differences(old, limits):
@@ -81,7 +81,7 @@ def replace_lifetime(old: Lifetime | None, limits: Limits, now: float) -> Lifeti
     return replace(fresh, expires_at=old.expires_at)
 
 
-def limit_differences(lifetime: Lifetime | None, limits: Limits) -> tuple[str, ...]:
+def limit_differences(lifetime: Lifetime | None, limits: LifetimeLimits) -> tuple[str, ...]:
     """Which limits a slice with `lifetime` has otherwise than in `limits`, as keys of a request."""
     found = lifetime or Lifetime()
     # An end whose span is not known was written down by an earlier release: it is none of `limits`.
@@ -90,7 +90,7 @@ def limit_differences(lifetime: Lifetime | None, limits: Limits) -> tuple[str, .
     return tuple(name for name, different in differs.items() if different)
 
 
-def describe_limits(limits: Limits) -> str:
+def describe_limits(limits: LifetimeLimits) -> str:
     """When the slice goes by itself, in words; empty if it does not."""
     words = [
         f"after {render_duration(limits.ttl_s)}" if limits.ttl_s is not None else "",
@@ -142,12 +142,12 @@ def judge_lifetime(lifetime: Lifetime, watch: IdleWatch, use: str, now: float) -
     seen_at = None if since is None else watch.seen_at if fresh else now
     seen = replace(watch, idle_since=since, seen_at=seen_at)
     if due is None or now < due - WARN_BEFORE_S:
-        return LifetimeVerdict(Step.NONE, replace(seen, warned_at=None), use or why)
+        return LifetimeVerdict(LifetimeAction.NONE, replace(seen, warned_at=None), use or why)
     if watch.warned_at is None:
-        return LifetimeVerdict(Step.WARN, replace(seen, warned_at=now), why)
+        return LifetimeVerdict(LifetimeAction.WARN, replace(seen, warned_at=now), why)
     if now >= due and now - watch.warned_at >= WARN_BEFORE_S:
-        return LifetimeVerdict(Step.STOP, seen, why)
-    return LifetimeVerdict(Step.NONE, seen, why)
+        return LifetimeVerdict(LifetimeAction.STOP, seen, why)
+    return LifetimeVerdict(LifetimeAction.NONE, seen, why)
 
 
 def _idle_since(lifetime: Lifetime, watch: IdleWatch, now: float) -> float:

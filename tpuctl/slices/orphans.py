@@ -41,7 +41,7 @@ NO_FENCE = 0
 """Disks need none: only what mounts buckets does, and nobody knows of those of an earlier life."""
 
 
-class Collected(Struct, frozen=True):
+class CollectedOrphan(Struct, frozen=True):
     """What became of one: whether its deletion was asked for, and why or why not. `waits`: not yet."""
 
     name: str
@@ -80,7 +80,7 @@ def find_obsolete(
     return found
 
 
-def collect_obsolete(services: Services, obsolete: Iterable[Obsolete]) -> list[Collected]:
+def collect_obsolete(services: Services, obsolete: Iterable[Obsolete]) -> list[CollectedOrphan]:
     """Deletes what is obsolete. The list that found it and a second read by name must agree, and so must the
     records as they are then: what was adopted in between stays. What is being worked on by others is left
     out."""
@@ -131,14 +131,14 @@ def _named(name: str, base: str) -> bool:
     return name == base or (name.startswith(f"{base}-") and name.removeprefix(f"{base}-").isdigit())
 
 
-def _collect(services: Services, found: CloudResource, record: SliceRecord) -> Collected | None:
+def _collect(services: Services, found: CloudResource, record: SliceRecord) -> CollectedOrphan | None:
     """Asks for the deletion of one of them; trouble with it does not stop the pass."""
     try:
         return _Collecting(services, found, record).work()
     except (LeaseHeldError, StaleRecordError, TransientError):
         return None  # the next pass finds it again
     except TpuctlError as error:
-        return Collected(found.name, deleted=False, why=f"could not be deleted: {error.message}")
+        return CollectedOrphan(found.name, deleted=False, why=f"could not be deleted: {error.message}")
 
 
 class _Collecting:
@@ -151,7 +151,7 @@ class _Collecting:
         self._store_id = services.store.identity()
         self._left: HostsLeft | Wait = HostsLeft()
 
-    def work(self) -> Collected:
+    def work(self) -> CollectedOrphan:
         services, found = self._services, self._found
         self._lease = acquire(services, self._record.name)
         try:
@@ -164,10 +164,10 @@ class _Collecting:
         finally:
             release(services, self._lease)
         if isinstance(left, Wait):
-            return Collected(found.name, deleted=False, why=f"not deleted yet: {left.why}", waits=True)
+            return CollectedOrphan(found.name, deleted=False, why=f"not deleted yet: {left.why}", waits=True)
         if refused is not None:
-            return Collected(found.name, deleted=False, why=f"not deleted: {refused.why}; {refused.hint}")
-        return Collected(found.name, deleted=True, why="deleted: nothing wants it any more")
+            return CollectedOrphan(found.name, deleted=False, why=f"not deleted: {refused.why}; {refused.hint}")
+        return CollectedOrphan(found.name, deleted=True, why="deleted: nothing wants it any more")
 
     def _decide(self, again: CloudResource) -> Refusal | None:
         if not self._unwanted(again):

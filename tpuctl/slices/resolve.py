@@ -22,7 +22,7 @@ from tpuctl.lib.text import suggest
 from tpuctl.lib.time import parse_duration, parse_moment, render_duration, render_moment
 from tpuctl.model.accelerators import AcceleratorType, Catalog, Generation
 from tpuctl.model.cloud import Api, Tier
-from tpuctl.model.records import Limits
+from tpuctl.model.records import LifetimeLimits
 from tpuctl.model.slice_spec import SliceOptions, SliceRequest, SliceSpec
 from tpuctl.money.grants import Grant, granted, same_pool
 from tpuctl.slices.lifetime import WARN_BEFORE_S
@@ -58,7 +58,7 @@ class WantedSlice(Struct, frozen=True):
     pay: bool = False
     script: bytes | None = None
     """The content of its startup script."""
-    limits: Limits = Limits()
+    limits: LifetimeLimits = LifetimeLimits()
     environment: PinnedEnvironment | None = None
     """None also for one that the store has."""
     gcsfuse: str | None = None
@@ -216,7 +216,7 @@ def _check_race(request: SliceRequest, specs: Sequence[SliceSpec]) -> None:
         raise UsageError.of("race", why, f"--zone {specs[0].zone} --zone {specs[1].zone}: fewer zones")
 
 
-def resolve_limits(request: SliceRequest) -> Limits:
+def resolve_limits(request: SliceRequest) -> LifetimeLimits:
     """When a slice is to go by itself. Raises UsageError, with the field it is about in its details."""
 
     def seconds_of(field: str, flag: str) -> float | None:
@@ -227,7 +227,9 @@ def resolve_limits(request: SliceRequest) -> Limits:
             raise UsageError.of(field, why, f"{flag} 30m")
         return seconds
 
-    return Limits(ttl_s=seconds_of("ttl", "--ttl"), idle_s=seconds_of("stop_when_idle", "--stop-when-idle"))
+    return LifetimeLimits(
+        ttl_s=seconds_of("ttl", "--ttl"), idle_s=seconds_of("stop_when_idle", "--stop-when-idle")
+    )
 
 
 def _as_written(request: SliceRequest, config: Config) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.facts import FactsReply
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import Desired, SliceRecord, SliceState
@@ -57,7 +57,7 @@ def revisit(services: Services, name: str) -> Revisited:
     return Revisited(first_trouble(answers, kinds))
 
 
-def first_trouble(hosts: Iterable[tuple[int, Facts | None]], kinds: Sequence[Revisitable]) -> str:
+def first_trouble(hosts: Iterable[tuple[int, FactsReply | None]], kinds: Sequence[Revisitable]) -> str:
     """The first of what hosts have that is not well by what they say, in words; empty for none."""
     said = (
         f"worker {worker}: {kind.name}: {trouble}"
@@ -70,13 +70,13 @@ def first_trouble(hosts: Iterable[tuple[int, Facts | None]], kinds: Sequence[Rev
 
 def _ask(
     agent: HostAgent, targets: Sequence[HostTarget], kinds: Sequence[Revisitable]
-) -> list[tuple[int, Facts | None]]:
+) -> list[tuple[int, FactsReply | None]]:
     sections = sorted({section for kind in kinds for section in kind.sections})
     answers = agent.facts(targets, lambda _: {"sections": sections})
     return [(answer.worker, answer.value) for answer in answers]
 
 
-def _trouble(facts: Facts | None, worker: int, kinds: Sequence[Revisitable]) -> str:
+def _trouble(facts: FactsReply | None, worker: int, kinds: Sequence[Revisitable]) -> str:
     """Of a host that does not answer others judge."""
     bad = next((kind for kind in kinds if facts is not None and kind.plan(facts)), None)
     if bad is None or facts is None:

@@ -175,9 +175,9 @@ def _leave_mounts(
 
 def _leave_disks(services: Services, record: SliceRecord, written: Written, until: float) -> HostsLeft:
     """Their users are ended, and they are unmounted, or held still where that cannot be."""
-    from tpuctl.disks.vacate import Purpose, Vacancy, vacate
+    from tpuctl.disks.vacate import NextUse, Vacancy, vacate
 
-    found = vacate(services, record, written.disks, purpose=Purpose.DELETE, deadline=until)
+    found = vacate(services, record, written.disks, purpose=NextUse.DELETE, deadline=until)
     if found == Vacancy():
         return HostsLeft()  # its node lists them no more
     left = Written(tuple(each for each in written.disks if each not in found.proved))

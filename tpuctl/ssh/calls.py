@@ -107,7 +107,7 @@ class Call:
         return self.result
 
 
-class Collected:
+class CollectedOutput:
     """The whole output of a call, for commands that print little. Output beyond COLLECTED_MAX bytes is not
     read, so that its command runs into its time limit."""
 

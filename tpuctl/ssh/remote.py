@@ -18,7 +18,7 @@ from tpuctl.engine.ports import Forwarding, OutputSink, Stdin
 from tpuctl.errors import BugError
 from tpuctl.hosts.commands import HEARTBEAT_S, LINK_SILENCE_S
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
-from tpuctl.ssh.calls import QUEUE_CHUNKS, Call, Chunks, Collected, pump, queued
+from tpuctl.ssh.calls import QUEUE_CHUNKS, Call, Chunks, CollectedOutput, pump, queued
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S
 from tpuctl.ssh.errors import ConnectError
 from tpuctl.ssh.pool import CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, Access, ConnectionPool
@@ -75,7 +75,7 @@ class SshRemote:
         timeout_s: float = 20.0,
     ) -> list[RemoteResult]:
         """See `Remote.run`."""
-        outputs = [Collected() for _ in targets]
+        outputs = [CollectedOutput() for _ in targets]
         changed = threading.Event()
         calls = []
         for target, output in zip(targets, outputs, strict=True):

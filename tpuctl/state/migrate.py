@@ -16,7 +16,7 @@ MANY = 50
 """Copying so many things may take a while: how far it is is told."""
 
 
-class Target(Protocol):
+class StoreTarget(Protocol):
     """A place that becomes a store."""
 
     def claim(self, identity: str) -> bool:
@@ -81,7 +81,7 @@ def check_quiet(source: Store, alive: Callable[[str], bool]) -> None:
 
 def move_store(
     source: Store,
-    target: Target,
+    target: StoreTarget,
     uri: str,
     project: str,
     *,
@@ -130,7 +130,7 @@ def _announce(source: Store, uri: str, *, done: bool) -> None:
         source.put(MOVED, goes, if_generation=document.generation)
 
 
-def copy_store(source: Store, target: Target, report: Callable[[str], None]) -> int:
+def copy_store(source: Store, target: StoreTarget, report: Callable[[str], None]) -> int:
     """Copies documents and blobs, and compares; how many documents there are.
 
     Repeating it is harmless. Raises TpuctlError when something did not arrive.
@@ -160,7 +160,7 @@ def _telling(items: Sequence[T], noun: str, report: Callable[[str], None]) -> It
             report(f"copied {done} of {counted(len(items), noun)}")
 
 
-def _compare(documents: list[Document], target: Target) -> None:
+def _compare(documents: list[Document], target: StoreTarget) -> None:
     arrived = {document.key: document.data for document in target.list("")}
     wrong = [document.key for document in documents if arrived.get(document.key) != document.data]
     if wrong:

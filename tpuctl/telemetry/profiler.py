@@ -19,7 +19,7 @@ WRITE_S = 120.0
 """So long after its time a server may write."""
 
 
-class Profile:
+class ProfilerCall:
     """A call under way."""
 
     def __init__(self, channel: Any, call: Any) -> None:
@@ -46,7 +46,7 @@ class Profile:
         self._channel.close()
 
 
-def begin_profile(port: int, folder: str, seconds: float, *, python: bool = False) -> Profile:
+def begin_profile(port: int, folder: str, seconds: float, *, python: bool = False) -> ProfilerCall:
     """Has the server to which a port of this machine leads trace now, and write below `folder` of its host."""
     request, response = message("ProfileRequest"), message("ProfileResponse")
     channel = open_channel(port)
@@ -62,4 +62,4 @@ def begin_profile(port: int, folder: str, seconds: float, *, python: bool = Fals
         session_id=OUT,
         host_name=FILE,
     )
-    return Profile(channel, call.future(asked, timeout=seconds + WRITE_S))
+    return ProfilerCall(channel, call.future(asked, timeout=seconds + WRITE_S))

@@ -29,7 +29,7 @@ SLOW_RATE, SLOW_DUTY = 0.9, 20.0
 """A worker is slow below this part of the usual rate, or with so many points of duty less than usual."""
 
 
-class Row(Struct, frozen=True):
+class FigureRow(Struct, frozen=True):
     """What is told of `place` of a worker: all of it, or one chip. `text` is never folded with another."""
 
     worker: int
@@ -56,7 +56,7 @@ class Spread(Struct, frozen=True):
     most: float
 
 
-def fold(rows: Sequence[Row], lines_max: int) -> list[Folded]:
+def fold(rows: Sequence[FigureRow], lines_max: int) -> list[Folded]:
     """At most so many lines if that is possible without mixing what is known with what is not, or texts."""
     found: list[Folded] = []
     for width in WIDTHS:
@@ -66,9 +66,9 @@ def fold(rows: Sequence[Row], lines_max: int) -> list[Folded]:
     return found
 
 
-def _fold_by(rows: Sequence[Row], buckets: Mapping[str, Sequence[float]]) -> list[Folded]:
+def _fold_by(rows: Sequence[FigureRow], buckets: Mapping[str, Sequence[float]]) -> list[Folded]:
     """Alike places of each worker first, then workers all of whose places are alike."""
-    by_worker: dict[int, dict[Hashable, list[Row]]] = {}
+    by_worker: dict[int, dict[Hashable, list[FigureRow]]] = {}
     for row in rows:
         alike: Hashable = (row.text, *(_bucket(each, row.figures.get(name)) for name, each in buckets.items()))
         by_worker.setdefault(row.worker, {}).setdefault(alike, []).append(row)
@@ -84,7 +84,7 @@ def _fold_by(rows: Sequence[Row], buckets: Mapping[str, Sequence[float]]) -> lis
     return found
 
 
-def _folded(workers: Sequence[int], places: Sequence[int], rows: Sequence[Row]) -> Folded:
+def _folded(workers: Sequence[int], places: Sequence[int], rows: Sequence[FigureRow]) -> Folded:
     ranges = {}
     for name in _names(rows):
         values = [value for row in rows if (value := row.figures.get(name)) is not None]
@@ -92,7 +92,7 @@ def _folded(workers: Sequence[int], places: Sequence[int], rows: Sequence[Row]) 
     return Folded(tuple(workers), tuple(places), ranges, rows[0].text)
 
 
-def _steps(name: str, rows: Sequence[Row], width: float) -> list[float]:
+def _steps(name: str, rows: Sequence[FigureRow], width: float) -> list[float]:
     """Where buckets of a figure end, the largest first: each reaches so far down from a figure that there is,
     so that two which are near to each other are not apart because a round number is between them."""
     values = sorted((value for row in rows if (value := row.figures.get(name)) is not None), reverse=True)
@@ -114,11 +114,11 @@ def _largest(name: str, values: Sequence[float]) -> float:
     return max(*values, LEAST_SCALE.get(name, 0.0), 0.0)
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
+def _names(rows: Sequence[FigureRow]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.figures))
 
 
-def spread(rows: Sequence[Row]) -> dict[str, Spread]:
+def spread(rows: Sequence[FigureRow]) -> dict[str, Spread]:
     """Of each figure that some rows have."""
     found = {}
     for name in _names(rows):

@@ -15,7 +15,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, PartialError, UnreachableError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote
-from tpuctl.hosts.facts import Facts, Section
+from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.hosts.provision import (
     PATIENCE_ALONE_S,
     PATIENCE_S,
@@ -35,7 +35,7 @@ from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice
-from tpuctl.things.sharing import Shareable, Source, able_to_copy, find_source
+from tpuctl.things.sharing import Shareable, SharingHost, able_to_copy, find_source
 from tpuctl.transfer.distribute import distribute_in_steps
 from tpuctl.transfer.host_copies import CopyJob
 from tpuctl.transfer.prepare import SLICE_S, deliver_files
@@ -87,7 +87,7 @@ class Provisioning:
         self._watch_s = SLICE_S if alone else BRISK_S
 
     def step(
-        self, fence: int, told: Sequence[Facts] = (), reached: Callable[[Rows], None] | None = None
+        self, fence: int, told: Sequence[FactsReply] = (), reached: Callable[[Rows], None] | None = None
     ) -> Verdict:
         """Where that leaves the hosts. They are not asked what they just `told`, in the order of the targets.
         `reached` gets the rows of the kinds that are as asked, also while others are not yet."""
@@ -110,7 +110,9 @@ class Provisioning:
                 reached(rows)
         return Provisioned(rows, facts)
 
-    def _share(self, kind: Shareable, told: Sequence[Facts], fence: int, also: Collection[Section]) -> Verdict:
+    def _share(
+        self, kind: Shareable, told: Sequence[FactsReply], fence: int, also: Collection[Section]
+    ) -> Verdict:
         """One host makes it, the others copy it."""
         until = self._services.clock.now() + self._watch_s - self._patience_s
         facts = {target.worker: each for target, each in zip(self._targets, told, strict=False)}
@@ -119,7 +121,7 @@ class Provisioning:
             answers = self._agent.facts(self._targets, asked)
             facts = {answer.worker: answer.value for answer in answers if answer.value is not None}
             if len(facts) < len(self._targets):
-                return Unanswered(tuple[Reply[Facts], ...](each for each in answers if each.value is None))
+                return Unanswered(tuple[Reply[FactsReply], ...](each for each in answers if each.value is None))
         lacking = [target for target in self._targets if kind.lacks(facts[target.worker])]
         blocked = any(isinstance(kind.plan(each), Blocked) for each in facts.values())
         if blocked or not lacking:
@@ -146,9 +148,9 @@ class Provisioning:
     def _copy(
         self,
         kind: Shareable,
-        source: Source,
+        source: SharingHost,
         lacking: Sequence[HostTarget],
-        facts: Mapping[int, Facts],
+        facts: Mapping[int, FactsReply],
         fence: int,
     ) -> frozenset[int] | Wait:
         """Those workers that have the contents now; others have to do without."""
@@ -174,7 +176,7 @@ class Provisioning:
         self,
         targets: Sequence[HostTarget],
         kinds: Sequence[Kind],
-        facts: Mapping[int, Facts],
+        facts: Mapping[int, FactsReply],
         fence: int,
         also: Collection[Section],
         others: Mapping[int, Sequence[Kind]] = {},

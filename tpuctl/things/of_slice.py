@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.services import Services
-from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.facts import FactsReply
 from tpuctl.hosts.provision import Kind
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.run_spec import EnvironmentRef
@@ -64,7 +64,7 @@ class Revisitable(Kind, Protocol):
         """What a host whose `row` says that it is there has to have until a program starts."""
         ...
 
-    def trouble(self, facts: Facts) -> str:
+    def trouble(self, facts: FactsReply) -> str:
         """What is wrong with it on this host, in words; empty where all is as asked."""
         ...
 

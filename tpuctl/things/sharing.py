@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from tpuctl.hosts.facts import Facts
+from tpuctl.hosts.facts import FactsReply
 from tpuctl.hosts.provision import Kind
 from tpuctl.model.hosts import HostTarget
 from tpuctl.transfer.lacking import Where
@@ -35,15 +35,15 @@ class Shareable(Kind, Protocol):
         """Whether it comes out the same on every host."""
         ...
 
-    def lacks(self, facts: Facts) -> bool:
+    def lacks(self, facts: FactsReply) -> bool:
         """Whether it has to be made on this host."""
         ...
 
-    def has_room(self, facts: Facts, offer: Offer) -> bool:
+    def has_room(self, facts: FactsReply, offer: Offer) -> bool:
         """Whether what is offered fits onto this host, as far as that is known."""
         ...
 
-    def offer(self, facts: Facts, lacking: Sequence[Facts]) -> Offer | None:
+    def offer(self, facts: FactsReply, lacking: Sequence[FactsReply]) -> Offer | None:
         """What this host holds ready for those that lack it; None where nothing fits all of them."""
         ...
 
@@ -51,33 +51,36 @@ class Shareable(Kind, Protocol):
         """The same for a host that is to hold it ready for others."""
         ...
 
-    def made_of(self, facts: Facts, lacking: Sequence[Facts]) -> Shareable:
+    def made_of(self, facts: FactsReply, lacking: Sequence[FactsReply]) -> Shareable:
         """The same for a host that has what the host with these `facts` offers."""
         ...
 
 
-class Source(Struct, frozen=True):
+class SharingHost(Struct, frozen=True):
     """A host that offers a thing, and what it offers."""
 
     target: HostTarget
-    facts: Facts
+    facts: FactsReply
     offer: Offer
 
 
 def find_source(
-    kind: Shareable, facts: Mapping[int, Facts], targets: Sequence[HostTarget], lacking: Sequence[HostTarget]
-) -> Source | None:
+    kind: Shareable,
+    facts: Mapping[int, FactsReply],
+    targets: Sequence[HostTarget],
+    lacking: Sequence[HostTarget],
+) -> SharingHost | None:
     """A host that has what the others lack; None where none has. Pure."""
     wanting = [facts[target.worker] for target in lacking]
     for target in targets:
         found = facts[target.worker]
         if target not in lacking and (offer := kind.offer(found, wanting)) is not None:
-            return Source(target, found, offer)
+            return SharingHost(target, found, offer)
     return None
 
 
 def able_to_copy(
-    kind: Shareable, offer: Offer, facts: Mapping[int, Facts], lacking: Sequence[HostTarget]
+    kind: Shareable, offer: Offer, facts: Mapping[int, FactsReply], lacking: Sequence[HostTarget]
 ) -> list[HostTarget]:
     """Those that are not at work on anything, and have room. Pure."""
     idle = [each for each in lacking if not any(job.going for job in facts[each.worker].jobs or ())]

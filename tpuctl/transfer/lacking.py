@@ -97,7 +97,9 @@ class Spreading:
         self.content = content
         self.where = where
         self.state = State()
-        self.meter = Meter(clock, emit, next(iter(targets)).slice_name if targets else "", len(targets))
+        self.meter = TransferProgress(
+            clock, emit, next(iter(targets)).slice_name if targets else "", len(targets)
+        )
         self._blobs = list_blobs(parse_tree(content.tree))
         self._tree = Blob(content.sha256, len(content.tree))
         self._until = until
@@ -299,7 +301,7 @@ PROGRESS_EVERY_S = 1.0
 
 
 @dataclass
-class Meter:
+class TransferProgress:
     """Used by many threads. `moved` bytes left this machine, or came to it with `back`."""
 
     clock: Clock

@@ -14,7 +14,7 @@ from tpuctl.lib.time import render_instant
 from tpuctl.model.processes import METRICS
 from tpuctl.model.records import Attempt, Cause, RunRecord
 from tpuctl.runs.log_archive import restore_logs
-from tpuctl.runs.metrics import RATE, Row, Span, furthest, last_row, parse_rows, thin_rows, with_rates
+from tpuctl.runs.metrics import RATE, MetricRow, Span, furthest, last_row, parse_rows, thin_rows, with_rates
 from tpuctl.state.repository import list_attempts
 from tpuctl.views.plot import Drawing, Mark, Point, draw_curves, draw_line
 
@@ -33,7 +33,7 @@ class AttemptMetrics(Struct, frozen=True):
 
     number: int
     worker: int
-    rows: tuple[Row, ...]
+    rows: tuple[MetricRow, ...]
     cause: str = ""
 
     @property
@@ -48,7 +48,7 @@ class AttemptMetrics(Struct, frozen=True):
         return f"attempt {self.number}: {span}, {self.cause or 'goes on'}"
 
 
-class Column(Struct, frozen=True):
+class MetricColumn(Struct, frozen=True):
     """One number of a run: its last value, None for what is infinite or no number; the least and most of all
     attempts, and how it went as a line."""
 
@@ -61,7 +61,7 @@ class Column(Struct, frozen=True):
 
 def attempt_metrics(services: Services, run_id: str, attempt: Attempt) -> AttemptMetrics | None:
     """What this machine has of one attempt; None where that is nothing."""
-    ends: dict[int, Row | None] = {}
+    ends: dict[int, MetricRow | None] = {}
     for worker in attempt.workers:
         tail = services.logs.tail(run_id, attempt.number, worker, METRICS, TAIL_BYTES)
         ends[worker] = last_row(tail)
@@ -95,7 +95,7 @@ def last_values(services: Services, runs: Iterable[RunRecord]) -> dict[str, dict
     return found
 
 
-def columns(attempts: Sequence[AttemptMetrics], width: int = LINE_WIDTH) -> list[Column]:
+def columns(attempts: Sequence[AttemptMetrics], width: int = LINE_WIDTH) -> list[MetricColumn]:
     """The columns of these attempts, in the order of the expression, and at the end the rate. Thinning keeps
     the extremes."""
     thin = [thin_rows(list(with_rates(each.rows)), 4 * width) for each in attempts]
@@ -104,7 +104,7 @@ def columns(attempts: Sequence[AttemptMetrics], width: int = LINE_WIDTH) -> list
         spans = [[row.values[name] for row in rows if name in row.values] for rows in thin]
         finite = [span for each in spans for span in each if math.isfinite(span.mean)]
         found.append(
-            Column(
+            MetricColumn(
                 name,
                 next(_finite(each[-1].last) for each in reversed(spans) if each),
                 min((span.low for span in finite), default=None),
@@ -115,7 +115,7 @@ def columns(attempts: Sequence[AttemptMetrics], width: int = LINE_WIDTH) -> list
     return found
 
 
-def _names(attempts: Iterable[Iterable[Row]]) -> list[str]:
+def _names(attempts: Iterable[Iterable[MetricRow]]) -> list[str]:
     names = dict.fromkeys(name for rows in attempts for row in rows for name in row.values)
     return [*(name for name in names if name != RATE), *(name for name in names if name == RATE)]
 
@@ -158,12 +158,12 @@ def csv_rows(attempts: Sequence[AttemptMetrics]) -> list[list[Any]]:
     return [head, *([*_row(each, row), *_values(row, names)] for each in attempts for row in each.rows)]
 
 
-def _row(attempt: AttemptMetrics, row: Row) -> list[Any]:
+def _row(attempt: AttemptMetrics, row: MetricRow) -> list[Any]:
     step = "" if row.step is None else f"{row.step:.15g}"
     return [attempt.number, attempt.worker, render_instant(row.at, whole=True), step, row.count]
 
 
-def _values(row: Row, names: Sequence[str]) -> Iterable[Any]:
+def _values(row: MetricRow, names: Sequence[str]) -> Iterable[Any]:
     for name in names:
         span = row.values.get(name)
         yield from ("", "", "") if span is None else (span.mean, span.low, span.high)

@@ -38,14 +38,14 @@ FAILED_MAX = 8
 """Workers of which the ends of logs are open: those that failed."""
 
 
-class Report(Struct, frozen=True):
+class ReportPage(Struct, frozen=True):
     """The page of a run."""
 
     run_id: str
     html: str
 
 
-def make_report(services: Services, source: str) -> Report:
+def make_report(services: Services, source: str) -> ReportPage:
     """The page of the run `source`, or of the manifest in the file of that name, which has no logs.
 
     Raises NotFoundError or BadManifestError.
@@ -64,7 +64,7 @@ def make_report(services: Services, source: str) -> Report:
         spent = current_totals(services, run, slice_)
         attempts = [*attempts, current_part(services, run, slice_, load_parts(services, run.id))]
     facts = {**written, "attempts": attempts}
-    return Report(str(written["run"]["id"]), _render(services, run, facts, written, spent))
+    return ReportPage(str(written["run"]["id"]), _render(services, run, facts, written, spent))
 
 
 def _manifest(services: Services, run: RunRecord) -> dict[str, Any]:

@@ -23,13 +23,13 @@ from tpuctl.state.repository import active_runs, find_run, get_slice
 from tpuctl.telemetry.observe import HostSample, Observer
 from tpuctl.telemetry.prometheus import FIGURES
 from tpuctl.telemetry.sample import ChipSample
-from tpuctl.telemetry.summary import Row, find_slowest, spread
+from tpuctl.telemetry.summary import FigureRow, find_slowest, spread
 
 NO_PLACE = -1
 """Of a row that is about no chip."""
 
 
-class Frame(Struct, frozen=True):
+class TopFrame(Struct, frozen=True):
     """One look: of a slice and, where there is one, of a run on it."""
 
     slice: SliceRecord
@@ -40,7 +40,7 @@ class Frame(Struct, frozen=True):
     """Further runs on the slice, whose steps are not shown."""
 
 
-def take_frame(services: Services, observer: Observer, name: str | None) -> Frame:
+def take_frame(services: Services, observer: Observer, name: str | None) -> TopFrame:
     """The slice or run called `name`, as it is now: first a run, unless it is over; of several runs on a slice
     the newest. Raises NotFoundError, and TpuctlError where it has no hosts."""
     found = None if name is None else find_run(services, name)
@@ -55,10 +55,10 @@ def take_frame(services: Services, observer: Observer, name: str | None) -> Fram
     others = sum(each.id != run.id for each in active) if run is not None else 0
     attempt = run.attempt if run is not None else None
     hosts = observer.look(record, run.id if run is not None else "", attempt)
-    return Frame(record, run, services.clock.now(), hosts, others)
+    return TopFrame(record, run, services.clock.now(), hosts, others)
 
 
-def run_said(frame: Frame) -> str:
+def run_said(frame: TopFrame) -> str:
     """The run and how it stands; its hosts know before anybody else that its programs have ended."""
     run = frame.run
     if run is None:
@@ -73,7 +73,7 @@ def run_said(frame: Frame) -> str:
     return f"run {run.id} ended ({', '.join(sorted(ends))}), not taken note of: tpuctl attach {run.id}"
 
 
-def frame_facts(frame: Frame) -> dict[str, Any]:
+def frame_facts(frame: TopFrame) -> dict[str, Any]:
     """For `--json`: nothing is folded, and what is not known is null."""
     chips, hosts = chip_rows(frame.hosts), host_rows(frame)
     slowest = slowest_of(frame.hosts)
@@ -90,7 +90,7 @@ def frame_facts(frame: Frame) -> dict[str, Any]:
     }
 
 
-def program_facts(frame: Frame) -> dict[str, Any]:
+def program_facts(frame: TopFrame) -> dict[str, Any]:
     """What the programs of the run compiled, do compile, and what slows them down from inside."""
     workers = [host.status for host in frame.hosts if host.status is not None]
     return {
@@ -138,15 +138,15 @@ def _steps(status: WorkerStatus | None) -> dict[str, float | None]:
     return {"step": status.step, "step_age_s": age, "steps_per_s": rate}
 
 
-def chip_rows(hosts: Sequence[HostSample]) -> list[Row]:
+def chip_rows(hosts: Sequence[HostSample]) -> list[FigureRow]:
     """A row for each chip, by its place on its host, and one for services of which nothing is known."""
     rows = []
     for host in hosts:
         for place, chip in enumerate(host.chips):
-            rows.append(Row(host.worker, place, _chip_figures(chip)))
+            rows.append(FigureRow(host.worker, place, _chip_figures(chip)))
         text = _silence(host)
         if text:
-            rows.append(Row(host.worker, NO_PLACE, dict.fromkeys(CHIP_FIGURES), text))
+            rows.append(FigureRow(host.worker, NO_PLACE, dict.fromkeys(CHIP_FIGURES), text))
     return rows
 
 
@@ -166,14 +166,16 @@ def _silence(host: HostSample) -> str:
     return "no server"
 
 
-def host_rows(frame: Frame) -> list[Row]:
+def host_rows(frame: TopFrame) -> list[FigureRow]:
     """A row for each host; why some do not answer is said without their names, so that they share a line."""
     rows = []
     for host in frame.hosts:
         usage = host.usage or HostUsage(host.worker)
         own = {name: getattr(usage, name) for name in HOST_FIGURES}
         figures = {**_steps(host.status), **own, **{name: host.figures.get(name) for name in FIGURES}}
-        rows.append(Row(host.worker, 0, figures, common_cause(f"{frame.slice.name}-{host.worker}", host.error)))
+        rows.append(
+            FigureRow(host.worker, 0, figures, common_cause(f"{frame.slice.name}-{host.worker}", host.error))
+        )
     return rows
 
 

@@ -16,7 +16,7 @@ from tpuctl.slices.desired import request_down
 from tpuctl.slices.lifetime import (
     HostActivity,
     IdleWatch,
-    Step,
+    LifetimeAction,
     ends_soon,
     find_use,
     judge_lifetime,
@@ -58,24 +58,24 @@ def apply_lifetime(services: Services, record: SliceRecord, *, ask: Ask | None =
     runs = ", ".join(run.id for run in active)
     use = _use(services, record, lifetime, runs or None, ask)
     verdict = judge_lifetime(lifetime, _recall(services, record), use, now)
-    if verdict.step is Step.STOP and active:
+    if verdict.step is LifetimeAction.STOP and active:
         for run in active:
             request_stop(services, run.id)
         record_decision(services, record.key, "end", verdict.why)
         request_down(services, record.name, why=verdict.why, run_first=True)
         return f"stopping run {runs}: {verdict.why}"
-    if verdict.step is Step.STOP:
+    if verdict.step is LifetimeAction.STOP:
         record_decision(services, record.key, "end", verdict.why)
         request_down(services, record.name, why=verdict.why)
         return f"taken down: {verdict.why}"
-    if verdict.step is Step.WARN:
+    if verdict.step is LifetimeAction.WARN:
         text = f"tpuctl takes slice {record.name} down in ten minutes: {verdict.why}"
         record_decision(services, record.key, "warn", verdict.why)
         services.emit(Warn(record.name, text))
         _warn_hosts(services, record, text)
     # Only now does it count as warned: a crash in between warns twice rather than never.
     _remember(services, record, verdict.watch)
-    return f"warned: {verdict.why}" if verdict.step is Step.WARN else ""
+    return f"warned: {verdict.why}" if verdict.step is LifetimeAction.WARN else ""
 
 
 def _use(

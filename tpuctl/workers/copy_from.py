@@ -20,9 +20,16 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget, RemoteResult
-from tpuctl.transfer.lacking import Meter
+from tpuctl.transfer.lacking import TransferProgress
 from tpuctl.workers.copy_to import COPY_TIMEOUT_S, host_path
-from tpuctl.workers.file_list import FoundFile, Survey, SurveyReader, Unread, describe_missing, limits_of
+from tpuctl.workers.file_list import (
+    FileSurvey,
+    FoundFile,
+    SurveyReader,
+    UnreadFile,
+    describe_missing,
+    limits_of,
+)
 from tpuctl.workers.file_receiver import FileReceiver
 from tpuctl.workers.receive_protocol import (
     Begin,
@@ -40,7 +47,7 @@ COMPARED_AT_ONCE = 8
 ROUNDS = 3
 """How often a file is asked for that was written to while it was read."""
 STDERR_KEPT = 8192
-Select = Callable[[HostTarget, Survey], Survey]
+Select = Callable[[HostTarget, FileSurvey], FileSurvey]
 """What of the things that a worker has is fetched."""
 
 
@@ -90,12 +97,12 @@ class _Source(Struct):
     """One worker: its list, where it goes, and what is wrong with it."""
 
     receiver: FileReceiver
-    survey: Survey
+    survey: FileSurvey
     reader: FrameReader
     wanted: tuple[Want, ...] = ()
     request: bytes = b""
     trouble: TpuctlError | None = None
-    missing: Sequence[Unread] = ()
+    missing: Sequence[UnreadFile] = ()
 
     @property
     def files(self) -> list[FoundFile]:
@@ -125,7 +132,7 @@ class _Pull:
         self._targets = list(targets)
         self._path = path
         subject = self._targets[0].slice_name if self._targets else ""
-        self._meter = Meter(clock, emit, subject, len(self._targets), back=True)
+        self._meter = TransferProgress(clock, emit, subject, len(self._targets), back=True)
         self._results: dict[int, RemoteResult] = {}
         self._sources: dict[int, _Source] = {}
         self._said: dict[int, bytes] = {}

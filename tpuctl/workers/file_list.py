@@ -52,33 +52,33 @@ class FoundFolder(Struct, frozen=True):
 Found = FoundFile | FoundLink | FoundFolder
 
 
-class Unread(Struct, frozen=True):
+class UnreadFile(Struct, frozen=True):
     """Something that could not be copied, and why."""
 
     name: str
     why: str
 
 
-class Survey(Struct, frozen=True):
+class FileSurvey(Struct, frozen=True):
     """What lies there: `left_out` counts sockets, pipes and devices, `unread_count` what could not be read, of
     which `unread` names some."""
 
     entries: tuple[Found, ...]
     left_out: int
-    unread: tuple[Unread, ...]
+    unread: tuple[UnreadFile, ...]
     unread_count: int
 
 
-class Limits(Struct, frozen=True):
+class ListLimits(Struct, frozen=True):
     """What the list of one worker may come to."""
 
     entries: int
     size_bytes: int
 
 
-def limits_of(workers: int) -> Limits:
+def limits_of(workers: int) -> ListLimits:
     """The share of each of `workers`."""
-    return Limits(MAX_ENTRIES // max(1, workers), MAX_LIST_BYTES // max(1, workers))
+    return ListLimits(MAX_ENTRIES // max(1, workers), MAX_LIST_BYTES // max(1, workers))
 
 
 class SurveyReader:
@@ -87,13 +87,13 @@ class SurveyReader:
     Keeps no more than its limits allow, whatever comes.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ListLimits) -> None:
         self._limits = limits
         self._rest = b""
         self._read_bytes = 0
         self._open = False
         self._entries: list[Found] = []
-        self._survey: Survey | None = None
+        self._survey: FileSurvey | None = None
 
     def feed(self, data: bytes) -> None:
         """MalformedReplyError for what is no list; TpuctlError for one that is too long, leaves the target, or
@@ -107,7 +107,7 @@ class SurveyReader:
         for line in lines:
             self._take(line)
 
-    def survey(self) -> Survey:
+    def survey(self) -> FileSurvey:
         """All of it. MalformedReplyError where its end never came."""
         if self._survey is None:
             raise MalformedReplyError("the host did not send its whole list of files")
@@ -131,19 +131,19 @@ class SurveyReader:
         if "error" in data:
             raise TpuctlError(str(data.get("message", data["error"]))[:MAX_WORDS])
 
-    def _ended(self, data: Mapping[str, Any]) -> Survey:
+    def _ended(self, data: Mapping[str, Any]) -> FileSurvey:
         if data["surveyed"] != len(self._entries):
             raise ValueError("entries are missing")
-        unread = tuple(Unread(str(name)[:MAX_NAME], str(why)[:MAX_WORDS]) for name, why in data["unread"])
+        unread = tuple(UnreadFile(str(name)[:MAX_NAME], str(why)[:MAX_WORDS]) for name, why in data["unread"])
         _check(self._entries)
         kept = tuple(entry for entry in self._entries if not _leads_out(entry))
         outward = [
-            Unread(entry.name, f"a link out of what is copied, to {entry.target[:MAX_WORDS]}")
+            UnreadFile(entry.name, f"a link out of what is copied, to {entry.target[:MAX_WORDS]}")
             for entry in self._entries
             if isinstance(entry, FoundLink) and _leads_out(entry)
         ]
         count = max(len(unread), int(data["unread_count"])) + len(outward)
-        return Survey(kept, int(data["left_out"]), (*unread, *outward)[:MAX_UNREAD], count)
+        return FileSurvey(kept, int(data["left_out"]), (*unread, *outward)[:MAX_UNREAD], count)
 
 
 def too_many(limit: int) -> TpuctlError:
@@ -154,7 +154,7 @@ def too_many(limit: int) -> TpuctlError:
     )
 
 
-def describe_missing(names: Sequence[Unread], count: int) -> str:
+def describe_missing(names: Sequence[UnreadFile], count: int) -> str:
     """What was not copied, by name as far as it goes, and that all the rest was."""
     if count == 1 and not names[0].name:
         return f"not copied: {names[0].why}"

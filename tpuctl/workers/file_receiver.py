@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.lib.text import sized
-from tpuctl.workers.file_list import Found, FoundFile, FoundFolder, FoundLink, Unread
+from tpuctl.workers.file_list import Found, FoundFile, FoundFolder, FoundLink, UnreadFile
 from tpuctl.workers.receive_protocol import CHANGED, KEPT_FREE, Begin, End, Frame, GivenUp, Piece, Room, Want
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class FileReceiver:
             self._drop()
             self._missing[self._want_of(frame.number).name] = frame
 
-    def finish(self) -> tuple[Unread, ...]:
+    def finish(self) -> tuple[UnreadFile, ...]:
         """All files were sent: adds directories, links and modes. Says which files could not be had."""
         self._make_folders_and_links()
         if self._lock is not None and not self._missing:
@@ -126,7 +126,7 @@ class FileReceiver:
         self._made.clear()
         self.close()
         return tuple(
-            Unread(name, "it was not sent" if gone is None else gone.message)
+            UnreadFile(name, "it was not sent" if gone is None else gone.message)
             for name, gone in self._missing.items()
         )
 

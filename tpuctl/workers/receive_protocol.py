@@ -59,11 +59,11 @@ class GivenUp(Struct, frozen=True):
     message: str
 
 
-class Done(Struct, frozen=True):
+class Finished(Struct, frozen=True):
     """Nothing more comes."""
 
 
-Frame = Begin | Piece | End | GivenUp | Done
+Frame = Begin | Piece | End | GivenUp | Finished
 
 
 class Room(Struct, frozen=True):
@@ -149,5 +149,5 @@ class FrameReader:
         if "failed" in data:
             return GivenUp(int(data["failed"]), str(data["code"]), str(data["message"]))
         if "done" in data:
-            return Done()
+            return Finished()
         raise ValueError("no known frame")

@@ -13,7 +13,7 @@ from tests.support.builders import a_bundle
 from tests.support.memory.process import Process, Steps, Wait
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.records import RunRecord
-from tpuctl.model.run_spec import Policy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.runs.reconcile import request_run
 from tpuctl.runs.submit import freeze_run
 from tpuctl.transfer.tree import make_tree
@@ -76,7 +76,7 @@ class Training:
             slice_name,
             ("python3", "train.py"),
             ".",
-            policy=Policy(grace_s=10.0),
+            policy=RestartPolicy(grace_s=10.0),
             variables={"KIND": kind, "SEED": str(self._chance.randrange(1 << 30))},
             secrets={},
             checkpoint_dir=f"{BUCKET}/{run_id}",

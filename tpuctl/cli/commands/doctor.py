@@ -19,7 +19,7 @@ from tpuctl.lib.text import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpuctl.doctor.facts import Wanted
+    from tpuctl.doctor.facts import PlannedUse
     from tpuctl.doctor.finding import Finding
     from tpuctl.model.facts import CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
 
@@ -169,13 +169,13 @@ def _buckets(context: AppContext) -> dict[str, str]:
     return {} if uri is None else {uri.removeprefix("gs://").partition("/")[0]: "checkpoint_bucket"}
 
 
-def _wanted(context: AppContext) -> Wanted:
-    from tpuctl.doctor.facts import Wanted
+def _wanted(context: AppContext) -> PlannedUse:
+    from tpuctl.doctor.facts import PlannedUse
     from tpuctl.model.shipped_files import load_accelerators
 
     config = context.config
     found = load_accelerators().find(config.accelerator) if config.accelerator else None
-    return Wanted(
+    return PlannedUse(
         project=config.require_project(),
         zones=config.zone,
         generation=found.generation if found else None,

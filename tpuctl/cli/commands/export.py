@@ -19,12 +19,12 @@ from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 
 if TYPE_CHECKING:
-    from tpuctl.kube.export import Target
-    from tpuctl.kube.jobset import Job
-    from tpuctl.kube.source import Source
+    from tpuctl.kube.export import ExportTarget
+    from tpuctl.kube.jobset import JobSetSpec
+    from tpuctl.kube.source import ExportSource
 
 
-class Form(StrEnum):
+class ExportFormat(StrEnum):
     """What `export` writes."""
 
     JOBSET = "jobset"
@@ -47,7 +47,7 @@ def export(
     name: Annotated[
         str | None, Option("Name of the JobSet, and id of a new run.", group=CLUSTER, metavar="NAME")
     ] = None,
-    as_: Annotated[Form, Option("The form.", flags=(Flag("--as"),))] = Form.JOBSET,
+    as_: Annotated[ExportFormat, Option("The form.", flags=(Flag("--as"),))] = ExportFormat.JOBSET,
     output: Annotated[
         str | None,
         Option("Where to; NAME.yaml here if left out.", flags=(Flag("--output"),), short="-o", metavar="FILE"),
@@ -99,7 +99,7 @@ def _source(
     cluster: ClusterRequest,
     namespace: str,
     name: str | None,
-) -> tuple[Source, Target]:
+) -> tuple[ExportSource, ExportTarget]:
     """The run that is meant, and where it goes. Raises UsageError."""
     from tpuctl.cli.programs import program_of
     from tpuctl.kube.source import is_run, source_of_run, source_of_script
@@ -130,7 +130,7 @@ def _source(
     return source_of_script(context, context.config, request, target, run_id, Path.cwd()), target
 
 
-def _say(context: AppContext, job: Job, path: Path, bundle: Path) -> None:
+def _say(context: AppContext, job: JobSetSpec, path: Path, bundle: Path) -> None:
     from tpuctl.kube.render import secret_command
 
     if context.console.json_mode:

@@ -14,9 +14,9 @@ from tpuctl.model.requests import LintRequest
 
 if TYPE_CHECKING:
     from tpuctl.cli.context import AppContext
-    from tpuctl.lint.lint import Report
+    from tpuctl.lint.lint import LintReport
     from tpuctl.lint.report import Format
-    from tpuctl.lint.rules import Rule
+    from tpuctl.lint.rules import LintRule
 
 Kind = TypeVar("Kind", bound=StrEnum)
 
@@ -46,16 +46,16 @@ def lint(context: AppContext, console: Console, request: LintRequest) -> None:
         raise typer.Exit(TpuctlError.exit_code)
 
 
-def _look(request: LintRequest) -> tuple[Report, Sequence[Rule]]:
+def _look(request: LintRequest) -> tuple[LintReport, Sequence[LintRule]]:
     """What was found in the files, and the rules that were looked for."""
     from tpuctl.lint.files import list_files, top_of
     from tpuctl.lint.lint import lint_files
     from tpuctl.lint.options import LintOptions, find_options, is_excluded, split_codes
-    from tpuctl.lint.project import Target
-    from tpuctl.lint.rules import Backend, choose_rules, for_versions
+    from tpuctl.lint.project import LintTarget
+    from tpuctl.lint.rules import LintBackend, choose_rules, for_versions
 
     codes = split_codes(request.select), split_codes(request.ignore)
-    backend = None if request.backend is None else _member(Backend, "--backend", request.backend)
+    backend = None if request.backend is None else _member(LintBackend, "--backend", request.backend)
     asked = LintOptions(backend, request.port, *codes)
     given = [Path(each) for each in request.paths or ["."]]
     first = given[0].absolute()
@@ -64,10 +64,10 @@ def _look(request: LintRequest) -> tuple[Report, Sequence[Rule]]:
     versions: Mapping[str, str] = {}
     if request.env is not None:
         own, versions = _of_environment(request.env)
-        options = options.for_environment(None if own is None else _member(Backend, "--backend", own))
+        options = options.for_environment(None if own is None else _member(LintBackend, "--backend", own))
     rules = for_versions(choose_rules(options.select, options.ignore), versions)
     found = list_files(given, lambda path: is_excluded(path, top, options.exclude))
-    return lint_files(found, rules, Target(options.backend, options.port), top_of(given, top)), rules
+    return lint_files(found, rules, LintTarget(options.backend, options.port), top_of(given, top)), rules
 
 
 def _member(kind: type[Kind], flag: str, name: str) -> Kind:
@@ -89,7 +89,7 @@ def _of_environment(name: str) -> tuple[str | None, Mapping[str, str]]:
     return None if backend is Backend.CPU else str(backend), known_versions(found)
 
 
-def _with_packages(context: AppContext, report: Report, env: str, rules: Sequence[Rule]) -> Report:
+def _with_packages(context: AppContext, report: LintReport, env: str, rules: Sequence[LintRule]) -> LintReport:
     """The report with what is in packages of the environment that the code imports."""
     from msgspec.structs import replace
 
@@ -103,7 +103,7 @@ def _with_packages(context: AppContext, report: Report, env: str, rules: Sequenc
     return replace(report, findings=(*report.findings, *found))
 
 
-def _print(console: Console, report: Report, shape: Format) -> None:
+def _print(console: Console, report: LintReport, shape: Format) -> None:
     from tpuctl import __version__
     from tpuctl.lint.report import Format, as_github, as_json, as_sarif, as_text, in_words
 
@@ -120,7 +120,7 @@ def _print(console: Console, report: Report, shape: Format) -> None:
         console.say(in_words(report))
 
 
-def _explain(console: Console, rules: Sequence[Rule]) -> None:
+def _explain(console: Console, rules: Sequence[LintRule]) -> None:
     from tpuctl.lib.codec import to_data
     from tpuctl.lint.report import explain
 

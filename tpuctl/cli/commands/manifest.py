@@ -26,7 +26,7 @@ Source = Annotated[
 ]
 
 
-class Form(StrEnum):
+class ManifestFormat(StrEnum):
     """What `export` writes."""
 
     BUNDLE = "bundle"
@@ -133,12 +133,12 @@ def export(
     context: AppContext,
     source: Source = "last",
     as_: Annotated[
-        Form,
+        ManifestFormat,
         Option(
             "The form: an in-toto statement, an MLflow run, a crate, or all that it needs.",
             flags=(Flag("--as"),),
         ),
-    ] = Form.BUNDLE,
+    ] = ManifestFormat.BUNDLE,
     to: Annotated[
         str | None,
         Option(
@@ -162,7 +162,7 @@ def export(
     from tpuctl.provenance.parts import load_source
 
     found, _ = load_source(context, source)
-    if as_ is Form.BUNDLE:
+    if as_ is ManifestFormat.BUNDLE:
         if to is None:
             raise UsageError(
                 "a bundle is written to a file, and none is named", hint=f"-o {found['run']['id']}.tar"

@@ -15,7 +15,7 @@ from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.disks.unused import UnusedDisks
-    from tpuctl.inventory.reap import Reaped, Survey
+    from tpuctl.inventory.reap import Reaped, TpuSurvey
 
 COLUMNS = (
     Column("fate", "FATE"),
@@ -103,7 +103,7 @@ def _raise_for(context: AppContext, results: list[Reaped]) -> None:
         )
 
 
-def _show(context: AppContext, found: Survey, unused: UnusedDisks, results: list[Reaped]) -> None:
+def _show(context: AppContext, found: TpuSurvey, unused: UnusedDisks, results: list[Reaped]) -> None:
     """What was found; with `results`, what became of it."""
     if context.console.json_mode:
         _show_json(context, found, unused, results)
@@ -118,7 +118,7 @@ def _show(context: AppContext, found: Survey, unused: UnusedDisks, results: list
         context.console.say(f"{each.found.name}: {each.result}{why}")
 
 
-def _show_table(context: AppContext, found: Survey, unused: UnusedDisks) -> None:
+def _show_table(context: AppContext, found: TpuSurvey, unused: UnusedDisks) -> None:
     from tpuctl.disks.unused import cost_in_words
     from tpuctl.inventory.resources import Fate
 
@@ -140,7 +140,7 @@ def _show_table(context: AppContext, found: Survey, unused: UnusedDisks) -> None
         context.console.caveat(f"not read: {', '.join(found.unread)}; nothing there was touched")
 
 
-def _show_json(context: AppContext, found: Survey, unused: UnusedDisks, results: list[Reaped]) -> None:
+def _show_json(context: AppContext, found: TpuSurvey, unused: UnusedDisks, results: list[Reaped]) -> None:
     from tpuctl.lib.codec import to_data
 
     became = {each.found.place: each.result for each in results}

@@ -19,8 +19,8 @@ from tpuctl.lib.options import Option
 from tpuctl.lib.text import counted, fold_workers
 
 if TYPE_CHECKING:
-    from tpuctl.telemetry.summary import Folded, Row
-    from tpuctl.views.top import Frame
+    from tpuctl.telemetry.summary import FigureRow, Folded
+    from tpuctl.views.top import TopFrame
 
 REFRESH_S = 2.0
 TALK_LINES = 14
@@ -89,7 +89,7 @@ def top(
         )
 
 
-def _refresh(context: AppContext, frame: Frame, again: Callable[[], Frame]) -> None:
+def _refresh(context: AppContext, frame: TopFrame, again: Callable[[], TopFrame]) -> None:
     """Draws until Ctrl-C; then the last frame stays on the screen."""
     console, shown = context.console, frame
     try:
@@ -122,7 +122,7 @@ def _screen(out: TextIO) -> Iterator[Callable[[Sequence[str]], None]]:
         out.flush()
 
 
-def _lines(frame: Frame, width: int, height: int | None) -> list[str]:
+def _lines(frame: TopFrame, width: int, height: int | None) -> list[str]:
     """The screen; a `height` limits the lines of both tables together."""
     from tpuctl.telemetry.summary import fold
     from tpuctl.views.top import chip_rows, host_rows, slowest_of
@@ -140,7 +140,7 @@ def _lines(frame: Frame, width: int, height: int | None) -> list[str]:
     return [*lines, *_program_lines(frame, width)]
 
 
-def _program_lines(frame: Frame, width: int) -> list[str]:
+def _program_lines(frame: TopFrame, width: int) -> list[str]:
     """What programs compile; of what slows them down the newest."""
     from tpuctl.views.top import program_facts
 
@@ -155,7 +155,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], width: 
     return render_table(rows, columns if noted else columns[:-1], width=width) if rows else []
 
 
-def _stall(frame: Frame, width: int) -> list[str]:
+def _stall(frame: TopFrame, width: int) -> list[str]:
     """What keeps a run that stands still, as it was found last."""
     run = frame.run
     if run is None or run.attempt is None or run.attempt.cause is not None or not run.attempt.stalled:
@@ -165,7 +165,7 @@ def _stall(frame: Frame, width: int) -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent="  ", max_lines=STALL_LINES, placeholder=" …")
 
 
-def _head(frame: Frame) -> str:
+def _head(frame: TopFrame) -> str:
     from tpuctl.lib.time import render_clock
     from tpuctl.views.top import run_said
 
@@ -229,7 +229,7 @@ def _bytes(*ways: Figure) -> str | None:
     return f"{size:.1f}T"
 
 
-def _spread_lines(chips: Sequence[Row], hosts: Sequence[Row], width: int) -> list[str]:
+def _spread_lines(chips: Sequence[FigureRow], hosts: Sequence[FigureRow], width: int) -> list[str]:
     """Of what differs between chips or hosts."""
     from tpuctl.telemetry.summary import spread
 

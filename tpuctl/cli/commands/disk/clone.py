@@ -13,7 +13,7 @@ from tpuctl.model.requests import CloneRequest, CreateRequest, DiskName, Unmount
 
 if TYPE_CHECKING:
     from tpuctl.cli.console import Console
-    from tpuctl.disks.clone_request import Plan
+    from tpuctl.disks.clone_request import ClonePlan
 
 
 def create(context: AppContext, request: CreateRequest, allow: Allow = None, dry_run: DryRun = False) -> None:
@@ -75,7 +75,7 @@ def snapshot(context: AppContext, name: DiskName, unmount: Unmount = False, time
     context.console.answer(made, f"made snapshot {record.snapshot} of {name}")
 
 
-def _report(console: Console, request: CloneRequest, plan: Plan, *, dry_run: bool) -> None:
+def _report(console: Console, request: CloneRequest, plan: ClonePlan, *, dry_run: bool) -> None:
     from tpuctl.disks.rules import monthly_cost
 
     master, copy, wanted = request.master, plan.record, plan.record.request

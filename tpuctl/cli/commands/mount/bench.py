@@ -90,7 +90,7 @@ def cost(
     """
     from tpuctl.errors import UsageError
     from tpuctl.lib.codec import to_data
-    from tpuctl.mounts.bench import Use, operation_costs, total_usd
+    from tpuctl.mounts.bench import MountUse, operation_costs, total_usd
     from tpuctl.mounts.follow import load_rules, parse_ref
     from tpuctl.mounts.render import options_of
     from tpuctl.mounts.spec import options_said
@@ -101,7 +101,7 @@ def cost(
         raise UsageError.of("place", f"there is no kind of place {place!r}", f"one of: {', '.join(prices)}")
     said = options_said({"ttl": ttl} if ttl is not None else {})
     ref = parse_ref(rules, f"gs://bucket:/mnt/bucket:{profile}", said)
-    rows = operation_costs(options_of(rules, ref, rules.pinned), Use(hosts, files, passes), prices[place])
+    rows = operation_costs(options_of(rules, ref, rules.pinned), MountUse(hosts, files, passes), prices[place])
     if console.json_mode:
         console.data({"usd_month": total_usd(rows), "operations": to_data(rows)})
         return
