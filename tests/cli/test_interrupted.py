@@ -7,11 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import typer
 
 from tests.support.hosts import shared_folder
 from tests.support.session import Session, open_session
+from tpuctl.cli.context import AppContext
+from tpuctl.cli.errors import guarded
+from tpuctl.cli.invocation import Invocation
 
 CTRL_C_AT = """\
 import os, signal, sys
@@ -75,6 +80,28 @@ def test_a_background_job_of_a_shell_does_not_hear_ctrl_c_while_it_starts() -> N
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("tpuctl ")
+
+
+@pytest.mark.parametrize("left_behind", [RuntimeError("release unlocked lock"), KeyboardInterrupt()])
+def test_what_goes_on_is_said_though_closing_fails_after_ctrl_c(
+    left_behind: BaseException,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TPUCTL_STATE_DIR", str(tmp_path))
+
+    def work() -> None:
+        try:
+            with AppContext(Invocation()).interruptible("run long goes on"):
+                raise KeyboardInterrupt
+        finally:
+            raise left_behind
+
+    with pytest.raises(typer.Exit) as ended:
+        guarded(Invocation(), work)
+    assert ended.value.exit_code == 130
+    assert capsys.readouterr().err == "interrupted; run long goes on\n"
 
 
 def test_up_says_what_is_still_wanted_and_down_what_goes_on(session: Session) -> None:

@@ -49,7 +49,7 @@ def _run_reported(shared: Invocation, work: Callable[[], T]) -> T:
         shared.json = _wants_json(shared)
         raise _report(shared, _from_typer(error)) from error
     except (KeyboardInterrupt, typer.Abort) as error:
-        raise _report(shared, InterruptedByUserError("interrupted")) from error
+        raise _report(shared, _interruption(error)) from error
     except OSError as error:
         raise _refused_here(shared, error) from error
     except Exception as error:  # the last resort: a crash report instead of a traceback
@@ -281,7 +281,7 @@ def _unexpected(shared: Invocation, error: Exception) -> TpuctlError:
     report = "".join(traceback.format_exception(error))
     path = write_crash_report(shared.arguments, report)
     if follows_ctrl_c(error):
-        return InterruptedByUserError("interrupted")
+        return _interruption(error)
     where = f"crash report: {path}" if path else None
     return BugError(f"unexpected {type(error).__name__}: {error}", hint=where)
 
@@ -292,6 +292,15 @@ def follows_ctrl_c(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt | typer.Abort) or (
         earlier is not None and follows_ctrl_c(earlier)
     )
+
+
+def _interruption(error: BaseException) -> InterruptedByUserError:
+    """What the command said to Ctrl-C, and what goes on without it, though closing what it had in use failed
+    after that."""
+    if isinstance(error, InterruptedByUserError):
+        return error
+    earlier = error.__cause__ or error.__context__
+    return InterruptedByUserError("interrupted") if earlier is None else _interruption(earlier)
 
 
 def _reader_went_away() -> typer.Exit:
