@@ -15,7 +15,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.json_api import JsonApi, json_api
 from tpuctl.cloud.tpu import GoogleCloud
-from tpuctl.engine.ports import Cloud
+from tpuctl.engine.cloud_ports import Cloud
 from tpuctl.errors import BusyError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.model.cloud import NodeState, OperationInfo, QueuedState, Tier
 from tpuctl.model.slice_spec import SliceSpec

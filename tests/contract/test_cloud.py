@@ -16,7 +16,7 @@ from tests.support.memory.cloud import WorldCloud
 from tests.support.memory.host import MemoryHosts
 from tests.support.sim import running_sim
 from tpuctl.cloud.tpu import GoogleCloud
-from tpuctl.engine.ports import Cloud
+from tpuctl.engine.cloud_ports import Cloud
 from tpuctl.errors import (
     ConflictError,
     DeniedError,

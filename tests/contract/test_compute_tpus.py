@@ -18,7 +18,7 @@ from tests.support.memory.tpus import WorldTpus
 from tests.support.sim import running_sim
 from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.groups import ComputeTpus
-from tpuctl.engine.ports import Cloud, Disks
+from tpuctl.engine.cloud_ports import Cloud, Disks
 from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, TransientError
 from tpuctl.model.cloud import Api, NodeState, OperationInfo, ResourceKind, Tier
 from tpuctl.model.disks import SHARED, DataDisk, DiskMode, DiskRequest

@@ -19,7 +19,7 @@ from tpuctl.cloud.disks import GoogleDisks, GoogleInventory
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
-from tpuctl.engine import ports
+from tpuctl.engine import cloud_ports
 from tpuctl.errors import (
     ConflictError,
     DeniedError,
@@ -42,21 +42,21 @@ class Client:
     def __init__(self, endpoint: str, project: str) -> None:
         credentials = Credentials(token="t")
         places = ("resource_manager", "service_usage", "compute", "quotas", "tpu", "storage")
-        self.cloud: ports.Cloud = GoogleCloud(project, endpoint, credentials)
-        self.disks: ports.Disks = GoogleDisks(project, endpoint, credentials)
-        self.inventory: ports.Inventory = GoogleInventory(project, endpoint, endpoint, credentials)
-        self.objects: ports.Objects = GoogleObjects(project, endpoint, credentials)
-        self.project: ports.ProjectApi = GoogleProject(
+        self.cloud: cloud_ports.Cloud = GoogleCloud(project, endpoint, credentials)
+        self.disks: cloud_ports.Disks = GoogleDisks(project, endpoint, credentials)
+        self.inventory: cloud_ports.Inventory = GoogleInventory(project, endpoint, endpoint, credentials)
+        self.objects: cloud_ports.Objects = GoogleObjects(project, endpoint, credentials)
+        self.project: cloud_ports.ProjectApi = GoogleProject(
             project, lambda: credentials, **dict.fromkeys(places, endpoint)
         )
 
 
 PORTS: Mapping[str, type] = {
-    "cloud": ports.Cloud,
-    "disks": ports.Disks,
-    "inventory": ports.Inventory,
-    "objects": ports.Objects,
-    "project": ports.ProjectApi,
+    "cloud": cloud_ports.Cloud,
+    "disks": cloud_ports.Disks,
+    "inventory": cloud_ports.Inventory,
+    "objects": cloud_ports.Objects,
+    "project": cloud_ports.ProjectApi,
 }
 """Attribute of the client → the protocol behind it."""
 

@@ -26,17 +26,8 @@ from tpuctl.lib.time import parse_duration
 if TYPE_CHECKING:
     from tpuctl.cli.live import Renderer
     from tpuctl.config.settings import Config
-    from tpuctl.engine.ports import (
-        Cloud,
-        Disks,
-        Inventory,
-        Objects,
-        ProjectApi,
-        RateLimiter,
-        Remote,
-        RunLogs,
-        Store,
-    )
+    from tpuctl.engine.cloud_ports import Cloud, Disks, Inventory, Objects, ProjectApi
+    from tpuctl.engine.ports import RateLimiter, Remote, RunLogs, Store
     from tpuctl.engine.services import Sightings
     from tpuctl.model.hosts import Api
     from tpuctl.ssh.keys import KeyPair

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class GoogleDisks:
-    """Implements `ports.Disks`."""
+    """Implements `cloud_ports.Disks`."""
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
         self._project = project
@@ -179,7 +179,7 @@ Data = Mapping[str, Any]
 
 
 class GoogleInventory:
-    """Implements `ports.Inventory`."""
+    """Implements `cloud_ports.Inventory`."""
 
     def __init__(
         self, project: str, endpoint_compute: str, endpoint_storage: str, credentials: Credentials

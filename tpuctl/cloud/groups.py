@@ -51,7 +51,7 @@ MADE_ANEW = 8
 
 
 class ComputeTpus:
-    """Implements `ports.Cloud`: its nodes are groups and instances, and it has no queued resources."""
+    """Implements `cloud_ports.Cloud`: its nodes are groups and instances, and it has no queued resources."""
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
         self._project = project

@@ -37,7 +37,7 @@ _PAGE = 200
 
 
 class GoogleProject(Struct, frozen=True):
-    """Implements `ports.ProjectApi`. `credentials` are asked for when the first call needs them."""
+    """Implements `cloud_ports.ProjectApi`. `credentials` are asked for when the first call needs them."""
 
     project: str
     credentials: Callable[[], Credentials]

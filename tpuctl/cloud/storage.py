@@ -140,7 +140,7 @@ class _Stream:
 
 
 class GoogleObjects:
-    """Implements `ports.Objects`."""
+    """Implements `cloud_ports.Objects`."""
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
         self._endpoint = endpoint

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tpuctl.engine.cloud_ports import Cloud
 from tpuctl.engine.events import StepStarted
-from tpuctl.engine.ports import Cloud
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.errors import BusyError, NotFoundError, TpuctlError

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tpuctl.engine.ports import (
     Clock,
-    Cloud,
-    Disks,
     EventSink,
     IdSource,
-    Objects,
-    ProjectApi,
     RateLimiter,
     Remote,
     RunLogs,
@@ -21,6 +17,9 @@ from tpuctl.engine.ports import (
     Store,
 )
 from tpuctl.model.hosts import Api
+
+if TYPE_CHECKING:  # as in `ports`
+    from tpuctl.engine.cloud_ports import Cloud, Disks, Objects, ProjectApi
 
 
 class Services(Protocol):

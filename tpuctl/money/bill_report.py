@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import Inventory
+from tpuctl.engine.cloud_ports import Inventory
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.lib.codec import to_data

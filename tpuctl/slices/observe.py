@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from tpuctl.engine.ports import Cloud
+from tpuctl.engine.cloud_ports import Cloud
 from tpuctl.engine.services import Services
 from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.lib.names import node_names

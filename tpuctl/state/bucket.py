@@ -22,7 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tpuctl.engine.ports import DamagedData, Document, Objects, RecordData, StoredBlob
+from tpuctl.engine.cloud_ports import Objects
+from tpuctl.engine.ports import Document, StoredBlob
 from tpuctl.errors import (
     BadConfigError,
     ConflictError,
@@ -36,6 +37,7 @@ from tpuctl.lib.retry import patiently
 from tpuctl.state.blobs import BlobFiles
 from tpuctl.state.bucket_blobs import BucketBlobs
 from tpuctl.state.cache import ObjectCache
+from tpuctl.state.documents import DamagedData, RecordData
 from tpuctl.state.entries import check_entry, is_entry
 
 T = TypeVar("T")

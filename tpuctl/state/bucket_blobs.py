@@ -13,7 +13,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
-from tpuctl.engine.ports import Objects, StoredBlob
+from tpuctl.engine.cloud_ports import Objects
+from tpuctl.engine.ports import StoredBlob
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, TransientError
 from tpuctl.lib.retry import TRIES, patiently
 from tpuctl.model import timeouts

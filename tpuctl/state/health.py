@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import Objects
+from tpuctl.engine.cloud_ports import Objects
 from tpuctl.errors import BadConfigError, NotFoundError
 from tpuctl.model.facts import StoreFacts
 from tpuctl.state.sqlite import MIGRATIONS

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tpuctl.engine.ports import Document, StoredBlob, parse_document
+from tpuctl.engine.ports import Document, StoredBlob
 from tpuctl.errors import BadConfigError, ConflictError, TpuctlError, full_disk_hint
 from tpuctl.lib.files import write_private
 from tpuctl.model import timeouts
 from tpuctl.model.records import MOVED
 from tpuctl.state.blobs import BlobFiles
+from tpuctl.state.documents import parse_document
 from tpuctl.state.entries import check_entry
 
 BUSY_TIMEOUT_S = 10.0

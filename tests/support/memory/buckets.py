@@ -18,7 +18,7 @@ VERSION = load_rules().pinned
 
 
 class NearBuckets:
-    """The part of `ports.ProjectApi` that mounts ask: every bucket is near."""
+    """The part of `cloud_ports.ProjectApi` that mounts ask: every bucket is near."""
 
     def bucket_place(self, _bucket: str) -> BucketPlace:
         return BucketPlace("US-CENTRAL2", "region")

@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 
 
 class WorldDisks:
-    """Implements `ports.Disks`. The API is made when it is first asked: most worlds have no disks."""
+    """Implements `cloud_ports.Disks`. The API is made when it is first asked: most worlds have no disks."""
 
     def __init__(self, project: str, api: Callable[[], ComputeApi]) -> None:
         self._project = project

@@ -23,7 +23,7 @@ class _Object:
 
 
 class MemoryObjects:
-    """Implements `ports.Objects`; `clock` is the server's. Every bucket exists."""
+    """Implements `cloud_ports.Objects`; `clock` is the server's. Every bucket exists."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -54,7 +54,7 @@ class _TpusInMemory(ComputeTpus):
 
 
 class WorldTpus:
-    """Implements `ports.Cloud`. The API is made when it is first asked: most worlds have no instances.
+    """Implements `cloud_ports.Cloud`. The API is made when it is first asked: most worlds have no instances.
     `beat` lets hosts in memory publish their heartbeats before they are read."""
 
     def __init__(
