@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.docs import reference
+from tests.docs import house_picture, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -56,6 +56,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/fleet-file.md": reference.render_fleet_file,
     "docs/reference/states.md": reference.render_states,
     "docs/develop/state-tables.md": reference.render_state_tables,
+    "docs/pictures/house.svg": house_picture.render_house,
     "docs/reference/lint.md": reference.render_lint,
     "docs/reference/failures.md": reference.render_failures,
     "docs/reference/errors.md": reference.render_errors,
