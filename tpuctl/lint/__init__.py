@@ -1,1 +1,1 @@
-"""`tpuctl lint`: what a program does that TPUs punish, found without running it."""
+"""What TPUs punish in a program, found in its code without running it."""

@@ -1,1 +1,1 @@
-"""The simulated cloud: Google's real APIs answered locally, with real hosts behind them."""
+"""The simulated cloud: Google's real APIs with real hosts behind them."""

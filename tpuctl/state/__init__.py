@@ -1,1 +1,1 @@
-"""The store: records, leases, journal, blobs, logs and their garbage collection."""
+"""The store: records, leases, journal, blobs and logs."""

@@ -1,1 +1,1 @@
-"""Things of hosts: what hosts are asked to have, and the one driver that brings them to it."""
+"""What hosts are asked to have, and the one driver that brings them to it."""
