@@ -26,12 +26,15 @@ from tests.sim.test_tpu import PARENT, VERSION
 from tpuctl.cli.app import app
 from tpuctl.config.settings import SIM_PROFILE
 from tpuctl.sim.api.oauth import PATHS as TOKEN_PATHS
+from tpuctl.sim.compute.catalog import KINDS, Scope
+from tpuctl.sim.compute.methods import CHANGES, LIKE, READS
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import start_time
 from tpuctl.sim.server.simulator import Simulator, new_token
 from tpuctl.sim.server.state_dir import save_info
+from tpuctl.sim.wire.payload import load_types
 from tpuctl.sim.world.clock import ManualClock
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import METHODS, PRESETS
@@ -928,8 +931,18 @@ def test_every_preset_is_named_by_the_help(lab: Lab) -> None:
     assert [preset for preset in PRESETS if not re.search(rf"\b{preset}\b", said)] == []
 
 
-def test_faults_can_be_planned_for_every_call(lab: Lab) -> None:
-    assert {rpc.name for rpc in lab.simulator.world.rpcs.values()} <= set(METHODS)
+def test_faults_can_be_planned_for_every_call_and_for_no_other(lab: Lab) -> None:
+    known = load_types("compute.v1").queries
+    compute = {*CHANGES, *READS}
+    for kind in KINDS.values():
+        verbs = {"list", "aggregatedList", *(("insert", "delete") if kind.message else ())}
+        for scope in (None, *(Scope(each, "x") for each in kind.scopes)):
+            asked = {f"{kind.collection}.{verb}": kind.method(scope, verb) for verb in verbs}
+            compute |= {name for name, method in asked.items() if LIKE.get(method, method) in known}
+    compute.discard("networks.delete")  # refused whatever is planned
+    storage = {f"storage.{verb}" for verb in ("delete", "get", "head", "patch", "post", "put")}
+    tpus = {rpc.name for rpc in lab.simulator.world.rpcs.values()}
+    assert sorted(METHODS) == sorted(tpus | compute | storage)
 
 
 @pytest.mark.parametrize(

@@ -98,57 +98,46 @@ STANDING = frozenset(
 WITH_MESSAGE = frozenset({FaultKind.ERROR, FaultKind.QUEUED_FAILURE})
 """Kinds whose message a caller gets to see."""
 
-METHODS = (
-    *(f"nodes.{verb}" for verb in ("create", "delete", "get", "getGuestAttributes", "list", "patch")),
-    *(f"nodes.{verb}" for verb in ("performMaintenance", "simulateMaintenanceEvent", "start", "stop")),
-    *(f"queuedResources.{verb}" for verb in ("create", "delete", "get", "getMaintenanceInfo", "list")),
-    *(f"queuedResources.{verb}" for verb in ("performMaintenance", "reset")),
-    *(f"operations.{verb}" for verb in ("cancel", "delete", "get", "list", "wait")),
-    *(f"locations.{verb}" for verb in ("generateServiceIdentity", "get", "list")),
-    *(f"{kind}.get" for kind in ("acceleratorTypes", "runtimeVersions", "tensorflowVersions")),
-    *(f"{kind}.list" for kind in ("acceleratorTypes", "runtimeVersions", "tensorflowVersions")),
-    "reservations.list",
-    *(
-        f"{kind}.{verb}"
-        for kind in ("addresses", "disks", "images", "instances", "snapshots", "zones", "regions")
-        for verb in ("aggregatedList", "delete", "insert", "list")
+_CALLS: Mapping[str, tuple[str, str]] = {
+    "nodes": (
+        "create delete patch start stop",
+        "get getGuestAttributes list performMaintenance simulateMaintenanceEvent",
     ),
-    *(
-        f"{kind}.{verb}"
-        for kind in ("instanceGroupManagers", "instanceTemplates", "reservations", "resourcePolicies")
-        for verb in ("aggregatedList", "delete", "insert", "list")
+    "queuedResources": ("create delete", "get getMaintenanceInfo list performMaintenance reset"),
+    "operations": ("", "aggregatedList cancel delete get list wait"),
+    "locations": ("", "generateServiceIdentity get list"),
+    "acceleratorTypes": ("", "aggregatedList get list"),
+    "runtimeVersions": ("", "get list"),
+    "tensorflowVersions": ("", "get list"),
+    "addresses": ("delete insert", "aggregatedList list"),
+    "autoscalers": ("", "aggregatedList list"),
+    "diskTypes": ("", "aggregatedList list"),
+    "disks": ("createSnapshot delete insert resize setLabels update", "aggregatedList list"),
+    "firewalls": ("delete insert patch", "list"),
+    "images": ("delete insert", "list"),
+    "instanceGroupManagers": (
+        "delete deleteInstances insert patch recreateInstances resize",
+        "aggregatedList list listErrors listManagedInstances",
     ),
-    *(f"instanceGroupManagers.{verb}" for verb in ("deleteInstances", "patch", "recreateInstances", "resize")),
-    *(f"instanceGroupManagers.{verb}" for verb in ("listErrors", "listManagedInstances")),
-    *(f"disks.{verb}" for verb in ("createSnapshot", "resize", "setLabels", "update")),
-    *(f"instances.{verb}" for verb in ("attachDisk", "detachDisk", "getGuestAttributes")),
-    *(f"instances.{verb}" for verb in ("setLabels", "setMetadata", "start", "stop")),
-    "snapshots.setLabels",
-    *(f"storage.{verb}" for verb in ("delete", "get", "head", "patch", "post", "put")),
-)
-"""Calls that a fault can be planned for."""
-
-IN_OPERATION = (
-    *(f"nodes.{verb}" for verb in ("create", "delete", "patch", "start", "stop")),
-    *(f"queuedResources.{verb}" for verb in ("create", "delete")),
-    *(
-        f"{kind}.{verb}"
-        for kind in ("addresses", "disks", "images", "instances", "snapshots")
-        for verb in ("insert", "delete")
+    "instanceGroups": ("", "aggregatedList list listInstances"),
+    "instanceTemplates": ("delete insert", "aggregatedList list"),
+    "instances": (
+        "attachDisk delete detachDisk insert setLabels setMetadata start stop",
+        "aggregatedList getGuestAttributes list",
     ),
-    *(
-        f"{kind}.{verb}"
-        for kind in ("instanceGroupManagers", "instanceTemplates", "reservations", "resourcePolicies")
-        for verb in ("delete", "insert")
-    ),
-    *(f"instanceGroupManagers.{verb}" for verb in ("deleteInstances", "patch", "recreateInstances", "resize")),
-    *(
-        f"instances.{verb}"
-        for verb in ("attachDisk", "detachDisk", "setLabels", "setMetadata", "start", "stop")
-    ),
-    *(f"disks.{verb}" for verb in ("createSnapshot", "resize", "setLabels", "update")),
-)
+    "machineTypes": ("", "aggregatedList list"),
+    "networks": ("insert", "list"),
+    "reservations": ("delete insert", "aggregatedList list"),
+    "resourcePolicies": ("delete insert", "aggregatedList list"),
+    "snapshots": ("delete insert setLabels", "aggregatedList list"),
+    "subnetworks": ("", "aggregatedList list"),
+    "storage": ("", "delete get head patch post put"),
+}
+"""The calls of all APIs that ask for faults: those whose operations can fail, and the others."""
+IN_OPERATION = [f"{noun}.{verb}" for noun, (late, _) in _CALLS.items() for verb in late.split()]
 """Methods whose operations can be planned to fail (`in_operation`)."""
+METHODS = [*IN_OPERATION, *(f"{noun}.{verb}" for noun, (_, now) in _CALLS.items() for verb in now.split())]
+"""Calls that a fault can be planned for."""
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
