@@ -160,7 +160,7 @@ class Observer:
         self._dead_since = since
 
     def _check_waits(self, by_owner: Mapping[str, list[Resident]], now: float) -> None:
-        room = {zone: self._place.world.room(zone) for zone in self._place.world.zones()}
+        room = {zone: self._place.world.room(zone) for zone in self._place.world.catalog.zones()}
         wanted = [document.data for document in self._place.server.list("slices/")]
         for record in wanted:
             name, zones = record["name"], record["zones"] or [record["spec"]["zone"]]

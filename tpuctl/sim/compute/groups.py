@@ -46,7 +46,7 @@ class Groups:
         self._state = state
         self._instances = instances
         self._project = world.options.project
-        self._lock = world.lock
+        self._lock = world.kernel.lock
         self._random = random.Random(world.options.seed)
         self._groups: dict[str, Group] = {}
         """By `projects/…/instanceGroupManagers/NAME`."""
@@ -264,7 +264,7 @@ class Groups:
 
     def _try_in(self, group: Group, seconds: float) -> None:
         group.tries = True
-        self._world.after(seconds, lambda: self._try(group))
+        self._world.kernel.schedule.after(seconds, lambda: self._try(group))
 
     def _try(self, group: Group) -> None:
         """Makes the members that are missing: all or none of a group in BULK mode."""
@@ -368,7 +368,7 @@ class Groups:
                 return
             self._state.operations.release(operation, None)
             left_s = operation["_ends"] - self._world.clock.now()
-        self._world.after(max(0.0, left_s), lambda: self._forget(group))
+        self._world.kernel.schedule.after(max(0.0, left_s), lambda: self._forget(group))
 
     def _forget(self, group: Group) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ from tpuctl.sim.compute.disks import Source, invalid, quota_of
 from tpuctl.sim.compute.public_images import find_public_image
 from tpuctl.sim.compute.refusals import absent, not_ready
 from tpuctl.sim.wire.status import ApiError, Code, Json
-from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS
+from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS, Quotas
 from tpuctl.sim.world.state import copy_json
 from tpuctl.sim.world.world import World
 
@@ -61,8 +61,8 @@ class Records:
         self._project = world.options.project
         self._now = world.clock.now
         self._attached = attached
-        self._lock = world.lock
-        self._hosts = world.hosts
+        self._lock = world.kernel.lock
+        self._hosts = world.kernel.hosts
         self._found: dict[tuple[str, str, str], Record] = {}
         """(collection, scope, name) → the resource."""
         self._going: set[tuple[str, str, str]] = set()
@@ -175,7 +175,7 @@ class Records:
             return [
                 {
                     "metric": metric,
-                    "limit": float(self._world.quota_limit(metric, region)),
+                    "limit": float(Quotas(self._world.kernel).limit(metric, region)),
                     "usage": float(self._quota_usage(metric, region)),
                 }
                 for metric in metrics
@@ -195,7 +195,7 @@ class Records:
         if collection not in ("disks", "snapshots") or not metric:
             return None
         need = more if more is not None else int(data["sizeGb"]) if collection == "disks" else 1
-        limit = self._world.quota_limit(metric, region)
+        limit = Quotas(self._world.kernel).limit(metric, region)
         if self._quota_usage(metric, region) + need <= limit:
             return None
         where = f"in region {region}" if region else "globally"

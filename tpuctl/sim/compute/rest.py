@@ -69,15 +69,15 @@ class ComputeApi:
         self._types = load_types("compute.v1")
         self._catalog = ComputeCatalog(
             self._project_id,
-            world.zones(),
+            world.catalog.zones(),
             world.catalog.generations,
             self._has_network,
-            world.hosts.address_range,
+            world.kernel.hosts.address_range,
         )
         self._state = ComputeState(
             world, self._attached, lambda: self._catalog.firewalls(internal=world.options.internal_rule)
         )
-        world.use_disks(self._state.find_disk)
+        world.kernel.find_disk = self._state.find_disk
         self.instances = Instances(world, self._state, self._has_type)
         self.instances.life.on_change.append(lambda _: world.give_turns())
         groups = Groups(world, self._state, self.instances)
@@ -201,7 +201,7 @@ class ComputeApi:
         verb = "get" if name else "list"
         self._world.access.check_permission(f"compute.{kind}.{verb}", f"projects/{self._project_id}")
         query = self._query(f"{kind}.{verb}", request)
-        names = self._world.zones() if kind == "zones" else self._catalog.regions()
+        names = self._world.catalog.zones() if kind == "zones" else self._catalog.regions()
         if name is None:
             rows = [(each, self._place(kind, each)) for each in names]
             page = page_of(rows, query, "items")
@@ -258,7 +258,7 @@ class ComputeApi:
         everywhere = target(self._project_id, kind, Scope("-"), "")
         self._check_permission(f"{collection}.aggregatedList", everywhere)
         self._fault(f"{collection}.aggregatedList", everywhere)
-        dark = {f"zones/{zone}" for zone in self._world.faults.unreachable_zones(self._world.zones())}
+        dark = {f"zones/{zone}" for zone in self._world.faults.unreachable_zones(self._world.catalog.zones())}
         found = [row for row in self._rows(kind) if row[0] not in dark]
         scopes = [str(scope) for scope in self._catalog.scopes(kind)]
         return aggregated(f"projects/{self._project_id}", kind, found, dark, scopes, query)
@@ -382,11 +382,13 @@ class ComputeApi:
 
     def _attached(self) -> Mapping[tuple[str, str], Json]:
         """What disks show of the nodes that have them as data disks: one user for each of their hosts."""
-        found = self._world.disk_use()
-        for each in found.values():
-            if "users" in each:
-                each["users"] = [f"{ROOT}/{user}" for user in each["users"]]
-        return found
+        kernel = self._world.kernel
+        with kernel.lock:
+            found: dict[tuple[str, str], Json] = {key: dict(times) for key, times in kernel.disk_times.items()}
+            for held in (each for machine in kernel.machines() for each in machine.attachments()):
+                users = found.setdefault(held.disk, {}).setdefault("users", [])
+                users.extend(f"{ROOT}/{user}" for user in held.users)
+            return found
 
 
 def _scope(match: re.Match[str]) -> Scope:

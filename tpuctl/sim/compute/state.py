@@ -15,6 +15,13 @@ from itertools import count
 from tpuctl.errors import TpuctlError
 from tpuctl.sim.compute.bodies import INPUTS, changed_labels, check_body
 from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, Kind, Scope
+from tpuctl.sim.compute.details import (
+    address_details,
+    firewall_details,
+    policy_details,
+    reservation_details,
+    reserved_chips,
+)
 from tpuctl.sim.compute.disks import (
     Rates,
     Source,
@@ -26,17 +33,15 @@ from tpuctl.sim.compute.disks import (
     quota_of,
 )
 from tpuctl.sim.compute.fingerprints import fingerprint
-from tpuctl.sim.compute.network_details import address_details, firewall_details
 from tpuctl.sim.compute.operations import ComputeOperations, Planned, place
-from tpuctl.sim.compute.policies import policy_details
 from tpuctl.sim.compute.records import Record, Records
 from tpuctl.sim.compute.refusals import already_there, in_use, not_ready
-from tpuctl.sim.compute.reservations import reservation_details, reserved_chips
 from tpuctl.sim.compute.templates import template_details
 from tpuctl.sim.wire.payload import snake
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import pacific
-from tpuctl.sim.world.state import Ids
+from tpuctl.sim.world.reservations import set_aside
+from tpuctl.sim.world.state import Ids, Reservation
 from tpuctl.sim.world.world import World
 
 log = logging.getLogger(__name__)
@@ -123,7 +128,7 @@ class ComputeState(Records):
             verb, place_of, target_data = about or (kind.operation_type("insert"), scope, data)
             error = planned.error or self._over_quota(kind.collection, data)
             if kind.collection == "reservations" and error is None:
-                self._world.reserve(name, scope.name, *reserved_chips(body))
+                set_aside(self._world.kernel, Reservation(name, scope.name, *reserved_chips(body)))
             if (source is not None and source.field != "sourceDisk") or kind.collection != "disks":
                 error = error or self._too_often(source)
             delays, of_disk = self._world.delays, source is not None and source.field == "sourceDisk"
@@ -138,7 +143,7 @@ class ComputeState(Records):
                 self._lose(key, operation["_ends"])
         if source is not None and error is None:
             if begins_s > 0:
-                self._world.after(begins_s, lambda: self._copy(key, record, source, operation))
+                self._world.kernel.schedule.after(begins_s, lambda: self._copy(key, record, source, operation))
             else:
                 self._copy(key, record, source, operation)
             return operation
@@ -302,7 +307,7 @@ class ComputeState(Records):
             operation = self.operations.begin(verb, scope, record.data, planned)
             if planned.error is None:
                 if kind.collection == "reservations":
-                    self._world.reserve(name, scope.name, "", 0)
+                    set_aside(self._world.kernel, Reservation(name, scope.name, "", 0))
                 self._lose((kind.collection, str(scope), name), operation["_ends"])
             self._purge()
         if kind.collection == "firewalls":

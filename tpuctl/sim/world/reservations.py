@@ -28,6 +28,13 @@ def wanted_reservation(spec: Mapping[str, Any], request: Mapping[str, Any]) -> s
     return ANY if reserved else ""
 
 
+def set_aside(kernel: Kernel, reservation: Reservation) -> None:
+    """Makes or changes a reservation, or with 0 chips takes it away; under the world's lock."""
+    kernel.reservations.pop((reservation.zone, reservation.name), None)
+    if reservation.chips:
+        kernel.reservations[reservation.zone, reservation.name] = reservation
+
+
 def chips_used(kernel: Kernel, reservation: Reservation) -> int:
     """Chips of a reservation that nodes hold; under the world's lock, as `take_chips`."""
     there = (each for each in kernel.machines() if each.path.zone == reservation.zone)

@@ -15,7 +15,7 @@ from tpuctl.sim.wire.payload import load_types
 from tpuctl.sim.wire.status import Json
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.faults import check_word
-from tpuctl.sim.world.reservations import chips_used
+from tpuctl.sim.world.reservations import chips_used, set_aside
 from tpuctl.sim.world.state import Kernel, Node, Queued, Reservation
 
 _TYPES = load_types("tpu.v2")
@@ -157,10 +157,7 @@ class Steering:
         if isinstance(chips, bool) or not isinstance(chips, int) or chips < 0:
             raise UsageError(f"reservation {name}: {chips!r} is no number of chips", hint="32")
         with self._kernel.lock:
-            if chips:
-                self._kernel.reservations[zone, name] = Reservation(name, zone, generation, chips)
-            else:
-                self._kernel.reservations.pop((zone, name), None)
+            set_aside(self._kernel, Reservation(name, zone, generation, chips))
             return self.reservations()
 
     def reservations(self) -> list[Json]:

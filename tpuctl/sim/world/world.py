@@ -10,14 +10,11 @@ import copy
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpuctl.errors import NotFoundError, UsageError
-from tpuctl.lib.text import suggest
+from tpuctl.errors import UsageError
 from tpuctl.sim.hosts.backend import HostBackend
 from tpuctl.sim.wire.status import ApiError, DroppedConnectionError, Json
 from tpuctl.sim.wire.tpu_versions import show
@@ -27,6 +24,7 @@ from tpuctl.sim.world.clock import Clock, RealClock, schedule_for
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
 from tpuctl.sim.world.iam import PROJECT_NUMBER, TPU, Access, permission_of
+from tpuctl.sim.world.incidents import Incidents
 from tpuctl.sim.world.locations import Inventory
 from tpuctl.sim.world.nodes import Nodes
 from tpuctl.sim.world.operations import Operations
@@ -34,7 +32,7 @@ from tpuctl.sim.world.paths import ANY_ZONE, ResourcePath
 from tpuctl.sim.world.queued_resources import QueuedResources
 from tpuctl.sim.world.quota_preferences import QuotaPreferences
 from tpuctl.sim.world.quotas import Quotas, check_keys
-from tpuctl.sim.world.state import Ids, Kernel, Machine, Reservation
+from tpuctl.sim.world.state import Ids, Kernel
 from tpuctl.sim.world.steering import Steering
 from tpuctl.sim.world.tpu_vms import TpuVms
 
@@ -79,7 +77,7 @@ _DEDUPED = frozenset({"queuedResources.create", "queuedResources.delete", "nodes
 """Methods with a `requestId` (v2 has it on queued resources only, so others never send one)."""
 
 
-class World:
+class World(Incidents):
     """Thread-safe. `clock` defaults to the real one; with a `ManualClock`, `clock.advance()` makes progress."""
 
     def __init__(
@@ -97,11 +95,10 @@ class World:
             raise UsageError("the simulator's speed must be more than 0")
         self.clock: Clock = clock or RealClock()
         self.faults = FaultPlan()
-        self.journal = Journal(self.clock.now)
         self.catalog = catalog or load_catalog()
         check_keys(self.options.quotas, self.catalog)
         self.access = Access(self.faults, self.options.project)
-        self._kernel = Kernel(
+        kernel = Kernel(
             project=self.options.project,
             clock=self.clock,
             schedule=schedule_for(self.clock),
@@ -115,12 +112,13 @@ class World:
             host_environment=host_environment,
             token=token,
         )
-        self._operations = Operations(self._kernel)
-        self._machines = TpuVms(self._kernel)
-        self._nodes = Nodes(self._kernel, self._operations, self._machines)
-        self._queued = QueuedResources(self._kernel, self._operations, self._nodes)
-        self.quota_preferences = QuotaPreferences(self._kernel)
-        self.steering = Steering(self._kernel, self.give_turns)
+        super().__init__(kernel, Journal(self.clock.now))
+        self._operations = Operations(kernel)
+        self._machines = TpuVms(kernel)
+        self._nodes = Nodes(kernel, self._operations, self._machines)
+        self._queued = QueuedResources(kernel, self._operations, self._nodes)
+        self.quota_preferences = QuotaPreferences(kernel)
+        self.steering = Steering(kernel, self.give_turns)
         self.rpcs: Mapping[str, Rpc] = self._table()
 
     def _table(self) -> dict[str, Rpc]:
@@ -228,70 +226,6 @@ class World:
 
     # What only a simulated cloud can do.
 
-    def preempt(self, name: str, zone: str | None = None, workers: Collection[int] | None = None) -> list[str]:
-        """Preempts the READY nodes and running instances called `name`, or belonging to a queued resource or
-        group of that name, of a group those of some `workers`; their names.
-
-        Blocks until their hosts are dead, at most the time that they have to end in order. Raises
-        NotFoundError when there is none, and UsageError for some of the hosts of one node.
-        """
-        with self._kernel.lock:
-            meant = [each for each in self._kernel.machines() if _is_meant(each, name, zone)]
-        for each in meant if workers else ():
-            if len(each.workers) > len({*each.workers} & {*(workers or ())}) > 0:
-                raise UsageError(
-                    f"the hosts of {each.path.id} are preempted together", hint="leave --worker out"
-                )
-        return self._at_once("preempt", name, zone, workers, lambda each, _: each.life.preempt(each))
-
-    def reboot(self, name: str, zone: str | None = None, workers: Collection[int] | None = None) -> list[str]:
-        """Reboots the hosts of all `workers`, or of some, of those called `name`; the machines' names.
-
-        Blocks until they are off; they come back by themselves. Raises NotFoundError when there is no such
-        machine or worker.
-        """
-        return self._at_once("reboot", name, zone, workers, lambda each, some: each.life.reboot(each, some))
-
-    def _at_once(
-        self,
-        verb: str,
-        name: str,
-        zone: str | None,
-        workers: Collection[int] | None,
-        work: Callable[[Machine, Collection[int] | None], None],
-    ) -> list[str]:
-        """Does something to all machines behind a name at the same time, each with those of the workers that it
-        has; None for all."""
-        with self._kernel.lock:
-            known = self._kernel.machines()
-            meant = [each for each in known if _is_meant(each, name, zone)]
-            live = [each for each in meant if each.live]
-            states = [f"{each.path.id} is {each.state}" for each in meant]
-        if not live:
-            raise NotFoundError(
-                f"nothing to {verb} under the name {name} in {zone or 'any zone'}: "
-                f"{', '.join(states) or 'no such node'}",
-                hint=_preempt_hint(name, [each.path.id for each in known]),
-            )
-        there = sorted({worker for each in live for worker in each.workers})
-        for worker in workers or ():
-            if worker not in there:
-                raise NotFoundError(f"{name} has no worker {worker}", hint=f"its workers are 0 to {there[-1]}")
-        chosen = [each for each in live if workers is None or {*workers} & {*each.workers}]
-        for each in chosen:
-            self.journal.record(f"sim.{verb}", each.path.name, "OK")
-
-        def act(machine: Machine) -> None:
-            work(machine, None if workers is None else [each for each in workers if each in machine.workers])
-
-        if len(chosen) == 1:
-            act(chosen[0])
-        else:
-            with ThreadPoolExecutor(len(chosen)) as pool:
-                list(pool.map(act, chosen))
-        self._kernel.schedule.flush()
-        return [each.path.name for each in chosen]
-
     def set_capacity(self, zone: str, chips: int | None) -> None:
         """How many chips exist for this project in `zone` from now on; None for plenty.
 
@@ -299,13 +233,6 @@ class World:
         stockout, queued ones wait until they fit.
         """
         self.steering.set_capacity({zone: chips})
-
-    def reserve(self, name: str, zone: str, generation: str, chips: int) -> None:
-        """Sets chips aside by a reservation, or with 0 chips gives those of one back."""
-        with self._kernel.lock:
-            self._kernel.reservations.pop((zone, name), None)
-            if chips:
-                self._kernel.reservations[zone, name] = Reservation(name, zone, generation, chips)
 
     def give_turns(self) -> None:
         """Chips may have become free: requests that wait for capacity try again."""
@@ -342,32 +269,6 @@ class World:
                 found.append(Resident("queued", queued.path, queued.state, queued.chips, labels))
             return found
 
-    def cut_connections(self, name: str, zone: str | None = None) -> None:
-        """Breaks every SSH connection to those called `name`; their processes live on."""
-        with self._kernel.lock:
-            found = [each for each in self._kernel.machines() if _is_meant(each, name, zone)]
-        for each in found:
-            self._kernel.hosts.cut(each.key)
-
-    def fail_hosts(
-        self, name: str, zone: str | None = None, workers: Collection[int] | None = None
-    ) -> list[str]:
-        """The hosts of those called `name`, or of some workers, die at once and stay off, and the API goes on
-        calling them READY or RUNNING, as happens; their names. Raises NotFoundError."""
-        stop = self._kernel.hosts.stop
-        return self._at_once("crash", name, zone, workers, lambda each, some: stop(each.key, some))
-
-    def set_load(
-        self, name: str, zone: str | None, workers: Collection[int] | None, fields: Mapping[str, str] | None
-    ) -> list[str]:
-        """What libtpu's metrics service tells on all workers of those called `name`, or on some: `fields` of
-        `Load` over those of before, None for no service; their names. Raises NotFoundError and UsageError."""
-
-        def load(machine: Machine, some: Collection[int] | None) -> None:
-            machine.life.load(machine, some, fields)
-
-        return self._at_once("load", name, zone, workers, load)
-
     def set_quotas(self, quotas: Mapping[str, int]) -> dict[str, int]:
         """Changes limits from now on and returns all that are set; what exists already stays."""
         check_keys(quotas, self.catalog)
@@ -398,40 +299,14 @@ class World:
 
     @property
     def kernel(self) -> Kernel:
-        """For Compute Engine, whose instances are machines of this world, too."""
+        """For Compute Engine, whose instances are machines of this world, too. Its lock is held for every
+        change of what exists: who attaches a disk must not meet who deletes it."""
         return self._kernel
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held for every change of what exists, in Compute Engine too: who attaches a disk must not meet who
-        deletes it."""
-        return self._kernel.lock
-
-    def use_disks(self, find: Callable[[str, str], Json | None]) -> None:
-        """Tells nodes how to look disks up: (zone, name) → the disk as Compute Engine shows it."""
-        self._kernel.find_disk = find
-
-    def disk_use(self) -> dict[tuple[str, str], Json]:
-        """By zone and name of a disk: `users`, relative names of the machines that have it, and when it was
-        attached and detached last."""
-        with self._kernel.lock:
-            found: dict[tuple[str, str], Json] = {
-                key: dict(times) for key, times in self._kernel.disk_times.items()
-            }
-            for machine in self._kernel.machines():
-                for held in machine.attachments():
-                    found.setdefault(held.disk, {}).setdefault("users", []).extend(held.users)
-            return found
 
     def read_quotas(self, read: Callable[[Quotas], list[Json]]) -> list[Json]:
         """What `read` finds in the quotas as they are at one moment."""
         with self._kernel.lock:
             return read(Quotas(self._kernel))
-
-    def quota_limit(self, metric: str, region: str) -> int:
-        """The limit of a quota of Compute Engine; `region` is empty for one of the project."""
-        with self._kernel.lock:
-            return Quotas(self._kernel).limit(metric, region)
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as the API would show it, and which hosts stand behind it."""
@@ -447,13 +322,6 @@ class World:
                 ],
             }
             return copy.deepcopy(state)
-
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Does something so many seconds of the clock later."""
-        self._kernel.schedule.after(delay_s, action)
-
-    def zones(self) -> list[str]:
-        return self.catalog.zones()
 
     def digest(self) -> str:
         """A hash of the state, for the proof that reads change nothing."""
@@ -504,15 +372,3 @@ def target_of(method: str, request: Json) -> ResourcePath:
         collection, key = _CREATED[method]
         path = path.child(collection, str(request.get(key) or ""))
     return path
-
-
-def _is_meant(machine: Machine, name: str, zone: str | None) -> bool:
-    return name in machine.names and zone in (None, machine.path.zone)
-
-
-def _preempt_hint(name: str, known: list[str]) -> str:
-    """The node that was meant, if that can be guessed, such as `big-3` for the slice `big`."""
-    near = next((each for each in reversed(known) if each.startswith(f"{name}-")), suggest(name, known))
-    if near:
-        return f"did you mean {near}? `tpuctl sim status` lists all nodes"
-    return "`tpuctl sim status` lists the nodes"
