@@ -9,33 +9,17 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from msgspec.structs import replace
 
-from tests.support.builders import a_spec
+from tests.support.compute_slices import FAMILY, OWNED, OWNER
 from tpuctl.cloud.group_requests import RENDER, base_instance_name, source_image
-from tpuctl.model.cloud import Api, Tier
+from tpuctl.model.cloud import Tier
 from tpuctl.model.resources import parse_marks
 from tpuctl.model.slice_spec import SliceSpec
 
 POLICY, TEMPLATE, GROUP, INSTANCE = RENDER
-FAMILY = "ubuntu-accel-2404-amd64-tpu-tpu7x"
-OWNER = {"tpuctl-slice": "big", "tpuctl-incarnation": "1", "tpuctl-store": "ab12", "tpuctl-user": "ada"}
 
 
 def spec(**changes: Any) -> SliceSpec:
-    values: dict[str, Any] = {
-        "api": Api.COMPUTE,
-        "accelerator_type": "tpu7x-16",
-        "machine_type": "tpu7x-standard-4t",
-        "topology": "2x2x2",
-        "zone": "us-central1-c",
-        "runtime_version": FAMILY,
-        "hosts": 2,
-        "chips": 8,
-        "queued": False,
-        "tier": Tier.ON_DEMAND,
-        "labels": {"team": "vision", **OWNER},
-        "metadata": {"ssh-keys": "tpuctl:ssh-ed25519 AAAA"},
-    }
-    return replace(a_spec(), **{**values, **changes})
+    return replace(OWNED, **{"tier": Tier.ON_DEMAND, **changes})
 
 
 def body(kind: str, asked: SliceSpec, name: str = "big-1") -> dict[str, Any]:

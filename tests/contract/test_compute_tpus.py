@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from google.oauth2.credentials import Credentials
+from msgspec.structs import replace
 
 from tests.support.clocks import FakeClock
+from tests.support.compute_slices import FAMILY, INSTANCE, OWNED, OWNER, ZONE
 from tests.support.memory.disks import WorldDisks
 from tests.support.memory.host import MemoryHosts
 from tests.support.memory.tpus import WorldTpus
@@ -20,17 +22,12 @@ from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.groups import ComputeTpus
 from tpuctl.engine.cloud_ports import Cloud, Disks
 from tpuctl.errors import ConflictError, InvalidRequestError, NotFoundError, TransientError
-from tpuctl.model.cloud import Api, NodeState, OperationInfo, ResourceKind, Tier
+from tpuctl.model.cloud import NodeState, OperationInfo, ResourceKind, Tier
 from tpuctl.model.disks import SHARED, DataDisk, DiskMode, DiskRequest
-from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.world.clock import ManualClock
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.world import World, WorldOptions
-
-ZONE = "us-central1-c"
-OWNER = {"tpuctl-slice": "big", "tpuctl-incarnation": "1", "tpuctl-store": "ab12", "tpuctl-user": "ada"}
-FAMILY = "ubuntu-accel-2404-amd64-tpu-tpu7x"
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class Place:
     def make(self, name: str = "big-1", **changes: Any) -> None:
         """As the loop does it: until there are hosts."""
         for _ in range(3):
-            assert self.end(self.cloud.create_node(name, spec(**changes))).error is None
+            assert self.end(self.cloud.create_node(name, replace(OWNED, **changes))).error is None
             found = self.cloud.find_node(ZONE, name)
             if found is not None and found.state is not NodeState.HALF_MADE:
                 return
@@ -105,30 +102,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
     yield from in_process(tmp_path)
 
 
-def spec(**changes: Any) -> SliceSpec:
-    values: dict[str, Any] = {
-        "api": Api.COMPUTE,
-        "accelerator_type": "tpu7x-16",
-        "machine_type": "tpu7x-standard-4t",
-        "topology": "2x2x2",
-        "zone": ZONE,
-        "runtime_version": FAMILY,
-        "hosts": 2,
-        "chips": 8,
-        "queued": False,
-        "tier": Tier.SPOT,
-        "labels": {"team": "vision", **OWNER},
-        "metadata": {"ssh-keys": "tpuctl:ssh-ed25519 AAAA"},
-        **changes,
-    }
-    return SliceSpec(**values)
-
-
-ONE: dict[str, Any] = {"hosts": 1, "chips": 4, "topology": "2x2x1", "accelerator_type": "tpu7x-8"}
-
-
 def test_one_host_is_an_instance_with_all_that_was_asked_for(place):
-    place.make("one-1", **ONE, description="Ablation", tags=("a",))
+    place.make("one-1", **INSTANCE, description="Ablation", tags=("a",))
     found = place.cloud.find_node(ZONE, "one-1")
     assert (found.name, found.state, found.tier) == ("one-1", NodeState.READY, Tier.SPOT)
     assert (found.kind, found.accelerator_type) == (ResourceKind.INSTANCE, "tpu7x-8")
@@ -142,7 +117,7 @@ def test_one_host_is_an_instance_with_all_that_was_asked_for(place):
     assert place.cloud.list_nodes().items == place.cloud.list_nodes(ZONE).items == (found,)
     assert place.cloud.list_nodes("us-east5-a").items == ()
     with pytest.raises(ConflictError, match="already"):
-        place.cloud.create_node("one-1", spec(**ONE))
+        place.cloud.create_node("one-1", replace(OWNED, **INSTANCE))
     assert place.remove("one-1") == [ResourceKind.INSTANCE]
     assert place.cloud.delete_node(ZONE, "one-1") is None
     assert place.cloud.list_nodes().items == ()
@@ -151,7 +126,7 @@ def test_one_host_is_an_instance_with_all_that_was_asked_for(place):
 def test_what_was_begun_is_half_made_wherever_one_looks(place):
     assert place.cloud.find_node(ZONE, "big-1") is None
     for kind in (ResourceKind.POLICY, ResourceKind.TEMPLATE):
-        place.end(place.cloud.create_node("big-1", spec()))
+        place.end(place.cloud.create_node("big-1", OWNED))
         found = place.cloud.find_node(ZONE, "big-1")
         assert (found.state, found.kind, found.labels) == (NodeState.HALF_MADE, kind, OWNER)
         assert place.cloud.list_nodes().items == place.cloud.list_nodes(ZONE).items == (found,)
@@ -161,9 +136,9 @@ def test_what_was_begun_is_half_made_wherever_one_looks(place):
 
 @pytest.mark.parametrize("labels", [{}, {**OWNER, "tpuctl-store": "cd34"}, {**OWNER, "tpuctl-user": "bob"}])
 def test_what_has_the_name_and_other_marks_is_left_alone(place, labels):
-    place.end(place.cloud.create_node("big-1", spec(labels=labels)))
+    place.end(place.cloud.create_node("big-1", replace(OWNED, labels=labels)))
     with pytest.raises(ConflictError, match="another workload policy called big-1"):
-        place.cloud.create_node("big-1", spec())
+        place.cloud.create_node("big-1", OWNED)
 
 
 def test_what_does_not_exist_has_no_hosts(place):
@@ -178,7 +153,7 @@ def test_what_does_not_exist_has_no_hosts(place):
 def test_an_answer_that_is_lost_is_found_by_the_next_look(place):
     place.fault(kind="drop", method="resourcePolicies.insert")
     with pytest.raises(TransientError):
-        place.cloud.create_node("big-1", spec())
+        place.cloud.create_node("big-1", OWNED)
     place.settle()
     assert place.cloud.find_node(ZONE, "big-1").kind is ResourceKind.POLICY
 
@@ -191,12 +166,12 @@ def test_a_name_that_is_used_again_within_the_hour_is_made_again(place):
 
 
 def test_only_what_was_proved_is_deleted(place):
-    place.end(place.cloud.create_node("big-1", spec()))
+    place.end(place.cloud.create_node("big-1", OWNED))
     policy = place.cloud.find_node(ZONE, "big-1").resource
-    place.end(place.cloud.create_node("big-1", spec()))
+    place.end(place.cloud.create_node("big-1", OWNED))
     assert place.cloud.delete_node(ZONE, "big-1", policy) is None  # a template lies on top of it
     place.remove()
-    place.end(place.cloud.create_node("big-1", spec()))
+    place.end(place.cloud.create_node("big-1", OWNED))
     assert place.cloud.delete_node(ZONE, "big-1", policy) is None  # another of that name
     found = place.cloud.find_node(ZONE, "big-1").resource
     assert found.uid != policy.uid
@@ -206,14 +181,14 @@ def test_only_what_was_proved_is_deleted(place):
 
 def test_an_image_that_is_not_there_is_refused_for_good(place):
     with pytest.raises(InvalidRequestError, match=r"no-such-family'\. The referenced image"):
-        place.cloud.create_node("one-1", spec(**{**ONE, "runtime_version": "no-such-family"}))
+        place.cloud.create_node("one-1", replace(OWNED, **{**INSTANCE, "runtime_version": "no-such-family"}))
 
 
 def test_queued_resources_are_not_known_here(place):
     assert place.cloud.list_queued().items == ()
     assert place.cloud.find_queued(ZONE, "big-1") is place.cloud.delete_queued(ZONE, "big-1") is None
     with pytest.raises(InvalidRequestError, match="no queue"):
-        place.cloud.create_queued("big-1", spec())
+        place.cloud.create_queued("big-1", OWNED)
 
 
 def test_machine_types_with_chips_are_what_a_zone_offers(place):
@@ -237,7 +212,7 @@ def test_several_hosts_are_a_group_made_of_three_objects_and_gone_in_reverse(eve
     assert all(each.public_key.startswith("ssh-ed25519 AAAA") for each in keys)
     assert cloud.list_host_heartbeats(ZONE, "big-1") == {}
     with pytest.raises(ConflictError, match="already"):
-        cloud.create_node("big-1", spec())
+        cloud.create_node("big-1", OWNED)
     assert everywhere.remove() == [ResourceKind.GROUP, ResourceKind.TEMPLATE, ResourceKind.POLICY]
     assert cloud.list_nodes().items == ()
 
@@ -271,7 +246,7 @@ def test_how_an_instance_that_is_gone_ended_is_told_by_the_operations_on_its_id(
     ends = {"one-1": NodeState.STOPPED, "one-2": NodeState.PREEMPTED, "one-3": NodeState.TERMINATED}
     lives = {}
     for name, state in ends.items():
-        place.make(name, **ONE, tier=Tier.FLEX_START, run_duration_s=3600.0)
+        place.make(name, **INSTANCE, tier=Tier.FLEX_START, run_duration_s=3600.0)
         lives[place.cloud.find_node(ZONE, name).uid] = state
     place.cloud.delete_node(ZONE, "one-1")
     place.world.preempt("one-2", ZONE)
@@ -296,7 +271,7 @@ def test_a_member_that_somebody_deleted_was_not_preempted(place):
 def test_a_group_without_room_waits_and_says_why(place):
     place.fault(preset="stockout", code=14, method="instances.insert", times=1000)
     for _ in range(3):
-        place.end(place.cloud.create_node("big-1", spec()))
+        place.end(place.cloud.create_node("big-1", OWNED))
     found = place.cloud.find_node(ZONE, "big-1")
     assert (found.state, found.endpoints, found.error.code) == (NodeState.CREATING, (), 8)
     assert place.remove() == [ResourceKind.GROUP, ResourceKind.TEMPLATE, ResourceKind.POLICY]
@@ -305,7 +280,7 @@ def test_a_group_without_room_waits_and_says_why(place):
 def test_a_group_that_is_deleted_between_two_reads_is_no_error(place):
     place.fault(preset="stockout", code=14, method="instances.insert", times=1000)
     for _ in range(3):
-        place.end(place.cloud.create_node("big-1", spec()))
+        place.end(place.cloud.create_node("big-1", OWNED))
     place.fault(kind="error", code=5, method="instanceGroupManagers.listManagedInstances", times=2)
     for found in (place.cloud.find_node(ZONE, "big-1"), *place.cloud.list_nodes().items):
         assert found.state is NodeState.CREATING
@@ -366,7 +341,7 @@ def test_a_lost_answer_leaves_what_the_next_turn_goes_on_with(place, method, ver
 def make_until_there(place: Place) -> None:
     for _ in range(4):
         with suppress(TransientError):
-            place.cloud.create_node("big-1", spec())
+            place.cloud.create_node("big-1", OWNED)
         place.settle()
         found = place.cloud.find_node(ZONE, "big-1")
         if found is not None and found.state is NodeState.READY:

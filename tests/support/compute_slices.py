@@ -11,10 +11,12 @@ from tests.support.memory.services import MemoryPlace
 from tpuctl.model.cloud import Api
 
 ZONE = "us-central1-c"
+FAMILY = "ubuntu-accel-2404-amd64-tpu-tpu7x"
+OWNER = {"tpuctl-slice": "big", "tpuctl-incarnation": "1", "tpuctl-store": "ab12", "tpuctl-user": "ada"}
 GROUP: dict[str, Any] = {
     "accelerator_type": "tpu7x-16",
     "zone": ZONE,
-    "runtime_version": "ubuntu-accel-2404-amd64-tpu-tpu7x",
+    "runtime_version": FAMILY,
     "hosts": 2,
     "chips": 8,
     "queued": False,
@@ -26,6 +28,12 @@ GROUP: dict[str, Any] = {
 """What differs from the specification of a slice by the TPU API."""
 INSTANCE = {**GROUP, "accelerator_type": "tpu7x-8", "hosts": 1, "chips": 4, "topology": "2x2x1"}
 SPECS = {"group": replace(SPEC, **GROUP), "instance": replace(SPEC, **INSTANCE)}
+OWNED = replace(
+    SPECS["group"],
+    labels={"team": "vision", **OWNER},
+    metadata={"ssh-keys": "tpuctl:ssh-ed25519 AAAA"},
+)
+"""A group as it is asked of the cloud: with its owner's marks and a key."""
 OF_A_GROUP = ("resourcePolicies", "instanceTemplates", "instanceGroupManagers")
 KINDS = (*OF_A_GROUP, "instances", "disks")
 
