@@ -11,8 +11,6 @@ import requests
 from google.api_core import exceptions
 from google.cloud import storage
 
-from tests.support.gcs import serving_gcs
-
 WEEK_S = 7 * 86_400
 
 
@@ -203,30 +201,6 @@ def test_content_is_shared_by_copies_and_survives_their_deletion(bucket, tmp_pat
     blob.delete()
     assert bucket.blob("b").download_as_bytes() == content
     assert len(list((tmp_path / "gcs/content").iterdir())) == 1
-
-
-def test_buckets_of_a_simulator_that_knew_no_versions_are_taken_over(tmp_path):
-    import json
-    import sqlite3
-
-    root = tmp_path / "old"
-    (root / "content").mkdir(parents=True)
-    (root / "content" / "f1").write_bytes(b"kept")
-    with sqlite3.connect(root / "objects.sqlite") as db:
-        db.executescript(
-            "CREATE TABLE buckets (name TEXT PRIMARY KEY, data TEXT NOT NULL);"
-            "CREATE TABLE objects (bucket TEXT NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL, "
-            "content TEXT NOT NULL, PRIMARY KEY (bucket, name)) WITHOUT ROWID;"
-        )
-        bucket = {"name": "bbb", "metageneration": "1", "location": "US", "locationType": "multi-region"}
-        data = {"bucket": "bbb", "name": "a", "generation": "7", "metageneration": "1", "size": "4"}
-        data |= {"crc32c": "xxx", "etag": "e", "storageClass": "STANDARD", "updated": "2026-01-01T00:00:00Z"}
-        db.execute("INSERT INTO buckets VALUES (?, ?)", ("bbb", json.dumps(bucket)))
-        db.execute("INSERT INTO objects VALUES (?, ?, ?, ?)", ("bbb", "a", json.dumps(data), "f1"))
-    db.close()
-    with serving_gcs(root) as url:
-        answer = requests.get(f"{url}/storage/v1/b/bbb/o/a?alt=media&generation=7", timeout=5)
-    assert (answer.status_code, answer.content) == (200, b"kept")
 
 
 DAY_S = 86_400

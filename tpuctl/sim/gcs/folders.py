@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
-from tpuctl.sim.gcs.objects import LIVE, ObjectStore, above, is_hierarchical
+from tpuctl.sim.gcs.objects import ObjectStore, above, is_hierarchical
+from tpuctl.sim.gcs.versions import LIVE
 from tpuctl.sim.gcs.wire import Data, GcsError, Preconditions, invalid, not_implemented, timestamp
 
 PAGE_MAX = 1000

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tpuctl.sim.gcs.objects import DELETED, LIVE, NONCURRENT, ObjectStore
+from tpuctl.sim.gcs.objects import ObjectStore
+from tpuctl.sim.gcs.versions import DELETED, LIVE, NONCURRENT
 from tpuctl.sim.gcs.wire import Data, invalid
 
 PAGE_LIMIT = 1000

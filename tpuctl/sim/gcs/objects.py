@@ -1,7 +1,4 @@
-"""Buckets and versions of objects on disk: metadata in SQLite, content in files.
-
-A content file is complete before the row that names it is committed, and old content is removed after that, so
-that a crash leaves at most an unreferenced file.
+"""Versions of objects: metadata in SQLite, content in files.
 
 A version is live, or noncurrent (a bucket with versioning keeps what was overwritten or deleted), or
 soft-deleted (kept for the time that the bucket's policy says, to be restored).
@@ -11,211 +8,43 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tpuctl.sim.gcs import buckets as gcs_buckets
 from tpuctl.sim.gcs import lifecycle as gcs_lifecycle
-from tpuctl.sim.gcs.content import Content, ContentFiles
-from tpuctl.sim.gcs.roles import changed_policy, default_policy
-from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, etag, invalid, seconds_of, timestamp
+from tpuctl.sim.gcs.bucket_store import BucketStore
+from tpuctl.sim.gcs.content import Content
+from tpuctl.sim.gcs.versions import (
+    DELETED,
+    HOLDS,
+    LIVE,
+    NONCURRENT,
+    UNDONE,
+    WRITABLE,
+    Version,
+    check_digests,
+    check_metadata,
+    check_protection,
+    new_version,
+)
+from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, etag, seconds_of, timestamp
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY, data TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS versions (
-    bucket TEXT NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL, state TEXT NOT NULL,
-    expires REAL, data TEXT NOT NULL, content TEXT NOT NULL,
-    PRIMARY KEY (bucket, name, generation)) WITHOUT ROWID;
-CREATE UNIQUE INDEX IF NOT EXISTS live ON versions (bucket, name) WHERE state = 'live';
-CREATE INDEX IF NOT EXISTS expiry ON versions (expires) WHERE state = 'deleted';
-CREATE TABLE IF NOT EXISTS folders (
-    bucket TEXT NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (bucket, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS managed_folders (
-    bucket TEXT NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (bucket, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS counter (last INTEGER NOT NULL);
-INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);
-"""
-FROM_OBJECTS = """
-INSERT INTO versions SELECT bucket, name, CAST(json_extract(data, '$.generation') AS INTEGER), 'live', NULL,
-    data, content FROM objects;
-DROP TABLE objects;
-"""
-"""Buckets of a simulator that knew live objects only."""
-LIVE, NONCURRENT, DELETED = "live", "noncurrent", "deleted"
 PURGED_AT_ONCE = 100
 LIFECYCLE_EVERY_S = 60.0
 """The real one looks about once a day."""
 BATCH = 500
 DELETE_VERSION = "DELETE FROM versions WHERE bucket=? AND name=? AND generation=?"
-MAX_METADATA = 8192
-WRITABLE = ("contentType", "contentEncoding", "contentLanguage", "contentDisposition", "cacheControl",
-            "metadata", "customTime", "storageClass", "temporaryHold", "eventBasedHold")  # fmt: skip
-POLICY = "iamPolicy"
-"""In the data of a bucket, and never shown with them."""
-ANYTHING = Preconditions()
-HOLDS: Mapping[str, str] = {"temporaryHold": "Temporary", "eventBasedHold": "Event-Based"}
-UNDONE: Mapping[str, str] = {
-    "acl": "access control lists",
-    "contexts": "contexts of objects",
-    "kmsKeyName": "keys of Cloud KMS",
-    "retention": "retention of single objects",
-}
 
 
-@dataclass(frozen=True)
-class Version:
-    """One row: what the API shows of a version, and the file with its content."""
-
-    state: str
-    data: Data
-    content: str
-
-    @property
-    def where(self) -> ObjectName:
-        return ObjectName(self.data["bucket"], self.data["name"])
-
-    @property
-    def stored(self) -> Content:
-        data = self.data
-        components = int(data.get("componentCount", 0))
-        return Content(self.content, int(data["size"]), data.get("md5Hash", ""), data["crc32c"], components)
-
-
-class ObjectStore:
+class ObjectStore(BucketStore):
     """Thread-safe. Raises GcsError with the API's status for what a caller got wrong."""
 
     def __init__(self, root: Path, now: Callable[[], float]) -> None:
-        self.now = now
-        self.files = ContentFiles(root / "content")
-        self._lock = threading.RLock()
-        self._fresh: list[str] = []
-        self._doomed: list[str] = []
+        super().__init__(root, now)
         self._looked = now()
-        self._db = sqlite3.connect(root / "objects.sqlite", check_same_thread=False, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.executescript(SCHEMA)
-        if self._db.execute("SELECT 1 FROM sqlite_master WHERE name='objects'").fetchone():
-            self._db.executescript(f"BEGIN IMMEDIATE; {FROM_OBJECTS} COMMIT;")
-        self.files.keep_only({row[0] for row in self._db.execute("SELECT content FROM versions")})
-
-    @property
-    def is_unused(self) -> bool:
-        """At most one bucket, with nothing in it."""
-        with self._lock:
-            buckets, objects = (
-                self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - two constants
-                for table in ("buckets", "versions")
-            )
-        return bool(buckets <= 1 and objects == 0)
-
-    def close(self) -> None:
-        with self._lock:
-            self._db.close()
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing; what is called inside joins. Content goes that has no row afterwards."""
-        with self._lock:
-            if self._db.in_transaction:
-                yield self._db
-                return
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                self._remove(self._fresh)
-                raise
-            else:
-                self._db.execute("COMMIT")
-                self._remove(self._doomed)
-            finally:
-                self._fresh, self._doomed = [], []
-
-    def _remove(self, names: list[str]) -> None:
-        for name in names:
-            self.files.remove(name)
-
-    # Buckets
-
-    def get_bucket(self, name: str) -> Data:
-        with self._lock:
-            row = self._db.execute("SELECT data FROM buckets WHERE name=?", (name,)).fetchone()
-        if row is None:
-            raise GcsError(404, "The specified bucket does not exist.", code="NoSuchBucket")
-        data: Data = json.loads(row[0])
-        return data
-
-    def list_buckets(self) -> list[Data]:
-        with self._lock:
-            rows = self._db.execute("SELECT data FROM buckets ORDER BY name").fetchall()
-        return [json.loads(row[0]) for row in rows]
-
-    def create_bucket(self, asked: Mapping[str, Any], project: str | None) -> Data:
-        with self.transaction() as db:
-            made = gcs_buckets.new_bucket(asked, project, self.now())
-            try:
-                db.execute("INSERT INTO buckets VALUES (?, ?)", (made["name"], json.dumps(made)))
-            except sqlite3.IntegrityError:
-                raise gcs_buckets.taken() from None
-        return made
-
-    def _change_bucket(
-        self, name: str, change: Callable[[Data], Data], conditions: Preconditions = ANYTHING
-    ) -> Data:
-        with self.transaction() as db:
-            old = self.get_bucket(name)
-            conditions.check(old)
-            data = change(old)
-            db.execute("UPDATE buckets SET data=? WHERE name=?", (json.dumps(data), name))
-        return data
-
-    def update_bucket(self, name: str, patch: Mapping[str, Any], conditions: Preconditions) -> Data:
-        return self._change_bucket(
-            name, lambda old: gcs_buckets.changed_bucket(old, patch, self.now()), conditions
-        )
-
-    def find_policy(self, name: str) -> Data | None:
-        """Who may do what with the bucket, where somebody has said so."""
-        with self._lock:
-            row = self._db.execute("SELECT data FROM buckets WHERE name=?", (name,)).fetchone()
-        policy: Data | None = json.loads(row[0]).get(POLICY) if row else None
-        return policy
-
-    def set_policy(self, name: str, asked: Mapping[str, Any]) -> Data:
-        """Does not change the bucket's metageneration."""
-
-        def change(data: Data) -> Data:
-            number = int(data.get(POLICY, {}).get("change", 1)) + 1
-            policy = changed_policy(data.get(POLICY) or default_policy(data), asked, number)
-            return {**data, POLICY: {**policy, "change": number}}
-
-        policy: Data = self._change_bucket(name, change)[POLICY]
-        return policy
-
-    def lock_bucket(self, name: str, conditions: Preconditions) -> Data:
-        """For good: its retention policy can only grow from now on."""
-        return self._change_bucket(name, lambda old: gcs_buckets.locked_bucket(old, self.now()), conditions)
-
-    def delete_bucket(self, name: str, conditions: Preconditions) -> None:
-        """Soft-deleted versions go with it: soft-deleted buckets are not simulated."""
-        with self.transaction() as db:
-            conditions.check(self.get_bucket(name))
-            for state in (LIVE, NONCURRENT):
-                if db.execute(
-                    "SELECT 1 FROM versions WHERE bucket=? AND state=? LIMIT 1", (name, state)
-                ).fetchone():
-                    more = " You must delete all versions in the bucket." if state == NONCURRENT else ""
-                    raise GcsError(409, f"The bucket you tried to delete is not empty.{more}")
-            rows = db.execute("SELECT content FROM versions WHERE bucket=?", (name,)).fetchall()
-            self._doomed += [row[0] for row in rows]
-            for table in ("versions", "folders", "managed_folders"):
-                db.execute(f"DELETE FROM {table} WHERE bucket=?", (name,))  # noqa: S608 - constants
-            db.execute("DELETE FROM buckets WHERE name=?", (name,))
 
     def follow_lifecycle(self) -> list[tuple[Data, float]]:
         """Does what the rules of buckets say, if the last look is a while ago: those buckets, and the time."""
@@ -293,7 +122,7 @@ class ObjectStore:
             bucket = self.get_bucket(where.bucket)
             old = self._live(where)
             conditions.check(old.data if old else None)
-            self._check_protection(bucket, old, archived=gcs_buckets.is_versioned(bucket))
+            check_protection(bucket, old, self.now(), archived=gcs_buckets.is_versioned(bucket))
 
     def folder_rows(self, bucket: str, start: str, table: str) -> Iterator[tuple[str, str]]:
         """Name and metadata (JSON) of the bucket's folders in that table, from `start` on, by UTF-8."""
@@ -334,11 +163,11 @@ class ObjectStore:
             conditions.check(old.data if old else None)
             if old:
                 self._retire(bucket, old)
-            data = self._new_object(where, fields, bucket, content)
-            self._insert(Version(LIVE, data, content.file))
+            made = new_version(where, fields, bucket, content, self._next_generation(), self.now())
+            self._insert(made)
             if is_hierarchical(bucket):
                 self.make_folders(where.bucket, above(where.name))
-        return data
+        return made.data
 
     def update(
         self, where: ObjectName, patch: Mapping[str, Any], conditions: Preconditions, *, whole: bool = False
@@ -432,7 +261,7 @@ class ObjectStore:
     def _retire(self, bucket: Data, version: Version) -> None:
         """Overwrites or deletes the live version."""
         if gcs_buckets.is_versioned(bucket):
-            self._check_protection(bucket, version, archived=True)
+            check_protection(bucket, version, self.now(), archived=True)
             data = {**version.data, "timeDeleted": timestamp(self.now())}
             self._insert(Version(NONCURRENT, data, version.content))
         else:
@@ -440,7 +269,7 @@ class ObjectStore:
 
     def _discard(self, bucket: Data, version: Version) -> None:
         """Deletes a version for good, or softly."""
-        self._check_protection(bucket, version, archived=False)
+        check_protection(bucket, version, self.now(), archived=False)
         now, span = self.now(), gcs_buckets.soft_delete_s(bucket)
         if span:
             times = {"softDeleteTime": timestamp(now), "hardDeleteTime": timestamp(now + span)}
@@ -449,28 +278,6 @@ class ObjectStore:
         key = (version.where.bucket, version.where.name, int(version.data["generation"]))
         self._db.execute(DELETE_VERSION, key)
         self._doomed.append(version.content)
-
-    def _check_protection(self, bucket: Data, version: Version | None, *, archived: bool) -> None:
-        """403 for a version under a hold, or (unless it is only `archived`) under the retention policy."""
-        if version is None:
-            return
-        shown = f"Object '{version.where.bucket}/{version.where.name}'"
-        for hold, kind in HOLDS.items():
-            if version.data.get(hold):
-                raise GcsError(
-                    403,
-                    f"{shown} is under active {kind} hold and cannot be deleted, overwritten or archived "
-                    "until hold is removed.",
-                    reason="objectUnderActiveHold",
-                )
-        until = seconds_of(version.data["timeCreated"]) + gcs_buckets.retention_s(bucket)
-        if until > self.now() and gcs_buckets.retention_s(bucket) and not archived:
-            raise GcsError(
-                403,
-                f"{shown} is subject to bucket's retention policy or object retention and cannot be deleted or "
-                f"overwritten until {timestamp(until)}",
-                reason="retentionPolicyNotMet",
-            )
 
     def _insert(self, version: Version, expires: float | None = None) -> None:
         data = version.data
@@ -514,33 +321,6 @@ class ObjectStore:
         conditions.check(found.data, reading=reading)
         return found
 
-    def _new_object(self, where: ObjectName, fields: Mapping[str, Any], bucket: Data, content: Content) -> Data:
-        now = self.now()
-        generation = self._next_generation()
-        stamp = timestamp(now)
-        chosen = {key: fields[key] for key in WRITABLE if fields.get(key) is not None}
-        held = {"eventBasedHold": True} if bucket.get("defaultEventBasedHold") else {}
-        return {
-            "kind": "storage#object",
-            "storageClass": bucket.get("storageClass", "STANDARD"),
-            **held,
-            **chosen,
-            "id": f"{where.bucket}/{where.name}/{generation}",
-            "name": where.name,
-            "bucket": where.bucket,
-            "generation": str(generation),
-            "metageneration": "1",
-            "etag": etag(generation, 1),
-            "timeCreated": stamp,
-            "updated": stamp,
-            "timeStorageClassUpdated": stamp,
-            "timeFinalized": stamp,
-            "size": str(content.size),
-            "crc32c": content.crc32c,
-            **({"md5Hash": content.md5} if content.md5 else {}),
-            **({"componentCount": content.components} if content.components else {}),
-        }
-
     def _next_generation(self) -> int:
         """Microseconds, as GCS does, but unique and growing whatever the clock does."""
         last = int(self._db.execute("SELECT last FROM counter").fetchone()[0])
@@ -557,21 +337,3 @@ def above(name: str) -> list[str]:
     """The folders in which an object of that name is, from the top."""
     parts = name.split("/")[:-1]
     return ["/".join(parts[:count]) + "/" for count in range(1, len(parts) + 1)]
-
-
-def check_metadata(fields: Mapping[str, Any]) -> None:
-    """https://cloud.google.com/storage/quotas#objects"""
-    custom = fields.get("metadata") or {}
-    size = sum(len(key.encode()) + len(str(value or "").encode()) for key, value in custom.items())
-    if size > MAX_METADATA:
-        raise invalid(f"The metadata of an object can have {MAX_METADATA} bytes at most, not {size}.")
-
-
-def check_digests(fields: Mapping[str, Any], content: Content) -> None:
-    """400 for a digest that is not the content's. Content without md5 has none to compare."""
-    for key, name, actual in (
-        ("md5Hash", "MD5 hash", content.md5),
-        ("crc32c", "CRC32C", content.crc32c),
-    ):
-        if actual and fields.get(key) not in (None, actual):
-            raise GcsError(400, f'Provided {name} "{fields[key]}" doesn\'t match calculated {name} "{actual}".')

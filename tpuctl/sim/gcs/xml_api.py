@@ -13,8 +13,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tpuctl.sim.gcs.content import pieces_of
-from tpuctl.sim.gcs.json_api import check_name, hashes, media_headers, media_response
+from tpuctl.sim.gcs.json_api import check_name
 from tpuctl.sim.gcs.listing import PAGE_LIMIT, Listing, list_page
+from tpuctl.sim.gcs.media import hashes, media_headers, media_response
 from tpuctl.sim.gcs.objects import ObjectStore
 from tpuctl.sim.gcs.uploads import header_digests
 from tpuctl.sim.gcs.wire import (

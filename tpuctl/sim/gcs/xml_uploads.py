@@ -15,8 +15,9 @@ from typing import Any
 
 from tpuctl.sim.gcs.content import Content, ContentFiles, pieces_of
 from tpuctl.sim.gcs.lifecycle import ABORT, actions_on
-from tpuctl.sim.gcs.objects import ObjectStore, check_digests
+from tpuctl.sim.gcs.objects import ObjectStore
 from tpuctl.sim.gcs.uploads import header_digests
+from tpuctl.sim.gcs.versions import check_digests
 from tpuctl.sim.gcs.wire import (
     Data,
     GcsError,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
 import socket
-import struct
 import subprocess
 import time
 import uuid
@@ -34,6 +32,7 @@ from tpuctl.sim.hosts.backend import (
 )
 from tpuctl.sim.hosts.files import SYSTEM_PATH, wipe
 from tpuctl.sim.hosts.init import children_of, try_kill
+from tpuctl.sim.hosts.isolated.accounts import Accounts, sshd_config
 from tpuctl.sim.hosts.isolated.data_disks import DiskFiles, HostDisks
 from tpuctl.sim.hosts.isolated.loop_devices import detach_loops
 from tpuctl.sim.hosts.isolated.network import Bridge, Cable
@@ -45,31 +44,11 @@ BOOT_TIMEOUT_S = 60.0
 POLL_S = 0.005
 PROBE_S = 0.1
 """A lost first packet is sent again only after a second; asking anew is faster."""
-FIRST_UID = 1000
 KILL_TIMEOUT_S = 10.0
 DYING_S = 10.0
 """What has been killed by SIGTERM is not held against its host because this machine is busy."""
 UNMOUNT_LEAST_S = 1.0
 """However late the last program has ended: what is already on its way to a disk gets there."""
-
-_SSHD_CONFIG = """\
-Port {port}
-ListenAddress 0.0.0.0
-HostKey /run/tpuctl-sim/host_key
-AuthorizedKeysFile /run/tpuctl-sim/users/%u
-AuthenticationMethods publickey
-PermitRootLogin prohibit-password
-StrictModes no
-UsePAM no
-UseDNS no
-PrintMotd no
-PidFile none
-MaxStartups 1000
-MaxSessions 1000
-PermitUserEnvironment yes
-SetEnv {mark}
-Subsystem sftp internal-sftp
-"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +82,7 @@ class IsolatedHost:
         self._key = Ed25519PrivateKey.generate()
         self._process: subprocess.Popen[bytes] | None = None
         self._scripts: list[subprocess.Popen[bytes]] = []
-        self._users: dict[str, int] = {}
+        self._accounts = Accounts(folder)
         self._names: dict[str, str] = {}
         self._write_files()
 
@@ -129,7 +108,7 @@ class IsolatedHost:
         key = self.folder / "keys" / "host_key"
         key.touch(mode=0o600)
         key.write_bytes(self._key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-        config = _SSHD_CONFIG.format(port=SSH_PORT, mark=f"{WORLD_VARIABLE}={self._place.world_id}")
+        config = sshd_config(SSH_PORT, mark=f"{WORLD_VARIABLE}={self._place.world_id}")
         (self.folder / "keys" / "sshd_config").write_text(config)
         (self.folder / "hosts").write_text(self._render_names())
 
@@ -374,36 +353,9 @@ class IsolatedHost:
 
     def set_keys(self, accepted: AcceptedKeys, overrides: Mapping[str, str]) -> None:
         """Accounts, keys and environment, as Google's guest agent keeps them; not while the host is off."""
-        if not self.running:
-            return
-        users = self.folder / "keys" / "users"
-        for stale in users.iterdir():
-            if stale.name not in accepted.by_user:
-                stale.unlink()
-        variables = self.variables(overrides).items()
-        lines = "".join(f"{key}={value}\n" for key, value in variables if "\n" not in value)
-        for user, blobs in accepted.by_user.items():
-            uid = 0 if user == "root" else self._account(user)
-            home = self.folder / "own" / ("root" if user == "root" else f"home/{user}")
-            _write_owned(home / ".ssh" / "environment", lines, uid)
-            keys = "".join(f"{_key_line(blob)}\n" for blob in sorted(blobs))
-            (users / user).write_text(keys)
-
-    def _account(self, user: str) -> int:
-        """The uid of `user`, with an account and a home of its own on the host."""
-        if user in self._users:
-            return self._users[user]
-        uid = FIRST_UID + 1000 + len(self._users)
-        etc = Path(f"/proc/{self.processes()[0]}/root/etc")
-        _append(etc / "passwd", f"{user}:x:{uid}:{uid}::/home/{user}:/bin/bash")
-        _append(etc / "group", f"{user}:x:{uid}:")
-        _append(etc / "shadow", f"{user}:*:19000:0:99999:7:::")
-        _join(etc / "group", "google-sudoers", user)
-        home = self.folder / "own" / "home" / user
-        home.mkdir(parents=True, exist_ok=True)
-        os.chown(home, uid, uid)
-        self._users[user] = uid
-        return uid
+        if self.running:
+            etc = Path(f"/proc/{self.processes()[0]}/root/etc")
+            self._accounts.set_keys(accepted, self.variables(overrides), etc)
 
 
 def _namespace(process: Path, kind: str) -> str:
@@ -437,34 +389,3 @@ def _may_run(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TtZX"
     except OSError:
         return False
-
-
-def _key_line(blob: bytes) -> str:
-    (length,) = struct.unpack(">I", blob[:4])
-    return f"{blob[4 : 4 + length].decode()} {base64.b64encode(blob).decode()}"
-
-
-def _write_owned(path: Path, text: str, uid: int) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(text)
-    os.chown(path.parent, uid, uid)
-    os.chown(path, uid, uid)
-
-
-def _append(path: Path, line: str) -> None:
-    name = line.split(":", 1)[0]
-    text = path.read_text()
-    if not any(each.startswith(f"{name}:") for each in text.splitlines()):
-        path.write_text(text if text.endswith("\n") or not text else text + "\n")
-        with path.open("a") as file:
-            file.write(line + "\n")
-
-
-def _join(path: Path, group: str, user: str) -> None:
-    lines = []
-    for line in path.read_text().splitlines():
-        if line.startswith(f"{group}:"):
-            head, _, members = line.rpartition(":")
-            line = f"{head}:{','.join([*(each for each in members.split(',') if each), user])}"
-        lines.append(line)
-    path.write_text("\n".join(lines) + "\n")
