@@ -105,9 +105,7 @@ def test_a_run_that_goes_on_is_collected_and_ctrl_c_keeps_what_came(session: Ses
         "--detach",
     )
     session.type(*words, "dumps.py", "300")
-    deadline = time.monotonic() + 60
-    while session.json("status", "long")["state"] != "running" and time.monotonic() < deadline:
-        session.type("watch", "once")
+    session.watch_until(lambda: "big[0-1] │ dumped" in session.type("logs", "long", status=None).stdout)
     data = session.json("collect", "long")
     found = contents(session.work / data["file"])
     assert "dumps.py" in found["hosts/worker-1/stacks.txt"]

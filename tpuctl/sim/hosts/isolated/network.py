@@ -46,7 +46,9 @@ class Bridge:
         self._next = FIRST_HOST
         run_ip(
             [
-                f"link add {self.name} type bridge",
+                # Without an address of its own a bridge takes the lowest of its ports, and when that changes
+                # the kernel forgets all neighbours, permanent ones too (net/ipv4/arp.c, NETDEV_CHANGEADDR).
+                f"link add {self.name} address {_mac(1)} type bridge",
                 f"address add {self.gateway}/{PREFIX_LENGTH} dev {self.name}",
                 f"link set {self.name} up",
                 # What is cut off must not leave through the machine's own gateway.
@@ -59,9 +61,8 @@ class Bridge:
         number, self._next = self._next, self._next + 1
         if number >= EXTERNAL:
             raise TpuctlError("this simulator has no address left for isolated hosts", hint="tpuctl sim reset")
-        mac = f"02:54:50:00:{number >> 8:02x}:{number & 255:02x}"
         addresses = str(self.network[number]), str(self.network[number + EXTERNAL])
-        return Cable(number, f"tpv{self._tag}{number:x}", *addresses, mac)
+        return Cable(number, f"tpv{self._tag}{number:x}", *addresses, _mac(number))
 
     def plug(self, ends: Iterable[tuple[Cable, int]]) -> None:
         """Connects each cable with the network namespace of the process beside it."""
@@ -85,6 +86,11 @@ class Bridge:
     def set_up(self, cable: Cable, *, up: bool) -> None:
         """Pulls the cable out, or plugs it in again; the host does not notice."""
         run_ip([f"link set {cable.link} {'up' if up else 'down'}"])
+
+
+def _mac(number: int) -> str:
+    """Of what has this place in the range."""
+    return f"02:54:50:00:{number >> 8:02x}:{number & 255:02x}"
 
 
 def remove_network(world_id: str) -> None:
