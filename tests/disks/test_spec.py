@@ -8,7 +8,7 @@ from tpuctl.disks.follow import merge_refs
 from tpuctl.disks.rules import DiskUse, parse_disk
 from tpuctl.errors import UsageError
 from tpuctl.model.disks import DiskMode
-from tpuctl.model.slice_spec import DiskRef
+from tpuctl.model.refs import DiskRef
 
 RO, RW = DiskMode.READ_ONLY, DiskMode.READ_WRITE
 

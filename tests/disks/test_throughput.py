@@ -20,9 +20,9 @@ from tpuctl.disks.slices import nodes_of
 from tpuctl.disks.throughput import set_throughput
 from tpuctl.errors import InvalidRequestError, UsageError
 from tpuctl.model.disks import DiskMode, DiskRequest
+from tpuctl.model.refs import DiskRef
 from tpuctl.model.requests import CloneRequest, Purpose
 from tpuctl.model.shipped_files import load_disk_rules
-from tpuctl.model.slice_spec import DiskRef
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.state.repository import get_slice

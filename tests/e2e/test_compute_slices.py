@@ -23,8 +23,8 @@ from tpuctl.inventory.resources import Fate
 from tpuctl.model.cloud import Tier
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
 from tpuctl.model.records import RunState, SliceState
+from tpuctl.model.refs import MountRef
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.model.slice_spec import MountRef
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice

@@ -32,7 +32,7 @@ from tpuctl.disks.throughput import set_throughput
 from tpuctl.disks.use import leave_disk, mount_disk
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import SliceState
-from tpuctl.model.slice_spec import DiskRef
+from tpuctl.model.refs import DiskRef
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.repository import get_slice
 

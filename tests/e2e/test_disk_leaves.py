@@ -19,8 +19,8 @@ from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.errors import ConflictError, DamagedRecordError, TpuctlError, UnreachableError, UsageError
 from tpuctl.model.disks import DiskMode, DiskRequest
 from tpuctl.model.records import RunState, SliceState
+from tpuctl.model.refs import DiskRef
 from tpuctl.model.shipped_files import load_disk_rules
-from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.repository import Versioned, get_slice, save
 
 ZONE = "us-central2-b"

@@ -27,9 +27,9 @@ from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.model.disks import DiskMode, DiskRequest
 from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.refs import DiskRef
 from tpuctl.model.requests import CloneRequest
 from tpuctl.model.shipped_files import load_disk_rules
-from tpuctl.model.slice_spec import DiskRef
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice

@@ -15,7 +15,7 @@ from tpuctl.errors import UnreachableError
 from tpuctl.hosts.deadline import RemoteWrapper
 from tpuctl.model import timeouts
 from tpuctl.model.records import Answer, Desired, Retry, RunState, SliceRecord, SliceState
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_down
 from tpuctl.state.repository import get_run, get_slice, save

@@ -10,7 +10,7 @@ from tests.support.memory.process import scripted
 from tpuctl.errors import TpuctlError
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import RunState
-from tpuctl.model.slice_spec import DiskRef, MountRef
+from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.runs.follow import start_run
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.slices.replacement import find_replacement_limit

@@ -18,9 +18,10 @@ from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.receipt import DataDigest, Receipt
 from tpuctl.model.records import CodeState, RunRecord, SliceRecord
+from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.model.slice_spec import DiskRef, MountRef, SliceRequest
+from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.submit import resolve_run
 from tpuctl.slices.lifetime import replace_lifetime
 from tpuctl.slices.resolve import WantedSlice, resolve_limits, resolve_request

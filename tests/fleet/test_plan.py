@@ -14,7 +14,9 @@ from tests.support.cases import changed, check, load_cases
 from tpuctl.fleet.plan import How, WantedFleet, WantedRun, plan_fleet, run_id_of
 from tpuctl.lib.codec import from_data
 from tpuctl.model.records import LifetimeLimits, RunRecord
-from tpuctl.model.run_spec import EnvironmentRef, RestartPolicy, RunSpec, fingerprint
+from tpuctl.model.refs import EnvironmentRef
+from tpuctl.model.run_identity import fingerprint
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.slices.resolve import WantedSlice
 
 BUNDLE = "0" * 64

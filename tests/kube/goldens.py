@@ -12,9 +12,9 @@ from tpuctl.kube.shape import resolve_shape
 from tpuctl.kube.volumes import bucket_volume, disk_volume
 from tpuctl.model.disks import DiskInfo, DiskMode
 from tpuctl.model.hosts import Tier
+from tpuctl.model.refs import DiskRef
 from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.shipped_files import load_accelerators, load_gke_table
-from tpuctl.model.slice_spec import DiskRef
 from tpuctl.mounts.follow import load_rules, parse_ref
 from tpuctl.provenance.manifest import CodeSection, CommandSection, RunManifest, RunSection, SliceSection
 from tpuctl.provenance.manifest import VariablesSection as Variables

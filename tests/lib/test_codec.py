@@ -11,7 +11,7 @@ from tpuctl.engine.ports import Document
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.model.records import Cause, Loss, RunRecord, SliceRecord, WorkerEnd
-from tpuctl.model.run_spec import EnvironmentRef
+from tpuctl.model.refs import EnvironmentRef
 from tpuctl.state.repository import decode
 
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from tests.support.jobs import bring_up
 from tests.support.memory.process import Process, Steps
 from tests.support.memory.services import MemoryPlace
+from tpuctl.model.refs import MountRef
 from tpuctl.model.shipped_files import read_template
-from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.bench import bench_mount
 from tpuctl.mounts.follow import remember
 from tpuctl.state.repository import get_slice

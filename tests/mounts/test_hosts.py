@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tpuctl.hosts.facts import FactsReply, parse_facts
 from tpuctl.hosts.provision import Operation
 from tpuctl.model.hosts import Blob
+from tpuctl.model.refs import MountRef
 from tpuctl.model.shipped_files import load_mount_table
-from tpuctl.model.slice_spec import MountRef
 from tpuctl.model.verdict import Blocked
 from tpuctl.mounts.hosts import BucketMount, BucketUnmount, KeeperFiles, has_old_keeper, health, mounted
 from tpuctl.mounts.rules import MountRules

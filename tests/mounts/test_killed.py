@@ -13,7 +13,7 @@ from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.errors import NotFoundError, PartialError
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.mounts.spec import MountRequest
 from tpuctl.mounts.use import add_mount, check_mounts, heal_mounts, remove_mount
 from tpuctl.state.repository import get_slice

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from tpuctl.errors import UsageError
 from tpuctl.model.facts import BucketPlace
+from tpuctl.model.refs import MountRef
 from tpuctl.model.shipped_files import load_mount_table
-from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.follow import parse_ref
 from tpuctl.mounts.render import (
     cache_of,

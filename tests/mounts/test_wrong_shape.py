@@ -11,7 +11,7 @@ from tests.support.clocks import FakeClock
 from tests.support.memory.objects import MemoryObjects
 from tpuctl.engine.events import Note
 from tpuctl.errors import DeniedError
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.mounts.use import MANY_OBJECTS, SMALL_BYTES, note_small_objects
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.provenance.samples import a_manifest
 from tests.support.jobs import SPEC
 from tests.support.require import require_torch_xla
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.provenance.manifest import typed
 from tpuctl.provenance.rerun import Available, Bucket, PartFate, plan_rerun
 

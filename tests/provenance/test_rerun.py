@@ -23,8 +23,9 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import Tier
 from tpuctl.model.disks import DiskRecord, DiskRequest
 from tpuctl.model.facts import BucketSpec
+from tpuctl.model.refs import MountRef
 from tpuctl.model.shipped_files import load_disk_rules
-from tpuctl.model.slice_spec import MountRef, SliceRequest
+from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.provenance.manifest import AttemptSection, AttemptSlice, RunManifest, typed
 from tpuctl.provenance.rerun import (
     CONSOLIDATE,

@@ -6,7 +6,7 @@ from tests.support.jobs import bring_up, limit, pass_until, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.records import RunState, SliceState
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.runs.follow import start_run
 from tpuctl.state.repository import get_run, get_slice
 from tpuctl.telemetry.observe import Observer

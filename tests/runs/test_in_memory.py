@@ -25,7 +25,8 @@ from tpuctl.model.records import (
     SliceState,
     TimelineEntry,
 )
-from tpuctl.model.run_spec import EnvironmentRef, RestartPolicy
+from tpuctl.model.refs import EnvironmentRef
+from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.timeouts import STEP_MAX_S, UNREACHABLE_MAX_S, VERDICT_MAX_S
 from tpuctl.model.verdict import Blind
 from tpuctl.runs.attempt import attempt_hosts

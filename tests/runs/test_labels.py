@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.builders import a_run, a_run_spec
 from tpuctl.errors import UsageError
-from tpuctl.model.run_spec import RunRequest, fingerprint
+from tpuctl.model.run_identity import fingerprint
+from tpuctl.model.run_spec import RunRequest
 from tpuctl.runs.process_env import render_defaults
 from tpuctl.runs.rules import check_run
 from tpuctl.views.slices import is_listed

@@ -29,9 +29,9 @@ from tpuctl.hosts.protocol import AccessReply, BucketAccess
 from tpuctl.model import timeouts
 from tpuctl.model.firewall import Firewall, internal_rule, parse_rules
 from tpuctl.model.records import AttemptPhase, Cause, RunState
+from tpuctl.model.refs import MountRef
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.shipped_files import read_agent
-from tpuctl.model.slice_spec import MountRef
 from tpuctl.runs.reconcile import advance_run
 from tpuctl.runs.set_up import BucketUse, blame_access, used_buckets
 from tpuctl.state.repository import get_run, save

@@ -18,7 +18,7 @@ from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.hosts.provision import Operation, job_id
 from tpuctl.model.records import SliceRecord, SliceState
-from tpuctl.model.run_spec import EnvironmentRef
+from tpuctl.model.refs import EnvironmentRef
 from tpuctl.model.verdict import Blocked, Done, Wait
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.desired import request_slice

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_slice, a_spec, an_incarnation
 from tpuctl.model.records import Answer, Desired, Retry, Rival, SliceRecord, SliceState
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.slices.race import describe_end, is_out, plan_race
 
 S = SliceState

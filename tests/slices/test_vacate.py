@@ -12,7 +12,7 @@ from tpuctl.model.cloud import GroupHosts, NodeState
 from tpuctl.model.disks import DataDisk, DiskMode
 from tpuctl.model.hosts import Endpoint
 from tpuctl.model.records import Worker
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.model.verdict import Wait
 from tpuctl.slices.leaving import Go, HostsLeft, Refuse, Written, find_written, judge_leaving, running_workers
 from tpuctl.slices.states import SliceEvent

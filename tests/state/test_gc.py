@@ -23,7 +23,7 @@ from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
 from tpuctl.model.records import CodeState, RunState, SliceState
-from tpuctl.model.run_spec import EnvironmentRef
+from tpuctl.model.refs import EnvironmentRef
 from tpuctl.state.gc import find_waste, prune, prune_if_due
 from tpuctl.state.gc_plan import parse_runs_age
 from tpuctl.transfer.bundle import store_content

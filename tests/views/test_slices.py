@@ -12,7 +12,7 @@ from tpuctl.errors import NotFoundError
 from tpuctl.lib.time import render_time
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import SliceState
-from tpuctl.model.slice_spec import DiskRef, MountRef
+from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.mounts.use import list_mounts
 from tpuctl.slices.desired import request_slice
 from tpuctl.state.journal import record_decision

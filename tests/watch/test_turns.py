@@ -12,7 +12,7 @@ from tests.support.memory.host import MemoryHost
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace
 from tpuctl.model.records import SliceState
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.model.timeouts import PASS_HOSTS_MAX
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.reconcile import request_stop

@@ -37,8 +37,8 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord, DiskRequest
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.refs import DiskRef
 from tpuctl.model.requests import CloneRequest
-from tpuctl.model.slice_spec import DiskRef
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import despite_others
 

@@ -20,8 +20,9 @@ from tpuctl.errors import ConflictError, UsageError
 from tpuctl.lib.mount_paths import check_apart, check_place
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import SliceRecord, SliceState
+from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
-from tpuctl.model.slice_spec import DiskRef, MountRef, SliceSpec
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, find_slice, get_slice, list_slices
 from tpuctl.things.changes import change_spec

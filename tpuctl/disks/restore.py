@@ -26,7 +26,7 @@ from tpuctl.disks.rules import DiskRules, Policy, RuleFinding, monthly_cost
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.model.disks import DiskRecord
-from tpuctl.model.slice_spec import DiskRef
+from tpuctl.model.refs import DiskRef
 
 _LONGEST = 63
 """Characters of the name of a disk."""

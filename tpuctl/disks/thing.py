@@ -21,7 +21,8 @@ from tpuctl.disks.restore import find_in_zone, refs_in_zone
 from tpuctl.engine.services import Services
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.records import Desired, SliceRecord
-from tpuctl.model.slice_spec import DiskRef, SliceSpec
+from tpuctl.model.refs import DiskRef
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.things.driver import Rows
 from tpuctl.things.of_slice import Asked, Specs, ThingChange, ThingOfSlice
 

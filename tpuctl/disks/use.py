@@ -39,7 +39,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeState
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
 from tpuctl.model.records import AttemptPhase, SliceRecord
-from tpuctl.model.slice_spec import DiskRef
+from tpuctl.model.refs import DiskRef
 from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease

@@ -23,7 +23,7 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord
-from tpuctl.model.run_spec import EnvironmentRef
+from tpuctl.model.refs import EnvironmentRef
 from tpuctl.model.shipped_files import read_template
 from tpuctl.model.verdict import Blocked
 from tpuctl.things.driver import bring_hosts

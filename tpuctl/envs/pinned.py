@@ -28,7 +28,7 @@ from tpuctl.envs.rules import Complaint
 from tpuctl.envs.spec import Backend, EnvironmentSpec, InstallFrom, run_variables
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import from_data, parse_json, to_data
-from tpuctl.model.run_spec import EnvironmentRef
+from tpuctl.model.refs import EnvironmentRef
 
 
 def digest_of(spec: EnvironmentSpec) -> str:

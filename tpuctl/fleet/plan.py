@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
-from tpuctl.model.run_spec import RestartPolicy, RunSpec, fingerprint
+from tpuctl.model.run_identity import fingerprint
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.provenance.manifest import SettingSection
 from tpuctl.runs.chips import claim_chips

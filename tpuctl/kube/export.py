@@ -26,9 +26,9 @@ from tpuctl.kube.jobset import (
 )
 from tpuctl.kube.rules import check_job
 from tpuctl.kube.shape import Shape
+from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.run_spec import RestartPolicy
-from tpuctl.model.slice_spec import DiskRef, MountRef
 from tpuctl.provenance.manifest import CommandSection, RunManifest
 from tpuctl.provenance.rerun import image_used
 from tpuctl.runs.containers import ALWAYS

@@ -26,7 +26,8 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model.clusters import ClusterPlace, ClusterRun
 from tpuctl.model.records import RunRecord
 from tpuctl.model.requests import ClusterRequest, LaunchRequest
-from tpuctl.model.run_spec import RunRequest, fingerprint
+from tpuctl.model.run_identity import fingerprint
+from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.reconcile import request_run
 

@@ -18,9 +18,10 @@ from tpuctl.lib.codec import from_data
 from tpuctl.lib.time import parse_duration
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.hosts import Tier
+from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.shipped_files import load_accelerators, load_disk_rules, load_gke_table
-from tpuctl.model.slice_spec import DiskRef, MountRef, SliceRequest
+from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.mounts.follow import load_rules, parse_ref
 from tpuctl.mounts.spec import merge_mounts
 from tpuctl.provenance.manifest import SliceSection

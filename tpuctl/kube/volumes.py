@@ -10,7 +10,7 @@ from __future__ import annotations
 from tpuctl.errors import UsageError
 from tpuctl.kube.jobset import BucketVolume, DiskVolume
 from tpuctl.model.disks import DiskInfo, DiskMode
-from tpuctl.model.slice_spec import DiskRef, MountRef
+from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.mounts.render import options_of
 from tpuctl.mounts.rules import MountRules
 

@@ -245,3 +245,12 @@ def check_progress(pattern: str) -> str:
     if groups < 1:
         raise ValueError("has no group for the step")
     return pattern
+
+
+def parse_expression(text: str) -> str:
+    """Of `--progress`; an empty one stands for none in records. Raises UsageError."""
+    if not text:
+        raise UsageError.of(
+            "progress", "--progress '' finds no step", r"--progress 'step (\d+)', or leave it out"
+        )
+    return text

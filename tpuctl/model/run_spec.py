@@ -1,44 +1,26 @@
-"""A run as a user writes it, and as it follows from that; and when two are the same run.
+"""A run as a user writes it, and as it follows from that.
 
 Keys of the fleet file, its schema, help texts and the reference documents are made of these fields.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Annotated, Any
 
 from msgspec import Struct, field
-from msgspec.structs import fields, replace
 
-from tpuctl.errors import UsageError
-from tpuctl.lib.codec import to_data
-from tpuctl.lib.names import parse_secret, parse_var
+from tpuctl.lib.names import parse_expression, parse_secret, parse_var
 from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import PLACE, WORKERS_HELP
 from tpuctl.lib.time import parse_duration
 from tpuctl.model import timeouts
 from tpuctl.model.receipt import Receipt
+from tpuctl.model.refs import EnvironmentRef
 
 PROGRAM, RESTARTS = "What it runs", "Checkpoints and restarts"
 LISTED = "How it is listed"
 """Groups of the flags in help."""
-
-
-DEFAULT_STALL_S = parse_duration(timeouts.STALL, "--stall")
-DEFAULT_FIRST_STEP_S = parse_duration(timeouts.FIRST_STEP_LIMIT, "--first-step-limit")
-
-
-def _expression(text: str) -> str:
-    """An empty one stands for none in records. Raises UsageError."""
-    if not text:
-        raise UsageError.of(
-            "progress", "--progress '' finds no step", r"--progress 'step (\d+)', or leave it out"
-        )
-    return text
 
 
 class RestartPolicy(Struct, frozen=True):
@@ -128,8 +110,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
             group=PROGRAM,
             metavar="REGEX",
             text=True,
-            parse=_expression,
-            check=_expression,
+            parse=parse_expression,
+            check=parse_expression,
             examples=(r"step (\d+)/(\d+)", r"step (?P<step>\d+) loss (?P<loss>\S+)"),
         ),
     ] = None
@@ -369,21 +351,14 @@ class RunRequest(ProgramRequest, frozen=True, kw_only=True):
     ] = PolicyRequest()
 
 
-class EnvironmentRef(Struct, frozen=True):
-    """The pinned environment of a run or slice: `spec` is the SHA-256 of its definition, which is a blob."""
-
-    name: str
-    spec: str
-
-
 class RunSettings(RunOptions, frozen=True, kw_only=True):
     """What a record and a manifest both keep of a run's options: those, and what follows from the others."""
 
     per: str = "host"
     progress: str | None = ""
     """Never null in a record: an older tpuctl that shares the store could not read it."""
-    stall_s: float = DEFAULT_STALL_S
-    first_step_limit_s: float = DEFAULT_FIRST_STEP_S
+    stall_s: float = parse_duration(timeouts.STALL, "--stall")
+    first_step_limit_s: float = parse_duration(timeouts.FIRST_STEP_LIMIT, "--first-step-limit")
 
     def kept(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in RunSettings.__struct_fields__}
@@ -423,27 +398,3 @@ class RunSpec(RunSettings, frozen=True):
         if self.checkpoint_dir is None or not self.checkpoint_per_run:
             return self.checkpoint_dir
         return f"{self.checkpoint_dir.rstrip('/')}/{run_id}"
-
-
-def fingerprint(spec: RunSpec, bundle: str) -> str:
-    """Digest of everything that makes two specs the same run.
-
-    What was left at its default is left out, so that a new kind of setting changes no old fingerprint.
-    """
-    written = {**_written(replace(spec, environment=None)), "bundle": bundle}
-    if spec.environment is not None:
-        written |= {"environment_name": spec.environment.name, "environment": spec.environment.spec}
-    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
-
-
-_fields = cache(fields)
-"""Each call reads all annotations again, and a sweep compares a thousand runs."""
-
-
-def _written(value: Struct) -> dict[str, Any]:
-    """The fields of a Struct that differ from their defaults, as plain data."""
-    return {
-        item.encode_name: _written(found) if isinstance(found, Struct) else to_data(found)
-        for item in _fields(type(value))
-        if (found := getattr(value, item.name)) != item.default
-    }

@@ -14,10 +14,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tpuctl.lib.options import Flag, Option
-from tpuctl.model.disks import DiskMode
 from tpuctl.model.hosts import Api, Tier
+from tpuctl.model.refs import DiskRef, EnvironmentRef, MountRef
 from tpuctl.model.resources import ResourceKind
-from tpuctl.model.run_spec import EnvironmentRef
 
 PAID, WHERE, WHAT, ACCESS = "How it is paid for", "Where and how long", "What it is", "Network and identity"
 """Groups of the flags in help."""
@@ -41,39 +40,6 @@ _QUEUED = (
 IN_PLACE = frozenset({"disks", "mounts", "env"})
 """Fields of a `SliceSpec` that are about hosts only: they change on the slice that is there, and what is not
 said of them stays as it is."""
-
-
-class DiskRef(Struct, frozen=True):
-    """A disk of a slice, mounted at `path` on every host."""
-
-    name: str
-    path: str
-    mode: DiskMode
-
-
-class MountRef(Struct, frozen=True):
-    """A bucket of a slice, or a folder of it, mounted at `path` on every host. `options` are by the keys of
-    gcsfuse's configuration file, over those of the profile. `program` is the sha256 of a gcsfuse in the store,
-    of `program_bytes`; empty for the one of Google's packages. `fleet` names the fleet file that asked for it;
-    empty for one made by hand. `leaving`: no pass mounts it, because a command is about to mount it, or because
-    it is to be unmounted and then forgotten. `cross_region`: a bucket of another region is meant."""
-
-    bucket: str
-    path: str
-    profile: str
-    directory: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
-    read_only: bool = False
-    program: str = ""
-    program_bytes: int = 0
-    fleet: str = ""
-    leaving: bool = False
-    cross_region: bool = False
-
-    @property
-    def source(self) -> str:
-        """`gs://BUCKET/DIR`."""
-        return f"gs://{self.bucket}" + (f"/{self.directory}" if self.directory else "")
 
 
 class SliceOptions(Struct, frozen=True, kw_only=True):

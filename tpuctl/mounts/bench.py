@@ -22,7 +22,7 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import parse_json
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.model.records import SliceRecord
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.mounts.render import cache_of
 from tpuctl.mounts.use import check_ready, get_ref
 

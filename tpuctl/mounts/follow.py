@@ -15,8 +15,8 @@ from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.names import region_of
 from tpuctl.model.records import SliceRecord
+from tpuctl.model.refs import MountRef
 from tpuctl.model.shipped_files import load_mount_table, read_template
-from tpuctl.model.slice_spec import MountRef
 from tpuctl.mounts.hosts import BucketUnmount, KeeperFiles
 from tpuctl.mounts.render import check_ttl, options_of
 from tpuctl.mounts.rules import MountRules

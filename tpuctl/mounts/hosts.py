@@ -11,7 +11,7 @@ from msgspec import Struct
 from tpuctl.hosts.facts import FactsReply, MountedBucket, Section
 from tpuctl.hosts.provision import NO_ROOT, BlockedOnHost, Operation
 from tpuctl.model.hosts import Blob
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.model.verdict import Blocked
 from tpuctl.mounts.render import cache_of, command_line, digest_of, options_of, render_configuration
 from tpuctl.mounts.rules import MountRules

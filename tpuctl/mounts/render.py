@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpuctl.errors import UsageError
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.mounts.rules import MountRules
 
 _TTL = "metadata-cache.ttl-secs"

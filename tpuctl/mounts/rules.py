@@ -13,7 +13,7 @@ from tpuctl.lib.codec import from_data
 from tpuctl.lib.names import region_of
 from tpuctl.lib.text import suggest
 from tpuctl.model.facts import BucketPlace
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.mounts.spec import typed_as
 
 _NUMBERS = {

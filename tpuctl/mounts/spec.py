@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.lib.mount_paths import check_apart, check_place
 from tpuctl.lib.options import Flag, Option, argument, hints_of, registry
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 
 FORM = "gs://BUCKET[/DIR]:/PATH[:PROFILE][,OPTION…]"
 EXAMPLE = "gs://my-bucket/data:/mnt/data:train"

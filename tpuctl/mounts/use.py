@@ -30,7 +30,7 @@ from tpuctl.lib.text import counted, sized
 from tpuctl.model.cloud import STORE_LABEL, USER_LABEL, CloudResource, ResourceKind
 from tpuctl.model.facts import BucketSpec
 from tpuctl.model.records import SliceRecord, SliceState
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.mounts.follow import (
     begin_mount,
     check_bucket,

@@ -10,7 +10,8 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from tpuctl.lib.text import sized
-from tpuctl.model.slice_spec import MountRef, SliceSpec
+from tpuctl.model.refs import MountRef
+from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.provenance.manifest import Row, RunManifest
 
 CONSOLIDATE = "torch_xla.distributed.fsdp.consolidate_sharded_ckpts"

@@ -24,10 +24,11 @@ from tpuctl.model.disks import DiskMode, DiskRecord
 from tpuctl.model.hosts import Tier
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
+from tpuctl.model.refs import EnvironmentRef, MountRef
 from tpuctl.model.requests import RerunRequest
-from tpuctl.model.run_spec import EnvironmentRef, RestartPolicy, RunSpec
+from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators, load_mount_table
-from tpuctl.model.slice_spec import MountRef, SliceRequest
+from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.mounts.spec import typed_mount
 from tpuctl.provenance.bundle import code_problem
 from tpuctl.provenance.manifest import Row, RunManifest, typed

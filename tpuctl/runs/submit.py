@@ -22,7 +22,8 @@ from tpuctl.lib.time import parse_duration
 from tpuctl.model.receipt import Receipt
 from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.requests import LaunchRequest
-from tpuctl.model.run_spec import RunRequest, RunSpec, fingerprint
+from tpuctl.model.run_identity import fingerprint
+from tpuctl.model.run_spec import RunRequest, RunSpec
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.provenance.manifest import Row, SettingSection

@@ -29,7 +29,7 @@ from tpuctl.errors import (
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import counted
 from tpuctl.model.records import Desired, LifetimeLimits, RunRecord, RunState, SliceRecord, SliceState
-from tpuctl.model.run_spec import fingerprint
+from tpuctl.model.run_identity import fingerprint
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait
 from tpuctl.provenance.manifest import SettingSection

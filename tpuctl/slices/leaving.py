@@ -14,7 +14,7 @@ from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeInfo
 from tpuctl.model.records import Incarnation
-from tpuctl.model.slice_spec import MountRef
+from tpuctl.model.refs import MountRef
 from tpuctl.model.verdict import Wait
 from tpuctl.slices.states import SliceEvent
 

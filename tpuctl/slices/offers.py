@@ -26,7 +26,7 @@ from tpuctl.lib.text import suggest
 from tpuctl.model.accelerators import Catalog, Generation
 from tpuctl.model.hosts import Api
 from tpuctl.money.grants import Grant
-from tpuctl.slices.resolve import AUTO
+from tpuctl.slices.zones import AUTO
 
 
 class Named(Struct, frozen=True):

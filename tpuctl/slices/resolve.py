@@ -17,21 +17,19 @@ from msgspec.structs import replace
 
 from tpuctl.config.settings import Config
 from tpuctl.errors import UsageError, with_field
-from tpuctl.lib.names import check_zone_name
 from tpuctl.lib.text import suggest
 from tpuctl.lib.time import parse_duration, parse_moment, render_duration, render_moment
 from tpuctl.model.accelerators import AcceleratorType, Catalog, Generation
 from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.records import LifetimeLimits
 from tpuctl.model.slice_spec import SliceOptions, SliceRequest, SliceSpec
-from tpuctl.money.grants import Grant, granted, same_pool
+from tpuctl.money.grants import Grant, granted
 from tpuctl.slices.lifetime import WARN_BEFORE_S
 from tpuctl.slices.rules import check_together
 from tpuctl.slices.validation import check_values
+from tpuctl.slices.zones import AUTO, check_zone, choose_zones
 
 _NUMBERS = re.compile(r"[0-9.]+")
-AUTO = "auto"
-"""As a zone: every one in which the slice may be."""
 API_NAMES = {Api.TPU: "the Cloud TPU API", Api.COMPUTE: "Compute Engine"}
 MAX_RUN_DURATION_S = 7 * 86_400.0
 """Flex-start gives capacity for at most 7 days (docs.cloud.google.com/tpu/docs/request-using-flex-start)."""
@@ -137,10 +135,10 @@ def _each_type(
         return [request.of(each.name) for each in found]
     within = {each.name: tuple(zone for zone in named if _has(each, zone)) for each in found}
     for each, zone in [(each, named[0]) for each in found if not within[each.name]]:
-        with_field("zone", partial(_check_zone, catalog, each, zone))
+        with_field("zone", partial(check_zone, catalog, each, zone))
     for zone in named:
         if not any(zone in zones for zones in within.values()):
-            with_field("zone", partial(_check_zone, catalog, found[0], zone))
+            with_field("zone", partial(check_zone, catalog, found[0], zone))
     return [replace(request.of(name), zone=zones) for name, zones in within.items()]
 
 
@@ -314,50 +312,6 @@ def _granted_tier(usable: Sequence[Grant]) -> Tier:
         "--spot, --on-demand, --preemptible, --reserved, --flex-start; or write settings: {tier: spot} into "
         "tpuctl.yaml here, or ~/.config/tpuctl/config.yaml",
     )
-
-
-def choose_zones(
-    request: SliceRequest,
-    config: Config,
-    catalog: Catalog,
-    found: AcceleratorType,
-    tier: Tier,
-    usable: Sequence[Grant],
-) -> tuple[str, ...]:
-    """Every zone that was named, else that of the only grant or the only one that has the type; for `auto` all
-    that the grants cover or, where the user pays, all that have the type."""
-    named = tuple(dict.fromkeys(request.zone or config.zone))
-    covering = tuple(sorted({grant.zone for grant in usable if same_pool(grant.tier, tier)}))
-    if AUTO in named:
-        return _automatic(request, named, found, tier, covering)
-    if not named and len(covering) == 1:
-        named = covering
-    if not named and len(found.zones) == 1:
-        named = tuple(found.zones)
-    if not named:
-        others = ", ".join(found.zones[1:])
-        hint = f"--zone {found.zones[0]}; also {others}, or --zone {AUTO} for all that is allowed"
-        raise UsageError.of("zone", f"no zone for {found.name}", hint)
-    for zone in named:
-        with_field("zone", partial(_check_zone, catalog, found, zone))
-    return named
-
-
-def _automatic(
-    request: SliceRequest, named: Sequence[str], found: AcceleratorType, tier: Tier, covering: tuple[str, ...]
-) -> tuple[str, ...]:
-    if len(named) > 1:
-        raise UsageError.of("zone", f"{AUTO} stands for every zone", f"--zone {AUTO}")
-    having = found.flex_start_zones if tier is Tier.FLEX_START else found.zones
-    zones = tuple(having) if request.pay else tuple(zone for zone in covering if zone in having)
-    if not zones:
-        hint = "tpuctl grant import LETTER, or name a --zone and add --pay"
-        raise UsageError.of("zone", f"no grant covers {tier} {found.name} in any zone", hint)
-    return zones
-
-
-def _check_zone(catalog: Catalog, found: AcceleratorType, zone: str) -> None:
-    catalog.check_zone(found, check_zone_name(zone))
 
 
 def _check_flex_start(spec: SliceSpec, found: AcceleratorType) -> None:

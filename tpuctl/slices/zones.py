@@ -1,15 +1,69 @@
-"""In which of several zones to ask next."""
+"""In which zones a slice may be, and in which of them to ask next."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
+from tpuctl.config.settings import Config
+from tpuctl.errors import UsageError, with_field
+from tpuctl.lib.names import check_zone_name
+from tpuctl.model.accelerators import AcceleratorType, Catalog
 from tpuctl.model.capacity import CapacityNote
+from tpuctl.model.hosts import Tier
+from tpuctl.model.slice_spec import SliceRequest
+from tpuctl.money.grants import Grant, same_pool
 
+AUTO = "auto"
+"""As a zone: every one in which the slice may be."""
 REMEMBERED_S = 86_400.0
 """For a day the zone where capacity was last found comes first; after that the user's order counts again."""
+
+
+def choose_zones(
+    request: SliceRequest,
+    config: Config,
+    catalog: Catalog,
+    found: AcceleratorType,
+    tier: Tier,
+    usable: Sequence[Grant],
+) -> tuple[str, ...]:
+    """Every zone that was named, else that of the only grant or the only one that has the type; for `auto` all
+    that the grants cover or, where the user pays, all that have the type."""
+    named = tuple(dict.fromkeys(request.zone or config.zone))
+    covering = tuple(sorted({grant.zone for grant in usable if same_pool(grant.tier, tier)}))
+    if AUTO in named:
+        return _automatic(request, named, found, tier, covering)
+    if not named and len(covering) == 1:
+        named = covering
+    if not named and len(found.zones) == 1:
+        named = tuple(found.zones)
+    if not named:
+        others = ", ".join(found.zones[1:])
+        hint = f"--zone {found.zones[0]}; also {others}, or --zone {AUTO} for all that is allowed"
+        raise UsageError.of("zone", f"no zone for {found.name}", hint)
+    for zone in named:
+        with_field("zone", partial(check_zone, catalog, found, zone))
+    return named
+
+
+def _automatic(
+    request: SliceRequest, named: Sequence[str], found: AcceleratorType, tier: Tier, covering: tuple[str, ...]
+) -> tuple[str, ...]:
+    if len(named) > 1:
+        raise UsageError.of("zone", f"{AUTO} stands for every zone", f"--zone {AUTO}")
+    having = found.flex_start_zones if tier is Tier.FLEX_START else found.zones
+    zones = tuple(having) if request.pay else tuple(zone for zone in covering if zone in having)
+    if not zones:
+        hint = "tpuctl grant import LETTER, or name a --zone and add --pay"
+        raise UsageError.of("zone", f"no grant covers {tier} {found.name} in any zone", hint)
+    return zones
+
+
+def check_zone(catalog: Catalog, found: AcceleratorType, zone: str) -> None:
+    catalog.check_zone(found, check_zone_name(zone))
 
 
 class Choice(Struct, frozen=True):

@@ -17,7 +17,7 @@ from tpuctl.engine.services import Services
 from tpuctl.hosts.facts import FactsReply
 from tpuctl.hosts.provision import Kind
 from tpuctl.model.records import SliceRecord
-from tpuctl.model.run_spec import EnvironmentRef
+from tpuctl.model.refs import EnvironmentRef
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.things.driver import Rows
 
