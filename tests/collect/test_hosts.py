@@ -16,6 +16,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.collect.collect import collecting
 from tpuctl.collect.gather import WHOLE
 from tpuctl.collect.index import Index
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.errors import UsageError
 from tpuctl.model.records import RunState
 from tpuctl.runs.follow import start_run
@@ -150,15 +151,15 @@ class Interrupting:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name not in {"run", "stream"}:
+        if name != "run":
             return found
 
-        def call(targets: Any, command: Any, *args: Any, **how: Any) -> Any:
-            if command.endswith(self._verb):
+        def run(targets: Any, call: RemoteCall) -> Any:
+            if str(call.command).endswith(self._verb):
                 raise KeyboardInterrupt
-            return found(targets, command, *args, **how)
+            return found(targets, call)
 
-        return call
+        return run
 
 
 def test_what_came_before_an_interruption_is_kept(services, running, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from tests.support import vocabulary as words
 from tests.support.receivers import Kept
 from tests.support.remotes import LABS, Lab, is_running
-from tpuctl.engine.ports import Remote
+from tpuctl.engine.ports import Remote, RemoteCall
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
 from tpuctl.hosts.facts import Section
@@ -138,9 +138,12 @@ def test_several_verbs_are_done_in_one_call_until_one_is_refused(runs: Runs):
 
 def test_an_agent_that_arrives_damaged_is_not_installed(remote: Remote, target: HostTarget):
     digest = hashlib.sha256(read_agent()).hexdigest()
-    [refused] = remote.run([target], render_install_command(digest), stdin=b"damaged")
+    [refused] = remote.run([target], RemoteCall(render_install_command(digest), stdin=b"damaged"))
     assert (refused.exit_status, b"damaged" in refused.stderr) == (1, True)
-    assert remote.run([target], render_agent_command("hello", digest))[0].exit_status == EXIT_NOT_INSTALLED
+    assert (
+        remote.run([target], RemoteCall(render_agent_command("hello", digest)))[0].exit_status
+        == EXIT_NOT_INSTALLED
+    )
 
 
 def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, agent: HostAgent, target: HostTarget):

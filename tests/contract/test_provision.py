@@ -13,6 +13,7 @@ from tests.support import vocabulary as words
 from tests.support.remotes import LABS, SSHD, Lab
 from tests.support.require import require_isolated_hosts
 from tests.support.soak import long
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import RemoteWrapper
 from tpuctl.hosts.facts import FactsReply, Section
@@ -190,9 +191,9 @@ class Counting(RemoteWrapper):
 
     calls = 0
 
-    def run(self, *words: Any, **more: Any) -> list[RemoteResult]:
+    def run(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
         self.calls += 1
-        return self._remote.run(*words, **more)
+        return super().run(targets, call)
 
 
 def test_what_ends_soon_takes_two_calls_and_what_is_there_or_cannot_be_one(loop: Loop):

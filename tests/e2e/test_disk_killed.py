@@ -23,6 +23,7 @@ from tpuctl.disks.remove import check_removable, remove_disk, unused_copies
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.thing import DISKS
 from tpuctl.disks.use import leave_disk, use_disk
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.errors import UsageError
 from tpuctl.model.cloud import OWNER_LABEL
 from tpuctl.model.disks import MASTER_LABEL, DiskRequest
@@ -150,15 +151,14 @@ class DyingRemote:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def run(self, targets: Any, command: str, **more: Any) -> Any:
+    def run(self, targets: Any, call: RemoteCall) -> Any:
         if self._point.dead:  # nor does it tidy up
             raise Crash("already dead")
-        stdin = more.get("stdin", b"")
-        said = stdin(targets[0]) if callable(stdin) else stdin
+        said = call.stdin(targets[0]) if callable(call.stdin) else call.stdin
         sent = said if isinstance(said, bytes) else b"".join(each or b"" for each in said)
-        if command.endswith(" provision") and self._kind in sent:
-            return self._point.around(self._inner.run, targets, command, **more)
-        return self._inner.run(targets, command, **more)
+        if str(call.command).endswith(" provision") and self._kind in sent:
+            return self._point.around(self._inner.run, targets, call)
+        return self._inner.run(targets, call)
 
 
 STEPS = {

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.support.hosts import wait_until
 from tests.support.jobs import bring_up, limit, submit
 from tests.support.services import SimServices
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.errors import UnreachableError
 from tpuctl.hosts.deadline import RemoteWrapper
 from tpuctl.model import timeouts
@@ -29,9 +30,9 @@ class CountingRemote(RemoteWrapper):
         super().__init__(remote)
         self.asked = 0
 
-    def run(self, targets: Any, command: str, **options: Any) -> Any:
+    def run(self, targets: Any, call: RemoteCall) -> Any:
         self.asked += len(targets)
-        return self._remote.run(targets, command, **options)
+        return super().run(targets, call)
 
 
 def writing(services: SimServices) -> SliceRecord:

@@ -15,6 +15,7 @@ from tests.support.jobs import attempt_row, bring_up, meanwhile, run_to_end, sub
 from tests.support.real_lab import RealClock
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import Cause, RunRecord, RunState
@@ -175,7 +176,7 @@ def begin(services, worker: int, program: str, *variables: str) -> None:
     target = host_targets(services, get_slice(services, "big").record)[worker]
     words = " ".join((*variables, "setsid", "-f", "python3", "-c"))
     command = f'{words} "{program}" > /dev/null 2>&1 < /dev/null; sleep 1'
-    assert services.remote.run([target], f"env {command}")[0].ok
+    assert services.remote.run([target], RemoteCall(f"env {command}"))[0].ok
 
 
 @isolated

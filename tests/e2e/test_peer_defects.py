@@ -14,6 +14,7 @@ import pytest
 from tests.support.hosts import shared_folder, wait_until
 from tests.support.jobs import bring_up, submit
 from tests.support.sim import RunningSim
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.errors import DeniedError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import RunState, SliceState
@@ -95,11 +96,11 @@ def test_a_stop_leaves_foreign_processes_of_the_same_login_and_files_alone(servi
     program = "import time; time.sleep(600)"
     start = f"nohup python3 -c '{program}' >/dev/null 2>&1 & echo $! >foreign.pid; touch $TMPDIR/keep"
     # Not in a session: as somebody would start it in a shell of their own.
-    services.remote.run(host_targets(services, record), start)
+    services.remote.run(host_targets(services, record), RemoteCall(start))
     run = submit(services, "big", program)
     run_pass(services)
     request_stop(services, run.id, grace_s=0.2)
     assert follow_run(services, run.id).state is RunState.STOPPED
     check = "kill -0 $(cat foreign.pid) && test -f $TMPDIR/keep"
-    results = services.remote.run(host_targets(services, record), check)
+    results = services.remote.run(host_targets(services, record), RemoteCall(check))
     assert [result.exit_status for result in results] == [0, 0]

@@ -21,6 +21,7 @@ from tpuctl.disks.clone import create_master
 from tpuctl.disks.rules import DiskRules
 from tpuctl.disks.use import leave_disk, use_disk
 from tpuctl.disks.vacate import NextUse, Vacancy, vacate
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.disks import DiskRequest
 from tpuctl.model.shipped_files import load_disk_rules
@@ -46,7 +47,7 @@ class Lab:
 
     def on(self, name: str, command: str) -> str:
         targets = host_targets(self.services, get_slice(self.services, name).record)
-        [result] = self.services.remote.run(targets, command, timeout_s=60.0)
+        [result] = self.services.remote.run(targets, RemoteCall(command, timeout_s=60.0))
         assert result.exit_status == 0, result
         return str(result.stdout.decode())
 

@@ -20,6 +20,7 @@ from tests.support.jobs import bring_up
 from tests.support.services import SimServices
 from tpuctl.config.proxy import proxy_words
 from tpuctl.engine.events import Warn
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.cloud import FailureKind, GuestHostKey, HostTarget
 from tpuctl.model.records import SliceRecord, SliceState
@@ -146,7 +147,9 @@ class HostServer:
         command = f"exec python3 -c '{SERVER}' {port} {text}"
 
         def serve() -> None:
-            services.remote.stream([target], command, self._heard, should_stop=self._over.is_set)
+            services.remote.run(
+                [target], RemoteCall(command, sink=self._heard, timeout_s=None, should_stop=self._over.is_set)
+            )
 
         self._thread = threading.Thread(target=serve)
         self._thread.start()
@@ -241,11 +244,11 @@ def test_hosts_are_reached_through_another_host_with_their_own_keys_pinned(servi
     for words in (proxy_words(None, "big-0"), proxy_words(f"ssh -F '{conf}' -W [%h]:%p big-0", None)):
         remote = SshRemote(key, proxy=words)
         try:
-            [good] = remote.run([target], "echo ${HOSTNAME##*-}")
+            [good] = remote.run([target], RemoteCall("echo ${HOSTNAME##*-}"))
             assert (good.exit_status, good.stdout) == (0, b"1\n"), good.detail
-            [bad] = remote.run([replace(target, host_key=another_key())], "true")
+            [bad] = remote.run([replace(target, host_key=another_key())], RemoteCall("true"))
             assert bad.failure is FailureKind.HOST_KEY
-            [lost] = remote.run([replace(target, port=1)], "true")
+            [lost] = remote.run([replace(target, port=1)], RemoteCall("true"))
             assert lost.failure is FailureKind.CONNECT
             assert remote.read_host_keys([target]) == [target.host_key]
         finally:
@@ -268,7 +271,7 @@ def test_a_proxy_command_runs_without_a_shell_and_ends_with_its_connection(servi
     key = ensure_keypair(tmp_path / "state").private_path
     remote = SshRemote(key, proxy=("python3", str(relay), "%h", "%p", "; touch evil"))
     try:
-        [result] = remote.run([target], "echo hello")
+        [result] = remote.run([target], RemoteCall("echo hello"))
         assert (result.exit_status, result.stdout) == (0, b"hello\n"), result.detail
     finally:
         remote.close()
@@ -279,7 +282,7 @@ def test_a_proxy_command_runs_without_a_shell_and_ends_with_its_connection(servi
     for words, told in ((("/no/such/program",), "/no/such/program"), (("nc", "%i"), "published no `hostname`")):
         remote = SshRemote(key, proxy=words)
         try:
-            [result] = remote.run([replace(target, instance="")], "true")
+            [result] = remote.run([replace(target, instance="")], RemoteCall("true"))
         finally:
             remote.close()
         assert result.failure is FailureKind.CONNECT

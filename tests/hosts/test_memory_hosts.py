@@ -9,6 +9,7 @@ from tests.support.clocks import FakeClock
 from tests.support.memory.host import MemoryHost, MemoryHosts
 from tests.support.memory.process import Process, Steps, Terminated, Wait, scripted
 from tests.support.memory.remote import MemoryRemote
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.model.cloud import FailureKind, HostTarget
@@ -48,7 +49,7 @@ def test_limits_pass_on_the_clock_and_side_by_side(hosts, remote, clock):
     dead.vanish()
     mute.hang()
     began = clock.now()
-    results = remote.run(targets, "sleep 7")
+    results = remote.run(targets, RemoteCall("sleep 7"))
     assert [result.duration_s for result in results] == [5.0, 10.0, 7.0]
     assert clock.now() - began == 10.0
 
@@ -63,9 +64,9 @@ def test_a_cable_that_is_cut_shows_after_twelve_seconds_of_silence(hosts, remote
         yield Wait()
 
     hosts.programs["vanish"] = vanish
-    [result] = remote.run([target], "vanish", timeout_s=60.0)
+    [result] = remote.run([target], RemoteCall("vanish", timeout_s=60.0))
     assert (result.failure, result.duration_s) == (FailureKind.LOST, 15.0)
-    [again] = remote.run([target], "true")
+    [again] = remote.run([target], RemoteCall("true"))
     assert (again.failure, again.duration_s) == (FailureKind.CONNECT, 5.0)
 
 
@@ -125,8 +126,8 @@ def test_a_reboot_makes_a_running_attempt_lost_and_a_program_may_handle_its_end(
 def test_a_firewall_between_one_machine_and_the_hosts_is_not_the_hosts_fault(hosts):
     target = aim(hosts.add())
     shut_in = MemoryRemote(hosts, KEY, reaches=lambda _host: False)
-    assert shut_in.run([target], "true")[0].failure is FailureKind.CONNECT
-    assert MemoryRemote(hosts, KEY).run([target], "true")[0].ok
+    assert shut_in.run([target], RemoteCall("true"))[0].failure is FailureKind.CONNECT
+    assert MemoryRemote(hosts, KEY).run([target], RemoteCall("true"))[0].ok
 
 
 def test_an_address_that_is_used_again_shows_another_key(clock):
@@ -137,6 +138,6 @@ def test_an_address_that_is_used_again_shows_another_key(clock):
     other = hosts.add()
     assert other.external_ip == target.address
     other.accepted.add(("me", "AAAAkey"))
-    assert remote.run([target], "true")[0].failure is FailureKind.HOST_KEY
+    assert remote.run([target], RemoteCall("true"))[0].failure is FailureKind.HOST_KEY
     assert other.users_seen == []
-    assert remote.run([replace(target, host_key=other.host_key)], "true")[0].ok
+    assert remote.run([replace(target, host_key=other.host_key)], RemoteCall("true"))[0].ok

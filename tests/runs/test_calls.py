@@ -10,6 +10,7 @@ import pytest
 from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.runs.follow import start_run, stop_run
 
 CODE = "as registered"
@@ -25,15 +26,15 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name not in {"run", "stream"}:
+        if name != "run":
             return found
 
-        def call(targets: Any, command: Any, *args: Any, **how: Any) -> Any:
+        def run(targets: Any, call: RemoteCall) -> Any:
             if targets:
-                self.verbs.append(command.rpartition(" ")[2])
-            return found(targets, command, *args, **how)
+                self.verbs.append(str(call.command).rpartition(" ")[2])
+            return found(targets, call)
 
-        return call
+        return run
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from tests.ssh.conftest import AGENT
 from tests.support.soak import soak
 from tests.support.sshd import SshFarm
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.errors import UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import (
@@ -705,7 +706,9 @@ def test_a_session_whose_request_is_no_request_says_so(
 ) -> None:
     agent.ensure_installed([target])
     for damaged in (b"", b"{}\n", b"5\n1\0", b"4\n1\0002\0"):
-        [result] = remote.run([target], render_agent_command("session", agent.sha256), stdin=damaged)
+        [result] = remote.run(
+            [target], RemoteCall(render_agent_command("session", agent.sha256), stdin=damaged)
+        )
         assert result.exit_status == 1, damaged
         assert b"the request arrived damaged" in result.stderr
 

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.ssh.conftest import AGENT
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.lib.standard_input import find_input
@@ -72,11 +73,11 @@ def target(tmp_path: Path, key: KeyPair) -> Iterator[HostTarget]:
 def test_commands_failures_and_signals_as_with_any_server(target: HostTarget, key: KeyPair) -> None:
     with closing(SshRemote(key.private_path)) as remote:
         data = os.urandom(3_000_000)
-        [result] = remote.run([target], "cat; echo e >&2; exit 3", stdin=data)
+        [result] = remote.run([target], RemoteCall("cat; echo e >&2; exit 3", stdin=data))
         assert (result.exit_status, result.stdout == data, result.stderr) == (3, True, b"e\n")
-        assert remote.run([target], "kill -9 $$")[0].failure is FailureKind.SIGNAL
+        assert remote.run([target], RemoteCall("kill -9 $$"))[0].failure is FailureKind.SIGNAL
         wrong = replace(target, host_key=key.public_line)
-        assert remote.run([wrong], "true")[0].failure is FailureKind.HOST_KEY
+        assert remote.run([wrong], RemoteCall("true"))[0].failure is FailureKind.HOST_KEY
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.ssh.conftest import AGENT
 from tests.support.memory.host import make_host_key
 from tests.support.sshd import SshFarm
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import render_agent_command, render_session_request
 from tpuctl.model.cloud import FailureKind, HostTarget
@@ -38,7 +39,7 @@ def test_a_host_that_is_booting_is_tried_until_it_answers(
     with closing(SshRemote(key.private_path, boot_retry=True)) as remote:
         timer = threading.Timer(0.4, forward)
         timer.start()
-        [result] = remote.run([late], "true")
+        [result] = remote.run([late], RemoteCall("true"))
         timer.join()
     assert result.failure is FailureKind.CONNECT
     assert "handshake" in result.detail  # it got past the refusals
@@ -51,17 +52,17 @@ def test_a_host_that_refused_a_log_in_is_left_alone_for_a_while(
     """Images of Ubuntu come with a program that bans who is refused three or four times within minutes."""
     accepted, farm.accepted = farm.accepted, set()
     with closing(SshRemote(key.private_path)) as remote:
-        [first] = remote.run([target], "true")
+        [first] = remote.run([target], RemoteCall("true"))
         asked = len(farm.connections)
-        again = [remote.run([target], "true")[0] for _ in range(3)]
+        again = [remote.run([target], RemoteCall("true"))[0] for _ in range(3)]
         assert {each.failure for each in (first, *again)} == {FailureKind.AUTH}
         assert "it is asked again in" in again[0].detail
         assert len(farm.connections) == asked
         farm.accepted = accepted
         deadline = time.monotonic() + 60
-        while not remote.run([target], "true")[0].ok and time.monotonic() < deadline:
+        while not remote.run([target], RemoteCall("true"))[0].ok and time.monotonic() < deadline:
             time.sleep(0.5)
-        [let_in] = remote.run([target], "true")
+        [let_in] = remote.run([target], RemoteCall("true"))
         assert (let_in.ok, len(farm.connections)) == (True, asked + 1)
 
 
@@ -71,10 +72,10 @@ def test_silence_after_refused_log_ins_is_told_as_what_it_may_be(
 ) -> None:
     farm.accepted = set()
     with closing(SshRemote(key.private_path, handshake_timeout_s=1.0)) as remote:
-        assert remote.run([target], "true")[0].failure is FailureKind.AUTH
+        assert remote.run([target], RemoteCall("true"))[0].failure is FailureKind.AUTH
         with farm.hung():
             deadline = time.monotonic() + 60
-            while (told := remote.run([target], "true")[0]).failure is FailureKind.AUTH:
+            while (told := remote.run([target], RemoteCall("true"))[0]).failure is FailureKind.AUTH:
                 assert time.monotonic() < deadline
                 time.sleep(0.5)
     assert told.failure is FailureKind.CONNECT
@@ -95,7 +96,9 @@ def test_a_busy_reader_does_not_end_the_session(target: HostTarget, key: KeyPair
 
     with closing(SshRemote(key.private_path, heartbeat_s=0.2)) as remote:
         HostAgent(remote, source).ensure_installed([target])
-        [result] = remote.stream([target], command, sink, stdin=request, hold_stdin=True)
+        [result] = remote.run(
+            [target], RemoteCall(command, sink=sink, timeout_s=None, stdin=request, hold_stdin=True)
+        )
     assert (result.exit_status, seen) == (5, 60_000_000)
 
 
@@ -115,8 +118,14 @@ def test_a_connection_that_breaks_while_it_sends_is_lost_and_nobody_pressed_ctrl
         with closing(SshRemote(key.private_path)) as remote:
             cut = threading.Thread(target=lambda sent=sent: (sent.wait(60), farm.drop_connections()))
             cut.start()
-            [result] = remote.stream(
-                [target], "cat > /dev/null", lambda *_: None, stdin=lambda _, pieces=pieces: pieces()
+            [result] = remote.run(
+                [target],
+                RemoteCall(
+                    "cat > /dev/null",
+                    sink=lambda *_: None,
+                    timeout_s=None,
+                    stdin=lambda _, pieces=pieces: pieces(),
+                ),
             )
             cut.join()
         assert result.failure is FailureKind.LOST
@@ -125,7 +134,7 @@ def test_a_connection_that_breaks_while_it_sends_is_lost_and_nobody_pressed_ctrl
 def test_two_threads_share_one_connection(farm: SshFarm, target: HostTarget, remote: SshRemote) -> None:
     results = []
     threads = [
-        threading.Thread(target=lambda: results.extend(remote.run([target], "sleep 0.1; echo ok")))
+        threading.Thread(target=lambda: results.extend(remote.run([target], RemoteCall("sleep 0.1; echo ok"))))
         for _ in range(4)
     ]
     for thread in threads:
@@ -141,9 +150,9 @@ def test_close_leaves_neither_threads_nor_sockets(farm: SshFarm, key: KeyPair) -
     before_threads, before_files = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     server_side = len(targets)
     remote = SshRemote(key.private_path)
-    remote.run(targets, "true")
+    remote.run(targets, RemoteCall("true"))
     bad = replace(targets[0], host_key=make_host_key(1))
-    remote.run([bad], "true")
+    remote.run([bad], RemoteCall("true"))
     remote.close()
     left = {thread for thread in threading.enumerate() if "asyncio" not in thread.name} - before_threads
     assert left == set()
@@ -157,11 +166,11 @@ def test_a_missing_key_file_is_a_readable_error(target: HostTarget, farm: SshFar
     from tpuctl.errors import BadConfigError
 
     with pytest.raises(BadConfigError, match="cannot read the SSH key"):
-        SshRemote(farm.folder / "none").run([target], "true")
+        SshRemote(farm.folder / "none").run([target], RemoteCall("true"))
 
 
 def test_thirty_two_hosts_answer_at_once_with_few_handshakes_in_flight(farm: SshFarm, key: KeyPair) -> None:
     targets = [farm.add(worker) for worker in range(32)]
     with closing(SshRemote(key.private_path, max_handshakes=4)) as remote:
-        results = remote.run(targets, "printenv TPU_WORKER_ID")
+        results = remote.run(targets, RemoteCall("printenv TPU_WORKER_ID"))
     assert [result.stdout for result in results] == [f"{worker}\n".encode() for worker in range(32)]

@@ -117,7 +117,9 @@ class Crashing:
 
 
 def remote_changes(name: str, args: tuple[Any, ...]) -> bool:
-    return name == "run" and not READ_VERBS.issuperset(str(args[1]).rpartition(" ")[2].split("+"))
+    if name != "run" or args[1].sink is not None:
+        return False
+    return not READ_VERBS.issuperset(args[1].command.rpartition(" ")[2].split("+"))
 
 
 def make_crashing(services: SimServices | MemoryServices, point: CrashPoint | Sleep) -> None:

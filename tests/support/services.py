@@ -19,6 +19,7 @@ from tpuctl.cloud.groups import ComputeTpus
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.cloud.tpu import GoogleCloud
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.engine.services import Sightings
 from tpuctl.errors import UsageError
 from tpuctl.hosts.targets import host_targets
@@ -150,7 +151,7 @@ class ProcessByProcess:
     def on(self, services: SimServices, name: str, command: str) -> list[str]:
         """What the workers print."""
         targets = host_targets(services, get_slice(services, name).record)
-        results = services.remote.run(targets, command, timeout_s=60.0)
+        results = services.remote.run(targets, RemoteCall(command, timeout_s=60.0))
         assert [each.exit_status for each in results] == [0] * len(results), results
         return [each.stdout.decode() for each in results]
 

@@ -8,7 +8,7 @@ All methods raise subclasses of `TpuctlError` and nothing else for what the outs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -177,19 +177,23 @@ class Input(Protocol):
         ...
 
 
-class StreamOptions(TypedDict, total=False):
-    """What a streamed command may be given."""
+class RemoteCall(Struct, frozen=True):
+    """One shell command for many workers. Who passes it on changes it by `msgspec.structs.replace`."""
 
-    stdin: Stdin
-    hold_stdin: bool
+    command: str | Callable[[HostTarget], str]
+    stdin: Stdin = b""
+    timeout_s: float | None = 20.0
+    """None for as long as it takes."""
+    sink: OutputSink | None = None
+    """Gets the output as it arrives; without one the results hold it."""
+    hold_stdin: bool = False
     """Keeps stdin open after the first bytes and sends a newline every 5 s: the session of the agent."""
-    timeout_s: float | None
-    should_stop: Callable[[], bool] | None
+    should_stop: Callable[[], bool] | None = None
     """When it turns true the call ends early, closing all channels."""
-    end_within_s: float
+    end_within_s: float = 0.0
     """Then stdin is closed first, and a command has so long to end by itself; none if this is not given."""
-    on_end: Callable[[RemoteResult], None] | None
-    """Gets each result as soon as it is known, from the thread of the sink."""
+    on_end: Callable[[RemoteResult], None] | None = None
+    """Gets each result, without output, as soon as it is known, from the thread of the sink."""
 
 
 class Remote(Protocol):
@@ -198,26 +202,8 @@ class Remote(Protocol):
     A worker that fails does not stop or delay the others; results come in the order of `targets`.
     """
 
-    def run(
-        self,
-        targets: Sequence[HostTarget],
-        command: str,
-        *,
-        stdin: Stdin = b"",
-        timeout_s: float = 20.0,
-    ) -> list[RemoteResult]:
-        """Run one shell command per worker and collect its output; `stdin` is sent whole, then closed."""
-        ...
-
-    def stream(
-        self,
-        targets: Sequence[HostTarget],
-        command: str | Callable[[HostTarget], str],
-        sink: OutputSink,
-        **options: Unpack[StreamOptions],
-    ) -> list[RemoteResult]:
-        """Like `run` but output goes to `sink` as it arrives and is not kept. On Ctrl-C it ends, closing all
-        channels."""
+    def run(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
+        """Runs the command on each worker. On Ctrl-C it ends, closing all channels."""
         ...
 
     def forward(

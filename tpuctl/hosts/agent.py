@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import OutputSink
+from tpuctl.engine.ports import OutputSink, RemoteCall
 from tpuctl.hosts import protocol
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
@@ -75,13 +75,9 @@ class HostAgent(AgentLink):
     ) -> list[RawReply]:
         """One verb on all targets at once; answers in the order of `targets`. Hosts without the agent get it
         and are asked again once. `payload` follows the request, in pieces if it is made per target."""
-        command = render_agent_command(verb, self.sha256)
-        stdin = _stdin(request, payload)
-
-        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
-            return self.remote.run(asked, command, stdin=stdin, timeout_s=timeout_s)
-
-        return [_reply_of(result) for result in self.with_install(targets, ask)]
+        call = RemoteCall(render_agent_command(verb, self.sha256), _stdin(request, payload), timeout_s)
+        results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
+        return [_reply_of(result) for result in results]
 
     def call_several(
         self,
@@ -151,8 +147,6 @@ class HostAgent(AgentLink):
 
         `hold` makes it a session: the verb ends when this call does.
         """
-        command = render_agent_command(verb, self.sha256)
-        stdin = _stdin(request, b"")
         said = {target.worker: (bytearray(), bytearray()) for target in targets}
 
         def sink(worker: int, name: str, data: bytes) -> None:
@@ -170,18 +164,9 @@ class HostAgent(AgentLink):
             if lines:
                 stdout[:] = b"\n".join([*(x for x in lines if _report(x) is None), b""]) + rest
 
-        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
-            return self.remote.stream(
-                asked,
-                command,
-                sink,
-                stdin=stdin,
-                hold_stdin=hold,
-                timeout_s=timeout_s,
-                should_stop=should_stop,
-            )
-
-        results = self.with_install(targets, ask)
+        command, stdin = render_agent_command(verb, self.sha256), _stdin(request, b"")
+        call = RemoteCall(command, stdin, timeout_s, sink, hold_stdin=hold, should_stop=should_stop)
+        results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
         return [
             _reply_of(
                 replace(result, stdout=bytes(said[result.worker][0]), stderr=bytes(said[result.worker][1]))
@@ -319,8 +304,8 @@ class HostAgent(AgentLink):
         was cut off counts; `error` is there all the same. Each answer is unpacked when it is taken: together
         they are large."""
         body = lambda target: {**(request(target) if callable(request) else request), "limit": limit}  # noqa: E731
-        command, stdin = render_agent_command("news", self.sha256), _stdin(body, b"")
-        results = self.with_install(targets, lambda asked: self.remote.run(asked, command, stdin=stdin))
+        call = RemoteCall(render_agent_command("news", self.sha256), _stdin(body, b""))
+        results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
         results.reverse()
         return (_news_of(results.pop()) for _ in targets)
 
@@ -339,7 +324,8 @@ class HostAgent(AgentLink):
         def request(target: HostTarget) -> Mapping[str, Any]:
             return {**request_for(target), "silence_s": SILENCE_S}
 
-        return self.stream_held(targets, "follow", _stdin(request, b""), sink, None, should_stop)
+        command, stdin = render_agent_command("follow", self.sha256), _stdin(request, b"")
+        return self.run_held(targets, RemoteCall(command, stdin, None, sink, should_stop=should_stop))
 
     def send_back(
         self,
@@ -362,8 +348,9 @@ class HostAgent(AgentLink):
         def payload(target: HostTarget) -> Iterable[bytes]:
             return [wants_for(target)]
 
-        stdin = _stdin(request, payload)
-        return self.stream_held(targets, "send", stdin, sink, timeout_s, should_stop, on_end)
+        command, stdin = render_agent_command("send", self.sha256), _stdin(request, payload)
+        call = RemoteCall(command, stdin, timeout_s, sink, should_stop=should_stop, on_end=on_end)
+        return self.run_held(targets, call)
 
 
 def _hello_request(chips: bool, sections: Iterable[Section]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import Input, OutputSink, Remote, Stdin
+from tpuctl.engine.ports import Input, OutputSink, Remote, RemoteCall
 from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
     NOT_INSTALLED_LINE,
@@ -40,7 +40,7 @@ class AgentLink:
     def ensure_installed(self, targets: Sequence[HostTarget], *, timeout_s: float = 20.0) -> list[RemoteResult]:
         """Puts the agent on all targets; harmless where it already is."""
         command = render_install_command(self.sha256)
-        return self.remote.run(targets, command, stdin=self._source, timeout_s=timeout_s)
+        return self.remote.run(targets, RemoteCall(command, stdin=self._source, timeout_s=timeout_s))
 
     def session(
         self,
@@ -62,9 +62,16 @@ class AgentLink:
         to stop ends when nothing of the command is left on the hosts, if that comes in time.
         """
         request = render_session_request(command, env or {}, cwd=cwd, grace_s=grace_s)
-        return self.stream_held(
-            targets, "session", request, sink, timeout_s, should_stop, on_end, end_within_s=end_within_s
+        call = RemoteCall(
+            render_agent_command("session", self.sha256),
+            request,
+            timeout_s,
+            sink,
+            should_stop=should_stop,
+            end_within_s=end_within_s,
+            on_end=on_end,
         )
+        return self.run_held(targets, call)
 
     def session_fed(
         self,
@@ -97,70 +104,47 @@ class AgentLink:
             else:
                 sink(worker, stream, data)
 
-        result, fed = self.remote.stream(
-            [target, replace(target, worker=FEEDER)],
+        call = RemoteCall(
             lambda aim: render_agent_command("feed" if aim.worker == FEEDER else "session", self.sha256),
-            heard,
             stdin=lambda aim: feeding.pieces() if aim.worker == FEEDER else request,
+            sink=heard,
             hold_stdin=True,
             timeout_s=timeout_s,
             should_stop=feeding.is_over,
             on_end=feeding.note_end,
         )
+        result, fed = self.remote.run([target, replace(target, worker=FEEDER)], call)
         return feeding.conclude(result, fed)
 
-    def stream_held(
-        self,
-        targets: Sequence[HostTarget],
-        verb: str,
-        stdin: Stdin,
-        sink: OutputSink,
-        timeout_s: float | None,
-        should_stop: Callable[[], bool] | None,
-        on_end: Callable[[RemoteResult], None] | None = None,
-        *,
-        end_within_s: float = 0.0,
-    ) -> list[RemoteResult]:
-        """A verb that ends with this call: its raw output goes to `sink`."""
-        command = render_agent_command(verb, self.sha256)
+    def run_held(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
+        """A verb that ends with this call: its raw output goes to the sink."""
         bare: set[int] = set()
+        doubtful: list[RemoteResult] = []
 
         def heard(worker: int, stream: str, data: bytes) -> None:
             if stream == "stderr" and data.endswith(NOT_INSTALLED_LINE):
                 bare.add(worker)
                 data = data[: -len(NOT_INSTALLED_LINE)]
-            if data:
-                sink(worker, stream, data)
+            if data and call.sink is not None:
+                call.sink(worker, stream, data)
 
         def is_bare(result: RemoteResult) -> bool:
             # The status alone may be that of a command in a session, which must not run twice.
             return result.exit_status == EXIT_NOT_INSTALLED and result.worker in bare
 
-        doubtful: list[RemoteResult] = []
-
         def ended(result: RemoteResult) -> None:
             if result.exit_status == EXIT_NOT_INSTALLED:
                 doubtful.append(result)  # what it said last may not have been heard yet
-            elif on_end is not None:
-                on_end(result)
+            elif call.on_end is not None:
+                call.on_end(result)
 
         def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
             bare.clear()
             doubtful.clear()
-            results = self.remote.stream(
-                asked,
-                command,
-                heard,
-                stdin=stdin,
-                hold_stdin=True,
-                timeout_s=timeout_s,
-                should_stop=should_stop,
-                end_within_s=end_within_s,
-                on_end=ended,
-            )
+            results = self.remote.run(asked, replace(call, sink=heard, hold_stdin=True, on_end=ended))
             for result in doubtful:
-                if on_end is not None and not is_bare(result):
-                    on_end(result)
+                if call.on_end is not None and not is_bare(result):
+                    call.on_end(result)
             return results
 
         return self.with_install(targets, ask, is_bare)

@@ -15,7 +15,7 @@ EXIT_NOT_INSTALLED = 97
 NOT_INSTALLED_LINE = b"tpuctl: no agent here\n"
 """What comes last on stderr with that exit status, which a command in a session may have by itself."""
 HEARTBEAT_S = 5.0
-"""Interval of the newlines that `Remote.stream(hold_stdin=True)` sends."""
+"""Interval of the newlines that a `RemoteCall` with `hold_stdin` sends."""
 SILENCE_S = 15.0
 """A session is ended after this long without a heartbeat: three in a row are missing."""
 LINK_SILENCE_S = 12.0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Unpack
 
-from tpuctl.engine.ports import Clock, Forwarding, OutputSink, Remote, Stdin, StreamOptions
+from msgspec.structs import replace
+
+from tpuctl.engine.ports import Clock, Forwarding, Remote, RemoteCall
 from tpuctl.model import timeouts
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
@@ -25,46 +26,15 @@ def is_late(clock: Clock, until: float | None) -> bool:
     return until is not None and clock.now() > until - HOST_TIME_S + BRISK_S
 
 
-OnEnd = Callable[[RemoteResult], None] | None
-Ask = Callable[[Sequence[HostTarget], float | None, OnEnd], list[RemoteResult]]
-"""One command to hosts, with its `timeout_s` and `on_end`."""
-
-
 class RemoteWrapper:
-    """A `Remote` that passes on to another what it is asked, commands as `_around` of a subclass has it."""
+    """A `Remote` that passes on to another what it is asked; a subclass may change the calls."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
 
-    def _around(
-        self, targets: Sequence[HostTarget], ask: Ask, timeout_s: float | None, on_end: OnEnd
-    ) -> list[RemoteResult]:
-        return ask(targets, timeout_s, on_end)
-
-    def run(
-        self, targets: Sequence[HostTarget], command: str, *, stdin: Stdin = b"", timeout_s: float = 20.0
-    ) -> list[RemoteResult]:
+    def run(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
         """See `Remote.run`."""
-
-        def ask(asked: Sequence[HostTarget], limit_s: float | None, _: object) -> list[RemoteResult]:
-            return self._remote.run(asked, command, stdin=stdin, timeout_s=limit_s or timeout_s)
-
-        return self._around(targets, ask, timeout_s, None)
-
-    def stream(
-        self,
-        targets: Sequence[HostTarget],
-        command: str | Callable[[HostTarget], str],
-        sink: OutputSink,
-        **options: Unpack[StreamOptions],
-    ) -> list[RemoteResult]:
-        """See `Remote.stream`."""
-
-        def ask(asked: Sequence[HostTarget], limit_s: float | None, on_end: OnEnd) -> list[RemoteResult]:
-            options["timeout_s"], options["on_end"] = limit_s, on_end
-            return self._remote.stream(asked, command, sink, **options)
-
-        return self._around(targets, ask, options.get("timeout_s"), options.get("on_end"))
+        return self._remote.run(targets, call)
 
     def forward(
         self,
@@ -97,17 +67,17 @@ class TimedRemote(RemoteWrapper):
         self._clock = clock
         self._until = until
 
-    def _around(
-        self, targets: Sequence[HostTarget], ask: Ask, timeout_s: float | None, on_end: OnEnd
-    ) -> list[RemoteResult]:
+    def run(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
+        """See `Remote.run`."""
         left = self._until - self._clock.now()
         if left > 0:
-            return ask(targets, left if timeout_s is None else min(timeout_s, left), on_end)
+            limit_s = left if call.timeout_s is None else min(call.timeout_s, left)
+            return self._remote.run(targets, replace(call, timeout_s=limit_s))
         detail = "not asked any more: the time of this step is over"
         results = [
             RemoteResult(each.worker, None, failure=FailureKind.TIMEOUT, detail=detail) for each in targets
         ]
-        if on_end is not None:
+        if call.on_end is not None:
             for result in results:
-                on_end(result)
+                call.on_end(result)
         return results

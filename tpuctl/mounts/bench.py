@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.engine.events import Warn
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.hosts.targets import host_targets
@@ -48,7 +49,7 @@ def bench_mount(
             asked = json.dumps([mode, f"{path}/{file_of(target)}", size_mib])
             return script + f"\nprint(json.dumps(measure(*{asked})))\n".encode()
 
-        found = services.remote.run(targets, "python3 -I -S -", stdin=program, timeout_s=timeout_s)
+        found = services.remote.run(targets, RemoteCall("python3 -I -S -", stdin=program, timeout_s=timeout_s))
         return [_measured(result) for result in found]
 
     try:

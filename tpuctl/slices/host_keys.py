@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from tpuctl.engine.events import Warn
-from tpuctl.engine.ports import Remote
+from tpuctl.engine.ports import Remote, RemoteCall
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError, TpuctlError
-from tpuctl.hosts.deadline import Ask, OnEnd, RemoteWrapper
+from tpuctl.hosts.deadline import RemoteWrapper
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.state.journal import record_decision
@@ -28,17 +28,17 @@ class RepinningRemote(RemoteWrapper):
         self._renew = renew
         self._renewed: dict[HostTarget, HostTarget] = {}
 
-    def _around(
-        self, targets: Sequence[HostTarget], ask: Ask, timeout_s: float | None, on_end: OnEnd
-    ) -> list[RemoteResult]:
-        """The end of a worker with another key is told when it is sure."""
+    def run(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
+        """See `Remote.run`. The end of a worker with another key is told when it is sure."""
+        on_end, timeout_s = call.on_end, call.timeout_s
 
         def ended(result: RemoteResult) -> None:
             if on_end is not None and result.failure is not FailureKind.HOST_KEY:
                 on_end(result)
 
+        call = replace(call, on_end=ended)
         asked = [self._renewed.get(target, target) for target in targets]
-        results = ask(asked, timeout_s, ended)
+        results = self._remote.run(asked, call)
         changed: dict[int, HostTarget] = {}
         for index, result in enumerate(results):
             newer = self._renew(asked[index]) if result.failure is FailureKind.HOST_KEY else None
@@ -47,7 +47,8 @@ class RepinningRemote(RemoteWrapper):
         if changed:
             spent_s = max(result.duration_s for result in results)
             left_s = None if timeout_s is None else _left(timeout_s, spent_s)
-            for index, result in zip(changed, ask(list(changed.values()), left_s, ended), strict=True):
+            again = self._remote.run(list(changed.values()), replace(call, timeout_s=left_s))
+            for index, result in zip(changed, again, strict=True):
                 results[index] = result
         for result in results:
             if on_end is not None and result.failure is FailureKind.HOST_KEY:

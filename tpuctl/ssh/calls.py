@@ -34,7 +34,7 @@ COLLECTED_MAX = 64 << 20
 """Of what is kept as a whole. The longest answers, parts of logs and lists of contents, have a tenth of it."""
 
 
-class Call:
+class WorkerCall:
     """One command on one worker, run in its own thread, and how it ended."""
 
     def __init__(
@@ -129,7 +129,7 @@ class CollectedOutput:
         return replace(result, stdout=b"".join(said["stdout"]), stderr=b"".join(said["stderr"]))
 
 
-def queued(chunks: Chunks, call: Call) -> Emit:
+def queued(chunks: Chunks, call: WorkerCall) -> Emit:
     """Output into a queue that another thread empties with `pump`."""
 
     def emit(name: str, data: bytes) -> bool:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.engine.ports import Forwarding, OutputSink, Stdin
+from tpuctl.engine.ports import Forwarding, RemoteCall, Stdin
 from tpuctl.errors import BugError
 from tpuctl.hosts.commands import HEARTBEAT_S, LINK_SILENCE_S
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
-from tpuctl.ssh.calls import QUEUE_CHUNKS, Call, Chunks, CollectedOutput, pump, queued
+from tpuctl.ssh.calls import QUEUE_CHUNKS, Chunks, CollectedOutput, WorkerCall, pump, queued
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S
 from tpuctl.ssh.errors import ConnectError
 from tpuctl.ssh.pool import CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, Access, ConnectionPool
@@ -62,56 +62,28 @@ class SshRemote:
         self._silence_s = silence_s
         self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()
-        self._calls: set[Call] = set()
+        self._calls: set[WorkerCall] = set()
         self._forwarded: list[tuple[HostTarget, paramiko.Channel]] = []
         self._closed = False
 
-    def run(
-        self,
-        targets: Sequence[HostTarget],
-        command: str,
-        *,
-        stdin: Stdin = b"",
-        timeout_s: float = 20.0,
-    ) -> list[RemoteResult]:
-        """See `Remote.run`."""
-        outputs = [CollectedOutput() for _ in targets]
-        changed = threading.Event()
-        calls = []
-        for target, output in zip(targets, outputs, strict=True):
-            feed = Feed(_stdin_for(target, stdin), hold=False)
-            call = Call(target, command, feed, changed, timeout_s)
-            call.emit = output.emit
-            calls.append(call)
-        self._perform(calls, changed, lambda: None)
-        return [output.added_to(call.outcome()) for call, output in zip(calls, outputs, strict=True)]
-
-    def stream(
-        self,
-        targets: Sequence[HostTarget],
-        command: str | Callable[[HostTarget], str],
-        sink: OutputSink,
-        *,
-        stdin: Stdin = b"",
-        hold_stdin: bool = False,
-        timeout_s: float | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        end_within_s: float = 0.0,
-        on_end: Callable[[RemoteResult], None] | None = None,
-    ) -> list[RemoteResult]:
-        """See `Remote.stream`. Workers that were stopped have failure LOST and say so in `detail`."""
+    def run(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
+        """See `Remote.run`. Workers that were stopped have failure LOST and say so in `detail`."""
         chunks: Chunks = queue.Queue(QUEUE_CHUNKS)
         changed = threading.Event()
-        calls: list[Call] = []
-        for target in targets:
-            text = command if isinstance(command, str) else command(target)
-            feed = Feed(_stdin_for(target, stdin), hold=hold_stdin, heartbeat_s=self._heartbeat_s)
-            call = Call(target, text, feed, changed, timeout_s)
-            call.emit = queued(chunks, call)
-            call.share_window(len(targets))
-            calls.append(call)
-        self._perform(calls, changed, lambda: pump(chunks, sink), should_stop, on_end, end_within_s)
-        return [call.outcome() for call in calls]
+        outputs = [CollectedOutput() for _ in targets]
+        calls: list[WorkerCall] = []
+        for target, output in zip(targets, outputs, strict=True):
+            command = call.command if isinstance(call.command, str) else call.command(target)
+            feed = Feed(_stdin_for(target, call.stdin), hold=call.hold_stdin, heartbeat_s=self._heartbeat_s)
+            one = WorkerCall(target, command, feed, changed, call.timeout_s)
+            if call.sink is None:
+                one.emit = output.emit
+            else:
+                one.emit = queued(chunks, one)
+                one.share_window(len(targets))
+            calls.append(one)
+        self._perform(calls, changed, chunks, call)
+        return [output.added_to(one.outcome()) for one, output in zip(calls, outputs, strict=True)]
 
     def forward(
         self,
@@ -165,21 +137,24 @@ class SshRemote:
 
     def _perform(
         self,
-        calls: list[Call],
+        calls: list[WorkerCall],
         changed: threading.Event,
-        pump: Callable[[], object],
-        should_stop: Callable[[], bool] | None = None,
-        on_end: Callable[[RemoteResult], None] | None = None,
-        end_within_s: float = 0.0,
+        chunks: Chunks,
+        asked: RemoteCall,
     ) -> None:
-        """Runs all calls to their end; `pump` and `on_end` are called in this thread until then."""
+        """Runs all calls to their end; sink and `on_end` are called in this thread until then."""
         untold = set(calls)
 
         def report_ended() -> None:
             for call in [call for call in calls if call in untold and call.done]:
                 untold.discard(call)
-                if on_end is not None:
-                    on_end(call.outcome())
+                if asked.on_end is not None:
+                    asked.on_end(call.outcome())
+
+        def pass_on() -> None:
+            if asked.sink is not None:
+                pump(chunks, asked.sink)
+            report_ended()
 
         self._pool.load_key()
         _allow_files(FILES_PER_CALL * len(calls))
@@ -191,11 +166,10 @@ class SshRemote:
             while not all(call.done for call in calls):
                 changed.wait(STOP_POLL_S)
                 changed.clear()
-                pump()
-                report_ended()
-                if cancel_at is None and should_stop is not None and should_stop():
-                    cancel_at = time.monotonic() + end_within_s
-                    for call in calls if end_within_s else ():
+                pass_on()
+                if cancel_at is None and asked.should_stop is not None and asked.should_stop():
+                    cancel_at = time.monotonic() + asked.end_within_s
+                    for call in calls if asked.end_within_s else ():
                         call.end_input()
                 if give_up_at is None and cancel_at is not None and time.monotonic() >= cancel_at:
                     give_up_at = time.monotonic() + STOP_MAX_S
@@ -203,15 +177,14 @@ class SshRemote:
                         call.cancel()
                 if give_up_at is not None and time.monotonic() > give_up_at:
                     break
-            pump()
-            report_ended()
+            pass_on()
         except BaseException:
             # Ctrl-C, or a sink that failed: cutting the channels ends what runs in a session on the hosts.
             for call in calls:
                 call.cancel()
             raise
 
-    def _start(self, call: Call) -> None:
+    def _start(self, call: WorkerCall) -> None:
         call.thread = threading.Thread(
             target=self._carry_out, args=(call,), name=f"tpuctl-ssh-{call.target.label}", daemon=True
         )
@@ -221,7 +194,7 @@ class SshRemote:
             self._calls.add(call)
         call.thread.start()
 
-    def _carry_out(self, call: Call) -> None:
+    def _carry_out(self, call: WorkerCall) -> None:
         try:
             call.result = call.finish(self._attempt(call))
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the caller, not hang it
@@ -231,7 +204,7 @@ class SshRemote:
                 self._calls.discard(call)
             call.changed.set()
 
-    def _attempt(self, call: Call) -> Ending:
+    def _attempt(self, call: WorkerCall) -> Ending:
         try:
             transport, channel = self._pool.open_session(
                 call.target, call.window_bytes, call.deadline, call.is_cancelled

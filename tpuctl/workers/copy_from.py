@@ -14,10 +14,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import Clock, EventSink
+from tpuctl.engine.ports import Clock, EventSink, RemoteCall
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.commands import SILENCE_S
+from tpuctl.hosts.commands import SILENCE_S, render_agent_command
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.lacking import TransferProgress
@@ -168,14 +168,14 @@ class _Pull:
                     wrong[worker] = str(error)
 
         request = {**self._more, "path": self._path, "limit": limits.entries, "silence_s": SILENCE_S}
-        results = self._agent.stream_held(
-            self._targets,
-            "survey",
+        call = RemoteCall(
+            render_agent_command("survey", self._agent.sha256),
             json.dumps(request).encode() + b"\n",
-            take,
             SURVEY_TIMEOUT_S,
-            lambda: len(wrong) == len(readers),
+            take,
+            should_stop=lambda: len(wrong) == len(readers),
         )
+        results = self._agent.run_held(self._targets, call)
         for target, result in zip(self._targets, results, strict=True):
             if target.worker in wrong:  # it answered, and it is we who hung up then
                 result = replace(result, failure=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpuctl.engine.events import Warn
-from tpuctl.engine.ports import Forwarding
+from tpuctl.engine.ports import Forwarding, RemoteCall
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, UnreachableError, UsageError
 from tpuctl.hosts.targets import host_targets
@@ -43,7 +43,7 @@ def forward_port(
     the worker does not answer now.
     """
     target = current_target(services, name, worker)
-    [result] = services.remote.run([target], "true")
+    [result] = services.remote.run([target], RemoteCall("true"))
     if result.failure is not None:
         raise UnreachableError(
             f"{target.label} does not answer: {result.detail or result.failure}",

@@ -12,6 +12,7 @@ from pathlib import Path
 from tpuctl.cli.console import Console
 from tpuctl.cli.live import Renderer
 from tpuctl.engine.events import WorkerOutput
+from tpuctl.engine.ports import RemoteCall
 from tpuctl.model.cloud import HostTarget
 from tpuctl.ssh.remote import SshRemote
 
@@ -37,7 +38,7 @@ def main(farm_file: str, mode: str, command: str) -> int:
 
             results = HostAgent(remote, read_agent()).session(targets, command, sink)
         else:
-            results = remote.stream(targets, command, sink)
+            results = remote.run(targets, RemoteCall(command, sink=sink, timeout_s=None))
     emit.close()
     for result in results:
         if not result.ok:

@@ -7,14 +7,16 @@ holds both to them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.support.memory.host import Condition, MemoryHost, MemoryHosts
 from tests.support.memory.ports import MemoryChannel
 from tests.support.memory.process import NEVER, Process
-from tpuctl.engine.ports import Forwarding, OutputSink, Stdin
+from tpuctl.engine.ports import Forwarding, OutputSink, RemoteCall
 from tpuctl.errors import BugError
 from tpuctl.hosts.commands import LINK_SILENCE_S
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
@@ -51,29 +53,20 @@ class Failed(Exception):
 class _Call:
     """One command on one worker, as steps that say when they want to be run again."""
 
-    def __init__(
-        self,
-        remote: MemoryRemote,
-        target: HostTarget,
-        command: str,
-        stdin: bytes | Iterable[bytes],
-        emit: Emit,
-        *,
-        hold: bool,
-        timeout_s: float | None,
-    ) -> None:
+    def __init__(self, remote: MemoryRemote, target: HostTarget, call: RemoteCall, emit: Emit) -> None:
         self.target = target
-        self.command = command
+        self.command = call.command if isinstance(call.command, str) else call.command(target)
+        stdin = call.stdin(target) if callable(call.stdin) else call.stdin
         self.result: RemoteResult | None = None
         self.process: Process | None = None
         self.wake_at = -NEVER
         self._remote = remote
         self._clock = remote.hosts.clock
-        self._chunks: Iterator[bytes] = iter([stdin] if isinstance(stdin, bytes) else stdin)
-        self._hold = hold
+        self._chunks: Iterator[bytes | None] = iter([stdin] if isinstance(stdin, bytes) else stdin)
+        self._hold = call.hold_stdin
         self._emit = emit
         self.began = self._clock.now()
-        self.deadline = NEVER if timeout_s is None else self.began + timeout_s
+        self.deadline = NEVER if call.timeout_s is None else self.began + call.timeout_s
         self._line_free_at = -NEVER
         self._steps = self._converse()
 
@@ -232,54 +225,18 @@ class MemoryRemote:
         self._running: list[_Call] = []
         self._closed = False
 
-    def run(
-        self,
-        targets: Sequence[HostTarget],
-        command: str,
-        *,
-        stdin: Stdin = b"",
-        timeout_s: float = 20.0,
-    ) -> list[RemoteResult]:
-        """See `Remote.run`."""
+    def run(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
+        """See `Remote.run`. A command here ends with its channel, so that nothing is waited for."""
         outputs = [{"stdout": bytearray(), "stderr": bytearray()} for _ in targets]
-        calls = [
-            self._call(target, command, stdin, _collect(output), hold=False, timeout_s=timeout_s)
-            for target, output in zip(targets, outputs, strict=True)
-        ]
-        return [
-            RemoteResult(
-                result.worker,
-                result.exit_status,
-                bytes(output["stdout"]),
-                bytes(output["stderr"]),
-                result.duration_s,
-                result.failure,
-                result.detail,
-            )
-            for result, output in zip(self._perform(calls), outputs, strict=True)
-        ]
-
-    def stream(
-        self,
-        targets: Sequence[HostTarget],
-        command: str | Callable[[HostTarget], str],
-        sink: OutputSink,
-        *,
-        stdin: Stdin = b"",
-        hold_stdin: bool = False,
-        timeout_s: float | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        end_within_s: float = 0.0,
-        on_end: Callable[[RemoteResult], None] | None = None,
-    ) -> list[RemoteResult]:
-        """See `Remote.stream`. A command here ends with its channel, so that nothing is waited for."""
-        del end_within_s
         calls = []
-        for target in targets:
-            text = command if isinstance(command, str) else command(target)
-            emit = _pass_to(sink, target.worker)
-            calls.append(self._call(target, text, stdin, emit, hold=hold_stdin, timeout_s=timeout_s))
-        return self._perform(calls, should_stop, on_end)
+        for target, output in zip(targets, outputs, strict=True):
+            emit = _collect(output) if call.sink is None else _pass_to(call.sink, target.worker)
+            calls.append(_Call(self, target, call, emit))
+        results = self._perform(calls, call.should_stop, call.on_end)
+        return [
+            replace(result, stdout=bytes(output["stdout"]), stderr=bytes(output["stderr"]))
+            for result, output in zip(results, outputs, strict=True)
+        ]
 
     def forward(
         self,
@@ -293,7 +250,7 @@ class MemoryRemote:
         from tpuctl.ssh.port_forward import Forwarder
 
         def open_channel() -> Any:
-            [result] = self.run([resolve()], "true")
+            [result] = self.run([resolve()], RemoteCall("true"))
             if result.failure is not None:
                 raise Failed(result.failure, result.detail)
             host = self._connections[resolve()].host
@@ -338,12 +295,6 @@ class MemoryRemote:
 
     def forget(self, target: HostTarget) -> None:
         self._connections.pop(target, None)
-
-    def _call(
-        self, target: HostTarget, command: str, stdin: Stdin, emit: Emit, *, hold: bool, timeout_s: float | None
-    ) -> _Call:
-        content = stdin(target) if callable(stdin) else stdin
-        return _Call(self, target, command, content, emit, hold=hold, timeout_s=timeout_s)
 
     def _perform(
         self,
