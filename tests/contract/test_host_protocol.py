@@ -16,7 +16,9 @@ from tpuctl.engine.ports import Remote, RemoteCall
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
 from tpuctl.hosts.facts import Section
-from tpuctl.hosts.protocol import CopyStatus, LacksReply, LogNews, WorkerState, WorkerStatus
+from tpuctl.hosts.log_news import LogNews
+from tpuctl.hosts.protocol import CopyStatus, LacksReply, WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.ssh.keys import KeyPair, ensure_keypair

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tpuctl.hosts.protocol import LogNews, parse_log_news
+from tpuctl.hosts.log_news import LogNews, parse_log_news
 from tpuctl.runs.log_lines import parse_times
 
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.hosts.test_log_times import AGENT, ask_news
-from tpuctl.hosts.protocol import parse_worker_status
+from tpuctl.hosts.worker_status import parse_worker_status
 from tpuctl.runs.metrics import MetricRow, Span, parse_rows
 
 SAID = {"run": "r1", "attempt": "1", "state": "running", "stdout_bytes": 0, "stderr_bytes": 0, "boot_id": "b"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.hosts import protocol
+from tpuctl.hosts import log_news, protocol, worker_status
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command
 
 STATUS = {
@@ -30,7 +30,7 @@ STATUS = {
 
 
 def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
-    status = protocol.parse_worker_status({**STATUS, "state": "hibernating", "colour": "red"}, worker=3)
+    status = worker_status.parse_worker_status({**STATUS, "state": "hibernating", "colour": "red"}, worker=3)
     assert status.state is protocol.WorkerState.UNKNOWN
     assert (status.worker, status.pid, status.started_at, status.survivors) == (3, 5, 1.5, ())
 
@@ -50,7 +50,7 @@ def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
 )
 def test_a_field_of_another_kind_is_named(field: str, value: object) -> None:
     with pytest.raises(protocol.MalformedReplyError, match=field):
-        protocol.parse_worker_status({**STATUS, field: value}, worker=0)
+        worker_status.parse_worker_status({**STATUS, field: value}, worker=0)
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ NEWS = b'{"news": {"stdout": 4, "stderr": 3}, "more": false}\n'
 @pytest.mark.parametrize(
     ("answer", "news"),
     [
-        (NEWS + b"out\nerr", protocol.LogNews(b"out\n", b"err")),
-        (b"welcome to this host! " + NEWS + b"out\nerr", protocol.LogNews(b"out\n", b"err")),
-        (NEWS + b"out\ne", protocol.LogNews(b"out\n", b"e", more=True)),
-        (NEWS + b"o", protocol.LogNews(b"o", b"", more=True)),
-        (NEWS, protocol.LogNews(more=True)),
-        (NEWS.replace(b"false", b"true") + b"out\nerr", protocol.LogNews(b"out\n", b"err", more=True)),
+        (NEWS + b"out\nerr", log_news.LogNews(b"out\n", b"err")),
+        (b"welcome to this host! " + NEWS + b"out\nerr", log_news.LogNews(b"out\n", b"err")),
+        (NEWS + b"out\ne", log_news.LogNews(b"out\n", b"e", more=True)),
+        (NEWS + b"o", log_news.LogNews(b"o", b"", more=True)),
+        (NEWS, log_news.LogNews(more=True)),
+        (NEWS.replace(b"false", b"true") + b"out\nerr", log_news.LogNews(b"out\n", b"err", more=True)),
     ],
 )
-def test_news_of_logs_count_as_far_as_they_came(answer: bytes, news: protocol.LogNews) -> None:
-    assert protocol.parse_log_news(answer) == news
+def test_news_of_logs_count_as_far_as_they_came(answer: bytes, news: log_news.LogNews) -> None:
+    assert log_news.parse_log_news(answer) == news
 
 
 PACKED = NEWS.replace(b"}, ", b'}, "packed": true, ')
@@ -101,13 +101,13 @@ def deflate(content: bytes) -> bytes:
 
 
 def test_packed_news_of_logs_count_as_far_as_they_came() -> None:
-    assert protocol.parse_log_news(PACKED + deflate(b"out\nerr")) == protocol.LogNews(b"out\n", b"err")
+    assert log_news.parse_log_news(PACKED + deflate(b"out\nerr")) == log_news.LogNews(b"out\n", b"err")
     answer = PACKED.replace(b"4", b"99999").replace(b"3", b"1") + deflate(LONG)
-    assert protocol.parse_log_news(answer) == protocol.LogNews(LONG[:-1], LONG[-1:])
-    cut = protocol.parse_log_news(answer[:60_000])
+    assert log_news.parse_log_news(answer) == log_news.LogNews(LONG[:-1], LONG[-1:])
+    cut = log_news.parse_log_news(answer[:60_000])
     assert (cut.more, cut.stderr, LONG.startswith(cut.stdout)) == (True, b"", True)
     assert 50_000 < len(cut.stdout) < 60_000
-    bomb = protocol.parse_log_news(PACKED + deflate(bytes(10_000_000)))
+    bomb = log_news.parse_log_news(PACKED + deflate(bytes(10_000_000)))
     assert (bomb.stdout, bomb.stderr) == (bytes(4), bytes(3))
 
 
@@ -127,7 +127,7 @@ def test_packed_news_of_logs_count_as_far_as_they_came() -> None:
 )
 def test_an_answer_without_news_of_logs_is_no_news(answer: bytes) -> None:
     with pytest.raises(protocol.MalformedReplyError, match="logs"):
-        protocol.parse_log_news(answer)
+        log_news.parse_log_news(answer)
 
 
 @pytest.mark.parametrize("said", ["unreachable", "closed", "asleep", None, 5])

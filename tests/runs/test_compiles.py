@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
-from tpuctl.hosts.compile_report import CompiledFunction, CompileReport, Compiling, Recompiles
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus, parse_worker_status
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import (
+    CompiledFunction,
+    CompileReport,
+    Compiling,
+    Recompiles,
+    WorkerStatus,
+    parse_worker_status,
+)
 from tpuctl.model.records import ON_CPU, RECOMPILED, AttemptPhase, ProgramTrouble
 from tpuctl.notify.events import run_events
 from tpuctl.runs.compiles import (

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import a_run, an_attempt
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.records import Cause, Failure, Fault, RunState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.shipped_files import load_failure_table

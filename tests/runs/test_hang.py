@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus, parse_worker_status
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus, parse_worker_status
 from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.notify.events import run_events
 from tpuctl.runs.charge import charge

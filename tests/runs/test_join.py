@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
-from tpuctl.hosts.protocol import JoinReport, WorkerState, WorkerStatus, parse_worker_status
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import JoinReport, WorkerStatus, parse_worker_status
 from tpuctl.model import timeouts
 from tpuctl.runs.join import judge_join
 

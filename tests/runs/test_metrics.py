@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.errors import UsageError
-from tpuctl.hosts.protocol import NotFinite, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import NotFinite, WorkerStatus
 from tpuctl.lib.names import check_progress
 from tpuctl.model.records import AttemptPhase, Cause, RunState
 from tpuctl.model.run_spec import RunRequest

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, an_attempt
 from tests.support.cases import changed, check, load_cases
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.codec import from_data
 from tpuctl.model import timeouts
 from tpuctl.model.records import AttemptPhase, Cause, RunState, WorkerEnd

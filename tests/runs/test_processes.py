@@ -10,7 +10,9 @@ from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.spec import EnvironmentSpec
 from tpuctl.errors import UsageError
-from tpuctl.hosts.protocol import JoinReport, WorkerState, WorkerStatus, parse_log_news, parse_worker_status
+from tpuctl.hosts.log_news import parse_log_news
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import JoinReport, WorkerStatus, parse_worker_status
 from tpuctl.lib.text import fold_label, fold_workers
 from tpuctl.model.processes import log_streams, parse_places, split_stream
 from tpuctl.model.records import Cause

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.errors import PartialError
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.records import AttemptPhase, Cause, Desired, RunState, SliceState
 from tpuctl.model.timeouts import POLL_FIRST_S
 from tpuctl.model.verdict import Blind

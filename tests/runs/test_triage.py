@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.runs.test_activity import COMPILING, DEVICE, OWN, QUEUE
-from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.shipped_files import load_hang_table
 from tpuctl.runs.activity import Doing, Part
 from tpuctl.runs.stacks import describe_ended, describe_silent

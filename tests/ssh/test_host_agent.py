@@ -35,7 +35,8 @@ from tpuctl.hosts.commands import (
     render_install_command,
     render_session_request,
 )
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.ssh.remote import SshRemote
 from tpuctl.transfer.tree import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, an_attempt
-from tpuctl.hosts.compile_report import CompiledFunction, CompileReport, Compiling, Recompiles
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import CompiledFunction, CompileReport, Compiling, Recompiles, WorkerStatus
 from tpuctl.model.records import RunState
 from tpuctl.telemetry.observe import HostSample
 from tpuctl.views.top import TopFrame, frame_facts, program_facts, run_said

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.ports import OutputSink, RemoteCall
-from tpuctl.hosts import protocol
+from tpuctl.hosts import log_news, protocol, worker_status
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
 from tpuctl.hosts.facts import BegunJob, FactsReply, Section, parse_begun_job, parse_facts
@@ -111,13 +111,13 @@ class HostAgent(AgentLink):
 
     def hello_and_attempts(
         self, targets: Sequence[HostTarget], *, claim: Sequence[int] | None, sections: Iterable[Section]
-    ) -> tuple[list[Reply[Hello]], list[Reply[tuple[protocol.WorkerStatus, ...]]]]:
+    ) -> tuple[list[Reply[Hello]], list[Reply[tuple[worker_status.WorkerStatus, ...]]]]:
         """`hello` and `attempts` in one call. `claim`: the chips that are to be used, empty for all, None for
         no chips."""
         hello = {**_hello_request(claim is not None, sections), "claim": claim}
         calls = {"hello": hello, "attempts": {}}
         said, listed = self.call_several(targets, calls)
-        return _parse(said, _parse_hello), _parse_of_worker(protocol.parse_attempts, listed)
+        return _parse(said, _parse_hello), _parse_of_worker(worker_status.parse_attempts, listed)
 
     def free_chips(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.FreeReply]]:
         """Ends the processes `pids` of the request that dead supervisors left behind; with `lock` removes the
@@ -244,21 +244,21 @@ class HostAgent(AgentLink):
 
     def status(
         self, targets: Sequence[HostTarget], run: str, attempt: str, *, host: bool = False
-    ) -> list[Reply[protocol.WorkerStatus]]:
+    ) -> list[Reply[worker_status.WorkerStatus]]:
         """How an attempt stands; with `host` also what the metadata server says of each host."""
         request = {"run": run, "attempt": attempt, "host": host}
-        return _parse_of_worker(protocol.parse_worker_status, self.call(targets, "status", request))
+        return _parse_of_worker(worker_status.parse_worker_status, self.call(targets, "status", request))
 
     def usage(
         self, targets: Sequence[HostTarget], run: str = "", attempt: str = "", *, timeout_s: float = 20.0
-    ) -> tuple[list[Reply[protocol.HostUsage]], list[Reply[protocol.WorkerStatus]]]:
+    ) -> tuple[list[Reply[protocol.HostUsage]], list[Reply[worker_status.WorkerStatus]]]:
         """How busy each host is and, in the same call, how an attempt stands, if one is named."""
         if not attempt:
             alone = self.call(targets, "usage", {}, timeout_s=timeout_s)
             return _parse_of_worker(protocol.parse_usage, alone), []
         calls = {"usage": {}, "status": {"run": run, "attempt": attempt}}
         told, stands = self.call_several(targets, calls, timeout_s=timeout_s)
-        statuses = _parse_of_worker(protocol.parse_worker_status, stands)
+        statuses = _parse_of_worker(worker_status.parse_worker_status, stands)
         return _parse_of_worker(protocol.parse_usage, told), statuses
 
     def stacks(
@@ -286,20 +286,20 @@ class HostAgent(AgentLink):
         """The files below the `path` of the request as one digest; see `tpuctl/agent/sending.py`."""
         return self._ask(protocol.TreeReply, targets, "tree", request, timeout_s)
 
-    def attempts(self, targets: Sequence[HostTarget]) -> list[Reply[tuple[protocol.WorkerStatus, ...]]]:
+    def attempts(self, targets: Sequence[HostTarget]) -> list[Reply[tuple[worker_status.WorkerStatus, ...]]]:
         """All attempts that each host knows."""
-        return _parse_of_worker(protocol.parse_attempts, self.call(targets, "attempts", {}))
+        return _parse_of_worker(worker_status.parse_attempts, self.call(targets, "attempts", {}))
 
     def stop(
         self, targets: Sequence[HostTarget], run: str, attempt: str, grace_s: float
-    ) -> list[Reply[protocol.WorkerStatus]]:
+    ) -> list[Reply[worker_status.WorkerStatus]]:
         """Asks for the end and returns at once with the state before it."""
         request = {"run": run, "attempt": attempt, "grace_s": grace_s}
-        return _parse_of_worker(protocol.parse_worker_status, self.call(targets, "stop", request))
+        return _parse_of_worker(worker_status.parse_worker_status, self.call(targets, "stop", request))
 
     def read_news(
         self, targets: Sequence[HostTarget], request: Request, *, limit: int
-    ) -> Iterator[Reply[protocol.LogNews]]:
+    ) -> Iterator[Reply[log_news.LogNews]]:
         """What both logs have behind the offsets of the request, at most `limit` bytes. What came before a call
         was cut off counts; `error` is there all the same. Each answer is unpacked when it is taken: together
         they are large."""
@@ -385,10 +385,10 @@ def _stdin(request: Request, payload: Payload) -> Callable[[HostTarget], bytes |
     return stdin
 
 
-def _news_of(result: RemoteResult) -> Reply[protocol.LogNews]:
+def _news_of(result: RemoteResult) -> Reply[log_news.LogNews]:
     error = None if result.ok else (result.failure.value if result.failure is not None else "malformed")
     try:
-        news, said = protocol.parse_log_news(result.stdout), replace(result, stdout=b"")
+        news, said = log_news.parse_log_news(result.stdout), replace(result, stdout=b"")
         return Reply(result.worker, news, error, result.detail, said)
     except protocol.MalformedReplyError as malformed:
         return Reply(result.worker, None, error or "malformed", str(malformed), result)

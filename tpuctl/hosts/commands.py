@@ -1,7 +1,8 @@
 """What runs the agent: the commands that start and install it, and the request of a session.
 
 The agent (`tpuctl/agent/`) lies on a host under a name made from its content: a host with another one
-answers `EXIT_NOT_INSTALLED` and is given ours. What it answers is in `hosts/protocol.py`.
+answers `EXIT_NOT_INSTALLED` and is given ours. What it answers is in `hosts/protocol.py`, and
+how attempts stand in `hosts/worker_status.py`.
 """
 
 from __future__ import annotations

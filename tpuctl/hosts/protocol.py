@@ -5,20 +5,14 @@ Answers may hold fields that we do not know.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, field
 
-from tpuctl.hosts.compile_report import CompileReport
 from tpuctl.lib.codec import from_data, parse_json
-from tpuctl.lib.text import Place
 from tpuctl.lib.time import render_moment
-from tpuctl.model.processes import LOG_STREAMS, place_of
-from tpuctl.model.records import MountState
 
 
 class WorkerState(StrEnum):
@@ -129,25 +123,6 @@ class HostFacts(Struct, frozen=True):
     """What the metadata server calls the worker, where that was asked for."""
 
 
-class HostEvent(StrEnum):
-    """What happened to a worker's host, as the host itself tells it."""
-
-    NONE = ""
-    SHUT_DOWN = "shut-down"
-    """Its supervisor was told to end, and not by us: maintenance, a reboot or a preemption begins like that."""
-    REBOOTED = "rebooted"
-    """It has another boot id than when the attempt began."""
-    MAINTENANCE = "maintenance"
-    """The metadata server announces that it is terminated for maintenance, and its program has ended."""
-    PREEMPTED = "preempted"
-    """The metadata server says that it is preempted."""
-
-
-TERMINATED = "TERMINATE_ON_HOST_MAINTENANCE"
-"""The value of `maintenance-event` for hosts that are not moved (Compute Engine, "Host maintenance events")."""
-DISK_FULL_BYTES = 1 << 20
-
-
 class FreeReply(Struct, frozen=True):
     """Processes that were ended, whether the file of the lock was removed, and why it was not."""
 
@@ -171,171 +146,6 @@ class TreeReply(Struct, frozen=True):
     files: int
     bytes: int
     sample: TreeSample | None = None
-
-
-class JoinReport(Struct, frozen=True):
-    """What one process of an attempt says of its devices. It `waits` for them, or for other processes, `since`
-    a time by its host's clock; or it has them: `devices` in all processes together."""
-
-    pid: int
-    waits: bool = False
-    since: float = 0.0
-    backend: str = ""
-    devices: int = 0
-    chosen: bool = False
-    """The program itself wants no chips in this process."""
-    bounded: bool = False
-    """Variables give it only some of the chips."""
-    process: int | None = None
-    """Which of several processes of its worker it is, or descends from."""
-    weights: str = ""
-    """What was found in its parameters, where `run --check` asked for that."""
-
-
-class ProcessStatus(Struct, frozen=True):
-    """One of several processes of a worker. Without `ended_at` its end was not seen."""
-
-    process: Whole
-    pid: Whole = 0
-    exit_status: Whole | None = None
-    signal: Whole | None = None
-    ended_at: Number | None = None
-
-
-class NotFinite(Struct, frozen=True):
-    """A number of a program that is infinite or none: the first that was seen, at this step if any is known."""
-
-    name: str
-    value: str
-    step: Number | None = None
-    at: Number = 0.0
-
-    @property
-    def said(self) -> str:
-        """`loss is nan at step 120`."""
-        return f"{self.name} is {self.value}" + (f" at step {self.step:.12g}" if self.step is not None else "")
-
-
-class WorkerStatus(Struct, frozen=True):
-    """One attempt on one worker, as its host says; times by the host's clock. What a worker that does not
-    answer is, the caller says: then only `worker`, `state` and `detail` mean something."""
-
-    worker: int
-    state: WorkerState
-    run: str = ""
-    attempt: str = ""
-    exit_status: Whole | None = None
-    signal: Whole | None = None
-    pid: Whole | None = None
-    process: Whole | None = None
-    """Of several processes the one that ended wrongly first: `exit_status` and `signal` are of that."""
-    processes: tuple[ProcessStatus, ...] = ()
-    """Where there are several."""
-    started_at: Number | None = None
-    ended_at: Number | None = None
-    stopped: bool = False
-    """It was told to end, from outside."""
-    stop_asked: bool = False
-    """That was asked for; without it the host itself went down."""
-    rebooted: bool = False
-    """The host has booted since the attempt began."""
-    stdout_bytes: Whole = 0
-    stderr_bytes: Whole = 0
-    stdout_cut: Whole = 0
-    """Up to this offset its host has taken the log away, which was long."""
-    stderr_cut: Whole = 0
-    boot_id: str = ""
-    time: Number = 0.0
-    detail: str = ""
-    survivors: tuple[int, ...] = ()
-    """Processes of the attempt that live although its supervisor is gone or could not end them."""
-    oom_kills: Whole = 0
-    """So many processes the kernel of its host killed for want of memory while it ran."""
-    survivors_said: str = ""
-    disk_free_bytes: Whole | None = None
-    preempted: bool = False
-    """With `maintenance`: what the metadata server says of the host, where that was asked."""
-    maintenance: str = ""
-    join: tuple[JoinReport, ...] = ()
-    compiles: tuple[CompileReport, ...] = ()
-    mounts: tuple[MountState, ...] = ()
-    """Those of its host that are not well, or were not at some time since the attempt began."""
-    output_at: Number | None = None
-    """When its program wrote last."""
-    held: bool = False
-    """Its program is stopped by a signal."""
-    load: Number = 0.0
-    """Of its host, over a minute."""
-    step: Number | None = None
-    """What the expression of its run found last, since `step_at`; `steps` is how many there are."""
-    step_at: Number | None = None
-    steps: Number | None = None
-    first_step: Number | None = None
-    first_at: Number | None = None
-    recent_rate: Number | None = None
-    """Steps per second in the last five minutes; `usual_rate` is the median of the minutes before."""
-    usual_rate: Number | None = None
-    values: Mapping[str, float] = field(default_factory=dict)
-    """The last finite ones of the other groups of that expression."""
-    not_finite: NotFinite | None = None
-    progress_error: str = ""
-    """Why that expression is no longer searched."""
-
-    @property
-    def place(self) -> Place:
-        """Of whose end it tells: the worker, or one of its processes."""
-        return place_of(self.worker, self.process)
-
-    @property
-    def failed_at(self) -> float | None:
-        """When what it tells of ended; the others of its processes are stopped after that."""
-        own = (each.ended_at for each in self.processes if each.process == self.process)
-        return next(own, None) or self.ended_at
-
-    @property
-    def over(self) -> bool:
-        return self.state in {WorkerState.EXITED, WorkerState.LOST, WorkerState.ABSENT}
-
-    @property
-    def succeeded(self) -> bool:
-        return self.state is WorkerState.EXITED and self.exit_status == 0 and not self.interrupted
-
-    @property
-    def healthy(self) -> bool:
-        going_down = self.event in {HostEvent.SHUT_DOWN, HostEvent.PREEMPTED}
-        return self.state in {WorkerState.RUNNING, WorkerState.STARTING} and not going_down
-
-    @property
-    def interrupted(self) -> bool:
-        """It was told to end, and not by us: whatever its exit status, it did not come to its own end."""
-        return self.stopped and not self.stop_asked
-
-    @property
-    def event(self) -> HostEvent:
-        if self.preempted:
-            return HostEvent.PREEMPTED
-        if self.rebooted:
-            return HostEvent.REBOOTED
-        if self.interrupted:
-            return HostEvent.SHUT_DOWN
-        # It is announced up to an hour before: a program that goes on has not been hit yet.
-        ended = self.state.final and self.exit_status != 0
-        return HostEvent.MAINTENANCE if ended and self.maintenance == TERMINATED else HostEvent.NONE
-
-    @property
-    def ran_s(self) -> float | None:
-        """How long its program ran."""
-        if self.started_at is None or self.ended_at is None:
-            return None
-        return max(0.0, self.ended_at - self.started_at)
-
-    @property
-    def why(self) -> str:
-        """What its host adds to how it ended."""
-        full = self.disk_free_bytes is not None and self.disk_free_bytes < DISK_FULL_BYTES
-        if not full and self.oom_kills and self.exit_status != 0:
-            return "its host ran out of memory"
-        return "its disk is full" if full else self.detail
 
 
 class ProcessStack(Struct, frozen=True):
@@ -487,70 +297,6 @@ class StartReply(Struct, frozen=True):
     """Of those that were asked for, what the program was started with."""
 
 
-class LogNews(Struct, frozen=True):
-    """What the logs of an attempt have behind what is known, and whether there is more to ask for.
-
-    `processes` is of those that several processes have of their own, by stream. `times` is of their indexes;
-    `skipped` bytes before what came are no longer on the host."""
-
-    stdout: bytes = b""
-    stderr: bytes = b""
-    more: bool = False
-    times: Mapping[str, bytes] = field(default_factory=dict)
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    processes: Mapping[str, bytes] = field(default_factory=dict)
-
-    @property
-    def output(self) -> Mapping[str, bytes]:
-        return {"stdout": self.stdout, "stderr": self.stderr, **self.processes}
-
-
-def parse_log_news(stdout: bytes) -> LogNews:
-    """The part that came, where the answer broke off; a login script may print before it. MalformedReplyError
-    where nothing came."""
-    head = stdout.find(b'{"news": ')
-    begin = stdout.find(b"\n", head) + 1
-    if head < 0 or not begin:
-        raise MalformedReplyError("the host answered no logs")
-    line = stdout[head : begin - 1]
-    try:
-        announced = parse_json(line)
-        news = announced["news"]
-        counts = {stream: _count(news[stream]) for stream in dict.fromkeys((*LOG_STREAMS, *news))}
-        timed = {stream: _count(count) for stream, count in (announced.get("times") or {}).items()}
-        skipped = {stream: _count(count) for stream, count in (announced.get("skipped") or {}).items()}
-        size, packed = sum(counts.values()) + sum(timed.values()), bool(announced.get("packed"))
-    except NO_ANSWER as error:
-        raise MalformedReplyError(f"the host announced its logs as {line[:80]!r}") from error
-    split = _unpack if packed else _cut
-    parts = split(memoryview(stdout)[begin:], [*counts.values(), *timed.values()])
-    more = bool(announced.get("more")) or sum(map(len, parts)) < size
-    times = dict(zip(timed, parts[len(counts) :], strict=True))
-    own = dict(zip([*counts][2:], parts[2 : len(counts)], strict=True))
-    return LogNews(parts[0], parts[1], more, times, skipped, own)
-
-
-def _cut(data: memoryview, counts: Iterable[int]) -> list[bytes]:
-    """At most that many bytes of each part, as far as they came."""
-    parts = []
-    for count in counts:
-        parts.append(bytes(data[:count]))
-        data = data[count:]
-    return parts
-
-
-def _unpack(packed: memoryview | bytes, counts: Iterable[int]) -> list[bytes]:
-    """`_cut` of a deflate stream, each part straight to where it stays."""
-    stream, parts = zlib.decompressobj(-zlib.MAX_WBITS), []
-    try:
-        for count in counts:
-            parts.append(stream.decompress(packed, count) if count else b"")
-            packed = stream.unconsumed_tail if count else packed
-    except zlib.error as error:
-        raise MalformedReplyError(f"the host's logs cannot be unpacked: {error}") from error
-    return parts
-
-
 def parse_reply(stdout: bytes) -> Mapping[str, Any]:
     """The agent's answer: the last line, because a login script may print before it. MalformedReplyError."""
     lines = stdout.strip().splitlines()
@@ -589,54 +335,10 @@ def parse_stacks(data: Mapping[str, Any], worker: int) -> WorkerStacks:
     return from_data(WorkerStacks, {**data, "worker": worker})
 
 
-_PROGRESS = {"step": "step", "at": "step_at", "total": "steps"} | {
-    name: name for name in ("first_step", "first_at", "recent_rate", "usual_rate")
-}
-_NUMBERS = {"values": "values", "not_finite": "not_finite", "error": "progress_error"}
-"""What the agent calls it, and what `WorkerStatus` does."""
-
-
-def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
-    said = data.get("progress")
-    said = said if isinstance(said, dict) else {}
-    came = {ours: said.get(name) for name, ours in _PROGRESS.items()}
-    came |= {ours: said[name] for name, ours in _NUMBERS.items() if name in said}
-    mounts = [{**row, "worker": worker} for row in data.get("mounts") or ()]
-    several = [row for row in data.get("processes") or () if row.get("process") is not None]
-    more = {"worker": worker, "mounts": mounts, "processes": several}
-    more["join"] = _parse_reports(JoinReport, data.get("join"))
-    more["compiles"] = _parse_reports(CompileReport, data.get("compiles"))
-    return parse_as(WorkerStatus, data, **more, **came)
-
-
 def parse_usage(data: Mapping[str, Any], worker: int) -> HostUsage:
     return parse_as(HostUsage, data, worker=worker)
-
-
-def parse_attempts(data: Mapping[str, Any], worker: int) -> tuple[WorkerStatus, ...]:
-    found = data.get("attempts")
-    if not isinstance(found, list):
-        raise MalformedReplyError(f"'attempts' is {found!r}, not a list")
-    return tuple(parse_worker_status(entry, worker) for entry in found)
-
-
-def _parse_reports(cls: type[T], data: object) -> tuple[T, ...]:
-    """Those that can be read: programs may write what they like there."""
-    found = []
-    for said in data if isinstance(data, list) else ():
-        with suppress(ValueError):  # msgspec's, too
-            found.append(from_data(cls, said))
-    return tuple(found)
 
 
 def parse_lacks_reply(data: Mapping[str, Any]) -> LacksReply:
     copy = data.get("copy")
     return parse_as(LacksReply, data, copy=parse_as(CopyStatus, copy) if isinstance(copy, dict) else None)
-
-
-def _count(value: Any) -> int:
-    """ValueError for less than none."""
-    count = int(value)
-    if count < 0:
-        raise ValueError(f"{count} is no count")
-    return count

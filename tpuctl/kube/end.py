@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tpuctl.engine.events import Note
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.kube.observe import NOTHING, ClusterRunObservation, PodSeen
 from tpuctl.kube.plan import ClusterPlan, end_cause, end_reason
 from tpuctl.kube.states import ClusterEvent

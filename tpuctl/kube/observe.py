@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tpuctl.hosts.protocol import ProcessStatus, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import ProcessStatus, WorkerStatus
 from tpuctl.kube.jobset import RUN_LABEL
 from tpuctl.kube.queues import condition, holds, is_waiting, waiting_reason
 from tpuctl.lib.time import parse_timestamp

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.kube.observe import ClusterRunObservation
 from tpuctl.kube.states import TRANSITIONS, ClusterEffect, ClusterEvent, ClusterPhase, phase_of
 from tpuctl.lib.text import fold_workers

@@ -16,8 +16,10 @@ from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
-from tpuctl.hosts.protocol import ALIVE, LogNews, PrepareReply, WorkerStacks, WorkerState, WorkerStatus
+from tpuctl.hosts.log_news import LogNews
+from tpuctl.hosts.protocol import ALIVE, PrepareReply, WorkerStacks, WorkerState
 from tpuctl.hosts.targets import host_targets
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import sized
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget

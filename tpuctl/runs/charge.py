@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import HostEvent, WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.records import Attempt, Cause, Fault, ProcessEnd, RunRecord, RunState, WorkerEnd

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from tpuctl.envs.compile_cache import describe_cache
-from tpuctl.hosts.compile_report import CompiledFunction, CompileReport
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import CompiledFunction, CompileReport, WorkerStatus
 from tpuctl.lib.text import Place, counted, fold_workers
 from tpuctl.lib.time import render_seconds
 from tpuctl.model.processes import place_of

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError
-from tpuctl.hosts.protocol import WorkerStatus
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.records import Attempt, RunRecord, SliceRecord, TimelineEntry
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.state.journal import record_decision

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
-from tpuctl.hosts.protocol import SILENT, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import SILENT, WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.model.processes import LOG_STREAMS, stream_of
 from tpuctl.model.records import (

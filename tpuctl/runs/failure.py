@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.processes import place_of
 from tpuctl.model.records import Attempt, Cause, Failure, Fault, RunRecord

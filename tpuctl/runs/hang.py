@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_moment, render_seconds
 from tpuctl.model.records import Attempt, RunRecord

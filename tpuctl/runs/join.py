@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from tpuctl.hosts.protocol import JoinReport, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import JoinReport, WorkerStatus
 from tpuctl.lib.text import Place, counted, fold_workers
 from tpuctl.model.processes import place_of
 from tpuctl.model.records import RunRecord, SliceRecord

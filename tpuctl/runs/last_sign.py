@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tpuctl.engine.services import Services
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.processes import times_of
 from tpuctl.model.records import Attempt, RunRecord
 from tpuctl.runs.log_lines import parse_times

@@ -7,7 +7,8 @@ from functools import partial
 
 from tpuctl.engine.events import Note
 from tpuctl.hosts.agent import Reply
-from tpuctl.hosts.protocol import ChipHolder, ChipLock, HostFacts, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import ChipHolder, ChipLock, HostFacts, WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_moment

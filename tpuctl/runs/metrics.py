@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from tpuctl.hosts.protocol import WorkerStatus
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.records import NOT_FINITE, UNSEARCHED, Attempt, RunRecord
 from tpuctl.model.run_spec import RunSpec
 from tpuctl.model.verdict import wait_for

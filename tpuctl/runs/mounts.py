@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.hosts.protocol import SILENT, WorkerStatus
+from tpuctl.hosts.protocol import SILENT
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.records import Attempt, MountState, SliceRecord
 

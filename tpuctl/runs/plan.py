@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
-from tpuctl.hosts.protocol import SILENT, HostEvent, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import SILENT, WorkerState
+from tpuctl.hosts.worker_status import HostEvent, WorkerStatus
 from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
 from tpuctl.model.records import (

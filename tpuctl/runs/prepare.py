@@ -19,8 +19,9 @@ from tpuctl.envs.install import Told, kind_of_run, refuse_drift, sections_for_ru
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import Reply
 from tpuctl.hosts.facts import FactsReply
-from tpuctl.hosts.protocol import HostFacts, PrepareReply, WorkerStatus
+from tpuctl.hosts.protocol import HostFacts, PrepareReply
 from tpuctl.hosts.provision import Provisioned, Verdict
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.verdict import Blocked, Wait, wait_for

@@ -12,7 +12,9 @@ from msgspec import Struct
 
 from tpuctl.datasets.contract import Contract
 from tpuctl.errors import PartialError
-from tpuctl.hosts.protocol import LogNews, PrepareReply, WorkerState, WorkerStatus
+from tpuctl.hosts.log_news import LogNews
+from tpuctl.hosts.protocol import PrepareReply, WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.cloud import HostTarget

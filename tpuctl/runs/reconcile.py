@@ -11,7 +11,8 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, LeaseHeldError, PartialError, StaleRecordError, TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S, OBSERVE_TIME_S, WATCH_TIME_S
-from tpuctl.hosts.protocol import WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import check_run_id
 from tpuctl.lib.retry import retry

@@ -10,7 +10,8 @@ from msgspec import Struct
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S
-from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import ProcessStack, WorkerStacks, WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers, group_equal
 from tpuctl.model.processes import worker_of

@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.hosts.protocol import WorkerStacks, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerStacks, WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import Place, fold_workers, group_equal
 from tpuctl.model.processes import place_of, worker_of
 from tpuctl.runs.activity import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpuctl.errors import PartialError
-from tpuctl.hosts.protocol import HostEvent, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.worker_status import HostEvent, WorkerStatus
 from tpuctl.lib.text import Place, fold_workers
 from tpuctl.model import timeouts
 from tpuctl.model.records import Attempt, Cause, RunRecord

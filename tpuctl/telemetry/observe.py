@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 
 from tpuctl.hosts.agent import HostAgent, Reply
-from tpuctl.hosts.protocol import HostUsage, WorkerStatus
+from tpuctl.hosts.protocol import HostUsage
 from tpuctl.hosts.targets import host_targets
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.telemetry.prometheus import DEFAULT_PORT
 from tpuctl.telemetry.read import MetricsServices

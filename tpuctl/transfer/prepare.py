@@ -9,8 +9,9 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent, Reply, Request
 from tpuctl.hosts.deadline import is_late
-from tpuctl.hosts.protocol import LacksReply, PrepareReply, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import LacksReply, PrepareReply, WorkerState
 from tpuctl.hosts.provision import Deliver
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult

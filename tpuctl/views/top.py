@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
-from tpuctl.hosts.protocol import HostUsage, WorkerState, WorkerStatus
+from tpuctl.hosts.protocol import HostUsage, WorkerState
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import common_cause, fold_workers
 from tpuctl.lib.time import render_time
