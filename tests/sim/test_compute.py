@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
-from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 
@@ -23,10 +22,6 @@ DISKS = f"/zones/{ZONE}/disks"
 FIREWALLS = "/global/firewalls"
 TCP = {"IPProtocol": "tcp", "ports": ["8080"]}
 BASE = "https://www.googleapis.com/compute/v1/projects/sim-project"
-
-
-def uuid_of(name: str) -> str:
-    return str(uuid5(NAMESPACE_URL, name))
 
 
 class Lab:
@@ -64,24 +59,6 @@ def lab() -> Lab:
     return Lab(compute_operation=0.0)
 
 
-def test_machine_types_are_those_of_the_zones_generations(lab: Lab) -> None:
-    assert [each for each in lab.names(f"/zones/{ZONE}/machineTypes") if each.startswith("ct")] == [
-        "ct4p-hightpu-4t"
-    ]
-
-
-def test_disks_are_filtered_as_ray_asks_and_come_newest_first_in_pages(lab: Lab) -> None:
-    lab.disk("one", labels={"ray-cluster-name": "c"})
-    lab.clock.advance(1)
-    lab.disk("two", sizeGb="200")
-    asked = "(labels.ray-cluster-name = c) AND ((status = READY) OR (status = X))"
-    assert lab.names(DISKS, filter=asked) == ["one"]
-    newest = lab.get(DISKS, orderBy="creationTimestamp desc", maxResults="1")
-    assert [each["name"] for each in newest["items"]] == ["two"]
-    token = newest["nextPageToken"]
-    assert lab.names(DISKS, orderBy="creationTimestamp desc", maxResults="1", pageToken=token) == ["one"]
-
-
 def test_operations_take_time_and_are_listed() -> None:
     lab = Lab(compute_operation=10.0)
     begun = lab.disk("one")
@@ -100,32 +77,6 @@ def test_operations_take_time_and_are_listed() -> None:
     assert lab.get(f"{DISKS}/one")["status"] == "DELETING"
     lab.clock.advance(10)
     assert lab.call("GET", f"{DISKS}/one")[0] == 404
-
-
-def test_planned_faults_keep_an_operation_pending_or_let_it_fail() -> None:
-    lab = Lab(compute_operation=10.0)
-    lab.world.faults.add({"kind": "slow-operation", "method": "disks.insert", "seconds": 60.0})
-    begun = lab.disk("slow")
-    assert (begun["status"], "startTime" in begun) == ("PENDING", False)
-    lab.clock.advance(65)
-    assert lab.get(f"/zones/{ZONE}/operations/{begun['name']}")["status"] == "RUNNING"
-    spec = {"kind": "error", "method": "disks.insert", "in_operation": True, "code": 8, "message": "no room"}
-    lab.world.faults.add(spec)
-    begun = lab.disk("failing")
-    lab.clock.advance(10)
-    ended = lab.get(f"/zones/{ZONE}/operations/{begun['name']}")
-    assert ended["error"]["errors"] == [{"code": "QUOTA_EXCEEDED", "message": "no room"}]
-    assert (ended["status"], ended["httpErrorStatusCode"]) == ("DONE", 429)
-    assert lab.call("GET", f"{DISKS}/failing")[0] == 404
-
-
-def test_a_request_id_makes_a_repetition_harmless(lab: Lab) -> None:
-    body = {"name": "one", "sizeGb": "10"}
-    first = lab.call("POST", DISKS, body, requestId=uuid_of("a-1"))
-    assert lab.call("POST", DISKS, body, requestId=uuid_of("a-1")) == first
-    assert lab.call("POST", DISKS, body, requestId=uuid_of("a-2"))[0] == 409
-    gone = lab.call("DELETE", f"{DISKS}/one", requestId=uuid_of("d-1"))
-    assert lab.call("DELETE", f"{DISKS}/one", requestId=uuid_of("d-1")) == gone
 
 
 def test_every_kind_of_call_asks_for_its_permission(lab: Lab) -> None:
@@ -227,20 +178,6 @@ def test_a_parameter_that_says_nothing_is_no_reason_to_refuse(lab: Lab) -> None:
     assert (status, body["operationType"]) == (200, "createSnapshot")
     status, body = lab.call("POST", f"{DISKS}/one/createSnapshot", {"name": "t"}, guestFlush="True")
     assert (status, "does not implement" in body["error"]["message"]) == (400, True)
-
-
-def test_what_exists_already_and_an_api_that_is_off_have_their_reasons(lab: Lab) -> None:
-    lab.disk("one")
-    _, again = lab.call("POST", DISKS, {"name": "one"})
-    assert again["error"]["errors"][0]["reason"] == "alreadyExists"
-    assert "status" not in again["error"]
-    lab.world.faults.add({"preset": "api-off", "name": "compute.googleapis.com"})
-    _, off = lab.call("GET", "/zones")
-    assert off["error"]["errors"][0]["reason"] == "accessNotConfigured"
-    assert (off["error"]["status"], off["error"]["details"][1]["reason"]) == (
-        "PERMISSION_DENIED",
-        "SERVICE_DISABLED",
-    )
 
 
 def batch(lab: Lab, *calls: tuple[str, str]) -> list[str]:

@@ -182,15 +182,6 @@ def test_odd_metadata_never_breaks_the_headers(bucket, endpoint):
     assert answer.headers["x-goog-meta-ok"].encode("latin-1").decode() == "grüße X: y"
 
 
-def test_only_the_named_fields_are_shown(bucket, endpoint):
-    put(bucket, "a", "1")
-    url = f"{endpoint}/storage/v1/b/team-bucket"
-    assert requests.get(f"{url}?fields=name", timeout=5).json() == {"name": "team-bucket"}
-    page = requests.get(f"{url}/o?fields=items(name,size),nextPageToken", timeout=5).json()
-    assert page == {"items": [{"name": "a", "size": "1"}]}
-    assert requests.get(f"{url}?fields=a(b", timeout=5).status_code == 400
-
-
 def test_content_is_shared_by_copies_and_survives_their_deletion(bucket, tmp_path):
     bucket.soft_delete_policy.retention_duration_seconds = 0
     bucket.patch()

@@ -88,26 +88,6 @@ def test_root_may_log_in_if_listed(lab):
 # Sessions
 
 
-@pytest.mark.parametrize(
-    ("command", "status"), [("true", 0), ("exit 7", 7), ("no-such-command-x", 127), ("exit 255", 255)]
-)
-def test_exit_statuses_arrive(lab, command, status):
-    assert lab.run(command)[0] == status
-
-
-def test_a_death_by_signal_is_reported_as_a_signal(lab):
-    done = lab.real("ssh", lab.at(), "kill -9 $$")
-    assert done.returncode == 255  # OpenSSH's way to say: no exit status but exit-signal
-    with lab.client() as client:
-        channel = client.get_transport().open_session()
-        channel.exec_command("kill -TERM $$")
-        assert channel.recv_exit_status() == -1
-
-
-def test_stdout_and_stderr_stay_apart(lab):
-    assert lab.run("echo out; echo err >&2; exit 3") == (3, "out\n", "err\n")
-
-
 def test_many_quick_commands_lose_no_output(lab):
     with lab.client() as client:
         for number in range(20):
@@ -121,11 +101,6 @@ def test_fifty_megabytes_pass_in_both_directions(lab):
     done = lab.real("ssh", lab.at(), "cat", input=content)
     assert (done.returncode, len(done.stdout)) == (0, len(content))
     assert hashlib.md5(done.stdout).digest() == hashlib.md5(content).digest()
-
-
-def test_a_command_that_does_not_read_its_input_ends(lab):
-    done = lab.real("ssh", lab.at(), "head -c 5; exit 4", input=b"x" * 5_000_000)
-    assert (done.returncode, done.stdout) == (4, b"xxxxx")
 
 
 def test_the_environment_is_clean_and_complete(lab, monkeypatch):

@@ -16,7 +16,6 @@ from tpuctl.sim.world.iam import account_token, caller_of
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 
 BUCKET = "storage/v1/b/sim-bucket"
-ADMINS = ("roles/storage.admin", "roles/storage.legacyBucketOwner")
 HOST = f"serviceAccount:{DEFAULT_ACCOUNT}"
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import google.auth.exceptions
 import grpc
 import pytest
 from google.api_core import exceptions
@@ -23,7 +22,6 @@ from google.oauth2.credentials import Credentials
 from google.protobuf import descriptor_pb2, descriptor_pool, field_mask_pb2
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.sim.world.iam import PROJECT_NUMBER
 
 ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"
@@ -113,79 +111,6 @@ def code_of(error: exceptions.GoogleAPICallError) -> str:
     return str(error.response.json()["error"]["status"])
 
 
-def test_a_created_node_is_ready_with_one_endpoint_per_host(client: tpu_v2.TpuClient) -> None:
-    scheduling = tpu_v2.SchedulingConfig(spot=True)
-    made = client.create_node(
-        parent=PARENT, node_id="a", node=node("v4-16", scheduling_config=scheduling, labels={"k": "v"})
-    ).result(polling=FAST)
-    assert (made.state, made.name) == (STATE.READY, f"{PARENT}/nodes/a")
-    assert len({each.ip_address for each in made.network_endpoints}) == 2
-    assert all(each.port == 8470 for each in made.network_endpoints)
-    assert made.accelerator_config.topology == "2x2x2"
-    assert made.scheduling_config.spot
-    assert made.id > 0
-    shown = client.get_node(name=made.name)
-    assert (made.health, shown.health) == (0, tpu_v2.Node.Health.HEALTHY)
-    made.health = shown.health
-    assert shown == made
-
-
-def test_operations_have_the_metadata_that_google_was_recorded_with(client: tpu_v2.TpuClient) -> None:
-    operation = client.create_node(parent=PARENT, node_id="a", node=node())
-    operation.result(polling=FAST)
-    for shown in (operation.operation, client.get_operation({"name": operation.operation.name})):
-        metadata = tpu_v2.OperationMetadata.deserialize(shown.metadata.value)
-        assert shown.metadata.type_url == METADATA
-        assert (metadata.target, metadata.verb, metadata.api_version) == (f"{PARENT}/nodes/a", "create", "v2")
-        assert metadata.create_time
-
-
-def test_external_addresses_are_shown_only_when_asked_for(client: tpu_v2.TpuClient) -> None:
-    public = tpu_v2.NetworkConfig(enable_external_ips=True)
-    inside = client.create_node(parent=PARENT, node_id="a", node=node()).result(polling=FAST)
-    outside = client.create_node(parent=PARENT, node_id="b", node=node(network_config=public)).result(
-        polling=FAST
-    )
-    assert not inside.network_endpoints[0].access_config.external_ip
-    assert outside.network_endpoints[0].access_config.external_ip
-
-
-def test_a_deleted_node_is_gone_and_its_name_is_free(client: tpu_v2.TpuClient) -> None:
-    first = client.create_node(parent=PARENT, node_id="a", node=node()).result(polling=FAST)
-    with pytest.raises(exceptions.Conflict) as refused:
-        client.create_node(parent=PARENT, node_id="a", node=node())
-    assert code_of(refused.value) == "ALREADY_EXISTS"
-    client.delete_node(name=first.name).result(polling=FAST)
-    with pytest.raises(exceptions.NotFound):
-        client.get_node(name=first.name)
-    second = client.create_node(parent=PARENT, node_id="a", node=node()).result(polling=FAST)
-    assert second.id != first.id
-
-
-def test_lists_are_paged_and_the_wildcard_covers_all_zones(client: tpu_v2.TpuClient) -> None:
-    for name in ("a", "b", "c"):
-        client.create_node(parent=PARENT, node_id=name, node=node()).result(polling=FAST)
-    other = tpu_v2.Node(accelerator_type="v6e-1", runtime_version="v2-alpha-tpuv6e")
-    client.create_node(parent="projects/sim-project/locations/us-east1-d", node_id="d", node=other).result(
-        polling=FAST
-    )
-    request = tpu_v2.ListNodesRequest(parent=PARENT, page_size=2)
-    pages = [[n.name.split("/")[-1] for n in page.nodes] for page in client.list_nodes(request=request).pages]
-    assert pages == [["a", "b"], ["c"]]
-    assert {n.name.split("/")[-1] for n in client.list_nodes(parent=EVERYWHERE)} == {"a", "b", "c", "d"}
-
-
-def test_an_unreachable_zone_is_named_and_its_nodes_are_left_out(
-    client: tpu_v2.TpuClient, sim: RunningSim
-) -> None:
-    client.create_node(parent=PARENT, node_id="a", node=node()).result(polling=FAST)
-    sim.fault(kind="unreachable", zone=ZONE, times=0)
-    page = next(iter(client.list_nodes(parent=EVERYWHERE).pages))
-    assert (list(page.nodes), list(page.unreachable)) == ([], [PARENT])
-    with pytest.raises(exceptions.ServiceUnavailable):
-        client.list_nodes(parent=PARENT)
-
-
 def test_a_wrong_zone_type_runtime_id_or_label_is_refused_before_anything_is_made(
     client: tpu_v2.TpuClient, sim: RunningSim
 ) -> None:
@@ -269,22 +194,6 @@ def test_a_preempted_direct_node_stays_listed_and_only_delete_helps(
     assert not list(client.list_nodes(parent=PARENT))
 
 
-def test_a_queued_resource_becomes_active_and_owns_its_node(client: tpu_v2.TpuClient, sim: RunningSim) -> None:
-    create_queued(client, sim, "q", "v4-16")
-    found = client.get_queued_resource(name=f"{PARENT}/queuedResources/q")
-    assert found.state.state == QUEUED.ACTIVE
-    made = client.get_node(name=f"{PARENT}/nodes/q")
-    numbered = found.name.replace("projects/sim-project/", f"projects/{PROJECT_NUMBER}/")
-    assert (made.state, made.queued_resource) == (STATE.READY, numbered)
-    assert made.scheduling_config.spot
-    with pytest.raises(exceptions.GoogleAPICallError, match="is in state ACTIVE and has nodes") as refused:
-        client.delete_queued_resource(name=found.name)
-    assert code_of(refused.value) == "FAILED_PRECONDITION"
-    client.delete_queued_resource(request={"name": found.name, "force": True}).result(polling=FAST)
-    assert not list(client.list_queued_resources(parent=PARENT))
-    assert not list(client.list_nodes(parent=PARENT))
-
-
 def test_a_preempted_queued_node_is_gone_and_its_request_suspended(
     client: tpu_v2.TpuClient, sim: RunningSim
 ) -> None:
@@ -313,21 +222,6 @@ def test_deleting_the_node_of_a_queued_resource_suspends_it_in_the_users_name(
     state = client.get_queued_resource(name=f"{PARENT}/queuedResources/q").state
     assert state.state == QUEUED.SUSPENDED
     assert state.state_initiator == tpu_v2.QueuedResourceState.StateInitiator.USER
-
-
-def test_multislice_requests_are_expanded_to_one_spec_per_node(
-    client: tpu_v2.TpuClient, sim: RunningSim
-) -> None:
-    params = tpu_v2.QueuedResource.Tpu.NodeSpec.MultisliceParams(node_count=2, node_id_prefix="m")
-    spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=PARENT, multislice_params=params, node=node())
-    body = tpu_v2.QueuedResource(tpu=tpu_v2.QueuedResource.Tpu(node_spec=[spec]))
-    client.create_queued_resource(parent=PARENT, queued_resource_id="q", queued_resource=body).result(
-        polling=FAST
-    )
-    assert sim.world.settle()
-    found = client.get_queued_resource(name=f"{PARENT}/queuedResources/q")
-    assert [each.node_id for each in found.tpu.node_spec] == ["m-0", "m-1"]
-    assert [n.state for n in client.list_nodes(parent=PARENT)] == [STATE.READY, STATE.READY]
 
 
 def test_v2alpha1_by_grpc_is_the_same_cloud_under_other_names(sim: RunningSim) -> None:
@@ -360,40 +254,6 @@ def test_v2alpha1_by_grpc_is_the_same_cloud_under_other_names(sim: RunningSim) -
     assert [n.state for n in plain.list_nodes(parent=PARENT)] == [STATE.READY, STATE.READY]
 
 
-def test_the_same_request_id_creates_once(client: tpu_v2.TpuClient, sim: RunningSim) -> None:
-    request = {
-        "parent": PARENT,
-        "queued_resource_id": "q",
-        "queued_resource": queued("q"),
-        "request_id": "6b1f9f0e-0000-4000-8000-000000000001",
-    }
-    first = client.create_queued_resource(request=dict(request)).operation.name
-    assert client.create_queued_resource(request=dict(request)).operation.name == first
-    assert sim.world.settle()
-
-
-def test_a_stockout_comes_in_the_operation_and_leaves_no_node(
-    client: tpu_v2.TpuClient, sim: RunningSim
-) -> None:
-    sim.fault(preset="stockout")
-    operation = client.create_node(parent=PARENT, node_id="a", node=node())
-    with pytest.raises(exceptions.ResourceExhausted, match='no more capacity in the zone "us-central2-b"'):
-        operation.result(polling=FAST)
-    assert not list(client.list_nodes(parent=PARENT))
-    client.create_node(parent=PARENT, node_id="a", node=node()).result(polling=FAST)
-
-
-def test_a_failed_queued_resource_says_why_and_stays(client: tpu_v2.TpuClient, sim: RunningSim) -> None:
-    sim.fault(preset="queued-internal")
-    create_queued(client, sim, "q")
-    state = client.get_queued_resource(name=f"{PARENT}/queuedResources/q").state
-    assert state.state == QUEUED.FAILED
-    assert (state.failed_data.error.code, state.failed_data.error.message) == (
-        13,
-        "an internal error has occurred",
-    )
-
-
 def test_dead_queued_resources_keep_eating_the_quota(tmp_path: Path) -> None:
     with running_sim(tmp_path, quotas={f"{ZONE}/v4": 8}) as sim:
         client = rest_client(sim.endpoint, sim.token)
@@ -404,38 +264,6 @@ def test_dead_queued_resources_keep_eating_the_quota(tmp_path: Path) -> None:
             client.create_node(parent=PARENT, node_id="a", node=node())
         client.delete_queued_resource(name=f"{PARENT}/queuedResources/q").result(polling=FAST)
         client.create_node(parent=PARENT, node_id="a", node=node()).result(polling=FAST)
-
-
-def test_a_lost_response_hides_a_call_that_took_effect(client: tpu_v2.TpuClient, sim: RunningSim) -> None:
-    sim.fault(preset="lost-response")
-    with pytest.raises((exceptions.ServiceUnavailable, ConnectionError, OSError)):
-        client.create_node(parent=PARENT, node_id="a", node=node())
-    assert sim.world.settle()
-    assert client.get_node(name=f"{PARENT}/nodes/a").state == STATE.READY
-    assert [(each.method, each.status) for each in sim.journal.entries()] == [("nodes.create", "DROPPED")]
-
-
-def test_blips_and_rate_limits_strike_as_often_as_planned(client: tpu_v2.TpuClient, sim: RunningSim) -> None:
-    sim.fault(preset="blip", method="nodes.list", times=1)
-    with pytest.raises(exceptions.ServiceUnavailable, match="Internal error"):
-        client.list_nodes(parent=PARENT)
-    assert not list(client.list_nodes(parent=PARENT))
-    sim.fault(preset="rate-limit", skip=1)
-    client.create_node(parent=PARENT, node_id="a", node=node())
-    with pytest.raises(
-        exceptions.TooManyRequests, match="Maximum number of CreateNode requests per minute"
-    ) as refused:
-        client.create_node(parent=PARENT, node_id="b", node=node())
-    assert (refused.value.reason, refused.value.domain) == ("RATE_LIMIT_EXCEEDED", "googleapis.com")
-    assert refused.value.metadata == {
-        "service": "tpu.googleapis.com",
-        "quota_metric": "tpu.googleapis.com/qps/create",
-        "quota_location": "global",
-        "quota_limit": "CreateRequestsPerMinutePerProject",
-        "quota_limit_value": "90",
-        "consumer": f"projects/{PROJECT_NUMBER}",
-    }
-    assert sim.world.settle()
 
 
 def test_operations_are_listed_cancelled_and_deleted(client: tpu_v2.TpuClient) -> None:
@@ -463,13 +291,3 @@ def test_reads_change_nothing(client: tpu_v2.TpuClient, sim: RunningSim) -> None
     client.list_operations({"name": PARENT})
     list(client.list_accelerator_types(parent=PARENT))
     assert (sim.world.digest(), len(sim.journal.entries())) == before
-
-
-def test_a_wrong_token_is_refused_by_every_api(sim: RunningSim) -> None:
-    # The client answers a 401 by trying to refresh its token, which this kind of credentials cannot do.
-    with pytest.raises(google.auth.exceptions.RefreshError):
-        rest_client(sim.endpoint, "wrong").list_nodes(parent=PARENT)
-    with grpc_channel(sim, "wrong") as channel:
-        client = tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=channel))
-        with pytest.raises(exceptions.Unauthenticated):
-            client.list_nodes(parent=PARENT)

@@ -351,16 +351,6 @@ def test_a_run_duration_ends_in_suspended(sim: Setup) -> None:
     assert sim.hosts.specs == {}
 
 
-def test_v2alpha1_names_node_counts_differently_and_types_its_answers(sim: Setup) -> None:
-    spec = {"multiNodeParams": {"nodeCount": 2}, "node": NODE}
-    operation = sim.create_queued(version="v2alpha1", tpu={"nodeSpec": [spec]})
-    found = sim.call("GetQueuedResource", name=f"{PARENT}/queuedResources/q")
-    assert [each["nodeId"] for each in found["tpu"]["nodeSpec"]] == ["q-0", "q-1"]
-    sim.clock.advance(2)
-    kind = sim.operation(operation)["response"]["@type"]
-    assert kind == "type.googleapis.com/google.cloud.tpu.v2alpha1.QueuedResource"
-
-
 def test_maintenance_makes_a_node_unhealthy_for_a_while(sim: Setup) -> None:
     sim.create()
     sim.clock.advance(150)
@@ -388,13 +378,6 @@ def test_a_type_that_is_only_listed_for_a_zone_never_has_capacity(sim: Setup) ->
     )
     sim.clock.advance(1000)
     assert sim.operation(operation)["error"]["code"] == Code.RESOURCE_EXHAUSTED
-
-
-def test_an_accelerator_config_means_the_same_as_its_type(sim: Setup) -> None:
-    config = {"type": "V4", "topology": "2x2x2"}
-    node = {"acceleratorConfig": config, "runtimeVersion": "tpu-ubuntu2204-base"}
-    sim.call("CreateNode", parent=PARENT, nodeId="a", node=node)
-    assert sim.node()["acceleratorType"] == "v4-16"
 
 
 def test_preempting_nothing_is_an_error_that_names_the_state(sim: Setup) -> None:
@@ -496,17 +479,6 @@ def test_an_operation_is_forgotten_a_day_after_its_end():
     assert lab.operation(operation)["done"]
     lab.clock.advance(86_400)
     assert lab.refused("GetOperation", name=operation["name"]).code is Code.NOT_FOUND
-
-
-def test_a_deletion_of_a_queued_resource_fails_as_planned(sim: Setup) -> None:
-    sim.create_queued()
-    sim.clock.advance(1000)
-    fault = {"kind": "error", "method": "queuedResources.delete", "in_operation": True, "code": 8}
-    sim.world.faults.add({**fault, "message": "no luck with {name}"})
-    operation = sim.call("DeleteQueuedResource", name=f"{PARENT}/queuedResources/q", force=True)
-    sim.clock.advance(1000)
-    assert sim.operation(operation)["error"] == {"code": 8, "message": "no luck with q"}
-    assert sim.queued_state() == "ACTIVE"
 
 
 def test_a_request_waits_until_it_is_valid(sim: Setup) -> None:
