@@ -26,7 +26,8 @@ def no_faults(session: Session) -> Iterator[None]:
 
 
 def creates(session: Session) -> list[str]:
-    return [each["resource"] for each in session.sim_journal() if each["method"].endswith(".create")]
+    ended = (".create", ".insert")
+    return [each["resource"] for each in session.sim_journal() if each["method"].endswith(ended)]
 
 
 def test_limits_use_holders_grants_and_cost_are_shown(session: Session) -> None:
@@ -81,6 +82,31 @@ def test_of_several_zones_one_with_room_is_enough(session: Session) -> None:
         session.type("sim", "quota", "IN_USE_ADDRESSES/us-central1=100", "IN_USE_ADDRESSES/europe-west4=100")
 
 
+def test_chips_of_compute_engine_are_another_pool_and_refused_before_anything_is_made(session: Session) -> None:
+    before = creates(session)
+    pool = ("TPUS_PER_TPU_FAMILY/us-east5/CT6E", "PREEMPTIBLE_TPU_V6E/us-east5-a")
+    session.type("sim", "quota", f"{pool[0]}=0", f"{pool[1]}=8")
+    words = ("up", "v6e-16", "machines", "--api", "compute", "--pay", "--zone", "us-east5-a")
+    try:
+        rows = [
+            row for row in session.json("quota", "--zone", "us-east5-a")["tpu"] if row["generation"] == "v6e"
+        ]
+        shown = {(row["api"], row["tier"], row["place"], row["limit"]) for row in rows}
+        assert {("compute", "on-demand", "us-east5", 0), ("compute", "spot", "us-east5-a", 8)} <= shown
+        assert {row["unit"] for row in rows} == {"chips"}
+        spot = session.type(*words, "--spot", status=7)
+        dry = session.type(*words, "--on-demand", "--dry-run", status=7)
+    finally:
+        session.type("sim", "quota", f"{pool[0]}=1000", f"{pool[1]}=1000")
+    id = "PREEMPTIBLE-TPU-V6E-per-project-zone"
+    assert f"preemptible v6e in us-east5-a of Compute Engine ({id}): 16 chips needed, 8 free" in spot.stderr
+    assert "quota of the Cloud TPU API does not count there" in spot.stderr
+    assert f"--service=compute.googleapis.com --quota-id={id} --preferred-value=16" in spot.stderr
+    assert "v6e in us-east5 of Compute Engine" in dry.stderr
+    assert "--dimensions=region=us-east5,tpu_family=CT6E" in dry.stderr
+    assert creates(session) == before
+
+
 def test_an_up_of_what_is_there_already_asks_for_no_more_room(session: Session) -> None:
     assert "big is ready" in session.type("up", "v4-16", "big", "--spot").stderr
 
@@ -93,7 +119,8 @@ def test_a_quota_that_is_not_readable_is_said_and_blocks_nothing(session: Sessio
     assert found["side"] == []
     unread = {row["what"]: row for row in found["unread"]}
     of_quotas = {"TPU quotas", "quotas of the project", "quotas of region us-central2"}
-    assert set(unread) == {*of_quotas, "snapshots"}
+    of_machines = {"TPU quotas of Compute Engine", "TPUs of Compute Engine"}
+    assert set(unread) == {*of_quotas, *of_machines, "snapshots"}
     assert (
         unread["TPU quotas"]["fix"]
         == "gcloud services enable cloudquotas.googleapis.com --project=415104041262"

@@ -19,6 +19,7 @@ from tpuctl.cloud.credentials import describe_credentials
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.storage import GoogleObjects
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TransientError
+from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.facts import BucketSpec
 from tpuctl.money.quotas import ADDRESSES, HEALTH_CHECKS
 
@@ -51,7 +52,7 @@ def test_services_permissions_and_quotas(project: GoogleProject) -> None:
     assert (found[HEALTH_CHECKS].limit, found[HEALTH_CHECKS].usage, found[HEALTH_CHECKS].region) == (75, 0, "")
     regional = {quota.metric: quota.region for quota in project.region_quotas("us-east1")}
     assert regional[ADDRESSES] == "us-east1"
-    v6e = [q for q in project.tpu_quotas() if q.location == "us-east1-d" and q.generation == "v6e"]
+    v6e = [q for q in project.tpu_quotas(Api.TPU) if q.location == "us-east1-d" and q.generation == "v6e"]
     assert {(quota.preemptible, quota.limit) for quota in v6e} == {(False, 64), (True, 64)}
 
 
@@ -67,7 +68,7 @@ def test_an_api_that_is_off_is_a_denial_with_the_command_that_enables_it(
 ) -> None:
     sim.fault(preset="api-off", name="cloudquotas.googleapis.com")
     with pytest.raises(DeniedError) as caught:
-        project.tpu_quotas()
+        project.tpu_quotas(Api.TPU)
     assert caught.value.hint == "gcloud services enable cloudquotas.googleapis.com --project=415104041262"
     assert "http" not in caught.value.message
 
@@ -158,9 +159,53 @@ def test_quotas_come_in_pages_with_defaults_and_left_out_zeros() -> None:
     default = {"details": {"value": "64"}, "applicableLocations": ["us-east5-a", "us-east5-b"]}
     second = {"quotaInfos": [{**info, "dimensionsInfos": [default]}, {"quotaId": "ApiRequests"}]}
     with recorder((200, first), (200, second)) as (endpoint, asked):
-        found = project_at(endpoint, "t").tpu_quotas()
+        found = project_at(endpoint, "t").tpu_quotas(Api.TPU)
     assert [(q.location, q.limit) for q in found] == [("us-east1-d", 0), ("us-east5-a", 64), ("us-east5-b", 64)]
     assert "pageToken=more" in asked[1][0]
+
+
+def test_chips_of_compute_engine_are_a_pool_of_their_own(sim: RunningSim, project: GoogleProject) -> None:
+    sim.world.set_quotas({"TPUS_PER_TPU_FAMILY/us-east5/CT6E": 0, "PREEMPTIBLE_TPU_V6E/us-east5-a": 8})
+    found = {
+        (quota.location, quota.preemptible): quota
+        for quota in project.tpu_quotas(Api.COMPUTE)
+        if quota.generation == "v6e"
+    }
+    family, spot = found["us-east5", False], found["us-east5-a", True]
+    assert (family.limit, family.family, spot.limit) == (0, "CT6E", 8)
+    assert family.covers("v6e", Tier.ON_DEMAND, Api.COMPUTE)
+    assert not family.covers("v6e", Tier.ON_DEMAND, Api.TPU)
+    assert found["us-east1", False].limit > 0, "the default of all other regions"
+
+
+def test_what_compute_engine_does_not_state_is_no_limit() -> None:
+    """As users read it: of a family the regions that were granted something, of spot -1 in all zones."""
+    family = {"quotaId": "TPUS-PER-TPU-FAMILY-per-project-region"}
+    rows = [
+        {"dimensions": {"region": "us-south1", "tpu_family": "CT6E"}, "details": {"value": "32"}},
+        {"dimensions": {"region": "us-east5", "tpu_family": "CT6E"}, "details": {}},
+        {"dimensions": {"tpu_family": "CT6E"}, "details": {}, "applicableLocations": ["us-east1"]},
+        {"dimensions": {"region": "us-south1", "tpu_family": "CT3"}, "details": {"value": "8"}},
+        {"details": {}, "applicableLocations": ["us-west1"]},
+    ]
+    zonal = {"details": {"value": "-1"}, "applicableLocations": ["us-east5-a"]}
+    regional = {"details": {"value": "1536"}, "applicableLocations": ["us-east5"]}
+    answer = {
+        "quotaInfos": [
+            {**family, "dimensionsInfos": rows},
+            {"quotaId": "PREEMPTIBLE-TPU-V6E-per-project-zone", "dimensionsInfos": [zonal]},
+            {"quotaId": "PREEMPTIBLE-TPU-V6E-per-project-region", "dimensionsInfos": [regional]},
+            {"quotaId": "TPU-LITE-PODSLICE-V5-per-project-region", "dimensionsInfos": [regional]},
+        ]
+    }
+    with recorder((200, answer)) as (endpoint, asked):
+        found = project_at(endpoint, "t").tpu_quotas(Api.COMPUTE)
+    assert "/services/compute.googleapis.com/quotaInfos" in asked[0][0]
+    assert [(q.location, q.limit, q.preemptible) for q in found] == [
+        ("us-south1", 32, False),
+        ("us-east5", 0, False),
+        ("us-east5", 1536, True),
+    ]
 
 
 def test_a_persons_login_names_the_project_that_pays_for_the_call() -> None:

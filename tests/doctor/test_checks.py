@@ -97,20 +97,64 @@ def tpu_quota(**changes: Any) -> list[Finding]:
     return [each for each in examine(facts(**changes)) if each.check == "tpu quota"]
 
 
-def test_what_compute_engine_makes_does_not_draw_on_quotas_of_the_tpu_api():
-    wanted = PlannedUse("p-roject", ("us-central1-c",), "tpu7x", Tier.SPOT, external_ips=True)
-    [found] = tpu_quota(wanted=wanted, tpu_quotas=tpu_quotas(spot=0))
-    assert found.level == "warning"
-    assert "spot tpu7x in us-central1-c: Compute Engine has quotas of its own" in found.what
+V6E = PlannedUse("p-roject", ("us-east5-a",), "v6e", Tier.SPOT, external_ips=True, apis=(Api.TPU, Api.COMPUTE))
+MACHINES = "PREEMPTIBLE-TPU-V6E-per-project-zone"
+NODES = "TPUV6EPreemptiblePerProjectPerZoneForTPUAPI"
 
 
-def test_a_fleet_that_is_made_by_compute_engine_is_told_of_its_pool():
-    wanted = PlannedUse("p-roject", ("us-east5-a",), "v6e", Tier.SPOT, external_ips=True)
-    place = ("us-east5-a", "v6e")
-    for apis, compute in (({Api.COMPUTE}, True), ({Api.TPU}, False), ({Api.TPU, Api.COMPUTE}, False)):
-        records = Reading(StoreRecords(health=GOOD, wanted=1, apis={place: frozenset(apis)}))
-        [found] = tpu_quota(wanted=wanted, records=records)
-        assert ("Compute Engine has quotas of its own" in found.what) is compute
+def pools(tpu: int, compute: int) -> dict[str, Reading[Any]]:
+    limits = {"tpu_quotas": (NODES, tpu), "compute_quotas": (MACHINES, compute)}
+    return {name: Reading((parse_tpu_quota(id, "us-east5-a", limit),)) for name, (id, limit) in limits.items()}
+
+
+@pytest.mark.parametrize(
+    ("apis", "made", "tpu", "compute", "found"),
+    [
+        ("both", (), 8, 0, [("ok", "v6e in us-east5-a: 0 of 8 used")]),
+        (
+            "both",
+            (),
+            0,
+            8,
+            [("warning", "with --api compute there is: spot v6e in us-east5-a of Compute Engine: 0 of 8")],
+        ),
+        ("both", (), 0, 0, [("problem", f"quota {NODES} is 0")]),
+        (
+            "compute",
+            (),
+            8,
+            0,
+            [("problem", f"v6e in us-east5-a of Compute Engine: quota {MACHINES} is 0, v6e-1 takes 1")],
+        ),
+        ("both", (Api.COMPUTE,), 0, 8, [("ok", "of Compute Engine: 0 of 8")]),
+        ("both", (Api.TPU,), 0, 8, [("problem", NODES)]),
+        ("both", (Api.TPU, Api.COMPUTE), 8, 0, [("ok", "us-east5-a: 0 of 8"), ("problem", MACHINES)]),
+    ],
+)
+def test_each_api_has_a_pool_of_its_own(apis, made, tpu, compute, found):
+    wanted = V6E if apis == "both" else replace(V6E, apis=(Api.COMPUTE,))
+    by = {("us-east5-a", "v6e"): frozenset(made)} if made else {}
+    records = Reading(StoreRecords(health=GOOD, wanted=1, apis=by))
+    seen = tpu_quota(wanted=wanted, records=records, **pools(tpu, compute))
+    assert levels(seen) == [level for level, _ in found]
+    assert all(said in each.what for each, (_, said) in zip(seen, found, strict=True))
+
+
+def test_instances_are_held_against_the_pool_of_compute_engine_alone():
+    machines = a_node(zone="us-east5-a", accelerator_type="v6e-8", api=Api.COMPUTE, kind=ResourceKind.INSTANCE)
+    held = Reading(find_holdings(CATALOG, [machines], []))
+    wanted = replace(V6E, apis=(Api.COMPUTE,))
+    [found] = tpu_quota(wanted=wanted, compute_holdings=held, **pools(8, 8))
+    assert (found.level, "8 of 8 used" in found.what) == ("warning", True)
+    [found] = tpu_quota(wanted=wanted, compute_quotas=UNREAD)
+    assert (found.level, found.fix) == ("warning", "try again")
+
+
+def test_a_grant_is_judged_by_quotas_of_the_tpu_api_alone():
+    by = {("us-east5-a", "v6e"): frozenset({Api.COMPUTE})}
+    records = StoreRecords((Grant("us-east5-a", Tier.SPOT, "v6e", 8),), health=GOOD, apis=by)
+    seen = tpu_quota(wanted=V6E, records=Reading(records), **pools(0, 8))
+    assert levels(seen) == ["ok", "problem"]
 
 
 def test_where_everything_is_well_nothing_is_found():

@@ -17,6 +17,7 @@ from tests.support.stories import HOUR, make_ready, nodes, passes
 from tests.support.surviving import check_fleet
 from tpuctl.engine.events import Note
 from tpuctl.errors import ConflictError, PartialError, TpuctlError
+from tpuctl.model.hosts import Api
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
@@ -62,7 +63,7 @@ class Project(NearBuckets):
     def project_info(self) -> ProjectInfo:
         return ProjectInfo({}, ())
 
-    def tpu_quotas(self) -> tuple[TpuQuota, ...]:
+    def tpu_quotas(self, _api: Api) -> tuple[TpuQuota, ...]:
         return self._tpus
 
 

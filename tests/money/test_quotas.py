@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import LABELS, a_node, a_queued
-from tpuctl.model.cloud import USER_LABEL, Api, Endpoint, GroupHosts, NodeState, QueuedState, Tier
-from tpuctl.model.quota import ComputeQuota, parse_tpu_quota
+from tpuctl.model.cloud import (
+    USER_LABEL,
+    Api,
+    Endpoint,
+    GroupHosts,
+    NodeState,
+    QueuedState,
+    ResourceKind,
+    Tier,
+)
+from tpuctl.model.quota import ComputeQuota, parse_family_quota, parse_tpu_quota
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.quotas import (
     ADDRESSES,
     HEALTH_CHECKS,
     INSTANCES,
+    ask_for_tpus,
     collect_command,
     find_holdings,
     find_shortages,
@@ -150,6 +161,70 @@ def test_a_slice_draws_on_zone_and_region_of_its_tier():
     ]
     found = find_tpu_quotas(quotas, "us-central2-b", "v4", Tier.PREEMPTIBLE, 16)
     assert [quota.limit for quota in found] == [1, 3]
+
+
+FAMILY = parse_family_quota(
+    "TPUS-PER-TPU-FAMILY-per-project-region", "us-east5", 16, "CT6E", CATALOG.of_machines("CT6E")
+)
+SPOT_V6E = parse_tpu_quota("PREEMPTIBLE-TPU-V6E-per-project-zone", "us-east5-a", 8)
+SPOT_V6E_REGION = parse_tpu_quota("PREEMPTIBLE-TPU-V6E-per-project-region", "us-east5", 8)
+V5P = parse_tpu_quota("TPU-V5P-per-project-region", "us-east5", 32)
+TPU7X = parse_family_quota(
+    "TPUS-PER-TPU-FAMILY-per-project-region", "us-central1", 8, "tpu7x", CATALOG.of_machines("tpu7x")
+)
+OF_TPU_API = parse_tpu_quota("TPUV6EPerProjectPerRegionForTPUAPI", "us-east5", 64)
+POOLS = (FAMILY, SPOT_V6E, SPOT_V6E_REGION, V5P, TPU7X, OF_TPU_API)
+NONE_SPOT = replace(SPOT_V6E, limit=0)
+
+
+@pytest.mark.parametrize(
+    ("generation", "tier", "api", "quotas", "drawn"),
+    [
+        ("v6e", Tier.ON_DEMAND, Api.COMPUTE, POOLS, (FAMILY,)),
+        ("v6e", Tier.RESERVED, Api.COMPUTE, POOLS, (FAMILY,)),
+        ("v6e", Tier.ON_DEMAND, Api.TPU, POOLS, (OF_TPU_API,)),
+        ("v6e", Tier.SPOT, Api.COMPUTE, POOLS, (SPOT_V6E, SPOT_V6E_REGION)),
+        ("v6e", Tier.SPOT, Api.TPU, POOLS, ()),
+        ("v6e", Tier.FLEX_START, Api.COMPUTE, POOLS, (SPOT_V6E, SPOT_V6E_REGION)),
+        ("v6e", Tier.FLEX_START, Api.COMPUTE, (FAMILY, NONE_SPOT), (FAMILY,)),
+        ("v6e", Tier.SPOT, Api.COMPUTE, (FAMILY, NONE_SPOT), (NONE_SPOT,)),
+        ("v5p", Tier.ON_DEMAND, Api.COMPUTE, POOLS, (V5P,)),
+    ],
+)
+def test_each_api_draws_on_pools_of_its_own(generation, tier, api, quotas, drawn):
+    assert find_tpu_quotas(quotas, "us-east5-a", generation, tier, 8, api) == drawn
+
+
+def test_compute_engine_counts_chips_of_instances_and_of_nothing_else():
+    machines = {"zone": "us-east5-a", "tier": Tier.ON_DEMAND, "api": Api.COMPUTE, "kind": ResourceKind.GROUP}
+    nodes = [
+        a_node(name="a", accelerator_type="v6e-8", **machines),
+        a_node(name="b", accelerator_type="v5p-16", **machines),
+        a_node(name="c", accelerator_type="v6e-8", state=NodeState.STOPPED, **machines),
+        a_node(name="d", accelerator_type="v6e-8", state=NodeState.HALF_MADE, **machines),
+        a_node(name="e", accelerator_type="v6e-16", zone="us-east5-a", tier=Tier.ON_DEMAND),
+    ]
+    held = find_holdings(CATALOG, nodes, [])
+    assert [units_used(held, quota) for quota in (FAMILY, V5P, OF_TPU_API, SPOT_V6E)] == [8, 8, 16, 0]
+    strange = a_node(accelerator_type="ct9x-standard-4t", **machines)
+    assert units_used(find_holdings(CATALOG, [*nodes, strange], []), FAMILY) is None
+    assert units_used(find_holdings(CATALOG, [*nodes, strange], []), OF_TPU_API) == 16
+
+
+@pytest.mark.parametrize(
+    ("quota", "said"),
+    [
+        (FAMILY, "--service=compute.googleapis.com --quota-id=TPUS-PER-TPU-FAMILY-per-project-region "),
+        (FAMILY, "--preferred-value=24 --dimensions=region=us-east5,tpu_family=CT6E "),
+        (
+            SPOT_V6E,
+            "--quota-id=PREEMPTIBLE-TPU-V6E-per-project-zone --preferred-value=24 --dimensions=zone=us-",
+        ),
+        (OF_TPU_API, "--service=tpu.googleapis.com --quota-id=TPUV6EPerProjectPerRegionForTPUAPI "),
+    ],
+)
+def test_more_of_a_pool_is_asked_for_at_its_own_service(quota, said):
+    assert said in ask_for_tpus("p-roject", quota, 24)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from tests.support.jobs import SPEC
 from tests.support.memory.buckets import NearBuckets
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import QuotaError
+from tpuctl.model.hosts import Api
 from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.quota_report import check_side_quotas
@@ -31,7 +32,7 @@ class Project(NearBuckets):
     def project_info(self) -> ProjectInfo:
         return ProjectInfo({}, (ComputeQuota("IN_USE_ADDRESSES", self._everywhere, 0),))
 
-    def tpu_quotas(self) -> tuple[TpuQuota, ...]:
+    def tpu_quotas(self, _api: Api) -> tuple[TpuQuota, ...]:
         return (TpuQuota("TPUV6EPreemptiblePerZone", "us-east5-a", self._chips, "v6e", preemptible=True),)
 
 

@@ -290,8 +290,8 @@ def project(google: Google, args: Mapping[str, str], sent: Json) -> Answer:
 
 
 def quotas(google: Google, args: Mapping[str, str], sent: Json) -> Answer:
-    del google, args, sent
-    return 200, recorded("cloud_quotas/quota_infos:list")
+    del google, sent
+    return 200, recorded(f"cloud_quotas/quota_infos:{'list' if args['service'] == 'tpu' else 'machines'}")
 
 
 def region(google: Google, args: Mapping[str, str], sent: Json) -> Answer:
@@ -312,7 +312,11 @@ ROUTES: tuple[tuple[str, str, Callable[[Google, Mapping[str, str], Json], Answer
     ("DELETE", f"/v2/{ZONE}/nodes/(?P<id>[^/:]+)", delete_node),
     ("GET", f"/compute/v1/projects/{PROJECT}", project),
     ("GET", f"/compute/v1/projects/{PROJECT}/regions/(?P<id>[a-z0-9-]+)", region),
-    ("GET", f"/v1/projects/{PROJECT}/locations/global/services/tpu.googleapis.com/quotaInfos", quotas),
+    (
+        "GET",
+        f"/v1/projects/{PROJECT}/locations/global/services/(?P<service>[a-z]+).googleapis.com/quotaInfos",
+        quotas,
+    ),
 )
 
 

@@ -28,7 +28,7 @@ from tpuctl.errors import (
     QuotaError,
     TpuctlError,
 )
-from tpuctl.model.cloud import NodeState, QueuedState, ResourceKind, Tier
+from tpuctl.model.cloud import Api, NodeState, QueuedState, ResourceKind, Tier
 from tpuctl.model.disks import ComputeOperation, DiskRequest
 from tpuctl.model.slice_spec import SliceSpec
 
@@ -420,8 +420,14 @@ CASES: Sequence[Case] = (
     Case(
         "project.tpu_quotas",
         ["cloud_quotas/quota_infos:list"],
-        lambda c: sorted((q.location, q.limit, q.generation) for q in c.project.tpu_quotas()),
+        lambda c: sorted((q.location, q.limit, q.generation) for q in c.project.tpu_quotas(Api.TPU)),
         returns=[("us-east5-a", 0, "v6e"), ("us-east5-b", 8, "v6e"), ("us-east5-c", 0, "v6e")],
+    ),
+    Case(
+        "project.tpu_quotas",
+        ["cloud_quotas/quota_infos:machines"],
+        lambda c: [(q.location, q.limit, q.generation) for q in c.project.tpu_quotas(Api.COMPUTE)],
+        returns=[("us-south1", 32, "v6e")],
     ),
     # Buckets and objects.
     Case(

@@ -305,6 +305,22 @@ def test_more_addresses_are_asked_for_at_compute_engine(sim: RunningSim) -> None
     assert (status, sim.world.set_quotas({})) == (200, {"IN_USE_ADDRESSES/us-central2": 8})
 
 
+def test_more_chips_of_compute_engine_are_asked_for_by_family_and_by_zone(sim: RunningSim) -> None:
+    family, spot = "TPUS-PER-TPU-FAMILY-per-project-region", "PREEMPTIBLE-TPU-V6E-per-project-zone"
+    sim.world.set_quotas({"TPUS_PER_TPU_FAMILY/us-east5/CT6E": 0, "PREEMPTIBLE_TPU_V6E/us-east5-a": 4})
+    compute = "compute.googleapis.com"
+    asked = [
+        more_quota(sim, 32, family, service=compute, region="us-east5", tpu_family="CT6E"),
+        more_quota(sim, 8, spot, service=compute, zone="us-east5-a"),
+        more_quota(sim, 8, spot, service=compute, zone="us-central2-b"),
+        more_quota(sim, 8, family, service=compute, region="us-east5"),
+        more_quota(sim, 8, family, service=compute, zone="us-east5-a", tpu_family="CT6E"),
+    ]
+    assert [status for status, _ in asked] == [200, 200, 400, 400, 400]
+    limits = sim.world.set_quotas({})
+    assert limits == {"TPUS_PER_TPU_FAMILY/us-east5/CT6E": 32, "PREEMPTIBLE_TPU_V6E/us-east5-a": 8}
+
+
 def test_quota_that_there_is_not_cannot_be_asked_for(sim: RunningSim) -> None:
     assert more_quota(sim, 16, "NONE")[0] == 404
     assert more_quota(sim, 16, zone="mars")[0] == 400

@@ -28,9 +28,6 @@ from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Api, CloudErrorInfo, GroupHosts, NodeInfo, NodeState, ResourceKind, Tier
 from tpuctl.model.resources import OWNER_LABEL, ZONE_MARK, parse_marks, without_marks
 
-_PREFIXES = {"ct5lp": "v5litepod", "ct5p": "v5p", "ct6e": "v6e", "tpu7": "tpu7", "tpu7x": "tpu7x"}
-"""Families of machine types, and how names of accelerators of that generation begin."""
-
 
 class GroupParts(Struct, frozen=True):
     """What there is of a slice, as the API shows it, with its hosts in the order of their names. `attempts` are
@@ -288,9 +285,7 @@ def _image(parts: GroupParts) -> str:
 def accelerator_name(parts: GroupParts, catalog: Catalog) -> str:
     """As tpuctl calls it: by machine type and topology, or how many hosts there are to be; the machine type
     itself where no table has that, and the topology where a policy is all that there is."""
-    family = parts.machine_type.partition("-")[0]
-    prefix = _PREFIXES.get(family, "")
-    generation = catalog.find_generation(prefix) if prefix else None
+    generation = catalog.of_machines(parts.machine_type)
     chips = chips_of(parts.machine_type) * parts.target
     if generation is None:
         return parts.machine_type or parts.topology

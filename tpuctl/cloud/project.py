@@ -14,6 +14,7 @@ import binascii
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -30,9 +31,17 @@ from tpuctl.errors import TpuctlError, TransientError
 from tpuctl.lib.names import SecretName
 from tpuctl.model.facts import BucketPlace, BucketSettings, LifecycleDeletion
 from tpuctl.model.firewall import Firewall, parse_rules
-from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota, parse_tpu_quota
+from tpuctl.model.hosts import Api
+from tpuctl.model.quota import (
+    QUOTA_SERVICES,
+    ComputeQuota,
+    ProjectInfo,
+    TpuQuota,
+    parse_family_quota,
+    parse_tpu_quota,
+)
+from tpuctl.model.shipped_files import load_accelerators
 
-_TPU = "tpu.googleapis.com"
 _PAGE = 200
 
 
@@ -114,10 +123,11 @@ class GoogleProject(Struct, frozen=True):
         )
         return _compute_quotas(found, region)
 
-    def tpu_quotas(self) -> tuple[TpuQuota, ...]:
-        path = f"/v1/projects/{self.project}/locations/global/services/{_TPU}/quotaInfos"
+    def tpu_quotas(self, api: Api) -> tuple[TpuQuota, ...]:
+        path = f"/v1/projects/{self.project}/locations/global/services/{QUOTA_SERVICES[api]}/quotaInfos"
         client = self._client(self.quotas, charged=True)
-        found = client.listing(path, "quotaInfos", "list the TPU quotas", _tpu_quotas, {"pageSize": _PAGE})
+        what = "list the TPU quotas" + (" of Compute Engine" if api is Api.COMPUTE else "")
+        found = client.listing(path, "quotaInfos", what, partial(_tpu_quotas, api), {"pageSize": _PAGE})
         return tuple(quota for quotas in found.items for quota in quotas)
 
     def bucket_settings(self, bucket: str) -> BucketSettings:
@@ -209,17 +219,25 @@ def _compute_quotas(found: Mapping[str, Any], region: str) -> tuple[ComputeQuota
     )
 
 
-def _tpu_quotas(info: Mapping[str, Any]) -> Iterable[TpuQuota]:
+def _tpu_quotas(api: Api, info: Mapping[str, Any]) -> Iterable[TpuQuota]:
     """One quota per place. Values are int64 in proto3 JSON, where 0 is left out: empty details mean 0.
 
-    An entry without dimensions is the default of all places it names.
+    An entry without a place is the default of all places it names. Of Compute Engine one without a value says
+    nothing: users' machines were made where it was read so, as well as refused. One below 0 is no limit.
     """
+    id = str(info.get("quotaId", ""))
     for entry in info.get("dimensionsInfos", ()):
-        limit = int((entry.get("details") or {}).get("value", 0))
+        value = (entry.get("details") or {}).get("value")
+        limit = int(value or 0)
         dimensions = entry.get("dimensions") or {}
         place = dimensions.get("zone") or dimensions.get("region")
-        for location in [place] if place else entry.get("applicableLocations", ()):
-            quota = parse_tpu_quota(str(info.get("quotaId", "")), str(location), limit)
+        if limit < 0 or (api is Api.COMPUTE and value is None and place is None):
+            continue
+        for location in map(str, [place] if place else entry.get("applicableLocations", ())):
+            if family := str(dimensions.get("tpu_family", "")):
+                quota = parse_family_quota(id, location, limit, family, load_accelerators().of_machines(family))
+            else:
+                quota = parse_tpu_quota(id, location, limit)
             if quota is not None:
                 yield quota
 

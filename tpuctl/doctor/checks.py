@@ -403,7 +403,7 @@ CHECKS = (
     Check("clock", check_clock, needs="clock_ahead"),
     Check("apis", check_apis),
     Check("permissions", check_permissions, needs="permissions"),
-    Check("tpu quota", tpu_findings, needs="tpu_quotas"),
+    Check("tpu quota", tpu_findings),
     Check("side quotas", side_findings),
     Check("ssh key", lambda _, found: [judge_key(found)], needs="keys"),
     Check("os login", check_os_login, needs="project"),

@@ -60,6 +60,7 @@ class PlannedUse(Struct, frozen=True):
     project: str
     zones: tuple[str, ...]
     generation: str | None
+    """Of the accelerator that the settings name."""
     tier: Tier | None
     external_ips: bool
     simulated: bool = False
@@ -68,6 +69,8 @@ class PlannedUse(Struct, frozen=True):
     """Bucket → the setting that names it."""
     store: str | None = None
     """The `gs://` place of a shared store."""
+    apis: tuple[Api, ...] = (Api.TPU,)
+    """Those that make that accelerator, the usual one first."""
 
 
 class DoctorFacts(Struct, frozen=True):
@@ -84,6 +87,7 @@ class DoctorFacts(Struct, frozen=True):
     firewall: Reading[Firewall]
     """Of that network."""
     tpu_quotas: Reading[tuple[TpuQuota, ...]]
+    """Of the TPU API, as `holdings`."""
     holdings: Reading[tuple[Holding, ...]]
     regions: Mapping[str, Reading[tuple[ComputeQuota, ...]]]
     clock_ahead: Reading[float]
@@ -97,6 +101,9 @@ class DoctorFacts(Struct, frozen=True):
     records: Reading[StoreRecords]
     watch: Reading[WatchFacts]
     shared: SharedStore | None = None
+    compute_quotas: Reading[tuple[TpuQuota, ...]] = Reading(())
+    """Of TPUs of Compute Engine, as `compute_holdings`; none where nothing that is named may be made by it."""
+    compute_holdings: Reading[tuple[Holding, ...]] = Reading(())
 
     @property
     def member(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from tpuctl.doctor.facts import DoctorFacts
+from tpuctl.doctor.facts import DoctorFacts, PlannedUse, StoreRecords
 from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import AcceleratorType, Catalog
@@ -27,31 +27,39 @@ from tpuctl.money.quotas import (
 
 
 class QuotaNeed(Struct, frozen=True):
-    """A kind of slice that somebody will ask for."""
+    """A kind of slice that somebody will ask for. `apis` may make it, the usual one first; all of them are
+    needed where slices are `made` by them."""
 
     zone: str
     generation: str
     tier: Tier
+    apis: tuple[Api, ...]
+    made: bool = False
 
 
-def named_needs(facts: DoctorFacts) -> tuple[QuotaNeed, ...]:
-    """What the settings and the grants name."""
-    wanted = facts.wanted
-    tier = wanted.tier or Tier.SPOT
-    generations = [wanted.generation] if wanted.generation else []
-    needs = [QuotaNeed(zone, generation, tier) for zone in wanted.zones for generation in generations]
-    if facts.records.value is not None:
-        needs += [QuotaNeed(each.zone, each.generation, each.tier) for each in facts.records.value.grants]
-    return tuple(dict.fromkeys(needs))
+def named_needs(wanted: PlannedUse, records: StoreRecords | None) -> tuple[QuotaNeed, ...]:
+    """What the settings and the grants name. Grants are quota of the TPU API alone."""
+    tier, generation = wanted.tier or Tier.SPOT, wanted.generation
+    found: list[QuotaNeed] = []
+    for zone in wanted.zones if generation else ():
+        made = records.apis.get((zone, generation or ""), frozenset()) if records else frozenset()
+        apis = tuple(api for api in Api if api in made) or wanted.apis
+        found.append(QuotaNeed(zone, generation or "", tier, apis, bool(made)))
+    grants = records.grants if records else ()
+    found += [QuotaNeed(each.zone, each.generation, each.tier, (Api.TPU,)) for each in grants]
+    return tuple(dict.fromkeys(found))
 
 
-def tpu_findings(facts: DoctorFacts, quotas: Sequence[TpuQuota]) -> list[Finding]:
+def tpu_findings(facts: DoctorFacts) -> list[Finding]:
     """What is named against the quotas of its zone and region; a zone that only the settings name must have a
     quota for something."""
-    needs = named_needs(facts)
+    needs = named_needs(facts.wanted, facts.records.value)
     bare = [zone for zone in facts.wanted.zones if zone not in {need.zone for need in needs}]
-    judged = [_judge(facts, need, quotas) for need in needs]
-    found = [each for each in judged if each is not None] + [_judge_zone(facts, zone, quotas) for zone in bare]
+    found = [each for need in needs for each in _judge(facts, need)]
+    quotas = facts.tpu_quotas.value
+    if quotas is None:
+        return found if found and not bare else [*found, not_checked(facts.tpu_quotas.error)]
+    found += [_judge_zone(facts, zone, quotas) for zone in bare]
     return found or [ok(f"{counted(len(quotas), 'limit')} read; no zone or grant says which matter")]
 
 
@@ -65,14 +73,35 @@ def _judge_zone(facts: DoctorFacts, zone: str, quotas: Sequence[TpuQuota]) -> Fi
     return problem(f"{zone}: every quota is 0", ask_for_tpus(facts.wanted.project, there[0], 8))
 
 
-def _judge(facts: DoctorFacts, need: QuotaNeed, quotas: Sequence[TpuQuota]) -> Finding | None:
+def _judge(facts: DoctorFacts, need: QuotaNeed) -> list[Finding]:
+    """By the pool of each API that makes it; where there is a choice, room in one pool is enough."""
+    judged = {api: each for api in need.apis if (each := _judge_pool(facts, need, api)) is not None}
+    first = next(iter(judged.values()), None)
+    if first is None or need.made:
+        return list(judged.values())
+    other = next((api for api, each in judged.items() if each.level == "ok"), None)
+    if first.level == "problem" and other is not None:
+        return [warning(f"{first.what}; with --api {other} there is: {judged[other].what}", first.fix)]
+    return [first]
+
+
+class _Pool(Struct, frozen=True):
+    """What was read of the quota of an API."""
+
+    api: Api
+    quotas: Sequence[TpuQuota]
+    holdings: Sequence[Holding] | None
+
+
+def _judge_pool(facts: DoctorFacts, need: QuotaNeed, api: Api) -> Finding | None:
     """By the smallest slice; where that has no quota, by the smallest of those that draw on another one."""
-    sizes = _sizes(facts.catalog, need)
-    made_by = facts.records.value.apis if facts.records.value is not None else {}
-    apis = made_by.get((need.zone, need.generation)) or (frozenset(sizes[0].apis[:1]) if sizes else frozenset())
-    if apis == {Api.COMPUTE}:
-        return _of_compute(facts, need)
-    found = [_judge_size(facts, need, quotas, each) for each in sizes]
+    tpu = api is Api.TPU
+    quotas = facts.tpu_quotas if tpu else facts.compute_quotas
+    if quotas.value is None:
+        return not_checked(quotas.error)
+    pool = _Pool(api, quotas.value, (facts.holdings if tpu else facts.compute_holdings).value)
+    sizes = _sizes(facts.catalog, need, api)
+    found = [_judge_size(facts, need, pool, each) for each in sizes]
     first = next(iter(found), None)
     if first is None or first.level != "problem" or len(found) == 1 or found[1].level != "ok":
         return first
@@ -80,32 +109,25 @@ def _judge(facts: DoctorFacts, need: QuotaNeed, quotas: Sequence[TpuQuota]) -> F
     return warning(first.what + larger, first.fix)
 
 
-def _of_compute(facts: DoctorFacts, need: QuotaNeed) -> Finding:
-    """Compute Engine counts chips of its own, by family and region and, for spot, by generation and zone."""
-    ask = "gcloud beta quotas info list --service=compute.googleapis.com --filter='quotaId~TPU'"
-    what = f"{need.tier} {need.generation} in {need.zone}: Compute Engine has quotas of its own, not read here"
-    return warning(what, f"{ask} --project={facts.wanted.project}")
-
-
-def _judge_size(
-    facts: DoctorFacts, need: QuotaNeed, quotas: Sequence[TpuQuota], smallest: AcceleratorType
-) -> Finding:
-    subject = f"{need.tier} {need.generation} in {need.zone}"
-    least = quota_units(smallest)
-    drawn = find_tpu_quotas(quotas, need.zone, need.generation, need.tier, least)
+def _judge_size(facts: DoctorFacts, need: QuotaNeed, pool: _Pool, smallest: AcceleratorType) -> Finding:
+    where = " of Compute Engine" if pool.api is Api.COMPUTE else ""
+    subject = f"{need.tier} {need.generation} in {need.zone}{where}"
+    least = quota_units(smallest, pool.api)
+    kind = (need.zone, need.generation, need.tier)
+    drawn = find_tpu_quotas(pool.quotas, *kind, least, pool.api)
     # A project without a quota of this size has only the one for all.
-    drawn = drawn or find_tpu_quotas(quotas, need.zone, need.generation, need.tier, sys.maxsize)
+    drawn = drawn or find_tpu_quotas(pool.quotas, *kind, sys.maxsize, pool.api)
     if not drawn:
         return warning(f"{subject}: the API names no quota", f"tpuctl quota --zone {need.zone}")
     tightest = min(drawn, key=lambda each: each.limit)
     if tightest.limit < least:
         what = f"{subject}: quota {tightest.quota_id} is {tightest.limit}, {smallest.name} takes {least}"
         return problem(what, ask_for_tpus(facts.wanted.project, tightest, least))
-    return _judge_use(facts, subject, need.zone, drawn, least)
+    return _judge_use(pool, subject, need.zone, drawn, least)
 
 
-def _judge_use(facts: DoctorFacts, subject: str, zone: str, drawn: Sequence[TpuQuota], least: int) -> Finding:
-    holdings = facts.holdings.value
+def _judge_use(pool: _Pool, subject: str, zone: str, drawn: Sequence[TpuQuota], least: int) -> Finding:
+    holdings = pool.holdings
     if holdings is None:
         limit = min(each.limit for each in drawn)
         return warning(f"{subject}: limit {limit}; what is used of it could not be read")
@@ -125,13 +147,15 @@ def _dead_units(holdings: Iterable[Holding], quota: TpuQuota) -> int:
     return units_used([each for each in holdings if each.dead and each.units is not None], quota) or 0
 
 
-def _sizes(catalog: Catalog, need: QuotaNeed) -> list[AcceleratorType]:
-    """The smallest slice, and the smallest that draws on another quota than that."""
-    offers = [each for each in catalog.types.values() if each.generation == need.generation]
+def _sizes(catalog: Catalog, need: QuotaNeed, api: Api) -> list[AcceleratorType]:
+    """The smallest slice that an API makes, and the smallest that draws on another quota than that."""
+    offers = [
+        each for each in catalog.types.values() if each.generation == need.generation and api in each.apis
+    ]
     there = [each for each in offers if need.zone in (*each.zones, *each.listed_zones)]
     groups: dict[bool, AcceleratorType] = {}
     for each in sorted(there, key=lambda each: each.chips):
-        groups.setdefault(quota_units(each) <= SMALL_UNITS.get(each.generation, 0), each)
+        groups.setdefault(quota_units(each, api) <= SMALL_UNITS.get(each.generation, 0), each)
     return list(groups.values())
 
 

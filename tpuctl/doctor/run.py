@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from tpuctl.disks.unused import UnusedDisks, unused_disks
 from tpuctl.doctor.facts import DoctorFacts, PlannedUse, SharedStore, StoreRecords
+from tpuctl.doctor.quotas import named_needs
 from tpuctl.doctor.store import STORE_PERMISSIONS
 from tpuctl.engine.ports import Machine
 from tpuctl.engine.services import Services
-from tpuctl.errors import TpuctlError, TransientError
+from tpuctl.errors import TpuctlError
 from tpuctl.inventory.reap import TpuSurvey, survey
 from tpuctl.lib.names import region_of
 from tpuctl.lib.parallel import Reading, read_all
@@ -35,7 +36,6 @@ from tpuctl.model.records import Desired, RunRecord, SliceRecord
 from tpuctl.model.roles import FleetUse, asked_permissions
 from tpuctl.money.coverage import readable_grants
 from tpuctl.money.quota_report import read_holdings
-from tpuctl.money.quotas import Holding
 from tpuctl.state.repository import readable_runs, readable_slices
 from tpuctl.watch.cycle import watchdog_health
 from tpuctl.watch.pause import paused_why
@@ -76,15 +76,16 @@ def check_up(
         "project": services.project_api.project_info,
         "network": partial(services.project_api.network, wanted.network),
         "firewall": partial(services.project_api.firewall, wanted.network),
-        "tpu_quotas": services.project_api.tpu_quotas,
-        "holdings": partial(_all_holdings, services, catalog),
+        "tpu_quotas": partial(services.project_api.tpu_quotas, Api.TPU),
+        "holdings": partial(read_holdings, services, catalog, Api.TPU),
         "survey": partial(_survey, services, store),
         "unused_disks": partial(_unused_disks, services, store),
         **buckets,
         **_looks_at_shared(services, wanted),
+        **_looks_at_machines(services, catalog, wanted, local["records"].value),
     }
     seen = _ask(looks, local["credentials"], API_TIMEOUT_S)
-    zones = _zones(wanted, local["records"], seen["holdings"])
+    zones = _zones(wanted, local["records"], seen)
     on_progress(f"quotas in {counted(len(zones), 'zone')}")
     regions = _ask(
         {
@@ -95,18 +96,29 @@ def check_up(
         REGION_TIMEOUT_S,
     )
     named = {key: reading for key, reading in seen.items() if " " not in key}
-    places = {name: seen[f"bucket {name}"] for name in wanted.buckets}
     return DoctorFacts(
         wanted=wanted,
         catalog=catalog,
         now=services.clock.now(),
         store=store,
         regions=regions,
-        buckets=places,
+        buckets={name: seen[f"bucket {name}"] for name in wanted.buckets},
         shared=_shared(wanted, seen),
         **local,
         **named,
     )
+
+
+def _looks_at_machines(
+    services: Services, catalog: Catalog, wanted: PlannedUse, records: StoreRecords | None
+) -> dict[str, Callable[[], Any]]:
+    """The pool of Compute Engine, where something that is named may be made by it."""
+    if not any(Api.COMPUTE in need.apis for need in named_needs(wanted, records)):
+        return {}
+    return {
+        "compute_quotas": partial(services.project_api.tpu_quotas, Api.COMPUTE),
+        "compute_holdings": partial(read_holdings, services, catalog, Api.COMPUTE),
+    }
 
 
 def _looks_at_shared(services: Services, wanted: PlannedUse) -> dict[str, Callable[[], Any]]:
@@ -136,13 +148,6 @@ def _ask(
         error = TpuctlError("no working credentials")
         return dict.fromkeys(looks, Reading(error=error))
     return read_all(looks, timeout_s=timeout_s)
-
-
-def _all_holdings(services: Services, catalog: Catalog) -> tuple[Holding, ...]:
-    holdings, unread = read_holdings(services, catalog)
-    if unread:
-        raise unread[0].error or TransientError(f"{unread[0].what} were not all read: {unread[0].why}")
-    return holdings
 
 
 def _survey(services: Services, store: Reading[StoreFacts]) -> TpuSurvey:
@@ -200,14 +205,13 @@ def _uses(services: Services, runs: Sequence[RunRecord]) -> frozenset[FleetUse]:
     return frozenset({*([FleetUse.DISKS] if disks else []), *([FleetUse.SECRETS] if secrets else [])})
 
 
-def _zones(
-    wanted: PlannedUse, records: Reading[StoreRecords], holdings: Reading[tuple[Holding, ...]]
-) -> list[str]:
+def _zones(wanted: PlannedUse, records: Reading[StoreRecords], seen: Mapping[str, Reading[Any]]) -> list[str]:
     """Where quotas matter: settings, grants, slices, and whatever is held."""
     found = [*wanted.zones]
     if records.value is not None:
         found += [grant.zone for grant in records.value.grants] + list(records.value.zones)
-    found += [each.resource.location for each in holdings.value or ()]
+    held = (seen[name].value or () for name in ("holdings", "compute_holdings") if name in seen)
+    found += [each.resource.location for holdings in held for each in holdings]
     return list(dict.fromkeys(found))
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.model.disks import ComputeOperation, DataDisk, DiskInfo, DiskRequest, SnapshotInfo
     from tpuctl.model.facts import BucketPlace, BucketSettings, BucketSpec
     from tpuctl.model.firewall import Firewall
+    from tpuctl.model.hosts import Api
     from tpuctl.model.quota import ComputeQuota, ProjectInfo, TpuQuota
     from tpuctl.model.slice_spec import SliceSpec
 
@@ -157,8 +158,9 @@ class ProjectApi(Protocol):
 
     def region_quotas(self, region: str) -> tuple[ComputeQuota, ...]: ...
 
-    def tpu_quotas(self) -> tuple[TpuQuota, ...]:
-        """The limits of the TPU API, in every place where one applies. The API does not tell their use."""
+    def tpu_quotas(self, api: Api) -> tuple[TpuQuota, ...]:
+        """The limits of the TPUs that `api` makes, in every place where one applies and is stated. Their use
+        the API does not tell."""
         ...
 
     def bucket_place(self, bucket: str) -> BucketPlace:

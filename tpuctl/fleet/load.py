@@ -29,6 +29,7 @@ from tpuctl.errors import (
 from tpuctl.fleet.file import FleetFile, parse_fleet_file, slice_of
 from tpuctl.fleet.plan import Change, FleetChange, How, ItemKind, WantedFleet, WantedRun, plan_fleet
 from tpuctl.model.disks import DiskMode
+from tpuctl.model.hosts import Api
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
@@ -302,16 +303,16 @@ def check_new(services: Services, loaded: LoadedFleet, changes: Sequence[FleetCh
 
 def _check_quotas(services: Services, new: Sequence[WantedSlice]) -> None:
     """Compares all new slices of a zone with the side quotas, as if they were one; a race with its places."""
-    together: dict[tuple[str, bool], SliceSpec] = {}
+    together: dict[tuple[str, bool, Api], SliceSpec] = {}
     for item in new:
         spec = item.spec
         if spec.race:
             check_side_quotas(services, item.name, item.specs)
             continue
-        place = (spec.zone, spec.external_ips)
+        place = (spec.zone, spec.external_ips, spec.api)
         before = together.get(place)
         if before is not None:
             spec = replace(before, hosts=before.hosts + spec.hosts, slices=before.slices + spec.slices)
         together[place] = spec
-    for (zone, _), spec in together.items():
-        check_side_quotas(services, f"what is new in {zone}", [spec])
+    for spec in together.values():
+        check_side_quotas(services, f"what is new in {spec.zone}", [spec])

@@ -111,6 +111,8 @@ class Generation(Struct, frozen=True):
     aot: Aot | None = None
     devices_per_chip: int = 1
     """What JAX and PyTorch count: TensorCores where a chip has two that do not work as one."""
+    machine_families: tuple[str, ...] = ()
+    """How the names of Compute Engine's machine types of this generation begin, such as `ct6e`."""
 
     @property
     def in_tpu_api(self) -> bool:
@@ -148,6 +150,11 @@ class Catalog(Struct, frozen=True):
         return next(
             (g for g in self.generations.values() if wanted in (g.name, g.name_prefix, *g.aliases)), None
         )
+
+    def of_machines(self, machine_type: str) -> Generation | None:
+        """The generation of a machine type of Compute Engine, or of a family of these, in any case."""
+        family = machine_type.partition("-")[0].lower()
+        return next((g for g in self.generations.values() if family in g.machine_families), None)
 
     def find_config(self, config_type: str, topology: str) -> AcceleratorType | None:
         """The accelerator that an `acceleratorConfig` of the API means, in the table or not."""
@@ -282,6 +289,7 @@ def _generation(name: str, raw: Mapping[str, Any]) -> Generation:
         tflops=raw.get("tflops_bf16"),
         aot=Aot(**raw["aot"]) if "aot" in raw else None,
         devices_per_chip=raw.get("devices_per_chip", 1),
+        machine_families=tuple(raw.get("machine_families", ())),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from tpuctl.engine.events import Note
 from tpuctl.engine.services import Services
-from tpuctl.errors import QuotaError
+from tpuctl.errors import QuotaError, TransientError
 from tpuctl.lib.names import region_of
 from tpuctl.lib.parallel import Reading, Unread, read_all
 from tpuctl.model.accelerators import Catalog
-from tpuctl.model.cloud import Api, Listing, NodeInfo, QueuedInfo
+from tpuctl.model.cloud import Api, Listing
 from tpuctl.model.prices import price_per_hour
 from tpuctl.model.quota import ComputeQuota, TpuQuota
 from tpuctl.model.shipped_files import load_accelerators
@@ -30,6 +30,7 @@ from tpuctl.money.quotas import (
     find_holdings,
     find_shortages,
     find_tpu_quotas,
+    quota_unit,
     quota_units,
     room_of,
     units_used,
@@ -51,11 +52,10 @@ def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]
         f"quotas of region {region}": partial(services.project_api.region_quotas, region) for region in regions
     }
     looks["quotas of the project"] = lambda: services.project_api.project_info().quotas
-    looks |= {TPU_QUOTAS: services.project_api.tpu_quotas}
-    looks |= {NODES: services.cloud.list_nodes, QUEUED: services.cloud.list_queued}
-    readings = read_all(looks, timeout_s=CHECK_TIMEOUT_S)
-    of_tpus = [readings.pop(what) for what in (TPU_QUOTAS, NODES, QUEUED)]
-    _check_tpu_quotas(services.project, name, places, *of_tpus)
+    of_tpus = _looks(services, {spec.api for spec in places})
+    found = read_all({**looks, **of_tpus}, timeout_s=CHECK_TIMEOUT_S)
+    _check_tpu_quotas(services.project, name, places, _use(load_accelerators(), found))
+    readings = {what: found[what] for what in looks}
     for what, reading in readings.items():
         if reading.error is not None:
             services.emit(Note(name, f"the {what} could not be read: {reading.why_not}"))
@@ -95,36 +95,82 @@ def _crowded(name: str, places: Sequence[SliceSpec], texts: Sequence[str]) -> Qu
     )
 
 
-TPU_QUOTAS, NODES, QUEUED = "TPU quotas", "nodes", "queued resources"
+NODES, QUEUED, INSTANCES = "nodes", "queued resources", "TPUs of Compute Engine"
+LISTS: Mapping[Api, tuple[str, ...]] = {Api.TPU: (NODES, QUEUED), Api.COMPUTE: (INSTANCES,)}
+QUOTAS: Mapping[Api, str] = {Api.TPU: "TPU quotas", Api.COMPUTE: "TPU quotas of Compute Engine"}
 
 
-def _check_tpu_quotas(
-    project: str,
-    name: str,
-    places: Sequence[SliceSpec],
-    quotas: Reading[Sequence[TpuQuota]],
-    nodes: Reading[Listing[NodeInfo]],
-    queued: Reading[Listing[QueuedInfo]],
-) -> None:
+def _looks(services: Services, apis: Iterable[Api]) -> dict[str, Callable[[], Any]]:
+    """What the pools of those APIs are, and who draws on them."""
+    limits = {QUOTAS[api]: partial(services.project_api.tpu_quotas, api) for api in apis}
+    return {**limits, **_looks_at_holders(services, apis)}
+
+
+def _looks_at_holders(services: Services, apis: Iterable[Api]) -> dict[str, Callable[[], Any]]:
+    lists: dict[str, Callable[[], Any]] = {
+        NODES: lambda: services.cloud.list_nodes(),
+        QUEUED: lambda: services.cloud.list_queued(),
+        INSTANCES: lambda: services.tpus(Api.COMPUTE).list_nodes(),
+    }
+    return {what: lists[what] for api in apis for what in LISTS[api]}
+
+
+class TpuUse(Struct, frozen=True):
+    """TPU quotas and who draws on them; of the pools in `unknown` not everything was read."""
+
+    quotas: tuple[TpuQuota, ...]
+    holdings: tuple[Holding, ...]
+    unknown: frozenset[Api]
+    unread: tuple[Unread, ...]
+
+    def used(self, quota: TpuQuota, holdings: Iterable[Holding]) -> int | None:
+        """How much of a quota those `holdings` take; None where that is not known."""
+        return None if quota.api in self.unknown else units_used(holdings, quota)
+
+
+def _use(catalog: Catalog, readings: Mapping[str, Reading[Any]]) -> TpuUse:
+    """What the answers to `_looks` say; the rest of `readings` is for others."""
+    unread: list[Unread] = []
+    for what in (*QUOTAS.values(), NODES, QUEUED, INSTANCES):
+        reading = readings.get(what)
+        if reading is not None and reading.error is not None:
+            unread.append(Unread.of(what, reading.error))
+        elif reading is not None and isinstance(reading.value, Listing) and reading.value.unreachable:
+            zones = ", ".join(sorted(reading.value.unreachable))
+            unread.append(Unread(what, f"the API did not reach {zones}"))
+
+    def items(*names: str) -> tuple[Any, ...]:
+        found = (readings[name].value for name in names if name in readings)
+        return tuple(item for value in found if value is not None for item in value.items)
+
+    limits = (readings[name].value or () for name in QUOTAS.values() if name in readings)
+    missing = {each.what for each in unread}
+    return TpuUse(
+        quotas=tuple(quota for found in limits for quota in found),
+        holdings=find_holdings(catalog, items(NODES, INSTANCES), items(QUEUED)),
+        unknown=frozenset(api for api, lists in LISTS.items() if missing & {*lists}),
+        unread=tuple(unread),
+    )
+
+
+def _check_tpu_quotas(project: str, name: str, places: Sequence[SliceSpec], use: TpuUse) -> None:
     """Raises QuotaError when no place has room in its TPU quotas for slice `name`. What was not read whole, and
     what is dead and collected before a create, refuses nothing."""
-    catalog = load_accelerators()
-    holdings, unread = _holdings(catalog, nodes, queued)
-    places = [spec for spec in places if spec.api is Api.TPU]
-    if quotas.value is None or unread or not places:
-        return
-    live = [each for each in holdings if not each.dead and each.slice_name != name]
-    short = [_short_of_tpus(catalog, [spec], quotas.value, live) for spec in places]
+    live = [each for each in use.holdings if not each.dead and each.slice_name != name]
+    short = [_short_of_tpus([spec], use, live) for spec in places]
     fit = [spec for spec, none in zip(places, short, strict=True) if none is None and spec.race]
-    together = _short_of_tpus(catalog, fit, quotas.value, live)
+    together = _short_of_tpus(fit, use, live)
     if together is not None:
         raise _crowded(name, fit, [together.text])
     found = [each for each in short if each is not None]
     if len(found) == len(short):
         texts = list(dict.fromkeys(each.text for each in found))
         more = ask_for_tpus(project, found[0].quota, found[0].wanted)
+        of_machines = any(each.quota.api is Api.COMPUTE for each in found)
+        other = "; quota of the Cloud TPU API does not count there" if of_machines else ""
         raise QuotaError(
-            f"{name} needs more than the quota {'; and '.join(texts)} (`tpuctl quota` shows who holds what)",
+            f"{name} needs more than the quota {'; and '.join(texts)}{other} "
+            "(`tpuctl quota` shows who holds what)",
             hint=more,  # alone, or a terminal would break it into lines
             details={"shortages": texts},
         )
@@ -138,25 +184,19 @@ class _TpuShortage(Struct, frozen=True):
     text: str
 
 
-def _short_of_tpus(
-    catalog: Catalog, places: Sequence[SliceSpec], quotas: Sequence[TpuQuota], live: Sequence[Holding]
-) -> _TpuShortage | None:
+def _short_of_tpus(places: Sequence[SliceSpec], use: TpuUse, live: Sequence[Holding]) -> _TpuShortage | None:
     """The TPU quota that has no room for these together; None where none is known to be too small."""
-    needs: dict[TpuQuota, int] = {}
+    catalog, needs, unit = load_accelerators(), dict[TpuQuota, int](), ""
     for spec in places:
         offer = catalog.of(spec.accelerator_type, spec.topology)
-        units = quota_units(offer)
-        for quota in find_tpu_quotas(quotas, spec.zone, offer.generation, spec.tier, units):
+        units, unit = quota_units(offer, spec.api), quota_unit(offer, spec.api)
+        for quota in find_tpu_quotas(use.quotas, spec.zone, offer.generation, spec.tier, units, spec.api):
             needs[quota] = needs.get(quota, 0) + units * spec.slices
     for quota, need in needs.items():
-        used = units_used(live, quota)
+        used = use.used(quota, live)
         if used is not None and used + need > quota.limit:
-            kind = f"{'preemptible ' * quota.preemptible}{'serving ' * quota.serving}"
-            unit = next(
-                each.quota_unit for each in catalog.types.values() if each.generation == quota.generation
-            )
             held = f"{need} {unit} needed, {max(0, quota.limit - used)} free ({used} of {quota.limit} in use)"
-            return _TpuShortage(quota, used + need, f"of {kind}{quota.generation} in {quota.location}: {held}")
+            return _TpuShortage(quota, used + need, f"of {quota.pool}: {held}")
     return None
 
 
@@ -234,19 +274,12 @@ def quota_report(
     """Limits, use, holders, grants and cost, for `zones` and wherever something is held or granted; for all
     zones when that is nowhere."""
     grants = list_grants(services)
-    cloud, project = services.cloud, services.project_api
-    readings = read_all(
-        {
-            "nodes": cloud.list_nodes,
-            "queued resources": cloud.list_queued,
-            "TPU quotas": project.tpu_quotas,
-            "quotas of the project": lambda: project.project_info().quotas,
-        },
-        on_done=on_done,
-    )
-    holdings, unread = _holdings(catalog, readings["nodes"], readings["queued resources"])
-    asked = sorted({*zones, *(grant.zone for grant in grants), *(each.resource.location for each in holdings)})
-    asked = asked or list(catalog.zones())
+    project = services.project_api
+    looks = {**_looks(services, tuple(Api)), "quotas of the project": lambda: project.project_info().quotas}
+    readings = read_all(looks, on_done=on_done)
+    use = _use(catalog, readings)
+    held_in = (each.resource.location for each in use.holdings)
+    asked = sorted({*zones, *(grant.zone for grant in grants), *held_in}) or list(catalog.zones())
     regions = read_all(
         {
             f"quotas of region {region}": partial(project.region_quotas, region)
@@ -254,61 +287,43 @@ def quota_report(
         },
         on_done=on_done,
     )
-    quota_readings = {"quotas of the project": readings["quotas of the project"], **regions}
-    for what, reading in {"TPU quotas": readings["TPU quotas"], **quota_readings}.items():
-        if reading.error is not None:
-            unread.append(Unread.of(what, reading.error))
-    complete = not any(each.what in ("nodes", "queued resources") for each in unread)
-    side = [quota for reading in quota_readings.values() for quota in reading.value or ()]
+    of_side = {"quotas of the project": readings["quotas of the project"], **regions}
+    unread = [Unread.of(what, each.error) for what, each in of_side.items() if each.error is not None]
+    side = [quota for reading in of_side.values() for quota in reading.value or ()]
+    counted = Api.TPU not in use.unknown  # grants are quota of that API alone
     return QuotaReport(
-        tpu=_tpu_rows(catalog, readings["TPU quotas"].value or (), holdings, asked, complete),
+        tpu=_tpu_rows(catalog, use, asked),
         side=tuple(quota for quota in side if room_of(quota) is not None),
-        holders=_holder_rows(services, catalog, holdings),
-        grants=tuple(GrantRow(grant, _live(grant, holdings) if complete else None) for grant in grants),
+        holders=_holder_rows(services, catalog, use.holdings),
+        grants=tuple(GrantRow(grant, _live(grant, use.holdings) if counted else None) for grant in grants),
         prices_note=catalog.prices_note,
-        unread=tuple(unread),
+        unread=(*use.unread, *unread),
     )
 
 
-def read_holdings(services: Services, catalog: Catalog) -> tuple[tuple[Holding, ...], list[Unread]]:
-    """Who holds what in the whole project, and what could not be read of it."""
-    readings = read_all({"nodes": services.cloud.list_nodes, "queued resources": services.cloud.list_queued})
-    return _holdings(catalog, readings["nodes"], readings["queued resources"])
+def read_holdings(services: Services, catalog: Catalog, api: Api) -> tuple[Holding, ...]:
+    """Who holds what of the pool of an API in the whole project. Raises where not everything was read."""
+    use = _use(catalog, read_all(_looks_at_holders(services, [api])))
+    for each in use.unread:
+        raise each.error or TransientError(f"{each.what} were not all read: {each.why}")
+    return use.holdings
 
 
-def _holdings(
-    catalog: Catalog, nodes: Reading[Listing[NodeInfo]], queued: Reading[Listing[QueuedInfo]]
-) -> tuple[tuple[Holding, ...], list[Unread]]:
-    unread: list[Unread] = []
-    for what, reading in (("nodes", nodes), ("queued resources", queued)):
-        if reading.error is not None:
-            unread.append(Unread.of(what, reading.error))
-        elif reading.value is not None and reading.value.unreachable:
-            zones = ", ".join(sorted(reading.value.unreachable))
-            unread.append(Unread(what, f"the API did not reach {zones}"))
-    seen = nodes.value.items if nodes.value else ()
-    asked = queued.value.items if queued.value else ()
-    return find_holdings(catalog, seen, asked), unread
-
-
-def _tpu_rows(
-    catalog: Catalog,
-    quotas: Iterable[TpuQuota],
-    holdings: Sequence[Holding],
-    zones: Sequence[str],
-    complete: bool,
-) -> tuple[TpuRow, ...]:
+def _tpu_rows(catalog: Catalog, use: TpuUse, zones: Sequence[str]) -> tuple[TpuRow, ...]:
     """Only quotas of the places asked about: the API lists dozens that nobody uses."""
-    places = {*zones, *(region_of(zone) for zone in zones)}
-    units = {offer.generation: offer.quota_unit for offer in catalog.types.values()}
-    offered = {(offer.generation, zone) for offer in catalog.types.values() for zone in offer.zones}
+    types, places = catalog.types.values(), {*zones, *map(region_of, zones)}
+    kinds = {each.generation: each for each in types}
+    offered = {
+        (each.generation, api, place)
+        for each in types
+        for api in each.apis
+        for zone in each.zones
+        for place in (zone, region_of(zone))
+    }
     return tuple(
-        TpuRow(quota, units[quota.generation], units_used(holdings, quota) if complete else None)
-        for quota in sorted(quotas, key=lambda each: (each.location, each.quota_id))
-        if quota.location in places
-        and any(
-            place == quota.generation and quota.location in (zone, region_of(zone)) for place, zone in offered
-        )
+        TpuRow(quota, quota_unit(kinds[quota.generation], quota.api), use.used(quota, use.holdings))
+        for quota in sorted(use.quotas, key=lambda each: (each.location, each.quota_id))
+        if quota.location in places and (quota.generation, quota.api, quota.location) in offered
     )
 
 
@@ -337,6 +352,7 @@ def _live(grant: Grant, holdings: Iterable[Holding]) -> int | None:
         each.chips
         for each in holdings
         if _costs(each)
+        and each.resource.api is Api.TPU
         and each.resource.location == grant.zone
         and each.generation in (grant.generation, "")
         and same_pool(each.tier, grant.tier)

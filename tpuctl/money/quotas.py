@@ -17,14 +17,16 @@ from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import AcceleratorType, Catalog
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
+    Api,
     CloudResource,
     NodeInfo,
+    NodeState,
     QueuedInfo,
     QueuedState,
     ResourceKind,
     Tier,
 )
-from tpuctl.model.quota import ComputeQuota, TpuQuota
+from tpuctl.model.quota import QUOTA_SERVICES, ComputeQuota, TpuQuota
 from tpuctl.model.resources import gcloud_command
 from tpuctl.money.grants import same_pool
 
@@ -44,9 +46,14 @@ five. So only a quota without any room is a sure refusal."""
 DEAD_QUEUED = frozenset({QueuedState.SUSPENDED, QueuedState.FAILED})
 
 
-def quota_units(kind: AcceleratorType) -> int:
+def quota_unit(kind: AcceleratorType, api: Api = Api.TPU) -> str:
+    """What the quota of a type counts, `chips` or `tensorcores`: Compute Engine always the first."""
+    return "chips" if api is Api.COMPUTE else kind.quota_unit
+
+
+def quota_units(kind: AcceleratorType, api: Api = Api.TPU) -> int:
     """What a slice takes of its TPU quota."""
-    return kind.cores if kind.quota_unit == "tensorcores" else kind.chips
+    return kind.cores if quota_unit(kind, api) == "tensorcores" else kind.chips
 
 
 class Holding(Struct, frozen=True):
@@ -69,12 +76,21 @@ class Holding(Struct, frozen=True):
         """The slice that it was made for; empty for what tpuctl did not make."""
         return self.resource.slice_name if INCARNATION_LABEL in self.resource.labels else ""
 
+    @property
+    def draws(self) -> bool:
+        """Whether it counts against its quota: what is dead does only as a queued resource, until somebody
+        deletes it, and instances do while they are not stopped."""
+        found = self.resource
+        stopped = found.api is Api.COMPUTE and found.state == NodeState.STOPPED
+        return found.kind is ResourceKind.QUEUED or not (self.dead or stopped)
+
 
 def find_holdings(
     catalog: Catalog, nodes: Iterable[NodeInfo], queued: Iterable[QueuedInfo]
 ) -> tuple[Holding, ...]:
-    """Who holds what. A queued resource with living nodes is counted by these, one without by its request."""
-    listed = list(nodes)
+    """Who holds what. A queued resource with living nodes is counted by these, one without by its request; what
+    is half made in Compute Engine has no chips."""
+    listed = [node for node in nodes if node.state is not NodeState.HALF_MADE]
     with_nodes = {(node.zone, node.queued_resource) for node in listed if node.queued_resource}
     held = [_of_node(catalog, node) for node in listed]
     held += [_of_queued(catalog, item) for item in queued if (item.zone, item.name) not in with_nodes]
@@ -86,8 +102,7 @@ def find_holdings(
 def holders_of(holdings: Iterable[Holding], generation: str, zone: str, tier: Tier) -> tuple[Holding, ...]:
     """What draws on the quota of one generation and pool in the region of `zone`, the largest first.
 
-    TPU quotas are per zone or per region (Cloud TPU documentation, "quotas"), so the whole region counts. A
-    preempted node that was made directly holds nothing any more; a dead queued resource does.
+    TPU quotas are per zone or per region (Cloud TPU documentation, "quotas"), so the whole region counts.
     """
     region = region_of(zone)
     found = [
@@ -96,7 +111,7 @@ def holders_of(holdings: Iterable[Holding], generation: str, zone: str, tier: Ti
         if each.generation == generation
         and region_of(each.resource.location) == region
         and same_pool(each.tier, tier)
-        and not (each.dead and each.resource.kind is ResourceKind.NODE)
+        and each.draws
     ]
     return tuple(sorted(found, key=lambda each: (-(each.chips or 0), each.resource.name)))
 
@@ -112,7 +127,7 @@ def _of_node(catalog: Catalog, node: NodeInfo) -> Holding:
         hosts=len(node.endpoints) or (found.hosts if found else 0),
         generation=found.generation if found else "",
         chips=found.chips if found else None,
-        units=quota_units(found) if found else None,
+        units=quota_units(found, node.api) if found else None,
         dead=node.is_dead,
     )
 
@@ -142,32 +157,33 @@ def collect_command(holding: Holding, ours: frozenset[str], project: str) -> str
 
 
 def units_used(holdings: Iterable[Holding], quota: TpuQuota) -> int | None:
-    """How much of a TPU quota is taken; None when something of unknown size draws on it.
-
-    A preempted node that was made directly no longer counts; a dead queued resource does until it is deleted.
-    """
+    """How much of a TPU quota is taken; None when something of unknown size draws on it."""
     total = 0
     for each in holdings:
         there = quota.location in (each.resource.location, region_of(each.resource.location))
-        if not there or (each.dead and each.resource.kind is ResourceKind.NODE):
+        if not there or each.resource.api is not quota.api or not each.draws:
             continue
         if each.units is None:
             return None
-        if quota.covers(each.generation, each.tier) and quota.takes(each.units):
+        if quota.covers(each.generation, each.tier, quota.api) and quota.takes(each.units):
             total += each.units
     return total
 
 
 def find_tpu_quotas(
-    quotas: Iterable[TpuQuota], zone: str, generation: str, tier: Tier, units: int
+    quotas: Iterable[TpuQuota], zone: str, generation: str, tier: Tier, units: int, api: Api = Api.TPU
 ) -> tuple[TpuQuota, ...]:
-    """The quotas on which a slice that takes `units` draws; all of them must have room."""
+    """The quotas on which a slice that takes `units` draws; all of them must have room.
+
+    For flex-start "preemptible quota is consumed. If your project lacks preemptible quota, then standard quota
+    is consumed" (https://docs.cloud.google.com/compute/docs/instances/provisioning-models).
+    """
     places = (zone, region_of(zone))
-    return tuple(
-        quota
-        for quota in quotas
-        if quota.location in places and quota.covers(generation, tier) and quota.takes(units)
-    )
+    there = [quota for quota in quotas if quota.location in places and quota.takes(units)]
+    drawn = tuple(quota for quota in there if quota.covers(generation, tier, api))
+    if api is Api.COMPUTE and tier is Tier.FLEX_START and not all(quota.limit for quota in drawn):
+        return tuple(quota for quota in there if quota.covers(generation, Tier.ON_DEMAND, api))
+    return drawn
 
 
 def request_command(project: str, service: str, quota_id: str, value: int, dimension: str = "") -> str:
@@ -180,13 +196,12 @@ def request_command(project: str, service: str, quota_id: str, value: int, dimen
     )
 
 
-TPU_SERVICE = "tpu.googleapis.com"
-
-
 def ask_for_tpus(project: str, quota: TpuQuota, units: int) -> str:
     """The command that asks Google for so much of a TPU quota."""
-    where = f"{'zone' if 'PerZone' in quota.quota_id else 'region'}={quota.location}"
-    return request_command(project, TPU_SERVICE, quota.quota_id, units, where)
+    kind = "zone" if "zone" in quota.quota_id.lower() else "region"
+    family = f",tpu_family={quota.family}" if quota.family else ""
+    where = f"{kind}={quota.location}{family}"
+    return request_command(project, QUOTA_SERVICES[quota.api], quota.quota_id, units, where)
 
 
 INTERNAL_IPS = (

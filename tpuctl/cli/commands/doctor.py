@@ -185,6 +185,7 @@ def _wanted(context: AppContext) -> PlannedUse:
         network=config.network or "default",
         buckets=_buckets(context),
         store=config.store,
+        **({"apis": found.apis} if found else {}),
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TPU = (
     Column("place", "TPU QUOTA IN", give=1),
+    Column("api", "API"),
     Column("generation", "TYPE"),
     Column("tier", "TIER"),
     Column("limit", "LIMIT", right=True),
@@ -69,9 +70,9 @@ def quota(
 
     Hosts also use up quotas of Compute Engine (addresses, instances, health checks), and disks have theirs:
     these are the side quotas. A disk can be copied a few times an hour: shown for those that were. Shows the
-    zones of your settings, your grants and existing TPUs; all zones if there are none. The API returns only
-    the limits of TPU quotas: their use is counted from the TPUs of the project. With --on it shows chips of
-    the cluster's Kueue by queue and flavor, and what waits there.
+    zones of your settings, your grants and existing TPUs; all zones if there are none. Each API that makes
+    TPUs has a pool of its own. It returns only the limits: their use is counted from the TPUs of the project.
+    With --on it shows chips of the cluster's Kueue by queue and flavor, and what waits there.
     """
     if on is not None:
         from tpuctl.cli.clusters import show_queues
@@ -117,6 +118,7 @@ def _tpu(report: QuotaReport) -> list[dict[str, Any]]:
     return [
         {
             "place": row.quota.location,
+            "api": str(row.quota.api),
             "generation": row.quota.generation,
             "tier": "spot" if row.quota.preemptible else "on-demand",  # flex-start draws on spot's
             "limit": row.quota.limit,
@@ -162,13 +164,13 @@ def _copied(rates: Sequence[CopyRate]) -> list[dict[str, Any]]:
 
 
 def _holders(report: QuotaReport) -> list[dict[str, Any]]:
-    from tpuctl.model.cloud import ResourceKind
+    from tpuctl.model.resources import KIND_WORDS
 
     return [
         {
             "user": row.holding.resource.user,
             "name": row.holding.resource.name,
-            "kind": "node" if row.holding.resource.kind is ResourceKind.NODE else "queued resource",
+            "kind": KIND_WORDS[row.holding.resource.kind],
             "type": row.holding.resource.type,
             "zone": row.holding.resource.location,
             "tier": str(row.holding.tier),

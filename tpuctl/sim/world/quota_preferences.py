@@ -123,6 +123,10 @@ def _keys(kernel: Kernel, asked: Json) -> Iterator[tuple[str, int]]:
             raise invalid_argument(f"Invalid dimensions for quota {id}: {dict(dimensions)}")
         for each in places if place is None else (place,):
             yield from ((key, places[each]) for key in keys_of_tpu_quota(kernel.quotas, quota, each))
+    elif service == COMPUTE and (keys := Quotas(kernel).keys_of_machines(id, dimensions)) is not None:
+        if not keys:
+            raise invalid_argument(f"Invalid dimensions for quota {id}: {dict(dimensions)}")
+        yield from ((key, 1) for key in keys)
     elif service == COMPUTE and id in COMPUTE_QUOTA_IDS:
         metric, region = COMPUTE_QUOTA_IDS[id], dimensions.get("region", "")
         yield (f"{metric}/{region}" if region else metric), 1

@@ -46,6 +46,8 @@ REGIONAL_METRICS = (ADDRESSES, INSTANCES)
 PROJECT_METRICS = (HEALTH_CHECKS,)
 PLENTY = 100_000
 """What a quota that nobody set allows: the simulated project has never run into one."""
+NO_LIMIT = -1
+"""What users read of preemptible chips in all zones for which nobody asked."""
 HEALTH_CHECKS_PER_NODE = 2
 
 TPU_QUOTA_NAMES: Mapping[str, str] = {
@@ -279,10 +281,28 @@ class Quotas:
             )
             metric = preemptible_metric(generation)
             zones = {place: {"zone": place} for place in self._offers(generation, "zone")}
-            rows = _dimensions(limits, zones, f"{metric}/{{}}", {})
+            rows = _dimensions(limits, zones, f"{metric}/{{}}", {}, NO_LIMIT)
             infos.append(_machine_info(metric, f"Preemptible TPU {generation} chips", ("zone",), rows))
         kinds = ("region", "tpu_family")
         return [_machine_info(TPU_FAMILY_METRIC, "TPUs per TPU family", kinds, families), *infos]
+
+    def keys_of_machines(self, id: str, dimensions: Mapping[str, str]) -> list[str] | None:
+        """The keys of the limits of Compute Engine's own chips that a request means, of all places where it
+        names none; empty where it means none that there is. None for another quota."""
+        for generation, family in TPU_FAMILIES.items():
+            metric = preemptible_metric(generation)
+            if id == machine_quota_id(metric, "zone"):
+                return self._keys_in(generation, "zone", dimensions, f"{metric}/{{}}")
+            if id == machine_quota_id(TPU_FAMILY_METRIC, "region") and dimensions.get("tpu_family") == family:
+                place = {key: value for key, value in dimensions.items() if key != "tpu_family"}
+                return self._keys_in(generation, "region", place, f"{TPU_FAMILY_METRIC}/{{}}/{family}")
+        return [] if id == machine_quota_id(TPU_FAMILY_METRIC, "region") else None
+
+    def _keys_in(self, generation: str, kind: str, dimensions: Mapping[str, str], key: str) -> list[str]:
+        places = self._offers(generation, kind)
+        asked = [dimensions[kind]] if kind in dimensions else list(places)
+        known = not set(dimensions) - {kind} and set(asked) <= places.keys()
+        return [key.format(place) for place in asked] if known else []
 
     def _chips(self, zone: str, generation: str, size: int) -> int | None:
         limits, serving = self._kernel.quotas, serving_key(zone, generation)
@@ -303,12 +323,16 @@ def _dimension(dimensions: Mapping[str, str], value: int, locations: list[str]) 
 
 
 def _dimensions(
-    limits: Mapping[str, int], places: Mapping[str, Mapping[str, str]], key: str, rest: Mapping[str, str]
+    limits: Mapping[str, int],
+    places: Mapping[str, Mapping[str, str]],
+    key: str,
+    rest: Mapping[str, str],
+    default: int = PLENTY,
 ) -> list[Json]:
-    """The limits that are set, and one entry for all other places."""
+    """The limits that are set, and one entry for all other places, with the `default`."""
     told = {place: limits[key.format(place)] for place in places if key.format(place) in limits}
     rows = [_dimension(places[place], limit, [place]) for place, limit in told.items()]
-    return [*rows, _dimension(rest, PLENTY, [place for place in places if place not in told])]
+    return [*rows, _dimension(rest, default, [place for place in places if place not in told])]
 
 
 def machine_quota_id(metric: str, place: str) -> str:
