@@ -7,7 +7,14 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_slice, an_incarnation
 from tpuctl.model.records import Desired, Loss, SliceState
-from tpuctl.views.conditions import ABSENT, UNREAD, cloud_word, group_conditions, remark
+from tpuctl.views.conditions import (
+    ABSENT,
+    UNREAD,
+    Condition,
+    cloud_word,
+    group_conditions,
+    judge_condition,
+)
 
 S = SliceState
 
@@ -50,26 +57,31 @@ def test_only_what_is_not_as_it_should_be_is_remarked_on(state: SliceState, clou
         incarnation=an_incarnation(create_called_at=1.0),
         loss=Loss(1.0, "refused", "no such type"),
     )
-    found = remark(record, cloud)
+    found = judge_condition(record, cloud)
     assert (said in found) if said else found == ""
 
 
 def test_a_direct_node_leaves_no_request_behind() -> None:
     spec = a_slice().spec
     record = a_slice(state=S.REMOVED, incarnation=an_incarnation(), spec=replace(spec, queued=False))
-    assert "queued resource" not in remark(record, "")
+    assert "queued resource" not in judge_condition(record, "")
 
 
 def test_what_is_the_same_for_many_slices_is_said_once() -> None:
-    said = [(name, f"{name} is away; `tpuctl up {name}` asks again") for name in ("a", "b", "big", "big-2")]
-    other = ("c", "c was refused")
-    assert group_conditions([*said[:2], other]) == [said[0][1], said[1][1], other[1]]
+    names = ("a", "b", "big", "big-2")
+    said = [Condition(name, "{name} is away; `tpuctl up {name}` asks again") for name in names]
+    other = Condition("c", "{name} was refused: {why}", why="no {type}, says big")
+    assert group_conditions([*said[:2], other]) == [
+        "a is away; `tpuctl up a` asks again",
+        "b is away; `tpuctl up b` asks again",
+        "c was refused: no {type}, says big",
+    ]
     assert group_conditions([*said, other]) == [
         "4 slices (a, b, big, big-2): NAME is away; `tpuctl up NAME` asks again",
-        other[1],
+        other,
     ]
 
 
 def test_of_many_names_the_first_ones_are_said() -> None:
-    said = [(f"v4-{number}", f"v4-{number} is away") for number in range(10)]
+    said = [Condition(f"v4-{number}", "{name} is away") for number in range(10)]
     assert group_conditions(said) == ["10 slices (v4-0, v4-1, v4-2, v4-3, v4-4, v4-5, …): NAME is away"]

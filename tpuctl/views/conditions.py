@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Self
 
+from tpuctl.engine.services import Services
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_moment, render_span
 from tpuctl.model.records import WITH_HOSTS, Desired, SliceRecord, SliceState
+from tpuctl.runs.active import never_began
+from tpuctl.runs.mounts import sick_mounts
+from tpuctl.slices.replacement import find_replacement_limit
+from tpuctl.state.repository import active_runs, find_slice
 
 ABSENT = "absent"
 """What `ls` shows for a slice of which the cloud, read in full, has neither node nor request."""
@@ -24,6 +29,20 @@ _ENDED = frozenset({"SUSPENDED", "SUSPENDING", "PREEMPTED", "TERMINATED", "STOPP
 """What the cloud calls capacity that is no longer there."""
 
 
+class Condition(str):
+    """A sentence about one slice, `subject`, in which `{name}` is its name; empty where all is well."""
+
+    subject: str
+    of_all: str
+    """The same sentence about NAME: equal for slices of which the same is to be said."""
+
+    def __new__(cls, subject: str, sentence: str = "", **parts: object) -> Self:
+        """`sentence` is a format string, `parts` are its other fields."""
+        made = super().__new__(cls, sentence.format(name=subject, **parts))
+        made.subject, made.of_all = subject, sentence.format(name="NAME", **parts)
+        return made
+
+
 def cloud_word(record: SliceRecord, shown: str, *, unread: bool) -> str:
     """The state of a slice in the cloud, in one word; empty where nothing was ever requested."""
     if shown:
@@ -33,83 +52,121 @@ def cloud_word(record: SliceRecord, shown: str, *, unread: bool) -> str:
     return ABSENT if record.incarnation and record.incarnation.create_called_at is not None else ""
 
 
-def remark(record: SliceRecord, cloud: str, *, why: bool = True, limit_s: float | None = None) -> str:
-    """What a person should know about a slice that is not as it was wanted, or an empty string.
+def describe_condition(services: Services, name: str) -> str:
+    """The condition of a slice as it is recorded, without asking the cloud; empty for a run."""
+    stored = find_slice(services, name)
+    return condition_of(services, stored.record, "") if stored is not None else ""
+
+
+def condition_of(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> Condition:
+    """The condition of a slice, by itself, for want of its run, or for what its run was told of its mounts."""
+    unused = never_began(services, record)
+    found = judge_condition(record, cloud, why=why, limit_s=find_replacement_limit(services, record))
+    if unused and not found:
+        return Condition(record.name, "{name} was {unused}", unused=unused)
+    return found or _sick_mounts(services, record)
+
+
+def judge_condition(
+    record: SliceRecord, cloud: str, *, why: bool = True, limit_s: float | None = None
+) -> Condition:
+    """What a person should know about a slice that is not as it was wanted.
 
     `cloud` is a word of `cloud_word`, or empty when the cloud was not asked. `why`: with the reason of a
     refusal, which `status` has told already. `limit_s`: how long its hosts may be silent.
     """
-    said = _of_state(record, cloud, why=why) or _silent(record, limit_s)
-    return "; ".join(filter(None, (said, _orphans(record))))
+    loss = record.loss.detail if record.loss else ""
+    return Condition(
+        record.name,
+        "; ".join(filter(None, (_of_state(record, cloud, why=why) or _silent(record), _orphans(record)))),
+        state=record.state,
+        cloud=cloud,
+        zone=record.spec.zone,
+        loss=loss,
+        queued=record.incarnation.queued_name if record.incarnation else "",
+        silent_since=render_moment(record.incarnation.doubt.since)
+        if record.incarnation and record.incarnation.doubt
+        else "",
+        after=f" after {render_span(limit_s)}," if limit_s is not None else "",
+        orphans=", ".join(f"{each.name} in {each.zone}" for each in record.orphans),
+        orphaned=record.orphans[0].why if record.orphans else "",
+    )
 
 
 def _orphans(record: SliceRecord) -> str:
     if not record.orphans:
         return ""
-    names = ", ".join(f"{each.name} in {each.zone}" for each in record.orphans)
     return (
-        f"{names} of an earlier life of {record.name} is still there and costs: {record.orphans[0].why}; "
+        "{orphans} of an earlier life of {name} is still there and costs: {orphaned}; "
         "`tpuctl reap --force` deletes it with what may be lost"
     )
 
 
+_SETTLE = "`tpuctl up {name}` settles it, or a pass of the watchdog"
+
+
 def _of_state(record: SliceRecord, cloud: str, *, why: bool) -> str:
-    name, state = record.name, record.state
+    state = record.state
     if state is SliceState.REMOVED:
         return _removed(record, cloud)
     if state is SliceState.REFUSED:
-        reason = f": {record.loss.detail}" if record.loss and why else ""
-        return f"{name} was refused{reason}; `tpuctl up {name}` asks again, `tpuctl down {name}` clears it away"
+        reason = ": {loss}" if record.loss and why else ""
+        return (
+            "{name} was refused"
+            + reason
+            + "; `tpuctl up {name}` asks again, `tpuctl down {name}` clears it away"
+        )
     if cloud == UNREAD:
-        return f"{name}: {record.spec.zone} could not be read; how it stands is unknown"
-    settle = f"`tpuctl up {name}` settles it, or a pass of the watchdog"
+        return "{name}: {zone} could not be read; how it stands is unknown"
     if state in _EXPECTED and cloud == ABSENT:
-        return f"{name} is recorded as {state}, but nothing of it is left in the cloud; {settle}"
+        return "{name} is recorded as {state}, but nothing of it is left in the cloud; " + _SETTLE
     if state in _EXPECTED and cloud in _ENDED:
-        return f"{name} is recorded as {state}, but the cloud says {cloud}; {settle}"
+        return "{name} is recorded as {state}, but the cloud says {cloud}; " + _SETTLE
     if cloud == ABSENT and (state is SliceState.DELETING or record.desired is Desired.DOWN):
-        return f"{name} is {state}, and nothing is left in the cloud; `tpuctl down {name}` or a pass ends it"
+        return "{name} is {state}, and nothing is left in the cloud; `tpuctl down {name}` or a pass ends it"
     if cloud == ABSENT and state is SliceState.LOST:
-        return f"{name} was lost; `tpuctl up {name}` asks for it again, or a pass of the watchdog"
+        return "{name} was lost; `tpuctl up {name}` asks for it again, or a pass of the watchdog"
     return ""
 
 
-def _silent(record: SliceRecord, limit_s: float | None) -> str:
+def _silent(record: SliceRecord) -> str:
     """Hosts that were well once and do not answer now: only a person may know that they are dead."""
     doubt = record.incarnation.doubt if record.incarnation else None
     if record.state is not SliceState.BOOTING or doubt is None or doubt.missing:
         return ""
-    after = f" after {render_span(limit_s)}," if limit_s is not None else ""
     return (
-        f"hosts of {record.name} have not answered since {render_moment(doubt.since)}; a pass gives it up"
-        f"{after} once more than that speaks against them, or you do: `tpuctl down {record.name}`, then up"
-        " again"
+        "hosts of {name} have not answered since {silent_since}; a pass gives it up{after} once more than that"
+        " speaks against them, or you do: `tpuctl down {name}`, then up again"
     )
 
 
-def group_conditions(conditions: Sequence[tuple[str, str]]) -> list[str]:
-    """What is to be said of slices, given by name: what is the same for many of them is said once."""
-    alike: dict[str, list[tuple[str, str]]] = {}
-    for name, text in conditions:
-        alike.setdefault(re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "NAME", text), []).append(
-            (name, text)
-        )
-    lines = []
-    for text, group in alike.items():
-        if len(group) < FOLD_FROM:
-            lines += [each for _, each in group]
-            continue
-        names = ", ".join([name for name, _ in group[:SHOWN_NAMES]] + ["…"] * (len(group) > SHOWN_NAMES))
-        lines.append(f"{counted(len(group), 'slice')} ({names}): {text}")
-    return lines
-
-
 def _removed(record: SliceRecord, cloud: str) -> str:
-    name = record.name
-    text = f"{name} was deleted or suspended outside tpuctl and stays away"
+    text = "{name} was deleted or suspended outside tpuctl and stays away"
     rest = record.incarnation.queued_name if record.incarnation and record.spec.queued else ""
     if rest and cloud in _ENDED:
-        text += f", but its queued resource {rest} is {cloud} and holds quota"
+        text += ", but its queued resource {queued} is {cloud} and holds quota"
     elif rest and not cloud:
-        text += f"; if its queued resource {rest} is left, that holds quota"
-    return f"{text}: `tpuctl up {name}` asks for it again, `tpuctl down {name}` deletes what is left"
+        text += "; if its queued resource {queued} is left, that holds quota"
+    return text + ": `tpuctl up {name}` asks for it again, `tpuctl down {name}` deletes what is left"
+
+
+def _sick_mounts(services: Services, record: SliceRecord) -> Condition:
+    runs = active_runs(services, record.name) if record.spec.mounts else []
+    sick = sick_mounts(each for run in runs if run.attempt is not None for each in run.attempt.mounts)
+    said = "{name}: mount {sick}; `tpuctl mount check --on {name}`" if sick else ""
+    return Condition(record.name, said, sick=sick)
+
+
+def group_conditions(conditions: Iterable[Condition]) -> list[str]:
+    """What is to be said of slices: what is the same for many of them is said once."""
+    alike: dict[str, list[Condition]] = {}
+    for each in conditions:
+        alike.setdefault(each.of_all, []).append(each)
+    lines: list[str] = []
+    for text, group in alike.items():
+        if len(group) < FOLD_FROM:
+            lines += group
+            continue
+        names = ", ".join([each.subject for each in group[:SHOWN_NAMES]] + ["…"] * (len(group) > SHOWN_NAMES))
+        lines.append(f"{counted(len(group), 'slice')} ({names}): {text}")
+    return lines

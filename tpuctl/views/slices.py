@@ -18,15 +18,12 @@ from tpuctl.model.records import SLOW, AttemptPhase, Cause, RunRecord, RunTotals
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
-from tpuctl.runs.active import never_began
-from tpuctl.runs.mounts import sick_mounts
 from tpuctl.slices.choose import run_called
 from tpuctl.slices.observe import Observation, observe_slice
-from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.journal import decided_at
-from tpuctl.state.repository import active_runs, find_slice, newest_first, readable_runs, readable_slices
-from tpuctl.views.conditions import cloud_word, remark
+from tpuctl.state.repository import find_slice, newest_first, readable_runs, readable_slices
+from tpuctl.views.conditions import Condition, cloud_word, condition_of
 
 MOUNTS_MAX_S = 15.0
 """For asking hosts how their mounts are: a probe of one that hangs takes 5 s."""
@@ -58,7 +55,10 @@ def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
     places = [place for record in live for place in record.places]
     rows = [_slice_row(services, place, {**waiting, **states}, tpus) for place in places]
     leads = [place is record for record in live for place in record.places]
-    rows = [row if lead else {**row, "remark": ""} for row, lead in zip(rows, leads, strict=True)]
+    rows = [
+        row if lead else {**row, "remark": Condition(row["name"])}
+        for row, lead in zip(rows, leads, strict=True)
+    ]
     lives = [(place.spec.zone, place.incarnation) for place in places if place.incarnation]
     ours = {(zone, name) for zone, life in lives for name in (life.cloud_name, life.queued_name)}
     caller = Caller(services.store.identity(), services.user, all_users=True)
@@ -101,7 +101,8 @@ RUN_KEYS = (
 def _damaged_row(keys: Sequence[str], name: str, error: DamagedRecordError) -> dict[str, Any]:
     """A row for a record that cannot be read, beside those that can."""
     label = error.details["key"].partition("/")[2]
-    said = {name: label, "state": "damaged", "remark": f"{error.message}; {error.hint}", "managed": True}
+    remark = Condition(label, "{why}; {hint}", why=error.message, hint=error.hint)
+    said = {name: label, "state": "damaged", "remark": remark, "managed": True}
     return {key: said.get(key) for key in keys}
 
 
@@ -125,7 +126,7 @@ def _slice_row(
         "user": record.owner,
         "created": render_time(record.created_at),
         "managed": True,
-        "remark": _condition(services, record, cloud),
+        "remark": condition_of(services, record, cloud),
         "adopted": record.incarnation is not None and record.incarnation.by_hand,
     }
 
@@ -144,7 +145,7 @@ def _other_row(judged: Judged, states: Mapping[tuple[str, str], str], hosts: int
         "user": found.user,
         "created": found.created or None,
         "managed": False,
-        "remark": "",
+        "remark": Condition(found.name),
     }
 
 
@@ -197,7 +198,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "requested": render_time(incarnation.requested_at) if incarnation else None,
         "ready": render_time(incarnation.ready_at) if incarnation else None,
         "cloud": observation.observed.why,
-        "remark": _condition(services, record, _word_of(observation), why=False),
+        "remark": condition_of(services, record, _word_of(observation), why=False),
         "race": [_rival(place) for place in record.places[1:]],
         "event": str(observation.observed.event),
         "last_loss": None
@@ -268,30 +269,10 @@ def _word_of(observation: Observation) -> str:
     return cloud_word(observation.record, said, unread=bool(observation.info.unread))
 
 
-def describe_condition(services: Services, name: str) -> str:
-    """The condition of a slice as it is recorded, without asking the cloud; empty for a run."""
-    stored = find_slice(services, name)
-    return _condition(services, stored.record, "") if stored is not None else ""
-
-
 def synthetic_runs(services: Services, name: str) -> list[str]:
     """The run of this id, or those under way on the slice of this name, that run on made-up data."""
     runs = [run for run in readable_runs(services)[0] if run.spec.synthetic]
     return [run.id for run in runs if run.id == name or (run.slice_name == name and not run.state.final)]
-
-
-def _condition(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> str:
-    """The condition of a slice, by itself, for want of its run, or for what its run was told of its mounts."""
-    unused = never_began(services, record)
-    limit_s = find_replacement_limit(services, record)
-    found = remark(record, cloud, why=why, limit_s=limit_s) or (f"{record.name} was {unused}" if unused else "")
-    return found or _sick_mounts(services, record)
-
-
-def _sick_mounts(services: Services, record: SliceRecord) -> str:
-    runs = active_runs(services, record.name) if record.spec.mounts else []
-    sick = sick_mounts(each for run in runs if run.attempt is not None for each in run.attempt.mounts)
-    return f"{record.name}: mount {sick}; `tpuctl mount check --on {record.name}`" if sick else ""
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:
@@ -358,7 +339,7 @@ def _holds(services: Services, name: str) -> list[dict[str, Any]]:
         {**document.data, "subject": ref.name}
         for ref in refs
         for document in services.store.list(f"journal/disks/{ref.name}/")
-        if document.data["action"] == "hold" and str(document.data["reason"]).endswith(f"on {name}")
+        if document.data["action"] == "hold" and document.data.get("slice") == name
     ]
 
 

@@ -53,7 +53,7 @@ def ls(
     paused = paused_why(context)
     if paused:
         context.console.warn(f"{paused}; `tpuctl resume` lifts that")
-    for text in group_conditions([(row["name"], row["remark"]) for row in rows if row["remark"]]):
+    for text in group_conditions(row["remark"] for row in rows if row["remark"]):
         context.console.warn(text)
     for state, advice in _ADVICE.items():
         count = sum(row["state"] == state for row in rows)
