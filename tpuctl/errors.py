@@ -34,11 +34,19 @@ BILLING_DISABLED = "BILLING_DISABLED"
 """`reason` in the details of an error whose project has no billing account (google.api.ErrorReason)."""
 
 
+SERVICE_DISABLED = "SERVICE_DISABLED"
+"""`reason` of one whose API is not enabled in the project to which the call is counted (the same)."""
+GCLOUDS_OWN = frozenset({"764086051850", "32555940559"})
+"""Projects of gcloud's own logins, to which calls without a quota project are counted: nothing can be enabled
+there (cloud.google.com/docs/authentication/adc-troubleshooting/user-creds)."""
+
+
 class TpuctlError(Exception):
     """Something failed in a way a user can act on.
 
-    `message` names what failed, which resource and which zone (lower case, no full stop); `hint` is a command
-    that can be pasted or the exact file and key to change; `details` is plain data for `--json`.
+    `message` names what failed, which resource and which zone (lower case, no full stop). `hint` is a command
+    to be pasted, which stays in one piece, or a sentence about the exact file and key to change, in which
+    commands are in backquotes. `details` is plain data for `--json`, and all that the program itself reads.
     """
 
     code: ClassVar[str] = "failed"
@@ -226,6 +234,15 @@ class InterruptedByUserError(TpuctlError):
 
     code = "interrupted"
     exit_code = 130
+
+
+def disabled_api(error: TpuctlError | None) -> str:
+    """The API that has to be enabled before a refused call works; empty where that is not the trouble."""
+    if error is None or error.details.get("reason") != SERVICE_DISABLED:
+        return ""
+    about = error.details.get("metadata", {})
+    consumer = str(about.get("consumer", "")).removeprefix("projects/")
+    return "" if consumer in GCLOUDS_OWN else str(about.get("service", ""))
 
 
 def all_error_classes() -> list[type[TpuctlError]]:

@@ -88,3 +88,55 @@ def test_a_class_has_a_name_of_its_own():
             files.setdefault(name, set()).add(file)
     twice = {name for name, where in files.items() if len(where) > 1}
     assert twice <= {"To"}
+
+
+PROSE = frozenset({"hint", "message", "why", "reason", "note", "detail", "fix", "remark"})
+"""What is written for people."""
+READS = frozenset(
+    {"startswith", "endswith", "partition", "rpartition", "split", "replace", "find", "index"}
+) | {
+    "removeprefix",
+    "removesuffix",
+}
+MATCHES = frozenset({"search", "match", "fullmatch", "sub", "findall", "finditer", "split"})
+
+
+def reads_prose(node: ast.AST) -> bool:
+    """It looks for something in what is written for people, or takes that apart."""
+
+    def is_prose(value: ast.AST) -> bool:
+        match value:
+            case ast.Attribute(attr=name):
+                return name in PROSE
+            case ast.BoolOp(values=parts) | ast.JoinedStr(values=parts):
+                return any(map(is_prose, parts))
+            case ast.FormattedValue(value=inner) | ast.Call(func=ast.Name(id="str"), args=[inner]):
+                return is_prose(inner)
+            case ast.Call(func=ast.Attribute(value=inner, attr="lower" | "casefold" | "strip")):
+                return is_prose(inner)
+        return False
+
+    match node:
+        case ast.Call(func=ast.Attribute(value=text, attr=name)) if name in READS and is_prose(text):
+            return True
+        case ast.Call(func=ast.Attribute(attr=name), args=args) if name in MATCHES:
+            return any(map(is_prose, args))
+        case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[text]):
+            return is_prose(text)
+    return False
+
+
+def test_what_is_written_for_people_is_not_read_by_the_program():
+    """What is compared, grouped or translated is a field of its own. Of other programs' words tables are made,
+    where they come in."""
+    assert reads_prose(ast.parse("(error.hint or '').startswith('gcloud')", mode="eval").body)
+    assert reads_prose(ast.parse("'tpu.' not in error.message.lower()", mode="eval").body)
+    assert reads_prose(ast.parse("re.sub('a', 'b', f'{error.message};')", mode="eval").body)
+    readers = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted((ROOT / "tpuctl").rglob("*.py"))
+        if path.parent.name != "agent" and "sim" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if reads_prose(node)
+    ]
+    assert readers == []

@@ -22,7 +22,7 @@ from tpuctl.doctor.checks import (
 from tpuctl.doctor.facts import DoctorFacts, PlannedUse, StoreRecords
 from tpuctl.doctor.finding import Finding, fold_unread
 from tpuctl.doctor.quotas import side_findings
-from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientError
+from tpuctl.errors import SERVICE_DISABLED, DeniedError, NotFoundError, TpuctlError, TransientError
 from tpuctl.inventory.reap import TpuSurvey
 from tpuctl.inventory.resources import Fate, Judged
 from tpuctl.lib.parallel import Reading
@@ -234,8 +234,8 @@ def test_a_refusal_with_401_means_the_credentials_whatever_they_say():
 
 
 def test_an_api_that_refused_is_off_even_if_the_list_says_nothing():
-    hint = "gcloud services enable compute.googleapis.com"
-    found = worst(services=UNREAD, project=Reading(error=DeniedError("off", hint=hint)))
+    told = {"reason": SERVICE_DISABLED, "metadata": {"service": "compute.googleapis.com"}}
+    found = worst(services=UNREAD, project=Reading(error=DeniedError("off", details=told)))
     assert ("apis", "problem") in found
 
 

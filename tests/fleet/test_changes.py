@@ -12,13 +12,14 @@ from tests.support.builders import a_run, a_slice
 from tpuctl.config.settings import Layer, resolve
 from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.spec import EnvironmentSpec
-from tpuctl.fleet.plan import Change, FleetChange, How, WantedFleet, WantedRun, plan_fleet
+from tpuctl.fleet.plan import Change, FleetChange, WantedFleet, WantedRun, plan_fleet
 from tpuctl.lib.options import registry
 from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.receipt import DataDigest, Receipt
 from tpuctl.model.records import CodeState, RunRecord, SliceRecord
 from tpuctl.model.refs import DiskRef, MountRef
+from tpuctl.model.requests import ApplyRequest
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest
@@ -149,14 +150,14 @@ def submitted(item: WantedRun) -> RunRecord:
 
 
 def change_of_slice(before: WantedSlice, after: WantedSlice, **how: Any) -> FleetChange:
-    return plan_fleet(WantedFleet("lab", (after,), ()), [recorded(before)], [], "ada", How(**how))[0]
+    return plan_fleet(WantedFleet("lab", (after,), ()), [recorded(before)], [], "ada", ApplyRequest(**how))[0]
 
 
 def change_of_run(before: WantedRun, after: WantedRun, **how: Any) -> FleetChange:
     slices = (wanted_slice(**V5E), wanted_slice("other", **V5E))
     wanted = WantedFleet("lab", slices, (after,))
     records = [recorded(item) for item in slices]
-    return plan_fleet(wanted, records, [submitted(before)], "ada", How(**how))[2]
+    return plan_fleet(wanted, records, [submitted(before)], "ada", ApplyRequest(**how))[2]
 
 
 def test_every_key_has_a_change_below():
@@ -215,5 +216,5 @@ def test_what_differs_of_a_run_is_named():
 def test_a_run_that_was_told_to_stop_is_no_reason_not_to_begin_elsewhere():
     wanted = WantedFleet("lab", (wanted_slice("other", **V5E),), (wanted_run(on="other"),))
     stopping = replace(submitted(wanted_run()), stop_asked=True)
-    changes = plan_fleet(wanted, [recorded(wanted.slices[0])], [stopping], "ada", How())
+    changes = plan_fleet(wanted, [recorded(wanted.slices[0])], [stopping], "ada", ApplyRequest())
     assert changes[1].change is Change.CREATE

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, a_spec
 from tests.support.cases import changed, check, load_cases
-from tpuctl.fleet.plan import How, WantedFleet, WantedRun, plan_fleet, run_id_of
+from tpuctl.fleet.plan import WantedFleet, WantedRun, plan_fleet, run_id_of
 from tpuctl.lib.codec import from_data
 from tpuctl.model.records import LifetimeLimits, RunRecord
 from tpuctl.model.refs import EnvironmentRef
+from tpuctl.model.requests import ApplyRequest
 from tpuctl.model.run_identity import fingerprint
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.slices.resolve import WantedSlice
@@ -49,7 +50,7 @@ def a_recorded_run(changes: Mapping[str, Any]) -> RunRecord:
 def test_what_a_file_changes(case: dict[str, Any]) -> None:
     slices = [changed(a_slice(), each) for each in case.get("slices", ())]
     runs = [a_recorded_run(each) for each in case.get("runs", ())]
-    how = from_data(How, case.get("how", {}))
+    how = from_data(ApplyRequest, case.get("how", {}))
     found = {
         change.subject: change
         for change in plan_fleet(the_file(**case.get("file", {})), slices, runs, "ada", how)

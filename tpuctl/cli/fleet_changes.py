@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from msgspec.structs import replace
 
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
-from tpuctl.lib.options import Option
 
 if TYPE_CHECKING:
     from tpuctl.fleet.load import LoadedFleet
@@ -29,11 +26,6 @@ COLUMNS = (
 )
 
 
-File = Annotated[
-    Path | None, Option("The fleet file; the nearest tpuctl.yaml if left out.", short="-f", metavar="FILE")
-]
-
-
 def read_file(context: AppContext, file: Path | None) -> LoadedFleet:
     """The fleet file, which is then the project's file, too."""
     from tpuctl.fleet.load import find_fleet_file, load_fleet
@@ -41,14 +33,6 @@ def read_file(context: AppContext, file: Path | None) -> LoadedFleet:
     path = find_fleet_file(file)
     context.shared.project_file = path
     return load_fleet(context, path, lambda: context.config)
-
-
-def with_file(changes: Sequence[FleetChange], file: Path | None) -> list[FleetChange]:
-    """The changes with hints that can be pasted: of another file than the nearest, they name it."""
-    if file is None:
-        return list(changes)
-    named = f"tpuctl apply -f {shlex.quote(str(file))}"
-    return [replace(change, hint=change.hint.replace("tpuctl apply", named)) for change in changes]
 
 
 def show_changes(context: AppContext, changes: Sequence[FleetChange], costs: Mapping[str, str]) -> None:

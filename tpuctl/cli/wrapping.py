@@ -12,25 +12,6 @@ DEFAULT_WIDTH = 80
 MIN_WIDTH = 20
 MAX_WIDTH = 100
 """Prose is not made wider than this, whatever the terminal has."""
-_COMMANDS = (
-    "tpuctl ",
-    "gcloud ",
-    "eval ",
-    "git ",
-    "python ",
-    "python3 ",
-    "sudo ",
-    "fuser ",
-    "mv ",
-    "bash ",
-    "chmod ",
-    "df ",
-    "ls ",
-    "mkdir ",
-    "pip ",
-    "export ",
-    "systemctl ",
-)
 _QUOTED = re.compile(r"`[^`]+`[^\s`]*")
 _JOINT = re.compile(r"(?<=\w)(?:[-_/=]|(?<!\d)[,.:]|[,.:](?!\d))+(?=\w)")
 """Between words, never within a number."""
@@ -136,10 +117,7 @@ def with_first(hint: str, first: str) -> str:
 def hint_lines(hint: str, stream: TextIO) -> str:
     """The line about what to type next.
 
-    A bare command is left in one piece: what a terminal breaks by itself is still copied as one line.
+    A bare command is left in one piece: what a terminal breaks by itself is still copied as one line. Who
+    writes a sentence marks the commands in it by backquotes.
     """
-    return (
-        f"hint: {hint}"
-        if hint.startswith(_COMMANDS) and "`" not in hint
-        else hang(hint, stream, first="hint: ")
-    )
+    return hang(hint, stream, first="hint: ") if "`" in hint else f"hint: {hint}"

@@ -13,6 +13,8 @@ from google.auth import exceptions as auth
 from tpuctl.cloud import wire
 from tpuctl.errors import (
     BILLING_DISABLED,
+    GCLOUDS_OWN,
+    SERVICE_DISABLED,
     BusyError,
     ConflictError,
     DeniedError,
@@ -35,6 +37,7 @@ _CONNECTION_ERRORS = (
 NETWORK_HINT = "look at the network, a proxy or the endpoint in `tpuctl config show`, or try again"
 _REQUEST = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) https?://\S+: ")
 """What api_core puts in front of a REST API's own words."""
+_PERMISSION = re.compile(r"Permission '([a-z]+\.[A-Za-z.]+)' denied")
 _STORAGE_WORDS = "('Request failed with status code'"
 """From google-cloud-storage (blob.py, _raise_from_invalid_response)."""
 _SERVER = re.compile(r"host='([^']+)', port=(\d+)")
@@ -95,27 +98,36 @@ def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
     kind = classify(table, http_status=http_status, status=status, message=message, details=told)
     hint = LOGIN_HINT if http_status == 401 else _enable_hint(told) or find_hint(table, message)
     details = {"status": http_status, "kind": str(kind), **render_details(told)}
+    denied = _PERMISSION.search(message)
+    if denied is not None:
+        details["permission"] = denied[1]
     if status is not None:
         details["rpc"] = status
-    return ERRORS[kind](f"could not {what}: {_shorten(message)}", hint=hint, details=details)
+    return ERRORS[kind](f"could not {what}: {shorten(message)}", hint=hint, details=details)
 
 
 def _said(error: api.GoogleAPICallError) -> str:
     """The server's own words: google-cloud-storage adds to them what it expected, as text of Python."""
-    message, response = str(error.message or error), error.response
+    response = error.response
+    return body_text(error) or f"{response.status_code} {response.reason}"
+
+
+def body_text(error: Exception) -> str:
+    """What the body of an answer says; empty where that is made for machines."""
+    message, response = str(getattr(error, "message", "") or error), getattr(error, "response", None)
     if _STORAGE_WORDS not in message or response is None:
         return message
     try:
         said = str(response.json()["error"]["message"]).strip()
     except (KeyError, TypeError, ValueError):
-        said = response.text.strip()
-    return said if said and said[0] not in "<{" else f"{response.status_code} {response.reason}"
+        said = str(response.text).strip()
+    return said if said and said[0] not in "<{" else ""
 
 
-def _shorten(message: str) -> str:
+def shorten(message: str) -> str:
     """The first line, without the long address that Google adds for SERVICE_DISABLED and BILLING_DISABLED; the
     hint is shorter."""
-    first = _REQUEST.sub("", message.splitlines()[0]).partition(" Enable it by visiting ")[0]
+    first = _REQUEST.sub("", message.partition("\n")[0]).partition(" Enable it by visiting ")[0]
     return first.partition(" Please enable billing on project ")[0]
 
 
@@ -152,20 +164,15 @@ def _enable_hint(details: Sequence[Mapping[str, Any]]) -> str | None:
     for found in details:
         if found.get("reason") == BILLING_DISABLED:
             return "gcloud billing projects link PROJECT --billing-account=ACCOUNT"
-        if found.get("reason") != "SERVICE_DISABLED":
+        if found.get("reason") != SERVICE_DISABLED:
             continue
         about = wire.message(found.get("metadata"))
         consumer = str(about.get("consumer", "")).removeprefix("projects/")
-        if consumer in _GCLOUDS_OWN:
+        if consumer in GCLOUDS_OWN:
             return "gcloud auth application-default set-quota-project PROJECT"
         at = f" --project={consumer}" if consumer else ""
         return f"gcloud services enable {about.get('service', 'SERVICE')}{at}"
     return None
-
-
-_GCLOUDS_OWN = frozenset({"764086051850", "32555940559"})
-"""Projects of gcloud's own logins, to which calls without a quota project are counted: nothing can be enabled
-there (cloud.google.com/docs/authentication/adc-troubleshooting/user-creds)."""
 
 
 def render_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -206,7 +213,7 @@ _LISTS: Mapping[str, tuple[str, str]] = {
 
 def _activation_url(told: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> str:
     """Where a disabled API is switched on by hand: in newer answers in the metadata, in older ones a link."""
-    if told.get("reason") != "SERVICE_DISABLED":
+    if told.get("reason") != SERVICE_DISABLED:
         return ""
     known = told.get("metadata", {}).get("activationUrl")
     return str(known or next((link["url"] for link in links if link.get("url")), ""))

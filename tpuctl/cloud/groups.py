@@ -316,6 +316,6 @@ def _not_created(error: Exception, what: str, name: str) -> TpuctlError:
     ours = translate_change(error, what, "create")
     if not isinstance(ours, NotFoundError):
         return ours
-    if any(f"{each}/{name}'" in ours.message for each in (TEMPLATES, POLICIES)):
+    if any(f"{each}/{name}'" in str(error) for each in (TEMPLATES, POLICIES)):
         return BusyError(ours.message, hint="wait a minute and try again", details=ours.details)
     return InvalidRequestError(ours.message, hint="tpuctl types", details=ours.details)

@@ -29,6 +29,7 @@ from tpuctl.errors import (
     TpuctlError,
     TransientError,
     UsageError,
+    disabled_api,
 )
 from tpuctl.model.cloud import ObjectInfo
 from tpuctl.model.facts import BucketSpec
@@ -68,14 +69,16 @@ def translate(error: Exception, what: str) -> TpuctlError:
     if status == GONE:
         return TransientError(ours.message, hint="try again", details=ours.details)
     if status == TOO_FAST or isinstance(ours, NoCapacityError):
-        return RateLimitedError(_answered(ours, what), hint="try again in a minute", details=ours.details)
+        return RateLimitedError(
+            _answered(error, ours, what), hint="try again in a minute", details=ours.details
+        )
     if status is not None and isinstance(ours, TransientError):
-        return TransientError(_answered(ours, what), hint=STATUS_HINT, details=ours.details)
+        return TransientError(_answered(error, ours, what), hint=STATUS_HINT, details=ours.details)
     if isinstance(ours, DeniedError) and ours.details.get("status") == 403:
-        if (ours.hint or "").startswith("gcloud services enable"):
+        if disabled_api(ours):
             return ours
         # The table of messages names the role for TPUs, which does not help here.
-        return DeniedError(ours.message, hint=_denied_hint(ours.message, what), details=ours.details)
+        return DeniedError(ours.message, hint=_denied_hint(str(error), what), details=ours.details)
     return ours
 
 
@@ -85,12 +88,13 @@ def read_again(what: str, call: Callable[[], T]) -> T:
     return read(what, call, translate, (TransientError, RateLimitedError))
 
 
-def _answered(error: TpuctlError, what: str) -> str:
+def _answered(error: Exception, ours: TpuctlError, what: str) -> str:
     """What was asked and what it answered, with the status, which alone says something in many answers."""
-    begin, status = f"could not {what}: ", error.details.get("status")
-    said = error.message.removeprefix(begin)
-    named = said if status is None or said.startswith(f"{status} ") else f"{status}: {said}"
-    return f"{begin}Cloud Storage answered {named}"
+    status, said = ours.details.get("status"), errors.shorten(errors.body_text(error))
+    if status is not None:
+        reason = getattr(getattr(error, "response", None), "reason", "")
+        said = f"{status}: {said}" if said else f"{status} {reason}"
+    return f"could not {what}: Cloud Storage answered {said}"
 
 
 def _translate_any(error: Exception, what: str) -> TpuctlError:

@@ -25,6 +25,8 @@ class Problem(Struct, frozen=True):
     place: Position
     message: str
     hint: str | None = None
+    path: str = ""
+    """Of the keys that hold what is wrong, where the file was decoded: `fleet.runs.train`."""
 
 
 class Decoder:
@@ -160,12 +162,12 @@ class Decoder:
         guess = f"; did you mean {near!r}?" if near else ""
         known = f"known keys: {_listed(registry(shape))}"
         hint = f"change it to {near!r}; {known}" if near else known
-        self.problems.append(Problem(place, f"unknown key {name!r} in {path}{guess}", hint))
+        self.problems.append(Problem(place, f"unknown key {name!r} in {path}{guess}", hint, path))
 
     def _wrong(
         self, place: Position, path: str, message: str, hint: str | None = None, *, separator: str = " "
     ) -> None:
-        self.problems.append(Problem(place, f"{path}{separator}{message}", hint))
+        self.problems.append(Problem(place, f"{path}{separator}{message}", hint, path))
 
 
 _KINDS: Mapping[Any, frozenset[ScalarKind]] = {

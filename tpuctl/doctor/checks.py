@@ -16,7 +16,14 @@ from tpuctl.doctor.facts import DoctorFacts
 from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
 from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.doctor.store import judge_shared, shared_findings
-from tpuctl.errors import BILLING_DISABLED, DeniedError, NotFoundError, TpuctlError, TransientError
+from tpuctl.errors import (
+    BILLING_DISABLED,
+    DeniedError,
+    NotFoundError,
+    TpuctlError,
+    TransientError,
+    disabled_api,
+)
 from tpuctl.inventory.reap import TpuSurvey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.names import region_of
@@ -122,7 +129,7 @@ def check_clock(_: DoctorFacts, ahead: float) -> list[Finding]:
 def check_apis(facts: DoctorFacts) -> list[Finding]:
     """The APIs that tpuctl calls are enabled. An API that refused to be called counts, listed or not."""
     project = facts.wanted.project
-    refused = {name for name in NEEDED_APIS if any(_refuses(reading, name) for reading in _readings(facts))}
+    refused = {disabled_api(reading.error) for reading in _readings(facts)}
     listed = facts.services.value
     off = [name for name in NEEDED_APIS if name in refused or (listed is not None and name not in listed)]
     found = _no_billing(facts) + [
@@ -150,12 +157,6 @@ def _no_billing(facts: DoctorFacts) -> list[Finding]:
     project = facts.wanted.project
     fix = f"gcloud billing projects link {project} --billing-account=ACCOUNT; `gcloud billing accounts list`"
     return [problem(f"project {project} has no billing account: its APIs refuse to work", fix)]
-
-
-def _refuses(reading: Reading[Any], service: str) -> bool:
-    """The hint of such a refusal names the API; see `cloud.errors`."""
-    hint = (reading.error.hint if reading.error else None) or ""
-    return hint.startswith("gcloud services enable") and service in hint.split()
 
 
 def check_permissions(facts: DoctorFacts, granted: frozenset[str]) -> list[Finding]:

@@ -13,7 +13,7 @@ from tpuctl.engine.services import Services
 from tpuctl.envs.drift import DISK, HOLDERS, HUGEPAGES, LOOKED_AT, HostReading, compare_hosts
 from tpuctl.envs.hosts import EnvironmentKind
 from tpuctl.envs.pinned import PinnedEnvironment, parse_frozen
-from tpuctl.envs.verify import drift_error, observe_hosts
+from tpuctl.envs.verify import describe_drift, drift_error, observe_hosts
 from tpuctl.envs.wheelhouse import blobs_of
 from tpuctl.errors import PartialError
 from tpuctl.hosts.agent import HostAgent
@@ -79,7 +79,8 @@ def refuse_drift(kind: EnvironmentKind, run: RunRecord, seen: Sequence[HostReadi
         mending = ", and ".join(dict.fromkeys(each.hint for each in refused))
         allowing = " ".join(f"--allow-drift {quote(each.column)}" for each in refused)
         # In one line: it becomes the reason why the attempt ended, which is all that `run` and `why` show.
-        told = f"{' '.join(error.message.split())}; mend it: {mending}; or start it all the same: {allowing}"
+        differ = describe_drift(run.slice_name, refused, " ")
+        told = f"{differ}; mend it: {mending}; or start it all the same: {allowing}"
         raise PartialError(told, hint=error.hint, details=error.details)
 
 

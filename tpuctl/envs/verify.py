@@ -82,14 +82,19 @@ def properties_of_slice(
     return fold_properties(hosts)
 
 
+def describe_drift(slice_name: str, found: Sequence[DriftedColumn], joint: str) -> str:
+    """Which hosts differ, and in what, each behind a `joint`."""
+    count = len({worker for each in found for worker in each.workers})
+    differ = "differs" if count == 1 else "differ"
+    return joint.join([f"{counted(count, 'host')} of {slice_name} {differ}:", *(each.said for each in found)])
+
+
 def drift_error(slice_name: str, found: Sequence[DriftedColumn]) -> PartialError:
     """Hosts differ: which, in what, and the commands after which they do not."""
     hints = list(dict.fromkeys(each.hint for each in found))
     workers = sorted({worker for each in found for worker in each.workers})
-    said = "\n  ".join(each.said for each in found)
-    differ = "differs" if len(workers) == 1 else "differ"
     return PartialError(
-        f"{counted(len(workers), 'host')} of {slice_name} {differ}:\n  {said}",
+        describe_drift(slice_name, found, "\n  "),
         hint="\n      ".join(hints),
         details={
             "workers": workers,

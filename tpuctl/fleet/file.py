@@ -126,7 +126,7 @@ def _contradictions(file: FleetFile, known: Sequence[Problem]) -> list[Problem]:
     problems: list[Problem] = []
     taken: dict[str, dict[str, RunRequest]] = {}
     for name, request in file.fleet.runs.items():
-        misspelt = any(f" in fleet.runs.{name};" in f"{problem.message};" for problem in known)
+        misspelt = any(problem.path == f"fleet.runs.{name}" for problem in known)
         if misspelt and not _entries(request):
             continue
         try:

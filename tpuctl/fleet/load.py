@@ -27,9 +27,10 @@ from tpuctl.errors import (
     UsageError,
 )
 from tpuctl.fleet.file import FleetFile, parse_fleet_file, slice_of
-from tpuctl.fleet.plan import Change, FleetChange, How, ItemKind, WantedFleet, WantedRun, plan_fleet
+from tpuctl.fleet.plan import Change, FleetChange, ItemKind, WantedFleet, WantedRun, plan_fleet
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.hosts import Api
+from tpuctl.model.requests import ApplyRequest
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
 from tpuctl.money.coverage import list_grants
@@ -243,14 +244,14 @@ def _resolve_run(
 
 
 def plan_changes(
-    services: Services, loaded: LoadedFleet, how: How
+    services: Services, loaded: LoadedFleet, how: ApplyRequest
 ) -> tuple[tuple[FleetChange, ...], dict[str, str]]:
     """The changes, once it is known that they are paid for; and what each new slice costs, by name.
 
     Reads only. Raises UsageError for a run to repeat that is not in the file.
     """
     names = [run.name for run in loaded.wanted.runs]
-    for name in how.again - set(names):
+    for name in set(how.again) - set(names):
         raise UsageError(
             f"--again {name}: there is no such run in {loaded.file.path}",
             hint=f"one of: {', '.join(names)}" if names else "list it below fleet.runs",
@@ -270,7 +271,7 @@ def plan_changes(
     return changes, costs
 
 
-def observe_and_plan(services: Services, wanted: WantedFleet, how: How) -> tuple[FleetChange, ...]:
+def observe_and_plan(services: Services, wanted: WantedFleet, how: ApplyRequest) -> tuple[FleetChange, ...]:
     """What the file changes, as things stand in the store. A run that is in the way is looked at on its hosts:
     it may have ended while nobody looked, which is noted."""
 

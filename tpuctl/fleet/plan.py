@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tpuctl.lib.time import render_duration, render_moment
 from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
+from tpuctl.model.requests import ApplyRequest
 from tpuctl.model.run_identity import fingerprint
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec, option_of
@@ -89,15 +90,6 @@ class WantedFleet(Struct, frozen=True):
     """Settings, for the manifests of its runs."""
 
 
-class How(Struct, frozen=True):
-    """What the user allowed. `again` names runs to repeat though they have ended."""
-
-    replace: bool = False
-    prune: bool = False
-    all_users: bool = False
-    again: frozenset[str] = frozenset()
-
-
 class FleetChange(Struct, frozen=True):
     """One line of a plan. `record` is the id of the run that is meant, or ended first, if there is one."""
 
@@ -120,7 +112,7 @@ class FleetChange(Struct, frozen=True):
 
 
 def plan_fleet(
-    wanted: WantedFleet, slices: Sequence[SliceRecord], runs: Sequence[RunRecord], user: str, how: How
+    wanted: WantedFleet, slices: Sequence[SliceRecord], runs: Sequence[RunRecord], user: str, how: ApplyRequest
 ) -> tuple[FleetChange, ...]:
     """What to do about every slice and run of the file, and about slices, runs and mounts that are no longer in
     it."""
@@ -141,7 +133,7 @@ def plan_fleet(
 
 
 def _slice_change(
-    fleet: str, item: WantedSlice, record: SliceRecord | None, user: str, how: How
+    fleet: str, item: WantedSlice, record: SliceRecord | None, user: str, how: ApplyRequest
 ) -> FleetChange:
     def change(what: Change, why: str, hint: str = "", differs: tuple[str, ...] = ()) -> FleetChange:
         return FleetChange(ItemKind.SLICE, item.name, what, why, hint, differs)
@@ -167,8 +159,8 @@ def _slice_change(
             return change(Change.CONFLICT, reason, f"tpuctl down {item.name}, or change the file back", differs)
         if how.replace:
             return change(Change.REPLACE, reason, differs=differs)
-        hint = f"change the file back, or tpuctl apply --replace (down, then up: {item.name} and its runs end)"
-        return change(Change.CONFLICT, reason, hint, differs)
+        again = f"{how.command} --replace (down, then up: {item.name} and its runs end)"
+        return change(Change.CONFLICT, reason, f"change the file back, or {again}", differs)
     if record.state is SliceState.REMOVED:
         return change(Change.CREATE, "it was deleted outside tpuctl, and is still in the file")
     if record.state is SliceState.REFUSED:
@@ -241,7 +233,7 @@ def _run_change(
     on: SliceSpec | None,
     runs: Sequence[RunRecord],
     going: Collection[str],
-    how: How,
+    how: ApplyRequest,
 ) -> FleetChange:
     def change(
         what: Change, why: str, hint: str = "", differs: tuple[str, ...] = (), record: str = ""
@@ -260,7 +252,7 @@ def _run_change(
         reason = f"run {active.id} is {active.state} there, with other {_words(differs)}"
         if active.slice_name in going or (how.replace and ours):
             return change(Change.REPLACE, reason, differs=differs, record=active.id)
-        hint = f"tpuctl stop {active.id}" + (", or tpuctl apply --replace" if ours else "")
+        hint = f"tpuctl stop {active.id}" + (f", or {how.command} --replace" if ours else "")
         return change(Change.CONFLICT, reason, hint, differs, active.id)
     mine = [run for run in runs if run.fleet == fleet and run.fleet_run == item.name]
     moved = next((run for run in mine if _is_live(run)), None)
@@ -268,14 +260,14 @@ def _run_change(
         reason = f"run {moved.id} is {moved.state} on slice {moved.slice_name}, not on {item.spec.slice_name}"
         if how.replace or moved.slice_name in going:
             return change(Change.REPLACE, reason, differs=("on",), record=moved.id)
-        hint = f"tpuctl stop {moved.id}, or tpuctl apply --replace"
+        hint = f"tpuctl stop {moved.id}, or {how.command} --replace"
         return change(Change.CONFLICT, reason, hint, ("on",), moved.id)
     same = max((run for run in here if item.is_same(run)), key=lambda run: run.created_at, default=None)
     if same is None:
         return change(Change.CREATE, "it has changed since it last ran" if mine else "it has not run yet")
     if item.name in how.again:
         return change(Change.CREATE, f"run {same.id} has {same.state}; once more, as asked")
-    hint = f"tpuctl apply --again {item.name} repeats it"
+    hint = f"{how.command} --again {item.name} repeats it"
     return change(Change.NONE, f"run {same.id} has ended: {same.state}", hint, record=same.id)
 
 
@@ -283,7 +275,7 @@ def _is_live(run: RunRecord) -> bool:
     return not run.state.final and not run.stop_asked
 
 
-def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: How) -> FleetChange:
+def _same_run(item: WantedRun, active: RunRecord, going: Collection[str], how: ApplyRequest) -> FleetChange:
     """A run that is under way already: only its policy may differ."""
 
     def change(what: Change, why: str, hint: str = "", differs: tuple[str, ...] = ()) -> FleetChange:
@@ -349,7 +341,7 @@ def _unlisted(
     runs: Sequence[RunRecord],
     kept: Collection[str],
     user: str,
-    how: How,
+    how: ApplyRequest,
 ) -> list[FleetChange]:
     """What this file asked for when it was applied before, and does not list any more."""
     listed = {item.name for item in wanted.slices}
@@ -373,7 +365,7 @@ def _unlisted(
 
 
 def _unlisted_mounts(
-    fleet: str, item: WantedSlice, record: SliceRecord, user: str, how: How
+    fleet: str, item: WantedSlice, record: SliceRecord, user: str, how: ApplyRequest
 ) -> list[FleetChange]:
     """Those that this file asked for, and nobody since by hand."""
     listed = {each.path for each in item.spec.mounts}
@@ -385,7 +377,7 @@ def _unlisted_mounts(
 
 
 def _gone_from_file(
-    kind: ItemKind, name: str, owner: str, user: str, how: How, record: str = ""
+    kind: ItemKind, name: str, owner: str, user: str, how: ApplyRequest, record: str = ""
 ) -> FleetChange:
     why = "no longer in the file"
     if owner != user and not how.all_users:

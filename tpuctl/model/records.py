@@ -439,6 +439,8 @@ class WorkerEnd(Struct, frozen=True):
     """Processes of it that its host still has: what a stop cannot reach, such as root's."""
     process: int | None = None
     processes: tuple[ProcessEnd, ...] = ()
+    stopped: bool = False
+    """It did not end by itself: we stopped it, because another worker failed or somebody asked."""
 
 
 class TimelineEntry(Struct, frozen=True):

@@ -5,6 +5,7 @@ Those of `up` and `run` are in `slice_spec.py` and `run_spec.py`, as fleet files
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -44,6 +45,9 @@ Unmount = Annotated[
 Detach = Annotated[bool, Option("Start it and return.", short="-d")]
 AllWorkers = Annotated[bool, Option("All workers (the default).")]
 Workers = Annotated[str | None, Option(WORKERS_HELP, metavar="LIST")]
+FleetPath = Annotated[
+    Path | None, Option("The fleet file; the nearest tpuctl.yaml if left out.", short="-f", metavar="FILE")
+]
 _For = Annotated[
     Purpose,
     Option(
@@ -192,6 +196,23 @@ class ClusterRequest(Struct, frozen=True, kw_only=True):
     host_network: Annotated[
         bool, Option("Use the network of the nodes, which several slices are faster with.", group=CLUSTER)
     ] = False
+
+
+class ApplyRequest(Struct, frozen=True):
+    """A fleet file, and what may be done for it."""
+
+    file: FleetPath = None
+    replace: Annotated[bool, Option("Delete and create again what exists with another specification.")] = False
+    prune: Annotated[bool, Option("Remove what came from this file and is no longer in it.")] = False
+    again: Annotated[
+        tuple[str, ...], Option("Start this run again although it has ended; repeatable.", metavar="RUN")
+    ] = ()
+    all_users: Annotated[bool, Option("Also change, --replace and --prune other users' slices.")] = False
+
+    @property
+    def command(self) -> str:
+        """What applies the same file."""
+        return "tpuctl apply" if self.file is None else f"tpuctl apply -f {shlex.quote(str(self.file))}"
 
 
 class RerunRequest(Struct, frozen=True):

@@ -29,13 +29,10 @@ def worker_ends(workers: Sequence[WorkerStatus]) -> tuple[WorkerEnd, ...]:
             w.survivors,
             w.process,
             tuple(ProcessEnd(each.process, each.exit_status, each.signal) for each in w.processes),
+            w.stop_asked and w.state is WorkerState.EXITED,
         )
         for w in workers
     )
-
-
-STOPPED_NOTE = "stopped"
-"""It did not end by itself: we stopped it, because another worker failed or somebody asked."""
 
 
 def _note(worker: WorkerStatus) -> str:
@@ -43,7 +40,7 @@ def _note(worker: WorkerStatus) -> str:
     if worker.event is not HostEvent.NONE:
         return f"host {worker.event}"
     words = ["" if worker.state is WorkerState.EXITED else str(worker.state)]
-    words += [STOPPED_NOTE] if worker.stop_asked and worker.state is WorkerState.EXITED else []
+    words += ["stopped"] if worker.stop_asked and worker.state is WorkerState.EXITED else []
     words += [worker.why] if worker.why and worker.state is WorkerState.EXITED else []
     words += [f"outlived by {worker.survivors_said}"] if worker.survivors else []
     return "; ".join(word for word in words if word)
@@ -108,7 +105,7 @@ def _why(attempt: Attempt) -> str:
 
 def _quick_failure(attempt: Attempt) -> str:
     """With which statuses and signals workers failed, if each that did failed soon after its start."""
-    failed = [end for end in attempt.ends if end.exit_status != 0 and STOPPED_NOTE not in end.note.split("; ")]
+    failed = [end for end in attempt.ends if end.exit_status != 0 and not end.stopped]
     if not failed or any(end.ran_s is None or end.ran_s > timeouts.QUICK_FAILURE_S for end in failed):
         return ""
     return " ".join(sorted({f"{end.exit_status}/{end.signal}" for end in failed}))

@@ -107,4 +107,4 @@ def _unknown_place(catalog: Catalog, zone: str, error: TpuctlError) -> bool:
         raise error
     answered = error.details.get("status") is not None
     refusal = answered and isinstance(error, NotFoundError | InvalidRequestError | DeniedError)
-    return refusal and zone not in catalog.zones() and "'tpu." not in error.message
+    return refusal and zone not in catalog.zones() and "permission" not in error.details

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.fleet_changes import File, change_row, read_file, show_changes, with_file
+from tpuctl.cli.fleet_changes import change_row, read_file, show_changes
 from tpuctl.cli.options import DryRun, Force, Timeout, Yes
-from tpuctl.lib.options import Flag, Option
+from tpuctl.lib.options import Option
+from tpuctl.model.requests import ApplyRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,16 +20,7 @@ if TYPE_CHECKING:
 
 def apply(
     context: AppContext,
-    file: File = None,
-    replace_: Annotated[
-        bool,
-        Option("Delete and create again what exists with another specification.", flags=(Flag("--replace"),)),
-    ] = False,
-    prune: Annotated[bool, Option("Remove what came from this file and is no longer in it.")] = False,
-    again: Annotated[
-        list[str] | None, Option("Start this run again although it has ended; repeatable.", metavar="RUN")
-    ] = None,
-    all_users: Annotated[bool, Option("Also change, --replace and --prune other users' slices.")] = False,
+    request: ApplyRequest,
     no_wait: Annotated[bool, Option("Request everything and return at once.")] = False,
     timeout: Timeout = None,
     dry_run: DryRun = False,
@@ -41,12 +33,9 @@ def apply(
     something exists with another specification, nothing is applied. A run that has ended is not repeated.
     """
     from tpuctl.fleet.load import plan_changes
-    from tpuctl.fleet.plan import How
 
-    loaded = read_file(context, file)
-    how = How(replace=replace_, prune=prune, all_users=all_users, again=frozenset(again or []))
-    planned, costs = plan_changes(context, loaded, how)
-    changes = with_file(planned, file)
+    loaded = read_file(context, request.file)
+    changes, costs = plan_changes(context, loaded, request)
     if dry_run:
         show_changes(context, changes, costs)
         return
