@@ -542,6 +542,7 @@ def test_a_stop_that_a_worker_did_not_hear_says_which_until_a_second_one_ends_it
     assert stop_error(services, confirm_stop(services, stopped.id)) is None
     assert place.hosts.all()[-1].processes == []
     assert get_run(services, stopped.id).record.attempt.ends[1].note == "stopped"
+    assert get_run(services, stopped.id).record.attempt.ends[1].stopped
 
 
 def test_nothing_of_a_stopped_run_is_left_to_prove_when_its_hosts_are_gone(place, services):

@@ -119,9 +119,8 @@ def test_why_a_program_waited_while_a_disk_of_its_slice_was_copied_is_shown(plac
     ref = DiskRef("data", "/mnt/data", DiskMode.READ_WRITE)
     request_slice(services, "big", replace(a_spec(), disks=(ref,)), pay=True, admit=lambda: None)
     for slice_name in ("big", "other"):
-        reason = f"for data-g1, on {slice_name}"
-        record_decision(services, "disks/data", "hold", reason, slice_name=slice_name)
-    record_decision(services, "disks/data", "create", "10 GiB, on big", slice_name="big")
+        record_decision(services, "disks/data", "hold", f"for data-g1, on {slice_name}")
+    record_decision(services, "disks/data", "create", "10 GiB, on big")
     shown = [(row["subject"], row["reason"]) for row in decisions(services, "big") if row["subject"] == "data"]
     assert shown == [("data", "for data-g1, on big")]
 

@@ -9,17 +9,9 @@ from tpuctl.engine.services import Services
 
 
 def record_decision(
-    services: Services,
-    subject: str,
-    action: str,
-    reason: str,
-    *,
-    incarnation: str = "",
-    fence: int = 0,
-    slice_name: str = "",
+    services: Services, subject: str, action: str, reason: str, *, incarnation: str = "", fence: int = 0
 ) -> None:
-    """Appends one entry to the journal of `subject` (`slices/NAME` or `runs/ID`). `slice_name`: the slice that
-    it concerns, too."""
+    """Appends one entry to the journal of `subject` (`slices/NAME` or `runs/ID`)."""
     services.store.append(
         f"journal/{subject}/",
         {
@@ -30,7 +22,6 @@ def record_decision(
             "fence": fence,
             "user": services.user,
             "machine": services.machine,
-            **({"slice": slice_name} if slice_name else {}),
         },
     )
 

@@ -339,7 +339,7 @@ def _holds(services: Services, name: str) -> list[dict[str, Any]]:
         {**document.data, "subject": ref.name}
         for ref in refs
         for document in services.store.list(f"journal/disks/{ref.name}/")
-        if document.data["action"] == "hold" and document.data.get("slice") == name
+        if document.data["action"] == "hold" and str(document.data["reason"]).endswith(f"on {name}")
     ]
 
 
