@@ -24,7 +24,8 @@ from tpuctl.fleet.file import FleetRequest
 from tpuctl.fleet.plan import CHANGE_NOTES
 from tpuctl.lib.options import Flag, Option, flags_of, registry
 from tpuctl.lint.rules import load_rules
-from tpuctl.model.records import CAUSE_NOTES, RUN_STATE_NOTES
+from tpuctl.model.attempts import CAUSE_NOTES
+from tpuctl.model.records import RUN_STATE_NOTES
 from tpuctl.model.roles import PROJECT, ROLES, Who
 from tpuctl.model.run_spec import PolicyRequest, RunRequest
 from tpuctl.model.shipped_files import load_accelerators, load_failure_table

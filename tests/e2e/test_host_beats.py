@@ -12,7 +12,8 @@ from tests.support.services import sim_services
 from tests.support.sim import running_sim
 from tpuctl.errors import DeniedError, PendingError, TransientError
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
+from tpuctl.model.attempts import AttemptPhase, Cause
+from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.runs.take_down import take_down

@@ -13,7 +13,8 @@ from tests.support.jobs import attempt_row, bring_up, meanwhile, submit
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import long, soak
-from tpuctl.model.records import Cause, RunRecord, RunState
+from tpuctl.model.attempts import Cause
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.state.repository import list_attempts
 

@@ -18,7 +18,8 @@ from tests.support.sim import RunningSim, running_sim
 from tpuctl.engine.ports import RemoteCall
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.targets import host_targets
-from tpuctl.model.records import Cause, RunRecord, RunState
+from tpuctl.model.attempts import Cause
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.reconcile import request_stop

@@ -14,8 +14,9 @@ from tests.support.jobs import SPEC, attempt_row, bring_up, run_to_end, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim
 from tests.support.soak import soak
+from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.cloud import Api
-from tpuctl.model.records import AttemptPhase, Cause, RunState, SliceState
+from tpuctl.model.records import RunState, SliceState
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.take_down import take_down

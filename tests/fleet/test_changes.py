@@ -14,10 +14,11 @@ from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.envs.spec import EnvironmentSpec
 from tpuctl.fleet.plan import Change, FleetChange, WantedFleet, WantedRun, plan_fleet
 from tpuctl.lib.options import registry
+from tpuctl.model.attempts import CodeState
 from tpuctl.model.cloud import Api, Tier
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.receipt import DataDigest, Receipt
-from tpuctl.model.records import CodeState, RunRecord, SliceRecord
+from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.model.requests import ApplyRequest
 from tpuctl.model.run_spec import PolicyRequest, RunRequest

@@ -13,8 +13,9 @@ from tpuctl.hosts.protocol import WorkerState
 from tpuctl.kube.observe import NOTHING, ClusterRunObservation, observe
 from tpuctl.kube.plan import end_reason, plan_cluster_run, restart_cause
 from tpuctl.kube.states import ClusterEffect, ClusterEvent
+from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.clusters import ClusterRun
-from tpuctl.model.records import AttemptPhase, Cause, RunRecord, RunState
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.verdict import Wait, render_wait
 
 HERE = a_cluster_run()

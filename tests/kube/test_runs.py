@@ -10,7 +10,8 @@ import pytest
 from tests.kube.lab import DOCUMENT, Lab
 from tests.support.kube_objects import condition, exited, waiting, workload
 from tpuctl.lib.time import render_time
-from tpuctl.model.records import Cause, RunState
+from tpuctl.model.attempts import Cause
+from tpuctl.model.records import RunState
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.reconcile import request_stop
 

@@ -19,7 +19,8 @@ from tpuctl.kube.states import (
     ClusterPhase,
     phase_of,
 )
-from tpuctl.model.records import AttemptPhase, RunState
+from tpuctl.model.attempts import AttemptPhase
+from tpuctl.model.records import RunState
 
 PAIRS = list(itertools.product(ClusterPhase, ClusterEvent))
 

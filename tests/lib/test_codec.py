@@ -10,7 +10,8 @@ from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.engine.ports import Document
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.codec import from_data, to_data
-from tpuctl.model.records import Cause, Loss, RunRecord, SliceRecord, WorkerEnd
+from tpuctl.model.attempts import Cause, WorkerEnd
+from tpuctl.model.records import Loss, RunRecord, SliceRecord
 from tpuctl.model.refs import EnvironmentRef
 from tpuctl.state.repository import decode
 

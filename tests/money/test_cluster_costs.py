@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from tests.support.builders import a_run, an_attempt
 from tests.support.kube_objects import a_cluster_run
 from tpuctl.kube.capacity import REGION, region_of_cluster
+from tpuctl.model.attempts import AttemptPhase, TimelineEntry
 from tpuctl.model.clusters import ClusterPlace
 from tpuctl.model.hosts import Tier
-from tpuctl.model.records import AttemptPhase, RunState, TimelineEntry
+from tpuctl.model.records import RunState
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.cluster_costs import cluster_costs, cluster_price
 

@@ -7,21 +7,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.support.jobs import SPEC
-from tpuctl.model.records import (
+from tpuctl.model.attempts import (
     Attempt,
     AttemptPhase,
     Cause,
     CodeState,
-    Desired,
     Failure,
     Fault,
-    RunRecord,
-    RunState,
-    SliceRecord,
-    SliceState,
     TimelineEntry,
     WorkerEnd,
 )
+from tpuctl.model.records import Desired, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.provenance.build import build_attempt, build_end, build_start
 from tpuctl.provenance.manifest import SettingSection, assemble, render_part

@@ -12,7 +12,7 @@ from tests.docs.schemas import run_schema
 from tests.provenance.samples import a_manifest
 from tests.support.builders import a_run, an_attempt
 from tpuctl.errors import BadManifestError
-from tpuctl.model.records import Cause, RunTotals, TimelineEntry
+from tpuctl.model.attempts import Cause, RunTotals, TimelineEntry
 from tpuctl.provenance.build import build_attempt, build_current, build_totals
 from tpuctl.provenance.compare import compare
 from tpuctl.provenance.manifest import assemble, parse_manifest, verify_chain

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import a_run, a_slice, an_attempt, an_incarnation
-from tpuctl.model.records import Attempt, Cause, RunTotals, SliceState, TimelineEntry
+from tpuctl.model.attempts import Attempt, Cause, RunTotals, TimelineEntry
+from tpuctl.model.records import SliceState
 from tpuctl.provenance.build import build_attempt, build_current, build_totals
 from tpuctl.provenance.phases import cost_by_phase, split_phases
 from tpuctl.runs.last_sign import alive_until

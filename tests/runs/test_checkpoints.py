@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 from tests.support.builders import a_run, a_slice, an_attempt
+from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.cloud import ObjectInfo
-from tpuctl.model.records import AttemptPhase, Cause, RunState
+from tpuctl.model.records import RunState
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.checkpoints import checkpoint_times, describe_fruitless
 from tpuctl.runs.plan import RunObservation, plan_run

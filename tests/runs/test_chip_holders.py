@@ -13,7 +13,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.hosts.protocol import ChipHolder, ChipLock, Chips, HostFacts
 from tpuctl.lib.time import render_moment
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase
+from tpuctl.model.attempts import AttemptPhase
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.runs.context import RunContext
 from tpuctl.runs.effects import apply_plan

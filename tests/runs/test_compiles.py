@@ -16,7 +16,7 @@ from tpuctl.hosts.worker_status import (
     WorkerStatus,
     parse_worker_status,
 )
-from tpuctl.model.records import ON_CPU, RECOMPILED, AttemptPhase, ProgramTrouble
+from tpuctl.model.attempts import ON_CPU, RECOMPILED, AttemptPhase, ProgramTrouble
 from tpuctl.notify.events import run_events
 from tpuctl.runs.compiles import (
     MANY,

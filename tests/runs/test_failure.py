@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from tests.support.builders import a_run, an_attempt
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
-from tpuctl.model.records import Cause, Failure, Fault, RunState
+from tpuctl.model.attempts import Cause, Failure, Fault
+from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.shipped_files import load_failure_table
 from tpuctl.runs.charge import charge

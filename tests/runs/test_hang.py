@@ -9,7 +9,8 @@ import pytest
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus, parse_worker_status
-from tpuctl.model.records import AttemptPhase, Cause, RunState
+from tpuctl.model.attempts import AttemptPhase, Cause
+from tpuctl.model.records import RunState
 from tpuctl.notify.events import run_events
 from tpuctl.runs.charge import charge
 from tpuctl.runs.hang import Slowdown, describe_progress, judge_pace, judge_stall, step_rate

@@ -14,17 +14,9 @@ from tests.support.memory.process import Killed, Process, Steps, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Transfer, Warn
 from tpuctl.errors import ConflictError
+from tpuctl.model.attempts import Attempt, AttemptPhase, Cause, TimelineEntry
 from tpuctl.model.cloud import FailureKind
-from tpuctl.model.records import (
-    Attempt,
-    AttemptPhase,
-    Cause,
-    Doubt,
-    RunRecord,
-    RunState,
-    SliceState,
-    TimelineEntry,
-)
+from tpuctl.model.records import Doubt, RunRecord, RunState, SliceState
 from tpuctl.model.refs import EnvironmentRef
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.timeouts import STEP_MAX_S, UNREACHABLE_MAX_S, VERDICT_MAX_S

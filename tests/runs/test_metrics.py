@@ -12,7 +12,8 @@ from tpuctl.errors import UsageError
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import NotFinite, WorkerStatus
 from tpuctl.lib.names import check_progress
-from tpuctl.model.records import AttemptPhase, Cause, RunState
+from tpuctl.model.attempts import AttemptPhase, Cause
+from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.notify.events import run_events
 from tpuctl.runs.metrics import (

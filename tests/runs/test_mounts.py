@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.support.builders import a_slice, an_attempt
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus, parse_worker_status
-from tpuctl.model.records import MountState
+from tpuctl.model.attempts import MountState
 from tpuctl.model.refs import MountRef
 from tpuctl.runs.mounts import mount_news, mounts_now, sick_mounts, troubled_mounts
 

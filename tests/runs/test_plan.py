@@ -16,7 +16,8 @@ from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.codec import from_data
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase, Cause, RunState, WorkerEnd
+from tpuctl.model.attempts import AttemptPhase, Cause, WorkerEnd
+from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.charge import charge, worker_ends
 from tpuctl.runs.plan import RunObservation, plan_run

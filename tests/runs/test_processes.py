@@ -14,8 +14,8 @@ from tpuctl.hosts.log_news import parse_log_news
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import JoinReport, WorkerStatus, parse_worker_status
 from tpuctl.lib.text import fold_label, fold_workers
+from tpuctl.model.attempts import Cause
 from tpuctl.model.processes import log_streams, parse_places, split_stream
-from tpuctl.model.records import Cause
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.shipped_files import load_failure_table
 from tpuctl.runs.charge import worker_ends

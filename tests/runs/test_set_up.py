@@ -27,8 +27,9 @@ from tests.support.session import ROOT
 from tpuctl.errors import DeniedError
 from tpuctl.hosts.protocol import AccessReply, BucketAccess
 from tpuctl.model import timeouts
+from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.firewall import Firewall, internal_rule, parse_rules
-from tpuctl.model.records import AttemptPhase, Cause, RunState
+from tpuctl.model.records import RunState
 from tpuctl.model.refs import MountRef
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.model.shipped_files import read_agent

@@ -12,7 +12,8 @@ from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.errors import PartialError
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
-from tpuctl.model.records import AttemptPhase, Cause, Desired, RunState, SliceState
+from tpuctl.model.attempts import AttemptPhase, Cause
+from tpuctl.model.records import Desired, RunState, SliceState
 from tpuctl.model.timeouts import POLL_FIRST_S
 from tpuctl.model.verdict import Blind
 from tpuctl.runs.effects import EFFECTS

@@ -22,7 +22,8 @@ from tests.support.stores import KINDS, Place, open_places
 from tpuctl.errors import ConflictError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
-from tpuctl.model.records import CodeState, RunState, SliceState
+from tpuctl.model.attempts import CodeState
+from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.refs import EnvironmentRef
 from tpuctl.state.gc import find_waste, prune, prune_if_due
 from tpuctl.state.gc_plan import parse_runs_age

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tpuctl.model.attempts import Attempt, AttemptPhase, CodeState
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
     OWNER_LABEL,
@@ -15,18 +16,7 @@ from tpuctl.model.cloud import (
     QueuedState,
     Tier,
 )
-from tpuctl.model.records import (
-    Attempt,
-    AttemptPhase,
-    CodeState,
-    Desired,
-    Incarnation,
-    RunRecord,
-    RunState,
-    SliceRecord,
-    SliceState,
-    Worker,
-)
+from tpuctl.model.records import Desired, Incarnation, RunRecord, RunState, SliceRecord, SliceState, Worker
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.transfer.bundle import CodeBundle

@@ -8,7 +8,8 @@ import xml.etree.ElementTree as ElementTree
 from tests.support.builders import a_run, an_attempt
 from tests.support.memory.services import MemoryServices
 from tpuctl.lib.codec import to_data
-from tpuctl.model.records import AttemptPhase, Cause, RunRecord, RunState
+from tpuctl.model.attempts import AttemptPhase, Cause
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.views.metrics import attempt_metrics, columns, csv_rows, curves, data_rows, run_metrics
 from tpuctl.views.plot import Mark, Point, draw_curves, draw_line
 from tpuctl.views.report import make_report

@@ -16,7 +16,8 @@ from tests.provenance.samples import a_manifest
 from tests.support.builders import a_run, an_attempt
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.lib.codec import to_data
-from tpuctl.model.records import AttemptPhase, Cause, Failure, Fault, RunState, RunTotals, WorkerEnd
+from tpuctl.model.attempts import AttemptPhase, Cause, Failure, Fault, RunTotals, WorkerEnd
+from tpuctl.model.records import RunState
 from tpuctl.views import report_page as page
 from tpuctl.views.report import make_report
 

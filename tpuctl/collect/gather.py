@@ -22,9 +22,10 @@ from tpuctl.hosts.agent import HostAgent, RawReply
 from tpuctl.hosts.facts import Section
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.lib.text import sized
+from tpuctl.model.attempts import Attempt
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.processes import times_of
-from tpuctl.model.records import Attempt, RunRecord
+from tpuctl.model.records import RunRecord
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.attempt import AttemptHosts, find_hosts
 from tpuctl.runs.host_parts import DRIVER_LOGS, HOST_PARTS, HostPart

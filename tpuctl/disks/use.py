@@ -36,9 +36,10 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, NotFoundError, PartialError, TpuctlError, UnreachableError, UsageError
 from tpuctl.lib.names import label_value
 from tpuctl.model import timeouts
+from tpuctl.model.attempts import AttemptPhase
 from tpuctl.model.cloud import NodeState
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRecord
-from tpuctl.model.records import AttemptPhase, SliceRecord
+from tpuctl.model.records import SliceRecord
 from tpuctl.model.refs import DiskRef
 from tpuctl.model.verdict import Done, Wait
 from tpuctl.state.journal import record_decision

@@ -9,8 +9,9 @@ from msgspec import Struct
 from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError
+from tpuctl.model.attempts import Attempt
 from tpuctl.model.capacity import CapacityNote
-from tpuctl.model.records import Attempt, RunRecord, SliceRecord
+from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.money.grants import Grant
 from tpuctl.notify.events import Cursor
 from tpuctl.slices.lifetime import IdleWatch

@@ -22,7 +22,8 @@ from tpuctl.hosts.provision import sections_of
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import counted, fold_workers
-from tpuctl.model.records import Attempt, RunRecord, SliceRecord
+from tpuctl.model.attempts import Attempt
+from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.refs import EnvironmentRef
 from tpuctl.model.shipped_files import read_template
 from tpuctl.model.verdict import Blocked

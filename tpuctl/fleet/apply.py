@@ -25,7 +25,8 @@ from tpuctl.fleet.plan import (
     run_id_of,
 )
 from tpuctl.lib.codec import to_data
-from tpuctl.model.records import AttemptPhase, Desired, SliceState
+from tpuctl.model.attempts import AttemptPhase
+from tpuctl.model.records import Desired, SliceState
 from tpuctl.model.verdict import Done, Failed, wait_for
 from tpuctl.runs.follow import step_run_and_slice
 from tpuctl.runs.reconcile import find_end, request_run, request_stop

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from tpuctl.hosts.protocol import MalformedReplyError, Number, Whole, WorkerState, parse_as
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.text import Place
+from tpuctl.model.attempts import MountState
 from tpuctl.model.processes import place_of
-from tpuctl.model.records import MountState
 
 T = TypeVar("T")
 

@@ -10,8 +10,9 @@ from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.kube.observe import NOTHING, ClusterRunObservation, PodSeen
 from tpuctl.kube.plan import ClusterPlan, end_cause, end_reason
 from tpuctl.kube.states import ClusterEvent
+from tpuctl.model.attempts import Attempt, AttemptPhase, Cause
 from tpuctl.model.clusters import ClusterRun
-from tpuctl.model.records import Attempt, AttemptPhase, Cause, RunState
+from tpuctl.model.records import RunState
 from tpuctl.provenance.parts import add_attempt, seal_manifest
 from tpuctl.runs.charge import worker_ends
 from tpuctl.runs.context import RunContext

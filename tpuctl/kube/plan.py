@@ -11,8 +11,9 @@ from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.kube.observe import ClusterRunObservation
 from tpuctl.kube.states import TRANSITIONS, ClusterEffect, ClusterEvent, ClusterPhase, phase_of
 from tpuctl.lib.text import fold_workers
+from tpuctl.model.attempts import Cause
 from tpuctl.model.clusters import ClusterRun
-from tpuctl.model.records import Cause, RunRecord
+from tpuctl.model.records import RunRecord
 from tpuctl.model.verdict import Done, Verdict, Wait, wait_for
 
 

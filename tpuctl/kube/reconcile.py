@@ -24,8 +24,9 @@ from tpuctl.kube.pod_logs import fetch_logs
 from tpuctl.kube.queues import is_waiting, owner_name, waiting_rows
 from tpuctl.kube.states import ClusterEffect, ClusterPhase, phase_of
 from tpuctl.lib.codec import parse_json
+from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.clusters import ClusterRun
-from tpuctl.model.records import AttemptPhase, Cause, RunRecord, RunState
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.verdict import Done, Wait, wait_for
 from tpuctl.runs.charge import worker_ends
 from tpuctl.runs.context import RunContext

@@ -12,7 +12,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from tpuctl.model.records import AttemptPhase, RunRecord
+from tpuctl.model.attempts import AttemptPhase
+from tpuctl.model.records import RunRecord
 
 
 class ClusterPhase(StrEnum):

@@ -13,9 +13,10 @@ from msgspec import Struct
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_time
 from tpuctl.model.accelerators import Catalog
+from tpuctl.model.attempts import Attempt, AttemptPhase
 from tpuctl.model.clusters import ClusterRun
 from tpuctl.model.prices import chips_per_hour
-from tpuctl.model.records import Attempt, AttemptPhase, RunRecord
+from tpuctl.model.records import RunRecord
 
 
 class ClusterCost(Struct, frozen=True):

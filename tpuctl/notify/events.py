@@ -17,7 +17,8 @@ from tpuctl.config.hooks import EventKind
 from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
-from tpuctl.model.records import MOUNT_LOST, NOT_FINITE, ON_CPU, RECOMPILED, SLOW, STALLED, RunState
+from tpuctl.model.attempts import MOUNT_LOST, NOT_FINITE, ON_CPU, RECOMPILED, SLOW, STALLED
+from tpuctl.model.records import RunState
 from tpuctl.state.journal import decided_at
 from tpuctl.watch.heartbeat import PassResult, Trouble
 

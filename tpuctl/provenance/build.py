@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
-from tpuctl.model.records import WITH_HOSTS, Attempt, Cause, RunRecord, RunTotals, SliceRecord
+from tpuctl.model.attempts import Attempt, Cause, RunTotals
+from tpuctl.model.records import WITH_HOSTS, RunRecord, SliceRecord
 from tpuctl.provenance.manifest import (
     AttemptSection,
     AttemptSlice,

@@ -18,7 +18,8 @@ from tpuctl.errors import NotFoundError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.input_files import read_file
 from tpuctl.lib.time import parse_timestamp
-from tpuctl.model.records import Attempt, RunRecord, RunTotals, SliceRecord
+from tpuctl.model.attempts import Attempt, RunTotals
+from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.cluster_costs import cluster_price
 from tpuctl.money.slice_costs import list_price

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from tpuctl.model.records import RunTotals
+from tpuctl.model.attempts import RunTotals
 from tpuctl.provenance.manifest import PhaseCost, Phases, Row
 
 PHASES = ("waiting", "provisioning", "preparing", "first_step", "training", "lost", "unseen")

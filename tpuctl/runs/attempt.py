@@ -22,9 +22,10 @@ from tpuctl.hosts.targets import host_targets
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import sized
 from tpuctl.model import timeouts
+from tpuctl.model.attempts import Attempt
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.processes import METRICS, split_stream, times_of
-from tpuctl.model.records import WITH_HOSTS, Attempt, RunRecord, SliceRecord
+from tpuctl.model.records import WITH_HOSTS, RunRecord, SliceRecord
 from tpuctl.model.shipped_files import load_debug_profiles, load_secret_patterns
 from tpuctl.model.verdict import Blocked, wait_for
 from tpuctl.runs.containers import start_in_container

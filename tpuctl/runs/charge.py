@@ -13,7 +13,8 @@ from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import HostEvent, WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
-from tpuctl.model.records import Attempt, Cause, Fault, ProcessEnd, RunRecord, RunState, WorkerEnd
+from tpuctl.model.attempts import Attempt, Cause, Fault, ProcessEnd, WorkerEnd
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.runs.failure import describe_failure
 
 

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from tpuctl.lib.names import ACCESS_PROBE
 from tpuctl.lib.time import render_span
+from tpuctl.model.attempts import Attempt
 from tpuctl.model.cloud import ObjectInfo
-from tpuctl.model.records import Attempt
 
 FRUITLESS_MAX = 5
 """Attempts in a row that the cloud ended before a newer checkpoint was written, until a person is asked."""

@@ -15,8 +15,9 @@ from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import CompiledFunction, CompileReport, WorkerStatus
 from tpuctl.lib.text import Place, counted, fold_workers
 from tpuctl.lib.time import render_seconds
+from tpuctl.model.attempts import COMPILED, ON_CPU, RECOMPILED, Attempt, ProgramTrouble
 from tpuctl.model.processes import place_of
-from tpuctl.model.records import COMPILED, ON_CPU, RECOMPILED, Attempt, ProgramTrouble, RunRecord
+from tpuctl.model.records import RunRecord
 from tpuctl.model.verdict import wait_for
 from tpuctl.runs.metrics import watches_steps
 from tpuctl.runs.states import News, RunEvent, RunFinding

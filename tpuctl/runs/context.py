@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError
 from tpuctl.hosts.worker_status import WorkerStatus
-from tpuctl.model.records import Attempt, RunRecord, SliceRecord, TimelineEntry
+from tpuctl.model.attempts import Attempt, TimelineEntry
+from tpuctl.model.records import RunRecord, SliceRecord
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Versioned, save

@@ -12,7 +12,8 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_span
-from tpuctl.model.records import Attempt, AttemptPhase, Cause, RunState, TimelineEntry
+from tpuctl.model.attempts import Attempt, AttemptPhase, Cause, TimelineEntry
+from tpuctl.model.records import RunState
 from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.provenance.parts import seal_manifest
 from tpuctl.runs.attempt import AttemptHosts

@@ -13,18 +13,9 @@ from tpuctl.engine.services import Services
 from tpuctl.hosts.protocol import SILENT, WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model import timeouts
+from tpuctl.model.attempts import Attempt, AttemptPhase, Cause, Failure, Fault
 from tpuctl.model.processes import LOG_STREAMS, stream_of
-from tpuctl.model.records import (
-    Attempt,
-    AttemptPhase,
-    Cause,
-    Desired,
-    Doubt,
-    Failure,
-    Fault,
-    RunRecord,
-    SliceState,
-)
+from tpuctl.model.records import Desired, Doubt, RunRecord, SliceState
 from tpuctl.model.shipped_files import load_failure_table, load_secret_patterns
 from tpuctl.model.verdict import wait_for
 from tpuctl.provenance.parts import add_attempt, seal_manifest

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import fold_workers
+from tpuctl.model.attempts import Attempt, Cause, Failure, Fault
 from tpuctl.model.processes import place_of
-from tpuctl.model.records import Attempt, Cause, Failure, Fault, RunRecord
+from tpuctl.model.records import RunRecord
 
 END_LINES = 40
 """An exception further from the end of what a program wrote did not end it: it went on after that."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tpuctl.engine.reconcile import Outcome, converge
 from tpuctl.engine.services import Services
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase, Desired, RunRecord, SliceRecord, SliceState
+from tpuctl.model.attempts import AttemptPhase
+from tpuctl.model.records import Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, find_hosts
 from tpuctl.runs.last_sign import note_sign

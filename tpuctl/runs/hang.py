@@ -15,7 +15,8 @@ from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_moment, render_seconds
-from tpuctl.model.records import Attempt, RunRecord
+from tpuctl.model.attempts import Attempt
+from tpuctl.model.records import RunRecord
 from tpuctl.model.run_spec import RunSpec
 from tpuctl.runs.compiles import describe_compiling
 from tpuctl.runs.metrics import watches_steps

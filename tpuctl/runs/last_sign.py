@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from tpuctl.engine.services import Services
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
+from tpuctl.model.attempts import Attempt
 from tpuctl.model.processes import times_of
-from tpuctl.model.records import Attempt, RunRecord
+from tpuctl.model.records import RunRecord
 from tpuctl.runs.log_lines import parse_times
 from tpuctl.slices.observe import Observation
 from tpuctl.slices.states import SliceEvent

@@ -19,8 +19,9 @@ from msgspec import Struct
 from tpuctl.engine.services import Services
 from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.lib.codec import parse_json
+from tpuctl.model.attempts import Attempt
 from tpuctl.model.processes import split_stream, times_of
-from tpuctl.model.records import Attempt, RunRecord
+from tpuctl.model.records import RunRecord
 from tpuctl.runs.attempt import find_hosts
 from tpuctl.runs.log_lines import LogLine, LogTimes, merge_lines, parse_times, timed_lines
 from tpuctl.state.repository import try_put

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from tpuctl.hosts.worker_status import WorkerStatus
-from tpuctl.model.records import NOT_FINITE, UNSEARCHED, Attempt, RunRecord
+from tpuctl.model.attempts import NOT_FINITE, UNSEARCHED, Attempt
+from tpuctl.model.records import RunRecord
 from tpuctl.model.run_spec import RunSpec
 from tpuctl.model.verdict import wait_for
 from tpuctl.runs.states import News, RunEvent, RunFinding

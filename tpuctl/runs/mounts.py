@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from tpuctl.hosts.protocol import SILENT
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import fold_workers
-from tpuctl.model.records import Attempt, MountState, SliceRecord
+from tpuctl.model.attempts import Attempt, MountState
+from tpuctl.model.records import SliceRecord
 
 
 class MountNews(Struct, frozen=True):

@@ -14,22 +14,18 @@ from tpuctl.hosts.protocol import SILENT, WorkerState
 from tpuctl.hosts.worker_status import HostEvent, WorkerStatus
 from tpuctl.lib.time import render_span
 from tpuctl.model import timeouts
-from tpuctl.model.records import (
+from tpuctl.model.attempts import (
     FAST_AGAIN,
     GOES_ON,
     MOUNT_BACK,
     MOUNT_LOST,
     SLOW,
     STALLED,
-    WITH_HOSTS,
     Attempt,
     Cause,
-    Desired,
     MountState,
-    RunRecord,
-    SliceRecord,
-    SliceState,
 )
+from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.runs.compiles import find_compiles
 from tpuctl.runs.hang import describe_progress, judge_pace, judge_stall

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpuctl.lib.text import fold_workers
-from tpuctl.model.records import Attempt, RunRecord
+from tpuctl.model.attempts import Attempt
+from tpuctl.model.records import RunRecord
 from tpuctl.model.secret_patterns import MASK, SecretPatterns
 
 HOST_DEFAULTS: Mapping[str, str] = {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu,cpu"}

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
-from tpuctl.model.records import Attempt, Cause, RunRecord
+from tpuctl.model.attempts import Attempt, Cause
+from tpuctl.model.records import RunRecord
 from tpuctl.runs.checkpoints import FRUITLESS_MAX, checkpoint_times, describe_fruitless
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_run, list_attempts, save

@@ -17,7 +17,8 @@ from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import check_run_id
 from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
-from tpuctl.model.records import AttemptPhase, RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.model.attempts import AttemptPhase
+from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.verdict import Blind, Blocked, Done, Wait, wait_for
 from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.provenance.parts import begin_manifest

@@ -29,8 +29,9 @@ from tpuctl.errors import (
     UsageError,
 )
 from tpuctl.lib.names import parse_secret
+from tpuctl.model.attempts import Cause
 from tpuctl.model.receipt import Receipt
-from tpuctl.model.records import Cause, RunRecord, RunState, SliceRecord
+from tpuctl.model.records import RunRecord, RunState, SliceRecord
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.shipped_files import read_template
 from tpuctl.runs.follow import follow_run

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tpuctl.model.records import AttemptPhase, Cause, RunRecord
+from tpuctl.model.attempts import AttemptPhase, Cause
+from tpuctl.model.records import RunRecord
 from tpuctl.model.verdict import Verdict
 
 

@@ -11,7 +11,8 @@ from tpuctl.hosts.protocol import ALIVE, SILENT
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
-from tpuctl.model.records import RunRecord, RunState, WorkerEnd
+from tpuctl.model.attempts import WorkerEnd
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.runs.attempt import AttemptHosts, find_hosts, kill_hint
 from tpuctl.runs.charge import worker_ends
 from tpuctl.state.journal import record_decision

@@ -19,8 +19,9 @@ from tpuctl.envs.wheelhouse import store_environment
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, TpuctlError, UsageError
 from tpuctl.lib.text import parse_workers
 from tpuctl.lib.time import parse_duration
+from tpuctl.model.attempts import CodeState
 from tpuctl.model.receipt import Receipt
-from tpuctl.model.records import CodeState, RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.requests import LaunchRequest
 from tpuctl.model.run_identity import fingerprint
 from tpuctl.model.run_spec import RunRequest, RunSpec

@@ -9,7 +9,8 @@ from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import HostEvent, WorkerStatus
 from tpuctl.lib.text import Place, fold_workers
 from tpuctl.model import timeouts
-from tpuctl.model.records import Attempt, Cause, RunRecord
+from tpuctl.model.attempts import Attempt, Cause
+from tpuctl.model.records import RunRecord
 from tpuctl.model.verdict import Wait
 from tpuctl.runs.states import RunEvent, RunFinding
 

@@ -15,8 +15,9 @@ from tpuctl.errors import RateLimitedError, TpuctlError, TransientError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import node_names
 from tpuctl.lib.text import fold_workers
+from tpuctl.model.attempts import Cause
 from tpuctl.model.hosts import Api
-from tpuctl.model.records import Cause, Incarnation, RunRecord, SliceRecord
+from tpuctl.model.records import Incarnation, RunRecord, SliceRecord
 from tpuctl.slices.liveness import Heartbeats, Liveness, classify_heartbeats, count_read, due
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find, forget, list_runs, try_put

@@ -13,7 +13,8 @@ from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError, Stal
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.lib.retry import retry
 from tpuctl.lib.text import suggest
-from tpuctl.model.records import Attempt, RunRecord, SliceRecord, SliceState
+from tpuctl.model.attempts import Attempt
+from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 
 R = TypeVar("R", SliceRecord, RunRecord)
 A = TypeVar("A")

@@ -18,8 +18,9 @@ from tpuctl.telemetry.sample import DEVICES_PER_CHIP, FIRST_PORT, ChipSample, No
 
 if TYPE_CHECKING:
     from tpuctl.engine.services import Services
+    from tpuctl.model.attempts import Attempt
     from tpuctl.model.hosts import HostTarget
-    from tpuctl.model.records import Attempt, SliceRecord
+    from tpuctl.model.records import SliceRecord
 
 USUAL_EACH = 10
 FIRST_S, LATER_S = 20.0, 6.0

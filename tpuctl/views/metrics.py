@@ -11,8 +11,9 @@ from msgspec import Struct
 from tpuctl.engine.services import Services
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_instant
+from tpuctl.model.attempts import Attempt, Cause
 from tpuctl.model.processes import METRICS
-from tpuctl.model.records import Attempt, Cause, RunRecord
+from tpuctl.model.records import RunRecord
 from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.metrics import RATE, MetricRow, Span, furthest, last_row, parse_rows, thin_rows, with_rates
 from tpuctl.state.repository import list_attempts

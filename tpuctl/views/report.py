@@ -20,8 +20,9 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers
+from tpuctl.model.attempts import RunTotals
 from tpuctl.model.processes import split_stream
-from tpuctl.model.records import RunRecord, RunState, RunTotals
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns, read_template
 from tpuctl.provenance.build import build_attempt, build_start, build_totals
 from tpuctl.provenance.manifest import SCHEMA, Row, canonical, typed

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import Place, counted, fold_label, fold_workers, group_equal
 from tpuctl.lib.time import parse_timestamp, render_moment, render_seconds
+from tpuctl.model.attempts import RunTotals
 from tpuctl.model.disks import DiskMode
 from tpuctl.model.processes import parse_place, place_of
-from tpuctl.model.records import RunTotals
 from tpuctl.provenance.compare import OF_A_BOOT
 from tpuctl.provenance.manifest import Row
 from tpuctl.provenance.phases import cost_by_phase, phase_seconds, split_phases

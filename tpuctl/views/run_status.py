@@ -9,8 +9,9 @@ from tpuctl.containers.hosts import IMAGE
 from tpuctl.engine.services import Services
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
+from tpuctl.model.attempts import Attempt, WorkerEnd
 from tpuctl.model.processes import LOG_STREAMS, stream_of
-from tpuctl.model.records import Attempt, RunRecord, RunState, WorkerEnd
+from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.provenance.parts import load_parts
 from tpuctl.state.repository import find_slice

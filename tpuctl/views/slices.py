@@ -13,8 +13,9 @@ from tpuctl.inventory.listing import TpuLists, list_tpus
 from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
+from tpuctl.model.attempts import SLOW, AttemptPhase, Cause, RunTotals
 from tpuctl.model.cloud import CloudResource
-from tpuctl.model.records import SLOW, AttemptPhase, Cause, RunRecord, RunTotals, SliceRecord, SliceState
+from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
