@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.support.compute_slices import OF_A_GROUP, SPECS, ZONE, objects, objects_of, preempt
+from tests.support.compute_slices import KINDS, OF_A_GROUP, SPECS, ZONE, objects, objects_of, preempt
 from tests.support.disk_cases import RULES
 from tests.support.memory.buckets import mount_bucket
 from tests.support.memory.services import MemoryPlace, MemoryServices
@@ -17,7 +18,7 @@ from tests.support.stories import HOUR, begin_run, long_program, passes, state_o
 from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.use import use_disk
 from tpuctl.engine.events import Note, Warn
-from tpuctl.errors import DeniedError, PendingError, QuotaError, TpuctlError
+from tpuctl.errors import DeniedError, InvalidRequestError, PendingError, QuotaError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.model.cloud import Tier
@@ -176,21 +177,26 @@ def test_what_no_record_knows_is_reaped_object_by_object(place: MemoryPlace, kin
     assert (result.result, objects(place)) == (ReapResult.GONE, {})
 
 
+NO_IMAGE = {"runtime_version": "no-such-image"}, "no-such-image'. The referenced image resource cannot be found"
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("kind", "change", "said"),
     [
-        ({"runtime_version": "no-such-image"}, "no-such-image'. The referenced image resource cannot be found"),
+        ("group", *NO_IMAGE),
+        ("instance", *NO_IMAGE),
         (
+            "group",
             {"topology": "3x3x3"},
             "topology 3x3x3 is not supported for machine type tpu7x-standard-4t",
         ),
     ],
 )
 def test_what_can_never_be_is_refused_by_name_and_nothing_is_left(
-    place: MemoryPlace, change: dict[str, str], said: str
+    place: MemoryPlace, kind: str, change: dict[str, str], said: str
 ) -> None:
     services = place.machine()
-    request_slice(services, "big", replace(SPECS["group"], **change), pay=True, admit=lambda: None)
+    request_slice(services, "big", replace(SPECS[kind], **change), pay=True, admit=lambda: None)
     with pytest.raises(TpuctlError, match=re.escape(said)):
         wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
     passes(services, 5)
@@ -218,16 +224,26 @@ def test_the_pool_that_is_used_up_is_named_and_nothing_goes_on_asking(
     assert objects(place) == {}
 
 
-def test_a_policy_of_that_name_that_somebody_else_made_is_named_and_left_alone(place: MemoryPlace) -> None:
+@pytest.mark.parametrize(
+    "taken", ["resourcePolicies", "instanceTemplates", "instanceGroupManagers", "instances"]
+)
+def test_a_name_that_somebody_else_took_is_said_and_what_has_it_is_left_alone(
+    place: MemoryPlace, taken: str
+) -> None:
     services = place.machine()
-    make_policy(services, "big-1")
-    request_slice(services, "big", SPECS["group"], pay=True, admit=lambda: None)
+    kind = "instance" if taken == "instances" else "group"
+    take_name(services, taken, "big-1")
+    theirs = objects(place)
+    request_slice(services, "big", SPECS[kind], pay=True, admit=lambda: None)
     wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
     said = [str(row["reason"]) for row in decisions(services, "big")]
     assert "big-1 exists but carries no label tpuctl-slice=big; asking again as big-2" in said
-    assert objects(place) == {**objects_of("big-2", 2), "resourcePolicies": ["big-1", "big-2"]}
+    ours = objects_of("big-2", SPECS[kind].hosts)
+    assert objects(place) == {
+        each: sorted([*theirs.get(each, ()), *ours.get(each, ())]) for each in KINDS if each in theirs | ours
+    }
     take_down(services, "big", deadline=services.clock.now() + HOUR)
-    assert objects(place) == {"resourcePolicies": ["big-1"]}
+    assert objects(place) == theirs
 
 
 def test_a_policy_that_another_group_uses_is_named_and_goes_once_it_is_free(place: MemoryPlace) -> None:
@@ -254,6 +270,38 @@ def test_a_group_without_capacity_waits_has_no_host_and_says_why(place: MemoryPl
     place.world.set_capacity(ZONE, 8)
     wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
     assert objects(place) == objects_of("big-1", 2)
+
+
+def test_an_instance_without_capacity_is_asked_for_again_and_says_why(place: MemoryPlace) -> None:
+    services = place.machine()
+    place.world.set_capacity(ZONE, 0)
+    request_slice(services, "big", SPECS["instance"], pay=True, admit=lambda: None)
+    with pytest.raises(PendingError, match="does not have enough resources available to fulfill the request"):
+        wait_for_slice(services, "big", deadline=services.clock.now() + 900.0)
+    assert objects(place) == {}
+    place.world.set_capacity(ZONE, 4)
+    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    life = get_slice(services, "big").record.incarnation
+    assert life is not None
+    assert objects(place) == objects_of(life.cloud_name, 1)
+
+
+def test_one_host_in_bulk_is_refused_and_a_group_of_one_that_is_there_can_be_adopted(
+    place: MemoryPlace,
+) -> None:
+    """A slice of one host is asked for as an instance: no request of ours meets that refusal."""
+    services = place.machine()
+    make_template(services)
+    with pytest.raises(InvalidRequestError, match="must be INDIVIDUAL for a group of one instance"):
+        make_group(services, targetSize=1)
+    assert objects(place) == {"instanceTemplates": ["my-template"]}
+    make_group(services, targetSize=1, targetSizePolicy={"mode": "INDIVIDUAL"})
+    found = find_candidate(services, "my-group", ZONE, "big")
+    adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=True, pay=True)
+    wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    assert (get_slice(services, "big").record.spec.hosts, len(place.hosts.all())) == (1, 1)
+    take_down(services, "big", deadline=services.clock.now() + HOUR)
+    assert objects(place) == {"instanceTemplates": ["my-template"]}
 
 
 def test_a_policy_without_a_group_is_found_and_collected(place: MemoryPlace) -> None:
@@ -306,14 +354,32 @@ def make_policy(services: MemoryServices, name: str) -> None:
     services.compute_tpus.rest.change("POST", url, "policy", {"name": name, "workloadPolicy": policy})
 
 
+def take_name(services: MemoryServices, kind: str, name: str) -> None:
+    """Somebody else makes an object of that name."""
+    if kind == "resourcePolicies":
+        make_policy(services, name)
+    elif kind == "instances":
+        spec = replace(SPECS["instance"], labels={"team": "other"})
+        services.compute_tpus.create_node(name, spec)
+        services.clock.sleep(300.0)
+    elif kind == "instanceTemplates":
+        make_template(services, name)
+    else:
+        make_template(services)
+        make_group(services, name=name, targetSize=1, targetSizePolicy={"mode": "INDIVIDUAL"})
+
+
 def made_by_hand(services: MemoryServices, policy: str = "") -> None:
     """With a policy of its own, or another one's."""
-    rest = services.compute_tpus.rest
-    base = f"/compute/v1/projects/{services.project}"
-    region, zone = f"{base}/regions/us-central1", f"{base}/zones/{ZONE}"
     if not policy:
         policy = "my-policy"
         make_policy(services, policy)
+    make_template(services)
+    made = f"projects/{services.project}/regions/us-central1/resourcePolicies/{policy}"
+    make_group(services, resourcePolicies={"workloadPolicy": made})
+
+
+def make_template(services: MemoryServices, name: str = "my-template") -> None:
     family = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x"
     properties = {
         "machineType": "tpu7x-standard-4t",
@@ -335,19 +401,25 @@ def made_by_hand(services: MemoryServices, policy: str = "") -> None:
         "scheduling": {"onHostMaintenance": "TERMINATE", "provisioningModel": "SPOT"},
         "metadata": {"items": [{"key": "enable-guest-attributes", "value": "TRUE"}]},
     }
-    template = {"name": "my-template", "properties": properties}
-    rest.change("POST", f"{region}/instanceTemplates", "template", template)
+    template = {"name": name, "properties": properties}
+    region = f"/compute/v1/projects/{services.project}/regions/us-central1"
+    services.compute_tpus.rest.change("POST", f"{region}/instanceTemplates", "template", template)
     services.clock.sleep(30.0)
-    place = f"projects/{services.project}/regions/us-central1"
+
+
+def make_group(services: MemoryServices, **fields: Any) -> None:
+    """Of two hosts in BULK mode, where nothing else is said, by the template that is there."""
+    place = f"projects/{services.project}"
     group = {
         "name": "my-group",
         "baseInstanceName": "my-group",
-        "instanceTemplate": f"{place}/instanceTemplates/my-template",
+        "instanceTemplate": f"{place}/regions/us-central1/instanceTemplates/my-template",
         "targetSize": 2,
         "targetSizePolicy": {"mode": "BULK"},
-        "resourcePolicies": {"workloadPolicy": f"{place}/resourcePolicies/{policy}"},
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+        **fields,
     }
-    rest.change("POST", f"{zone}/instanceGroupManagers", "group", group)
+    groups = f"/compute/v1/{place}/zones/{ZONE}/instanceGroupManagers"
+    services.compute_tpus.rest.change("POST", groups, "make a group", group)
     for _ in range(30):
         services.clock.sleep(10.0)
