@@ -125,15 +125,19 @@ def remote_changes(name: str, args: tuple[Any, ...]) -> bool:
 def make_crashing(services: SimServices | MemoryServices, point: CrashPoint | Sleep) -> None:
     """Puts `point` between the workflows and their store, cloud and hosts."""
     services.store = Crashing(services.store, point, lambda name, _: name in STORE_CHANGES)
-    services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)
-    services.compute_tpus = Crashing(services.compute_tpus, point, lambda name, _: name in CLOUD_CHANGES)
-    services.disks = Crashing(services.disks, point, lambda name, _: name in DISK_CHANGES)
     services.remote = Crashing(services.remote, point, remote_changes)
+    _endanger_cloud(services, point)
 
 
 def lose_answers(services: SimServices | MemoryServices, point: LostAnswer) -> None:
     """Puts `point` between the workflows and their cloud."""
-    services.compute_tpus = Crashing(services.compute_tpus, point, lambda name, _: name in CLOUD_CHANGES)
+    _endanger_cloud(services, point)
+
+
+def _endanger_cloud(services: SimServices | MemoryServices, point: CrashPoint | LostAnswer | Sleep) -> None:
     services.cloud = Crashing(services.cloud, point, lambda name, _: name in CLOUD_CHANGES)
-    services.compute_tpus = Crashing(services.compute_tpus, point, lambda name, _: name in CLOUD_CHANGES)
     services.disks = Crashing(services.disks, point, lambda name, _: name in DISK_CHANGES)
+    if isinstance(services, MemoryServices):
+        services.compute_tpus.put_around(point.around)
+    else:
+        services.compute_tpus = Crashing(services.compute_tpus, point, lambda name, _: name in CLOUD_CHANGES)

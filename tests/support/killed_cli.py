@@ -43,6 +43,7 @@ def arm(point: KillPoint) -> None:
     changes: dict[str, Callable[[str, tuple[Any, ...]], bool]] = {
         "local_store": lambda name, _: name in STORE_CHANGES,
         "cloud": lambda name, _: name in CLOUD_CHANGES,
+        "_compute_tpus": lambda name, _: name in CLOUD_CHANGES,
         "disks": lambda name, _: name in DISK_CHANGES,
         "objects": lambda name, _: name in {"write", "upload", "delete"},
         "remote": remote_changes,

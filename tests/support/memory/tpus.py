@@ -43,6 +43,10 @@ class _TpusInMemory(ComputeTpus):
         super().__init__(project, ENDPOINT, AnonymousCredentials())
         self._adapter = adapter
         self._reads.rest = _Rest(adapter, clock)
+        self.change = super()._change
+
+    def _change(self, *asked: Any) -> Any:
+        return self.change(*asked)
 
     @cached_property
     def _clients(self) -> ComputeClients:
@@ -66,8 +70,14 @@ class WorldTpus:
         self._beat = beat
 
     @cached_property
-    def _tpus(self) -> ComputeTpus:
+    def _tpus(self) -> _TpusInMemory:
         return _TpusInMemory(self._project, InMemory(self._api()), self._clock)
+
+    def put_around(self, around: Callable[..., Any]) -> None:
+        """Gives `around` each call of the API that changes something, and its arguments: several of one call of
+        the port, where that is of several hosts."""
+        inner = self._tpus.change
+        self._tpus.change = lambda *asked: around(inner, *asked)
 
     @property
     def rest(self) -> RestClient:
