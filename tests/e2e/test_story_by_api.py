@@ -60,13 +60,13 @@ class Place:
 
     def made_of(self, name: str) -> dict[str, list[str]]:
         """All that there is of incarnation `name` of the slice of two hosts, beside the one of one host, their
-        disk and its copy."""
-        disks = {"disks": ["data", "data-g1"], "snapshots": ["data-g1-s"]}
+        disk and its copy, which has another type where one of them is for a single writer."""
         if "tpus tpu-vm" in self.lists:
-            return {**disks, "tpus tpu-vm": [name, "dev-1"]}
+            return {"tpus tpu-vm": [name, "dev-1"], "disks": ["data", "data-g1"]}
         hosts = ["dev-1", f"{name}-w-001", f"{name}-w-002"]
         own = {kind: [name] for kind in self.lists if kind.startswith(("instance-", "resource-"))}
-        return {**disks, **own, "instances": sorted(hosts), "disks": sorted([*hosts, *disks["disks"]])}
+        disks = sorted([*hosts, "data", "data-g1"])
+        return {**own, "instances": sorted(hosts), "disks": disks, "snapshots": ["data-g1-s"]}
 
     def listed(self, session: Session) -> dict[str, list[str]]:
         """What the real gcloud lists, and no kind of which there is nothing."""
