@@ -41,6 +41,10 @@ class Page:
 
     def open(self, file: Path, *, width: int, dark: bool) -> None:
         """Shows a file as on a screen of this width, and waits until it is there."""
+        self.visit(file.as_uri(), width=width, dark=dark)
+
+    def visit(self, url: str, *, width: int, dark: bool, becomes: str = "") -> None:
+        """The same of an address; it `becomes` another where that redirects."""
         self.problems.clear()
         self.requests.clear()
         self.call(
@@ -48,9 +52,9 @@ class Page:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call("Page.navigate", url=file.as_uri())
+        self.call("Page.navigate", url=url)
         deadline = time.monotonic() + ANSWER_S
-        while self.evaluate("document.URL + document.readyState") != f"{file.as_uri()}complete":
+        while self.evaluate("document.URL + document.readyState") != f"{becomes or url}complete":
             assert time.monotonic() < deadline, "the page does not load"
             time.sleep(0.05)
 

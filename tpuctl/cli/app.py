@@ -58,6 +58,7 @@ GROUPS: Mapping[str, tuple[Entry, ...]] = {
         Entry(
             "trace", "Trace a run on all its hosts at once, for xprof and TensorBoard.", json=True, quiet=True
         ),
+        Entry("ui", "Show slices, runs, costs and capacity in a browser."),
         Entry("metrics", "Show the numbers that the program of a run printed.", json=True),
         Entry("top", "Show what the chips and hosts of a slice or run do.", json=True),
         Entry("collect", "Bring dumps, logs and the state of hosts home, in one file.", json=True, quiet=True),

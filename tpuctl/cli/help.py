@@ -19,6 +19,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "tpuctl mount add gs://my-bucket/ckpt:/mnt/ckpt:checkpoint",
         "tpuctl mount add gs://new-bucket:/mnt/new --create --dry-run",
     ),
+    "ui": (
+        "tpuctl ui",
+        "tpuctl ui --no-open --port 8700    # for ssh -L 8700:127.0.0.1:8700",
+    ),
     "up": (
         "tpuctl up v4-32 --spot",
         "tpuctl up v6e-8 big --spot --zone us-east1-d --zone europe-west4-a",

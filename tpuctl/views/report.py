@@ -51,6 +51,30 @@ def make_report(services: Services, source: str) -> ReportPage:
 
     Raises NotFoundError or BadManifestError.
     """
+    facts = report_facts(services, source)
+    style = read_template("report.css").decode()
+    document = {
+        "style": Markup(style),  # noqa: S704 (ours)
+        "style_digest": base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+    }
+    html = templates().get_template("report.html.j2").render({**facts, **document})
+    return ReportPage(str(facts["run"]["id"]), html)
+
+
+def templates() -> jinja2.Environment:
+    """The pages that travel with tpuctl. All that is put into them is escaped."""
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: read_template(name).decode()),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def report_facts(services: Services, source: str) -> dict[str, Any]:
+    """What the template of a report wants to know of a run, or of the manifest in a file. Raises as
+    `make_report`."""
     run, written = None, read_manifest(source)
     if written is None:
         run = get_run(services, source).record
@@ -65,7 +89,7 @@ def make_report(services: Services, source: str) -> ReportPage:
         spent = current_totals(services, run, slice_)
         attempts = [*attempts, current_part(services, run, slice_, load_parts(services, run.id))]
     facts = {**written, "attempts": attempts}
-    return ReportPage(str(written["run"]["id"]), _render(services, run, facts, written, spent))
+    return _facts(services, run, facts, written, spent)
 
 
 def _manifest(services: Services, run: RunRecord) -> dict[str, Any]:
@@ -86,18 +110,18 @@ def _manifest(services: Services, run: RunRecord) -> dict[str, Any]:
     return {"schema": SCHEMA, **start, "attempts": rows, "end": None, "chain": []}
 
 
-def _render(services: Services, run: RunRecord | None, manifest: Row, written: Row, spent: RunTotals) -> str:
+def _facts(
+    services: Services, run: RunRecord | None, manifest: Row, written: Row, spent: RunTotals
+) -> dict[str, Any]:
     """`written`: the manifest without what goes on."""
     now = services.store.now()
-    end, style = manifest.get("end") or {}, read_template("report.css").decode()
+    end = manifest.get("end") or {}
     state = str(run.state) if run is not None else end.get("state") or "not over"
     bars, ticks = page.timeline(manifest, now)
     left_out = len(manifest["attempts"]) - len(bars)
     numbers = [] if run is None or not run.spec.progress else run_metrics(services, run)
     text, short = _manifest_text(written)
-    facts = {
-        "style": Markup(style),  # noqa: S704 (ours)
-        "style_digest": base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+    return {
         "version": __version__,
         "made": page.moment(now),
         "run": manifest["run"],
@@ -131,10 +155,6 @@ def _render(services: Services, run: RunRecord | None, manifest: Row, written: R
         "chain": manifest.get("chain") or [],
         "sealed": bool(end),
     }
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(read_template("report.html.j2").decode()).render(facts)
 
 
 def _manifest_text(written: Row) -> tuple[str, bool]:

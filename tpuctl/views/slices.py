@@ -39,9 +39,10 @@ _STATES: Mapping[Fate, str] = {
 """What `ls` calls a TPU that no slice of this store stands for now."""
 
 
-def fleet_rows(services: Services) -> tuple[list[dict[str, Any]], list[str]]:
-    """One row per slice of this store, one per other TPU or request of the project; and the zones not read."""
-    tpus = list_tpus(services)
+def fleet_rows(services: Services, tpus: TpuLists | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+    """One row per slice of this store, one per other TPU or request of the project; and the zones not read.
+    `tpus`: what the cloud has, if that is known already."""
+    tpus = tpus or list_tpus(services)
     nodes, queued = tpus.nodes, tpus.queued
     readable, damaged = readable_slices(services)
     records = {record.name: record for record in readable}

@@ -1,0 +1,46 @@
+"""Pages that stay fresh: each is rendered again while somebody has it open, and sent when it differs."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+PAUSE_S = 1.0
+"""Between two looks at one page: a preemption is to be seen within 5 s."""
+SHARE = 0.2
+"""A page whose rendering takes long is rendered seldom: so much of one processor, at the most."""
+ALIVE_S = 15.0
+"""After so long without news a comment is sent, by which a dead connection is found."""
+
+
+def changes(render: Callable[[], str], stopped: threading.Event, known: str = "") -> Iterator[str | None]:
+    """What `render` returns, whenever that is another than before; None: there is nothing new. Until `stopped`.
+
+    `known` is the digest of what the reader has (see `digest`).
+    """
+    silent = time.monotonic()
+    while not stopped.is_set():
+        begun = time.monotonic()
+        text = render()
+        spent = time.monotonic() - begun
+        if digest(text) != known:
+            known, silent = digest(text), time.monotonic()
+            yield text
+        elif time.monotonic() - silent > ALIVE_S:
+            silent = time.monotonic()
+            yield None
+        stopped.wait(max(PAUSE_S, spent / SHARE))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def as_event(text: str | None) -> str:
+    """By the rules of server-sent events: an `update` with the text, or a comment."""
+    if text is None:
+        return ": nothing new\n\n"
+    lines = "\n".join(f"data: {line}" for line in text.splitlines())
+    return f"event: update\n{lines}\n\n"
