@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +17,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import Page, open_browser
+from tests.support.require import require_tool
 from tests.support.session import TPUCTL, Session, open_session
 
 pytestmark = pytest.mark.slow
 SEEN_WITHIN_S = 5.0
 LINES = 2_200_000
 """Of a log of 200 MB."""
+AXE = "4.14.1"
+CACHE = Path.home() / ".cache" / "tpuctl-tests"
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 
 
@@ -92,6 +97,43 @@ def test_every_page_is_whole_on_every_screen_and_asks_nobody_else(site, page, pa
         assert page.evaluate("document.querySelectorAll('h1').length") == 1
         across = page.evaluate("document.documentElement.scrollWidth")
         assert across <= width, f"{path} is {across} pixels wide on a screen of {width}"
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Deque's judge of accessible pages, as npm has it."""
+    kept = CACHE / f"axe-core-{AXE}.js"
+    if not kept.exists():
+        npm, work = require_tool("npm"), tmp_path_factory.mktemp("axe")
+        words = [npm, "pack", "--silent", f"axe-core@{AXE}"]
+        subprocess.run(words, cwd=work, check=True, timeout=120, stdout=subprocess.DEVNULL)
+        with tarfile.open(next(work.glob("axe-core-*.tgz"))) as archive:
+            archive.extract("package/axe.min.js", work, filter="data")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(work / "package" / "axe.min.js", kept)
+    return kept.read_text()
+
+
+@pytest.mark.long
+def test_every_page_is_accessible(site, page, axe):
+    for path in (*PAGES, "/runs/missing"):
+        for width, dark in ((400, True), (1280, False)):
+            page.visit(site.base + path, width=width, dark=dark)
+            page.evaluate(f"{axe}; 0")
+            expression = "axe.run().then((found) => found.violations.map((each) => [each.id, each.impact]))"
+            found = page.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+            assert found["result"]["value"] == [], (path, width)
+
+
+def test_the_fleet_can_be_walked_by_keyboard(site, page):
+    page.visit(f"{site.base}/", width=1280, dark=False)
+    walked = []
+    for _ in range(6):
+        for kind in ("keyDown", "keyUp"):
+            page.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        walked.append(page.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent"))
+    table = "Slices and other TPUs"
+    assert walked == ["Skip to the content", "Fleet", "Runs", "Money and capacity", table, "big"]
 
 
 def test_a_preemption_is_seen_on_an_open_page_and_what_is_typed_then(session, site, page):
