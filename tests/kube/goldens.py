@@ -9,7 +9,7 @@ from tpuctl.kube.export import ExportTarget, job_of
 from tpuctl.kube.jobset import ClusterCapacity, JobSetSpec, PodCode, documents
 from tpuctl.kube.render import head_of, render_yaml
 from tpuctl.kube.shape import resolve_shape
-from tpuctl.kube.volumes import bucket_volume, disk_volume
+from tpuctl.kube.target import bucket_volume, disk_volume
 from tpuctl.model.disks import DiskInfo, DiskMode
 from tpuctl.model.hosts import Tier
 from tpuctl.model.refs import DiskRef

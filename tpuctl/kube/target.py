@@ -11,18 +11,19 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, UsageError, with_field
 from tpuctl.kube.export import ExportTarget
-from tpuctl.kube.jobset import ClusterCapacity, DiskVolume
+from tpuctl.kube.jobset import BucketVolume, ClusterCapacity, DiskVolume
 from tpuctl.kube.shape import Shape, resolve_shape
-from tpuctl.kube.volumes import bucket_volume, disk_volume
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.time import parse_duration
-from tpuctl.model.disks import DiskMode
+from tpuctl.model.disks import DiskInfo, DiskMode
 from tpuctl.model.hosts import Tier
 from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.model.requests import ClusterRequest
 from tpuctl.model.shipped_files import load_accelerators, load_disk_rules, load_gke_table
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.mounts.follow import load_rules, parse_ref
+from tpuctl.mounts.render import options_of
+from tpuctl.mounts.rules import MountRules
 from tpuctl.mounts.spec import merge_mounts
 from tpuctl.provenance.manifest import SliceSection
 from tpuctl.slices.rules import check_together
@@ -48,6 +49,22 @@ _OF_SLICES: Mapping[str, Any] = {
     "stop_when_idle": None,
 }
 """Options of slices that mean nothing on a cluster, whose node pools somebody has made, with their defaults."""
+
+_DRIVERS_OWN = frozenset(
+    {"foreground", "cache-dir", "file-system.fuse-options", "metadata-cache.enable-metadata-prefetch"}
+)
+"""Keys of gcsfuse that its CSI driver sets itself, and drops with a warning (pkg/sidecar_mounter of
+GoogleCloudPlatform/gcs-fuse-csi-driver, sidecar_mounter_config.go). The last one is newer than some versions of
+gcsfuse on GKE, which do not start with a key that they do not know."""
+_AS_FLAGS = {
+    "only-dir": "only-dir",
+    "file-system.uid": "uid",
+    "file-system.gid": "gid",
+    "file-system.file-mode": "file-mode",
+    "file-system.dir-mode": "dir-mode",
+}
+"""The driver takes keys as `a:b:VALUE`, and these as flags, `NAME=VALUE`: as a key, `644` would become a
+decimal number."""
 
 
 def resolve_target(
@@ -144,3 +161,30 @@ def provisioning_of(request: SliceRequest, tier: Tier, disks: Sequence[DiskVolum
         max_run_s=None if duration is None else round(parse_duration(duration, "--run-duration")),
         zones=zones,
     )
+
+
+def bucket_volume(rules: MountRules, ref: MountRef) -> BucketVolume:
+    """A mount as the driver takes it, with the times to live of its profile. Raises UsageError for a folder
+    whose name the driver would take apart."""
+    if any(letter in ref.directory for letter in ",="):
+        why = f"the folder {ref.directory!r} of gs://{ref.bucket} cannot be mounted on GKE, which lists options"
+        raise UsageError.of("mount", why, "a folder without a comma or = in its name")
+    words = []
+    for key, value in options_of(rules, ref, rules.pinned).items():
+        if key in _DRIVERS_OWN or key.startswith("logging.") or (key, value) == ("file-cache.max-size-mb", 0):
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        words.append(f"{_AS_FLAGS[key]}={text}" if key in _AS_FLAGS else f"{key.replace('.', ':')}:{text}")
+    return BucketVolume(ref.bucket, ref.path, tuple(words), read_only=ref.read_only)
+
+
+def disk_volume(ref: DiskRef, disk: DiskInfo, project: str) -> DiskVolume:
+    """A copy of a disk, which all pods read. Raises UsageError for one that is written."""
+    if ref.mode is not DiskMode.READ_ONLY:
+        raise UsageError.of(
+            "disk",
+            f"disk {ref.name} is written by one host, and pods of a cluster only read disks",
+            f"tpuctl disk clone {ref.name} --zone {disk.zone}, then --disk with that clone",
+        )
+    handle = f"projects/{project}/zones/{disk.zone}/disks/{disk.name}"
+    return DiskVolume(disk.name, ref.path, handle, disk.size_gib)

@@ -28,12 +28,11 @@ from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, busy, explain_refusal, in_the_way
 from tpuctl.runs.data import why_changed
 from tpuctl.runs.host_parts import large_parts
-from tpuctl.runs.images import bring_image
 from tpuctl.runs.leftovers import free_chips, stop_leftovers
 from tpuctl.runs.probe import probe_check, probed
 from tpuctl.runs.probe_run import DataProbe, probed_before
 from tpuctl.runs.process_env import LIBTPU_PORT, PORT_BESIDE_LIBTPU, PORT_BESIDE_RUNS
-from tpuctl.runs.provisioning import explain_step, provision_hosts
+from tpuctl.runs.provisioning import bring_image, explain_step, provision_hosts
 from tpuctl.runs.set_up import NotSetUp, check_buckets, check_reach, used_buckets
 from tpuctl.runs.states import News, RunEvent, RunFinding
 from tpuctl.runs.trouble import judge_lack

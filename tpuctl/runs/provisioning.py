@@ -1,17 +1,20 @@
-"""The driver of things for the hosts of an attempt, and what a step of it came to."""
+"""The driver of things for the hosts of an attempt, what a step of it came to, and what it brings besides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from tpuctl.containers.hosts import IMAGE, ContainerImage
 from tpuctl.errors import PartialError
 from tpuctl.hosts.facts import FactsReply
-from tpuctl.hosts.provision import Failures, Kind, Unanswered, Verdict
+from tpuctl.hosts.provision import Failures, Kind, Provisioned, Unanswered, Verdict
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.verdict import Blocked, Done, Failed, Wait
 from tpuctl.runs.attempt import AttemptHosts
-from tpuctl.things.driver import Provisioning, explain
+from tpuctl.runs.containers import ALWAYS
+from tpuctl.state.repository import list_attempts
+from tpuctl.things.driver import TRIES, Provisioning, explain
 from tpuctl.transfer.prepare import require_all
 
 
@@ -53,3 +56,29 @@ def mend_mounts(hosts: AttemptHosts) -> str:
     """One step of mounting what is not mounted; why that does not go on, in words, or an empty string."""
     found = provision_hosts(hosts, hosts.kept)
     return found.why if isinstance(found, Blocked | Failures) else ""
+
+
+def bring_image(hosts: AttemptHosts) -> Provisioned | Wait:
+    """One step of bringing its container image: the one that an earlier attempt found, else that of the first
+    worker, on all hosts, so that a name means one image.
+
+    Raises PartialError where a host cannot have it, or does not answer.
+    """
+    spec, pin = hosts.run.spec, pinned_image(hosts)
+    for targets in [hosts.targets] if pin else [hosts.targets[:1], hosts.targets]:
+        kind = ContainerImage(spec.container or "", pin, hosts.owner, spec.pull == ALWAYS and not pin)
+        found = provision_hosts(hosts, [kind], targets=targets)
+        verdict = explain_step(hosts, found, "say which images they have", tries=TRIES)
+        if isinstance(verdict, Wait):
+            return verdict
+        if isinstance(verdict, Blocked):
+            raise PartialError(f"{verdict.why}; mend it: {verdict.hint}", hint=verdict.hint)
+        assert isinstance(found, Provisioned)
+        pin, last = found.rows[0][IMAGE], found
+    return last
+
+
+def pinned_image(hosts: AttemptHosts) -> str:
+    """The image that an earlier attempt of the run found; empty for none."""
+    rows = [row for each in list_attempts(hosts.services, hosts.run.id) for row in each.hosts]
+    return next((row[IMAGE] for row in rows if row.get(IMAGE)), "")

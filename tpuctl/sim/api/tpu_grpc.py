@@ -134,7 +134,6 @@ class TpuGrpcApi:
         token: str,
         *,
         port: int = 0,
-        workers: int = 16,
         storage: Storage,
         project: Callable[[Request], Response],
     ) -> None:
@@ -146,7 +145,7 @@ class TpuGrpcApi:
         self._token = token
         self._finders = (self._find_rpc, ControlCalls(storage).find, ProjectCalls(project).find)
         self._handlers: dict[str, Any] = {}
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-grpc")
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="sim-grpc")
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((self._dispatcher(),))
         self.port = int(self._server.add_insecure_port(f"127.0.0.1:{port}"))

@@ -15,9 +15,9 @@ _PR_SET_PDEATHSIG = 1
 KILL_TIMEOUT_S = 10.0
 
 
-def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Asks the kernel for a signal when the parent is gone."""
-    prctl(_PR_SET_PDEATHSIG, number)
+def die_with_parent() -> None:
+    """Asks the kernel for SIGTERM when the parent is gone."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _stat(pid: int) -> list[str]:

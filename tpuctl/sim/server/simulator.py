@@ -48,14 +48,13 @@ class Simulator:
         world_id: str,
         token: str,
         clock: Clock | None = None,
-        on_shutdown: threading.Event | None = None,
         buckets: Path | None = None,
     ) -> None:
         options.check()
         self.options = options
         self.token = token
         self.world_id = world_id
-        self.stopped = on_shutdown or threading.Event()
+        self.stopped = threading.Event()
         self._wheels = wheel_cache("wheels-of-nobody" if RIGHTS_DROPPED else "wheels")
         give_to_hosts(self._wheels)
         (root / "h").mkdir(parents=True, exist_ok=True)

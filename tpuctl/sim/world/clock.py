@@ -132,14 +132,14 @@ class ManualSchedule:
 class ThreadedSchedule:
     """Runs actions on a small pool when the real clock says so."""
 
-    def __init__(self, clock: Clock, *, workers: int = 16) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._heap: list[_Entry] = []
         self._ticket = itertools.count()
         self._changed = threading.Condition()
         self._running = 0
         self._closed = False
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sim-action")
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="sim-action")
         self._thread = threading.Thread(target=self._loop, name="sim-schedule", daemon=True)
         self._thread.start()
 

@@ -85,10 +85,10 @@ class Incidents:
         self._kernel.schedule.flush()
         return [each.path.name for each in chosen]
 
-    def cut_connections(self, name: str, zone: str | None = None) -> None:
+    def cut_connections(self, name: str) -> None:
         """Breaks every SSH connection to those called `name`; their processes live on."""
         with self._kernel.lock:
-            found = [each for each in self._kernel.machines() if _is_meant(each, name, zone)]
+            found = [each for each in self._kernel.machines() if name in each.names]
         for each in found:
             self._kernel.hosts.cut(each.key)
 
