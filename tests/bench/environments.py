@@ -22,7 +22,6 @@ from tests.bench.harness import Budget, Contender, Line, Plan, Report, Sample, e
 from tests.support.session import TPUCTL, Session, open_session
 from tests.support.wheels import MINOR, Project
 from tpuctl.envs.lock import Lock, parse_lock
-from tpuctl.sim.server import control
 
 INSTALL_HOSTS = 8
 VERIFY_HOSTS = 32
@@ -225,8 +224,7 @@ def _verifying(plan: Plan) -> Report:
 
 def _execute(session: Session, contender: Contender) -> Sample:
     """Once, with the CPU of the hosts."""
-    info = control.status(Path(session.environ["TPUCTL_STATE_DIR"]) / "sim")
-    assert info is not None
+    info = session.sim()
     before = _cpu_of_tree(info.guardian_pid)
     sample = execute(contender)
     return replace(sample, cpu_s=sample.cpu_s + _cpu_of_tree(info.guardian_pid) - before)

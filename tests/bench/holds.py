@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
 
@@ -20,7 +19,6 @@ from tests.bench.harness import Budget, Contender, Line, Plan, Report, Sample, e
 from tests.support.session import TPUCTL, Session, open_session
 from tpuctl.errors import UsageError
 from tpuctl.sim.hosts.isolated.requirements import check_possible
-from tpuctl.sim.server import control
 
 TITLE = "How long writers wait while their disk is cloned"
 SETTING = "a program appends lines and brings each to the disk; a cloud without delays, one isolated host"
@@ -114,16 +112,14 @@ def _contender(session: Session, name: str) -> Contender:
     words = ["env", "-C", str(session.work), TPUCTL]
     if name == OURS:
         return Contender(name, [*words, "disk", "clone", "data", "--zone", ZONE], session.environ)
-    info = control.status(Path(session.environ["TPUCTL_STATE_DIR"]) / "sim")
-    assert info is not None
+    info = session.sim()
     script = SCRIPT.replace("TOKEN", info.token).replace("ZONE", ZONE)
     script = script.replace("PORT", str(urlsplit(info.http).port))
     return Contender(name, [*words, "exec", "dev", "--", "sh", "-c", script], session.environ)
 
 
 def _delete_copy(session: Session) -> None:
-    info = control.status(Path(session.environ["TPUCTL_STATE_DIR"]) / "sim")
-    assert info is not None
+    info = session.sim()
     url = f"{info.http}/compute/v1/projects/sim-project/zones/{ZONE}/disks/by-hand"
     requests.delete(url, headers={"Authorization": f"Bearer {info.token}"}, timeout=60).raise_for_status()
 

@@ -20,8 +20,7 @@ def session() -> Iterator[Session]:
 
 
 def simulated(session: Session, name: str) -> dict[str, Any]:
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
+    info = session.sim()
     return next(node for node in control.state(info)["nodes"] if node["name"].endswith(f"/{name}"))
 
 

@@ -16,7 +16,6 @@ from tests.datasets.files import unpack
 from tests.support.session import Session, open_session
 from tests.support.soak import soak
 from tpuctl.cloud.storage import GoogleObjects
-from tpuctl.sim.server import control
 
 FILES = 2_000
 PACK = "gs://sim-bucket/pack"
@@ -39,10 +38,8 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def objects(session: Session) -> GoogleObjects:
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    token = (session.root / "state" / "sim" / "token").read_text().strip()
-    return GoogleObjects(info.project, info.http, Credentials(token=token))
+    info = session.sim()
+    return GoogleObjects(info.project, info.http, Credentials(token=info.token))
 
 
 def contents(objects: GoogleObjects, uri: str) -> dict[str, bytes]:

@@ -13,7 +13,6 @@ from tests.support.hosts import wait_until
 from tests.support.proc import programs_of
 from tests.support.session import Session, open_session
 from tpuctl.cloud.storage import GoogleObjects
-from tpuctl.sim.server import control
 
 TOKENS = "gs://sim-bucket/tokens"
 CONTRACT = "sequence_length: 4\nbos_token: 7\ndtype: uint16\nobjects: 2\npacking: greedy\n"
@@ -40,10 +39,8 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture
 def objects(session: Session) -> GoogleObjects:
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    token = (session.root / "state" / "sim" / "token").read_text().strip()
-    found = GoogleObjects(info.project, info.http, Credentials(token=token))
+    info = session.sim()
+    found = GoogleObjects(info.project, info.http, Credentials(token=info.token))
     for number in range(2):
         found.write(f"{TOKENS}/part-{number}.bin", struct.pack("<8H", *([7, 1, 2, 3] * 2)))
     return found

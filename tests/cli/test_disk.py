@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.test_disk_journey import call
 from tests.support.session import Session, open_session
 
 ZONE, OTHER = "us-central2-b", "us-central1-a"
@@ -210,7 +209,7 @@ def test_a_slice_with_a_disk_says_so_and_is_blocked_without_root(session: Sessio
 
 def test_a_disk_that_somebody_else_made_is_taken_over_as_the_hint_says(session: Session) -> None:
     disks = f"/compute/v1/projects/sim-project/zones/{ZONE}/disks"
-    call(session, "POST", disks, {"name": "raw", "sizeGb": "10", "type": f"zones/{ZONE}/diskTypes/pd-ssd"})
+    session.ask("POST", disks, {"name": "raw", "sizeGb": "10", "type": f"zones/{ZONE}/diskTypes/pd-ssd"})
     attach = ("disk", "attach", "raw", "--to", "dev", "--no-mount")
     refused = json.loads(session.type(*attach, "--json", status=5).stdout)["error"]
     assert refused["message"] == f"disk raw in {ZONE} was not made by tpuctl"
@@ -220,8 +219,8 @@ def test_a_disk_that_somebody_else_made_is_taken_over_as_the_hint_says(session: 
     assert "exists and is not ours" in session.type(*words, status=6).stderr
     told = refused["hint"].partition("--labels=")[2].partition(";")[0]
     labels = dict(each.split("=") for each in told.split(","))
-    seen = call(session, "GET", f"{disks}/raw")["labelFingerprint"]
-    call(session, "POST", f"{disks}/raw/setLabels", {"labels": labels, "labelFingerprint": seen})
+    seen = session.ask("GET", f"{disks}/raw")["labelFingerprint"]
+    session.ask("POST", f"{disks}/raw/setLabels", {"labels": labels, "labelFingerprint": seen})
     session.type(*words)
     session.type(*attach)
     session.type("disk", "detach", "raw")

@@ -220,8 +220,7 @@ def test_a_key_that_is_not_usable(
 
 
 def test_a_bucket_in_the_wrong_region(session: Session) -> None:
-    info = session_info(session)
-    make_bucket(info, "far-away", "EUROPE-WEST4")
+    make_bucket(session, "far-away", "EUROPE-WEST4")
     session.environ["TPUCTL_CHECKPOINT_BUCKET"] = "gs://far-away/checkpoints"
     what, fix = the_problem(session, "buckets")
     assert "gs://far-away (checkpoint_bucket) is in europe-west4" in what
@@ -229,30 +228,8 @@ def test_a_bucket_in_the_wrong_region(session: Session) -> None:
     assert "--location=us-central2" in fix
 
 
-def session_info(session: Session) -> Any:
-    from tpuctl.sim.server import control
-
-    info = control.status(state(session) / "sim")
-    assert info is not None
-    return info
-
-
-def make_bucket(info: Any, name: str, location: str) -> None:
-    ask(info, "POST", f"/storage/v1/b?project={info.project}", {"name": name, "location": location})
-
-
-def ask(info: Any, verb: str, path: str, body: dict[str, Any] | None = None) -> None:
-    """Of the simulated APIs."""
-    import urllib.request
-
-    request = urllib.request.Request(
-        f"{info.http}{path}",
-        method=verb,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"authorization": f"Bearer {info.token}", "content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status == 200
+def make_bucket(session: Session, name: str, location: str) -> None:
+    session.ask("POST", "/storage/v1/b?project=sim-project", {"name": name, "location": location})
 
 
 def test_a_bucket_that_does_not_exist(session: Session) -> None:
@@ -337,8 +314,7 @@ def test_cron_is_gone(session: Session, tmp_path: Path) -> None:
 def test_os_login_of_the_project_is_told_and_no_problem(session: Session) -> None:
     from tpuctl.sim.server import control
 
-    info = control.status(state(session) / "sim")
-    assert info is not None
+    info = session.sim()
     control.set_metadata(info, {"enable-oslogin": "TRUE"})
     try:
         found = [each for each in findings(session, status=0) if each["check"] == "os login"]
@@ -413,9 +389,8 @@ def test_a_project_without_the_network_of_new_slices(session: Session) -> None:
 
 
 def test_a_network_in_which_hosts_do_not_reach_each_other(session: Session) -> None:
-    info = session_info(session)
-    rules = f"/compute/v1/projects/{info.project}/global/firewalls"
-    ask(info, "DELETE", f"{rules}/default-allow-internal")
+    rules = "/compute/v1/projects/sim-project/global/firewalls"
+    session.ask("DELETE", f"{rules}/default-allow-internal")
     found = the_warning(session, "vpc")
     assert "no rule of network default lets hosts reach each other" in found["what"]
     assert found["fix"].startswith(f"{SIM_FIRST}gcloud compute firewall-rules create default-allow-internal ")
@@ -425,7 +400,7 @@ def test_a_network_in_which_hosts_do_not_reach_each_other(session: Session) -> N
         "allowed": [{"IPProtocol": each} for each in ("tcp", "udp", "icmp")],
         "sourceRanges": ["10.128.0.0/9"],
     }
-    ask(info, "POST", rules, made)
+    session.ask("POST", rules, made)
     assert "vpc" not in {each["check"] for each in findings(session, status=0) if each["level"] != "ok"}
 
 

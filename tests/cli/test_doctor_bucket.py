@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from tests.support.session import SIM_FIRST, Session, open_session
 pytestmark = pytest.mark.slow
 PREFIX = "fleet"
 URI = f"gs://sim-bucket/{PREFIX}"
+IDENTITY = f"/storage/v1/b/sim-bucket/o/{PREFIX}%2Fidentity?alt=media"
 
 
 @pytest.fixture(scope="module")
@@ -30,38 +29,22 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture(autouse=True)
 def mended(session: Session) -> Iterator[None]:
-    environ, identity = dict(session.environ), read(session, "identity")
+    environ, identity = dict(session.environ), session.ask("GET", IDENTITY)
     yield
     session.environ = environ
     session.type("sim", "fault", "--clear")
     set_up_bucket(session, dict.fromkeys(("versioning", "retentionPolicy", "softDeletePolicy")))
     set_up_bucket(session, {"lifecycle": None, "defaultEventBasedHold": None, "storageClass": "STANDARD"})
-    write(session, "identity", identity)
-
-
-def call(session: Session, method: str, path: str, body: bytes = b"") -> bytes:
-    from tpuctl.sim.server import control
-
-    info = control.status(Path(session.environ["TPUCTL_STATE_DIR"]) / "sim")
-    assert info is not None
-    headers = {"authorization": f"Bearer {info.token}", "content-type": "application/json"}
-    request = urllib.request.Request(f"{info.http}{path}", data=body or None, headers=headers, method=method)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        found: bytes = answer.read()
-    return found
+    write_identity(session, identity)
 
 
 def set_up_bucket(session: Session, settings: dict[str, Any]) -> None:
-    call(session, "PATCH", "/storage/v1/b/sim-bucket", json.dumps(settings).encode())
+    session.ask("PATCH", "/storage/v1/b/sim-bucket", settings)
 
 
-def read(session: Session, name: str) -> bytes:
-    return call(session, "GET", f"/storage/v1/b/sim-bucket/o/{PREFIX}%2F{name}?alt=media")
-
-
-def write(session: Session, name: str, content: bytes) -> None:
-    path = f"/upload/storage/v1/b/sim-bucket/o?uploadType=media&name={PREFIX}%2F{name}"
-    call(session, "POST", path, content)
+def write_identity(session: Session, identity: object) -> None:
+    path = f"/upload/storage/v1/b/sim-bucket/o?uploadType=media&name={PREFIX}%2Fidentity"
+    session.ask("POST", path, identity)
 
 
 def about_store(session: Session, *, status: int) -> list[tuple[str, str, str | None]]:
@@ -151,8 +134,8 @@ def test_a_bucket_that_keeps_or_loses_what_it_should_not(
 
 def test_a_locked_retention_policy_leaves_another_bucket_only(session: Session) -> None:
     bucket = {"name": "locked-bucket", "retentionPolicy": {"retentionPeriod": "3600"}}
-    call(session, "POST", "/storage/v1/b?project=sim-project", json.dumps(bucket).encode())
-    call(session, "POST", "/storage/v1/b/locked-bucket/lockRetentionPolicy?ifMetagenerationMatch=1", b"{}")
+    session.ask("POST", "/storage/v1/b?project=sim-project", bucket)
+    session.ask("POST", "/storage/v1/b/locked-bucket/lockRetentionPolicy?ifMetagenerationMatch=1", {})
     session.environ["TPUCTL_STORE"] = f"gs://locked-bucket/{PREFIX}"
     [mends] = [fix for _, what, fix in about_store(session, status=1) if "keeps every object" in what]
     assert "a bucket without a locked policy" in (mends or "")
@@ -193,7 +176,7 @@ def test_a_retention_policy_really_keeps_records_from_being_written_over(session
     ],
 )
 def test_a_store_of_another_kind(session: Session, identity: dict[str, Any], says: str, mends: str) -> None:
-    write(session, "identity", json.dumps(identity).encode())
+    write_identity(session, identity)
     _, what, fix = the_finding(session, status=0 if "old schema" in says else 1)
     assert says in what
     assert mends in fix

@@ -116,8 +116,7 @@ def test_tpuctl_as_built_for_the_real_cloud_tells_a_whole_story() -> None:
         assert (row["name"], row["node"]) == ("door", "door-2")
         real.type("down", "door", "--yes")
         assert real.json("ls") == []
-        info = control.status(session.root / "state" / "sim")
-        assert info is not None
+        info = session.sim()
         left = control.state(info)
         assert (left["nodes"], left["queuedResources"]) == ([], [])
 

@@ -16,7 +16,6 @@ import requests
 
 from tests.docs.schemas import run_schema
 from tests.support.session import Session, another_machine, open_session
-from tpuctl.sim.server import control
 from tpuctl.state.run_logs import LogFiles
 
 pytestmark = pytest.mark.slow
@@ -52,10 +51,8 @@ SECRETS = ("--secret", "KEY=env:PLANTED", "--secret", "MANAGED=sm://sim-project/
 
 def add_secret(session: Session, name: str, value: str) -> None:
     """As `gcloud secrets create` and `versions add` do it."""
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    token = (session.root / "state" / "sim" / "token").read_text().strip()
-    at, headers = f"{info.http}/v1/projects/sim-project/secrets", {"Authorization": f"Bearer {token}"}
+    info = session.sim()
+    at, headers = f"{info.http}/v1/projects/sim-project/secrets", {"Authorization": f"Bearer {info.token}"}
     automatic = {"replication": {"automatic": {}}}
     payload = {"payload": {"data": base64.b64encode(value.encode()).decode()}}
     for url, body in ((f"{at}?secretId={name}", automatic), (f"{at}/{name}:addVersion", payload)):

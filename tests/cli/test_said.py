@@ -58,10 +58,8 @@ def test_what_a_person_removed_says_what_is_left_of_it_and_both_ways_on(session:
 
 def call_api(session: Session, verb: str, name: str) -> None:
     """What a person does with another tool."""
-    from tpuctl.sim.server import control
 
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
+    info = session.sim()
     request = urllib.request.Request(
         f"{info.http}/v2/projects/{info.project}/locations/us-central2-b/{name}",
         method=verb,

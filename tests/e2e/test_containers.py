@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.hosts import wait_until
 from tests.support.registry import Registry, busybox_layer, serve
 from tests.support.require import require_gcsfuse, require_isolated_hosts, require_tool
 from tests.support.session import Session, open_session
@@ -82,28 +81,14 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def registry(session: Session) -> Iterator[Registry]:
-    [gateway] = set(on(session, "ip route show default | cut -d ' ' -f 3"))
+    [gateway] = set(session.on("big", "ip route show default | cut -d ' ' -f 3"))
     with serve(gateway.strip(), 80) as made:
         made.push("lab/private/tools", "1", busybox_layer(require_tool("busybox")), Env=["PJRT_DEVICE=CPU"])
         yield made
 
 
-def on(session: Session, script: str) -> list[str]:
-    """What each host says."""
-    found = json.loads(session.type("exec", "big", "--json", "--", "sh", "-c", script).stdout)
-    rows: list[dict[str, Any]] = found if isinstance(found, list) else found["workers"]
-    return [str(row["stdout"]) for row in rows]
-
-
 def engines_are_ready(session: Session) -> bool:
-    return on(session, "cat /run/engine-is-ready 2>&1 || true") == ["", ""]
-
-
-def wait_until(check: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
+    return session.on("big", "cat /run/engine-is-ready 2>&1 || true") == ["", ""]
 
 
 def run_words(name: str, *words: str, tag: str = "1") -> tuple[str, ...]:
@@ -120,7 +105,7 @@ def start(session: Session, name: str, *words: str) -> subprocess.Popen[str]:
 
 
 def let_go(session: Session, name: str, attempt: int = 1) -> None:
-    on(session, f"touch ~/.tpuctl/runs/{name}/{attempt}/work/go-on")
+    session.on("big", f"touch ~/.tpuctl/runs/{name}/{attempt}/work/go-on")
 
 
 def test_a_program_runs_in_the_image_with_its_code_and_ends_as_it_ends(
@@ -133,14 +118,14 @@ def test_a_program_runs_in_the_image_with_its_code_and_ends_as_it_ends(
     [attempt] = session.json("manifest", "ends")["attempts"]
     assert {row["image"] for row in attempt["hosts"]} == {f"{IMAGE}@sha256:{sha256(digest)}"}
     assert [row["exit_status"] for row in session.json("status", "ends")["workers"]] == [7, 7]
-    uid = on(session, "id -u")[0].strip()
+    uid = session.on("big", "id -u")[0].strip()
     for worker in (0, 1):
         logs = session.root / "state" / "sim" / "sim-project" / "runs" / "ends" / "1"
         said = (logs / f"worker-{worker}.stdout.log").read_text().splitlines()
         assert said == [f"{worker} CPU /tmp", uid, "waits.sh", "ls: /usr: No such file or directory"]
         assert (logs / f"worker-{worker}.stderr.log").read_text() == "why\n"
     assert session.json("status", "ends")["image"].endswith(sha256(digest))
-    assert on(session, ENGINE_LEFT) == ["", ""]
+    assert session.on("big", ENGINE_LEFT) == ["", ""]
 
 
 def test_its_hosts_log_in_with_their_own_account_and_keep_nothing_of_it(
@@ -149,7 +134,7 @@ def test_its_hosts_log_in_with_their_own_account_and_keep_nothing_of_it(
     [(user, token)] = registry.logins
     assert user == "oauth2accesstoken"
     assert token
-    assert on(session, f"sudo grep -rlF -e {token} /root /run /dev/shm ~ 2>&1 || true") == ["", ""]
+    assert session.on("big", f"sudo grep -rlF -e {token} /root /run /dev/shm ~ 2>&1 || true") == ["", ""]
 
 
 def test_what_a_name_means_is_found_out_once_and_kept_by_a_rerun(session: Session, registry: Registry) -> None:
@@ -176,7 +161,7 @@ def test_secrets_are_nowhere_but_in_its_memory_and_a_stop_reaches_it_once(
 ) -> None:
     session.environ["TOKEN"] = "s3cret-of-the-lab"
     process = start(session, "secret", "--secret", "TOKEN=env:TOKEN", "--var", "PLAIN=1")
-    seen = on(session, "sudo podman inspect $(sudo podman ps --quiet); ps axww -o args")
+    seen = session.on("big", "sudo podman inspect $(sudo podman ps --quiet); ps axww -o args")
     assert all('"tpuctl-secret-1-0-' in each and "s3cret" not in each for each in seen)
     stacks = session.type("stacks", "secret").stdout
     assert "sh waits.sh" in stacks
@@ -187,18 +172,18 @@ def test_secrets_are_nowhere_but_in_its_memory_and_a_stop_reaches_it_once(
     said = [(logs / f"worker-{worker}.stdout.log").read_text() for worker in (0, 1)]
     assert said == ["ready\ntold to stop\n"] * 2
     assert session.json("status", "secret")["state"] == "stopped"
-    assert on(session, ENGINE_LEFT) == ["", ""]
+    assert session.on("big", ENGINE_LEFT) == ["", ""]
 
 
 def test_a_killed_client_does_not_end_it(session: Session, registry: Registry) -> None:
     process = start(session, "alone")
     process.kill()
     process.communicate()
-    assert all(len(each.split()) == 1 for each in on(session, "sudo podman ps --quiet"))
+    assert all(len(each.split()) == 1 for each in session.on("big", "sudo podman ps --quiet"))
     let_go(session, "alone")
     session.type("attach", "alone")
     assert session.json("status", "alone")["state"] == "succeeded"
-    assert on(session, ENGINE_LEFT) == ["", ""]
+    assert session.on("big", ENGINE_LEFT) == ["", ""]
 
 
 def test_what_outlives_its_supervisor_is_ended_before_the_next_attempt(
@@ -206,27 +191,29 @@ def test_what_outlives_its_supervisor_is_ended_before_the_next_attempt(
 ) -> None:
     process = start(session, "orphan")
     record = "/home/*/.tpuctl/runs/orphan/1/status.json"
-    on(session, f'kill -9 $(sed -E "s/.*supervisor[^0-9]*([0-9]+).*/\\1/" {record})')
+    session.on("big", f'kill -9 $(sed -E "s/.*supervisor[^0-9]*([0-9]+).*/\\1/" {record})')
     wait_until(lambda: (session.json("status", "orphan")["attempt"] or {})["number"] == 2, 120)
-    wait_until(lambda: all(re.findall(r"orphan-2-0", each) for each in on(session, "sudo podman ps")), 120)
-    assert all("orphan-1-0" not in each for each in on(session, "sudo podman ps --all"))
+    wait_until(
+        lambda: all(re.findall(r"orphan-2-0", each) for each in session.on("big", "sudo podman ps")), 120
+    )
+    assert all("orphan-1-0" not in each for each in session.on("big", "sudo podman ps --all"))
     let_go(session, "orphan", 2)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
-    assert on(session, ENGINE_LEFT) == ["", ""]
+    assert session.on("big", ENGINE_LEFT) == ["", ""]
 
 
 def test_a_reboot_ends_it_with_its_monitor_and_the_next_attempt_finds_room(
     session: Session, registry: Registry
 ) -> None:
     process = start(session, "rebooted")
-    before = on(session, "pgrep -x conmon")
+    before = session.on("big", "pgrep -x conmon")
     assert all(each.strip() for each in before)
     session.type("sim", "reboot", "big-1")
     wait_until(lambda: session.json("status", "rebooted")["attempt"]["number"] == 2, 180)
-    wait_until(lambda: all("rebooted-2-0" in each for each in on(session, "sudo podman ps")), 120)
-    assert all("rebooted-1-0" not in each for each in on(session, "sudo podman ps --all"))
-    assert all(len(each.split()) == 1 for each in on(session, "pgrep -x conmon"))
+    wait_until(lambda: all("rebooted-2-0" in each for each in session.on("big", "sudo podman ps")), 120)
+    assert all("rebooted-1-0" not in each for each in session.on("big", "sudo podman ps --all"))
+    assert all(len(each.split()) == 1 for each in session.on("big", "pgrep -x conmon"))
     let_go(session, "rebooted", 2)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
@@ -236,14 +223,14 @@ def test_it_has_the_buckets_of_the_slice_and_chips_as_they_were_asked_for(
     session: Session, registry: Registry
 ) -> None:
     session.type("mount", "add", "gs://sim-bucket/lab:/mnt/lab:checkpoint", "--on", "big")
-    on(session, "for chip in 0 1 2 3; do sudo mknod -m 666 /dev/accel$chip c 1 3; done")
+    session.on("big", "for chip in 0 1 2 3; do sudo mknod -m 666 /dev/accel$chip c 1 3; done")
     script = "echo $TPUCTL_RANK $TPU_VISIBLE_CHIPS $(ls /dev | grep accel); touch /mnt/lab/rank-$TPUCTL_RANK"
     session.type(*run_words("chips", "--per", "chip"), "--", "sh", "-c", script)
     said = session.type("logs", "chips").stdout
     seen = sorted(re.findall(r"(\d) (\d) accel0 accel1 accel2 accel3$", said, re.M))
     assert seen == [(str(rank), str(rank % 4)) for rank in range(8)], said
-    assert on(session, "stat -c %U /mnt/lab/*; ls /mnt/lab | wc -l") == ["tpuctl\n" * 8 + "8\n"] * 2
-    on(session, "sudo rm /dev/accel?")
+    assert session.on("big", "stat -c %U /mnt/lab/*; ls /mnt/lab | wc -l") == ["tpuctl\n" * 8 + "8\n"] * 2
+    session.on("big", "sudo rm /dev/accel?")
 
 
 def test_a_disk_has_all_that_a_container_was_told_is_written_when_its_slice_goes(
@@ -286,9 +273,9 @@ def test_what_cannot_run_is_refused_with_what_helps(session: Session, registry: 
         ("full", "large", large, "sudo umount /var/tmp", "its disk is full", "make room there"),
         ("absent", "1", without, "sudo mv /usr/bin/podman-away /usr/bin/podman", "neither docker", "docker.io"),
     ):
-        on(session, first)
+        session.on("big", first)
         done = session.type(*run_words(name, tag=tag), "--", "true", status=None)
-        on(session, after)
+        session.on("big", after)
         assert done.returncode == 1, done.stderr
         assert why in done.stderr, done.stderr
         assert hint in done.stderr, done.stderr

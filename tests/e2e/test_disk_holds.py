@@ -3,12 +3,12 @@ and a copy that began too late is made again."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.test_disk_journey import ZONE, on
+from tests.e2e.test_disk_journey import ZONE
+from tests.support.hosts import wait_until
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
 
@@ -18,7 +18,6 @@ WRITER = (
 )
 """It opens a file for each thing, and closes it: most of the time nothing is open. Root's, or it would end with
 the command that began it."""
-LIMIT_S = 120.0
 HOLDER = "freeze.hold_o[n]"
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -31,48 +30,41 @@ def session() -> Iterator[Session]:
         made.type("up", "v4-8", "big", "--spot", "--pay", "--zone", ZONE)
         made.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
         made.type("disk", "attach", "data", "--to", "dev")
-        on(made, "dev", "mkdir /mnt/data/all")
+        made.on("dev", "mkdir /mnt/data/all")
         started = f"setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1"
         made.type("exec", "dev", "--", "sudo", "sh", "-c", started)
-        on(made, "dev", "while test ! -e /mnt/data/all/3; do sleep 0.1; done")
+        made.on("dev", "while test ! -e /mnt/data/all/3; do sleep 0.1; done")
         yield made
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def is_held(session: Session) -> bool:
-    return bool(on(session, "dev", f"pgrep -f {HOLDER} || true")[0].strip())
+    return bool(session.on("dev", f"pgrep -f {HOLDER} || true")[0].strip())
 
 
 def test_a_program_that_opens_and_closes_files_loses_none_of_them(session: Session) -> None:
     done = session.type("disk", "clone", "data", "--to", "big")
     assert "data: held still on dev: frozen" in done.stderr
-    on(session, "dev", "touch /tmp/stop; sleep 0.5; test ! -e /tmp/refused")
+    session.on("dev", "touch /tmp/stop; sleep 0.5; test ! -e /tmp/refused")
     check = "sort /tmp/written > /tmp/a; ls /mnt/data/all | sort > /tmp/b; diff /tmp/a /tmp/b"
-    on(session, "dev", check)
-    on(session, "big", "test -s /mnt/data/all/3")
+    session.on("dev", check)
+    session.on("big", "test -s /mnt/data/all/3")
     (session.work / "train.py").write_text("print('ran')\n")
     session.type("run", "--on", "dev", "--no-checkpoint", "--name", "after", "train.py")
     assert "ran" in session.type("logs", "after").stdout
 
 
 def test_who_asks_for_it_gets_the_master_unmounted_and_mounted_again(session: Session) -> None:
-    on(session, "dev", "sudo mount -o remount,noatime /mnt/data")
+    session.on("dev", "sudo mount -o remount,noatime /mnt/data")
     opened = "setsid -f sh -c 'exec 9> /mnt/data/open; exec sleep 600' </dev/null >/dev/null 2>&1"
     session.type("exec", "dev", "--", "sudo", "sh", "-c", opened)
-    on(session, "dev", "while test ! -e /mnt/data/open; do sleep 0.1; done")
+    session.on("dev", "while test ! -e /mnt/data/open; do sleep 0.1; done")
     refused = session.type("disk", "snapshot", "data", "--unmount", status=3)
     assert "/mnt/data cannot be unmounted: a program uses it" in " ".join(refused.stderr.split())
-    on(session, "dev", "sudo pkill -x -f 'sleep 600'; while pgrep -x -f 'sleep 600'; do sleep 0.1; done")
-    wait_until(lambda: not is_held(session), "it is held")
+    session.on("dev", "sudo pkill -x -f 'sleep 600'; while pgrep -x -f 'sleep 600'; do sleep 0.1; done")
+    wait_until(lambda: not is_held(session), what="it is held")
     done = session.type("disk", "snapshot", "data", "--unmount")
     assert "held still on dev: unmounted" in done.stderr
-    on(session, "dev", "grep -q ' /mnt/data ext4 rw,.*noatime' /proc/mounts && touch /mnt/data/goes-on")
+    session.on("dev", "grep -q ' /mnt/data ext4 rw,.*noatime' /proc/mounts && touch /mnt/data/goes-on")
 
 
 def test_a_copy_that_began_after_its_hold_had_ended_is_made_again(session: Session) -> None:
@@ -81,10 +73,10 @@ def test_a_copy_that_began_after_its_hold_had_ended_is_made_again(session: Sessi
     session.type("sim", "delay", "copy_begins=20")
     first = session.start(*words)
     try:
-        wait_until(lambda: is_held(session), "it is never held")
-        on(session, "dev", f"sudo pkill -f {HOLDER}")
-        wait_until(lambda: not is_held(session), "the hold does not end")
-        on(session, "dev", "echo later > /mnt/data/later && sync")
+        wait_until(lambda: is_held(session), what="it is never held")
+        session.on("dev", f"sudo pkill -f {HOLDER}")
+        wait_until(lambda: not is_held(session), what="the hold does not end")
+        session.on("dev", "echo later > /mnt/data/later && sync")
         session.type("sim", "delay", "copy_begins=0")
         done = session.finish(first, 300.0)
     finally:
@@ -92,19 +84,19 @@ def test_a_copy_that_began_after_its_hold_had_ended_is_made_again(session: Sessi
         session.type("sim", "delay", "copy_begins=0")
     assert done.returncode == 0, done.stderr
     assert "began after data had gone on" in " ".join(done.stderr.split())
-    assert on(session, "big", "cat /mnt/late/later") == ["later\n"]
-    on(session, "dev", "touch /mnt/data/goes-on")
+    assert session.on("big", "cat /mnt/late/later") == ["later\n"]
+    session.on("dev", "touch /mnt/data/goes-on")
     assert not is_held(session)
 
 
 def test_a_disk_that_somebody_mounted_by_hand_is_held_wherever_that_is(session: Session) -> None:
     """Others made its file system and gave it no label; it is at a path that nobody told."""
     session.type("disk", "create", "raw", "--size", "10", "--zone", ZONE)
-    before = on(session, "dev", "ls /dev/sd?")[0].split()
+    before = session.on("dev", "ls /dev/sd?")[0].split()
     session.type("disk", "attach", "raw", "--to", "dev", "--no-mount")
-    [device] = set(on(session, "dev", "ls /dev/sd?")[0].split()) - set(before)
+    [device] = set(session.on("dev", "ls /dev/sd?")[0].split()) - set(before)
     made = f"sudo mkfs.ext4 -q {device} && sudo mkdir /srv/own && sudo mount {device} /srv/own"
-    on(session, "dev", f"{made} && sudo chmod 777 /srv/own")
+    session.on("dev", f"{made} && sudo chmod 777 /srv/own")
     assert "raw: held still on dev: frozen" in session.type("disk", "snapshot", "raw").stderr
-    on(session, "dev", "touch /srv/own/goes-on && cat /srv/own/.tpuctl-disk")
+    session.on("dev", "touch /srv/own/goes-on && cat /srv/own/.tpuctl-disk")
     assert not is_held(session)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import requests
 
 from tests.e2e.test_disk_killed import WRITER
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
-from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
@@ -27,32 +23,14 @@ def session() -> Iterator[Session]:
         made.type("up", "v4-16", "big", "--spot", "--pay", "--zone", ZONE)
         made.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
         made.type("disk", "attach", "data", "--to", "dev")
-        on(made, "dev", "head -c 300000 /dev/urandom > /mnt/data/set && sync")
+        made.on("dev", "head -c 300000 /dev/urandom > /mnt/data/set && sync")
         started = f"setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1"
         made.type("exec", "dev", "--", "sudo", "sh", "-c", started)
         yield made
 
 
-def on(session: Session, slice_name: str, command: str, status: int = 0) -> list[str]:
-    """What the workers print, one after the other."""
-    done = session.type("exec", slice_name, "--json", "--", "sh", "-c", command, status=status)
-    found = json.loads(done.stdout)
-    rows: list[dict[str, Any]] = found if isinstance(found, list) else found["workers"]
-    return [str(row["stdout"]) for row in rows]
-
-
 def sums(session: Session, slice_name: str, path: str) -> set[str]:
-    return {out.split()[0] for out in on(session, slice_name, f"sha256sum {path}")}
-
-
-def call(session: Session, verb: str, path: str, body: Any = None) -> Any:
-    """The simulated cloud, spoken to by somebody else."""
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    headers = {"Authorization": f"Bearer {info.token}"}
-    answer = requests.request(verb, f"{info.http}{path}", json=body, headers=headers, timeout=60)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return {out.split()[0] for out in session.on(slice_name, f"sha256sum {path}")}
 
 
 def test_a_clone_of_a_busy_disk_is_the_same_and_read_only_on_every_host(session: Session) -> None:
@@ -61,11 +39,11 @@ def test_a_clone_of_a_busy_disk_is_the_same_and_read_only_on_every_host(session:
     assert "data: held still on dev: " in said
     [first] = sums(session, "dev", "/mnt/data/set")
     assert sums(session, "wide", "/mnt/data/set") == {first}
-    assert len(on(session, "wide", "cat /mnt/data/set > /dev/null")) == 2
+    assert len(session.on("wide", "cat /mnt/data/set > /dev/null")) == 2
     assert len(sums(session, "wide", "/mnt/data/busy")) == 1
-    assert set(on(session, "wide", "stat -c %s /mnt/data/busy")) == {"262144\n"}
-    on(session, "wide", "touch /mnt/data/x 2>/dev/null && exit 1 || exit 0")
-    on(session, "dev", "touch /mnt/data/still-written")
+    assert set(session.on("wide", "stat -c %s /mnt/data/busy")) == {"262144\n"}
+    session.on("wide", "touch /mnt/data/x 2>/dev/null && exit 1 || exit 0")
+    session.on("dev", "touch /mnt/data/still-written")
     session.type("disk", "attach", "data-g1", "--to", "big")
     assert sums(session, "big", "/mnt/data/set") == {first}
     session.type("down", "wide", "--yes")
@@ -112,10 +90,10 @@ def said(session: Session, run: str) -> list[str]:
 
 
 def test_a_second_generation_comes_beside_the_first_that_is_in_use(session: Session) -> None:
-    on(session, "dev", "echo second > /mnt/data/word")
+    session.on("dev", "echo second > /mnt/data/word")
     session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/next")
-    assert set(on(session, "big", "cat /mnt/next/word")) == {"second\n"}
-    on(session, "big", "test ! -e /mnt/data/word")
+    assert set(session.on("big", "cat /mnt/next/word")) == {"second\n"}
+    session.on("big", "test ! -e /mnt/data/word")
     names = [row["name"] for row in session.json("disk", "ls")]
     assert names == ["data", "data-g1", "data-g2"]
 
@@ -127,13 +105,13 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
     shown = session.json("disk", "show", "data-g3")
     assert shown["status"] == "not there"
     disks = f"/compute/v1/projects/sim-project/zones/{ZONE}/disks"
-    labels = call(session, "GET", f"{disks}/data-g2")["labels"] | {"tpuctl-generation": "3"}
+    labels = session.ask("GET", f"{disks}/data-g2")["labels"] | {"tpuctl-generation": "3"}
     source = f"projects/sim-project/zones/{ZONE}/disks/data"
-    call(session, "POST", disks, {"name": "data-g3", "sourceDisk": source, "labels": labels})
+    session.ask("POST", disks, {"name": "data-g3", "sourceDisk": source, "labels": labels})
     done = session.type("disk", "clone", "data", "--to", "big", "--path", "/mnt/dirty", status=3)
     assert "needs recovery: it was copied while its file system was being written" in done.stderr
     assert "tpuctl disk repair" in done.stderr
-    on(session, "big", "! grep -q /mnt/dirty /proc/mounts")
+    session.on("big", "! grep -q /mnt/dirty /proc/mounts")
     used = session.type("disk", "repair", "data-g3", "--on", "dev", status=2)
     assert "data-g3 is used by big-1" in used.stderr
     session.type("disk", "detach", "data-g3", "--to", "big")
@@ -148,16 +126,16 @@ def test_a_copy_that_nobody_held_still_is_refused_on_every_host(session: Session
 
 
 def test_what_is_mounted_elsewhere_or_not_empty_is_left_alone(session: Session) -> None:
-    on(session, "dev", "sudo mkdir -p '/mnt/my full' && sudo touch '/mnt/my full/x'")
+    session.on("dev", "sudo mkdir -p '/mnt/my full' && sudo touch '/mnt/my full/x'")
     session.type("disk", "umount", "data", "--to", "dev", status=3)  # the writer uses it
-    on(session, "dev", "sudo pkill -f 'of=ne[w]' || true; sudo pkill dd || true")
+    session.on("dev", "sudo pkill -f 'of=ne[w]' || true; sudo pkill dd || true")
     session.type("disk", "umount", "data", "--to", "dev")
     done = session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/my full", status=2)
     told = " ".join(done.stderr.split())
     assert "/mnt/my full is not empty" in told
     assert "tpuctl exec --worker 0 dev -- ls -lA '/mnt/my full'" in told
     session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/data")
-    assert on(session, "dev", "cat /mnt/data/word") == ["second\n"]
+    assert session.on("dev", "cat /mnt/data/word") == ["second\n"]
 
 
 def test_taking_a_slice_down_leaves_its_disks(session: Session) -> None:

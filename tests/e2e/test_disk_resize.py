@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.test_disk_journey import call, on
 from tests.support.require import can_grow_ext4, require_isolated_hosts, require_tool
 from tests.support.session import Session, open_session
 
@@ -27,33 +26,32 @@ def session() -> Iterator[Session]:
         made.type("up", "v4-8", "dev", "--spot", "--pay", "--zone", ZONE)
         made.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
         made.type("disk", "attach", "data", "--to", "dev", "--no-mount")
-        on(
-            made,
+        made.on(
             "dev",
             "sudo mkfs.xfs -q -f /dev/sdb && sudo mkdir -p /mnt/data && sudo mount /dev/sdb /mnt/data",
         )
-        on(made, "dev", "sudo chmod 777 /mnt/data && echo kept > /mnt/data/kept && sync")
+        made.on("dev", "sudo chmod 777 /mnt/data && echo kept > /mnt/data/kept && sync")
         yield made
 
 
 def size_gib(session: Session) -> int:
     """Of the file system, which is a little smaller than its disk."""
-    [said] = on(session, "dev", "df -B1 --output=size /mnt/data | tail -1")
+    [said] = session.on("dev", "df -B1 --output=size /mnt/data | tail -1")
     return round(int(said) / (1 << 30))
 
 
 def test_a_file_system_grows_under_a_program_that_writes_to_it(session: Session) -> None:
     started = f"setsid -f sh -c '{WRITER}' </dev/null >/dev/null 2>&1"
     session.type("exec", "dev", "--", "sudo", "sh", "-c", started)
-    on(session, "dev", "for n in $(seq 600); do test -e /mnt/data/last && exit; sleep 0.1; done; exit 1")
+    session.on("dev", "for n in $(seq 600); do test -e /mnt/data/last && exit; sleep 0.1; done; exit 1")
     assert size_gib(session) == 10
     done = session.type("disk", "resize", "data", "--size", "20", "--yes")
     assert "data has 20 GiB, and so has its file system on dev" in done.stderr
     assert size_gib(session) == 20
-    assert on(session, "dev", "cat /mnt/data/kept") == ["kept\n"]
-    [before] = on(session, "dev", "stat -c %Y%i /mnt/data/last")
+    assert session.on("dev", "cat /mnt/data/kept") == ["kept\n"]
+    [before] = session.on("dev", "stat -c %Y%i /mnt/data/last")
     goes_on = f"test $(stat -c %Y%i /mnt/data/last) != {before.strip()}"
-    on(session, "dev", f"for n in $(seq 600); do {goes_on} && exit; sleep 0.1; done; exit 1")
+    session.on("dev", f"for n in $(seq 600); do {goes_on} && exit; sleep 0.1; done; exit 1")
     again = session.json("disk", "resize", "data", "--size", "20", "--yes")
     assert (again["size_gib"], again["grown_on"]) == (20, "dev")
 
@@ -73,7 +71,7 @@ def test_a_disk_that_gcloud_enlarged_gets_its_file_system_by_the_same_command(se
     [row] = session.json("disk", "ls")
     more = row["size_gib"] + 2
     path = f"/compute/v1/projects/sim-project/zones/{ZONE}/disks/data/resize"
-    call(session, "POST", path, {"sizeGb": str(more)})
+    session.ask("POST", path, {"sizeGb": str(more)})
     session.type("disk", "resize", "data", "--size", str(more), "--yes")
     assert size_gib(session) == more
 
@@ -90,7 +88,7 @@ def test_what_nobody_has_mounted_grows_at_its_next_mount(session: Session) -> No
         session.type("disk", "umount", "idle", "--to", "dev")
         session.type("disk", "resize", "idle", "--size", "14", "--yes")
         session.type("disk", "mount", "idle", "--to", "dev")
-        [shown] = on(session, "dev", "df -B1 --output=size /mnt/idle | tail -1")
+        [shown] = session.on("dev", "df -B1 --output=size /mnt/idle | tail -1")
         assert round(int(shown) / (1 << 30)) == 14
     session.type("disk", "detach", "idle", "--to", "dev")
 

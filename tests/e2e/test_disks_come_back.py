@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import requests
 
+from tests.support.hosts import wait_until
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
-from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
 UP = ("--spot", "--pay", "--zone", ZONE)
@@ -28,53 +25,32 @@ def session() -> Iterator[Session]:
         made.type("disk", "create", "data", "--size", "10", "--zone", ZONE)
         # Nodes of queues, spot nodes and those of several hosts cannot be stopped.
         made.type("up", "v4-8", "dev", "--direct", "--on-demand", *UP[1:], "--disk", "data")
-        on(made, "dev", "echo first > /mnt/data/word && sync")
+        made.on("dev", "echo first > /mnt/data/word && sync")
         made.type("up", "v4-16", "big", *UP)
         made.type("disk", "clone", "data", "--to", "big")
         (made.work / "read.py").write_text(READ)
         yield made
 
 
-def on(session: Session, slice_name: str, command: str) -> list[str]:
-    """What the workers print, one after the other."""
-    done = session.type("exec", slice_name, "--json", "--", "sh", "-c", command)
-    found = json.loads(done.stdout)
-    rows: list[dict[str, Any]] = found if isinstance(found, list) else found["workers"]
-    return [str(row["stdout"]).strip() for row in rows]
-
-
 def mounted(session: Session, slice_name: str) -> list[str]:
-    return on(session, slice_name, "findmnt -no FSTYPE /mnt/data || echo none")
-
-
-def reboot(session: Session, node: str) -> None:
-    session.type("sim", "reboot", node)
+    return session.on(slice_name, "findmnt -no FSTYPE /mnt/data || echo none")
 
 
 def until_answers(session: Session, slice_name: str) -> None:
     """Hosts that boot take some time until they let somebody in."""
-    until = time.monotonic() + 120
-    while session.type("exec", slice_name, "--", "true", status=None).returncode:
-        assert time.monotonic() < until, f"{slice_name} does not answer"
+    wait_until(lambda: session.type("exec", slice_name, "--", "true", status=None).returncode == 0)
 
 
 def stop_and_start(session: Session, node: str) -> None:
     """As `gcloud compute tpus tpu-vm stop` and `start` do."""
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    headers = {"Authorization": f"Bearer {info.token}"}
-    url = f"{info.http}/v2/projects/sim-project/locations/{ZONE}/nodes/{node}"
-
-    def state() -> str:
-        return str(requests.get(url, headers=headers, timeout=60).json()["state"])
-
+    path = f"/v2/projects/sim-project/locations/{ZONE}/nodes/{node}"
     for verb, after in (("stop", "STOPPED"), ("start", "READY")):
-        answer = requests.post(f"{url}:{verb}", json={}, headers=headers, timeout=60)
-        assert answer.status_code == 200, answer.text
-        until = time.monotonic() + 120
-        while state() != after:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        session.ask("POST", f"{path}:{verb}", {})
+        wait_until(lambda after=after: session.ask("GET", path)["state"] == after)  # type: ignore[misc]
+
+
+def reboot(session: Session, node: str) -> None:
+    session.type("sim", "reboot", node)
 
 
 @pytest.mark.parametrize("lose", [reboot, stop_and_start])
@@ -94,9 +70,9 @@ def test_disks_come_back_before_anything_runs(session: Session, lose: Any, how: 
         for name in ("dev", "big"):
             done = session.type("run", "--on", name, "--no-checkpoint", "read.py")
             assert "seen first" in done.stdout
-    assert mounted(session, "dev") == ["ext4"]
-    assert mounted(session, "big") == ["ext4"] * 2
-    assert on(session, "big", "cat /mnt/data/word; touch /mnt/data/x 2>/dev/null; true") == ["first"] * 2
+    assert mounted(session, "dev") == ["ext4\n"]
+    assert mounted(session, "big") == ["ext4\n"] * 2
+    assert session.on("big", "cat /mnt/data/word; touch /mnt/data/x 2>/dev/null; true") == ["first\n"] * 2
 
 
 def states(session: Session) -> set[str]:
@@ -107,8 +83,8 @@ def test_the_manifest_says_what_was_seen(session: Session) -> None:
     session.type("run", "--on", "big", "--no-checkpoint", "--name", "seen", "read.py")
     [attempt] = session.json("manifest", "seen")["attempts"]
     [disk] = attempt["disks"]
-    uuids = set(on(session, "big", "sudo blkid -p -s UUID -o value $(findmnt -no SOURCE /mnt/data)"))
-    assert (disk["name"], disk["seen_by"], {disk["fs_uuid"]}) == ("data-g1", 2, uuids)
+    uuids = set(session.on("big", "sudo blkid -p -s UUID -o value $(findmnt -no SOURCE /mnt/data)"))
+    assert (disk["name"], disk["seen_by"], {disk["fs_uuid"] + "\n"}) == ("data-g1", 2, uuids)
     assert [row["disk /mnt/data"] for row in attempt["hosts"]] == ["data-g1"] * 2
     assert "disks" in {row["check"] for row in attempt["checks"]}
 
@@ -117,10 +93,10 @@ def test_no_run_starts_where_something_else_is_at_the_place_of_a_disk(session: S
     reboot(session, "dev-1")
     until_answers(session, "dev")
     session.type("up", "dev")
-    on(session, "dev", "sudo umount /mnt/data && sudo mount -t tmpfs none /mnt/data")
+    session.on("dev", "sudo umount /mnt/data && sudo mount -t tmpfs none /mnt/data")
     words = ("run", "--on", "dev", "--no-checkpoint", "--name", "none", "read.py")
     assert "something else is mounted on /mnt/data" in session.type(*words, status=1).stderr
-    assert on(session, "dev", "sudo umount /mnt/data; ls -A /mnt/data") == [""]
+    assert session.on("dev", "sudo umount /mnt/data; ls -A /mnt/data") == [""]
     attempts = session.json("manifest", "none")["attempts"]
     assert "started" not in {row["event"] for attempt in attempts for row in attempt["timeline"]}
     assert "seen first" in session.type("run", "--on", "dev", "--no-checkpoint", "read.py").stdout

@@ -118,8 +118,7 @@ def test_apply_replace(session: Session) -> None:
 
 def nodes(session: Session) -> list[str]:
     """TPUs that there are."""
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
+    info = session.sim()
     return sorted(str(each["name"]).rpartition("/")[2] for each in control.state(info)["nodes"])
 
 

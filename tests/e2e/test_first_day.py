@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import requests
 
 from tests.support import bastion
 from tests.support.pages import section, typed_lines
@@ -27,7 +25,6 @@ from tests.support.spool import Spool
 from tpuctl.model.timeouts import KEY_SHOWS_S
 from tpuctl.sim.hosts.files import SYSTEM_PATH
 from tpuctl.sim.server import control
-from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.world.iam import PROJECT_NUMBER
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.gcloud, pytest.mark.timeout(1800)]
@@ -35,7 +32,6 @@ ZONE = "us-west4-a"
 BUCKET = "sim-bucket"
 QUOTAS = ("--quota", f"{ZONE}/v5e:serving=4", "--quota", f"{ZONE}/v5e=0")
 FOUR, SIXTEEN = "v5litepod-4", "v5litepod-16"
-STEPS = {"STEPS": "60", "CHECKPOINT_EVERY": "10", "STEP_SECONDS": "0.1"}
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "start" / "first-real-slice.md"
 MEANT = {
     "PROJECT": "sim-project",
@@ -67,9 +63,8 @@ def hostile_project() -> Iterator[Session]:
     require_tool("script")
     with open_session("--instant", "--hosts", "isolated", "--firewall", "strict", *QUOTAS) as made:
         made.type("sim", "fault", "no-network")
-        info = the_sim(made)
-        control.set_metadata(info, {"enable-oslogin": "TRUE"})
-        forget_roles(info)
+        control.set_metadata(made.sim(), {"enable-oslogin": "TRUE"})
+        forget_roles(made)
         at_home(made)
         yield made
 
@@ -85,50 +80,28 @@ def at_home(session: Session) -> None:
     session.environ["PATH"] = f"{programs}:{Path(TPUCTL).parent}:{session.environ['PATH']}"
 
 
-def write_project(session: Session, program: str, environment: str) -> Path:
+def write_project(session: Session) -> None:
     """`train.py` is the user's, and so is an environment that is called like the one of the pages: simulated
-    hosts have no chips for the shipped one."""
-    (session.work / "train.py").write_text(program)
+    hosts have no chips for the shipped one. The demo (tests/cli/test_demo.py) shows how JAX trains."""
+    (session.work / "train.py").write_text("print('step 60/60')\n")
     own = session.work / "envs"
     own.mkdir()
-    (own / "jax-tpu.yaml").write_text(environment)
-    return own
-
-
-def write_real_training(session: Session) -> None:
-    """JAX on the CPU, a few steps of it."""
-    defaults = "".join(f"os.environ.setdefault({name!r}, {value!r})\n" for name, value in STEPS.items())
-    program = (ROOT / "templates" / "demo_train.py").read_text()
-    shipped = ROOT / "manifests" / "env"
-    own = write_project(
-        session,
-        program.replace("\nimport os\n", f"\nimport os\n{defaults}", 1),
-        (shipped / "demo-cpu.yaml").read_text().replace("name: demo-cpu", "name: jax-tpu"),
-    )
-    shutil.copy(shipped / "pylock.demo-cpu.toml", own / "pylock.jax-tpu.toml")
+    (own / "jax-tpu.yaml").write_text(SMALL)
+    session.type("env", "lock", "jax-tpu")
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     require_index()
     with hostile_project() as made:
-        write_real_training(made)
+        write_project(made)
         yield made
 
 
-def the_sim(session: Session) -> SimInfo:
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    return info
-
-
-def forget_roles(info: SimInfo) -> None:
+def forget_roles(session: Session) -> None:
     """Nobody has a role on the bucket but those who own the project."""
-    url = f"{info.http}/storage/v1/b/{BUCKET}/iam"
-    owners = {"role": "roles/storage.legacyBucketOwner", "members": [f"projectOwner:{info.project}"]}
-    headers = {"Authorization": f"Bearer {info.token}"}
-    answer = requests.put(url, json={"bindings": [owners]}, headers=headers, timeout=60)
-    assert answer.status_code == 200, answer.text
+    owners = {"role": "roles/storage.legacyBucketOwner", "members": ["projectOwner:sim-project"]}
+    session.ask("PUT", f"/storage/v1/b/{BUCKET}/iam", {"bindings": [owners]})
 
 
 def hint_of(said: str) -> str:
@@ -237,8 +210,7 @@ def test_the_first_real_slice_by_its_page() -> None:
     """All of it from top to bottom; without a letter, as step 4 says, with `--pay`. What trains is small."""
     require_index()
     with hostile_project() as session:
-        write_project(session, "print('step 1 of 1')\n", SMALL)
-        session.type("env", "lock", "jax-tpu")
+        write_project(session)
         [project, login, *rest] = typed_lines(section(PAGE, "## 1."), MEANT)
         assert login.startswith(AT_GOOGLE)
         for line in (project, *rest, *typed_lines(section(PAGE, "## 2."), MEANT)):

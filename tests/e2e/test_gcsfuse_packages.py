@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_mounts import on, wait_until
+from tests.e2e.test_mounts import on
+from tests.support.hosts import wait_until
 from tests.support.packages import build_package, build_repository
 from tests.support.require import require_gcsfuse, require_isolated_hosts, require_tool
 from tests.support.session import Session, open_session

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.family import FAMILY, MEMBERS
+from tests.support.hosts import wait_until
 from tests.support.require import require_isolated_hosts
 from tests.support.session import NAMED_WITHIN_S, Session, open_session
 from tests.support.soak import long
@@ -48,13 +49,6 @@ def count(mark: str) -> int:
     return found
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.1)
-
-
 def interrupt(session: Session, client: subprocess.Popen[str]) -> None:
     client.send_signal(signal.SIGINT)
     assert client.wait(TIMEOUT_S) == 130
@@ -73,12 +67,12 @@ def test_nothing_of_a_command_is_left(session: Session, event: str) -> None:
     mark = uuid.uuid4().hex
     client = session.start("exec", "big", "--", "python3", "-c", FAMILY, mark)
     try:
-        until(lambda: count(mark) == EVERYBODY, "the start")
+        wait_until(lambda: count(mark) == EVERYBODY, what="the start")
         if event == "cut cable":
             session.set_cables("down")
         else:
             EVENTS[event](session, client)
-        until(lambda: count(mark) == 0, "the end of everybody")
+        wait_until(lambda: count(mark) == 0, what="the end of everybody")
     finally:
         session.set_cables("up")
         client.kill()
@@ -90,7 +84,7 @@ def test_everything_of_a_run_is_left_and_is_found_again(session: Session, event:
     mark, name = uuid.uuid4().hex, f"run-{uuid.uuid4().hex[:6]}"
     client = session.start("run", "--name", name, "--no-checkpoint", "--on", "big", "family.py", "--", mark)
     try:
-        until(lambda: count(mark) == EVERYBODY, "the start")
+        wait_until(lambda: count(mark) == EVERYBODY, what="the start")
         if event == "cut cable":
             session.set_cables("down")
             time.sleep(SILENCE_S + 3)  # what would end a command; a run must not care
@@ -107,7 +101,7 @@ def test_everything_of_a_run_is_left_and_is_found_again(session: Session, event:
         found.communicate()
         assert count(mark) == EVERYBODY
         session.type("stop", name, "--grace", "1", "--yes")
-        until(lambda: count(mark) == 0, "the end of everybody")
+        wait_until(lambda: count(mark) == 0, what="the end of everybody")
     finally:
         session.set_cables("up")
         client.kill()
@@ -139,7 +133,7 @@ def test_a_worker_without_a_network_is_named_and_the_run_begins_again_without_le
         def named() -> bool:
             return any("no answer" in row["reason"] for row in session.json("why", "cut"))
 
-        until(named, "the name of the worker that lost its network")
+        wait_until(named, what="the name of the worker that lost its network")
         session.set_cables("up", 1)
         done = session.finish(client)
         assert done.returncode == 0, done.stderr
@@ -165,7 +159,9 @@ def test_a_worker_that_is_cut_off_while_an_attempt_is_prepared_is_named_and_wait
         def named() -> bool:
             return any("1 of 2 workers did not" in row["reason"] for row in session.json("why", "early"))
 
-        until(lambda: session.type("why", "early", status=None).returncode == 0 and named(), "its name")
+        wait_until(
+            lambda: session.type("why", "early", status=None).returncode == 0 and named(), what="its name"
+        )
         print(f"named {time.monotonic() - cut:.0f} s after the start")
         session.set_cables("up", 1)
         done = session.finish(client)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import requests
 import yaml
 
+from tests.support.hosts import wait_until
 from tests.support.require import require_gcsfuse, require_isolated_hosts
 from tests.support.session import Session, open_session
 from tests.support.soak import long, soak
-from tpuctl.sim.server import control
 
 ZONE = "us-central2-b"
 UP = ("up", "v4-16", "big", "--spot", "--pay", "--zone", ZONE)
@@ -37,17 +36,6 @@ def session() -> Iterator[Session]:
         yield made
 
 
-def bucket_call(session: Session, path: str, body: Any) -> None:
-    """Posts to Cloud Storage itself, past gcsfuse: JSON, or the content of an object as text."""
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    token = (session.root / "state" / "sim" / "token").read_text().strip()
-    sent = {"data": body} if isinstance(body, str) else {"json": body}
-    headers = {"Authorization": f"Bearer {token}"}
-    answer = requests.post(f"{info.http}{path}", headers=headers, timeout=30, **sent)
-    assert answer.status_code == 200, answer.text
-
-
 def make_tree_bucket(session: Session) -> None:
     """One with a hierarchical namespace."""
     body = {
@@ -55,26 +43,16 @@ def make_tree_bucket(session: Session) -> None:
         "hierarchicalNamespace": {"enabled": True},
         "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
     }
-    bucket_call(session, "/storage/v1/b?project=sim-project", body)
+    session.ask("POST", "/storage/v1/b?project=sim-project", body)
 
 
 def on(session: Session, worker: int, script: str, status: int = 0, name: str = "big") -> str:
-    words = ("exec", name, "--worker", str(worker), "--json", "--", "sh", "-c", script)
-    found = json.loads(session.type(*words, status=status).stdout)
-    rows: list[dict[str, Any]] = found if isinstance(found, list) else found["workers"]
-    return str(rows[0]["stdout"])
+    return session.on(name, script, "--worker", str(worker), status=status)[0]
 
 
 def rows(session: Session) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(session.type("mount", "check", "--json").stdout)
     return found
-
-
-def wait_until(check: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
 
 
 def well(session: Session) -> bool:

@@ -22,7 +22,6 @@ from tests.e2e.test_mounts import make_tree_bucket
 from tests.support.require import require_gcsfuse, require_isolated_hosts
 from tests.support.session import Session, open_session
 from tests.support.soak import soak
-from tpuctl.sim.server import control
 
 HOSTS = 2
 UP = ("up", "v4-16", "big", "--spot", "--pay", "--zone", "us-central2-b")
@@ -110,8 +109,7 @@ class Bucket:
 @pytest.mark.parametrize("files", [soak(1_500), soak(10_000)])
 def test_thousands_of_files_of_one_folder_are_listed_by_every_host(session: Session, files: int) -> None:
     """More than Cloud Storage lists in a page of its own choice."""
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
+    info = session.sim()
     folder = f"many{files}"
     on(session, f"mkdir {FLAT}/{folder}", "--worker", "0")
     on(session, f"for n in $(seq {OF_HOSTS}); do echo $n > {FLAT}/{folder}/$(hostname)-$n; done")

@@ -22,9 +22,7 @@ def session() -> Iterator[Session]:
 
 
 def simulated(session: Session) -> dict[str, Any]:
-    info = control.status(session.root / "state" / "sim")
-    assert info is not None
-    return control.state(info)
+    return control.state(session.sim())
 
 
 def printed(session: Session, *words: str) -> dict[int, str]:

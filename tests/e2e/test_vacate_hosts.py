@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.test_disk_journey import on
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
 
@@ -33,7 +32,7 @@ def attached(session: Session) -> Iterator[Session]:
     """The disk is at /mnt/data of slice one; afterwards it is nowhere."""
     session.type("disk", "attach", "data", "--to", "one")
     yield session
-    on(session, "one", "sudo pkill -x sleep; while pgrep -x sleep; do sleep 0.1; done")
+    session.on("one", "sudo pkill -x sleep; while pgrep -x sleep; do sleep 0.1; done")
     for row in session.json("disk", "ls"):
         for user in row["used_by"]:
             session.type("disk", "detach", row["name"], "--to", user.partition("-")[0])
@@ -41,14 +40,14 @@ def attached(session: Session) -> Iterator[Session]:
 
 def written(session: Session, path: str = "/mnt/data") -> str:
     """Bytes that are in the memory of slice one's host, as their sum."""
-    [said] = on(session, "one", f"head -c 3000000 /dev/urandom > {path}/set && sha256sum < {path}/set")
+    [said] = session.on("one", f"head -c 3000000 /dev/urandom > {path}/set && sha256sum < {path}/set")
     return said
 
 
 def there(session: Session) -> str:
     """The sum of what the other slice finds."""
     session.type("disk", "attach", "data", "--to", "two")
-    [said] = on(session, "two", "sha256sum < /mnt/data/set")
+    [said] = session.on("two", "sha256sum < /mnt/data/set")
     return said
 
 
@@ -61,10 +60,10 @@ UNSHARED = f"sudo setsid -f {PRIVATE} 'exec sleep 3600' </dev/null >/dev/null 2>
 def test_a_disk_that_is_mounted_elsewhere_too_leaves_with_all_that_was_written(
     attached: Session, keep: str
 ) -> None:
-    on(attached, "one", keep)
+    attached.on("one", keep)
     before = written(attached)
     attached.type("disk", "detach", "data", "--to", "one")
-    assert on(attached, "one", "grep -c /mnt/ /proc/mounts || true") == ["0\n"]
+    assert attached.on("one", "grep -c /mnt/ /proc/mounts || true") == ["0\n"]
     assert there(attached) == before
 
 
@@ -73,21 +72,21 @@ def test_a_disk_that_was_mounted_by_hand_leaves_with_all_that_was_written(sessio
     session.type("disk", "create", "raw", "--size", "10", "--zone", ZONE)
     session.type("disk", "attach", "raw", "--to", "one", "--no-mount")
     mount = "sudo mkdir -p /mnt/my && sudo mount /dev/sdb /mnt/my && sudo chmod 777 /mnt/my"
-    on(session, "one", f"sudo mkfs.ext4 -q /dev/sdb && {mount}")
+    session.on("one", f"sudo mkfs.ext4 -q /dev/sdb && {mount}")
     before = written(session, "/mnt/my")
     session.type("disk", "detach", "raw", "--to", "one")
-    assert on(session, "one", "grep -c /mnt/ /proc/mounts || true") == ["0\n"]
+    assert session.on("one", "grep -c /mnt/ /proc/mounts || true") == ["0\n"]
     session.type("disk", "attach", "raw", "--to", "one", "--no-mount")
-    assert on(session, "one", f"{mount} && sha256sum < /mnt/my/set") == [before]
+    assert session.on("one", f"{mount} && sha256sum < /mnt/my/set") == [before]
     session.type("disk", "detach", "raw", "--to", "one")
 
 
 def begin(session: Session, command: str, user: str = "root") -> None:
     """A program of slice one that goes on, once it has begun and made /tmp/begun. Of another user than that who
     logs in: whose programs end with the command that began them."""
-    on(session, "one", "sudo rm -f /tmp/begun; sudo chmod 777 /mnt/data")
-    on(session, "one", f"sudo -u {user} setsid -f {command} </dev/null >/dev/null 2>&1")
-    on(session, "one", "n=0; until test -e /tmp/begun; do sleep 0.1; n=$((n+1)); test $n -lt 600; done")
+    session.on("one", "sudo rm -f /tmp/begun; sudo chmod 777 /mnt/data")
+    session.on("one", f"sudo -u {user} setsid -f {command} </dev/null >/dev/null 2>&1")
+    session.on("one", "n=0; until test -e /tmp/begun; do sleep 0.1; n=$((n+1)); test $n -lt 600; done")
 
 
 STAYS = "touch /tmp/begun; exec sleep 3600"
@@ -113,17 +112,17 @@ def test_who_uses_a_disk_is_named_and_left_alone(attached: Session, use: str) ->
         assert "disk data is in use: worker 0: " in told
         assert f" sleep of {user} {said}" in told
         [kill] = [line.split(" -- ")[1] for line in refused.stderr.splitlines() if " -- sudo kill " in line]
-    assert on(attached, "one", "sha256sum < /mnt/data/set; pgrep -x sleep | wc -l") == [f"{before}1\n"]
-    on(attached, "one", f"{kill}; while pgrep -x sleep; do sleep 0.1; done")
+    assert attached.on("one", "sha256sum < /mnt/data/set; pgrep -x sleep | wc -l") == [f"{before}1\n"]
+    attached.on("one", f"{kill}; while pgrep -x sleep; do sleep 0.1; done")
     attached.type("disk", "detach", "data", "--to", "one")
     assert there(attached) == before
 
 
 def test_a_loop_device_over_a_file_of_a_disk_is_named(attached: Session) -> None:
-    on(attached, "one", "truncate -s 20M /mnt/data/image")
-    [loop] = on(attached, "one", "sudo losetup -f --show /mnt/data/image")
+    attached.on("one", "truncate -s 20M /mnt/data/image")
+    [loop] = attached.on("one", "sudo losetup -f --show /mnt/data/image")
     refused = attached.type("disk", "detach", "data", "--to", "one", status=3)
     assert f"{loop.strip()} is made of a file there" in " ".join(refused.stderr.split())
     assert f"-- sudo losetup -d {loop.strip()}" in refused.stderr
-    on(attached, "one", f"sudo losetup -d {loop}")
+    attached.on("one", f"sudo losetup -d {loop}")
     attached.type("disk", "detach", "data", "--to", "one")

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import requests
-
 from tests.support import disk_writer
 from tests.support.disk_judge import Listener, Lost, Said, as_json, judge, judge_image
 from tests.support.require import require_isolated_hosts, require_tool
@@ -21,7 +19,6 @@ from tests.support.session import Session, another_machine, open_session
 from tpuctl.sim.hosts.files import memory_of
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment
-from tpuctl.sim.server.info import SimInfo
 from tpuctl.state.sqlite import SqliteStore
 
 ZONE = "us-central2-b"
@@ -189,30 +186,17 @@ class DiskLab:
     def image(self, disk: str, kind: str = "disks") -> Path:
         """The file behind a simulated disk or snapshot."""
         where = f"zones/{self.zone}" if kind == "disks" else "global"
-        key = self.call("GET", f"/compute/v1/projects/sim-project/{where}/{kind}/{disk}")["id"]
-        for root in (self.session.root / "state" / "sim", memory_of(self.info.world_id)):
+        key = self.session.ask("GET", f"/compute/v1/projects/sim-project/{where}/{kind}/{disk}")["id"]
+        for root in (self.session.root / "state" / "sim", memory_of(self.session.sim().world_id)):
             for found in root.glob(f"**/.disks/{key}.img"):
                 return found
         raise AssertionError(f"no file of {disk}")
 
     # The cloud.
 
-    @property
-    def info(self) -> SimInfo:
-        found = control.status(self.session.root / "state" / "sim")
-        assert found is not None
-        return found
-
-    def call(self, verb: str, path: str, body: Any = None) -> Any:
-        """The simulated cloud, spoken to by somebody else."""
-        headers = {"Authorization": f"Bearer {self.info.token}"}
-        answer = requests.request(verb, f"{self.info.http}{path}", json=body, headers=headers, timeout=60)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
     def nodes(self) -> list[str]:
         """Of either API."""
-        state = control.state(self.info)
+        state = control.state(self.session.sim())
         return sorted(str(each["name"]).rpartition("/")[2] for each in state["nodes"] + state["instances"])
 
     def watch_until(self, ready: Callable[[], bool], *, every_s: float = 0.0, later_s: float = 0.0) -> None:
@@ -256,7 +240,7 @@ def forget_slice(lab: DiskLab, name: str) -> None:
 def check_lists(lab: DiskLab) -> None:
     """The real gcloud lists the disks and snapshots that `disk ls` does, and the boot disks of instances."""
     rows = lab.session.json("disk", "ls")
-    boot = {instance["name"] for instance in control.state(lab.info)["instances"]}
+    boot = {instance["name"] for instance in control.state(lab.session.sim())["instances"]}
     theirs = {kind: _gcloud_list(lab, kind) for kind in ("disks", "snapshots")}
     there = {row["name"]: row for row in rows if row["status"] == "READY"}
     listed = {each["name"]: each for each in theirs["disks"] if each["name"] not in boot}
@@ -276,7 +260,7 @@ def _gcloud_list(lab: DiskLab, kind: str) -> list[dict[str, Any]]:
     variables = {"PATH": os.environ["PATH"], "HOME": str(home), "CLOUDSDK_CONFIG": str(home), "LANG": "C.UTF-8"}
     done = subprocess.run(
         [binary, "compute", kind, "list", "--format=json"],
-        env={**variables, **environment(lab.info)},
+        env={**variables, **environment(lab.session.sim())},
         capture_output=True,
         text=True,
         timeout=WITHIN_S,

@@ -45,12 +45,15 @@ LIMIT_S = 120.0
 """For what takes a second where a processor is free."""
 
 
-def wait_until(condition: Callable[[], object], seconds: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(
+    condition: Callable[[], object], seconds: float = LIMIT_S, *, what: str = "the condition"
+) -> None:
+    """Looks often in the beginning, and three times a second later: a look may be a command."""
+    deadline, pause_s = time.monotonic() + seconds, 0.01
     while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError("the condition did not come true in time")
-        time.sleep(0.01)
+        assert time.monotonic() < deadline, f"{what} did not come true in time"
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, 0.3)
 
 
 def shared_folder(path: Path) -> Path:

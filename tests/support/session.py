@@ -20,6 +20,7 @@ from tpuctl.lib.time import parse_timestamp
 
 if TYPE_CHECKING:
     from tests.support.wheels import Project
+    from tpuctl.sim.server.info import SimInfo
 
 TPUCTL = str(Path(sys.executable).parent / "tpuctl")
 SIM_FIRST = 'eval "$(tpuctl sim env)"; '
@@ -116,19 +117,41 @@ class Session:
         """Every call that changed, or tried to change, the simulated cloud."""
         from tpuctl.sim.server import control
 
+        return list(control.journal(self.sim()))
+
+    def sim(self) -> SimInfo:
+        """Where the simulator is, and its token."""
+        from tpuctl.sim.server import control
+
         info = control.status(self.root / "state" / "sim")
         assert info is not None
-        return list(control.journal(info))
+        return info
+
+    def ask(self, verb: str, path: str, body: object = None) -> Any:
+        """The simulated cloud, spoken to by somebody else: sends JSON, or the content of an object as text."""
+        import requests
+
+        info = self.sim()
+        sent: dict[str, Any] = {"data": body} if isinstance(body, str) else {"json": body}
+        headers = {"Authorization": f"Bearer {info.token}"}
+        answer = requests.request(verb, f"{info.http}{path}", headers=headers, timeout=60, **sent)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def on(
+        self, slice_name: str, script: str, *options: str, status: int = 0, within_s: float = 120.0
+    ) -> list[str]:
+        """What a script of a shell prints on the workers, one after the other."""
+        words = ("exec", slice_name, *options, "--json", "--", "sh", "-c", script)
+        found = json.loads(self.type(*words, status=status, within_s=within_s).stdout)
+        return [str(row["stdout"]) for row in (found if isinstance(found, list) else found["workers"])]
 
     def set_cables(self, state: str, count: int = 2) -> None:
         """Sets `count` network cables of isolated hosts, of which there are two, "up" or "down"."""
         from tpuctl.sim.hosts.files import tag_of
         from tpuctl.sim.hosts.isolated.network import run_ip
-        from tpuctl.sim.server import control
 
-        info = control.status(self.root / "state" / "sim")
-        assert info is not None
-        tag = f"tpv{tag_of(info.world_id)}"
+        tag = f"tpv{tag_of(self.sim().world_id)}"
         cables = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith(tag))
         assert len(cables) == 2
         run_ip([f"link set {cable} {state}" for cable in cables[:count]])
