@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -10,20 +12,25 @@ from google.protobuf.json_format import MessageToDict
 from msgspec.structs import replace
 
 from tests.support.compute_slices import FAMILY, OWNED, OWNER
-from tpuctl.cloud.group_requests import RENDER, base_instance_name, source_image
+from tpuctl.cloud.groups import KINDS
 from tpuctl.model.cloud import Tier
 from tpuctl.model.resources import parse_marks
 from tpuctl.model.slice_spec import SliceSpec
 
-POLICY, TEMPLATE, GROUP, INSTANCE = RENDER
+POLICY, TEMPLATE, GROUP, INSTANCE = KINDS
 
 
 def spec(**changes: Any) -> SliceSpec:
     return replace(OWNED, **{"tier": Tier.ON_DEMAND, **changes})
 
 
+def rendering() -> ModuleType:
+    """Its import takes two seconds, for which the collection of tests does not wait."""
+    return importlib.import_module("tpuctl.cloud.group_requests")
+
+
 def body(kind: str, asked: SliceSpec, name: str = "big-1") -> dict[str, Any]:
-    message = RENDER[kind]("p", name, asked)
+    message = rendering().RENDER[kind]("p", name, asked)
     found: dict[str, Any] = MessageToDict(type(message).pb(message))
     return found
 
@@ -218,13 +225,13 @@ def test_networks_are_full_paths(changes, interface):
     ],
 )
 def test_images_are_families_or_single_ones(word, path):
-    assert source_image(word) == path
+    assert rendering().source_image(word) == path
 
 
 @pytest.mark.parametrize("length", [5, 50, 51, 55])
 def test_base_names_fit_what_compute_engine_takes(length):
     pattern = r"[a-z](([-a-z0-9]{0,57})|([-a-z0-9]{0,51}-#{1,10}(\[[0-9]{1,10}\])?))"
-    assert re.fullmatch(pattern, base_instance_name("b" * length))
+    assert re.fullmatch(pattern, rendering().base_instance_name("b" * length))
 
 
 def test_the_boot_disk_of_v5p_is_a_persistent_one():

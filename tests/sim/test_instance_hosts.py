@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.api_core.client_options import ClientOptions
 from google.api_core.exceptions import NotFound
 from google.auth.credentials import AnonymousCredentials
-from google.cloud import compute_v1
 
 from tests.sim.test_instances import AT, IMAGE, ZONE
 from tests.support.hosts import TIERS, require_tier, wait_until
 from tests.support.sim import RunningSim, running_sim
+
+if TYPE_CHECKING:
+    from google.cloud import compute_v1
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +28,11 @@ class Cloud:
     """Google's clients of Compute Engine, and ssh to the hosts of instances."""
 
     def __init__(self, sim: RunningSim, folder: Path) -> None:
+        from google.cloud import (
+            compute_v1,
+        )  # takes two seconds, for which the collection of tests does not wait
+
+        self.v1 = compute_v1
         self.sim = sim
         options: Any = {
             "credentials": AnonymousCredentials(),
@@ -41,7 +48,7 @@ class Cloud:
 
     def wait(self, operation: Any) -> None:
         done = self.operations.wait(operation=operation.name, **self.at)
-        assert done.status == compute_v1.Operation.Status.DONE
+        assert done.status == self.v1.Operation.Status.DONE
         assert not done.error.errors
 
     def make(self, name: str) -> compute_v1.Instance:
@@ -49,27 +56,27 @@ class Cloud:
             "ssh-keys": f"alice:{self.key.with_suffix('.pub').read_text().strip()}",
             "enable-guest-attributes": "TRUE",
         }
-        boot = compute_v1.AttachedDisk(
+        boot = self.v1.AttachedDisk(
             boot=True,
             auto_delete=True,
-            initialize_params=compute_v1.AttachedDiskInitializeParams(
+            initialize_params=self.v1.AttachedDiskInitializeParams(
                 source_image=IMAGE, disk_size_gb=20, disk_type=f"zones/{ZONE}/diskTypes/hyperdisk-balanced"
             ),
         )
-        access = compute_v1.AccessConfig(name="External NAT", type_="ONE_TO_ONE_NAT")
-        instance = compute_v1.Instance(
+        access = self.v1.AccessConfig(name="External NAT", type_="ONE_TO_ONE_NAT")
+        instance = self.v1.Instance(
             name=name,
             machine_type=f"zones/{ZONE}/machineTypes/ct6e-standard-4t",
             disks=[boot],
             network_interfaces=[
-                compute_v1.NetworkInterface(network="global/networks/default", access_configs=[access])
+                self.v1.NetworkInterface(network="global/networks/default", access_configs=[access])
             ],
-            metadata=compute_v1.Metadata(
-                items=[compute_v1.Items(key=key, value=value) for key, value in items.items()]
+            metadata=self.v1.Metadata(
+                items=[self.v1.Items(key=key, value=value) for key, value in items.items()]
             ),
-            scheduling=compute_v1.Scheduling(on_host_maintenance="TERMINATE"),
+            scheduling=self.v1.Scheduling(on_host_maintenance="TERMINATE"),
             service_accounts=[
-                compute_v1.ServiceAccount(
+                self.v1.ServiceAccount(
                     email="default", scopes=["https://www.googleapis.com/auth/cloud-platform"]
                 )
             ],
@@ -148,10 +155,10 @@ def test_hosts_find_each_other_by_name_and_write_to_the_disks_that_they_have(clo
     if not cloud.sim.simulator.hosts.resolves:
         pytest.skip("hosts of the process tier have this machine's network and no devices")
     assert cloud.ssh("two", "getent hosts one").split()[0] == cloud.get("one").network_interfaces[0].network_i_p
-    disk = compute_v1.Disk(name="data", size_gb=10, type_=f"zones/{ZONE}/diskTypes/hyperdisk-balanced")
+    disk = cloud.v1.Disk(name="data", size_gb=10, type_=f"zones/{ZONE}/diskTypes/hyperdisk-balanced")
     cloud.wait(cloud.disks.insert_unary(disk_resource=disk, **cloud.at))
     source = f"projects/sim-project/zones/{ZONE}/disks/data"
-    asked = compute_v1.AttachedDisk(source=source, device_name="data", mode="READ_WRITE")
+    asked = cloud.v1.AttachedDisk(source=source, device_name="data", mode="READ_WRITE")
     at = {"attached_disk_resource": asked, **cloud.at}
     cloud.wait(cloud.instances.attach_disk_unary(instance="one", **at))
     mount = "sudo mkdir -p /mnt/d && sudo mount /dev/nvme0n2 /mnt/d"
