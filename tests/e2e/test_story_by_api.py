@@ -17,7 +17,6 @@ from tests.support.require import require_gcsfuse, require_index, require_isolat
 from tests.support.session import ROOT, Session, open_session
 from tests.support.soak import long, soak
 from tests.support.wheels import Project
-from tpuctl.sim.server import control
 
 pytestmark = [pytest.mark.slow, pytest.mark.gcloud, pytest.mark.timeout(1800)]
 
@@ -70,8 +69,7 @@ class Place:
 
     def listed(self, session: Session) -> dict[str, list[str]]:
         """What the real gcloud lists, and no kind of which there is nothing."""
-        info = control.status(session.root / "state" / "sim")
-        assert info is not None
+        info = session.sim()
         gcloud = Gcloud(info, session.root, require_tool("gcloud"))
         found = {}
         for kind in self.lists:
