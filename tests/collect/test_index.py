@@ -19,9 +19,9 @@ from tpuctl.collect.index import Index, Item, Missing, choose_files, choose_newe
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.text import parse_sized, sized
 from tpuctl.model.shipped_files import load_secret_patterns
-from tpuctl.workers.file_list import FoundFile, FoundFolder, FoundLink
+from tpuctl.transfer.tree import Blob, TreeFile, TreeFolder, TreeLink
 
-TOP = FoundFolder("", 0o700)
+TOP = TreeFolder("", 0o700)
 INDEX = Index(
     run="r1",
     slice="big",
@@ -44,8 +44,8 @@ INDEX = Index(
 )
 
 
-def files(*rows: tuple[str, int, int]) -> list[FoundFile]:
-    return [FoundFile(name, 0o600, size, mtime) for name, size, mtime in rows]
+def files(*rows: tuple[str, int, int]) -> list[TreeFile]:
+    return [TreeFile(name, 0o600, Blob("", size), mtime) for name, size, mtime in rows]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def files(*rows: tuple[str, int, int]) -> list[FoundFile]:
     ids=["all", "largest-first", "then-oldest", "small-though-older", "nothing-left", "less-than-nothing"],
 )
 def test_what_does_not_fit_is_left_out_the_largest_and_oldest_first(found, budget, kept):
-    chosen = choose_files([TOP, *found, FoundLink("link", "a")], budget)
-    assert [entry.name for entry in chosen] == ["", *kept], "folders stay, links do not"
+    chosen = choose_files([TOP, *found, TreeLink("link", "a")], budget)
+    assert [entry.path for entry in chosen] == ["", *kept], "folders stay, links do not"
 
 
 def test_no_more_files_are_taken_than_may_be():
@@ -76,7 +76,7 @@ def test_no_more_files_are_taken_than_may_be():
 )
 def test_of_files_that_others_leave_there_the_newest_since_the_run_began_come(files_max, since, kept):
     found = [TOP, *files(("a", 10, 1), ("b", 20, 3), ("c", 1, 2))]
-    assert [entry.name for entry in choose_newest(found, files_max, since)] == ["", *kept]
+    assert [entry.path for entry in choose_newest(found, files_max, since)] == ["", *kept]
 
 
 @pytest.mark.parametrize(

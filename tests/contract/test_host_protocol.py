@@ -23,6 +23,7 @@ from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.ssh.keys import KeyPair, ensure_keypair
 from tpuctl.transfer.distribute import distribute
+from tpuctl.transfer.frames import render_contents, render_note
 from tpuctl.transfer.host_copies import inside
 from tpuctl.transfer.tree import (
     Blob,
@@ -187,7 +188,8 @@ def test_a_host_names_the_contents_that_it_lacks(runs: Runs):
     request = {"area": "blobs", "tree": CODE.sha256}
     [before] = runs.agent.lacks([runs.target], request)
     assert (before.value.has_tree, before.value.bits) == (False, "")
-    [after] = runs.agent.lacks([runs.target], request, tree=CODE.tree)
+    frames = b"".join(render_contents([(Blob(CODE.sha256, len(CODE.tree)), 0, [CODE.tree])]))
+    [after] = runs.agent.lacks([runs.target], {**request, "follows": True}, payload=frames)
     assert (after.value.has_tree, after.value.bits) == (True, "3")
     missing = runs.prepare(bundle=CODE.sha256).value.missing
     assert set(missing) == {entry.blob.sha256 for entry in parse_tree(CODE.tree) if isinstance(entry, TreeFile)}
@@ -197,11 +199,30 @@ def test_a_host_names_the_contents_that_it_lacks(runs: Runs):
 
 
 def test_damaged_content_is_refused(runs: Runs):
-    request = {"area": "blobs", "blobs": [[hashlib.sha256(b"right").hexdigest(), 5, 0]]}
-    [reply] = runs.agent.call([runs.target], "receive", request, payload=b"wrong")
-    assert reply.error == "bad-payload"
-    [short] = runs.agent.call([runs.target], "receive", request, payload=b"rig")
-    assert short.error == "bad-payload"
+    right = Blob(hashlib.sha256(b"right").hexdigest(), 5)
+    for data, error in ((b"wrong", "bad-payload"), (b"rig", "changed")):
+        frames = b"".join(render_contents([(right, 0, [data])]))
+        [reply] = runs.agent.call([runs.target], "receive", {"area": "blobs"}, payload=frames)
+        assert reply.error == error
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"",
+        b"no frames",
+        (7).to_bytes(8, "big") + b"content",
+        (-2).to_bytes(8, "big", signed=True) + b"[]",
+        (-1 << 40).to_bytes(8, "big", signed=True),
+        render_note({"file": "../x", "size": 1, "from": 0}),
+        render_note({"file": "ab" * 32, "size": 1, "from": 2}),
+        render_note({"file": "ab" * 32, "size": 1, "from": 0}) + (2).to_bytes(8, "big") + b"ab",
+    ],
+    ids=["nothing", "text", "unbegun", "no-object", "endless", "leads-out", "beyond", "longer"],
+)
+def test_what_is_no_frame_is_refused(runs: Runs, odd: bytes):
+    [reply] = runs.agent.call([runs.target], "receive", {"area": "blobs"}, payload=odd)
+    assert reply.error in {"bad-payload", "bad-request"}, reply
 
 
 def test_preparing_twice_is_the_same_and_other_code_is_a_conflict(runs: Runs):
@@ -617,7 +638,7 @@ def test_files_go_where_cp_would_put_them_and_come_back(lab: Lab, agent: HostAge
     target = lab.add(0)
     content = b"alpha\n"
     blob = Blob(hashlib.sha256(content).hexdigest(), len(content))
-    tree = render_tree([TreeFile("d/a", 0o640, blob, 1_700_000_000), TreeLink("d/link", "a")])
+    tree = render_tree([TreeFile("d/a", 0o640, blob, 1_700_000_000_000_000_000), TreeLink("d/link", "a")])
     packed = Content(tree, lambda _sha256: [content])
     for destination, lies_at in (("copy", "copy"), ("copy", "copy/d"), ("into/", "into/d")):
         pushed = push(agent, [target], packed, ["d"], destination, clock=lab.clock, emit=lambda _event: None)

@@ -144,3 +144,12 @@ def test_what_is_written_for_people_is_not_read_by_the_program():
         if reads_prose(node)
     ]
     assert readers == []
+
+
+def test_contents_travel_in_one_way():
+    """There, back, and from host to host: frames, which one module on each side writes and reads."""
+    assert callers("read_begin", "read_pieces") == {"agent/contents.py", "agent/relay.py"}
+    assert callers("render_begin") == {"agent/relay.py", "agent/sending.py"}
+    assert callers("render_contents") == {"transfer/lacking.py", "workers/copy_to.py"}
+    assert callers("FrameReader") == {"workers/copy_from.py"}
+    assert callers("parse_entry") == {"agent/contents.py", "transfer/tree.py", "workers/file_list.py"}

@@ -136,7 +136,7 @@ def test_a_copy_that_breaks_off_leaves_no_half_file_and_goes_on_where_it_was(
 
     first = attempt(Content(whole.tree, broken))
     assert not first.results[0].ok
-    assert "broke off" in first.results[0].detail
+    assert "became shorter" in first.results[0].detail
     assert not (home / "half").exists()
     second = attempt(whole)
     assert second.results[0].ok

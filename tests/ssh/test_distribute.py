@@ -30,8 +30,9 @@ from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer import lacking as module
 from tpuctl.transfer.bundle import freeze
 from tpuctl.transfer.distribute import Distributed, distribute, distribute_in_steps
+from tpuctl.transfer.frames import render_contents, render_note
 from tpuctl.transfer.host_copies import CopyJob
-from tpuctl.transfer.tree import Content, make_tree
+from tpuctl.transfer.tree import Content, list_blobs, make_tree, parse_tree
 
 
 def spread(
@@ -281,7 +282,9 @@ def test_contents_are_served_to_those_who_know_the_token_and_nothing_but_content
     server: dict[str, Any],
 ) -> None:
     good = converse(server["port"], server["token"], server["digest"].encode() + b"\n" + b"0" * 64 + b"\n")
-    assert good[32:] == struct.pack(">q", 7) + b"content" + struct.pack(">q", -1)
+    begun = render_note({"file": server["digest"], "size": 7, "from": 0}) + struct.pack(">q", 7)
+    gone = render_note({"failed": "0" * 64, "code": "missing-blob", "message": "it is not here"})
+    assert good[32:] == begun + b"content" + gone
     assert converse(server["port"], os.urandom(32), server["digest"].encode() + b"\n") == b""
     for path in (b"../../secret", b"/etc/passwd", b"\xff" * 64, b"x" * 500):
         assert len(converse(server["port"], server["token"], path + b"\n")) == 32
@@ -300,6 +303,7 @@ def test_a_neighbour_that_sends_other_content_is_not_believed(tmp_path: Path) ->
 
     token = os.urandom(32)
     content = make_tree({"f": b"true"})
+    [blob] = list_blobs(parse_tree(content.tree))
     listener = socket.create_server(("127.0.0.1", 0))
 
     def lie() -> None:
@@ -310,7 +314,7 @@ def test_a_neighbour_that_sends_other_content_is_not_believed(tmp_path: Path) ->
             theirs = connection.recv(64, socket.MSG_WAITALL)
             connection.sendall(hmac.new(token, b"serve" + theirs[:32] + ours, "sha256").digest())
             connection.recv(65)
-            connection.sendall(struct.pack(">q", 4) + b"lies")
+            connection.sendall(b"".join(render_contents([(blob, 0, [b"lies"])])))
 
     thread = threading.Thread(target=lie)
     thread.start()

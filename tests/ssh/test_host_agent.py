@@ -39,6 +39,7 @@ from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.ssh.remote import SshRemote
+from tpuctl.transfer.frames import render_contents
 from tpuctl.transfer.tree import (
     Blob,
     Content,
@@ -77,15 +78,17 @@ def tree_of(*entries: Entry) -> Content:
 
 def deliver(agent: HostAgent, targets: list[HostTarget], content: Content) -> str:
     """Puts the tree and all its contents on the hosts, without a look at what they make of it."""
-    request = {"area": "blobs", "tree": content.sha256}
-    agent.lacks(targets, request, tree=content.tree)
+    tree = Blob(content.sha256, len(content.tree))
+    blobs = [tree]
     with contextlib.suppress(ValueError):
-        blobs = list_blobs(parse_tree(content.tree))
-        pieces = [piece for blob in blobs for piece in content.read(blob.sha256)]
-        listed = [[blob.sha256, blob.size, 0] for blob in blobs]
-        wanted = {"area": "blobs", "blobs": listed}
-        replies = agent.call(targets, "receive", wanted, payload=b"".join(pieces))
-        assert all(reply.error is None for reply in replies)
+        blobs += list_blobs(parse_tree(content.tree))
+    frames = b"".join(
+        render_contents(
+            (blob, 0, [content.tree] if blob == tree else content.read(blob.sha256)) for blob in blobs
+        )
+    )
+    replies = agent.call(targets, "receive", {"area": "blobs"}, payload=frames)
+    assert all(reply.error is None for reply in replies)
     return content.sha256
 
 
@@ -253,12 +256,12 @@ def test_an_agent_that_cannot_be_unpacked_is_not_installed_and_the_reason_is_tol
 
 def test_a_blob_that_broke_off_goes_on_where_it_was(agent: HostAgent, target: HostTarget, home: Path) -> None:
     digest = hashlib.sha256(b"abc").hexdigest()
-    request = {"area": "blobs", "blobs": [[digest, 3, 0]]}
-    [reply] = agent.call([target], "receive", request, payload=b"ab")
+    frames = b"".join(render_contents([(Blob(digest, 3), 0, [b"ab", b"c"])]))
+    [reply] = agent.call([target], "receive", {"area": "blobs"}, payload=frames[: frames.index(b"ab") + 2])
     assert reply.error == "bad-payload"
     assert [path.name for path in (home / ".tpuctl/blobs").iterdir()] == [f"{digest}.part"]
-    request = {"area": "blobs", "blobs": [[digest, 3, 2]]}
-    [reply] = agent.call([target], "receive", request, payload=b"c")
+    rest = b"".join(render_contents([(Blob(digest, 3), 2, [b"abc"])]))
+    [reply] = agent.call([target], "receive", {"area": "blobs"}, payload=rest)
     assert reply.error is None, reply
     assert [(path.name, path.read_bytes()) for path in (home / ".tpuctl/blobs").iterdir()] == [(digest, b"abc")]
 

@@ -27,26 +27,17 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import render_agent_command
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget
+from tpuctl.transfer.frames import Begin, End, Frame, FrameReader, Piece, render_note
+from tpuctl.transfer.tree import Entry
 from tpuctl.workers.copy_from import Pulled, pull
-from tpuctl.workers.file_list import FileSurvey, Found, ListLimits, SurveyReader
-from tpuctl.workers.file_receiver import LOOK_EVERY, FileReceiver
-from tpuctl.workers.receive_protocol import (
-    KEPT_FREE,
-    Begin,
-    End,
-    Finished,
-    Frame,
-    FrameReader,
-    Piece,
-    Room,
-    judge_room,
-)
+from tpuctl.workers.file_list import FileSurvey, ListLimits, SurveyReader
+from tpuctl.workers.file_receiver import KEPT_FREE, LOOK_EVERY, FileReceiver, Room, judge_room
 
 SIZE = 24_000_000
 """More than all that is on its way at once."""
 
 
-def listed(*rows: list[object], limits: ListLimits = ListLimits(100, 1 << 20)) -> tuple[Found, ...]:
+def listed(*rows: list[object], limits: ListLimits = ListLimits(100, 1 << 20)) -> tuple[Entry, ...]:
     """What a worker's list comes to."""
     return surveyed(*rows, limits=limits).entries
 
@@ -223,7 +214,7 @@ def test_two_copies_to_one_place_do_not_write_into_each_other(
         other = FileReceiver(tmp_path / "copy")
         try:
             with pytest.raises(TpuctlError, match="another tpuctl copies"):
-                other.plan(listed(["f", "", 0o644, SIZE, 0]))
+                other.plan(listed(["f", "", 0o644, "", SIZE, 0]))
         finally:
             other.close()
 
@@ -280,7 +271,7 @@ def test_a_directory_that_is_closed_to_the_login_user_hides_nothing_else() -> No
     python = require_tool("python3", path="/usr/bin")  # our own may lie where nobody else may go
     with tempfile.TemporaryDirectory(dir="/tmp") as home:
         survey = survey_as_nobody(python, Path(home))
-    assert sorted(entry.name for entry in survey.entries) == ["", "closed", "open"]
+    assert sorted(entry.path for entry in survey.entries) == ["", "closed", "open"]
     assert [(each.name, each.why) for each in survey.unread] == [("closed", "Permission denied")]
 
 
@@ -360,13 +351,13 @@ def test_the_worker_refuses_a_path_with_too_many_files(
 @pytest.mark.parametrize(
     "entries",
     [
-        [["f", "/tmp/evil", 0o644, 1, 0]],
-        [["f", "../evil", 0o644, 1, 0]],
-        [["d", "", 0o755], ["f", "a/../../evil", 0o644, 1, 0]],
-        [["d", "", 0o755], ["f", "a//b", 0o644, 1, 0]],
-        [["d", "", 0o755], ["l", "sub", "empty"], ["d", "empty", 0o755], ["f", "sub/evil", 0o644, 1, 0]],
-        [["d", "", 0o755], ["f", "twice", 0o644, 1, 0], ["f", "twice", 0o644, 1, 0]],
-        [["f", "", 0o644, 1, 0], ["f", "below", 0o644, 1, 0]],
+        [["f", "/tmp/evil", 0o644, "", 1, 0]],
+        [["f", "../evil", 0o644, "", 1, 0]],
+        [["d", "", 0o755], ["f", "a/../../evil", 0o644, "", 1, 0]],
+        [["d", "", 0o755], ["f", "a//b", 0o644, "", 1, 0]],
+        [["d", "", 0o755], ["l", "sub", "empty"], ["d", "empty", 0o755], ["f", "sub/evil", 0o644, "", 1, 0]],
+        [["d", "", 0o755], ["f", "twice", 0o644, "", 1, 0], ["f", "twice", 0o644, "", 1, 0]],
+        [["f", "", 0o644, "", 1, 0], ["f", "below", 0o644, "", 1, 0]],
     ],
     ids=[
         "absolute",
@@ -385,8 +376,10 @@ def test_a_list_that_leaves_the_target_is_refused(entries: list[list[object]]) -
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../up", "sub/../../up"])
 def test_a_link_that_leads_out_is_left_out_by_name_and_the_rest_is_taken(target: str) -> None:
-    found = surveyed(["d", "", 0o755], ["f", "file", 0o644, 1, 0], ["l", "link", target], ["l", "fine", "file"])
-    assert [entry.name for entry in found.entries] == ["", "file", "fine"]
+    found = surveyed(
+        ["d", "", 0o755], ["f", "file", 0o644, "", 1, 0], ["l", "link", target], ["l", "fine", "file"]
+    )
+    assert [entry.path for entry in found.entries] == ["", "file", "fine"]
     assert [(each.name, target in each.why) for each in found.unread] == [("link", True)]
     assert found.unread_count == 1
     assert listed(["l", "", "anywhere"]) == ()
@@ -399,7 +392,7 @@ def plan(place: Path, *entries: list[object]) -> FileReceiver:
     return receiver
 
 
-FILE = ["f", "", 0o644, 4, 0]
+FILE = ["f", "", 0o644, "", 4, 0]
 BEGIN = Begin(0, 0, 4, 0o644, 0)
 
 
@@ -435,7 +428,7 @@ def test_frames_that_do_not_fit_are_refused_and_leave_no_file(tmp_path: Path, fr
         ([{"entries": [["l", "", "x" * 2000]]}], "too many files there"),
         ([{"error": "not-found", "message": "no such file"}], "no such file"),
         ([{"surveyed": 1, "left_out": 0, "unread": [], "unread_count": 0}], "entries are missing"),
-        ([{"entries": [["f", "n" * 900 + "/" * 900, 0o644, 0, 0]]}, {"entries": 7}], "not a list of files"),
+        ([{"entries": [["f", "n" * 900 + "/" * 900, 0o644, "", 0, 0]]}, {"entries": 7}], "not a list of files"),
         ([{"entries": []}], "did not send its whole list"),
     ],
     ids=["entries", "bytes", "refusal", "fewer", "nonsense", "no-end"],
@@ -454,7 +447,7 @@ def test_a_list_that_is_too_long_or_no_list_is_given_up(lines: list[object], why
 
 def test_a_name_longer_than_any_path_is_malformed() -> None:
     with pytest.raises(MalformedReplyError, match="longer than any path"):
-        listed(["d", "", 0o755], ["f", "a/" * 3000 + "b", 0o644, 0, 0])
+        listed(["d", "", 0o755], ["f", "a/" * 3000 + "b", 0o644, "", 0, 0])
 
 
 def test_a_file_that_is_larger_than_the_list_said_does_not_fill_the_disk(tmp_path: Path) -> None:
@@ -469,7 +462,7 @@ def test_a_copy_stops_when_others_fill_the_disk_meanwhile_and_goes_on_later(tmp_
     size = LOOK_EVERY + 10
     free = size + KEPT_FREE
     receiver = FileReceiver(tmp_path / "x", free=lambda _: free)
-    receiver.plan(listed(["f", "", 0o644, size, 0]))
+    receiver.plan(listed(["f", "", 0o644, "", size, 0]))
     receiver.wants()
     receiver.take(Begin(0, 0, size, 0o644, 0))
     free = KEPT_FREE - 1
@@ -477,14 +470,13 @@ def test_a_copy_stops_when_others_fill_the_disk_meanwhile_and_goes_on_later(tmp_
         receiver.take(Piece(bytes(LOOK_EVERY)))
     receiver.close()
     again = FileReceiver(tmp_path / "x")
-    again.plan(listed(["f", "", 0o644, size, 0]))
+    again.plan(listed(["f", "", 0o644, "", size, 0]))
     assert [want.have for want in again.wants()] == [LOOK_EVERY]
     again.close()
 
 
 def test_a_file_that_the_host_never_sent_is_missed(tmp_path: Path) -> None:
     receiver = plan(tmp_path / "x", FILE)
-    receiver.take(Finished())
     assert [(each.name, each.why) for each in receiver.finish()] == [("", "it was not sent")]
 
 
@@ -493,13 +485,13 @@ def test_nothing_is_written_through_links_that_lie_in_the_target(tmp_path: Path)
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "sub").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TpuctlError, match="symbolic link"):
-        plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/evil", 0o644, 0, 0])
+        plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/evil", 0o644, "", 0, 0])
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_link_that_comes_into_the_way_while_files_come_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    receiver = plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/evil", 0o644, 0, 0])
+    receiver = plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/evil", 0o644, "", 0, 0])
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "sub").symlink_to(tmp_path / "elsewhere")
     receiver.take(Begin(0, 0, 0, 0o644, 0))
@@ -517,7 +509,7 @@ def test_the_host_learns_and_changes_nothing_of_files_behind_links_here(tmp_path
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "sub").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TpuctlError, match="symbolic link"):
-        plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/known", 0o777, 4, 0])
+        plan(tmp_path / "to", ["d", "", 0o755], ["d", "sub", 0o755], ["f", "sub/known", 0o777, "", 4, 0])
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
@@ -553,12 +545,12 @@ def test_what_is_kept_of_a_copy_is_not_written_through_links(tmp_path: Path, hid
 @pytest.mark.parametrize(
     "entry",
     [
-        ["f", "\ud800", 0o644, 1, 0],
-        ["f", "n\0l", 0o644, 1, 0],
+        ["f", "\ud800", 0o644, "", 1, 0],
+        ["f", "n\0l", 0o644, "", 1, 0],
         ["l", "link", "a\0b"],
         ["l", "link", "\ud800"],
-        ["f", "big", 0o644, 1 << 70, 0],
-        ["f", "endless", 0o644, float("inf"), 0],
+        ["f", "big", 0o644, "", 1 << 70, 0],
+        ["f", "endless", 0o644, "", float("inf"), 0],
     ],
     ids=["no-bytes", "nul", "nul-in-link", "no-bytes-in-link", "size", "infinite"],
 )
@@ -570,31 +562,51 @@ def test_a_list_that_no_file_system_takes_is_malformed(entry: list[object]) -> N
 def test_a_name_that_is_too_long_for_this_machine_is_an_error_of_that_worker(tmp_path: Path) -> None:
     (tmp_path / "to").mkdir()
     with pytest.raises(TpuctlError, match="too long"):
-        plan(tmp_path / "to", ["d", "", 0o755], ["f", "n" * 300, 0o644, 1, 0])
+        plan(tmp_path / "to", ["d", "", 0o755], ["f", "n" * 300, 0o644, "", 1, 0])
 
 
 @pytest.mark.parametrize(
-    "line",
+    "content",
     [
         b"[" * 60_000,
-        b'{"data": Infinity}',
+        b"",
+        b'{"data": 7}',
         b'{"file": 0, "from": 0, "size": 1e999, "mode": 0, "mtime_ns": 0}',
         b'{"file": 0, "from": -1, "size": 4, "mode": 0, "mtime_ns": 0}',
     ],
-    ids=["deep", "infinite", "too-big", "negative"],
+    ids=["deep", "empty", "unknown", "too-big", "negative"],
 )
-def test_lines_between_files_that_make_no_sense_are_malformed(line: bytes) -> None:
+def test_notes_between_files_that_make_no_sense_are_malformed(content: bytes) -> None:
     reader = FrameReader()
     assert list(reader.feed(b'{"sending": 1}\n')) == []
     with pytest.raises(MalformedReplyError):
-        list(reader.feed(line + b"\n"))
+        list(reader.feed((-len(content)).to_bytes(8, "big", signed=True) + content))
+
+
+def test_a_note_without_an_end_is_not_waited_for() -> None:
+    with pytest.raises(MalformedReplyError, match="without an end"):
+        list(FrameReader().feed(b'{"sending": 1}\n' + (-1 << 40).to_bytes(8, "big", signed=True)))
+
+
+def test_frames_are_read_whatever_pieces_they_come_in() -> None:
+    sent = b'hello from a login script\n{"sending": 1}\n' + b"".join(
+        [
+            render_note({"file": 0, "from": 0, "size": 5, "mode": 0o644, "mtime_ns": 7}),
+            (5).to_bytes(8, "big") + b"12345",
+            render_note({"end": 0, "sha256": "ab"}),
+        ]
+    )
+    for size in range(1, len(sent)):
+        reader = FrameReader()
+        frames = [f for at in range(0, len(sent), size) for f in reader.feed(sent[at : at + size])]
+        assert b"".join(frame.data for frame in frames if isinstance(frame, Piece)) == b"12345"
+        assert (frames[0], frames[-1]) == (Begin(0, 0, 5, 0o644, 7), End(0, "ab"))
 
 
 def test_a_time_that_no_file_can_have_is_made_one(tmp_path: Path) -> None:
-    reader = FrameReader()
-    line = b'{"file": 0, "from": 0, "size": 0, "mode": 420, "mtime_ns": 1%s}\n' % (b"0" * 40)
-    [begin] = reader.feed(b'{"sending": 1}\n' + line)
-    receiver = plan(tmp_path / "x", ["f", "", 0o644, 0, 0])
+    note = render_note({"file": 0, "from": 0, "size": 0, "mode": 0o644, "mtime_ns": 10**40})
+    [begin] = FrameReader().feed(b'{"sending": 1}\n' + note)
+    receiver = plan(tmp_path / "x", ["f", "", 0o644, "", 0, 0])
     receiver.take(begin)
     receiver.take(End(0, hashlib.sha256().hexdigest()))
     receiver.finish()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from tpuctl.workers.file_list import Found, FoundFile, FoundLink, UnreadFile
-from tpuctl.workers.receive_protocol import Begin, End, Frame, Piece, Room, Want
+from tpuctl.transfer.frames import Begin, End, Frame, Piece, Want
+from tpuctl.transfer.tree import Entry, TreeFile, TreeLink
+from tpuctl.workers.file_list import UnreadFile
+from tpuctl.workers.file_receiver import Room
 
 
 class Kept:
@@ -17,9 +19,9 @@ class Kept:
         self._wanted: list[Want] = []
         self._data = b""
 
-    def plan(self, found: Sequence[Found]) -> None:
-        self.names = {entry.name: entry.target for entry in found if isinstance(entry, FoundLink)}
-        self._wanted = [Want(entry.name) for entry in found if isinstance(entry, FoundFile)]
+    def plan(self, found: Sequence[Entry]) -> None:
+        self.names = {entry.path: entry.target for entry in found if isinstance(entry, TreeLink)}
+        self._wanted = [Want(entry.path) for entry in found if isinstance(entry, TreeFile)]
 
     def room(self) -> Room:
         return Room("memory", 0, 0, 0)

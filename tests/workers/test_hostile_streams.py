@@ -6,14 +6,15 @@ import pytest
 
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.ssh.calls import COLLECTED_MAX, CollectedOutput
-from tpuctl.workers.receive_protocol import FrameReader
+from tpuctl.transfer.frames import FrameReader
 
 
 @pytest.mark.parametrize("number", [b"-5", b"1e999", b'"x"', b"[]"])
 def test_a_file_with_a_number_that_none_has_is_refused(number: bytes) -> None:
-    line = b'{"file": %s, "from": 0, "size": 1, "mode": 420, "mtime_ns": 0}\n' % number
+    note = b'{"file": %s, "from": 0, "size": 1, "mode": 420, "mtime_ns": 0}' % number
+    head = (-len(note)).to_bytes(8, "big", signed=True)
     with pytest.raises(MalformedReplyError):
-        list(FrameReader().feed(b'{"sending": 1}\n' + line))
+        list(FrameReader().feed(b'{"sending": 1}\n' + head + note))
 
 
 def test_output_that_is_kept_as_a_whole_is_bounded() -> None:

@@ -3,9 +3,10 @@
 import os
 
 import quick_json as json
-from base import Refused, make_dir, need, need_sha, root, suppress
+from base import Refused, make_dir, need_sha, root, suppress
 from client import CHUNK
 from digest import file_sha256, sha256
+from frames import read_begin, read_pieces
 
 AREAS = ("blobs", "incoming", "sealed")
 LINKED_MIN = 1 << 20
@@ -146,8 +147,8 @@ def file_matches(path, size, digest):
 
 
 def find_tree(area, digest):
-    """The entries of a tree: `["f", path, mode, sha256, size]` with perhaps a time of change, `["l", path,
-    target]` and `["d", path, mode]`. None when it is not here."""
+    """The entries of a tree: `["f", path, mode, sha256, size]`, perhaps with a time of change in ns,
+    `["l", path, target]` and `["d", path, mode]`. None when it is not here."""
     path = blob_path(area, digest)
     try:
         with open(path, "rb") as file:
@@ -171,8 +172,8 @@ def parse_entry(entry):
     if b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
         raise Refused("bad-bundle", "path leaves the tree: %r" % entry[1])
     if kind == "f":
-        mtime = int(entry[5]) if len(entry) > 5 else None
-        return kind, path, int(entry[2]) & 0o777, (need_sha(entry[3]), int(entry[4])), mtime
+        mtime_ns = int(entry[5]) if len(entry) > 5 else None
+        return kind, path, int(entry[2]) & 0o777, (need_sha(entry[3]), int(entry[4])), mtime_ns
     if kind == "l":
         return kind, path, entry[2].encode("utf-8", "surrogateescape")
     if kind == "d":
@@ -236,23 +237,29 @@ def materialise(entries, target, area, mask=0o777, link=False):
 
 
 def write_file(path, entry, area, mask=0o777):
-    _, _, mode, (digest, size), mtime = entry
+    _, _, mode, (digest, size), mtime_ns = entry
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(handle, "wb") as file:
         copy_blob(area, digest, size, file)
         file.flush()
         os.fchmod(file.fileno(), mode & mask)
-    if mtime is not None:
-        os.utime(path, (mtime, mtime))
+    if mtime_ns is not None:
+        os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
 def receive(request, stdin):
-    """Contents one after the other behind the request, each from the byte that its row says; each counts as
-    soon as it is whole, and what came of one that broke off is kept."""
-    area = request.get("area")
-    count = 0
-    for digest, size, start in need(request, "blobs", list):
+    """The contents that follow the request, by their digests; each counts as soon as it is whole, and what came
+    of one that broke off is kept."""
+    area, count = request.get("area"), 0
+
+    def read(size):
+        return stdin.exactly(size, SILENCE_S)
+
+    while True:
+        begun = read_begin(read)
+        if begun is None:
+            return {"stored": count}
+        digest, size, start = begun
         make_dir(os.path.dirname(blob_path(area, digest)))
-        store_blob(area, digest, int(size), stdin.exactly(int(size) - int(start), SILENCE_S), int(start))
+        store_blob(area, digest, size, read_pieces(read, size - start), start)
         count += 1
-    return {"stored": count}

@@ -13,6 +13,7 @@ from contents import (
     has_blob,
     materialise,
     part_size,
+    receive,
     store_blob,
     write_file,
 )
@@ -23,14 +24,14 @@ from mirroring import Mirror
 def lacks(request, stdin):
     """Which contents of a tree this host lacks, as bits in hexadecimal; `tree` false when it lacks the tree.
 
-    With `size` the tree itself follows the request. With `destination` a file that lies there already counts.
-    With `copy`, the name of one, the answer says how that stands; it waits up to `patience_s` for its end.
+    With `follows` the tree itself comes behind the request. With `destination` a file that lies there already
+    counts. With `copy`, the name of one, the answer says how that stands; it waits up to `patience_s` for its
+    end.
     """
     area, digest = request.get("area"), request.get("tree")
     make_dir(os.path.dirname(blob_path(area, digest)))
-    if request.get("size") is not None:
-        size = need(request, "size", int)
-        store_blob(area, digest, size, stdin.exactly(size))
+    if request.get("follows"):
+        receive(request, stdin)
     if request.get("copy") is None:
         return lacking_of(request)
     from copies import stands
@@ -156,7 +157,7 @@ def is_same(entry, path):
         return False
     os.chmod(path, entry[2])
     if entry[4] is not None:
-        os.utime(path, (entry[4], entry[4]))
+        os.utime(path, ns=(entry[4], entry[4]))
     return True
 
 

@@ -8,6 +8,7 @@ import time
 from base import Refused, answer, make_dir, need
 from client import CHUNK, Lifeline
 from contents import blob_path, blobs_of, find_tree, part_size, store_blob
+from frames import head, read_begin, read_pieces, render_begin, render_failure
 from placing import lacking_of
 
 PEER_SILENCE_S = 60.0
@@ -78,20 +79,19 @@ def attend(connection, area, token):
         asked = connection.makefile("rb")
         for line in iter(lambda: asked.readline(100), b""):
             digest, _, start = line.decode("ascii", "replace").strip().partition(" ")
-            send_blob(connection, blob_path(area, digest), int(start) if start.isdigit() else 0)
+            send_blob(connection, area, digest, int(start) if start.isdigit() else 0)
 
 
-def send_blob(connection, path, start):
-    """Its size, and its content from byte `start`."""
-    import struct
-
+def send_blob(connection, area, digest, start):
+    """Its content from byte `start`, as one piece by the kernel."""
     try:
-        with open(path, "rb") as file:
-            connection.sendall(struct.pack(">q", os.fstat(file.fileno()).st_size))
-            file.seek(start)
+        with open(blob_path(area, digest), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begun = render_begin(digest, size, min(start, size))
+            connection.sendall(begun + head(size - start) if start < size else begun)
             connection.sendfile(file, start)
     except FileNotFoundError:
-        connection.sendall(struct.pack(">q", -1))
+        connection.sendall(render_failure(digest, Refused("missing-blob", "it is not here")))
 
 
 def read_exactly(connection, size):
@@ -158,24 +158,33 @@ class Peer:
 
     def get(self, area, blobs):
         """Asks in batches, so that neither side waits for the other with full buffers."""
-        import struct
-
         for first in range(0, len(blobs), ASKED_AT_ONCE):
             batch = blobs[first : first + ASKED_AT_ONCE]
             come = {digest: part_size(blob_path(area, digest)) for digest, _ in batch}
             self.connection.sendall("".join("%s %d\n" % each for each in come.items()).encode())
             for digest, expected in batch:
-                size = struct.unpack(">q", read_exactly(self.connection, 8))[0]
-                if size < 0:
-                    continue
-                if expected is not None and size != expected:
+                try:
+                    begun = read_begin(self.read)
+                except Refused as error:
+                    if error.code == "missing-blob":
+                        continue
+                    raise
+                if begun is None or begun[0] != digest or expected not in (None, begun[1]):
                     raise Refused("bad-payload", "the other host has another %s" % digest)
-                start = come[digest]
-                if start > size:
+                _, size, start = begun
+                if start != come[digest]:
                     raise Refused("bad-payload", "more came of %s than there is" % digest)
-                store_blob(area, digest, size, self.content(size - start), start)
+                store_blob(area, digest, size, self.count(read_pieces(self.read, size - start)), start)
 
-    def content(self, size):
+    def count(self, pieces):
+        for piece in pieces:
+            self.bytes += len(piece)
+            if time.monotonic() - self.told > 1.0:
+                self.told = time.monotonic()
+                answer({"progress": "fetching", "bytes": self.bytes})
+            yield piece
+
+    def read(self, size):
         """Pieces that are good until the next one is asked for."""
         import socket
 
@@ -185,8 +194,4 @@ class Peer:
             if not count:
                 raise EOFError("the other host hung up")
             size -= count
-            self.bytes += count
-            if time.monotonic() - self.told > 1.0:
-                self.told = time.monotonic()
-                answer({"progress": "fetching", "bytes": self.bytes})
             yield buffer[:count]

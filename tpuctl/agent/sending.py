@@ -8,8 +8,8 @@ import stat
 import quick_json as json
 from base import need
 from client import CHUNK, Lifeline, Refused
+from frames import render_begin, render_failure, render_note, write_pieces
 
-PIECE = 1 << 18
 LINE_WEIGHT = 1 << 16
 ROW_WEIGHT = 60
 MAX_UNREAD = 100
@@ -48,8 +48,8 @@ class Outflow:
 
 
 def survey(request, _stdin):
-    """Names below the path, which itself is "": `["f", name, mode, size, mtime_ns]`, `["l", name, target]` and
-    `["d", name, mode]`, some in each line `entries`, at most `limit` of them.
+    """What lies below the path, which itself is "", as entries of a tree; no content is read for their digests.
+    Some are in each line `entries`, at most `limit` in all.
 
     The last line counts them as `surveyed`, and sockets, pipes and devices, which have no content to copy, as
     `left_out`. `unread` names what could not be read, and why. A path where nothing is has no names where it
@@ -112,7 +112,7 @@ class Walk:
         kind, text = stat.S_IFMT(found.st_mode), name.decode("utf-8", "surrogateescape")
         mode = stat.S_IMODE(found.st_mode) & 0o777
         if kind == stat.S_IFREG:
-            return ["f", text, mode, found.st_size, found.st_mtime_ns], []
+            return ["f", text, mode, "", found.st_size, found.st_mtime_ns], []
         if kind == stat.S_IFLNK:
             return ["l", text, os.readlink(path).decode("utf-8", "surrogateescape")], []
         if kind != stat.S_IFDIR:
@@ -135,8 +135,8 @@ def send(request, stdin):
     name, how many bytes the client has, their sha256, and whether those are the whole file or its beginning.
     `masks` names an attempt, and `values` of its secrets, which are masked.
 
-    Answers in lines: `file` begins one `from` a byte, `data` announces raw bytes, `end` has the sha256 of the
-    whole, `failed` gives up this file; `done` comes last.
+    Answers in frames, behind a line. What begins is called by its number in the request, and has its mode and
+    its time of change now; `end` has the sha256 of the whole.
     """
     top, size = top_of(request), need(request, "size", int)
     wanted = json.loads(b"".join(stdin.exactly(size)).decode())
@@ -150,9 +150,7 @@ def send(request, stdin):
         except BrokenPipeError:
             raise
         except (OSError, Refused) as error:
-            code = error.code if isinstance(error, Refused) else "unreadable"
-            out.line(failed=number, code=code, message=getattr(error, "strerror", None) or str(error))
-    out.line(done=len(wanted))
+            out.write(render_failure(number, error))
 
 
 def patterns_of(request):
@@ -198,22 +196,14 @@ def send_file(out, number, file, count, digest, whole):
         size = begun.st_size
         check, start = checked_start(file, size, count, digest, whole)
         mode = stat.S_IMODE(begun.st_mode) & 0o777
-        out.line(file=number, size=size, mode=mode, mtime_ns=begun.st_mtime_ns, **{"from": start})
-        left = size - start
-        while left:
-            data = file.read(min(left, PIECE))
-            if not data:
-                raise Refused("changed", "it became shorter while it was copied")
-            check.update(data)
-            left -= len(data)
-            out.line(data=len(data))
-            out.write(data)
+        out.write(render_begin(number, size, start, mode=mode, mtime_ns=begun.st_mtime_ns))
+        write_pieces(out.write, file, size - start, check)
         now = os.fstat(file.fileno())
         touched = (now.st_size, now.st_mtime_ns) != (size, begun.st_mtime_ns)
         # Perhaps it only grew; then what was sent is what it was.
         if touched and hash_start(file, size).digest() != check.digest():
             raise Refused("changed", "it changed while it was copied")
-        out.line(end=number, sha256=check.hexdigest())
+        out.write(render_note(end=number, sha256=check.hexdigest()))
 
 
 def checked_start(file, size, count, digest, whole):
@@ -257,7 +247,7 @@ def tree(request, _stdin):
     walk, rows = Walk(top), []
     for row in walk.rows():
         if row[0] != "d" and row[1] not in no_data:
-            rows.append([row[1], row[3], row[4]] if row[0] == "f" else [row[1], row[2]])
+            rows.append([row[1], row[4], row[5]] if row[0] == "f" else [row[1], row[2]])
         if len(rows) > limit:
             raise Refused("too-many", "more than %d files" % limit)
     unread = [each for each in walk.unread if each[0] not in no_data]

@@ -33,12 +33,13 @@ from tpuctl.runs.log_archive import fetch_metrics
 from tpuctl.runs.stacks import examine, render_cores, render_stacks
 from tpuctl.state.repository import list_attempts
 from tpuctl.telemetry.observe import Observer
+from tpuctl.transfer.tree import TreeFile
 from tpuctl.views.metrics import data_rows, run_metrics
 from tpuctl.views.run_status import run_status
 from tpuctl.views.slices import decisions
 from tpuctl.views.top import frame_facts, take_frame
 from tpuctl.workers.copy_from import pull
-from tpuctl.workers.file_list import FileSurvey, FoundFile
+from tpuctl.workers.file_list import FileSurvey
 from tpuctl.workers.file_receiver import FileReceiver
 
 FACTS_S = 60.0
@@ -308,7 +309,7 @@ class Gathering:
     def _select(self, part: HostPart, place: str, worker: int, survey: FileSurvey) -> FileSurvey:
         """As much of a folder as its host has room for."""
         found = [
-            e for e in survey.entries if not (isinstance(e, FoundFile) and e.name.endswith(part.code or "\0"))
+            e for e in survey.entries if not (isinstance(e, TreeFile) and e.path.endswith(part.code or "\0"))
         ]
         if part.newest:
             count = len(found)
@@ -316,15 +317,15 @@ class Gathering:
             if len(found) < count:
                 self._collection.leave_older(place, count - len(found))
         chosen = choose_files(found, self._left_bytes[worker])
-        files = [entry for entry in chosen if isinstance(entry, FoundFile)]
-        all_files = [entry for entry in found if isinstance(entry, FoundFile)]
-        size = sum(entry.size for entry in files)
+        files = [entry for entry in chosen if isinstance(entry, TreeFile)]
+        all_files = [entry for entry in found if isinstance(entry, TreeFile)]
+        size = sum(entry.blob.size for entry in files)
         self._left_bytes[worker] -= size
         cut = len(all_files) - len(files)
         if cut:
             room = sized(self._collection.room.host_bytes)
             why = f"{room} of each host are taken, the smallest files first"
-            self._collection.cut(place, cut, sum(entry.size for entry in all_files) - size, why)
+            self._collection.cut(place, cut, sum(entry.blob.size for entry in all_files) - size, why)
         return replace(survey, entries=chosen)
 
     def _began_ns(self, worker: int) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import common_cause, counted, fold_workers, sized
 from tpuctl.transfer.own_output import COLLECTION_INDEX
-from tpuctl.workers.file_list import Found, FoundFile, FoundLink
+from tpuctl.transfer.tree import Entry, TreeFile, TreeLink
 
 INDEX_NAME, DATA_NAME = COLLECTION_INDEX, "index.json"
 SCHEMA = 1
@@ -76,26 +76,28 @@ class Index(Struct, frozen=True):
         return replace(self, items=kept, missing=(*self.missing, *lost))
 
 
-def choose_files(found: Sequence[Found], budget: int, files_max: int = FILES_MAX) -> tuple[Found, ...]:
+def choose_files(found: Sequence[Entry], budget: int, files_max: int = FILES_MAX) -> tuple[Entry, ...]:
     """What of a folder is brought: the smallest files first, of those of one size the newest, as far as the
     budget goes. Folders stay, links do not: nothing in the file leads elsewhere."""
-    files = sorted((e for e in found if isinstance(e, FoundFile)), key=lambda e: (e.size, -e.mtime_ns))
+    files = sorted(
+        (e for e in found if isinstance(e, TreeFile)), key=lambda e: (e.blob.size, -(e.mtime_ns or 0))
+    )
     kept, used = set(), 0
     for entry in files[:files_max]:
-        used += entry.size
+        used += entry.blob.size
         if used > budget:
             break
-        kept.add(entry.name)
+        kept.add(entry.path)
     return tuple(
-        e for e in found if not isinstance(e, FoundLink) and (not isinstance(e, FoundFile) or e.name in kept)
+        e for e in found if not isinstance(e, TreeLink) and (not isinstance(e, TreeFile) or e.path in kept)
     )
 
 
-def choose_newest(found: Sequence[Found], files_max: int, since_ns: int) -> tuple[Found, ...]:
+def choose_newest(found: Sequence[Entry], files_max: int, since_ns: int) -> tuple[Entry, ...]:
     """What of a folder that has files of others, too, may be brought: the newest ones since then."""
-    files = sorted((e for e in found if isinstance(e, FoundFile)), key=lambda e: (-e.mtime_ns, e.name))
-    kept = {entry.name for entry in files[:files_max] if entry.mtime_ns >= since_ns}
-    return tuple(e for e in found if not isinstance(e, FoundFile) or e.name in kept)
+    files = sorted((e for e in found if isinstance(e, TreeFile)), key=lambda e: (-(e.mtime_ns or 0), e.path))
+    kept = {entry.path for entry in files[:files_max] if (entry.mtime_ns or 0) >= since_ns}
+    return tuple(e for e in found if not isinstance(e, TreeFile) or e.path in kept)
 
 
 def render_data(index: Index) -> dict[str, Any]:

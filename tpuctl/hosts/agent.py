@@ -179,13 +179,11 @@ class HostAgent(AgentLink):
         targets: Sequence[HostTarget],
         request: Request,
         *,
-        tree: bytes | None = None,
+        payload: Payload = b"",
         timeout_s: float = 60.0,
     ) -> list[Reply[protocol.LacksReply]]:
-        """What each host lacks of a tree; sends the `tree` itself along if given."""
-        if tree is not None:
-            request = {**(request(targets[0]) if callable(request) else request), "size": len(tree)}
-        replies = self.call(targets, "lacks", request, payload=tree or b"", timeout_s=timeout_s)
+        """What each host lacks of a tree, which is the `payload` where it `follows`."""
+        replies = self.call(targets, "lacks", request, payload=payload, timeout_s=timeout_s)
         return _parse(replies, protocol.parse_lacks_reply)
 
     def copy(
@@ -339,8 +337,8 @@ class HostAgent(AgentLink):
         on_end: Callable[[RemoteResult], None],
         more: Mapping[str, Any] | None = None,
     ) -> list[RemoteResult]:
-        """Frames of files below `path`; what is wanted of each host is told by
-        `workers.receive_protocol.render_wants`, `more` is for that verb, too. It ends with us."""
+        """Frames of files below `path`; what is wanted of each host is told by `render_wants` of
+        `tpuctl/transfer/frames.py`, `more` is for that verb, too. It ends with us."""
 
         def request(target: HostTarget) -> Mapping[str, Any]:
             return {**(more or {}), "path": path, "size": len(wants_for(target)), "silence_s": SILENCE_S}

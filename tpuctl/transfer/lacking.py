@@ -17,6 +17,7 @@ from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.hosts.agent import HostAgent, Reply, Request
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, PrepareReply
 from tpuctl.model.cloud import FailureKind, HostTarget
+from tpuctl.transfer.frames import render_contents
 from tpuctl.transfer.tree import Blob, Content, list_blobs, parse_tree, select_lacking
 
 FEW_WORKERS = 4
@@ -33,7 +34,6 @@ SEEDS_TRIED = 3
 """One host may be sick. Where three cannot serve it is the network, and this machine sends to each itself."""
 TRANSFER_TIMEOUT_S = 3600.0
 ASK_TIMEOUT_S = 60.0
-PIECE = 1 << 18
 OVERTIME_S = 4.0
 """For what is in the pipes when the time is up."""
 
@@ -155,15 +155,17 @@ class Spreading:
         """What they lack now; sends the list of files along if they have not seen it. So long, but not beyond
         the end of the time, they wait for the end of their copies."""
         if workers:
-            tree = self.content.tree if with_tree else None
+            tree = [(self._tree, 0, [self.content.tree])] if with_tree else []
             timeout_s = self.limited(ASK_TIMEOUT_S)
             targets, request = self.targets(workers), self.request()
             if patience_s and self._until is not None:
                 request["patience_s"] = max(0.0, min(patience_s, self._until - self.clock.now()))
-            for answer in self.agent.lacks(targets, request, tree=tree, timeout_s=timeout_s):
+            request["follows"] = with_tree
+            payload = b"".join(render_contents(tree)) if tree else b""
+            for answer in self.agent.lacks(targets, request, payload=payload, timeout_s=timeout_s):
                 self._note_answer(answer)
-            if tree is not None:
-                self.meter.add(len(tree) * len(workers))
+            if with_tree:
+                self.meter.add(self._tree.size * len(workers))
             self.emit_done()
 
     def _note_answer(self, answer: Reply[LacksReply]) -> None:
@@ -223,34 +225,28 @@ class Spreading:
         )
         replies, prepared = self.agent.receive(
             self.targets(workers),
-            lambda target: {
-                "area": self.where.area,
-                "blobs": [[blob.sha256, blob.size, received(target.worker, blob)] for blob in wanted(target)],
-            },
-            lambda target: self._pieces((b, received(target.worker, b)) for b in wanted(target)),
+            {"area": self.where.area},
+            lambda target: self._frames([(b, received(target.worker, b)) for b in wanted(target)]),
             prepare=self._prepare,
             timeout_s=self.limited(TRANSFER_TIMEOUT_S),
         )
         self.state.prepared.update((reply.worker, reply) for reply in prepared)
         return replies
 
-    def _pieces(self, wanted: Iterable[tuple[Blob, int]]) -> Iterator[bytes]:
+    def _frames(self, wanted: Sequence[tuple[Blob, int]]) -> Iterator[bytes]:
         """The rest of each content behind what has come of it, until the time is up."""
-        for blob, come in wanted:
-            at = 0
-            for data in [self.content.tree] if blob == self._tree else self.content.read(blob.sha256):
-                for start in range(0, len(data), PIECE):
-                    piece = data[start : start + PIECE][: blob.size - at]
-                    at += len(piece)
-                    piece = piece[max(0, len(piece) - max(0, at - come)) :]
-                    if not piece:
-                        continue
-                    if self.late():
-                        return
-                    self.meter.add(len(piece))
-                    yield piece
-            if at < blob.size:
-                return  # the file became shorter meanwhile; the host tells that it is not what was announced
+
+        def may_go_on(size: int) -> bool:
+            if self.late():
+                return False
+            self.meter.add(size)
+            return True
+
+        contents = ((blob, come, self._read(blob)) for blob, come in wanted)
+        return render_contents(contents, may_go_on)
+
+    def _read(self, blob: Blob) -> Iterable[bytes]:
+        return [self.content.tree] if blob == self._tree else self.content.read(blob.sha256)
 
     def send_directly(self, without: frozenset[int] = frozenset()) -> None:
         """To each what it lacks, but to those `without` whom others care for."""

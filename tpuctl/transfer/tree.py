@@ -2,6 +2,9 @@
 
 What travels to hosts is such a tree and those contents that they lack. The same tree gives the same bytes, so
 its own sha256 names it. Names are any bytes that the file system takes, in Python's surrogateescape form.
+
+Hosts list what they have by the same entries, with empty digests: nothing was read yet. Nothing of that is
+trusted.
 """
 
 from __future__ import annotations
@@ -18,15 +21,19 @@ from tpuctl.model.hosts import Blob as Blob
 
 SCHEMA = 1
 PLAIN_MODE = 0o644
+MAX_NUMBER = (1 << 63) - 1
+"""Sizes and times in ns are signed 64-bit numbers to every file system."""
+MAX_NAME = 4096
+"""PATH_MAX of Linux (limits.h)."""
 
 
 class TreeFile(Struct, frozen=True):
-    """`mtime` (seconds since the epoch) only where it is to be kept; code has none, so that it compares."""
+    """`mtime_ns` only where it is to be kept; code has none, so that it compares."""
 
     path: str
     mode: int
     blob: Blob
-    mtime: int | None = None
+    mtime_ns: int | None = None
 
 
 class TreeLink(Struct, frozen=True):
@@ -67,27 +74,54 @@ def _row(entry: Entry) -> list[Any]:
     if isinstance(entry, TreeFolder):
         return ["d", entry.path, entry.mode]
     row = ["f", entry.path, entry.mode, entry.blob.sha256, entry.blob.size]
-    return row if entry.mtime is None else [*row, entry.mtime]
+    return row if entry.mtime_ns is None else [*row, entry.mtime_ns]
 
 
 def parse_tree(content: bytes) -> tuple[Entry, ...]:
     """ValueError for what `render_tree` did not make."""
     try:
         data = parse_json(content)
-        return tuple(_entry(row) for row in data["entries"])
+        return tuple(parse_entry(row) for row in data["entries"])
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not a tree: {error}") from error
 
 
-def _entry(row: Sequence[Any]) -> Entry:
-    kind, path = str(row[0]), str(row[1])
+def parse_entry(row: Sequence[Any]) -> Entry:
+    """ValueError and the like for a row that stands for nothing that a file system takes."""
+    kind, path = str(row[0]), _parse_name(row[1])
     if kind == "l":
-        return TreeLink(path, str(row[2]))
+        return TreeLink(path, _parse_name(row[2]))
+    mode = int(row[2]) & 0o777
     if kind == "d":
-        return TreeFolder(path, int(row[2]))
+        return TreeFolder(path, mode)
     if kind != "f":
-        raise ValueError(f"not a tree: {path!r} is of kind {kind!r}")
-    return TreeFile(path, int(row[2]), Blob(str(row[3]), int(row[4])), int(row[5]) if len(row) > 5 else None)
+        raise ValueError(f"{path!r} is of kind {kind!r}")
+    mtime_ns = parse_time(row[5]) if len(row) > 5 else None
+    return TreeFile(path, mode, Blob(str(row[3]), parse_size(row[4])), mtime_ns)
+
+
+def _parse_name(name: Any) -> str:
+    """ValueError for what stands for no bytes, or that no system call takes."""
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is no name")
+    if "\0" in name:
+        raise ValueError(f"{name!r} holds a NUL")
+    if len(name.encode("utf-8", "surrogateescape")) > MAX_NAME:
+        raise ValueError(f"{name[:80]!r}… is longer than any path")
+    return name
+
+
+def parse_size(value: Any) -> int:
+    """Of a file. ValueError."""
+    size = int(value)
+    if not 0 <= size < MAX_NUMBER:
+        raise ValueError(f"{size} is no size of a file")
+    return size
+
+
+def parse_time(value: Any) -> int:
+    """A time of change that `utime` takes."""
+    return max(-MAX_NUMBER, min(MAX_NUMBER, int(value)))
 
 
 def list_blobs(entries: Iterable[Entry]) -> tuple[Blob, ...]:

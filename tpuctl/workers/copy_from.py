@@ -20,26 +20,12 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.model.cloud import HostTarget, RemoteResult
+from tpuctl.transfer.frames import Begin, Frame, FrameReader, Piece, Want, render_wants
 from tpuctl.transfer.lacking import TransferProgress
+from tpuctl.transfer.tree import TreeFile
 from tpuctl.workers.copy_to import COPY_TIMEOUT_S, host_path
-from tpuctl.workers.file_list import (
-    FileSurvey,
-    FoundFile,
-    SurveyReader,
-    UnreadFile,
-    describe_missing,
-    limits_of,
-)
-from tpuctl.workers.file_receiver import FileReceiver
-from tpuctl.workers.receive_protocol import (
-    Begin,
-    Frame,
-    FrameReader,
-    Piece,
-    Want,
-    judge_room,
-    render_wants,
-)
+from tpuctl.workers.file_list import FileSurvey, SurveyReader, UnreadFile, describe_missing, limits_of
+from tpuctl.workers.file_receiver import FileReceiver, judge_room
 
 SURVEY_TIMEOUT_S = 600.0
 """For a walk over millions of files."""
@@ -105,11 +91,11 @@ class _Source(Struct):
     missing: Sequence[UnreadFile] = ()
 
     @property
-    def files(self) -> list[FoundFile]:
+    def files(self) -> list[TreeFile]:
         """What is here now, unless there was trouble."""
         lost = {each.name for each in self.missing}
         return [
-            entry for entry in self.survey.entries if isinstance(entry, FoundFile) and entry.name not in lost
+            entry for entry in self.survey.entries if isinstance(entry, TreeFile) and entry.path not in lost
         ]
 
     def fail(self, error: TpuctlError) -> None:
@@ -233,7 +219,7 @@ class _Pull:
         source.wanted = source.receiver.wants()
         source.request = render_wants(source.wanted)
         source.reader = FrameReader()
-        sizes = {entry.name: entry.size for entry in source.files}
+        sizes = {entry.path: entry.blob.size for entry in source.files}
         self._meter.expect(sum(max(0, sizes[want.name] - want.have) for want in source.wanted))
         return bool(source.wanted)
 
@@ -301,7 +287,7 @@ class _Pull:
             tuple(self._results[target.worker] for target in self._targets),
             len(fine),
             len(files),
-            sum(entry.size for entry in files),
+            sum(entry.blob.size for entry in files),
             self._meter.moved,
             sum(source.survey.left_out for source in fine),
         )

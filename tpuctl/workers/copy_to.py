@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.distribute import distribute
+from tpuctl.transfer.frames import render_contents
 from tpuctl.transfer.lacking import SMALL_BYTES, TRANSFER_TIMEOUT_S, Where
 from tpuctl.transfer.tree import Blob, Content, Entry, TreeFile, TreeFolder, TreeLink, parse_tree, render_tree
 
@@ -110,18 +112,16 @@ def _send_change(
     old = {(entry.path, entry.blob) for entry in parse_tree(before) if isinstance(entry, TreeFile)}
     files = [entry for entry in parse_tree(content.tree) if isinstance(entry, TreeFile)]
     lacking = dict.fromkeys(entry.blob for entry in files if (entry.path, entry.blob) not in old)
-    blobs = [Blob(content.sha256, len(content.tree)), *lacking]
-    size = sum(blob.size for blob in blobs)
+    tree = Blob(content.sha256, len(content.tree))
+    size = tree.size + sum(blob.size for blob in lacking)
     if size > SMALL_BYTES:
         return {}, 0
 
     def payload(_target: HostTarget) -> Iterator[bytes]:
-        yield content.tree
-        for blob in lacking:
-            yield from content.read(blob.sha256)
+        contents = ((blob, 0, content.read(blob.sha256)) for blob in lacking)
+        return render_contents(chain([(tree, 0, [content.tree])], contents))
 
-    receive = {"area": place["area"], "blobs": [[blob.sha256, blob.size, 0] for blob in blobs]}
-    calls = {"receive": receive, "place": place}
+    calls = {"receive": {"area": place["area"]}, "place": place}
     _, placed = agent.call_several(targets, calls, payload=payload, timeout_s=TRANSFER_TIMEOUT_S)
     return {reply.worker: reply for reply in placed if reply.value is not None}, size * len(targets)
 
@@ -206,7 +206,7 @@ def _entry(path: Path, name: str) -> Entry | None:
             return None
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return TreeFile(name, mode, Blob(digest, status.st_size), int(status.st_mtime))
+        return TreeFile(name, mode, Blob(digest, status.st_size), status.st_mtime_ns)
     except FileNotFoundError as error:
         raise NotFoundError(f"no such file: {path}") from error
 

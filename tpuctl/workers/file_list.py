@@ -1,7 +1,6 @@
-"""The list that a worker sends of what lies at a path, line by line. Nothing of it is trusted.
+"""The list that a worker sends of what lies at a path: entries of a tree, line by line. None of it is trusted.
 
-Names are any bytes that a file system takes, in Python's surrogateescape form, relative to what was asked for,
-which itself has the name "".
+Names are relative to what was asked for, which itself has the name "".
 """
 
 from __future__ import annotations
@@ -15,41 +14,18 @@ from msgspec import Struct
 
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.protocol import MalformedReplyError
+from tpuctl.transfer.tree import MAX_NAME, Entry, TreeFolder, TreeLink, parse_entry
 
-MAX_NUMBER = (1 << 63) - 1
-"""Sizes and times in ns are signed 64-bit numbers to every file system."""
 MAX_ENTRIES = 1_000_000
 """How many files, links and directories one copy back takes, from all its workers: their lists are kept in
 memory, about half a gigabyte for so many."""
 MAX_LIST_BYTES = 256 << 20
 """And how long those lists may be: 256 bytes for an entry, where usual ones have 60 to 120."""
-MAX_NAME = 4096
-"""PATH_MAX of Linux (limits.h)."""
 MAX_LINE = 4 << 20
 """Far more than a worker puts into one."""
 MAX_UNREAD = 100
 """Of so many a worker says the names."""
 MAX_WORDS = 300
-
-
-class FoundFile(Struct, frozen=True):
-    name: str
-    mode: int
-    size: int
-    mtime_ns: int
-
-
-class FoundLink(Struct, frozen=True):
-    name: str
-    target: str
-
-
-class FoundFolder(Struct, frozen=True):
-    name: str
-    mode: int
-
-
-Found = FoundFile | FoundLink | FoundFolder
 
 
 class UnreadFile(Struct, frozen=True):
@@ -63,7 +39,7 @@ class FileSurvey(Struct, frozen=True):
     """What lies there: `left_out` counts sockets, pipes and devices, `unread_count` what could not be read, of
     which `unread` names some."""
 
-    entries: tuple[Found, ...]
+    entries: tuple[Entry, ...]
     left_out: int
     unread: tuple[UnreadFile, ...]
     unread_count: int
@@ -92,7 +68,7 @@ class SurveyReader:
         self._rest = b""
         self._read_bytes = 0
         self._open = False
-        self._entries: list[Found] = []
+        self._entries: list[Entry] = []
         self._survey: FileSurvey | None = None
 
     def feed(self, data: bytes) -> None:
@@ -123,7 +99,7 @@ class SurveyReader:
             rows = data.get("entries", ())
             if len(self._entries) + len(rows) > self._limits.entries:
                 raise too_many(self._limits.entries)
-            self._entries += [_entry(row) for row in rows]
+            self._entries += [parse_entry(row) for row in rows]
             if "surveyed" in data:
                 self._survey = self._ended(data)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -138,9 +114,9 @@ class SurveyReader:
         _check(self._entries)
         kept = tuple(entry for entry in self._entries if not _leads_out(entry))
         outward = [
-            UnreadFile(entry.name, f"a link out of what is copied, to {entry.target[:MAX_WORDS]}")
+            UnreadFile(entry.path, f"a link out of what is copied, to {entry.target[:MAX_WORDS]}")
             for entry in self._entries
-            if isinstance(entry, FoundLink) and _leads_out(entry)
+            if isinstance(entry, TreeLink) and _leads_out(entry)
         ]
         count = max(len(unread), int(data["unread_count"])) + len(outward)
         return FileSurvey(kept, int(data["left_out"]), (*unread, *outward)[:MAX_UNREAD], count)
@@ -167,59 +143,24 @@ def _short(name: str) -> str:
     return name if len(name) <= 150 else f"{name[:60]}…{name[-60:]}"
 
 
-def _entry(row: Sequence[Any]) -> Found:
-    kind, name = row[0], row[1]
-    if not isinstance(name, str):
-        raise ValueError(f"{name!r} is no name")
-    _check_bytes(name)
-    if kind == "f":
-        return FoundFile(name, int(row[2]) & 0o777, parse_size(row[3]), parse_time(row[4]))
-    if kind == "l":
-        _check_bytes(str(row[2]))
-        return FoundLink(name, str(row[2]))
-    if kind == "d":
-        return FoundFolder(name, int(row[2]) & 0o777)
-    raise ValueError(f"{name!r} is of kind {kind!r}")
-
-
-def _check_bytes(name: str) -> None:
-    """ValueError for text that stands for no bytes, or that no system call takes."""
-    if "\0" in name:
-        raise ValueError(f"{name!r} holds a NUL")
-    if len(name.encode("utf-8", "surrogateescape")) > MAX_NAME:
-        raise ValueError(f"{name[:80]!r}… is longer than any path")
-
-
-def _check(found: Sequence[Found]) -> None:
+def _check(found: Sequence[Entry]) -> None:
     """Refuses names that lead out of the target, and what lies behind a file or a link."""
-    kinds: dict[str, Found] = {}
+    kinds: dict[str, Entry] = {}
     for entry in found:
-        parts = entry.name.split("/") if entry.name else []
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise TpuctlError(f"refused: the host sent a file that leaves the target: {entry.name!r}")
-        if entry.name in kinds:
-            raise TpuctlError(f"refused: the host sent {entry.name!r} twice")
-        kinds[entry.name] = entry
+        parts = entry.path.split("/") if entry.path else []
+        if any(part in ("", ".", "..") for part in parts):
+            raise TpuctlError(f"refused: the host sent a file that leaves the target: {entry.path!r}")
+        if entry.path in kinds:
+            raise TpuctlError(f"refused: the host sent {entry.path!r} twice")
+        kinds[entry.path] = entry
     for entry in found:  # each directory is an entry, too, so that one step up is enough
-        if entry.name and not isinstance(kinds.get(posixpath.dirname(entry.name)), FoundFolder):
-            raise TpuctlError(f"refused: the host sent a file that lies in no directory: {entry.name!r}")
+        if entry.path and not isinstance(kinds.get(posixpath.dirname(entry.path)), TreeFolder):
+            raise TpuctlError(f"refused: the host sent a file that lies in no directory: {entry.path!r}")
 
 
-def _leads_out(entry: Found) -> bool:
+def _leads_out(entry: Entry) -> bool:
     """A link to somewhere else, which is never made here: it would mean another place, or lead writes away."""
-    if not isinstance(entry, FoundLink):
+    if not isinstance(entry, TreeLink):
         return False
-    end = posixpath.normpath(posixpath.join(posixpath.dirname(entry.name), entry.target))
-    return not entry.name or entry.target.startswith("/") or end.split("/")[0] == ".."
-
-
-def parse_size(value: Any) -> int:
-    size = int(value)
-    if not 0 <= size < MAX_NUMBER:
-        raise ValueError(f"{size} is no size of a file")
-    return size
-
-
-def parse_time(value: Any) -> int:
-    """A time of change that `utime` takes."""
-    return max(-MAX_NUMBER, min(MAX_NUMBER, int(value)))
+    end = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), entry.target))
+    return not entry.path or entry.target.startswith("/") or end.split("/")[0] == ".."

@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -19,8 +19,9 @@ from msgspec import Struct
 
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.lib.text import sized
-from tpuctl.workers.file_list import Found, FoundFile, FoundFolder, FoundLink, UnreadFile
-from tpuctl.workers.receive_protocol import CHANGED, KEPT_FREE, Begin, End, Frame, GivenUp, Piece, Room, Want
+from tpuctl.transfer.frames import CHANGED, Begin, End, Frame, GivenUp, Piece, Want
+from tpuctl.transfer.tree import Entry, TreeFile, TreeFolder, TreeLink
+from tpuctl.workers.file_list import UnreadFile
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -28,7 +29,33 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 LOOK_EVERY = 64 << 20
 """After so many bytes the room is looked at again: others write there, too."""
+KEPT_FREE = 16 << 20
+"""What a copy leaves free on this machine's disk, for everything else that writes there."""
 PARTS = ".tpuctl-part."
+
+
+class Room(Struct, frozen=True):
+    """How much is still to come to a place, and what is free in the file system that `path` shares with all
+    places of the same `device`."""
+
+    path: str
+    device: int
+    need: int
+    free: int
+
+
+def judge_room(rooms: Mapping[str, Room]) -> None:
+    """TpuctlError where what comes from all workers, by label, does not fit."""
+    for device in {room.device for room in rooms.values()}:
+        here = {label: room for label, room in rooms.items() if room.device == device}
+        need, free = sum(room.need for room in here.values()), min(room.free for room in here.values())
+        if need and need + KEPT_FREE > free:
+            most = max(here, key=lambda label: here[label].need)
+            share = f", {sized(here[most].need)} of it from {most}" if len(here) > 1 else ""
+            raise TpuctlError(
+                f"no room in {here[most].path}: {sized(need)} are to come{share}, and {sized(free)} are free",
+                hint="free some there, copy to another place, or from fewer workers with --worker",
+            )
 
 
 class _Arriving(Struct):
@@ -61,35 +88,35 @@ class FileReceiver:
         self._free = free
         self._parts = place.parent / f"{PARTS}{_short(place.name)}"
         self._lock: BinaryIO | None = None
-        self._found: Sequence[Found] = ()
+        self._found: Sequence[Entry] = ()
         self._wanted: list[Want] = []
         self._checks: dict[str, _Hash] = {}
         self._missing: dict[str, GivenUp | None] = {}
         self._made: list[Path] = []
         self._arriving: _Arriving | None = None
 
-    def plan(self, found: Sequence[Found]) -> None:
+    def plan(self, found: Sequence[Entry]) -> None:
         """Takes the list of what comes, and looks at what lies here, which may take long."""
         try:
             self._look(found)
         except OSError as error:  # such as a name that is too long for this file system
             raise _cannot_write(self._place, error) from error
 
-    def _look(self, found: Sequence[Found]) -> None:
+    def _look(self, found: Sequence[Entry]) -> None:
         self._found = found
         self._refuse_links("")
-        if self._place.is_dir() and not any(isinstance(e, FoundFolder) and not e.name for e in found):
+        if self._place.is_dir() and not any(isinstance(e, TreeFolder) and not e.path for e in found):
             raise TpuctlError(f"{self._place} is a directory; the host sent a file")
         self._claim()
-        self._missing = {entry.name: None for entry in found if isinstance(entry, FoundFile)}
+        self._missing = {entry.path: None for entry in found if isinstance(entry, TreeFile)}
         for entry in found:
-            if isinstance(entry, FoundFile):
+            if isinstance(entry, TreeFile):
                 self._wanted.append(self._want(entry))
 
     def room(self) -> Room:
         """What is still to come, and the room that there is for it."""
         have = sum(want.have for want in self._wanted)
-        need = sum(entry.size for entry in self._found if isinstance(entry, FoundFile)) - have
+        need = sum(entry.blob.size for entry in self._found if isinstance(entry, TreeFile)) - have
         try:
             return Room(str(self._place), self._parts.stat().st_dev, need, self._free(self._parts))
         except OSError as error:
@@ -162,19 +189,19 @@ class FileReceiver:
         except OSError as error:
             raise _cannot_write(self._parts, error) from error
 
-    def _want(self, entry: FoundFile) -> Want:
+    def _want(self, entry: TreeFile) -> Want:
         """What has arrived of the file goes first: it is newer than what lies in its place.
 
         Nothing behind a link is looked at: the worker would learn its digest, and set its mode.
         """
-        self._refuse_links(entry.name.rpartition("/")[0])
-        count = _size(self._part(entry.name))
-        if 0 < count <= entry.size:
-            return self._want_part(entry.name, count)
-        path = self._path(entry.name)
-        if path.is_symlink() or not path.is_file() or path.stat().st_size != entry.size:
-            return Want(entry.name)
-        return Want(entry.name, entry.size, self._hash(entry.name, path, entry.size), whole=True)
+        self._refuse_links(entry.path.rpartition("/")[0])
+        count = _size(self._part(entry.path))
+        if 0 < count <= entry.blob.size:
+            return self._want_part(entry.path, count)
+        path = self._path(entry.path)
+        if path.is_symlink() or not path.is_file() or path.stat().st_size != entry.blob.size:
+            return Want(entry.path)
+        return Want(entry.path, entry.blob.size, self._hash(entry.path, path, entry.blob.size), whole=True)
 
     def _want_part(self, name: str, count: int) -> Want:
         if not count:
@@ -300,34 +327,34 @@ class FileReceiver:
                 raise TpuctlError(f"refused: {path} is a symbolic link; files are not written through links")
 
     def _make_folders_and_links(self) -> None:
-        folders = [entry for entry in self._found if isinstance(entry, FoundFolder)]
-        links = [entry for entry in self._found if isinstance(entry, FoundLink)]
+        folders = [entry for entry in self._found if isinstance(entry, TreeFolder)]
+        links = [entry for entry in self._found if isinstance(entry, TreeLink)]
         try:
             for folder in folders:
-                self._refuse_links(folder.name)
-                self._path(folder.name).mkdir(parents=True, exist_ok=True)
+                self._refuse_links(folder.path)
+                self._path(folder.path).mkdir(parents=True, exist_ok=True)
             for link in links:
                 self._make_link(link)
             self._remove_escaping(links)
             for folder in reversed(folders):
-                if folder.name or self._ours:
-                    self._path(folder.name).chmod(folder.mode)
+                if folder.path or self._ours:
+                    self._path(folder.path).chmod(folder.mode)
         except OSError as error:
             raise _cannot_write(self._place, error) from error
 
-    def _make_link(self, link: FoundLink) -> None:
-        path, part = self._path(link.name), self._part(link.name)
+    def _make_link(self, link: TreeLink) -> None:
+        path, part = self._path(link.path), self._part(link.path)
         if path.is_symlink() and str(path.readlink()) == link.target:
             return
-        self._make_way(link.name)
+        self._make_way(link.path)
         part.unlink(missing_ok=True)
         part.symlink_to(link.target)
         part.replace(path)
 
-    def _remove_escaping(self, links: Sequence[FoundLink]) -> None:
+    def _remove_escaping(self, links: Sequence[TreeLink]) -> None:
         """A chain of links, each harmless by itself, can lead out; that shows only when all are there."""
         root = os.path.realpath(self._place)
-        paths = [self._path(link.name) for link in links]
+        paths = [self._path(link.path) for link in links]
         out = [path for path in paths if not Path(os.path.realpath(path)).is_relative_to(root)]
         for path in out:
             path.unlink()
