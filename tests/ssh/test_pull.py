@@ -33,6 +33,7 @@ from tpuctl.workers.copy_from import Pulled, pull
 from tpuctl.workers.file_list import FileSurvey, ListLimits, SurveyReader
 from tpuctl.workers.file_receiver import KEPT_FREE, LOOK_EVERY, FileReceiver, Room, judge_room
 
+OPENING = b'{"frames": 1}\n'
 SIZE = 24_000_000
 """More than all that is on its way at once."""
 
@@ -44,12 +45,8 @@ def listed(*rows: list[object], limits: ListLimits = ListLimits(100, 1 << 20)) -
 
 def surveyed(*rows: list[object], limits: ListLimits = ListLimits(100, 1 << 20)) -> FileSurvey:
     reader = SurveyReader(limits)
-    lines = [
-        {"surveying": 100},
-        {"entries": rows},
-        {"surveyed": len(rows), "left_out": 0, "unread": [], "unread_count": 0},
-    ]
-    reader.feed("".join(json.dumps(line) + "\n" for line in lines).encode())
+    end = {"surveyed": len(rows), "left_out": 0, "unread": [], "unread_count": 0}
+    reader.feed(OPENING + render_note({"entries": rows}) + render_note(end))
     return reader.survey()
 
 
@@ -422,20 +419,19 @@ def test_frames_that_do_not_fit_are_refused_and_leave_no_file(tmp_path: Path, fr
 
 
 @pytest.mark.parametrize(
-    ("lines", "why"),
+    ("notes", "why"),
     [
         ([{"entries": [["d", "", 0o755], ["d", "a", 0o755], ["d", "b", 0o755]]}], "too many files there"),
         ([{"entries": [["l", "", "x" * 2000]]}], "too many files there"),
-        ([{"error": "not-found", "message": "no such file"}], "no such file"),
         ([{"surveyed": 1, "left_out": 0, "unread": [], "unread_count": 0}], "entries are missing"),
         ([{"entries": [["f", "n" * 900 + "/" * 900, 0o644, "", 0, 0]]}, {"entries": 7}], "not a list of files"),
         ([{"entries": []}], "did not send its whole list"),
     ],
-    ids=["entries", "bytes", "refusal", "fewer", "nonsense", "no-end"],
+    ids=["entries", "bytes", "fewer", "nonsense", "no-end"],
 )
-def test_a_list_that_is_too_long_or_no_list_is_given_up(lines: list[object], why: str) -> None:
+def test_a_list_that_is_too_long_or_no_list_is_given_up(notes: list[dict[str, object]], why: str) -> None:
     reader = SurveyReader(ListLimits(2, 2000))
-    said = "".join(json.dumps(line) + "\n" for line in [{"surveying": 2}, *lines]).encode()
+    said = OPENING + b"".join(map(render_note, notes))
 
     def read() -> None:
         reader.feed(said)
@@ -578,23 +574,35 @@ def test_a_name_that_is_too_long_for_this_machine_is_an_error_of_that_worker(tmp
 )
 def test_notes_between_files_that_make_no_sense_are_malformed(content: bytes) -> None:
     reader = FrameReader()
-    assert list(reader.feed(b'{"sending": 1}\n')) == []
+    assert list(reader.feed(OPENING)) == []
     with pytest.raises(MalformedReplyError):
         list(reader.feed((-len(content)).to_bytes(8, "big", signed=True) + content))
 
 
+@pytest.mark.parametrize("before", [b"", OPENING], ids=["at-once", "between-frames"])
+def test_an_error_of_the_agent_is_told_instead_of_frames(before: bytes) -> None:
+    said = before + b'{"error": "host-error", "message": "OSError: no memory"}\n'
+    for reader in (FrameReader().feed, SurveyReader(ListLimits(2, 2000)).feed):
+        with pytest.raises(TpuctlError, match="no memory"):
+            list(reader(said) or ())
+
+
 def test_a_note_without_an_end_is_not_waited_for() -> None:
     with pytest.raises(MalformedReplyError, match="without an end"):
-        list(FrameReader().feed(b'{"sending": 1}\n' + (-1 << 40).to_bytes(8, "big", signed=True)))
+        list(FrameReader().feed(OPENING + (-1 << 40).to_bytes(8, "big", signed=True)))
 
 
 def test_frames_are_read_whatever_pieces_they_come_in() -> None:
-    sent = b'hello from a login script\n{"sending": 1}\n' + b"".join(
-        [
-            render_note({"file": 0, "from": 0, "size": 5, "mode": 0o644, "mtime_ns": 7}),
-            (5).to_bytes(8, "big") + b"12345",
-            render_note({"end": 0, "sha256": "ab"}),
-        ]
+    sent = (
+        b"hello from a login script\n"
+        + OPENING
+        + b"".join(
+            [
+                render_note({"file": 0, "from": 0, "size": 5, "mode": 0o644, "mtime_ns": 7}),
+                (5).to_bytes(8, "big") + b"12345",
+                render_note({"end": 0, "sha256": "ab"}),
+            ]
+        )
     )
     for size in range(1, len(sent)):
         reader = FrameReader()
@@ -605,7 +613,7 @@ def test_frames_are_read_whatever_pieces_they_come_in() -> None:
 
 def test_a_time_that_no_file_can_have_is_made_one(tmp_path: Path) -> None:
     note = render_note({"file": 0, "from": 0, "size": 0, "mode": 0o644, "mtime_ns": 10**40})
-    [begin] = FrameReader().feed(b'{"sending": 1}\n' + note)
+    [begin] = FrameReader().feed(OPENING + note)
     receiver = plan(tmp_path / "x", ["f", "", 0o644, "", 0, 0])
     receiver.take(begin)
     receiver.take(End(0, hashlib.sha256().hexdigest()))

@@ -14,7 +14,7 @@ def test_a_file_with_a_number_that_none_has_is_refused(number: bytes) -> None:
     note = b'{"file": %s, "from": 0, "size": 1, "mode": 420, "mtime_ns": 0}' % number
     head = (-len(note)).to_bytes(8, "big", signed=True)
     with pytest.raises(MalformedReplyError):
-        list(FrameReader().feed(b'{"sending": 1}\n' + head + note))
+        list(FrameReader().feed(b'{"frames": 1}\n' + head + note))
 
 
 def test_output_that_is_kept_as_a_whole_is_bounded() -> None:

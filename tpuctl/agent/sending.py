@@ -10,7 +10,7 @@ from base import need
 from client import CHUNK, Lifeline, Refused
 from frames import render_begin, render_failure, render_note, write_pieces
 
-LINE_WEIGHT = 1 << 16
+NOTE_WEIGHT = 1 << 16
 ROW_WEIGHT = 60
 MAX_UNREAD = 100
 
@@ -28,6 +28,7 @@ class Outflow:
     def __init__(self, silence):
         self.lifeline = Lifeline(silence)
         os.set_blocking(1, False)
+        self.write(b'{"frames": 1}\n')  # behind what a login script printed
 
     def write(self, data):
         view = memoryview(data)
@@ -43,15 +44,15 @@ class Outflow:
                 except BlockingIOError:
                     continue
 
-    def line(self, **fields):
-        self.write(json.dumps(fields).encode() + b"\n")
+    def note(self, **fields):
+        self.write(render_note(**fields))
 
 
 def survey(request, _stdin):
     """What lies below the path, which itself is "", as entries of a tree; no content is read for their digests.
-    Some are in each line `entries`, at most `limit` in all.
+    Some are in each note `entries`, at most `limit` in all.
 
-    The last line counts them as `surveyed`, and sockets, pipes and devices, which have no content to copy, as
+    The last note counts them as `surveyed`, and sockets, pipes and devices, which have no content to copy, as
     `left_out`. `unread` names what could not be read, and why. A path where nothing is has no names where it
     `may_lack`. With `masks` it refuses what `send` would.
     """
@@ -64,7 +65,6 @@ def survey(request, _stdin):
         patterns_of(request["masks"])
     walk = Walk(top)
     out = Outflow(float(request.get("silence_s", 15.0)))
-    out.line(surveying=limit)
     count, rows, weight = 0, [], 0
     for row in walk.rows():
         rows.append(row)
@@ -72,11 +72,11 @@ def survey(request, _stdin):
         weight += ROW_WEIGHT + len(row[1]) + (len(row[2]) if row[0] == "l" else 0)
         if count > limit:
             break
-        if weight > LINE_WEIGHT:
-            out.line(entries=rows)
+        if weight > NOTE_WEIGHT:
+            out.note(entries=rows)
             rows, weight = [], 0
-    out.line(entries=rows)  # one too many tells the client
-    out.line(surveyed=count, left_out=walk.left_out, unread=walk.unread, unread_count=walk.unread_count)
+    out.note(entries=rows)  # one too many tells the client
+    out.note(surveyed=count, left_out=walk.left_out, unread=walk.unread, unread_count=walk.unread_count)
 
 
 class Walk:
@@ -135,14 +135,13 @@ def send(request, stdin):
     name, how many bytes the client has, their sha256, and whether those are the whole file or its beginning.
     `masks` names an attempt, and `values` of its secrets, which are masked.
 
-    Answers in frames, behind a line. What begins is called by its number in the request, and has its mode and
+    What begins is called by its number in the request, and has its mode and
     its time of change now; `end` has the sha256 of the whole.
     """
     top, size = top_of(request), need(request, "size", int)
     wanted = json.loads(b"".join(stdin.exactly(size)).decode())
     masks = patterns_of(request["masks"]) if request.get("masks") else ()
     out = Outflow(float(request.get("silence_s", 15.0)))
-    out.line(sending=len(wanted))
     for number, (name, count, digest, whole) in enumerate(wanted):
         try:
             file = open_below(top, name)
@@ -203,7 +202,7 @@ def send_file(out, number, file, count, digest, whole):
         # Perhaps it only grew; then what was sent is what it was.
         if touched and hash_start(file, size).digest() != check.digest():
             raise Refused("changed", "it changed while it was copied")
-        out.write(render_note(end=number, sha256=check.hexdigest()))
+        out.note(end=number, sha256=check.hexdigest())
 
 
 def checked_start(file, size, count, digest, whole):

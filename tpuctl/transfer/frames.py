@@ -11,13 +11,19 @@ from typing import Any
 
 from msgspec import Struct
 
+from tpuctl.errors import TpuctlError
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.transfer.tree import Blob, parse_size, parse_time
 
 HEAD = 8
 PIECE = 1 << 18
-NOTE_MAX = 64 << 10
-MAX_LINE = 64 << 10
+NOTE_MAX = 4 << 20
+"""Far more than a worker puts into one."""
+OPENED = b'{"frames"'
+"""Begins the line behind which frames come."""
+REFUSED = b'{"error"'
+"""Begins the line that the agent ends with instead, also between frames: as long as a head, it is none."""
+MAX_WORDS = 300
 CHANGED = "changed"
 """The code of a file that was written to while it was read: another try may succeed."""
 
@@ -78,7 +84,7 @@ def render_contents(
             if not may_go_on(len(piece)):
                 return
             at += len(piece)
-            yield _render_head(len(piece)) + piece
+            yield b"".join((_render_head(len(piece)), piece))
         if at < blob.size:
             message = "a file became shorter while it was sent"
             yield render_note({"failed": blob.sha256, "code": CHANGED, "message": message})
@@ -86,12 +92,12 @@ def render_contents(
     yield render_note({"done": True})
 
 
-def _pieces_behind(start: int, end: int, data: Iterable[bytes]) -> Iterator[bytes]:
+def _pieces_behind(start: int, end: int, data: Iterable[bytes]) -> Iterator[memoryview]:
     at = 0
     for part in data:
         first, at = at, at + len(part)
         for begin in range(max(start - first, 0), min(len(part), end - first), PIECE):
-            yield part[begin : min(begin + PIECE, end - first)]
+            yield memoryview(part)[begin : min(begin + PIECE, end - first)]
 
 
 def _render_head(count: int) -> bytes:
@@ -104,62 +110,79 @@ def render_note(fields: Mapping[str, Any]) -> bytes:
     return _render_head(-len(data)) + data
 
 
-class FrameReader:
-    """Bytes in, frames out; what a login script prints before them is passed over."""
+class NoteReader:
+    """Bytes in, notes and pieces out; what a login script prints before them is passed over."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._raw_left = 0
         self._open = False
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now; pieces are passed on as they come. MalformedReplyError."""
+    def read(self, data: bytes) -> Iterator[bytes | Mapping[str, Any]]:
+        """What is complete now; pieces are passed on as they come. Raises MalformedReplyError, and TpuctlError
+        with what the host says instead."""
         self._rest += data
-        while self._rest and (self._open or self._passed_over()):
+        while self._rest:
             if self._raw_left:
                 piece, self._rest = self._rest[: self._raw_left], self._rest[self._raw_left :]
                 self._raw_left -= len(piece)
-                yield Piece(piece)
-                continue
-            head = self._rest[:HEAD]
-            count = int.from_bytes(head, "big", signed=True)
-            end = HEAD + max(0, -count)
-            if len(head) == HEAD and count < -NOTE_MAX:
-                raise MalformedReplyError("the host sent a note without an end")
-            if len(self._rest) < max(HEAD, end):
-                return
-            note, self._rest = self._rest[HEAD:end], self._rest[end:]
-            self._raw_left = max(0, count)
-            if count <= 0:
-                yield _parse_note(note)
-
-    def _passed_over(self) -> bool:
-        """Whether frames begin."""
-        while not self._open:
-            line, newline, rest = self._rest.partition(b"\n")
-            if not newline:
-                if len(line) > MAX_LINE:
-                    raise MalformedReplyError("the host sent a line without an end")
-                return False
-            self._rest, self._open = rest, line.startswith(b'{"sending"')
-        return True
+                yield piece
+            elif not self._open or self._rest.startswith(REFUSED):
+                line, newline, rest = self._rest.partition(b"\n")
+                if not newline:
+                    _check_end(len(line))
+                    return
+                self._rest, self._open = rest, self._open or line.startswith(OPENED)
+                if line.startswith(REFUSED):
+                    raise _refusal(line)
+            else:
+                count = int.from_bytes(self._rest[:HEAD], "big", signed=True) if len(self._rest) >= HEAD else 0
+                _check_end(-count)
+                end = HEAD + max(0, -count)
+                if len(self._rest) < end:
+                    return
+                note, self._rest = self._rest[HEAD:end], self._rest[end:]
+                self._raw_left = max(0, count)
+                if count <= 0:
+                    yield _parse_note(note)
 
 
-def _parse_note(content: bytes) -> Frame:
+class FrameReader(NoteReader):
+    """The same as frames of files."""
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """See `read`."""
+        for each in self.read(data):
+            yield Piece(each) if isinstance(each, bytes) else _frame(each)
+
+
+def _check_end(size: int) -> None:
+    if size > NOTE_MAX:
+        raise MalformedReplyError("the host sent a line without an end")
+
+
+def _parse_note(content: bytes) -> Mapping[str, Any]:
     try:
-        return _frame(json.loads(content))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise MalformedReplyError(f"the host sent {content[:80]!r} between files") from error
+    if not isinstance(data, dict):
+        raise MalformedReplyError(f"the host sent {content[:80]!r} between files")
+    return data
+
+
+def _refusal(line: bytes) -> TpuctlError:
+    data = _parse_note(line)
+    return TpuctlError(str(data.get("message", data["error"]))[:MAX_WORDS])
 
 
 def _frame(data: Mapping[str, Any]) -> Frame:
-    if "file" in data:
-        size, mode = parse_size(data["size"]), int(data["mode"]) & 0o777
-        return Begin(
-            parse_size(data["file"]), parse_size(data["from"]), size, mode, parse_time(data["mtime_ns"])
-        )
-    if "end" in data:
-        return End(int(data["end"]), str(data["sha256"]))
-    if "failed" in data:
+    try:
+        if "file" in data:
+            number, start, size = (parse_size(data[key]) for key in ("file", "from", "size"))
+            return Begin(number, start, size, int(data["mode"]) & 0o777, parse_time(data["mtime_ns"]))
+        if "end" in data:
+            return End(int(data["end"]), str(data["sha256"]))
         return GivenUp(int(data["failed"]), str(data["code"]), str(data["message"]))
-    raise ValueError("no known frame")
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise MalformedReplyError(f"the host sent {str(data)[:80]} between files") from error

@@ -1,11 +1,10 @@
-"""The list that a worker sends of what lies at a path: entries of a tree, line by line. None of it is trusted.
+"""The list that a worker sends of what lies at a path: entries of a tree. None of it is trusted.
 
 Names are relative to what was asked for, which itself has the name "".
 """
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from msgspec import Struct
 
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.protocol import MalformedReplyError
+from tpuctl.transfer.frames import MAX_WORDS, NoteReader
 from tpuctl.transfer.tree import MAX_NAME, Entry, TreeFolder, TreeLink, parse_entry
 
 MAX_ENTRIES = 1_000_000
@@ -21,11 +21,8 @@ MAX_ENTRIES = 1_000_000
 memory, about half a gigabyte for so many."""
 MAX_LIST_BYTES = 256 << 20
 """And how long those lists may be: 256 bytes for an entry, where usual ones have 60 to 120."""
-MAX_LINE = 4 << 20
-"""Far more than a worker puts into one."""
 MAX_UNREAD = 100
 """Of so many a worker says the names."""
-MAX_WORDS = 300
 
 
 class UnreadFile(Struct, frozen=True):
@@ -65,9 +62,8 @@ class SurveyReader:
 
     def __init__(self, limits: ListLimits) -> None:
         self._limits = limits
-        self._rest = b""
         self._read_bytes = 0
-        self._open = False
+        self._notes = NoteReader()
         self._entries: list[Entry] = []
         self._survey: FileSurvey | None = None
 
@@ -77,11 +73,10 @@ class SurveyReader:
         self._read_bytes += len(data)
         if self._read_bytes > self._limits.size_bytes:
             raise too_many(self._limits.entries)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE:
-            raise MalformedReplyError("the host sent a line without an end")
-        for line in lines:
-            self._take(line)
+        for note in self._notes.read(data):
+            if isinstance(note, bytes):
+                raise MalformedReplyError("the host sent no list of files, but their content")
+            self._take(note)
 
     def survey(self) -> FileSurvey:
         """All of it. MalformedReplyError where its end never came."""
@@ -89,23 +84,16 @@ class SurveyReader:
             raise MalformedReplyError("the host did not send its whole list of files")
         return self._survey
 
-    def _take(self, line: bytes) -> None:
-        if not self._open:
-            self._open = line.startswith((b'{"surveying"', b'{"error"'))
-        if not self._open:
-            return
+    def _take(self, note: Mapping[str, Any]) -> None:
         try:
-            data = json.loads(line)
-            rows = data.get("entries", ())
+            rows = note.get("entries", ())
             if len(self._entries) + len(rows) > self._limits.entries:
                 raise too_many(self._limits.entries)
             self._entries += [parse_entry(row) for row in rows]
-            if "surveyed" in data:
-                self._survey = self._ended(data)
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            if "surveyed" in note:
+                self._survey = self._ended(note)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise MalformedReplyError(f"not a list of files: {error}") from error
-        if "error" in data:
-            raise TpuctlError(str(data.get("message", data["error"]))[:MAX_WORDS])
 
     def _ended(self, data: Mapping[str, Any]) -> FileSurvey:
         if data["surveyed"] != len(self._entries):
