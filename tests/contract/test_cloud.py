@@ -226,22 +226,6 @@ def test_host_keys_are_those_of_the_workers(place):
     assert [key.hostname[-4:] for key in keys] == ["-w-0", "-w-1"]
 
 
-def test_what_only_the_alpha_version_can_say_arrives(place):
-    v6e = {"zone": "asia-northeast1-b", "accelerator_type": "v6e-4", "runtime_version": "v2-alpha-tpuv6e"}
-    flexible = ask("f", tier=Tier.FLEX_START, run_duration_s=3600.0, **v6e)
-    assert place.cloud.create_queued(*flexible).name
-    assert place.cloud.create_node(*ask("d", boot_disk_gib=200)).name
-    place.cloud.create_queued(*ask("s", boot_disk_gib=200))
-    place.settle()
-    shown = place.world.snapshot()
-    queued = {each["name"].rsplit("/", 1)[-1]: each for each in shown["queuedResources"]}
-    assert queued["f"]["provisioningModel"] == "FLEX_START"
-    assert queued["f"]["runDuration"] == {"maxRunDuration": "3600s"}
-    assert (queued["s"]["provisioningModel"], queued["s"]["spot"]) == ("SPOT", {})
-    disks = {node["name"].rsplit("/", 1)[-1]: node.get("bootDiskConfig") for node in shown["nodes"]}
-    assert disks["d"] == disks["s"] == {"diskSizeGb": "200"}
-
-
 def test_several_slices_are_one_request_with_many_nodes(place):
     place.cloud.create_queued(*ask("m", slices=2))
     place.settle()

@@ -61,6 +61,10 @@ def test_what_is_no_answer_is_told_as_such(said: bytes) -> None:
         protocol.parse_reply(said)
 
 
+def test_noise_of_a_login_script_does_not_hide_the_answer() -> None:
+    assert protocol.parse_reply(b'Welcome to host!\n{"time": 1, "new": "field"}\n')["time"] == 1
+
+
 def test_missing_blobs_and_readiness_are_told_apart() -> None:
     assert protocol.parse_as(protocol.PrepareReply, {"missing": ["a"]}).missing == ("a",)
     ready = protocol.parse_as(protocol.PrepareReply, {"prepared": True, "free_port": 4})

@@ -135,43 +135,15 @@ def test_post_continues_a_resumable_upload(url):
     assert requests.get(f"{url}/storage/v1/b/bbb/o/a?alt=media", timeout=5).content == content
 
 
-def test_an_upload_that_has_ended_says_so_again(url):
-    session = begin(url, "a")
-    done = requests.put(session, data=b"x", timeout=5).json()
-    assert send(session, "*/*").json() == done
-    assert send(session, "0-0/1", b"x").json() == done
-    names = [each["name"] for each in requests.get(f"{url}/storage/v1/b/bbb/o", timeout=5).json()["items"]]
-    assert names == ["a"]
-
-
 def test_an_empty_object_ends_with_its_size(url):
     session = begin(url, "a")
     assert send(session, "*/0").json()["size"] == "0"
-
-
-def test_a_chunk_below_the_quantum_is_refused_and_a_larger_one_kept_in_part(url):
-    """https://github.com/fsouza/fake-gcs-server/issues/1080 quotes Google's answer."""
-    session = begin(url, "a")
-    status, message = refusal(send(session, "0-999/5000000", b"x" * 1000))
-    assert status == 400
-    assert "is required to be equal or greater than 262144, except for the final request" in message
-    kept = send(session, f"0-{CHUNK + 99}/5000000", b"x" * (CHUNK + 100))
-    assert (kept.status_code, kept.headers["range"]) == (308, f"bytes=0-{CHUNK - 1}")
 
 
 def test_a_body_that_is_not_as_long_as_its_range_is_refused(url):
     session = begin(url, "a")
     status, message = refusal(send(session, "0-9/10", b"x"))
     assert (status, "according to the Content-Range header" in message) == (400, True)
-
-
-def test_an_aborted_upload_leaves_nothing(url, tmp_path):
-    session = begin(url, "a")
-    send(session, f"0-{CHUNK - 1}/*", b"x" * CHUNK)
-    assert requests.delete(session, timeout=5).status_code == 499
-    assert send(session, "*/*").status_code == 404
-    assert requests.get(f"{url}/storage/v1/b/bbb/o/a", timeout=5).status_code == 404
-    assert list((tmp_path / "gcs/uploads").iterdir()) == []
 
 
 def test_a_body_compressed_for_the_way_is_stored_plain(url):

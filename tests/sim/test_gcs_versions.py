@@ -31,21 +31,6 @@ def generations(bucket: storage.Bucket, **which: Any) -> list[int]:
     return [blob.generation for blob in bucket.list_blobs(**which)]
 
 
-def test_a_new_bucket_looks_as_recorded(bucket, endpoint):
-    # GoogleCloudPlatform/k8s-config-connector, mockgcp/mockstorage/testdata/bucket/crud/_http.log
-    recorded = {
-        *("etag", "generation", "iamConfiguration", "id", "kind", "location", "locationType", "metageneration"),
-        *("name", "projectNumber", "rpo", "selfLink", "softDeletePolicy", "storageClass"),
-        *("timeCreated", "updated"),
-    }
-    shown = requests.get(f"{endpoint}/storage/v1/b/team-bucket", timeout=5).json()
-    assert set(shown) == recorded
-    assert shown["softDeletePolicy"]["retentionDurationSeconds"] == str(WEEK_S)
-    assert set(shown["iamConfiguration"]) == {
-        *("bucketPolicyOnly", "publicAccessPrevention", "uniformBucketLevelAccess")
-    }
-
-
 @pytest.mark.parametrize("page_size", [1, 2, 5])
 def test_pages_of_versions_add_up(versioned, page_size):
     made = [put(versioned, name, "x").generation for name in ("a", "a", "a", "b", "b/c")]
@@ -122,19 +107,6 @@ def test_a_refused_move_leaves_no_content_behind(bucket, tmp_path):
     assert len(list((tmp_path / "gcs/content").iterdir())) == 1
 
 
-def test_a_move_keeps_metadata_and_honours_its_conditions(bucket):
-    blob = bucket.blob("a")
-    blob.metadata = {"k": "v"}
-    blob.upload_from_string("x", content_type="text/x-odd")
-    put(bucket, "b", "y")
-    for refused in ({"if_generation_match": 0}, {"if_source_generation_match": 7}):
-        with pytest.raises(exceptions.PreconditionFailed):
-            bucket.move_blob(blob, "b", **refused)
-    moved = bucket.move_blob(blob, "b", if_source_metageneration_match=1)
-    assert (moved.download_as_bytes(), moved.content_type, moved.metadata) == (b"x", "text/x-odd", {"k": "v"})
-    assert not bucket.blob("a").exists()
-
-
 def test_generation_0_is_the_live_object(bucket, endpoint):
     put(bucket, "a", "1")
     url = f"{endpoint}/storage/v1/b/team-bucket/o/a?generation=0"
@@ -153,23 +125,6 @@ def test_a_compose_asks_nothing_of_the_digests_of_its_destination(bucket, endpoi
     assert requests.post(url, json=body, timeout=5).json()["componentCount"] == 2
     assert bucket.blob("whole").download_as_bytes(checksum="crc32c") == b"11"
     assert requests.post(url, json={"sourceObjects": []}, timeout=5).status_code == 400
-
-
-@pytest.mark.parametrize(
-    ("glob", "found"),
-    [
-        ("*", ["p1", "p2", "q1"]),
-        ("**", ["d/e/p4", "d/p3", "p1", "p2", "q1"]),
-        ("**/p*", ["d/e/p4", "d/p3", "p1", "p2"]),
-        ("d/*", ["d/p3"]),
-        ("[!p]1", ["q1"]),
-        ("p.", []),
-    ],
-)
-def test_a_glob_selects(client, bucket, glob, found):
-    for name in ("p1", "p2", "q1", "d/p3", "d/e/p4"):
-        put(bucket, name, "")
-    assert [blob.name for blob in client.list_blobs(bucket, match_glob=glob)] == found
 
 
 def test_odd_metadata_never_breaks_the_headers(bucket, endpoint):

@@ -92,24 +92,6 @@ def test_a_missing_permission_is_named(sim: RunningSim, verb: str, path: str, pe
     assert f"'{permission}'" in body["error"]["message"]
 
 
-def test_permissions_can_be_tested(sim: RunningSim) -> None:
-    sim.fault(preset="no-permission", name="tpu.*")
-    asked = {"permissions": ["tpu.nodes.create", "compute.regions.get"]}
-    for version in ("v1", "v3"):
-        _, body, _ = ask(sim, f"/{version}/projects/sim-project:testIamPermissions", "POST", asked)
-        assert body == {"permissions": ["compute.regions.get"]}
-
-
-def test_expired_tokens_open_no_door_but_the_admins(sim: RunningSim) -> None:
-    sim.fault(preset="expired-token")
-    for path in (f"/v2/{PARENT}/nodes", "/compute/v1/projects/sim-project", "/storage/v1/b/sim-bucket"):
-        status, body, _ = ask(sim, path)
-        assert status == 401, path
-        assert reasons(body) == ["ACCESS_TOKEN_EXPIRED"]
-    assert ask(sim, "/_sim/faults", "DELETE")[0] == 200
-    assert ask(sim, f"/v2/{PARENT}/nodes")[0] == 200
-
-
 def test_the_address_of_a_resumable_upload_lets_its_bearer_in(sim: RunningSim) -> None:
     begin = f"{sim.endpoint}/upload/storage/v1/b/sim-bucket/o?uploadType=resumable&name=a"
     assert requests.post(begin, timeout=20).status_code == 401

@@ -319,38 +319,6 @@ def test_a_waiting_queued_resource_is_deleted_without_force(sim: Setup) -> None:
     assert sim.hosts.calls == []
 
 
-@pytest.mark.parametrize("policy", [{"validUntilDuration": "20s"}, {"validUntilTime": "2026-09-21T14:13:40Z"}])
-def test_a_request_that_is_not_served_in_time_fails_and_stays(sim: Setup, policy: dict[str, str]) -> None:
-    sim.create_queued(queueingPolicy=policy)
-    sim.clock.advance(19)
-    assert sim.queued_state() == "WAITING_FOR_RESOURCES"
-    sim.clock.advance(1)
-    assert sim.queued_state() == "FAILED"
-    sim.clock.advance(10_000)
-    assert sim.queued_state() == "FAILED"
-    assert sim.hosts.calls == []
-
-
-def test_flex_start_is_refused_in_the_operation_where_it_is_not_offered(sim: Setup) -> None:
-    operation = sim.create_queued(version="v2alpha1", provisioningModel="FLEX_START")
-    sim.clock.advance(2)
-    assert sim.operation(operation)["error"] == {
-        "code": Code.INVALID_ARGUMENT,
-        "message": 'FLEX_START provisioning model is not supported for accelerator type "v4-16" in location '
-        '"us-central2-b"',
-    }
-    assert sim.world.snapshot()["queuedResources"] == []
-
-
-def test_a_run_duration_ends_in_suspended(sim: Setup) -> None:
-    sim.create_queued(version="v2alpha1", runDuration={"maxRunDuration": "3600s"})
-    sim.clock.advance(192 + 3599)
-    assert sim.queued_state() == "ACTIVE"
-    sim.clock.advance(31)
-    assert sim.queued_state() == "SUSPENDED"
-    assert sim.hosts.specs == {}
-
-
 def test_maintenance_makes_a_node_unhealthy_for_a_while(sim: Setup) -> None:
     sim.create()
     sim.clock.advance(150)

@@ -414,17 +414,6 @@ def test_a_bundle_may_not_write_through_its_own_links(runs: Runs, home: Path) ->
         assert not (home / ".tpuctl/runs/r1/1/work").exists()
 
 
-def test_links_inside_a_bundle_and_executable_bits_survive(runs: Runs, home: Path) -> None:
-    bundle = tree_of(
-        TreeFile("d/plain", 0o644, EMPTY), TreeFile("d/tool", 0o755, EMPTY), TreeLink("link", "d/plain")
-    )
-    assert runs.prepare(bundle=bundle)[0].value.prepared
-    work = home / ".tpuctl/runs/r1/1/work"
-    assert os.readlink(work / "link") == "d/plain"
-    assert os.access(work / "d/tool", os.X_OK)
-    assert not (work / "d/plain").stat().st_mode & 0o100
-
-
 def test_starts_at_the_same_time_start_once(runs: Runs, home: Path) -> None:
     runs.prepare()
     runs.targets = runs.targets * 6
@@ -615,27 +604,6 @@ def test_the_run_has_the_users_own_umask_and_its_path_prefix(runs: Runs, home: P
     assert lines[1].startswith(f"{home}/.tpuctl/envs/K/bin:")
 
 
-def test_background_runs_of_several_workers_keep_separate_logs_and_pids(
-    farm: SshFarm, agent: HostAgent
-) -> None:
-    runs = Runs(agent, [farm.add(worker) for worker in range(3)])
-    runs.prepare()
-    answers = runs.start("sh", "-c", 'echo "worker $TPU_WORKER_ID"; echo "$$" >&2; exit "$TPU_WORKER_ID"')
-    pids = [answer.value.pid for answer in answers]
-    until(lambda: all(a.value.state.final for a in agent.status(runs.targets, "r1", "1")), "all ends")
-    ends = [answer.value for answer in agent.status(runs.targets, "r1", "1")]
-    assert [end.exit_status for end in ends] == [0, 1, 2]
-    logs = [answer.value for answer in agent.read_news(runs.targets, {"run": "r1", "attempt": "1"}, limit=1000)]
-    assert [log.stdout for log in logs] == [b"worker 0\n", b"worker 1\n", b"worker 2\n"]
-    assert [int(log.stderr) for log in logs] == pids
-
-
-@pytest.mark.parametrize("name", ["../x", "", "a/b", "-x", ".", "x" * 200])
-def test_run_ids_that_are_paths_are_refused(agent: HostAgent, target: HostTarget, name: str) -> None:
-    [answer] = agent.status([target], name, "1")
-    assert answer.error == "bad-request"
-
-
 def test_worker_zero_finds_a_free_port(agent: HostAgent, farm: SshFarm) -> None:
     targets = [farm.add(0), farm.add(1)]
     answers = agent.prepare(
@@ -646,12 +614,6 @@ def test_worker_zero_finds_a_free_port(agent: HostAgent, farm: SshFarm) -> None:
     assert ports[0] is not None
     assert 1024 <= ports[0] < 65536
     assert ports[1] is None
-
-
-def test_noise_of_a_login_script_does_not_hide_the_answer(agent: HostAgent, target: HostTarget) -> None:
-    from tpuctl.hosts.protocol import parse_reply
-
-    assert parse_reply(b'Welcome to host!\n{"time": 1, "new": "field"}\n')["time"] == 1
 
 
 OLD_PYTHON = next(Path.home().glob(".pyenv/versions/3.8.*/bin/python"), Path("/usr/bin/python3.8"))
