@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tpuctl.cloud.instances import (
 )
 from tpuctl.model.cloud import Api, CloudErrorInfo, Endpoint, GroupHosts, NodeState, OperationInfo, Tier
 from tpuctl.model.disks import DataDisk, DiskMode
-from tpuctl.model.resources import ResourceKind, marks_text
+from tpuctl.model.resources import ResourceKind, gcloud_command, marks_text
 from tpuctl.model.shipped_files import load_accelerators
 
 ZONE, PROJECT = "us-central1-c", "https://www.googleapis.com/compute/v1/projects/p"
@@ -120,6 +121,33 @@ def parts(*hosts: dict[str, Any], **changes: Any) -> GroupParts:
 
 def node(*hosts: dict[str, Any], **changes: Any) -> Any:
     return parse_parts(parts(*hosts, **changes), load_accelerators())
+
+
+def test_a_slice_ends_when_compute_engine_ends_the_first_of_its_hosts():
+    ends = [
+        {"resourceStatus": {"scheduling": {"terminationTimestamp": f"2026-11-26T0{n}:00:00-08:00"}}}
+        for n in (9, 8)
+    ]
+    found = node(instance(1, **ends[0]), instance(2, **ends[1]))
+    assert found.ends_at == datetime(2026, 11, 26, 16, tzinfo=UTC).timestamp()
+    assert node(instance(1), instance(2)).ends_at is None
+
+
+def test_what_tpuctl_did_not_make_of_a_group_stays():
+    theirs = {**TEMPLATE, "name": "base", "description": ""}
+    shared = {**POLICY, "name": "ici"}
+    of_all = {key: value for key, value in theirs.items() if key != "region"}
+    assert node(instance(1), instance(2)).stays == ()
+    assert [
+        gcloud_command("delete", each.kind, each.name, each.location)
+        for template in (theirs, of_all)
+        for each in node(instance(1), instance(2), template=template, policy=shared).stays
+    ] == [
+        "gcloud compute instance-templates delete base --region us-central1",
+        "gcloud compute resource-policies delete ici --region us-central1",
+        "gcloud compute instance-templates delete base --global",
+        "gcloud compute resource-policies delete ici --region us-central1",
+    ]
 
 
 def test_a_group_whose_hosts_all_run_is_a_ready_node():

@@ -56,6 +56,9 @@ def test_a_slice_is_as_whole_as_its_worst_host(worst, action, end):
     assert (state is NodeState.TERMINATED) == (lost and end is HostEnd.TIME_OVER)
 
 
+UNPROVEN = "nothing proves yet how they ended"
+
+
 @pytest.mark.parametrize(
     ("given", "state", "why"),
     [
@@ -66,13 +69,22 @@ def test_a_slice_is_as_whole_as_its_worst_host(worst, action, end):
             NodeState.CREATING,
             "1 of 2 hosts run, 1 is STAGING",
         ),
-        (GroupStatus(2, ("RUNNING",)), NodeState.UNKNOWN, "1 of 2 hosts run, 1 not there"),
-        (GroupStatus(1, ("BROKEN",)), NodeState.UNKNOWN, "0 of 1 host run, 1 is BROKEN"),
+        (GroupStatus(2, ("RUNNING",)), NodeState.UNKNOWN, f"1 of 2 hosts run, 1 not there, {UNPROVEN}"),
+        (
+            GroupStatus(1, ("BROKEN",)),
+            NodeState.UNKNOWN,
+            "0 of 1 host run, 1 is BROKEN, which this tpuctl does not know",
+        ),
         (GroupStatus(0), NodeState.STOPPED, "0 of 0 hosts run: somebody stopped or deleted them"),
         (
             GroupStatus(2, ("RUNNING", "STOPPING")),
             NodeState.UNKNOWN,
-            "1 of 2 hosts run, 1 is STOPPING",
+            f"1 of 2 hosts run, 1 is STOPPING, {UNPROVEN}",
+        ),
+        (
+            GroupStatus(1, ("TERMINATED",), end=HostEnd.SHUT_DOWN),
+            NodeState.PREEMPTED,
+            "0 of 1 host run, 1 is TERMINATED: they were stopped from inside",
         ),
         (
             GroupStatus(1, ("TERMINATED",), end=HostEnd.HOST_ERROR),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -19,20 +20,25 @@ from tpuctl.disks.clone import CloneRequest, clone, create_master
 from tpuctl.disks.use import use_disk
 from tpuctl.engine.events import Note, Warn
 from tpuctl.errors import DeniedError, InvalidRequestError, PendingError, QuotaError, TpuctlError
+from tpuctl.fleet.apply import apply_fleet
+from tpuctl.fleet.load import observe_and_plan
+from tpuctl.fleet.plan import WantedFleet
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.model.cloud import Tier
 from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
-from tpuctl.model.records import RunState, SliceState
+from tpuctl.model.records import LifetimeLimits, RunState, SliceState
 from tpuctl.model.refs import MountRef
+from tpuctl.model.requests import ApplyRequest
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
+from tpuctl.slices.resolve import WantedSlice
 from tpuctl.slices.states import TIME_OVER
 from tpuctl.state.repository import get_slice, list_runs, save
-from tpuctl.views.slices import decisions, fleet_rows
+from tpuctl.views.slices import decisions, fleet_rows, slice_status
 from tpuctl.watch.reconciler import run_pass
 
 
@@ -79,12 +85,32 @@ def test_hosts_that_vanish_when_their_time_is_over_were_not_taken_away(place: Me
     limited = replace(SPECS[kind], tier=Tier.FLEX_START, run_duration_s=2 * HOUR)
     request_slice(services, "big", limited, pay=True, admit=lambda: None)
     wait_for_slice(services, "big", deadline=services.clock.now() + HOUR)
+    shown = slice_status(services, "big")["ends_in_cloud"]
+    assert 0 < datetime.fromisoformat(shown).timestamp() - services.clock.now() <= 2 * HOUR
     place.clock.advance(2 * HOUR)
     passes(services, 10)
     said = [(each["action"], each["reason"]) for each in decisions(services, "big")]
     assert TIME_OVER in dict(said)
     assert said[-1] == ("removed", "its --run-duration of 2h is over")
     assert (state_of(place, "big"), objects(place)) == (SliceState.REMOVED, {})
+
+
+def test_another_ttl_of_a_fleet_file_says_that_hosts_end_as_compute_engine_was_told(place: MemoryPlace) -> None:
+    services = place.machine()
+
+    def apply(ttl_s: float) -> None:
+        item = WantedSlice("big", (SPECS["instance"],), pay=True, limits=LifetimeLimits(ttl_s=ttl_s))
+        wanted = WantedFleet("lab", (item,), ())
+        changes = observe_and_plan(services, wanted, ApplyRequest())
+        apply_fleet(services, wanted, {}, changes, deadline=services.clock.now() + HOUR)
+
+    apply(4 * HOUR)
+    ends = slice_status(services, "big")["ends_in_cloud"]
+    apply(8 * HOUR)
+    [said] = [each.text for each in services.events if isinstance(each, Note) and "still ends" in each.text]
+    assert "`tpuctl status big` says when" in said
+    after = slice_status(services, "big")
+    assert after["ends_in_cloud"] == ends < after["ends"]
 
 
 def test_an_instance_that_somebody_deleted_stays_removed(place: MemoryPlace) -> None:
@@ -346,6 +372,11 @@ def test_a_group_that_was_made_by_hand_becomes_a_slice_and_its_template_stays(pl
     assert spec == replace(SPECS["group"], boot_disk_gib=spec.boot_disk_gib, metadata=spec.metadata)
     take_down(services, "big", deadline=services.clock.now() + HOUR)
     assert objects(place) == {"resourcePolicies": ["my-policy"], "instanceTemplates": ["my-template"]}
+    stays = [event.text for event in services.events if isinstance(event, Note) and " stays, " in event.text]
+    assert [text.partition(": ")[2].partition(" --project")[0] for text in stays] == [
+        "gcloud compute instance-templates delete my-template --region us-central1",
+        "gcloud compute resource-policies delete my-policy --region us-central1",
+    ]
 
 
 def make_policy(services: MemoryServices, name: str) -> None:

@@ -157,8 +157,9 @@ def test_what_ended_with_its_ttl_is_not_asked_for_again_and_what_was_given_more_
 @pytest.mark.parametrize(
     ("then", "now", "said"),
     [
-        (NOW + 60, NOW + 600, "ends the hosts that are there by"),
-        (None, NOW + 600, "only a pass ends the hosts"),
+        (NOW + 60, NOW + 600, "ends the hosts that are there as it was told"),
+        (NOW + 60, None, "`tpuctl status big` says when"),
+        (None, NOW + 600, "only a pass ends them"),
         (NOW + 600, NOW + 60, ""),
         (NOW + 600, NOW + 600, ""),
     ],
@@ -166,10 +167,10 @@ def test_what_ended_with_its_ttl_is_not_asked_for_again_and_what_was_given_more_
 def test_another_ttl_says_when_the_hosts_that_are_there_end(then, now, said):
     made = in_state(SliceState.READY)
     before = replace(made, lifetime=Lifetime(expires_at=then) if then else None)
-    found = hosts_end(before, replace(made, lifetime=Lifetime(expires_at=now)))
+    found = hosts_end(before, replace(made, lifetime=Lifetime(expires_at=now) if now else None))
     assert said in found
     assert bool(said) == bool(found)
-    of_tpu_api = replace(made, spec=a_spec(), lifetime=Lifetime(expires_at=now))
+    of_tpu_api = replace(made, spec=a_spec(), lifetime=Lifetime(expires_at=NOW + 900))
     assert hosts_end(before, of_tpu_api) == ""
 
 

@@ -29,6 +29,7 @@ FACTS = {
     "tier": "spot",
     "hosts": 8,
     "chips": 32,
+    "devices": 32,
     "slices": 2,
     "runtime_version": "tpu-ubuntu2204-base",
     "options": {"service_account": "trainer@my-project.iam.gserviceaccount.com"},
@@ -46,6 +47,7 @@ FACTS = {
     "cloud": "big-3 does not exist",
     "last_loss": {"at": render_time(NOW - 30), "kind": "preempted", "detail": "SUSPENDED by the service"},
     "ends": render_time(NOW + 3600),
+    "ends_in_cloud": None,
     "stop_when_idle_s": 1800.0,
     "payer": "",
     "usd_per_hour": None,
@@ -89,6 +91,15 @@ def test_a_slice_on_its_way_down_says_so() -> None:
     lines = status_lines({**FACTS, "desired": "down", "ends": None, "stop_when_idle_s": None, "runs": []}, NOW)
     assert lines["state"] == "lost (to be taken down)"
     assert not {"taken down", "run", "data"} & set(lines)
+
+
+def test_what_compute_engine_does_by_itself_and_devices_of_a_chip_are_shown() -> None:
+    of_machines = {"type": "tpu7x-16", "slices": 1, "hosts": 2, "chips": 8, "devices": 16}
+    lines = status_lines({**FACTS, **of_machines, "ends_in_cloud": render_time(NOW + 5400)}, NOW)
+    assert lines["type"] == "tpu7x-16, 2 hosts, 8 chips (16 devices)"
+    assert lines["taken down"].endswith(
+        f"or by Compute Engine itself at {render_time(NOW + 5400)}, in 1 h 30 min"
+    )
 
 
 def test_mounts_with_the_same_health_are_told_together() -> None:

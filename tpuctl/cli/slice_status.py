@@ -88,7 +88,8 @@ def _state(facts: Mapping[str, Any]) -> str:
 
 def _size(facts: Mapping[str, Any]) -> str:
     kind = facts["type"] if facts["slices"] == 1 else f"{facts['slices']} x {facts['type']}"
-    return f"{kind}, {counted(facts['hosts'], 'host')}, {counted(facts['chips'], 'chip')}"
+    devices = f" ({counted(facts['devices'], 'device')})" if facts["devices"] > facts["chips"] else ""
+    return f"{kind}, {counted(facts['hosts'], 'host')}, {counted(facts['chips'], 'chip')}{devices}"
 
 
 def _rival(place: Mapping[str, Any], kind: str) -> str:
@@ -136,10 +137,12 @@ def _loss(loss: Mapping[str, Any] | None, now: float) -> str:
 
 def _end(facts: Mapping[str, Any], now: float) -> str:
     """When it goes by itself."""
-    at, idle = facts["ends"], facts["stop_when_idle_s"]
+    at, idle, cloud = facts["ends"], facts["stop_when_idle_s"], facts["ends_in_cloud"]
     parts = [] if at is None else [f"at {at}, in {render_seconds(_seconds(at) - now)}"]
     if idle is not None:
         parts.append(f"when unused for {render_seconds(idle)}")
+    if cloud is not None:
+        parts.append(f"by Compute Engine itself at {cloud}, in {render_seconds(_seconds(cloud) - now)}")
     return ", or ".join(parts)
 
 

@@ -26,7 +26,7 @@ from tpuctl.cloud.rest import last_part
 from tpuctl.cloud.wire import Json
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import Api, CloudErrorInfo, GroupHosts, NodeInfo, NodeState, ResourceKind, Tier
-from tpuctl.model.resources import OWNER_LABEL, ZONE_MARK, parse_marks, without_marks
+from tpuctl.model.resources import OWNER_LABEL, ZONE_MARK, CloudResource, parse_marks, without_marks
 
 
 class GroupParts(Struct, frozen=True):
@@ -103,10 +103,24 @@ class GroupParts(Struct, frozen=True):
     def held(self) -> tuple[str, ...]:
         """The ids of its template and its policy, where these are of the same slice of tpuctl: one that a
         person made may serve other groups, too."""
-        there = (each for each in (self.template, self.policy) if self.group and each)
-        own = (each for each in there if wire.text(each.get("name")) == self.name)
-        marked = (each for each in own if OWNER_LABEL in parse_marks(wire.text(each.get("description"))))
-        return tuple(wire.text(each.get("id")) for each in marked)
+        return tuple(wire.text(each.get("id")) for _, each in self._serving() if self._is_own(each))
+
+    @property
+    def stays(self) -> tuple[CloudResource, ...]:
+        """The template and the policy that somebody else made: nothing of tpuctl deletes them."""
+        return tuple(
+            CloudResource(kind, wire.text(each.get("name")), self.zone if each.get("region") else "global")
+            for kind, each in self._serving()
+            if not self._is_own(each)
+        )
+
+    def _serving(self) -> list[tuple[ResourceKind, Json]]:
+        parts = ((ResourceKind.TEMPLATE, self.template), (ResourceKind.POLICY, self.policy))
+        return [(kind, each) for kind, each in parts if self.group and each]
+
+    def _is_own(self, part: Json) -> bool:
+        marks = parse_marks(wire.text(part.get("description")))
+        return wire.text(part.get("name")) == self.name and OWNER_LABEL in marks
 
     @property
     def is_half_made(self) -> bool:
@@ -198,8 +212,10 @@ def parse_parts(parts: GroupParts, catalog: Catalog) -> NodeInfo:
         kind=ResourceKind.GROUP if parts.group else ResourceKind.INSTANCE,
         machine_type=parts.machine_type,
         holds=parts.held,
+        stays=parts.stays,
         error=error,
         hosts=_hosts(parts),
+        ends_at=min((wire.moment(each.ends) for each in parts.hosts if each.ends), default=None),
     )
 
 

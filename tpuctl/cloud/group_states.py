@@ -81,7 +81,7 @@ ENDS: Mapping[str, HostEnd] = {
     "delete": HostEnd.BY_HAND,
 }
 """Types of operations that end an instance. Those with dots are Compute Engine's own: preemption, faults and
-maintenance of the machine below, a shutdown from inside
+maintenance of the machine below, a stop from inside, be it by a fault there or by a person's `poweroff`
 (https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-reboots), and the end of `maxRunDuration`
 with the termination action STOP or DELETE, as users saw them in their lists of operations."""
 
@@ -156,21 +156,25 @@ def group_state(seen: GroupStatus) -> tuple[NodeState, str]:
     end = seen.end if seen.target else HostEnd.BY_HAND  # a group without hosts is what somebody made of it
     ended = worst in (HostState.STOPPED, HostState.MISSING) and end is not HostEnd.UNPROVEN
     by_proof = ended and seen.action is not Action.DELETING
-    state = ENDED[end] if by_proof else STATES[worst, seen.action]
-    return state, _why(seen, end if by_proof else HostEnd.UNPROVEN)
+    if by_proof:
+        return ENDED[end], f"{_why(seen)}: {_HOW[end]}"
+    state = STATES[worst, seen.action]
+    unclear = f", {_UNCLEAR.get(worst, 'nothing proves yet how they ended')}" if state is _N.UNKNOWN else ""
+    return state, _why(seen) + unclear
 
 
+_UNCLEAR = {HostState.UNKNOWN: "which this tpuctl does not know"}
 _HOW = {
     HostEnd.PREEMPTED: "Compute Engine preempted them",
     HostEnd.HOST_ERROR: "the machines below them failed",
     HostEnd.MAINTENANCE: "Compute Engine stopped them for maintenance",
-    HostEnd.SHUT_DOWN: "they shut down from inside",
+    HostEnd.SHUT_DOWN: "they were stopped from inside",
     HostEnd.TIME_OVER: "their time is over",
     HostEnd.BY_HAND: "somebody stopped or deleted them",
 }
 
 
-def _why(seen: GroupStatus, end: HostEnd) -> str:
+def _why(seen: GroupStatus) -> str:
     running = sum(each == "RUNNING" for each in seen.statuses)
     if running == seen.target and seen.target:
         return "all of its hosts run"
@@ -180,7 +184,7 @@ def _why(seen: GroupStatus, end: HostEnd) -> str:
     parts += [f"{count} {'is' if count == 1 else 'are'} {status}" for status, count in others.items()]
     if missing > 0:
         parts.append(f"{missing} not there")
-    return ", ".join(parts) + (f": {_HOW[end]}" if end is not HostEnd.UNPROVEN else "")
+    return ", ".join(parts)
 
 
 class Lost(Struct, frozen=True):

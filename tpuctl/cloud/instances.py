@@ -71,6 +71,8 @@ class Instance(Struct, frozen=True):
     unsaid: tuple[str, ...] = ()
     created: str = ""
     started: str = ""
+    ends: str = ""
+    """When Compute Engine stops or deletes it by itself; empty for never."""
 
 
 def parse_instance(found: Json) -> Instance:
@@ -95,6 +97,11 @@ def parse_instance(found: Json) -> Instance:
         unsaid=find_unsaid(found),
         created=wire.text(found.get("creationTimestamp")),
         started=wire.text(found.get("lastStartTimestamp")),
+        ends=wire.text(
+            wire.message(wire.message(found.get("resourceStatus")).get("scheduling")).get(
+                "terminationTimestamp"
+            )
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from tpuctl.engine.events import Warn
+from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.group import ReconcileGroup, Step
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
@@ -34,6 +34,7 @@ from tpuctl.runs.submit import freeze_run
 from tpuctl.runs.take_down import end_slice
 from tpuctl.slices.bring_up import request_wanted, store_for_hosts
 from tpuctl.slices.lifetime import replace_lifetime
+from tpuctl.slices.plan import hosts_end
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
 from tpuctl.slices.things import apply_changes, find_changes
@@ -206,6 +207,8 @@ class _SliceItem:
         text = f"{self.change.why} (fleet file of {services.user})"
         record_decision(services, stored.record.key, "update", text)
         record = replace(stored.record, pay=item.pay, lifetime=lifetime)
+        if said := hosts_end(stored.record, record):
+            services.emit(Note(record.name, said))
         changes = find_changes(record.spec, item.spec, item.without)
         if changes:
             store_for_hosts(services, item)

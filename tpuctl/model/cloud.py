@@ -127,10 +127,14 @@ class NodeInfo(Struct, frozen=True):
     machine_type: str = ""
     holds: tuple[str, ...] = ()
     """The ids of the template and the policy that tpuctl made for a group: they go with it."""
+    stays: tuple[CloudResource, ...] = ()
+    """The template and the policy of a group that somebody else made: they stay where it goes."""
     error: CloudErrorInfo | None = None
     """Why hosts of a group could not be made when that was tried last."""
     hosts: GroupHosts | None = None
     """None for nodes of the TPU API, all hosts of which end together; of what is half made, there are none."""
+    ends_at: float | None = None
+    """When Compute Engine ends the first of its hosts, whoever lives then."""
 
     @property
     def runs_in_part(self) -> bool:

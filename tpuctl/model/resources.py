@@ -74,7 +74,7 @@ _GCLOUD: Mapping[ResourceKind, str] = {
     ResourceKind.NODE: "compute tpus tpu-vm {verb} {name} --zone {zone}",
     ResourceKind.QUEUED: "compute tpus queued-resources {verb} {name} --zone {zone}",
     ResourceKind.GROUP: "compute instance-groups managed {verb} {name} --zone {zone}",
-    ResourceKind.TEMPLATE: "compute instance-templates {verb} {name} --region {region}",
+    ResourceKind.TEMPLATE: "compute instance-templates {verb} {name} {regional}",
     ResourceKind.POLICY: "compute resource-policies {verb} {name} --region {region}",
     ResourceKind.INSTANCE: "compute instances {verb} {name} --zone {zone}",
     ResourceKind.DISK: "compute disks {verb} {name} --zone {zone}",
@@ -87,7 +87,9 @@ def gcloud_command(verb: str, kind: ResourceKind, name: str, location: str) -> s
     if kind is ResourceKind.BUCKET:
         return f"gcloud storage {'rm --recursive' if verb == 'delete' else 'ls --buckets'} gs://{name}"
     said = "delete --force" if (verb, kind) == ("delete", ResourceKind.QUEUED) else verb
-    return f"gcloud {_GCLOUD[kind].format(verb=said, name=name, zone=location, region=region_of(location))}"
+    place = {"zone": location, "region": region_of(location)}
+    place["regional"] = "--global" if location == "global" else f"--region {place['region']}"
+    return f"gcloud {_GCLOUD[kind].format(verb=said, name=name, **place)}"
 
 
 BESIDE_TPUS = (

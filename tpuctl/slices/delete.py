@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from tpuctl.engine.events import StepDone, StepStarted
+from tpuctl.engine.events import Note, StepDone, StepStarted
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.retries import DELETE, next_retry
 from tpuctl.errors import BusyError, ConflictError, RateLimitedError, TpuctlError, TransientError
@@ -15,7 +15,7 @@ from tpuctl.inventory.ownership import Refusal, check_ownership, claim_of
 from tpuctl.model.capacity import note_came
 from tpuctl.model.cloud import CloudResource, NodeState
 from tpuctl.model.records import Answer, Desired, Retry
-from tpuctl.model.resources import KIND_WORDS, OF_COMPUTE
+from tpuctl.model.resources import KIND_WORDS, OF_COMPUTE, gcloud_command
 from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.slices.capacity_notes import remember_end
 from tpuctl.slices.context import ReconcileContext
@@ -64,8 +64,18 @@ def delete_incarnation(context: ReconcileContext) -> Outcome:
                 services.clock.now() - began,
             )
         )
+        _name_what_stays(context)
     # Not "acted": the deletion takes its time, and looking again at once would only ask once more.
     return Outcome(wait_for(f"{name} to be gone"), acted=False)
+
+
+def _name_what_stays(context: ReconcileContext) -> None:
+    """Of a group that was adopted: its template and its policy may serve others, and cost nothing."""
+    node, project = context.observation.info.node, context.services.project
+    for each in node.stays if node is not None else ():
+        command = f"{gcloud_command('delete', each.kind, each.name, each.location)} --project {project}"
+        stays = f"{KIND_WORDS[each.kind]} {each.name} stays, which tpuctl did not make and others may use"
+        context.services.emit(Note(context.record.name, f"{stays}: {command}"))
 
 
 def try_again_later(context: ReconcileContext, before: Retry | None, call: str, error: TpuctlError) -> Outcome:

@@ -201,14 +201,17 @@ def _plan_unclear(record: SliceRecord, observed: ObservedEvent, now: float) -> S
         known = SlicePlan(record.state, Effect.MARK_UNCLEAR, why, Wait(why))
         return None if life.unclear_since is None else known
     if life.unclear_since is None:
-        return SlicePlan(
-            record.state, Effect.MARK_UNCLEAR, f"{why}, which this tpuctl does not know", Wait(why)
-        )
+        return SlicePlan(record.state, Effect.MARK_UNCLEAR, _unclear(record, why), Wait(why))
     until = life.unclear_since + timeouts.UNCLEAR_MAX_S
     if now < until:
         return SlicePlan(record.state, None, why, Wait(why, until))
-    long = f"{why} for {(now - life.unclear_since) / 60:.0f} min, which this tpuctl does not know"
+    long = _unclear(record, why, f" for {(now - life.unclear_since) / 60:.0f} min")
     return SlicePlan(record.state, None, long, Blocked(long, f"tpuctl down {record.name}, then up"))
+
+
+def _unclear(record: SliceRecord, why: str, long: str = "") -> str:
+    """Hosts of Compute Engine say themselves what is unclear of them, which may be how they ended."""
+    return f"{why}{long}{', which this tpuctl does not know' if record.spec.api is Api.TPU else ''}"
 
 
 def _only_by_hand(record: SliceRecord) -> bool:
@@ -287,19 +290,21 @@ def time_left(record: SliceRecord, now: float) -> float | None:
 
 
 def hosts_end(before: SliceRecord, after: SliceRecord) -> str:
-    """What another `--ttl` means for hosts that are there, which Compute Engine ends by that of their making;
-    empty where there is nothing to be said."""
+    """What another `--ttl` means for hosts that are there; empty where there is nothing to be said.
+
+    Compute Engine ends them as it was told when it made them: it takes another run time for stopped instances
+    alone (https://cloud.google.com/compute/docs/reference/rest/v1/instances/setScheduling), and to stop a host
+    of a slice is to lose what is in its memory.
+    """
     life, old, new = before.incarnation, before.lifetime, after.lifetime
     then, now = old.expires_at if old else None, new.expires_at if new else None
     asked = life is not None and life.create_called_at is not None
-    if after.spec.api is not Api.COMPUTE or not asked or now is None or now == then:
+    if after.spec.api is not Api.COMPUTE or not asked or now == then:
         return ""
-    if then is None:
-        return "only a pass ends the hosts that are there: Compute Engine is told when it makes hosts"
-    if now < then:
-        return ""
-    ends = render_moment(then + timeouts.OUTLIVED_S)
-    return f"Compute Engine ends the hosts that are there by {ends}, as it was told; new ones are made then"
+    if now is not None and then is not None and now < then:
+        return ""  # a pass ends them before
+    when = f"`tpuctl status {after.name}` says when, and where it does not, only a pass ends them"
+    return f"Compute Engine still ends the hosts that are there as it was told when it made them: {when}"
 
 
 def _ended(record: SliceRecord, over: str) -> Blocked:
@@ -326,7 +331,7 @@ def _verdict(record: SliceRecord, state: SliceState, observed: ObservedEvent, ov
     if state is SliceState.REFUSED:
         return Blocked(f"the request was refused: {_last_loss(record)}", record.way_up)
     if state is SliceState.LOST and observed.event is SliceEvent.UNCLEAR:
-        why = f"{observed.why}, which this tpuctl does not know; nothing is deleted on a guess"
+        why = f"{_unclear(record, observed.why)}; nothing is deleted on a guess"
         return Blocked(why, f"tpuctl down {record.name}, then up")
     if observed.event is SliceEvent.STOPPED:
         name = record.incarnation.cloud_name if record.incarnation else record.name

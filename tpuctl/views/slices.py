@@ -16,6 +16,7 @@ from tpuctl.lib.time import render_time
 from tpuctl.model.attempts import SLOW, AttemptPhase, Cause, RunTotals
 from tpuctl.model.cloud import CloudResource
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
+from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
@@ -174,7 +175,7 @@ def _in_words(value: Any) -> str:
 def slice_status(services: Services, name: str) -> dict[str, Any]:
     """One slice in full, as recorded and as the cloud shows it now."""
     observation = observe_slice(services, name)
-    record, incarnation = observation.record, observation.record.incarnation
+    record, incarnation, node = observation.record, observation.record.incarnation, observation.info.node
     runs = [_run_on_slice(r) for r in readable_runs(services)[0] if r.slice_name == name and not r.state.final]
     return {
         "name": record.name,
@@ -185,6 +186,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "tier": str(record.spec.tier),
         "hosts": record.spec.hosts,
         "chips": record.spec.chips,
+        "devices": record.spec.chips * _devices_per_chip(record.spec.accelerator_type),
         "slices": record.spec.slices,
         "runtime_version": record.spec.runtime_version,
         "options": options_shown(record.spec),
@@ -207,6 +209,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         if record.loss is None
         else {"at": render_time(record.loss.at), "kind": record.loss.kind, "detail": record.loss.detail},
         "ends": None if record.lifetime is None else render_time(record.lifetime.expires_at),
+        "ends_in_cloud": render_time(node.ends_at) if node is not None else None,
         "stop_when_idle_s": None if record.lifetime is None else record.lifetime.idle_s,
         "workers": [
             {"worker": i, "address": w.endpoint.address, "hostname": w.hostname}
@@ -216,6 +219,12 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "run": runs[0] if runs else None,
         "runs": runs,
     }
+
+
+def _devices_per_chip(accelerator_type: str) -> int:
+    """1 for a generation that no table has."""
+    found = load_accelerators().find_generation(accelerator_type.rpartition("-")[0])
+    return found.devices_per_chip if found else 1
 
 
 def _rival(place: SliceRecord) -> dict[str, Any]:

@@ -122,6 +122,9 @@ class InstanceLife:
             self._kernel.after(fault.seconds, lambda: self.preempt(instance))
         run_s = form.run_seconds(instance.data["scheduling"])
         if run_s is not None:
+            with self._kernel.lock:
+                ends = pacific(self._kernel.clock.now() + run_s)
+                instance.data["resourceStatus"] = {"scheduling": {"terminationTimestamp": ends}}
             self._kernel.after(run_s, lambda: self._expire(instance, boot))
 
     # Down.
@@ -182,6 +185,7 @@ class InstanceLife:
         with self._kernel.lock:
             if not instance.leaving:
                 self._set_status(instance, "TERMINATED", "lastStopTimestamp")
+                instance.data.pop("resourceStatus", None)
                 for each in instance.data["networkInterfaces"]:
                     for access in each.get("accessConfigs") or ():
                         access.pop("natIP", None)
