@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.engine.ports import Document
 from tpuctl.errors import DamagedRecordError
-from tpuctl.lib.codec import from_data, to_data
+from tpuctl.lib.codec import from_data, parse_json, to_data
 from tpuctl.model.attempts import Cause, WorkerEnd
 from tpuctl.model.records import Loss, RunRecord, SliceRecord
 from tpuctl.model.refs import EnvironmentRef
@@ -68,3 +68,28 @@ def test_a_value_of_another_kind_names_the_record_the_field_and_what_to_do(path,
     ) as found:
         decode(SliceRecord, Document("slices/big", 1, data))
     assert found.value.hint == "bring it back from a backup of the store, or `tpuctl store forget slices/big`"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[NaN, Infinity, -Infinity, 1e400, -0, -0.0, 1E5, 0.1]",
+        "[123456789012345678901234567890, -9223372036854775809, 18446744073709551616, 1.7976931348623157e308]",
+        '"\\ud800 \\u0000 \\u00e4 é"',
+        '{"a": 1, "a": 2, "": {}}',
+        "null",
+        " [true]\n",
+    ],
+)
+def test_json_says_what_the_standard_library_reads(text):
+    for content in (text, text.encode(), text.encode("utf-16")):
+        found, meant = parse_json(content), json.loads(content)
+        assert repr(found) == repr(meant)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1,]", "{'a': 1}", '"\t"', "nul", "[1] x", "01", '"\\x"', "\ufeff[]"]
+)
+def test_json_that_is_none_is_refused_with_the_place(text):
+    with pytest.raises(ValueError, match=r"line 1|BOM"):
+        parse_json(text)
