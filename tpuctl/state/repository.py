@@ -14,7 +14,7 @@ from tpuctl.lib.codec import from_data, to_data
 from tpuctl.lib.retry import retry
 from tpuctl.lib.text import suggest
 from tpuctl.model.attempts import Attempt
-from tpuctl.model.records import RunRecord, SliceRecord, SliceState
+from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
 
 R = TypeVar("R", SliceRecord, RunRecord)
 A = TypeVar("A")
@@ -165,6 +165,21 @@ def _slice_said(document: Document) -> object:
 def readable_runs(services: Services) -> tuple[list[RunRecord], list[DamagedRecordError]]:
     """As `decode_readable`."""
     return decode_readable(RunRecord, services.store.list("runs/"))
+
+
+def runs_under_way(services: Services) -> list[RunRecord]:
+    """The readable runs that are not over yet. Those of years are not made records for that."""
+    return decode_readable(RunRecord, filter(_may_go_on, services.store.list("runs/")))[0]
+
+
+def _may_go_on(document: Document) -> bool:
+    try:
+        return document.data.get("state") not in _OVER
+    except DamagedRecordError:
+        return True
+
+
+_OVER = frozenset(str(state) for state in RunState if state.final)
 
 
 def save(services: Services, stored: Versioned[R], record: R) -> Versioned[R]:

@@ -25,7 +25,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.provenance.compare import compare
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.slices.capacity_notes import list_notes
-from tpuctl.state.repository import get_run, newest_first, readable_runs, readable_slices
+from tpuctl.state.repository import get_run, newest_first, readable_runs, readable_slices, runs_under_way
 from tpuctl.views.report import report_facts
 from tpuctl.views.run_status import next_commands
 from tpuctl.views.slices import decisions, fleet_rows, is_listed, run_row, slice_status
@@ -123,9 +123,8 @@ def look_at_fleet(services: Services, cloud: CloudLook) -> dict[str, Any]:
 
 def _busy_slices(services: Services) -> Mapping[str, list[RunRecord]]:
     busy: defaultdict[str, list[RunRecord]] = defaultdict(list)
-    for run in readable_runs(services)[0]:
-        if not run.state.final:
-            busy[run.slice_name].append(run)
+    for run in runs_under_way(services):
+        busy[run.slice_name].append(run)
     return busy
 
 

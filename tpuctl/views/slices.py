@@ -24,7 +24,7 @@ from tpuctl.slices.choose import run_called
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.state.journal import decided_at
-from tpuctl.state.repository import find_slice, newest_first, readable_runs, readable_slices
+from tpuctl.state.repository import find_slice, newest_first, readable_runs, readable_slices, runs_under_way
 from tpuctl.views.conditions import Condition, cloud_word, condition_of
 
 MOUNTS_MAX_S = 15.0
@@ -72,9 +72,7 @@ def fleet_rows(services: Services, tpus: TpuLists | None = None) -> tuple[list[d
         for each in found
         if (each.location, each.name) not in ours
     ]
-    made_up = {
-        run.slice_name for run in readable_runs(services)[0] if run.spec.synthetic and not run.state.final
-    }
+    made_up = {run.slice_name for run in runs_under_way(services) if run.spec.synthetic}
     costs = Costs(services, nodes.items, queued.items)
     names = {record.name: [name for place in record.places for name in names_shown(place)] for record in live}
     for row in rows:
@@ -176,7 +174,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
     """One slice in full, as recorded and as the cloud shows it now."""
     observation = observe_slice(services, name)
     record, incarnation, node = observation.record, observation.record.incarnation, observation.info.node
-    runs = [_run_on_slice(r) for r in readable_runs(services)[0] if r.slice_name == name and not r.state.final]
+    runs = [_run_on_slice(each) for each in runs_under_way(services) if each.slice_name == name]
     return {
         "name": record.name,
         "state": str(record.state),
