@@ -26,8 +26,7 @@ from tests.sim.test_tpu import PARENT, VERSION
 from tpuctl.cli.app import app
 from tpuctl.config.settings import SIM_PROFILE
 from tpuctl.sim.api.oauth import PATHS as TOKEN_PATHS
-from tpuctl.sim.compute.catalog import KINDS, Scope
-from tpuctl.sim.compute.methods import CHANGES, LIKE, READS
+from tpuctl.sim.compute.catalog import CHANGES, KINDS, LIKE, READS, Scope
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions

@@ -1,4 +1,5 @@
-"""What Compute Engine has without anybody making it: places, types of machines and disks, the default network.
+"""The collections and methods of Compute Engine, and what it has without anybody making it: places, types of
+machines and disks, the default network.
 
 Shapes are those of the recordings in GoogleCloudPlatform/k8s-config-connector (mockgcp/mockcompute/testdata,
 folders computezones, computenetworks and computesubnets); numbers of types are those of https://cloud.google.com/compute/docs/machine-resource,
@@ -144,6 +145,63 @@ KINDS: Mapping[str, Kind] = {
     )
 }
 """AcceleratorTypes (which are GPUs) and autoscalers are there, and the project has none."""
+CHANGES: Mapping[str, str] = {
+    "disks.createSnapshot": "Snapshot",
+    "disks.resize": "DisksResizeRequest",
+    "disks.setLabels": "ZoneSetLabelsRequest",
+    "disks.update": "Disk",
+    "firewalls.patch": "Firewall",
+    "instances.attachDisk": "AttachedDisk",
+    "instances.detachDisk": "",
+    "instances.setLabels": "InstancesSetLabelsRequest",
+    "instances.setMetadata": "Metadata",
+    "instances.start": "",
+    "instances.stop": "",
+    "instanceGroupManagers.deleteInstances": "InstanceGroupManagersDeleteInstancesRequest",
+    "instanceGroupManagers.patch": "InstanceGroupManager",
+    "instanceGroupManagers.recreateInstances": "InstanceGroupManagersRecreateInstancesRequest",
+    "instanceGroupManagers.resize": "",
+    "snapshots.setLabels": "GlobalSetLabelsRequest",
+}
+"""Methods besides insert and delete that change what is there, named as in the discovery document without the
+scope, and the types of their bodies; empty where they have none."""
+READS: Mapping[str, str] = {
+    "instanceGroupManagers.listErrors": "GET",
+    "instanceGroupManagers.listManagedInstances": "POST",
+    "instanceGroups.listInstances": "POST",
+    "instances.getGuestAttributes": "GET",
+}
+"""Methods besides get and list that read something of a resource, and their HTTP methods."""
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "instances.attachDisk": ("forceAttach",),
+    "instances.detachDisk": ("deviceName",),
+    "instanceGroupManagers.resize": ("size",),
+}
+"""Query parameters of methods of both kinds that belong to what is asked; they are given on with the body."""
+UPDATED = ("accessMode", "provisionedThroughput")
+"""What `disks.update` changes, one at a time."""
+LIKE = {"snapshots.aggregatedList": "disks.aggregatedList"}
+"""Methods that only the beta has, with the same parameters as another."""
+_PERMISSION_VERBS: Mapping[str, str] = {"insert": "create", "aggregatedList": "list", "wait": "get"}
+"""What permissions call them (https://cloud.google.com/iam/docs/roles-permissions/compute)."""
+_PERMISSIONS: Mapping[str, str] = {
+    "firewalls.patch": "firewalls.update",
+    **{
+        f"instanceGroupManagers.{verb}": "instanceGroupManagers.update"
+        for verb in ("deleteInstances", "patch", "recreateInstances", "resize")
+    },
+    **{
+        f"instanceGroupManagers.{verb}": "instanceGroupManagers.get"
+        for verb in ("listErrors", "listManagedInstances")
+    },
+    "instanceGroups.listInstances": "instanceGroups.list",
+}
+
+
+def permission_of(method: str) -> str:
+    """What a caller must be allowed to do: `disks.insert` asks for compute.disks.create."""
+    collection, _, verb = method.partition(".")
+    return f"compute.{_PERMISSIONS.get(method, f'{collection}.{_PERMISSION_VERBS.get(verb, verb)}')}"
 
 
 def _accelerators(machine: str) -> Json:

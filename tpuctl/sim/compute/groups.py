@@ -19,10 +19,10 @@ from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.group_facts import TPU_MACHINES, GroupOfInstances
 from tpuctl.sim.compute.group_form import Group, Member
-from tpuctl.sim.compute.group_parts import find_policy, find_template
 from tpuctl.sim.compute.instance import Instance
 from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.operations import Planned, error_row, place
+from tpuctl.sim.compute.records import find_policy, find_template
 from tpuctl.sim.compute.refusals import absent, already_there, not_ready, outdated
 from tpuctl.sim.compute.room import lack_of_room, reservation_of
 from tpuctl.sim.compute.state import ComputeState

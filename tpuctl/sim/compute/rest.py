@@ -12,11 +12,23 @@ from urllib.parse import unquote
 
 from tpuctl.sim.compute.aggregated import aggregated
 from tpuctl.sim.compute.bodies import target
-from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, ComputeCatalog, Kind, Scope
+from tpuctl.sim.compute.catalog import (
+    CHANGES,
+    GLOBAL,
+    KINDS,
+    LIKE,
+    PARAMETERS,
+    READS,
+    ROOT,
+    UPDATED,
+    ComputeCatalog,
+    Kind,
+    Scope,
+    permission_of,
+)
 from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.groups import Groups
 from tpuctl.sim.compute.instances import Instances
-from tpuctl.sim.compute.methods import CHANGES, LIKE, PARAMETERS, READS, UPDATED, permission_of
 from tpuctl.sim.compute.operations import Planned, Resources
 from tpuctl.sim.compute.public_images import find_public_image, public_images
 from tpuctl.sim.compute.refusals import absent, already_there, compute_error
