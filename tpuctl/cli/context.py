@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tpuctl.cli.console import Console
-from tpuctl.cli.invocation import Invocation, invocation
+from tpuctl.cli.invocation import Invocation
 from tpuctl.errors import BadConfigError, InterruptedByUserError, TpuctlError, UsageError
 from tpuctl.lib.input_files import read_text
 from tpuctl.lib.names import SecretName, parse_secret_name
@@ -87,6 +87,8 @@ class ReferencedSecrets:
 
 class AppContext:
     """Everything a command works with; implements `engine.services.Services`. Close it when done."""
+
+    clock, ids = SystemClock(), TimeIds()
 
     def __init__(self, shared: Invocation) -> None:
         self.shared = shared
@@ -164,17 +166,9 @@ class AppContext:
         self._closing.callback(renderer.close)
         return renderer
 
-    @cached_property
-    def clock(self) -> SystemClock:
-        return SystemClock()
-
     def deadline(self, timeout: float | None) -> float | None:
         """When so many seconds are over, on this machine's clock; None for no limit."""
         return None if timeout is None else self.clock.now() + timeout
-
-    @cached_property
-    def ids(self) -> TimeIds:
-        return TimeIds()
 
     @cached_property
     def secrets(self) -> ReferencedSecrets:
@@ -244,10 +238,8 @@ class AppContext:
     def inventory(self) -> Inventory:
         from tpuctl.cloud.disks import GoogleInventory
 
-        config = self.config
-        return GoogleInventory(
-            config.require_project(), config.endpoint_compute, config.endpoint_storage, self.credentials
-        )
+        places = self.config.endpoint_compute, self.config.endpoint_storage
+        return GoogleInventory(self.project, *places, self.credentials)
 
     @cached_property
     def disks(self) -> Disks:
@@ -396,11 +388,6 @@ class AppContext:
     @property
     def wheel_cache(self) -> Path:
         return self.config.state_base / "wheelhouse"
-
-
-def open_context(ctx: typer.Context) -> AppContext:
-    """The context of this command line; leave it through `with`."""
-    return AppContext(invocation(ctx))
 
 
 def _start_time(pid: int) -> str:

@@ -37,9 +37,6 @@ DryRun = Annotated[bool, Option("Print what would be done and why; change nothin
 Overwrite = Annotated[bool, Option("Replace a file that is there, whatever it is.")]
 Force = Annotated[bool, Option("Delete even where hosts cannot save what they wrote on disks and mounts.")]
 Yes = Annotated[bool, Option("Do not ask.", short="-y")]
-OwnSlice = Annotated[
-    str | None, argument("[NAME]", "The slice; optional if you have just one.", complete=slice_names)
-]
 SliceOrRun = Annotated[
     str | None,
     argument("[NAME]", "The slice or run; optional if you have just one slice.", complete=slice_names),

@@ -15,7 +15,7 @@ from tpuctl.disks.unused import UnusedDisks, cost_in_words
 from tpuctl.doctor.facts import DoctorFacts
 from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
 from tpuctl.doctor.quotas import side_findings, tpu_findings
-from tpuctl.doctor.store import judge_shared, shared_findings
+from tpuctl.doctor.store import store_findings
 from tpuctl.errors import (
     BILLING_DISABLED,
     DeniedError,
@@ -30,7 +30,7 @@ from tpuctl.lib.names import region_of
 from tpuctl.lib.parallel import Reading
 from tpuctl.lib.shell import quote
 from tpuctl.lib.time import render_span, render_time
-from tpuctl.model.facts import BucketPlace, KeyFacts, StoreFacts, ToolFacts, WatchFacts
+from tpuctl.model.facts import BucketPlace, KeyFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Reach, internal_rule, judge_reach
 from tpuctl.model.quota import ProjectInfo
 from tpuctl.model.roles import PROJECT, asked_permissions, needs_of
@@ -289,52 +289,6 @@ def check_disks(_: DoctorFacts, unused: UnusedDisks) -> list[Finding]:
     return [warning(f"nobody uses {names}: {cost_in_words(found)}, which no grant covers", fix), *unread]
 
 
-def check_store(facts: DoctorFacts) -> list[Finding]:
-    """The store can be opened, read and written."""
-    found = facts.store.value
-    if found is None:
-        return [not_checked(facts.store.error), *shared_findings(facts)]
-    if found.shared:
-        judged = [judge_shared(found, facts.wanted.project), *shared_findings(facts)]
-    else:
-        judged = [_judge_store(found, quote(found.where))]
-    damaged = facts.records.value.damaged if facts.records.value is not None else ()
-    return [*judged, *(problem(error.message, error.hint) for error in damaged)]
-
-
-ROOM_BYTES = 1 << 20
-"""With less than this on its disk the store soon cannot be written: SQLite writes a journal beside it."""
-
-
-def _judge_store(found: StoreFacts, path: str) -> Finding:
-    if not found.exists:
-        if found.writable:
-            return ok(f"none yet; {found.where} is made by the first command")
-        return problem(
-            f"{found.where} cannot be made: its directory is not writable", "export TPUCTL_STATE_DIR=…"
-        )
-    if found.free_bytes is not None and found.free_bytes < ROOM_BYTES:
-        what = f"no room on the disk of {found.where}: {found.free_bytes >> 10} KiB are free"
-        return problem(what, f"df -h {path}, and remove what is not needed")
-    if found.read_only:
-        return problem(f"{found.where} is on a file system mounted read-only", "export TPUCTL_STATE_DIR=…")
-    if found.locked:
-        holder = f" by {found.holder}" if found.holder else ""
-        return problem(f"{found.where} is locked{holder}", f"fuser -v {path}, then end that process")
-    if found.damage:
-        return problem(f"{found.where} is damaged: {found.damage}", f"mv {path} {path}.bad")
-    if found.schema is not None and found.schema > found.known_schema:
-        what = f"{found.where} has schema {found.schema}, and this tpuctl is old: it knows {found.known_schema}"
-        return problem(what, "pip install --upgrade tpuctl")
-    if not found.writable:
-        return problem(f"{found.where} cannot be written", f"chmod u+w {path}")
-    if found.schema is not None and found.schema < found.known_schema:
-        what = f"{found.where} has the old schema {found.schema}; the next command brings it to"
-        after = "after which an older tpuctl can no longer open it"
-        return warning(f"{what} {found.known_schema}, {after}", "tpuctl runs")
-    return ok(f"{found.where}, schema {found.schema}")
-
-
 def check_watchdog(facts: DoctorFacts) -> list[Finding]:
     """A watchdog makes passes, if there is anything to look after."""
     found = []
@@ -364,19 +318,13 @@ def check_watchdog(facts: DoctorFacts) -> list[Finding]:
 
 def _judge_schedule(watch: WatchFacts) -> list[Finding]:
     broken = [problem(error.message, error.hint or "tpuctl watch hooks") for error in watch.broken_hooks]
-    return [*broken, *_judge_entry(watch)]
-
-
-def _judge_entry(watch: WatchFacts) -> list[Finding]:
-    if not watch.installed or watch.timer:
-        return []
-    if watch.in_crontab is False:
+    if watch.installed and not watch.timer and watch.in_crontab is False:
         what = "was installed, but its line is gone from the crontab"
-        return [problem(what, "tpuctl watch install --yes; or tpuctl watch uninstall")]
-    if watch.in_crontab and watch.cron_runs is False:
+        return [*broken, problem(what, "tpuctl watch install --yes; or tpuctl watch uninstall")]
+    if watch.installed and not watch.timer and watch.in_crontab and watch.cron_runs is False:
         what = "is in the crontab, but no cron daemon runs"
-        return [problem(what, "sudo systemctl enable --now cron")]
-    return []
+        return [*broken, problem(what, "sudo systemctl enable --now cron")]
+    return broken
 
 
 def judge_tools(found: Sequence[ToolFacts]) -> list[Finding]:
@@ -412,7 +360,7 @@ CHECKS = (
     Check("buckets", check_buckets),
     Check("tpus", check_tpus, needs="survey"),
     Check("disks", check_disks, needs="unused_disks"),
-    Check("store", check_store),
+    Check("store", store_findings),
     Check("watchdog", check_watchdog),
     Check("tools", lambda _, found: judge_tools(found), needs="tools"),
 )

@@ -1,4 +1,5 @@
-"""Rules of `doctor` for a store in a bucket: is it ours, may it be used, does its bucket lose or hoard things.
+"""Rules of `doctor` for the store; for one in a bucket: is it ours, may it be used, does its bucket lose or
+hoard things.
 
 Settings of buckets: https://cloud.google.com/storage/docs/json_api/v1/buckets.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from tpuctl.doctor.facts import DoctorFacts, SharedStore
 from tpuctl.doctor.finding import Finding, not_checked, ok, problem, warning
 from tpuctl.lib.names import region_of
+from tpuctl.lib.shell import quote
 from tpuctl.lib.time import render_duration, render_span
 from tpuctl.model.facts import BucketPlace, BucketSettings, LifecycleDeletion, StoreFacts
 
@@ -26,7 +28,53 @@ SKEW_WARNING_S = 30.0
 SLOW_CLASSES = frozenset({"NEARLINE", "COLDLINE", "ARCHIVE"})
 
 
-def judge_shared(found: StoreFacts, project: str) -> Finding:
+def store_findings(facts: DoctorFacts) -> list[Finding]:
+    """The store can be opened, read and written."""
+    found = facts.store.value
+    if found is None:
+        return [not_checked(facts.store.error), *_shared_findings(facts)]
+    if found.shared:
+        judged = [_judge_shared(found, facts.wanted.project), *_shared_findings(facts)]
+    else:
+        judged = [_judge_store(found, quote(found.where))]
+    damaged = facts.records.value.damaged if facts.records.value is not None else ()
+    return [*judged, *(problem(error.message, error.hint) for error in damaged)]
+
+
+ROOM_BYTES = 1 << 20
+"""With less than this on its disk the store soon cannot be written: SQLite writes a journal beside it."""
+
+
+def _judge_store(found: StoreFacts, path: str) -> Finding:
+    if not found.exists:
+        if found.writable:
+            return ok(f"none yet; {found.where} is made by the first command")
+        return problem(
+            f"{found.where} cannot be made: its directory is not writable", "export TPUCTL_STATE_DIR=…"
+        )
+    if found.free_bytes is not None and found.free_bytes < ROOM_BYTES:
+        what = f"no room on the disk of {found.where}: {found.free_bytes >> 10} KiB are free"
+        return problem(what, f"df -h {path}, and remove what is not needed")
+    if found.read_only:
+        return problem(f"{found.where} is on a file system mounted read-only", "export TPUCTL_STATE_DIR=…")
+    if found.locked:
+        holder = f" by {found.holder}" if found.holder else ""
+        return problem(f"{found.where} is locked{holder}", f"fuser -v {path}, then end that process")
+    if found.damage:
+        return problem(f"{found.where} is damaged: {found.damage}", f"mv {path} {path}.bad")
+    if found.schema is not None and found.schema > found.known_schema:
+        what = f"{found.where} has schema {found.schema}, and this tpuctl is old: it knows {found.known_schema}"
+        return problem(what, "pip install --upgrade tpuctl")
+    if not found.writable:
+        return problem(f"{found.where} cannot be written", f"chmod u+w {path}")
+    if found.schema is not None and found.schema < found.known_schema:
+        what = f"{found.where} has the old schema {found.schema}; the next command brings it to"
+        after = "after which an older tpuctl can no longer open it"
+        return warning(f"{what} {found.known_schema}, {after}", "tpuctl runs")
+    return ok(f"{found.where}, schema {found.schema}")
+
+
+def _judge_shared(found: StoreFacts, project: str) -> Finding:
     """The store itself, as its mark shows it."""
     where = found.where
     if found.damage:
@@ -49,7 +97,7 @@ def judge_shared(found: StoreFacts, project: str) -> Finding:
     return ok(f"{where}, schema {found.schema}")
 
 
-def shared_findings(facts: DoctorFacts) -> list[Finding]:
+def _shared_findings(facts: DoctorFacts) -> list[Finding]:
     """The bucket around it, where one was looked at."""
     shared = facts.shared
     if shared is None:

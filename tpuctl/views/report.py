@@ -117,7 +117,7 @@ def _facts(
     now = services.store.now()
     end = manifest.get("end") or {}
     state = str(run.state) if run is not None else end.get("state") or "not over"
-    bars, ticks = page.timeline(manifest, now)
+    bars, times = page.timeline(manifest, now)
     left_out = len(manifest["attempts"]) - len(bars)
     numbers = [] if run is None or not run.spec.progress else run_metrics(services, run)
     text, short = _manifest_text(written)
@@ -141,7 +141,7 @@ def _facts(
         "prices": load_accelerators().prices_note if spent.usd is not None else "",
         "bars": bars,
         "left_out": left_out,
-        "ticks": ticks,
+        "times": times,
         "time_shares": page.time_shares(manifest),
         "cost_shares": page.cost_shares(manifest, spent) if spent.usd else [],
         "curves": curves(numbers)[:CURVES_MAX],

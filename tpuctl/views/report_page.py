@@ -6,7 +6,7 @@ Places in pictures are percent of their width, so that text beside them keeps it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,8 +43,6 @@ VALUES_MAX, SPANS_MAX = 8, 12
 Spans of workers that are written out."""
 MANIFEST_MAX = 300_000
 """Characters of the manifest in a page."""
-TICKS = 5
-_DAY_S = 86_400.0
 _ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
 )
@@ -70,14 +68,6 @@ class Bar(Struct, frozen=True):
     end: float | None = None
     mark: str = ""
     """How it ended: `good`, `bad` or `lost`."""
-
-
-class Tick(Struct, frozen=True):
-    """A time below the timeline."""
-
-    x: float
-    anchor: str
-    said: str
 
 
 class Share(Struct, frozen=True):
@@ -119,8 +109,8 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", "\n".join(lines))
 
 
-def timeline(manifest: Row, now: float) -> tuple[list[Bar], list[Tick]]:
-    """The newest attempts as bars, and the times below them."""
+def timeline(manifest: Row, now: float) -> tuple[list[Bar], list[str]]:
+    """The newest attempts as bars, and the times at the beginning, in the middle and at the end of them."""
     attempts = manifest["attempts"][-BARS_MAX:]
     spans = [_span_of(row, now) for row in attempts]
     start = parse_timestamp(str(manifest["run"].get("created")))
@@ -131,7 +121,9 @@ def timeline(manifest: Row, now: float) -> tuple[list[Bar], list[Tick]]:
     length = max(last - start, 1.0)
     names = phase_names(manifest)
     bars = [_bar(row, span, start, length, names) for row, span in zip(attempts, spans, strict=True)]
-    return bars, list(_ticks(start, length))
+    form = "%H:%M:%S" if length < 600 else "%H:%M" if length < 86_400 else "%m-%d %H:%M"
+    times = (start, start + length / 2, start + length)
+    return bars, [datetime.fromtimestamp(at, UTC).strftime(form) for at in times]
 
 
 def _span_of(row: Row, now: float) -> tuple[float, float]:
@@ -164,15 +156,6 @@ def _bar(row: Row, span: tuple[float, float], start: float, length: float, names
     return Bar(
         title, said, tuple(segments), _percent(span[1] - start, length) if over else None, mark if over else ""
     )
-
-
-def _ticks(start: float, length: float) -> Iterator[Tick]:
-    form = "%H:%M:%S" if length < 600 else "%H:%M" if length < _DAY_S else "%m-%d %H:%M"
-    for number in range(TICKS):
-        share = number / (TICKS - 1)
-        anchor = "start" if number == 0 else "end" if number == TICKS - 1 else "middle"
-        moment = datetime.fromtimestamp(start + share * length, UTC)
-        yield Tick(100 * share, anchor, moment.strftime(form))
 
 
 def _percent(part: float, whole: float) -> float:
