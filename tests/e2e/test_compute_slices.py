@@ -38,7 +38,8 @@ from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.slices.resolve import WantedSlice
 from tpuctl.slices.states import TIME_OVER
 from tpuctl.state.repository import get_slice, list_runs, save
-from tpuctl.views.slices import decisions, fleet_rows, slice_status
+from tpuctl.views.decisions import decisions
+from tpuctl.views.slices import fleet_rows, slice_status
 from tpuctl.watch.reconciler import run_pass
 
 

@@ -32,7 +32,8 @@ from tpuctl.slices.enrollment import enroll_machine, remove_machine
 from tpuctl.slices.observe import observe_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, save
-from tpuctl.views.slices import decisions, fleet_rows
+from tpuctl.views.decisions import decisions
+from tpuctl.views.slices import fleet_rows
 from tpuctl.watch.heartbeat import TROUBLED
 from tpuctl.watch.pause import pause_fleet
 from tpuctl.watch.reconciler import JUST_UP, run_pass

@@ -21,8 +21,8 @@ from tpuctl.slices.heartbeats import heartbeats_key
 from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_runs
-from tpuctl.views.conditions import describe_condition
-from tpuctl.views.slices import decisions, fleet_rows, slice_status
+from tpuctl.views.decisions import decisions
+from tpuctl.views.slices import describe_condition, fleet_rows, slice_status
 from tpuctl.watch.heartbeat import PassLine
 from tpuctl.watch.reconciler import run_pass
 

@@ -23,7 +23,7 @@ from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.slices.reconcile import advance_slice, wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_attempts
-from tpuctl.views.slices import decisions
+from tpuctl.views.decisions import decisions
 from tpuctl.watch.reconciler import run_pass
 
 FIRST_ATTEMPT_HANGS = """

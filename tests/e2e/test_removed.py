@@ -20,7 +20,8 @@ from tpuctl.slices.desired import request_slice, withdraw_if_unsent
 from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
 from tpuctl.slices.states import SliceEvent
 from tpuctl.state.repository import get_run, get_slice, save
-from tpuctl.views.slices import decisions, fleet_rows, slice_status
+from tpuctl.views.decisions import decisions
+from tpuctl.views.slices import fleet_rows, slice_status
 from tpuctl.watch.reconciler import run_pass
 
 

@@ -15,7 +15,8 @@ from tpuctl.runs.follow import start_run
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.state.repository import get_run, get_slice
-from tpuctl.views.slices import decisions, slice_status
+from tpuctl.views.decisions import decisions
+from tpuctl.views.slices import slice_status
 from tpuctl.watch.reconciler import run_pass
 
 pytestmark = pytest.mark.slow

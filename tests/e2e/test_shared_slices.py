@@ -22,7 +22,7 @@ from tpuctl.runs.reconcile import request_run
 from tpuctl.runs.submit import freeze_run
 from tpuctl.state.repository import get_run, list_runs
 from tpuctl.transfer.tree import make_tree
-from tpuctl.views.slices import decisions
+from tpuctl.views.decisions import decisions
 
 DAY = 86_400.0
 ZONE = "us-east1-d"

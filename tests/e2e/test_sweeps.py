@@ -42,7 +42,7 @@ from tpuctl.runs.take_down import take_down
 from tpuctl.state.gc import find_old, prune
 from tpuctl.state.repository import get_run, get_slice, list_runs, list_slices
 from tpuctl.transfer.tree import make_tree
-from tpuctl.views.slices import decisions
+from tpuctl.views.decisions import decisions
 from tpuctl.watch.reconciler import run_pass
 
 SMALL: SliceSpec = replace(SPEC, accelerator_type="v4-8", hosts=1, chips=4)

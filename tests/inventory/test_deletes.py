@@ -47,7 +47,8 @@ from tpuctl.slices.orphans import collect_obsolete, find_obsolete
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.vacate import ask_hosts
 from tpuctl.state.repository import Versioned, get_slice, load_slices, save
-from tpuctl.views.slices import decisions, describe_condition
+from tpuctl.views.decisions import decisions
+from tpuctl.views.slices import describe_condition
 from tpuctl.watch.heartbeat import PassLine
 from tpuctl.watch.reconciler import run_pass
 

@@ -17,7 +17,7 @@ from tpuctl.model.cloud import Listing, NodeState
 from tpuctl.model.records import SliceState
 from tpuctl.state.leases import acquire
 from tpuctl.state.repository import get_slice, save
-from tpuctl.views.slices import decisions
+from tpuctl.views.decisions import decisions
 from tpuctl.watch.reconciler import run_pass
 
 

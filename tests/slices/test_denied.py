@@ -16,7 +16,7 @@ from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
-from tpuctl.views.slices import decisions
+from tpuctl.views.decisions import decisions
 from tpuctl.watch.heartbeat import TROUBLED, Heartbeat, PassLine, Watcher, next_heartbeat
 from tpuctl.watch.reconciler import run_pass
 

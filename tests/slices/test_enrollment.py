@@ -21,7 +21,7 @@ from tpuctl.slices.enrollment import KEYS, enroll_machine, list_machines, remove
 from tpuctl.slices.probing import probe_workers
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_run, get_slice
-from tpuctl.views.slices import decisions
+from tpuctl.views.decisions import decisions
 from tpuctl.watch.heartbeat import PassLine
 from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute

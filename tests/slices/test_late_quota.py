@@ -9,7 +9,7 @@ from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.errors import QuotaError
 from tpuctl.model.records import SliceState
 from tpuctl.state.repository import get_slice
-from tpuctl.views.slices import decisions
+from tpuctl.views.decisions import decisions
 from tpuctl.watch.reconciler import run_pass
 
 QUOTA = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 8 in region us-central2"

@@ -23,7 +23,7 @@ from tpuctl.slices.desired import request_slice
 from tpuctl.slices.observe import list_inventory
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice, save
-from tpuctl.views.slices import decisions
+from tpuctl.views.decisions import decisions
 from tpuctl.watch.reconciler import run_pass
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,8 @@ from tpuctl.mounts.use import list_mounts
 from tpuctl.slices.desired import request_slice
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import get_slice, save
-from tpuctl.views.slices import decisions, options_shown
+from tpuctl.views.decisions import decisions
+from tpuctl.views.slices import options_shown
 
 NOW = 1_790_000_000.0
 FACTS = {

@@ -19,8 +19,8 @@ from tpuctl.lib.time import render_time
 from tpuctl.model.records import RunRecord
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.provenance.bundle import begins_bundle
+from tpuctl.views.decisions import decisions
 from tpuctl.views.run_status import run_status
-from tpuctl.views.slices import decisions
 from tpuctl.workers.file_receiver import free_bytes
 
 LEAST = 1 << 20

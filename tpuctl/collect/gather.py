@@ -34,9 +34,9 @@ from tpuctl.runs.stacks import examine, render_cores, render_stacks
 from tpuctl.state.repository import list_attempts
 from tpuctl.telemetry.observe import Observer
 from tpuctl.transfer.tree import TreeFile
+from tpuctl.views.decisions import decisions
 from tpuctl.views.metrics import data_rows, run_metrics
 from tpuctl.views.run_status import run_status
-from tpuctl.views.slices import decisions
 from tpuctl.views.top import frame_facts, take_frame
 from tpuctl.workers.copy_from import pull
 from tpuctl.workers.file_list import FileSurvey

@@ -26,9 +26,10 @@ from tpuctl.provenance.compare import compare
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.slices.capacity_notes import list_notes
 from tpuctl.state.repository import get_run, newest_first, readable_runs, readable_slices, runs_under_way
+from tpuctl.views.decisions import decisions
 from tpuctl.views.report import report_facts
 from tpuctl.views.run_status import next_commands
-from tpuctl.views.slices import decisions, fleet_rows, is_listed, run_row, slice_status
+from tpuctl.views.slices import fleet_rows, is_listed, run_row, slice_status
 from tpuctl.watch.cycle import list_heartbeats, watchdog_health
 from tpuctl.watch.heartbeat import is_late, render_counts
 from tpuctl.watch.pause import paused_why

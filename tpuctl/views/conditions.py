@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from tpuctl.engine.services import Services
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_moment, render_span
 from tpuctl.model.records import WITH_HOSTS, Desired, SliceRecord, SliceState
-from tpuctl.runs.active import never_began
-from tpuctl.runs.mounts import sick_mounts
-from tpuctl.slices.replacement import find_replacement_limit
-from tpuctl.state.repository import active_runs, find_slice
 
 ABSENT = "absent"
 """What `ls` shows for a slice of which the cloud, read in full, has neither node nor request."""
@@ -50,21 +45,6 @@ def cloud_word(record: SliceRecord, shown: str, *, unread: bool) -> str:
     if unread:
         return UNREAD
     return ABSENT if record.incarnation and record.incarnation.create_called_at is not None else ""
-
-
-def describe_condition(services: Services, name: str) -> str:
-    """The condition of a slice as it is recorded, without asking the cloud; empty for a run."""
-    stored = find_slice(services, name)
-    return condition_of(services, stored.record, "") if stored is not None else ""
-
-
-def condition_of(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> Condition:
-    """The condition of a slice, by itself, for want of its run, or for what its run was told of its mounts."""
-    unused = never_began(services, record)
-    found = judge_condition(record, cloud, why=why, limit_s=find_replacement_limit(services, record))
-    if unused and not found:
-        return Condition(record.name, "{name} was {unused}", unused=unused)
-    return found or _sick_mounts(services, record)
 
 
 def judge_condition(
@@ -148,13 +128,6 @@ def _removed(record: SliceRecord, cloud: str) -> str:
     elif rest and not cloud:
         text += "; if its queued resource {queued} is left, that holds quota"
     return text + ": `tpuctl up {name}` asks for it again, `tpuctl down {name}` deletes what is left"
-
-
-def _sick_mounts(services: Services, record: SliceRecord) -> Condition:
-    runs = active_runs(services, record.name) if record.spec.mounts else []
-    sick = sick_mounts(each for run in runs if run.attempt is not None for each in run.attempt.mounts)
-    said = "{name}: mount {sick}; `tpuctl mount check --on {name}`" if sick else ""
-    return Condition(record.name, said, sick=sick)
 
 
 def group_conditions(conditions: Iterable[Condition]) -> list[str]:

@@ -13,19 +13,27 @@ from tpuctl.inventory.listing import TpuLists, list_tpus
 from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
-from tpuctl.model.attempts import SLOW, AttemptPhase, Cause, RunTotals
+from tpuctl.model.attempts import SLOW, AttemptPhase, RunTotals
 from tpuctl.model.cloud import CloudResource
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
 from tpuctl.provenance.parts import current_totals
-from tpuctl.slices.choose import run_called
+from tpuctl.runs.active import never_began
+from tpuctl.runs.mounts import sick_mounts
 from tpuctl.slices.observe import Observation, observe_slice
+from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.ssh_entries import follow_slices
-from tpuctl.state.journal import decided_at
-from tpuctl.state.repository import find_slice, newest_first, readable_runs, readable_slices, runs_under_way
-from tpuctl.views.conditions import Condition, cloud_word, condition_of
+from tpuctl.state.repository import (
+    active_runs,
+    find_slice,
+    newest_first,
+    readable_runs,
+    readable_slices,
+    runs_under_way,
+)
+from tpuctl.views.conditions import Condition, cloud_word, judge_condition
 
 MOUNTS_MAX_S = 15.0
 """For asking hosts how their mounts are: a probe of one that hangs takes 5 s."""
@@ -278,78 +286,32 @@ def _word_of(observation: Observation) -> str:
     return cloud_word(observation.record, said, unread=bool(observation.info.unread))
 
 
+def describe_condition(services: Services, name: str) -> str:
+    """The condition of a slice as it is recorded, without asking the cloud; empty for a run."""
+    stored = find_slice(services, name)
+    return condition_of(services, stored.record, "") if stored is not None else ""
+
+
+def condition_of(services: Services, record: SliceRecord, cloud: str, *, why: bool = True) -> Condition:
+    """The condition of a slice, by itself, for want of its run, or for what its run was told of its mounts."""
+    unused = never_began(services, record)
+    found = judge_condition(record, cloud, why=why, limit_s=find_replacement_limit(services, record))
+    if unused and not found:
+        return Condition(record.name, "{name} was {unused}", unused=unused)
+    return found or _sick_mounts(services, record)
+
+
+def _sick_mounts(services: Services, record: SliceRecord) -> Condition:
+    runs = active_runs(services, record.name) if record.spec.mounts else []
+    sick = sick_mounts(each for run in runs if run.attempt is not None for each in run.attempt.mounts)
+    said = "{name}: mount {sick}; `tpuctl mount check --on {name}`" if sick else ""
+    return Condition(record.name, said, sick=sick)
+
+
 def synthetic_runs(services: Services, name: str) -> list[str]:
     """The run of this id, or those under way on the slice of this name, that run on made-up data."""
     runs = [run for run in readable_runs(services)[0] if run.spec.synthetic]
     return [run.id for run in runs if run.id == name or (run.slice_name == name and not run.state.final)]
-
-
-def decisions(services: Services, name: str) -> list[dict[str, Any]]:
-    """The audit trail of a slice with its runs and holds of its disks, of a run, a sweep, or the `fleet`.
-
-    Oldest first; of the fleet it is pauses and grants that end. A slice without a record has one, too, as what
-    `reap` deleted. Raises NotFoundError for what the journal does not know.
-    """
-    if services.store.get(f"runs/{name}"):
-        subjects = [f"runs/{name}"]
-    else:
-        subjects = [f"slices/{name}", *(["fleet"] if name == "fleet" else [])]
-        subjects += [run.key for run in readable_runs(services)[0] if run.slice_name == name]
-    entries = [
-        {**document.data, "subject": subject.rpartition("/")[2]}
-        for subject in subjects
-        for document in services.store.list(f"journal/{subject}/")
-    ]
-    entries += [*_holds(services, name), *_of_sweep(services, name)]
-    if not entries and name != "fleet":
-        run_called(services, name)  # raises where it is neither
-    entries.sort(key=decided_at)
-    return [{"action": "", "reason": "", **entry, "at": render_time(decided_at(entry))} for entry in entries]
-
-
-_OF_ROWS = frozenset({"run", "stop", "ended", *Cause}) - {Cause.SUCCEEDED}
-_OF_SLICES = frozenset(
-    {"up", "down", "ready", "preempted", "unreachable", "time-over", "broken", "refused", "denied", "removed"}
-    | {"end"}
-)
-"""What is decided about a sweep's runs and slices as far as it concerns the sweep."""
-
-
-def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
-    """What a sweep decided, how its rows began and ended, and which slices it took, lost and gave back."""
-    if services.store.get(f"sweeps/{group}") is None:
-        return []
-    from tpuctl.runs.sweep import get_sweep  # which brings the steps of runs
-
-    sweep = get_sweep(services, group)
-    rows = {row.run_id for row in sweep.rows}
-    told = [
-        *((document, group) for document in services.store.list(f"journal/{sweep.key}/")),
-        *(
-            (document, run_id)
-            for document in services.store.list(f"journal/runs/{group}-")
-            if (run_id := document.key.split("/")[2]) in rows and document.data["action"] in _OF_ROWS
-        ),
-        *(
-            (document, name)
-            for name in (sweep.slices if sweep.specs else ())
-            for document in services.store.list(f"journal/slices/{name}/")
-            if document.data["action"] in _OF_SLICES
-        ),
-    ]
-    since = sweep.template.created_at
-    return [{**each.data, "subject": subject} for each, subject in told if decided_at(each.data) >= since]
-
-
-def _holds(services: Services, name: str) -> list[dict[str, Any]]:
-    """When the disks of a slice were held still on it: its programs waited then."""
-    refs = [ref for each in readable_slices(services)[0] if each.name == name for ref in each.spec.disks]
-    return [
-        {**document.data, "subject": ref.name}
-        for ref in refs
-        for document in services.store.list(f"journal/disks/{ref.name}/")
-        if document.data["action"] == "hold" and str(document.data["reason"]).endswith(f"on {name}")
-    ]
 
 
 def run_rows(services: Services, group: str | None = None, tags: Sequence[str] = ()) -> list[dict[str, Any]]:

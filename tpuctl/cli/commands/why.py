@@ -18,8 +18,8 @@ def why(context: AppContext, name: SliceOrRun = None) -> None:
     grants that end.
     """
     from tpuctl.slices.choose import resolve_slice, run_called
-    from tpuctl.views.conditions import describe_condition
-    from tpuctl.views.slices import decisions, synthetic_runs
+    from tpuctl.views.decisions import decisions
+    from tpuctl.views.slices import describe_condition, synthetic_runs
 
     subject = name if name is not None else resolve_slice(context, None).name
     if name == "last" and (newest := run_called(context, name)) is not None:

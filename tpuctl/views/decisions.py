@@ -1,0 +1,80 @@
+"""The audit trail as `why` shows it: what was decided about a slice, a run, a sweep or the fleet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpuctl.engine.services import Services
+from tpuctl.lib.time import render_time
+from tpuctl.model.attempts import Cause
+from tpuctl.slices.choose import run_called
+from tpuctl.state.journal import decided_at
+from tpuctl.state.repository import readable_runs, readable_slices
+
+
+def decisions(services: Services, name: str) -> list[dict[str, Any]]:
+    """The audit trail of a slice with its runs and holds of its disks, of a run, a sweep, or the `fleet`.
+
+    Oldest first; of the fleet it is pauses and grants that end. A slice without a record has one, too, as what
+    `reap` deleted. Raises NotFoundError for what the journal does not know.
+    """
+    if services.store.get(f"runs/{name}"):
+        subjects = [f"runs/{name}"]
+    else:
+        subjects = [f"slices/{name}", *(["fleet"] if name == "fleet" else [])]
+        subjects += [run.key for run in readable_runs(services)[0] if run.slice_name == name]
+    entries = [
+        {**document.data, "subject": subject.rpartition("/")[2]}
+        for subject in subjects
+        for document in services.store.list(f"journal/{subject}/")
+    ]
+    entries += [*_holds(services, name), *_of_sweep(services, name)]
+    if not entries and name != "fleet":
+        run_called(services, name)  # raises where it is neither
+    entries.sort(key=decided_at)
+    return [{"action": "", "reason": "", **entry, "at": render_time(decided_at(entry))} for entry in entries]
+
+
+_OF_ROWS = frozenset({"run", "stop", "ended", *Cause}) - {Cause.SUCCEEDED}
+_OF_SLICES = frozenset(
+    {"up", "down", "ready", "preempted", "unreachable", "time-over", "broken", "refused", "denied", "removed"}
+    | {"end"}
+)
+"""What is decided about a sweep's runs and slices as far as it concerns the sweep."""
+
+
+def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
+    """What a sweep decided, how its rows began and ended, and which slices it took, lost and gave back."""
+    if services.store.get(f"sweeps/{group}") is None:
+        return []
+    from tpuctl.runs.sweep import get_sweep  # which brings the steps of runs
+
+    sweep = get_sweep(services, group)
+    rows = {row.run_id for row in sweep.rows}
+    told = [
+        *((document, group) for document in services.store.list(f"journal/{sweep.key}/")),
+        *(
+            (document, run_id)
+            for document in services.store.list(f"journal/runs/{group}-")
+            if (run_id := document.key.split("/")[2]) in rows and document.data["action"] in _OF_ROWS
+        ),
+        *(
+            (document, name)
+            for name in (sweep.slices if sweep.specs else ())
+            for document in services.store.list(f"journal/slices/{name}/")
+            if document.data["action"] in _OF_SLICES
+        ),
+    ]
+    since = sweep.template.created_at
+    return [{**each.data, "subject": subject} for each, subject in told if decided_at(each.data) >= since]
+
+
+def _holds(services: Services, name: str) -> list[dict[str, Any]]:
+    """When the disks of a slice were held still on it: its programs waited then."""
+    refs = [ref for each in readable_slices(services)[0] if each.name == name for ref in each.spec.disks]
+    return [
+        {**document.data, "subject": ref.name}
+        for ref in refs
+        for document in services.store.list(f"journal/disks/{ref.name}/")
+        if document.data["action"] == "hold" and str(document.data["reason"]).endswith(f"on {name}")
+    ]
