@@ -9,7 +9,6 @@ import typer
 from tpuctl.cli.completion import slice_names
 from tpuctl.cli.invocation import invocation
 from tpuctl.lib.options import Flag, Option, argument
-from tpuctl.lib.text import WORKERS_HELP
 
 
 def _set(ctx: typer.Context, option: typer.CallbackParam, value: bool) -> bool:
@@ -43,8 +42,6 @@ SliceOrRun = Annotated[
 ]
 OnSlice = Annotated[str | None, Option("The slice; optional if you have just one.", metavar="NAME")]
 RunId = Annotated[str, argument("[RUN]", "Id of the run; the newest if left out.")]
-Workers = Annotated[str | None, Option(WORKERS_HELP, metavar="LIST")]
-AllWorkers = Annotated[bool, Option("All workers (the default).")]
 AllUsers = Annotated[bool, Option("Also what other users made; asks you to type the project id.")]
 Confirm = Annotated[
     str | None,

@@ -281,7 +281,7 @@ def _check_access(services: Services, record: SliceRecord) -> None:
     user = record.spec.login_user
     raise DeniedError(
         f"cannot log in to {record.name} as {user}: {answers.trouble}",
-        hint="--add-key puts this machine's key into the node's metadata, which takes minutes; "
+        hint="`--add-key` puts this machine's key into the node's metadata, which takes minutes; "
         "the setting login_user names another user",
     )
 

@@ -116,8 +116,8 @@ def check_same(record: SliceRecord, specs: Sequence[SliceSpec]) -> None:
         raise ConflictError(
             f"slice {record.name} exists as {record.spec.accelerator_type} in {record.spec.zone}"
             f" ({record.spec.tier}), not as asked: {', '.join(options)} would be another",
-            hint=f"ask for it as before (tpuctl status {record.name}), or give the new slice another name; "
-            f"tpuctl down {record.name} deletes the old one",
+            hint=f"ask for it as before (`tpuctl status {record.name}`), or give the new slice another name; "
+            f"`tpuctl down {record.name}` deletes the old one",
             details={"differs": list(differs)},
         )
 

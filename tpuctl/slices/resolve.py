@@ -309,7 +309,7 @@ def _granted_tier(usable: Sequence[Grant]) -> Tier:
     raise UsageError.of(
         "tier",
         "no tier: say how the capacity is paid for",
-        "--spot, --on-demand, --preemptible, --reserved, --flex-start; or write settings: {tier: spot} into "
+        "--spot, --on-demand, --preemptible, --reserved, --flex-start; or write `settings: {tier: spot}` into "
         "tpuctl.yaml here, or ~/.config/tpuctl/config.yaml",
     )
 

@@ -6,11 +6,12 @@ import shlex
 from typing import TYPE_CHECKING, Annotated
 
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.options import Overwrite, RunId, Workers
+from tpuctl.cli.options import Overwrite, RunId
 from tpuctl.errors import InterruptedByUserError, PartialError, UsageError
 from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import counted, fold_workers, sized
 from tpuctl.model.clusters import refuse_on_cluster
+from tpuctl.model.requests import Workers
 
 if TYPE_CHECKING:
     from pathlib import Path

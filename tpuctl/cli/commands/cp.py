@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from tpuctl.cli.completion import slice_paths
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.options import DryRun, Workers
+from tpuctl.cli.options import DryRun
 from tpuctl.cli.workers import choose, raise_for_failed
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import argument
 from tpuctl.lib.text import counted, sized
+from tpuctl.model.requests import Workers
 
 if TYPE_CHECKING:
     from tpuctl.model.cloud import HostTarget, RemoteResult

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.options import RunId, Workers
+from tpuctl.cli.options import RunId
 from tpuctl.cli.workers import choose_of_run
 from tpuctl.errors import PartialError
 from tpuctl.model.clusters import refuse_on_cluster
+from tpuctl.model.requests import Workers
 
 
 def stacks(context: AppContext, run_id: RunId = "last", worker: Workers = None) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tpuctl.cli.context import AppContext
-from tpuctl.cli.options import RunId, Workers
+from tpuctl.cli.options import RunId
 from tpuctl.cli.workers import choose_of_run
 from tpuctl.errors import NotFoundError, PartialError, TpuctlError
 from tpuctl.lib.options import Flag, Option
 from tpuctl.lib.text import counted, fold_label, sized
 from tpuctl.model.clusters import refuse_on_cluster
+from tpuctl.model.requests import Workers
 
 if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
