@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.support.hosts import wait_until
 from tests.support.hub import Hub, serving_hub
 from tests.support.require import require_index
 from tests.support.session import Session, open_session
@@ -48,16 +49,16 @@ def stage(session: Session, hub: Hub, source: str, place: str, *words: str, stat
 def test_killed_and_typed_again_it_follows_the_run_that_went_on_and_ends_with_a_receipt(
     session: Session, hub: Hub
 ) -> None:
-    hub.cuts = [(10 << 20) + 100] * 8  # within the file, each with a second of the client before it goes on
+    hub.cuts = [(10 << 20) + 100] * 16  # within the file, each with a second of the client before it goes on
     client = session.start("data", "stage", SOURCE, PLACE, "--endpoint", hub.url)
-    end = time.monotonic() + 120
-    while not hub.ranges:
-        assert time.monotonic() < end
-        assert client.poll() is None
-        time.sleep(0.2)
+
+    def running() -> list[dict[str, Any]]:
+        return [row for row in session.json("runs") if row["state"] == "running"]
+
+    wait_until(lambda: hub.ranges and running())  # a host may be at work before its client wrote that down
     client.kill()
     client.communicate(timeout=30)
-    [run] = [row for row in session.json("runs") if row["state"] == "running"]
+    [run] = running()
     assert "is not complete" in session.type("data", "verify", PLACE, status=3).stderr
     hub.cuts.clear()
 

@@ -3,6 +3,7 @@ environments that say how many there are, and what else is so for all runs in th
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.frameworks import write_torchrun
+from tests.support.hosts import wait_until
 from tests.support.jax_python import flax_packages
 from tests.support.require import require_torch_xla
 from tests.support.session import Session, open_session
@@ -89,6 +91,9 @@ def test_one_process_that_fails_stops_all_and_is_named(session: Session) -> None
     assert "worker 1.3" in session.type("why", session.json("status", "last")["id"]).stdout
 
 
+PROCESSES = [f"{worker}.{own}" for worker in (0, 1) for own in range(4)]
+
+
 def test_after_a_preemption_and_a_killed_client_all_processes_come_back(session: Session) -> None:
     (session.work / "goes.py").write_text(
         "import os, time\nprint('attempt', os.environ['TPUCTL_ATTEMPT'], flush=True)\n"
@@ -96,7 +101,13 @@ def test_after_a_preemption_and_a_killed_client_all_processes_come_back(session:
     )
     words = ("run", *CHIP, "--name", "goes", "goes.py")
     client = session.start(*words)
-    _until(lambda: session.type("logs", "goes", status=None).stdout.count("attempt 1") >= 1)
+
+    def printed() -> list[str]:
+        told = session.type("logs", "goes", "--json", status=None)
+        rows = json.loads(told.stdout) if told.returncode == 0 else []
+        return sorted(name for row in rows for name in row["processes"])
+
+    wait_until(lambda: printed() == PROCESSES)
     client.send_signal(signal.SIGKILL)
     client.wait()
     assert session.json("status", "goes")["state"] == "running"
@@ -106,9 +117,7 @@ def test_after_a_preemption_and_a_killed_client_all_processes_come_back(session:
     done = session.type(*words, within_s=240.0)
     assert "succeeded" in done.stderr
     lines = [row for row in session.json("logs", "goes", "--attempt", "2") if row["text"] == "attempt 2"]
-    assert sorted(name for row in lines for name in row["processes"]) == [
-        f"{worker}.{own}" for worker in (0, 1) for own in range(4)
-    ]
+    assert sorted(name for row in lines for name in row["processes"]) == PROCESSES
 
 
 JAX = """\
@@ -297,10 +306,3 @@ def test_the_environment_of_spmd_starts_one_process_on_each_host_that_has_its_ch
         "per": "environment",
         "flag_profiles": "environment",
     }
-
-
-def _until(ready, within_s: float = 100.0) -> None:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + within_s
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.2)
