@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tpuctl.ssh.calls import COLLECTED_MAX, CollectedOutput
 from tpuctl.ssh.session import Feed, exchange
 
 
@@ -97,3 +98,10 @@ def test_a_connection_that_breaks_while_something_is_sent_is_the_end_of_the_comm
     broken = BrokenChannel()
     assert Feed(b"input", hold=True).push(broken)  # type: ignore[arg-type]
     broken.free()
+
+
+def test_output_that_is_kept_as_a_whole_is_bounded() -> None:
+    collected = CollectedOutput()
+    assert collected.emit("stdout", bytes(COLLECTED_MAX - 1))
+    assert collected.emit("stderr", b"y")
+    assert not collected.emit("stdout", b"z")

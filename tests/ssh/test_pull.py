@@ -569,8 +569,11 @@ def test_a_name_that_is_too_long_for_this_machine_is_an_error_of_that_worker(tmp
         b'{"data": 7}',
         b'{"file": 0, "from": 0, "size": 1e999, "mode": 0, "mtime_ns": 0}',
         b'{"file": 0, "from": -1, "size": 4, "mode": 0, "mtime_ns": 0}',
+        b'{"file": -5, "from": 0, "size": 1, "mode": 0, "mtime_ns": 0}',
+        b'{"file": "x", "from": 0, "size": 1, "mode": 0, "mtime_ns": 0}',
+        b'{"file": [], "from": 0, "size": 1, "mode": 0, "mtime_ns": 0}',
     ],
-    ids=["deep", "empty", "unknown", "too-big", "negative"],
+    ids=["deep", "empty", "unknown", "too-big", "before-it", "negative", "word", "list"],
 )
 def test_notes_between_files_that_make_no_sense_are_malformed(content: bytes) -> None:
     reader = FrameReader()

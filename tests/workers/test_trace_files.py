@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.memory.services import MemoryPlace
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.workers.trace_files import fetch_traces, session_folder
+from tpuctl.workers.copy_from import fetch_traces, session_folder
 
 
 def test_a_session_of_which_nothing_came_leaves_no_folder(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import posixpath
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -33,6 +35,8 @@ COMPARED_AT_ONCE = 8
 ROUNDS = 3
 """How often a file is asked for that was written to while it was read."""
 STDERR_KEPT = 8192
+TRACE_SUFFIX = ".xplane.pb"
+"""Of a file of a trace, as xprof and TensorBoard look for it."""
 Select = Callable[[HostTarget, FileSurvey], FileSurvey]
 """What of the things that a worker has is fetched."""
 
@@ -291,3 +295,41 @@ class _Pull:
             self._meter.moved,
             sum(source.survey.left_out for source in fine),
         )
+
+
+def session_folder(directory: Path, session: str) -> Path:
+    """Where a session of the log directory `directory` has its hosts, as xprof looks for them."""
+    return directory / "plugins" / "profile" / session
+
+
+def fetch_traces(
+    agent: HostAgent,
+    targets: Sequence[HostTarget],
+    path: str,
+    place: Path,
+    *,
+    clock: Clock,
+    emit: EventSink,
+) -> tuple[tuple[RemoteResult, ...], list[Path]]:
+    """Fetches what each target has in the folder `path`. Returns what came of it, and the files in `place`, one
+    for each process; they arrive elsewhere, so that a viewer never sees half of one.
+    """
+    arriving = place.parents[2] / f".arriving-{place.name}"
+    try:
+        arriving.mkdir(parents=True, exist_ok=True)
+        pulled = pull(agent, targets, path, lambda t: FileReceiver(arriving / t.label), clock=clock, emit=emit)
+        files = [each for target in targets for each in _settle(arriving / target.label, target.label, place)]
+        return pulled.results, files
+    except OSError as error:
+        raise TpuctlError(f"cannot write {place}: {error.strerror}", hint="--to another directory") from error
+    finally:
+        shutil.rmtree(arriving, ignore_errors=True)
+
+
+def _settle(folder: Path, label: str, place: Path) -> list[Path]:
+    """`LABEL.xplane.pb`, and of several processes `LABEL.PROCESS.xplane.pb`."""
+    found = sorted(folder.glob(f"*{TRACE_SUFFIX}"))
+    if found:
+        place.mkdir(parents=True, exist_ok=True)
+    named = {each: label if len(found) == 1 else f"{label}.{each.name[: -len(TRACE_SUFFIX)]}" for each in found}
+    return [each.replace(place / f"{name}{TRACE_SUFFIX}") for each, name in named.items()]

@@ -52,7 +52,7 @@ def trace(
     from tpuctl.runs.trace import TraceRequest, trace_run
     from tpuctl.runs.trace_plan import with_unfetched
     from tpuctl.state.repository import get_run
-    from tpuctl.workers.trace_files import fetch_traces, session_folder
+    from tpuctl.workers.copy_from import fetch_traces, session_folder
 
     record = get_run(context, run_id).record
     refuse_on_cluster(record.id, record.cluster, "trace")
