@@ -42,11 +42,13 @@ class SavedState:
 
 def alike(shown: object, said: object) -> bool:
     """The same but for numbers that grow while a command runs. Keys that came since have nothing to tell, but
-    for the API, which was always that of TPUs."""
+    for the API, which was always that of TPUs, and the devices, which follow from the type."""
     if isinstance(shown, dict) and isinstance(said, dict):
-        came = [value for key, value in shown.items() if key not in said and (key, value) != ("api", "tpu")]
+        came = {key: value for key, value in shown.items() if value and key not in said and key != "devices"}
         return (
-            shown.keys() >= said.keys() and not any(came) and all(alike(shown[key], said[key]) for key in said)
+            shown.keys() >= said.keys()
+            and came in ({}, {"api": "tpu"})
+            and all(alike(shown[key], said[key]) for key in said)
         )
     if isinstance(shown, list) and isinstance(said, list):
         return len(shown) == len(said) and all(map(alike, shown, said))
