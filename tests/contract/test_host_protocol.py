@@ -18,6 +18,16 @@ from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, rend
 from tpuctl.hosts.facts import Section
 from tpuctl.hosts.log_news import LogNews
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, WorkerState
+from tpuctl.hosts.requests import (
+    AttemptsRequest,
+    FollowRequest,
+    HelloRequest,
+    NewsRequest,
+    PrepareRequest,
+    StartRequest,
+    StatusRequest,
+    StopRequest,
+)
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.model.shipped_files import read_agent
@@ -78,16 +88,16 @@ class Runs:
 
     def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: str | None = None) -> Any:
         request = {"run": "r1", "attempt": attempt, "fence": fence, "bundle": bundle}
-        [answer] = self.agent.prepare([self.target], request)
+        [answer] = self.agent.ask([self.target], PrepareRequest(**request))
         return answer
 
     def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> Any:
         request = {"run": "r1", "attempt": attempt, "fence": fence, "argv": list(argv), "grace_s": 0.3, **more}
-        [answer] = self.agent.start([self.target], request)
+        [answer] = self.agent.ask([self.target], StartRequest(**request))
         return answer
 
     def status(self, attempt: str = "1") -> WorkerStatus:
-        [answer] = self.agent.status([self.target], "r1", attempt)
+        [answer] = self.agent.ask([self.target], StatusRequest("r1", attempt))
         assert answer.value is not None, answer
         return answer.value
 
@@ -96,7 +106,7 @@ class Runs:
         return self.status(attempt)
 
     def log(self, stream: str) -> bytes:
-        [answer] = self.agent.read_news([self.target], {"run": "r1", "attempt": "1"}, limit=1 << 20)
+        [answer] = self.agent.read_news([self.target], NewsRequest("r1", "1"))
         assert answer.value is not None, answer
         return bytes(getattr(answer.value, stream))
 
@@ -113,7 +123,7 @@ def give(runs: Runs, content: Content = CODE) -> str:
 
 
 def test_the_agent_installs_itself_and_says_what_the_host_is(agent: HostAgent, target: HostTarget):
-    [answer] = agent.hello([target], sections=[Section.KERNEL])
+    [answer] = agent.ask([target], HelloRequest(sections=[Section.KERNEL]))
     assert answer.value is not None
     assert answer.value.facts is not None
     assert (answer.value.facts.kernel is None, answer.value.facts.jobs) == (False, None)
@@ -126,8 +136,8 @@ def test_the_agent_installs_itself_and_says_what_the_host_is(agent: HostAgent, t
 
 
 def test_several_verbs_are_done_in_one_call_until_one_is_refused(runs: Runs):
-    said, listed = runs.agent.hello_and_attempts([runs.target], claim=None, sections=[])
-    assert (said[0].value.host.worker_id, listed[0].value) == ("0", ())
+    said, listed = runs.agent.ask_both([runs.target], HelloRequest(), AttemptsRequest())
+    assert (said[0].value.host.worker_id, listed[0].value.attempts) == ("0", ())
     ids = {"run": "r1", "attempt": "1"}
     calls = {
         "prepare": {**ids, "fence": 1, "bundle": None},
@@ -150,7 +160,7 @@ def test_an_agent_that_arrives_damaged_is_not_installed(remote: Remote, target: 
 
 
 def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, agent: HostAgent, target: HostTarget):
-    answers = agent.hello([lab.refuse(target), target])
+    answers = agent.ask([lab.refuse(target), target], HelloRequest())
     assert [answer.error for answer in answers] == ["connect", None]
     assert answers[0].unreached
 
@@ -236,7 +246,7 @@ def test_a_second_start_does_nothing_and_what_is_not_prepared_does_not_start(run
     first = runs.start("sh", "-c", words.HANG)
     second = runs.start("sh", "-c", words.HANG)
     assert (second.value.already, second.value.pid) == (True, first.value.pid)
-    runs.agent.stop([runs.target], "r1", "1", 0.1)
+    runs.agent.ask([runs.target], StopRequest("r1", "1", 0.1))
     runs.ended()
     assert runs.start("true").value.already
 
@@ -276,7 +286,7 @@ def test_a_run_killed_by_a_signal_records_which(runs: Runs):
 def test_a_stop_ends_the_run_and_says_that_it_was_stopped(runs: Runs):
     runs.prepare()
     runs.start("sh", "-c", words.HANG)
-    [before] = runs.agent.stop([runs.target], "r1", "1", 5.0)
+    [before] = runs.agent.ask([runs.target], StopRequest("r1", "1", 5.0))
     assert before.value.state is WorkerState.RUNNING
     ended = runs.ended()
     assert (ended.signal, ended.stopped) == (15, True)
@@ -286,15 +296,15 @@ def test_who_ignores_a_stop_is_killed_after_the_grace_and_a_second_stop_may_shor
     runs.prepare()
     runs.start("sh", "-c", words.DEAF)
     runs.lab.until(lambda: runs.log("stdout") == b"deaf\n", "the trap")
-    runs.agent.stop([runs.target], "r1", "1", 300.0)
+    runs.agent.ask([runs.target], StopRequest("r1", "1", 300.0))
     assert runs.status().state is WorkerState.RUNNING
-    runs.agent.stop([runs.target], "r1", "1", 0.2)
+    runs.agent.ask([runs.target], StopRequest("r1", "1", 0.2))
     assert (runs.ended().signal, runs.ended().stopped) == (9, True)
 
 
 def test_a_stop_before_the_start_keeps_it_from_starting(runs: Runs):
     runs.prepare()
-    runs.agent.stop([runs.target], "r1", "1", 1.0)
+    runs.agent.ask([runs.target], StopRequest("r1", "1", 1.0))
     assert runs.start("true").error == "stopped"
     assert runs.status("9").state is WorkerState.ABSENT
 
@@ -309,14 +319,14 @@ def test_a_host_that_goes_down_ends_a_run_without_a_stop_of_ours(runs: Runs):
     assert (ended.stopped, ended.stop_asked, ended.rebooted) == (True, False, True)
     runs.prepare("2")
     runs.start("sh", "-c", words.HANG, attempt="2")
-    runs.agent.stop([runs.target], "r1", "2", 5.0)
+    runs.agent.ask([runs.target], StopRequest("r1", "2", 5.0))
     ended = runs.ended("2")
     assert (ended.stopped, ended.stop_asked, ended.rebooted) == (True, True, False)
 
 
 def test_what_the_cloud_does_with_a_host_is_told_where_it_is_asked_for(runs: Runs):
     def told() -> tuple[bool, str]:
-        [answer] = runs.agent.status([runs.target], "r1", "1", host=True)
+        [answer] = runs.agent.ask([runs.target], StatusRequest("r1", "1", host=True))
         return answer.value.preempted, answer.value.maintenance
 
     assert told() == (False, "")
@@ -336,9 +346,9 @@ def test_what_outlives_its_supervisor_is_found_and_ended_by_a_stop(runs: Runs):
     lost = runs.status()
     assert lost.survivors
     assert str(lost.survivors[0]) in lost.survivors_said
-    runs.agent.stop([runs.target], "r1", "1", 300.0)
+    runs.agent.ask([runs.target], StopRequest("r1", "1", 300.0))
     assert runs.status().survivors[:1] == lost.survivors[:1]
-    runs.agent.stop([runs.target], "r1", "1", 0.0)
+    runs.agent.ask([runs.target], StopRequest("r1", "1", 0.0))
     runs.lab.until(lambda: runs.status().survivors == (), "the end of the survivors")
     assert runs.status().state is WorkerState.LOST
 
@@ -365,17 +375,16 @@ def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(r
     def sink(worker: int, name: str, data: bytes) -> None:
         heard[name] += data
 
-    request = {"run": "r1", "attempt": "1", "stdout_offset": 2, "stderr_offset": 0}
-    [result] = runs.agent.follow([runs.target], lambda _target: request, sink)
+    request = FollowRequest("r1", "1", {"stdout": 2, "stderr": 0})
+    [result] = runs.agent.follow([runs.target], request, sink)
     assert (result.exit_status, heard) == (0, {"stdout": b"gin\nend\n", "stderr": b"err\n"})
-    [nothing] = runs.agent.follow([runs.target], lambda _target: {"run": "r1", "attempt": "5"}, sink)
+    [nothing] = runs.agent.follow([runs.target], FollowRequest("r1", "5"), sink)
     assert nothing.exit_status == 98
 
 
 def test_news_are_what_both_logs_have_behind_the_offsets(runs: Runs):
     def news(limit: int = 1 << 20, **offsets: int) -> LogNews:
-        request = {"run": "r1", "attempt": "1", **offsets}
-        [answer] = runs.agent.read_news([runs.target], request, limit=limit)
+        [answer] = runs.agent.read_news([runs.target], NewsRequest("r1", "1", offsets, limit))
         assert (answer.value is None, answer.error) == (False, None), answer
         return answer.value
 
@@ -385,7 +394,7 @@ def test_news_are_what_both_logs_have_behind_the_offsets(runs: Runs):
     runs.ended()
     out, err = b"begin\nend\n", b"err\n"
     assert news() == LogNews(out, err)
-    assert news(stdout_offset=2, stderr_offset=len(err)) == LogNews(out[2:])
+    assert news(stdout=2, stderr=len(err)) == LogNews(out[2:])
     assert news(limit=len(out) + 1) == LogNews(out, err[:1], more=True)
     assert news(limit=1) == LogNews(out[:1], more=True)
 
@@ -396,13 +405,13 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs):
     heard: list[bytes] = []
     [result] = runs.agent.follow(
         [runs.target],
-        lambda _target: {"run": "r1", "attempt": "1"},
+        FollowRequest("r1", "1"),
         lambda worker, name, data: heard.append(data),
         should_stop=lambda: bool(heard),
     )
     assert (result.failure, b"".join(heard)) == (FailureKind.LOST, b"up\n")
     assert runs.status().state is WorkerState.RUNNING
-    runs.agent.stop([runs.target], "r1", "1", 0.1)
+    runs.agent.ask([runs.target], StopRequest("r1", "1", 0.1))
     runs.ended()
 
 
@@ -508,13 +517,13 @@ def test_attempts_are_listed_with_their_states(runs: Runs):
         runs.start("sh", "-c", words.HANG if attempt == "3" else "true", attempt=attempt)
     runs.ended("1")
     runs.ended("2")
-    [listed] = runs.agent.attempts([runs.target])
-    assert [(each.attempt, each.state) for each in listed.value] == [
+    [listed] = runs.agent.ask([runs.target], AttemptsRequest())
+    assert [(each.attempt, each.state) for each in listed.value.attempts] == [
         ("1", WorkerState.EXITED),
         ("2", WorkerState.EXITED),
         ("3", WorkerState.RUNNING),
     ]
-    runs.agent.stop([runs.target], "r1", "3", 0.1)
+    runs.agent.ask([runs.target], StopRequest("r1", "3", 0.1))
     runs.ended("3")
 
 
@@ -559,7 +568,7 @@ class Copies:
         return copy
 
     def stop(self, target: HostTarget, does: str) -> None:
-        self.agent.stop([target], self.request(does)["run"], self.request(does)["attempt"], 0.1)
+        self.agent.ask([target], StopRequest(self.request(does)["run"], self.request(does)["attempt"], 0.1))
 
 
 @pytest.fixture
@@ -630,7 +639,7 @@ def test_contents_are_passed_on_from_host_to_host(lab: Lab, agent: HostAgent):
     sent = distribute(agent, targets, BIG, clock=lab.clock, emit=lambda _event: None)
     assert (sent.failed, sent.relayed) == ({}, True)
     assert sent.sent_bytes < 2 * (700_000 + 256 * 4000)
-    answers = agent.prepare(targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": BIG.sha256})
+    answers = agent.ask(targets, PrepareRequest(run="r1", attempt="1", fence=1, bundle=BIG.sha256))
     assert all(answer.value.prepared for answer in answers)
 
 

@@ -28,6 +28,7 @@ from tpuctl.hosts.provision import (
     provision,
     render_operations,
 )
+from tpuctl.hosts.requests import FactsRequest, PrepareRequest, ProvisionRequest, StopRequest
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.model.verdict import Blocked, Wait
@@ -138,7 +139,7 @@ class Loop:
         return found[0]
 
     def facts(self, *sections: Section) -> FactsReply:
-        [answer] = self.agent.facts(self.targets[:1], {"sections": list(sections)})
+        [answer] = self.agent.ask(self.targets[:1], FactsRequest(sections=list(sections)))
         assert answer.value is not None, answer
         return answer.value
 
@@ -159,7 +160,7 @@ def test_a_host_tells_the_sections_that_are_asked_for_and_no_others(loop: Loop):
 
 
 def test_a_host_tells_everything_in_one_answer(loop: Loop):
-    [answer] = loop.agent.facts(loop.targets, {})
+    [answer] = loop.agent.ask(loop.targets, FactsRequest())
     facts = answer.value
     assert facts is not None, answer
     assert [name for name in Section if getattr(facts, name) is None] == []
@@ -167,7 +168,7 @@ def test_a_host_tells_everything_in_one_answer(loop: Loop):
 
 
 def test_a_section_that_nobody_knows_is_refused(loop: Loop):
-    [answer] = loop.agent.facts(loop.targets, {"sections": ["weather"]})
+    [answer] = loop.agent.ask(loop.targets, FactsRequest(sections=["weather"]))
     assert answer.error == "bad-request"
 
 
@@ -256,7 +257,7 @@ def test_a_host_that_has_the_files_of_a_job_says_so_and_is_sent_nothing(loop: Lo
     name = {"run": "provision-st", "attempt": job_id(brought.operations())}
     clock, nobody = loop.lab.clock, lambda _: None
     assert not distribute(loop.agent, loop.targets, code, clock=clock, emit=nobody).failed
-    [reply] = loop.agent.prepare(loop.targets, {**name, "fence": 1, "bundle": code.sha256})
+    [reply] = loop.agent.ask(loop.targets, PrepareRequest(**name, fence=1, bundle=code.sha256))
     assert reply.value is not None, reply
     assert reply.value.prepared
     assert [job.state for job in loop.facts(Section.JOBS).jobs or ()] == ["prepared"]
@@ -281,11 +282,11 @@ def test_another_plan_waits_for_the_job_that_is_at_work(loop: Loop):
 
     loop.lab.until(waits_for_it, "the name of what is at work")
     request = {"run": "provision-st", "attempt": job_id(quick.operations()), "fence": 1, "deadline_s": 60}
-    [answer] = loop.agent.provision(
-        loop.targets, {**request, "operations": render_operations(quick.operations())}
+    [answer] = loop.agent.ask(
+        loop.targets, ProvisionRequest(**request, operations=render_operations(quick.operations()))
     )
     assert answer.error == "busy"
-    loop.agent.stop(loop.targets, "provision-st", job_id(slow.operations()), 0.1)
+    loop.agent.ask(loop.targets, StopRequest("provision-st", job_id(slow.operations()), 0.1))
     assert loop.settle(quick) == Provisioned(({"word": "yes"},))
 
 
@@ -296,7 +297,7 @@ def test_a_job_that_died_with_its_supervisor_or_its_host_is_begun_again(loop: Lo
     assert isinstance(loop.step(slow), Wait)
     getattr(loop.lab, trouble)(loop.targets[0])
     if trouble == "kill_supervisor":
-        loop.agent.stop(loop.targets, "provision-st", job_id(slow.operations()), 0.0)
+        loop.agent.ask(loop.targets, StopRequest("provision-st", job_id(slow.operations()), 0.0))
     assert loop.settle(slow, retry=False) == Provisioned(({"word": "late"},))
     [job] = loop.facts(Section.JOBS).jobs or ()
     assert job.tries == 2
@@ -325,5 +326,5 @@ def test_a_worker_that_does_not_answer_is_told_and_the_others_go_on(loop: Loop):
 def test_requests_that_make_no_sense_are_refused(loop: Loop, odd: dict[str, Any]):
     operations = render_operations(Said().operations())
     request = {"run": "provision-st", "attempt": "1", "fence": 1, "deadline_s": 60, "operations": operations}
-    [answer] = loop.agent.provision(loop.targets, {**request, **odd})
+    [answer] = loop.agent.call(loop.targets, "provision", {**request, **odd})
     assert answer.error == "bad-request"

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.docs import house_picture, reference
+from tests.docs import agent_schema, house_picture, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -65,6 +65,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "manifests/fleet.schema.json": reference.render_schema,
     "manifests/environment.schema.json": reference.render_environment_schema,
     "manifests/run.schema.json": reference.render_run_schema,
+    "tpuctl/agent/schema.py": agent_schema.render_agent_schema,
 }
 """Files that are generated as a whole."""
 

@@ -15,7 +15,7 @@ from tpuctl.envs.hosts import EnvironmentKind, find_sealed
 from tpuctl.envs.install import Told, when_asked
 from tpuctl.envs.pinned import environment_key
 from tpuctl.envs.spec import Backend, KernelSettings
-from tpuctl.hosts.facts import parse_facts
+from tpuctl.hosts.facts import FactsReply
 from tpuctl.model.hosts import Blob
 from tpuctl.model.verdict import Blocked
 
@@ -60,7 +60,10 @@ def host(**sections: Any) -> dict[str, Any]:
 def differences(*hosts: dict[str, Any] | None, skews: tuple[float, ...] = ()) -> list[tuple[Any, ...]]:
     seen = [
         HostReading(
-            worker, parse_facts(each) if each is not None else None, (skews or (0.0,) * 9)[worker], "cut off"
+            worker,
+            FactsReply.parse(each) if each is not None else None,
+            (skews or (0.0,) * 9)[worker],
+            "cut off",
         )
         for worker, each in enumerate(hosts)
     ]
@@ -176,11 +179,11 @@ def test_a_clock_two_minutes_off_and_a_host_without_an_answer_are_named() -> Non
 
 
 def test_a_host_that_was_asked_again_after_an_installation_has_no_clock_that_is_ahead() -> None:
-    before, after = parse_facts(host(time=100.5)), parse_facts(host(time=108.0))
+    before, after = FactsReply.parse(host(time=100.5)), FactsReply.parse(host(time=108.0))
     told = Told((before,), began=100.0, ended=101.0)
     assert skew_of(before, *when_asked(before, told, 101.0, 110.0)) == 0.0
     assert skew_of(after, *when_asked(after, told, 101.0, 110.0)) == 0.0
-    late = parse_facts(host(time=105.0))
+    late = FactsReply.parse(host(time=105.0))
     assert skew_of(late, *when_asked(late, Told((late,), 100.0, 101.0), 101.0, 110.0)) == 4.0
 
 
@@ -196,43 +199,43 @@ def test_what_the_environment_sets_itself_is_no_drift() -> None:
     kind = EnvironmentKind(pinned, "big", b"")
     key = environment_key(pinned, "3.11")
     told = host(variables={"XLA_FLAGS": {"value": "--a"}}, envs=[{"key": key, "mark": MARK}])
-    assert compare_hosts(pinned, "big", [HostReading(0, parse_facts(told))], kind=kind) == []
+    assert compare_hosts(pinned, "big", [HostReading(0, FactsReply.parse(told))], kind=kind) == []
 
 
 def test_packages_of_the_system_need_root_and_come_before_all_else() -> None:
     pinned = changed(PINNED, spec=structs.replace(PINNED.spec, os_packages={"jq": "1.6"}))
     kind = EnvironmentKind(pinned, "big", b"")
     facts = host(envs=[])
-    packages, install = kind.plan(parse_facts({**facts, "host": {**facts["host"], "root": "sudo"}}))
+    packages, install = kind.plan(FactsReply.parse({**facts, "host": {**facts["host"], "root": "sudo"}}))
     assert (packages.kind, packages.parameters) == ("install_packages", {"packages": {"jq": "1.6"}})
     assert (packages.title, install.title) == ("installing jq", "installing environment mine")
-    blocked = kind.plan(parse_facts({**facts, "host": {**facts["host"], "root": ""}}))
+    blocked = kind.plan(FactsReply.parse({**facts, "host": {**facts["host"], "root": ""}}))
     assert isinstance(blocked, Blocked)
     assert "is not root there nor may become it" in blocked.why
 
 
 def test_a_plan_blocks_without_a_python_and_without_room_and_is_empty_where_all_is_there() -> None:
-    assert KIND.plan(parse_facts(host())) == ()
+    assert KIND.plan(FactsReply.parse(host())) == ()
     other = {"pythons": [{"path": "/usr/bin/python3", "version": "3.10.12"}]}
-    assert KIND.plan(parse_facts(host(**other))) == (), "its own interpreter is there"
+    assert KIND.plan(FactsReply.parse(host(**other))) == (), "its own interpreter is there"
     gone = [{"key": KEY, "mark": MARK, "changed": ["bin/python"], "changes": 1}]
     for envs in ([], gone):
-        old = KIND.plan(parse_facts(host(envs=envs, **other)))
+        old = KIND.plan(FactsReply.parse(host(envs=envs, **other)))
         assert isinstance(old, Blocked)
     assert "needs Python 3.11, which this host has not" in old.why
     assert "tpuctl env lock mine" in str(old.hint)
-    (operation,) = KIND.plan(parse_facts(host(envs=[])))
+    (operation,) = KIND.plan(FactsReply.parse(host(envs=[])))
     assert sorted(operation.files) == ["env.json", "env_install.py", "requirements.txt"]
 
 
 def test_settings_of_the_kernel_are_planned_refused_without_root_and_no_reason_to_stop_a_run() -> None:
     after_boot = {"kernel": {**host()["kernel"], "transparent_hugepages": "madvise"}}
-    (setting,) = KIND.plan(parse_facts(host(**after_boot)))
+    (setting,) = KIND.plan(FactsReply.parse(host(**after_boot)))
     assert (setting.kind, setting.parameters) == ("set_hugepages", {"mode": "always"})
-    assert KIND.why(parse_facts(host(**after_boot))) == "transparent hugepages are madvise"
-    install, setting = KIND.plan(parse_facts(host(envs=[], **after_boot)))
+    assert KIND.why(FactsReply.parse(host(**after_boot))) == "transparent hugepages are madvise"
+    install, setting = KIND.plan(FactsReply.parse(host(envs=[], **after_boot)))
     assert [install.kind, setting.kind] == ["run", "set_hugepages"]
-    no_root = parse_facts(host(**after_boot, host={**host()["host"], "root": ""}))
+    no_root = FactsReply.parse(host(**after_boot, host={**host()["host"], "root": ""}))
     blocked = KIND.plan(no_root)
     assert isinstance(blocked, Blocked)
     assert "u is not root there nor may become it" in blocked.why
@@ -250,7 +253,7 @@ def test_a_host_with_200_mib_free_is_refused_before_anything_is_sent() -> None:
     spec = structs.replace(PINNED.spec, install_from=InstallFrom.WHEELHOUSE)
     pinned = changed(PINNED, spec=spec, lock=render_lock(changed(lock, packages=(big,))))
     full = host(envs=[], space=[{"path": "/home/u", "total_bytes": 1 << 40, "free_bytes": 200 << 20}])
-    planned = EnvironmentKind(pinned, "big", b"").plan(parse_facts(full))
+    planned = EnvironmentKind(pinned, "big", b"").plan(FactsReply.parse(full))
     assert isinstance(planned, Blocked)
     assert "has 200 MiB free, and environment mine needs 600" in planned.why
     assert "tpuctl env gc --on big" in str(planned.hint)
@@ -265,13 +268,13 @@ def test_hosts_of_another_machine_are_named_with_what_they_lack() -> None:
     )
     packages = tuple(changed(each, wheels=(wheel,)) for each in lock.packages)
     pinned = changed(PINNED, lock=render_lock(changed(lock, packages=packages)))
-    kind, arm = EnvironmentKind(pinned, "big", b""), parse_facts(host(envs=[], machine="aarch64"))
+    kind, arm = EnvironmentKind(pinned, "big", b""), FactsReply.parse(host(envs=[], machine="aarch64"))
     planned = kind.plan(arm)
     assert isinstance(planned, Blocked)
     assert planned.why == "environment mine has nothing for Python 3.11 on aarch64 of: jax 0.10.2"
-    x86 = parse_facts(host(envs=[]))
+    x86 = FactsReply.parse(host(envs=[]))
     assert kind.key(arm, "3.11") != kind.key(x86, "3.11")
-    there = parse_facts(host(envs=[{"key": kind.key(x86, "3.11"), "mark": {**MARK, "sealed": SEALED}}]))
+    there = FactsReply.parse(host(envs=[{"key": kind.key(x86, "3.11"), "mark": {**MARK, "sealed": SEALED}}]))
     assert kind.offer(there, [arm]) is None  # what an x86_64 host has sealed is nothing to it
 
 
@@ -279,17 +282,17 @@ SEALED = [["rest.tar", 0o600, "c" * 64, 3 << 20], ["lib/a.so", 0o755, "d" * 64, 
 
 
 def test_what_one_host_has_sealed_takes_the_place_of_the_wheels() -> None:
-    there = parse_facts(host(envs=[{"key": KEY, "mark": {**MARK, "sealed": SEALED}}]))
+    there = FactsReply.parse(host(envs=[{"key": KEY, "mark": {**MARK, "sealed": SEALED}}]))
     archive, large = sealed = find_sealed(there, KEY)
     assert (archive.path, large.path, large.mode, large.size) == ("rest.tar", "lib/a.so", 0o755, 90 << 20)
     wheels = {"3.11": {"wheels/a": Blob("a" * 64, 1)}}
     made = EnvironmentKind(PINNED, "big", b"", wheels=wheels, sealed=sealed)
-    (operation,) = made.plan(parse_facts(host(envs=[])))
+    (operation,) = made.plan(FactsReply.parse(host(envs=[])))
     assert "wheels/a" not in operation.files
     request = json.loads(operation.files["env.json"])
     assert (request["sealed"], request["bytes"]) == (SEALED, 3 << 20)
     little = [{"path": "/home/u", "total_bytes": 1 << 40, "free_bytes": 100 << 20}]
-    assert isinstance(made.plan(parse_facts(host(envs=[], space=little))), Blocked)
+    assert isinstance(made.plan(FactsReply.parse(host(envs=[], space=little))), Blocked)
 
 
 @pytest.mark.parametrize(
@@ -303,4 +306,4 @@ def test_what_one_host_has_sealed_takes_the_place_of_the_wheels() -> None:
     ],
 )
 def test_a_host_gives_nothing_that_it_has_not_or_that_has_changed(environment: dict[str, Any]) -> None:
-    assert find_sealed(parse_facts(host(envs=[environment])), KEY) == ()
+    assert find_sealed(FactsReply.parse(host(envs=[environment])), KEY) == ()

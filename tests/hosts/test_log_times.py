@@ -91,7 +91,7 @@ found = [unfetched, log_times.cut_of(attempt, "stdout"), room, os.stat(log.name)
     assert cut - (1 << 16) <= room <= cut
     whole = b"".join(b"line %07d\n" % number for number in range(300_000)) + b"goes on\n"
     assert ask_news(tmp_path) == LogNews(whole[cut:], skipped={"stdout": cut})
-    assert ask_news(tmp_path, stdout_offset=cut + 5) == LogNews(whole[cut + 5 :])
+    assert ask_news(tmp_path, offsets={"stdout": cut + 5}) == LogNews(whole[cut + 5 :])
 
 
 def test_the_index_says_when_the_log_grew_and_is_fetched_with_it(tmp_path: Path) -> None:
@@ -106,12 +106,13 @@ for line in (b"one\\n", b"two\\n"):
 found = time.time()
 """
     now = in_agent(tmp_path, code)
-    news = ask_news(tmp_path, stdout_times_offset=0, stderr_times_offset=0)
+    news = ask_news(tmp_path, offsets={"stdout_times": 0, "stderr_times": 0})
     index = parse_times(news.times["stdout"])
     assert (news.stdout, list(index.offsets), news.times["stderr"]) == (b"one\ntwo\n", [4, 8], b"")
     assert index.times == sorted(index.times)
     assert index.times[-1] == pytest.approx(now, abs=5.0)
-    some = ask_news(tmp_path, stdout_offset=8, stdout_times_offset=30, stderr_times_offset=0, times_only=True)
+    behind = {"stdout": 8, "stdout_times": 30, "stderr_times": 0}
+    some = ask_news(tmp_path, offsets=behind, times_only=True)
     assert (some.stdout, len(some.times["stdout"]), some.more) == (b"", 30, False)
 
 

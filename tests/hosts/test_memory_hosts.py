@@ -12,6 +12,7 @@ from tests.support.memory.remote import MemoryRemote
 from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.requests import NewsRequest, PrepareRequest, StartRequest, StatusRequest, StopRequest
 from tpuctl.model.cloud import FailureKind, HostTarget
 
 KEY = "ssh-ed25519 AAAAkey me"
@@ -84,11 +85,11 @@ def test_an_attempt_goes_on_while_nobody_looks_and_tells_the_times_of_its_life(h
     target = aim(hosts.add())
     hosts.programs["train.py"] = scripted(3600.0, exit_status=3, lines=["one", "two"])
     began = clock.now()
-    agent.prepare([target], {"run": "r", "attempt": "1", "fence": 1, "bundle": None})
+    agent.ask([target], PrepareRequest(run="r", attempt="1", fence=1, bundle=None))
     request = {"run": "r", "attempt": "1", "fence": 1, "argv": ["python3", "train.py"]}
-    agent.start([target], request)
+    agent.ask([target], StartRequest(**request))
     clock.sleep(7200.0)
-    status = agent.status([target], "r", "1")[0].value
+    status = agent.ask([target], StatusRequest("r", "1"))[0].value
     assert (status.state, status.exit_status) == (WorkerState.EXITED, 3)
     assert (status.started_at, status.ended_at) == (began, began + 3600.0)
 
@@ -107,19 +108,19 @@ def test_a_reboot_makes_a_running_attempt_lost_and_a_program_may_handle_its_end(
 
     hosts.programs["train.py"] = saving
     for attempt in ("1", "2"):
-        agent.prepare([target], {"run": "r", "attempt": attempt, "fence": 1, "bundle": None})
-        agent.start(
-            [target], {"run": "r", "attempt": attempt, "fence": 1, "argv": ["python3", "train.py"], "env": {}}
+        agent.ask([target], PrepareRequest(run="r", attempt=attempt, fence=1, bundle=None))
+        agent.ask(
+            [target], StartRequest(run="r", attempt=attempt, fence=1, argv=["python3", "train.py"], env={})
         )
         if attempt == "1":
             host.reboot()
-    first = agent.status([target], "r", "1")[0].value
+    first = agent.ask([target], StatusRequest("r", "1"))[0].value
     assert first.state is WorkerState.LOST
-    agent.stop([target], "r", "2", 30.0)
+    agent.ask([target], StopRequest("r", "2", 30.0))
     clock.sleep(2.0)
-    second = agent.status([target], "r", "2")[0].value
+    second = agent.ask([target], StatusRequest("r", "2"))[0].value
     assert (second.state, second.exit_status, second.stopped) == (WorkerState.EXITED, 75, True)
-    [news] = agent.read_news([target], {"run": "r", "attempt": "2"}, limit=100)
+    [news] = agent.read_news([target], NewsRequest("r", "2", limit=100))
     assert news.value.stdout == b"saved\n"
 
 

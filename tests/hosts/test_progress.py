@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.hosts.test_log_times import AGENT, ask_news
-from tpuctl.hosts.worker_status import parse_worker_status
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.runs.metrics import MetricRow, Span, parse_rows
 
 SAID = {"run": "r1", "attempt": "1", "state": "running", "stdout_bytes": 0, "stderr_bytes": 0, "boot_id": "b"}
@@ -45,11 +45,11 @@ def told(home: Path, pattern: str, *outputs: str | dict[str, str], more: str = "
         text=True,
         check=True,
     )
-    return parse_worker_status({**SAID, "time": 1.0, "progress": json.loads(done.stdout)}, 0)
+    return WorkerStatus.parse({**SAID, "time": 1.0, "progress": json.loads(done.stdout)}, 0)
 
 
 def kept(home: Path) -> list[MetricRow]:
-    return parse_rows(ask_news(home, metrics_offset=0).times["metrics"])
+    return parse_rows(ask_news(home, offsets={"metrics": 0}).times["metrics"])
 
 
 def one(value: float) -> Span:

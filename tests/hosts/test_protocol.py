@@ -30,7 +30,7 @@ STATUS = {
 
 
 def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
-    status = worker_status.parse_worker_status({**STATUS, "state": "hibernating", "colour": "red"}, worker=3)
+    status = worker_status.WorkerStatus.parse({**STATUS, "state": "hibernating", "colour": "red"}, worker=3)
     assert status.state is protocol.WorkerState.UNKNOWN
     assert (status.worker, status.pid, status.started_at, status.survivors) == (3, 5, 1.5, ())
 
@@ -50,7 +50,7 @@ def test_unknown_fields_are_ignored_and_unknown_states_do_not_raise() -> None:
 )
 def test_a_field_of_another_kind_is_named(field: str, value: object) -> None:
     with pytest.raises(protocol.MalformedReplyError, match=field):
-        worker_status.parse_worker_status({**STATUS, field: value}, worker=0)
+        worker_status.WorkerStatus.parse({**STATUS, field: value}, worker=0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tpuctl.hosts.facts import FactsReply, FailedOperation, HostJob, Section, parse_facts
+from tpuctl.hosts.facts import FactsReply, FailedOperation, HostJob, Section
 from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.hosts.provision import Failures, Operation, ProvisionFailure, files_of, job_id, plan_host
 from tpuctl.model.verdict import Blocked
@@ -125,4 +125,4 @@ def test_a_job_is_known_by_all_that_it_does() -> None:
 )
 def test_facts_that_make_no_sense_are_no_answer(odd: dict[str, Any]) -> None:
     with pytest.raises(MalformedReplyError):
-        parse_facts(odd)
+        FactsReply.parse(odd)

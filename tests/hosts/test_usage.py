@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tpuctl.hosts.protocol import HostUsage, parse_usage
+from tpuctl.hosts.protocol import HostUsage
 
 NETWORK = {"lo": 100, "eth0": 1, "docker0": 10}
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
@@ -46,7 +46,7 @@ def test_a_host_tells_how_busy_it_is_and_where_its_programs_tell_more() -> None:
             told = in_agent("found = usage.usage({}, None)", ORBAX_PROMETHEUS_PORT="9433")
         finally:
             busy.kill()
-    usage = parse_usage(told, 3)
+    usage = HostUsage.parse(told, 3)
     assert (usage.worker, usage.cpus) == (3, os.cpu_count())
     assert usage.cpu_percent is not None
     assert 0 < usage.cpu_percent <= 100
@@ -73,7 +73,7 @@ def test_what_a_container_hides_is_unknown_and_not_zero() -> None:
             "found = usage.usage({}, None)",
         ]
     )
-    usage = parse_usage(in_agent(hidden), 0)
+    usage = HostUsage.parse(in_agent(hidden), 0)
     assert usage == HostUsage(0, cpus=os.cpu_count() or 0, ports=usage.ports, prometheus=usage.prometheus)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tpuctl.hosts.facts import FactsReply, parse_facts
+from tpuctl.hosts.facts import FactsReply
 from tpuctl.hosts.provision import Operation
 from tpuctl.model.hosts import Blob
 from tpuctl.model.refs import MountRef
@@ -44,7 +44,7 @@ def facts(kind: BucketMount = PLAIN, *, root: str = "sudo", there: bool = True, 
         "fuse": more.pop("fuse", True),
     }
     gcsfuse["mounts"] = [{**mount, **more}] if there else []
-    return parse_facts({"time": 1.0, "boot_id": "b", "host": {**HOST, "root": root}, "gcsfuse": gcsfuse})
+    return FactsReply.parse({"time": 1.0, "boot_id": "b", "host": {**HOST, "root": root}, "gcsfuse": gcsfuse})
 
 
 def planned(kind: BucketMount, found: FactsReply) -> list[str]:

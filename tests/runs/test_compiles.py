@@ -14,7 +14,6 @@ from tpuctl.hosts.worker_status import (
     Compiling,
     Recompiles,
     WorkerStatus,
-    parse_worker_status,
 )
 from tpuctl.model.attempts import ON_CPU, RECOMPILED, AttemptPhase, ProgramTrouble
 from tpuctl.notify.events import run_events
@@ -188,6 +187,6 @@ def test_an_event_of_it_is_recorded_journaled_and_told_to_hooks() -> None:
 def test_what_a_program_wrote_there_itself_is_left_out() -> None:
     said: dict[str, Any] = {"state": "running", "boot_id": "b", "time": 1.0}
     said["compiles"] = [{"pid": 1, "functions": [{"name": "f", "times": 2}]}, {"pid": "x"}, "y", {}]
-    (report,) = parse_worker_status(said, 0).compiles
+    (report,) = WorkerStatus.parse(said, 0).compiles
     assert [(each.name, each.times) for each in report.functions] == [("f", 2)]
-    assert parse_worker_status({**said, "compiles": 7}, 0).compiles == ()
+    assert WorkerStatus.parse({**said, "compiles": 7}, 0).compiles == ()

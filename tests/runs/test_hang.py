@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.hosts.protocol import WorkerState
-from tpuctl.hosts.worker_status import WorkerStatus, parse_worker_status
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.records import RunState
 from tpuctl.notify.events import run_events
@@ -227,6 +227,6 @@ def test_how_far_it_is_and_how_long_it_takes() -> None:
 def test_what_a_host_says_of_steps_is_read() -> None:
     said = {"run": "r", "attempt": "1", "state": "running", "stdout_bytes": 0, "stderr_bytes": 0}
     said |= {"boot_id": "b", "time": 1.0, "held": True, "progress": {"step": 3.0, "at": 9.0, "total": None}}
-    found = parse_worker_status(said, 0)
+    found = WorkerStatus.parse(said, 0)
     assert (found.step, found.step_at, found.steps, found.held) == (3.0, 9.0, None, True)
-    assert parse_worker_status({**said, "progress": "x"}, 0).step is None
+    assert WorkerStatus.parse({**said, "progress": "x"}, 0).step is None

@@ -14,6 +14,7 @@ from tests.support.memory.process import Killed, Process, Steps, Wait, scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Transfer, Warn
 from tpuctl.errors import ConflictError
+from tpuctl.hosts.requests import StopRequest
 from tpuctl.model.attempts import Attempt, AttemptPhase, Cause, TimelineEntry
 from tpuctl.model.cloud import FailureKind
 from tpuctl.model.records import Doubt, RunRecord, RunState, SliceState
@@ -777,7 +778,7 @@ def test_of_a_start_that_a_worker_refused_no_stacks_are_fetched(place, services)
         advance_run(services, run.id)
     place.hosts.answer_s = 0.0
     hosts = attempt_hosts(services, get_run(services, run.id).record, get_slice(services, "big").record)
-    hosts.agent.stop(hosts.targets[1:], run.id, hosts.attempt.attempt_id, 1.0)
+    hosts.agent.ask(hosts.targets[1:], StopRequest(run.id, hosts.attempt.attempt_id, 1.0))
     over = follow_run(services, run.id, deadline=services.clock.now() + 3600)
     assert "was stopped before it started" in over.reason
     assert not [key for key in services.logs.files if key[3] == "stacks"]

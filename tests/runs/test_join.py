@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import a_run, a_slice, an_attempt
 from tpuctl.hosts.protocol import WorkerState
-from tpuctl.hosts.worker_status import JoinReport, WorkerStatus, parse_worker_status
+from tpuctl.hosts.worker_status import JoinReport, WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.runs.join import judge_join
 
@@ -64,5 +64,5 @@ def test_how_long_workers_wait_is_the_users_to_say() -> None:
 def test_what_is_no_report_is_left_out() -> None:
     said = {"run": "r", "attempt": "1", "state": "running", "stdout_bytes": 0, "stderr_bytes": 0}
     said |= {"boot_id": "b", "time": 1.0, "join": [{"pid": 1, **CHIPS}, {"pid": "x"}, "y", {}]}
-    assert parse_worker_status(said, 0).join == (JoinReport(1, **CHIPS),)
-    assert parse_worker_status({**said, "join": 7}, 0).join == ()
+    assert WorkerStatus.parse(said, 0).join == (JoinReport(1, **CHIPS),)
+    assert WorkerStatus.parse({**said, "join": 7}, 0).join == ()

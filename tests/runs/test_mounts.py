@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from tests.support.builders import a_slice, an_attempt
 from tpuctl.hosts.protocol import WorkerState
-from tpuctl.hosts.worker_status import WorkerStatus, parse_worker_status
+from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.attempts import MountState
 from tpuctl.model.refs import MountRef
 from tpuctl.runs.mounts import mount_news, mounts_now, sick_mounts, troubled_mounts
@@ -66,5 +66,5 @@ def test_the_end_names_what_came_back_too() -> None:
 def test_the_word_of_a_host() -> None:
     said = {"path": PATH, "well": False, "why": "gcsfuse died", "restarts": 2, "kept": True}
     status = {"run": "r", "attempt": "1", "state": "running", "boot_id": "b", "time": 1.0}
-    found = parse_worker_status({**status, "stdout_bytes": 0, "stderr_bytes": 0, "mounts": [said]}, 1)
+    found = WorkerStatus.parse({**status, "stdout_bytes": 0, "stderr_bytes": 0, "mounts": [said]}, 1)
     assert found.mounts == (replace(DIED, restarts=2),)

@@ -12,7 +12,7 @@ from tpuctl.envs.spec import EnvironmentSpec
 from tpuctl.errors import UsageError
 from tpuctl.hosts.log_news import parse_log_news
 from tpuctl.hosts.protocol import WorkerState
-from tpuctl.hosts.worker_status import JoinReport, WorkerStatus, parse_worker_status
+from tpuctl.hosts.worker_status import JoinReport, WorkerStatus
 from tpuctl.lib.text import fold_label, fold_workers
 from tpuctl.model.attempts import Cause
 from tpuctl.model.processes import log_streams, parse_places, split_stream
@@ -36,7 +36,7 @@ def ended(worker: int, process: int | None, *ends: tuple[int | None, int | None,
     whole = {"exit_status": 0} if process is None else rows[process]
     own = {name: whole.get(name) for name in ("exit_status", "signal")}
     said = {**STARTED, **SIZES, **own, "ended_at": 50.0, "process": process, "processes": rows}
-    return parse_worker_status(said, worker)
+    return WorkerStatus.parse(said, worker)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_process_that_ended_first_is_named_on_whatever_host() -> None:
 
 def test_a_worker_with_one_process_has_none_to_name() -> None:
     row = {"process": None, "pid": 7, "exit_status": 1, "ended_at": 3.0}
-    found = parse_worker_status({**STARTED, **SIZES, "exit_status": 1, "processes": [row]}, 3)
+    found = WorkerStatus.parse({**STARTED, **SIZES, "exit_status": 1, "processes": [row]}, 3)
     assert (found.place, found.processes, found.process) == (3, (), None)
 
 

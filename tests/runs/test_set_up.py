@@ -302,7 +302,7 @@ def test_who_answers_is_reached_also_with_a_refusal(agent: str) -> None:
 
 
 def test_the_port_that_is_wanted_is_given_where_nobody_listens(agent: str, tmp_path: Any) -> None:
-    asked = {"run": "r", "attempt": "1", "fence": 1, "bundle": None, "want_port": True}
+    asked = {"run": "r", "attempt": "1", "fence": 1, "bundle": None, "want_port": 0}
     wanted = free_port()
     home = {"HOME": str(tmp_path), "TPUCTL_COORDINATOR_PORT": str(wanted)}
     assert ask_agent("prepare", asked, agent, **home)["free_port"] == wanted

@@ -26,6 +26,7 @@ from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.engine.ports import Clock
 from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.requests import PrepareRequest
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer import lacking as module
 from tpuctl.transfer.bundle import freeze
@@ -90,7 +91,7 @@ def test_of_a_large_project_only_the_changed_file_travels(
     sent = spread(agent, targets, changed)
     assert not sent.failed
     assert sent.sent_bytes <= 2 * (7000 + len(changed.tree))
-    answers = agent.prepare(targets, {"run": "r", "attempt": "1", "fence": 1, "bundle": changed.sha256})
+    answers = agent.ask(targets, PrepareRequest(run="r", attempt="1", fence=1, bundle=changed.sha256))
     assert all(answer.value and answer.value.prepared for answer in answers)
     work = farm.folder / "home-1/.tpuctl/runs/r/1/work"
     assert (work / "part7.bin").read_bytes() == b"changed" * 1000
@@ -108,7 +109,7 @@ def test_a_long_list_of_files_leaves_this_machine_once_too(
     sent = spread(agent, targets, content)
     assert (sent.failed, sent.relayed) == ({}, True)
     assert sent.sent_bytes <= len(content.tree) + sum(map(len, names.values()))
-    answers = agent.prepare(targets, {"run": "r", "attempt": "1", "fence": 1, "bundle": content.sha256})
+    answers = agent.ask(targets, PrepareRequest(run="r", attempt="1", fence=1, bundle=content.sha256))
     assert all(answer.value and answer.value.prepared for answer in answers)
 
 
@@ -203,7 +204,7 @@ def test_what_the_time_did_not_suffice_for_is_gone_on_with(farm: SshFarm, agent:
     assert len(rounds) > 1
     copies = hosts if hosts <= 4 else 1
     assert sum(each.sent_bytes for each in rounds) < 1.2 * copies * (6 << 20)
-    answers = agent.prepare(targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": content.sha256})
+    answers = agent.ask(targets, PrepareRequest(run="r1", attempt="1", fence=1, bundle=content.sha256))
     assert all(answer.value is not None and answer.value.prepared for answer in answers)
 
 

@@ -36,6 +36,16 @@ from tpuctl.hosts.commands import (
     render_session_request,
 )
 from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.requests import (
+    AttemptsRequest,
+    DiagnoseRequest,
+    HelloRequest,
+    PrepareRequest,
+    StacksRequest,
+    StartRequest,
+    StatusRequest,
+    StopRequest,
+)
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.ssh.remote import SshRemote
@@ -101,16 +111,16 @@ class Runs:
 
     def prepare(self, attempt: str = "1", *, fence: int = 1, bundle: Content | None = None) -> list[Any]:
         digest = None if bundle is None else deliver(self.agent, self.targets, bundle)
-        return self.agent.prepare(
-            self.targets, {"run": "r1", "attempt": attempt, "fence": fence, "bundle": digest}
+        return self.agent.ask(
+            self.targets, PrepareRequest(run="r1", attempt=attempt, fence=fence, bundle=digest)
         )
 
     def start(self, *argv: str, attempt: str = "1", fence: int = 1, **more: Any) -> list[Any]:
         request = {"run": "r1", "attempt": attempt, "fence": fence, "argv": list(argv), "grace_s": 0.3, **more}
-        return self.agent.start(self.targets, request)
+        return self.agent.ask(self.targets, StartRequest(**request))
 
     def status(self, attempt: str = "1") -> WorkerStatus:
-        value = self.agent.status(self.targets, "r1", attempt)[0].value
+        value = self.agent.ask(self.targets, StatusRequest("r1", attempt))[0].value
         assert value is not None
         return value
 
@@ -132,7 +142,7 @@ def home(farm: SshFarm, target: HostTarget) -> Path:
 def test_the_agent_installs_itself_where_it_is_missing(
     agent: HostAgent, target: HostTarget, home: Path
 ) -> None:
-    [answer] = agent.hello([target])
+    [answer] = agent.ask([target], HelloRequest())
     assert answer.value is not None
     assert (answer.value.host.worker_id, answer.value.host.home) == ("0", str(home))
     [folder] = (home / AGENT_FOLDER).iterdir()
@@ -145,11 +155,11 @@ def test_the_agent_installs_itself_where_it_is_missing(
 
 
 def test_what_a_verb_imported_is_compiled_once(agent: HostAgent, target: HostTarget, home: Path) -> None:
-    assert agent.hello([target])[0].value is not None
+    assert agent.ask([target], HelloRequest())[0].value is not None
     [cache] = (home / AGENT_FOLDER).glob("*/__pycache__")
     kept = {path.name: path.stat().st_ino for path in cache.iterdir()}
     assert {"entry", "verbs", "hello"} <= {name.partition(".")[0] for name in kept}
-    assert agent.hello([target])[0].value is not None
+    assert agent.ask([target], HelloRequest())[0].value is not None
     assert {path.name: path.stat().st_ino for path in cache.iterdir()} == kept
 
 
@@ -180,7 +190,7 @@ def test_an_agent_that_the_disk_damaged_is_mended_by_the_next_command(
     assert done.exit_status == 7
     assert b"".join(data for stream, data in heard if stream == "stdout") == b"out\n"
     assert (home / "said").read_text() == "once\n"
-    assert agent.hello([target])[0].value is not None
+    assert agent.ask([target], HelloRequest())[0].value is not None
     with zipfile.ZipFile(AGENT) as archive:
         assert (folder / module).read_bytes() == archive.read(module)
     assert [path.name for path in (home / AGENT_FOLDER).iterdir()] == [folder.name]
@@ -189,10 +199,10 @@ def test_an_agent_that_the_disk_damaged_is_mended_by_the_next_command(
 def test_a_compiled_module_that_the_disk_cut_short_is_mended(
     agent: HostAgent, target: HostTarget, home: Path
 ) -> None:
-    assert agent.hello([target])[0].value is not None
+    assert agent.ask([target], HelloRequest())[0].value is not None
     [compiled] = (home / AGENT_FOLDER).glob("*/__pycache__/hello.*.pyc")
     compiled.write_bytes(compiled.read_bytes()[:60])
-    assert agent.hello([target])[0].value is not None
+    assert agent.ask([target], HelloRequest())[0].value is not None
 
 
 def test_a_command_whose_own_exit_status_is_that_of_a_missing_agent_runs_once(
@@ -247,7 +257,7 @@ def test_an_agent_that_cannot_be_unpacked_is_not_installed_and_the_reason_is_tol
 ) -> None:
     (home / AGENT_FOLDER).mkdir(parents=True)
     (home / AGENT_FOLDER / agent_name(agent.sha256)).write_text("in the way")
-    [answer] = agent.hello([target])
+    [answer] = agent.ask([target], HelloRequest())
     assert answer.value is None
     assert "could not be installed" in answer.message
     assert "Not a directory" in answer.message
@@ -271,12 +281,12 @@ def test_content_that_was_damaged_on_the_disk_is_asked_for_again(runs: Runs, hom
     deliver(runs.agent, runs.targets, bundle)
     blob = home / ".tpuctl/blobs" / hashlib.sha256(b"1").hexdigest()
     blob.write_bytes(b"2")
-    [answer] = runs.agent.prepare(
-        runs.targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": bundle.sha256}
+    [answer] = runs.agent.ask(
+        runs.targets, PrepareRequest(run="r1", attempt="1", fence=1, bundle=bundle.sha256)
     )
     assert answer.error == "missing-blob"
-    [answer] = runs.agent.prepare(
-        runs.targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": bundle.sha256}
+    [answer] = runs.agent.ask(
+        runs.targets, PrepareRequest(run="r1", attempt="1", fence=1, bundle=bundle.sha256)
     )
     assert answer.value is not None
     assert answer.value.missing == (hashlib.sha256(b"1").hexdigest(),)
@@ -306,9 +316,9 @@ def test_old_attempts_and_content_that_nobody_uses_are_cleared_away(runs: Runs, 
     for blob in (home / ".tpuctl/blobs").iterdir():
         os.utime(blob, (1, 1))
     runs.prepare("12", bundle=bundle_of(a="last"))
-    [listed] = runs.agent.attempts(runs.targets)
+    [listed] = runs.agent.ask(runs.targets, AttemptsRequest())
     assert listed.value is not None
-    assert {one.attempt for one in listed.value} == {str(number) for number in range(1, 13)}
+    assert {one.attempt for one in listed.value.attempts} == {str(number) for number in range(1, 13)}
     left = {path.read_bytes() for path in (home / ".tpuctl/blobs").iterdir()}
     assert {content for content in left if len(content) < 20} == {b"1", b"running", b"last"}
 
@@ -353,8 +363,11 @@ def test_what_a_running_copy_is_to_complete_is_not_cleared_away(runs: Runs, home
         return blob.exists()
 
     assert stays("2")
-    runs.agent.stop(runs.targets, name["run"], name["attempt"], 0.1)
-    until(lambda: runs.agent.status(runs.targets, *name.values())[0].value.state.final, "the copy's end")
+    runs.agent.ask(runs.targets, StopRequest(name["run"], name["attempt"], 0.1))
+    until(
+        lambda: runs.agent.ask(runs.targets, StatusRequest(*name.values()))[0].value.state.final,
+        "the copy's end",
+    )
     assert not stays("3")
 
 
@@ -400,7 +413,7 @@ def test_a_hostile_bundle_is_refused_and_nothing_is_left(runs: Runs, home: Path,
     (home / ".tpuctl/blobs").mkdir(parents=True)
     (home / ".tpuctl/blobs" / digest).write_bytes(bundle.tree)
     (home / ".tpuctl/blobs" / EMPTY.sha256).touch()
-    [answer] = runs.agent.prepare(runs.targets, {"run": "r1", "attempt": "1", "fence": 1, "bundle": digest})
+    [answer] = runs.agent.ask(runs.targets, PrepareRequest(run="r1", attempt="1", fence=1, bundle=digest))
     assert answer.error in ("bad-bundle", "bad-request")
     assert not (home / ".tpuctl/runs").exists()
     assert not list(home.rglob("evil"))
@@ -424,11 +437,11 @@ def test_starts_at_the_same_time_start_once(runs: Runs, home: Path) -> None:
 
 
 def test_stopping_what_is_unknown_or_ended_is_fine(runs: Runs) -> None:
-    assert runs.agent.stop(runs.targets, "other", "1", 1.0)[0].value.state is WorkerState.ABSENT
+    assert runs.agent.ask(runs.targets, StopRequest("other", "1", 1.0))[0].value.state is WorkerState.ABSENT
     runs.prepare()
     runs.start("true")
     runs.ended()
-    assert runs.agent.stop(runs.targets, "r1", "1", 1.0)[0].value.state is WorkerState.EXITED
+    assert runs.agent.ask(runs.targets, StopRequest("r1", "1", 1.0))[0].value.state is WorkerState.EXITED
     assert runs.ended().stopped is False
 
 
@@ -471,7 +484,7 @@ def test_secrets_reach_the_process_and_neither_disk_nor_arguments(
     files = [path for path in home.rglob("*") if path.is_file()]
     assert len(files) > 5
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
-    runs.agent.stop(runs.targets, "r1", "1", 0.3)
+    runs.agent.ask(runs.targets, StopRequest("r1", "1", 0.3))
     runs.ended()
     assert not folder.exists()
 
@@ -486,15 +499,15 @@ def test_a_secret_that_a_program_writes_or_has_among_its_arguments_stays_on_the_
     mask = "*" * len(SECRET.encode())
     until(lambda: log.exists() and log.read_text() == f"has {mask}\n", "the mask")
     until(lambda: runs.status().stdout_bytes == len(SECRET.encode()) + 5, "what may be told of the log")
-    [diagnosis] = runs.agent.diagnose(runs.targets)
+    [diagnosis] = runs.agent.ask(runs.targets, DiagnoseRequest())
     assert diagnosis.value is not None
-    assert SECRET not in diagnosis.value
-    [found] = runs.agent.stacks(runs.targets, "r1", "1")
+    assert SECRET not in diagnosis.value.text
+    [found] = runs.agent.ask(runs.targets, StacksRequest("r1", "1"))
     assert found.value is not None
     told = repr(found.value)
     assert SECRET not in told
     assert mask in told
-    runs.agent.stop(runs.targets, "r1", "1", 0.3)
+    runs.agent.ask(runs.targets, StopRequest("r1", "1", 0.3))
     runs.ended()
 
 
@@ -554,7 +567,7 @@ def test_a_host_without_files_in_memory_says_so_and_its_programs_have_their_secr
     def agent(verb: str, **request: Any) -> None:
         subprocess.run(
             [*shell, sys.executable, "-I", "-S", AGENT, verb],
-            input=json.dumps({"run": "r", "attempt": 1, **request}).encode() + b"\n",
+            input=json.dumps({"run": "r", "attempt": "1", **request}).encode() + b"\n",
             env={"HOME": str(tmp_path), "PATH": f"{os.environ['PATH']}:/usr/sbin:/usr/bin"},
             capture_output=True,
             check=True,
@@ -563,7 +576,7 @@ def test_a_host_without_files_in_memory_says_so_and_its_programs_have_their_secr
     agent("prepare", fence=1, bundle=None)
     argv = ["sh", "-c", 'echo "$TOKEN ${TPUCTL_SECRETS-unset}"; ls /dev/shm']
     agent("start", fence=1, argv=argv, env={"TOKEN": SECRET}, secrets=["TOKEN"])
-    agent("follow")
+    agent("follow", silence_s=0)
     logs = tmp_path / ".tpuctl/runs/r/1"
     assert (logs / "stdout.log").read_text() == "*" * len(SECRET.encode()) + " unset\n"
     assert "no file system in memory takes the secrets" in (logs / "stderr.log").read_text()
@@ -606,9 +619,8 @@ def test_the_run_has_the_users_own_umask_and_its_path_prefix(runs: Runs, home: P
 
 def test_worker_zero_finds_a_free_port(agent: HostAgent, farm: SshFarm) -> None:
     targets = [farm.add(0), farm.add(1)]
-    answers = agent.prepare(
-        targets,
-        lambda it: {"run": "r1", "attempt": "1", "fence": 1, "bundle": None, "want_port": it.worker == 0},
+    answers = agent.ask(
+        targets, lambda it: PrepareRequest("r1", "1", 1, want_port=0 if it.worker == 0 else None)
     )
     ports = [answer.value.free_port for answer in answers if answer.value]
     assert ports[0] is not None
@@ -632,11 +644,11 @@ def test_a_run_works_under_python_3_8(tmp_path: Path) -> None:
         answer: dict[str, Any] = json.loads(done.stdout or b"{}")
         return answer
 
-    which = {"run": "r", "attempt": 1}
+    which = {"run": "r", "attempt": "1"}
     assert agent("hello")["python_version"].startswith("3.8.")
     assert agent("prepare", **which, fence=1, bundle=None)["prepared"]
     assert not agent("start", **which, fence=1, argv=["sh", "-c", "exit 3"])["already"]
-    agent("follow", **which)
+    agent("follow", **which, silence_s=0)
     assert agent("status", **which)["exit_status"] == 3
 
 
@@ -733,7 +745,7 @@ def test_a_supervisor_publishes_a_heartbeat_that_moves_and_withdraws_it_at_last(
     def agent(verb: str, **request: Any) -> dict[str, Any]:
         done = subprocess.run(
             [python, "-I", "-S", AGENT, verb],
-            input=json.dumps({"run": "r", "attempt": 1, **request}).encode() + b"\n",
+            input=json.dumps({"run": "r", "attempt": "1", **request}).encode() + b"\n",
             env={
                 "HOME": str(tmp_path),
                 "PATH": os.environ["PATH"],

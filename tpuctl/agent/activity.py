@@ -2,7 +2,7 @@
 
 import os
 
-from base import need, suppress
+from base import suppress
 from processes import ancestors, pids, process_stat, read_proc
 from rooted import output_of, run_root
 from survivors import is_ours
@@ -163,7 +163,7 @@ def write_to_terminal(path, text):
 
 def warn(request, _stdin):
     """Writes to the terminals that we may write to, and through wall(1) to those of other users."""
-    text = "".join(char if char.isprintable() else "?" for char in need(request, "text", str))
+    text = "".join(char if char.isprintable() else "?" for char in request["text"])
     terminals = []
     if os.path.isdir("/dev/pts"):
         terminals = [os.path.join("/dev/pts", name) for name in os.listdir("/dev/pts") if name.isdigit()]

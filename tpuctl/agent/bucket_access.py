@@ -9,7 +9,7 @@ import os
 import time
 
 import quick_json as json
-from base import need, suppress
+from base import suppress
 from metadata import value
 
 GOOGLE_STORAGE = "https://storage.googleapis.com"
@@ -23,13 +23,13 @@ DELETE_S = 2.0
 
 
 def bucket_access(request, _stdin):
-    deadline = time.monotonic() + need(request, "seconds", int)
+    deadline = time.monotonic() + request["seconds"]
     account, token = value("service-accounts/default/email"), value("service-accounts/default/token")
     if not account or not token:
         return {}
     caller = Caller(json.loads(token)["access_token"], deadline)
     found = []
-    for each in need(request, "buckets", list):
+    for each in request["buckets"]:
         with suppress(Unclear):
             found.append(judge(caller, each))
     return {"account": account, "buckets": found}

@@ -44,9 +44,9 @@ def contained(request, attempt, begun):
     make_dir(attempt.path(FOLDER))
     write_json(attempt.path(ENGINE), [engine.name, engine.words, engine.version, engine.storage])
     remove_stale(engine)
-    given = set(request.get("env") or ())
-    defaults = set(request.get("env_defaults") or ()) - given
-    added = set((request.get("debug") or {}).get("append") or ()) - given
+    given = set(request["env"])
+    defaults = set(request["env_defaults"]) - given
+    added = set((request["debug"] or {}).get("append") or ()) - given
     options = [*rights(engine, asked), *devices(request), *binds(attempt, asked), *limits()]
     found = []
     for number, (argv, environment) in enumerate(begun):
@@ -58,7 +58,7 @@ def contained(request, attempt, begun):
 
 def own_view(request):
     """libtpu counts the chips that it sees, which in a container are its own."""
-    chips = request.get("chips")
+    chips = request["chips"]
     own = chips and not request["container"]["privileged"]
     return {"TPU_VISIBLE_CHIPS": ",".join(map(str, range(len(chips))))} if own else {}
 
@@ -87,7 +87,7 @@ def devices(request):
     """The device files of those chips that the program is to have."""
     if request["container"]["privileged"]:
         return []
-    chips = request.get("chips")
+    chips = request["chips"]
     mine = [path for number, path in enumerate(chip_devices()) if not chips or number in chips]
     return ["--device=" + each for each in (*mine, *([VFIO] if mine else [])) if is_device(each)]
 

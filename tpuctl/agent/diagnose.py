@@ -22,7 +22,7 @@ PROGRAMS = (
 
 def diagnose(request, _stdin):
     """`driver_logs`: where libtpu writes them for a run that has a folder of its own, below `~/.tpuctl`."""
-    own = request.get("driver_logs")
+    own = request["driver_logs"]
     parts = [("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())), ("kernel", kernel_messages())]
     parts += [(title, (output_of(argv) or "")[:READ_MAX]) for title, argv in PROGRAMS]
     parts += [(path, tail(path)) for path in driver_logs(root(own) if own else DRIVER_LOGS)]

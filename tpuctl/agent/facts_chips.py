@@ -100,11 +100,11 @@ def left_by(pid):
 
 def free_chips(request, _stdin):
     """Ends those of `pids` whose supervisor is gone; with `lock` removes the lock's file if nobody holds it."""
-    left = [pid for pid in request.get("pids") or [] if left_by(pid)]
+    left = [pid for pid in request["pids"] if left_by(pid)]
     signal_all(left, signal.SIGTERM)
     until = time.monotonic() + GRACE_S
     while any(map(living, left)) and time.monotonic() < until:
         time.sleep(0.05)
     signal_all([pid for pid in left if living(pid)], signal.SIGKILL)
-    why = lockfile.remove() if request.get("lock") else "not asked"
+    why = lockfile.remove() if request["lock"] else "not asked"
     return {"ended": left, "removed": not why, "why": why}

@@ -5,7 +5,7 @@ import sys
 import time
 
 import machine
-from base import SCHEMA, need
+from base import SCHEMA
 from processes import boot_id
 
 NUMBER = "attributes/agent-worker-number"
@@ -16,16 +16,16 @@ def hello(request, _stdin):
     import pwd
 
     chips, told = None, None
-    if request.get("chips"):
+    if request["chips"]:
         from facts_chips import chips_facts
 
         chips = chips_facts(request)
-    if request.get("sections"):
+    if request["sections"]:
         from facts import facts
 
         told = facts(request, None)
     number = None
-    if request.get("number"):
+    if request["number"]:
         from metadata import value
 
         number = value(NUMBER)
@@ -56,7 +56,7 @@ def hello(request, _stdin):
 def reach(request, _stdin):
     from metadata import socket
 
-    where, seconds = (need(request, "address", str), need(request, "port", int)), need(request, "seconds", int)
+    where, seconds = (request["address"], request["port"]), request["seconds"]
     probe = socket.socket()
     try:
         probe.settimeout(seconds)

@@ -13,7 +13,6 @@ from base import (
     Refused,
     is_sha256,
     make_dir,
-    need,
     need_sha,
     read_json,
     remove_tree,
@@ -33,22 +32,21 @@ MISSING_NAMED = 100  # an answer stays small; what exactly is missing is asked w
 
 
 def prepare(request, _stdin):
-    attempt, fence = Attempt(request), need(request, "fence", int)
-    bundle = request.get("bundle")
+    attempt, fence, bundle = Attempt(request), request["fence"], request["bundle"]
     entries, missing = read_bundle(bundle)
     if missing:
         return {"missing": missing}
     attempt.locked()
     attempt.check_fence(fence)
-    if request.get("promised"):
+    if request["promised"]:
         from facts_storage import check_promised
 
         check_promised(request["promised"])
-    make_prepared(attempt, fence, bundle, entries, request.get("kept") or {})
+    make_prepared(attempt, fence, bundle, entries, request["kept"])
     answer = {"prepared": True}
-    wanted = request.get("want_port")
-    if wanted:
-        usual = COORDINATOR_PORT if wanted is True else int(wanted)
+    wanted = request["want_port"]
+    if wanted is not None:
+        usual = wanted or COORDINATOR_PORT
         answer.update(find_port(int(os.environ.get("TPUCTL_COORDINATOR_PORT") or usual)))
     return answer
 

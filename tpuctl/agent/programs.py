@@ -19,33 +19,33 @@ MASTER_OF_ONE = "127.0.0.1"
 
 def logins(request):
     """The variables that this host's login has, as far as a program may have them."""
-    return launch.without_family(os.environ) if request.get("launch") else dict(os.environ)
+    return launch.without_family(os.environ) if request["launch"] else dict(os.environ)
 
 
 def variables(request):
     """What a program is started with; of this host's login nothing for one in a container."""
-    found = {str(key): str(value) for key, value in (request.get("env_defaults") or {}).items()}
-    if request.get("container"):
+    found = dict(request["env_defaults"])
+    if request["container"]:
         import containers
 
         found.update(containers.names(request))
     else:
         found.update(logins(request))
-    for name, place in (request.get("env_dirs") or {}).items():
-        found[str(name)] = make_dir(root(str(place)))
-    found.update({str(key): str(value) for key, value in (request.get("env") or {}).items()})
+    for name, place in request["env_dirs"].items():
+        found[name] = make_dir(root(place))
+    found.update(request["env"])
     return found
 
 
 def programs(request, attempt, argv, environment):
     """(arguments, variables) of each process that the supervisor starts. Refused where the host cannot say."""
-    asked = request.get("launch")
+    asked = request["launch"]
     if not asked:
         return [(argv, environment)]
     count = int(asked["processes"])
     whole = {"TPUCTL_LOCAL_WORLD_SIZE": str(count)}
     if asked["per"] == "torchrun":
-        words = torchrun(asked, attempt, argv, environment, bool(request.get("container")))
+        words = torchrun(asked, attempt, argv, environment, bool(request["container"]))
         return [(words, with_more(environment, asked, joint(whole, asked)))]
     rows = [{}] if asked["per"] == "host" else chips(count)
     first = int(asked["node"]) * count
@@ -124,5 +124,5 @@ def torchrun(asked, attempt, argv, environment, boxed):
 
 def stream_names(request):
     """The logs of these processes: of several, each has its own beside those of what is above them."""
-    count = int((request.get("launch") or {}).get("processes", 1))
+    count = int((request["launch"] or {}).get("processes", 1))
     return [*STREAMS, *("%d.%s" % (n, stream) for n in range(count if count > 1 else 0) for stream in STREAMS)]

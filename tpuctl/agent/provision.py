@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from base import ENDED, PROVISION, SCHEMA, Attempt, Refused, need, read_json, remove_tree, write_json
+from base import ENDED, PROVISION, SCHEMA, Attempt, Refused, read_json, remove_tree, write_json
 from jobs import is_going, jobs, stands, wait_for_jobs
 from operations import Failed, Job
 from prepare import make_prepared, read_bundle
@@ -43,21 +43,21 @@ def provision(request, _stdin):
     """Begins the job, unless that was done; with `anew` also if it has ended since. Answers how it stands,
     or the contents of its `bundle` that are `missing` here. With `patience_s` it waits so long for its end, and
     tells then those `sections` of the facts, too: whoever asked has to ask nothing more."""
-    attempt, fence = Attempt(request), need(request, "fence", int)
-    operations, lasts = need(request, "operations", list), need(request, "deadline_s", int)
+    attempt, fence = Attempt(request), request["fence"]
+    operations, lasts = request["operations"], request["deadline_s"]
     if not attempt.run.startswith(PROVISION) or not operations or lasts < 1:
         raise Refused("bad-request", "no such job: %r" % attempt.run)
     for operation in operations:
-        if not isinstance(operation, dict) or operation.get("kind") not in OPERATIONS:
+        if operation.get("kind") not in OPERATIONS:
             raise Refused("bad-request", "no such operation: %r" % (operation,))
-    bundle = request.get("bundle")
+    bundle = request["bundle"]
     entries, missing = read_bundle(bundle)
     if missing:
         return {"missing": missing}
     lock = attempt.locked()
     attempt.check_fence(fence)
     state, tries = look(attempt)["state"], 1
-    if state in ENDED and request.get("anew"):
+    if state in ENDED and request["anew"]:
         tries += tries_of(attempt)
         remove_tree(attempt.dir)
         state = "absent"
@@ -70,7 +70,7 @@ def provision(request, _stdin):
         )
         launch(attempt, fence, [(lambda: work(attempt), dict(os.environ))], attempt.path("work"), GRACE_S)
     os.close(lock)
-    if request.get("patience_s") and wait_for_jobs([attempt], request):
+    if request["patience_s"] and wait_for_jobs([attempt], request):
         from facts import facts
 
         return dict(stands(attempt), facts=facts(dict(request, patience_s=0), None))

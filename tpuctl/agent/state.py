@@ -142,7 +142,7 @@ def status(request, _stdin):
         from buckets import mount_reports
 
         answer["mounts"] = mount_reports(answer["started_at"])
-    if request.get("host"):
+    if request["host"]:
         from metadata import notices
 
         answer.update(notices())
@@ -150,7 +150,7 @@ def status(request, _stdin):
 
 
 def stop(request, _stdin):
-    attempt, grace = Attempt(request), float(request.get("grace_s", 30.0))
+    attempt, grace = Attempt(request), request["grace_s"]
     found = look(attempt)
     if found["state"] in ("prepared", "starting", "running"):
         # The file is the request, so that a supervisor which has not come up yet finds it too. One that has is

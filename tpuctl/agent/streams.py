@@ -19,9 +19,9 @@ PACKED = 1 << 15  # so long answers are compressed: unpacking costs the client l
 
 def follow(request, _stdin):
     attempt = Attempt(request)
-    held = request.get("silence_s")
-    lifeline = Lifeline(float(held)) if held else None
-    logs = [[1, "stdout", request.get("stdout_offset", 0)], [2, "stderr", request.get("stderr_offset", 0)]]
+    held, offsets = request["silence_s"], request["offsets"]
+    lifeline = Lifeline(held) if held else None
+    logs = [[1, "stdout", offsets.get("stdout", 0)], [2, "stderr", offsets.get("stderr", 0)]]
     while True:
         state = look(attempt)["state"]
         moved = sum(deliver(attempt, log) for log in logs)
@@ -59,19 +59,19 @@ def news(request, _stdin):
     Whoever gives offsets of their indexes (see `log_times.py`) or of the file of metrics (see `columns.py`) is
     told what is behind those, too, after the logs; with `times_only` only that.
     """
-    attempt, limit = Attempt(request), int(request.get("limit", 1 << 20))
+    attempt, offsets, limit = Attempt(request), request["offsets"], request["limit"]
     found, skipped, times, data, known = {}, {}, {}, b"", streams(attempt)
-    for stream in known if not request.get("times_only") else ():
-        skipped[stream], part = read_log(attempt, stream, int(request.get(stream + "_offset", 0)), limit)
+    for stream in known if not request["times_only"] else ():
+        skipped[stream], part = read_log(attempt, stream, offsets.get(stream, 0), limit)
         limit -= len(part)
         found[stream] = len(part)
         data += part
     more = limit <= 0
     beside = [(stream, stream + "_times", stream + ".times") for stream in known]
     for name, asked, file in (*beside, (columns.FILE, columns.FILE, columns.FILE)):
-        offset = request.get(asked + "_offset")
+        offset = offsets.get(asked)
         if offset is not None:
-            part = read_part(attempt.path(file), int(offset), TIMES_MAX)
+            part = read_part(attempt.path(file), offset, TIMES_MAX)
             more = more or len(part) == TIMES_MAX
             times[name] = len(part)
             data += part

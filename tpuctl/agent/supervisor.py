@@ -12,7 +12,6 @@ from base import (
     SCHEMA,
     Attempt,
     Refused,
-    need,
     read_json,
     reserve_end,
     root,
@@ -44,10 +43,9 @@ LEFT_MAX = 40  # of what could not be ended is named, so that the end of an atte
 
 
 def start(request, _stdin):
-    attempt, fence = Attempt(request), need(request, "fence", int)
-    argv = need(request, "argv", list)
-    if not argv or not all(isinstance(part, str) for part in argv):
-        raise Refused("bad-request", "argv must be a list of strings with at least one")
+    attempt, fence, argv = Attempt(request), request["fence"], request["argv"]
+    if not argv:
+        raise Refused("bad-request", "argv is empty")
     attempt.locked()
     attempt.check_fence(fence)
     found = look(attempt)
@@ -60,33 +58,30 @@ def start(request, _stdin):
         return dict(
             {"state": found["state"], "pid": found["pid"], "already": True}, **told(request, environment)
         )
-    if request.get("promised"):
+    if request["promised"]:
         from facts_storage import check_promised
 
         check_promised(request["promised"])
     work = os.path.realpath(attempt.path("work"))
-    cwd = os.path.realpath(os.path.join(work, request.get("cwd") or "."))
+    cwd = os.path.realpath(os.path.join(work, request["cwd"]))
     if not is_inside(cwd, work):
-        raise Refused("bad-request", "cwd leaves the work directory: %r" % request.get("cwd"))
+        raise Refused("bad-request", "cwd leaves the work directory: %r" % request["cwd"])
     if os.path.exists(attempt.path("stop.json")):
         raise Refused("stopped", "attempt %s was stopped before it started" % attempt.number)
-    environment, container = variables(request), request.get("container")
-    if request.get("chips"):
+    environment, container = variables(request), request["container"]
+    if request["chips"]:
         from launch import independent
 
         environment.update(independent(request["chips"]))
-    weights = str(request.get("check_weights") or "")
-    unseen = join.watch(attempt, environment, bool(request.get("watch_join")), weights)
+    unseen = join.watch(attempt, environment, request["watch_join"], request["check_weights"])
     if unseen:
         say(attempt, unseen)
-    prefix = [root(part) for part in request.get("path_prepend") or []]
+    prefix = [root(part) for part in request["path_prepend"]]
     environment["PATH"] = os.pathsep.join([*prefix, environment.get("PATH") or os.defpath])
-    grace, beat = float(request.get("grace_s", 30.0)), float(request.get("beat_s") or 0.0)
-    pattern = str(request.get("progress") or "")
-    secrets = {name: environment[name] for name in request.get("secrets") or ()}
+    secrets = {name: environment[name] for name in request["secrets"]}
     begun = programs(request, attempt, argv, environment)
-    if request.get("debug"):
-        joined = (request.get("launch") or {}).get("per") == "torchrun"
+    if request["debug"]:
+        joined = (request["launch"] or {}).get("per") == "torchrun"
         begun = given(attempt, request["debug"], begun, joined)
     told_of = begun[0][1]
     if container:
@@ -94,7 +89,8 @@ def start(request, _stdin):
 
         begun = containers.contained(request, attempt, begun)
     names = stream_names(request)
-    if not launch(attempt, fence, begun, cwd, grace, beat, pattern, secrets, names):
+    grace, beat = request["grace_s"], request["beat_s"]
+    if not launch(attempt, fence, begun, cwd, grace, beat, request["progress"], secrets, names):
         return {"state": "starting", "pid": None, "already": True}
     found = look(attempt)
     return dict({"state": found["state"], "pid": found["pid"], "already": False}, **told(request, told_of))
@@ -102,7 +98,7 @@ def start(request, _stdin):
 
 def told(request, environment):
     """The variables that a program has whose names begin like one of `tell`, without the `secrets`."""
-    names, secrets = tuple(request.get("tell") or ()), request.get("secrets") or ()
+    names, secrets = tuple(request["tell"]), request["secrets"]
     found = {k: v for k, v in environment.items() if k.startswith(names) and k not in secrets}
     patterns = secret_forms.all_forms(environment[name] for name in secrets if name in environment)
     return {"variables": {k: secret_forms.masked_text(v, patterns) for k, v in found.items()}}

@@ -13,7 +13,7 @@ import time
 
 import contained
 import quick_json as json
-from base import Attempt, Refused, is_name, make_dir, need, read_json, remove_tree, suppress, write_json
+from base import Attempt, Refused, is_name, make_dir, read_json, remove_tree, suppress, write_json
 from processes import descendants, process_stat
 from state import free_bytes, look, streams
 from trace_hook import OUT, PIPE, looked_at
@@ -34,10 +34,10 @@ PORTS = (
 
 
 def trace(request, _stdin):
-    attempt, name = Attempt(request), need(request, "session", str)
+    attempt, name = Attempt(request), request["session"]
     if not is_name(name):
         raise Refused("bad-request", "not the name of a trace: %r" % (name,))
-    does = {"begin": begin, "look": stand, "end": end}.get(need(request, "does", str))
+    does = {"begin": begin, "look": stand, "end": end}.get(request["does"])
     if does is None:
         raise Refused("bad-request", "a trace does not do %r" % (request["does"],))
     return does(attempt, os.path.join(attempt.path("traces"), name), request)
@@ -50,14 +50,14 @@ def begin(attempt, folder, request):
         return stand(attempt, folder, request)
     if not os.path.exists(os.path.join(folder, REQUEST)):
         clear(attempt)
-        room, free = need(request, "room", int), free_bytes()
+        room, free = request["room"], free_bytes()
         if free < room:
             raise Refused(
                 "no-room", "%d MiB of its disk are free, a trace may need %d" % (free >> 20, room >> 20)
             )
         make_dir(folder)
         ask(attempt, folder, request)
-    answer = dict(stand(attempt, folder, request), folder=folder, port=request.get("port") or None)
+    answer = dict(stand(attempt, folder, request), folder=folder, port=request["port"] or None)
     if not answer["port"] and not answer["processes"]:
         ports = ports_of({found["pid"], *contained.processes(attempt)} | descendants(found["pid"]))
         answer.update(port=find_port(attempt, ports), ports=sorted(ports)[:PORTS_MAX])
@@ -66,12 +66,12 @@ def begin(attempt, folder, request):
 
 def ask(attempt, folder, request):
     """First what is asked of whom, then the asking."""
-    pipes = {} if request.get("port") else listening(attempt)
+    pipes = {} if request["port"] else listening(attempt)
     asked = {"at": request["at"], "seconds": request["seconds"], "processes": sorted(pipes)}
     write_json(os.path.join(folder, REQUEST), asked)
     said = {
         "folder": folder,
-        "python": request.get("python", 0),
+        "python": request["python"],
         "at": asked["at"],
         "seconds": asked["seconds"],
     }

@@ -4,7 +4,7 @@ The disks are found as the login user, what needs root is in vacate_root.py. For
 open stays and is named; for `delete`, programs are ended first.
 """
 
-from base import Refused, need
+from base import Refused
 from disk_names import choose, writable
 from operations import Failed
 from rooted import run_root
@@ -17,15 +17,14 @@ def vacate(request, _stdin):
     """`purpose` (leave, delete); `disks`: those of the node's list that can be written here, each with `name`,
     `label` and `path`, where the slice has it; `only`: names of those of them that are asked for, and all that
     can be written, if empty; `patience_s`."""
-    need(request, "purpose", str)
-    only = need(request, "only", list)
+    only = request["only"]
     try:
         found = writable()
         if only:
-            found = choose(found, need(request, "disks", list), only)
+            found = choose(found, request["disks"], only)
         if not found:
             return {"state": "done", "disks": []}
-        wanted = {key: request.get(key) for key in ("purpose", "patience_s", "grace_s")}
+        wanted = {key: request[key] for key in ("purpose", "patience_s", "grace_s")}
         return run_root(None, "vacate_root", dict(wanted, devices=found, seconds=SECONDS), SECONDS)
     except Failed as error:
         raise Refused("failed", error.args[0] + ("; " + error.hint if error.hint else "")) from error

@@ -7,6 +7,7 @@ refusal, which is the last answer then, nothing more is done.
 import quick_json as json
 from base import answer, need
 from client import Refused, Stdin
+from schema import REQUESTS
 
 MODULES = {
     "activity": "activity",
@@ -39,6 +40,10 @@ MODULES = {
     "follow": "streams",
     "news": "streams",
 }
+
+
+TYPES: dict = {"str": str, "int": int, "float": (int, float), "bool": bool}
+"""Of JSON, as the schema names them."""
 
 
 def find_verb(name):
@@ -84,7 +89,42 @@ def refusal(error):
 
 
 def answer_one(name, request, stdin):
-    return find_verb(name)(request, stdin)
+    return find_verb(name)(check_request(name, request), stdin)
+
+
+def check_request(name, request):
+    """What the verb reads: every field of its schema, of its kind. Refused for another request."""
+    if name not in REQUESTS:
+        return request  # it checks by itself what its client makes for each host
+    fields = REQUESTS[name]
+    odd = sorted(key for key in request if key not in fields)
+    if odd:
+        raise Refused("bad-request", "%s is asked %s, which it does not know" % (name, ", ".join(odd)))
+    checked = {}
+    for key, kind in fields.items():
+        if key not in request and len(kind) == 1:
+            raise Refused("bad-request", "%r is missing" % key)
+        checked[key] = request.get(key, kind[-1])
+        if key in request and not fits(request[key], kind[0]):
+            raise Refused("bad-request", "%r is not of type %s" % (key, kind[0]))
+    return checked
+
+
+def fits(value, kind):
+    """Whether a value is of a kind of the schema."""
+    if isinstance(kind, str):
+        # A bool is an int for Python alone.
+        return kind == "any" or (isinstance(value, TYPES[kind]) and isinstance(value, bool) is (kind == "bool"))
+    form, inner = kind
+    if form == "maybe":
+        return value is None or fits(value, inner)
+    if form == "list":
+        return isinstance(value, list) and all(fits(each, inner) for each in value)
+    if not isinstance(value, dict):
+        return False
+    if form == "map":
+        return all(fits(each, inner) for each in value.values())
+    return set(value) == set(inner) and all(fits(value[key], inner[key][0]) for key in inner)
 
 
 def answer_several(names, request, stdin):

@@ -243,7 +243,7 @@ class Gathering:
                 continue
             path, what = f"hosts/worker-{reply.worker}/host.txt", "kernel messages, memory, disks, processes"
             self._collection.keep(
-                path, reply.value.encode("utf-8", "replace"), what, "text", worker=reply.worker
+                path, reply.value.text.encode("utf-8", "replace"), what, "text", worker=reply.worker
             )
 
     def _keep_facts(self) -> None:

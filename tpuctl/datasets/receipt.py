@@ -20,6 +20,7 @@ from tpuctl.datasets.samples import ENDINGS, HEAD, Sample, choose_sample, read_s
 from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.requests import TreeRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.input_files import read_file
@@ -156,9 +157,9 @@ def ask_tree(
     agent: HostAgent, target: HostTarget, uri: str, path: str, contract: Contract | None, *, timeout_s: float
 ) -> Receipt:
     """The receipt of a tree on one host. Raises TpuctlError where the host does not say."""
-    endings = list(ENDINGS) if contract is not None else []
-    request = {"path": path, "limit": LISTED_MAX, "endings": endings, "head": HEAD}
-    reply = agent.tree([target], request, timeout_s=timeout_s)[0]
+    endings = tuple(ENDINGS) if contract is not None else ()
+    request = TreeRequest(path, LISTED_MAX, endings, HEAD)
+    [reply] = agent.ask([target], request, timeout_s=timeout_s)
     if reply.value is None:
         where = f"{path} on worker {target.worker} of {target.slice_name}"
         kind = NotFoundError if reply.error == "not-found" else TpuctlError

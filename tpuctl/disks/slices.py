@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tpuctl.disks.rules import DiskTarget
 from tpuctl.engine.services import Services
@@ -11,6 +10,7 @@ from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import FactsReply, Section
 from tpuctl.hosts.provision import NO_ROOT
+from tpuctl.hosts.requests import FactsRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.names import node_names
 from tpuctl.lib.shell import quote
@@ -66,16 +66,16 @@ def writer_of(services: Services, disk: DiskRecord) -> SliceRecord | None:
     return next((slice_ for slice_, entry in found if entry.mode is DiskMode.READ_WRITE), None)
 
 
-def _facts(services: Services, target: SliceRecord, **asked: Any) -> list[tuple[int, FactsReply]]:
+def _facts(services: Services, target: SliceRecord, asked: FactsRequest) -> list[tuple[int, FactsReply]]:
     """What hosts say, by worker. Those that do not answer look for themselves before they mount."""
     agent = HostAgent(services.remote, services.agent_source)
-    answers = agent.facts(host_targets(services, target), lambda _: asked)
+    answers = agent.ask(host_targets(services, target), asked)
     return [(each.worker, each.value) for each in answers if each.value is not None]
 
 
 def check_root(services: Services, target: SliceRecord, name: str) -> None:
     """Raises TpuctlError where a host is known not to let its user mount a disk. Nothing has changed then."""
-    for worker, facts in _facts(services, target, sections=[str(Section.HOST)]):
+    for worker, facts in _facts(services, target, FactsRequest((Section.HOST,))):
         if facts.host is not None and not facts.host.root:
             hint = f"{NO_ROOT.hint}; tpuctl disk attach {name} --to {target.name} --no-mount only attaches it"
             what = f"{target.name}: worker {worker}: {NO_ROOT.why}; {name} was not attached"
@@ -84,7 +84,7 @@ def check_root(services: Services, target: SliceRecord, name: str) -> None:
 
 def check_on_hosts(services: Services, target: SliceRecord, path: str) -> None:
     """Raises UsageError for a path at which a host has something in the way."""
-    for worker, facts in _facts(services, target, sections=[str(Section.POINTS)], points=[path]):
+    for worker, facts in _facts(services, target, FactsRequest((Section.POINTS,), points=(path,))):
         for trouble in (each.trouble for each in facts.points or () if each.trouble):
             look = f"tpuctl exec --worker {worker} {target.name} -- ls -lA {quote(path)}"
             hint = f"another --path, or move what is there: {look}"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from tpuctl.disks.make import list_records
 from tpuctl.disks.slices import nodes_of
 from tpuctl.engine.services import Services
 from tpuctl.hosts.agent import HostAgent, RawReply
+from tpuctl.hosts.requests import VacateRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.inventory.resources import has_ended, unseen_nodes, written_disks
 from tpuctl.lib.codec import from_data
@@ -181,20 +181,16 @@ def vacate(
     known = known_disks(services, record, [name for listed in written.values() for name in listed])
     while True:
         now = services.clock.now()
-        request = {
-            "purpose": str(purpose),
-            "patience_s": max(1.0, min(PATIENCE_S, limit - now - 3.0)),
-            "grace_s": grace_s,
-        }
+        patience_s = max(1.0, min(PATIENCE_S, limit - now - 3.0))
         timeout_s = max(5.0, min(CALL_S + PATIENCE_S, limit - now))
 
-        def wanted(target: HostTarget, request: Mapping[str, Any] = request) -> Mapping[str, Any]:
+        def wanted(target: HostTarget, patience_s: float = patience_s) -> VacateRequest:
             listed = [known[each] for each in written[nodes[target.worker]]]
             # For a deletion every disk of the host that can be written: which is which need not be known.
             only = list(names[target.worker]) if purpose is NextUse.LEAVE else []
-            return {**request, "disks": listed, "only": only}
+            return VacateRequest(str(purpose), patience_s, grace_s, tuple(listed), tuple(only))
 
-        replies = agent.call(targets, "vacate", wanted, timeout_s=timeout_s)
+        replies = agent.ask(targets, wanted, timeout_s=timeout_s)
         found = judge(record, names, replies)
         if not found.working or services.clock.now() + PAUSE_S >= limit:
             return found

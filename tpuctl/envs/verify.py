@@ -13,6 +13,7 @@ from tpuctl.envs.pinned import PinnedEnvironment, environment_keys, parse_frozen
 from tpuctl.errors import PartialError, UnreachableError, UsageError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import Section
+from tpuctl.hosts.requests import FactsRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted
 from tpuctl.model.hosts import HostTarget
@@ -38,7 +39,7 @@ def observe_hosts(
 ) -> list[HostReading]:
     """Some facts of hosts; those that `compare_hosts` wants."""
     began = services.clock.now()
-    answers = agent.facts(targets, {"sections": sorted(sections)})
+    answers = agent.ask(targets, FactsRequest(tuple(sorted(sections))))
     ended = services.clock.now()
     seen = []
     for answer in answers:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -17,13 +16,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.ports import OutputSink, RemoteCall
-from tpuctl.hosts import log_news, protocol, worker_status
+from tpuctl.hosts import log_news, protocol
 from tpuctl.hosts.agent_link import AgentLink
 from tpuctl.hosts.commands import SILENCE_S, render_agent_command
-from tpuctl.hosts.facts import BegunJob, FactsReply, Section, parse_begun_job, parse_facts
+from tpuctl.hosts.requests import AgentRequest
+from tpuctl.lib.codec import to_data
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 
 T = TypeVar("T")
+R = TypeVar("R")
+S = TypeVar("S")
+H = TypeVar("H", bound=protocol.HostReply)
+Asked = AgentRequest[R] | Callable[[HostTarget], AgentRequest[R]]
 Request = Mapping[str, Any] | Callable[[HostTarget], Mapping[str, Any]]
 Payload = bytes | Callable[[HostTarget], Iterable[bytes]]
 
@@ -48,13 +52,6 @@ class Reply(Struct, Generic[T], frozen=True):
     def unreached(self) -> bool:
         """The command was never sent, so it had no effect."""
         return self.result.failure in UNREACHED
-
-
-class Hello(Struct, frozen=True):
-    """What a host says of itself, and of its facts what was asked for with that."""
-
-    host: protocol.HostFacts
-    facts: FactsReply | None = None
 
 
 RawReply = Reply[Mapping[str, Any]]
@@ -97,40 +94,24 @@ class HostAgent(AgentLink):
         replies = self.call(targets, "+".join(calls), request, payload=payload, timeout_s=timeout_s)
         return [[_part_of(reply, number) for reply in replies] for number in range(len(calls))]
 
-    def _ask(
-        self, cls: type[T], targets: Sequence[HostTarget], verb: str, request: Request, timeout_s: float = 20.0
-    ) -> list[Reply[T]]:
-        """`call`, with the answers as `cls`."""
-        return _parse_as(cls, self.call(targets, verb, request, timeout_s=timeout_s))
+    def ask(
+        self, targets: Sequence[HostTarget], request: Asked[R], *, timeout_s: float = 20.0
+    ) -> list[Reply[R]]:
+        """What each host answers to a request: the same for all, or made per host."""
+        if not targets:
+            return []
+        verb, data = _rendered(targets, request)
+        return _read(targets, request, self.call(targets, verb, data, timeout_s=timeout_s))
 
-    def hello(
-        self, targets: Sequence[HostTarget], *, chips: bool = False, sections: Iterable[Section] = ()
-    ) -> list[Reply[Hello]]:
-        """What each host says of itself; with `chips` also who has those, and those `sections` of its facts."""
-        return _parse(self.call(targets, "hello", _hello_request(chips, sections)), _parse_hello)
-
-    def hello_and_attempts(
-        self, targets: Sequence[HostTarget], *, claim: Sequence[int] | None, sections: Iterable[Section]
-    ) -> tuple[list[Reply[Hello]], list[Reply[tuple[worker_status.WorkerStatus, ...]]]]:
-        """`hello` and `attempts` in one call. `claim`: the chips that are to be used, empty for all, None for
-        no chips."""
-        hello = {**_hello_request(claim is not None, sections), "claim": claim}
-        calls = {"hello": hello, "attempts": {}}
-        said, listed = self.call_several(targets, calls)
-        return _parse(said, _parse_hello), _parse_of_worker(worker_status.parse_attempts, listed)
-
-    def free_chips(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.FreeReply]]:
-        """Ends the processes `pids` of the request that dead supervisors left behind; with `lock` removes the
-        file of the lock that nobody holds."""
-        return self._ask(protocol.FreeReply, targets, "free_chips", request)
-
-    def facts(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[FactsReply]]:
-        """What each host is and has: the `sections` of the request, all without."""
-        return _parse(self.call(targets, "facts", request), parse_facts)
-
-    def provision(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[BegunJob]]:
-        """Begins a provisioning job on each host, or finds it begun; see `tpuctl/agent/provision.py`."""
-        return _parse(self.call(targets, "provision", request), parse_begun_job)
+    def ask_both(
+        self, targets: Sequence[HostTarget], first: Asked[R], second: Asked[S], *, timeout_s: float = 20.0
+    ) -> tuple[list[Reply[R]], list[Reply[S]]]:
+        """Two requests in one call; see `call_several`."""
+        if not targets:
+            return [], []
+        calls = dict(_rendered(targets, each) for each in (first, second))
+        said, more = self.call_several(targets, calls, timeout_s=timeout_s)
+        return _read(targets, first, said), _read(targets, second, more)
 
     def converse(
         self,
@@ -184,26 +165,24 @@ class HostAgent(AgentLink):
     ) -> list[Reply[protocol.LacksReply]]:
         """What each host lacks of a tree, which is the `payload` where it `follows`."""
         replies = self.call(targets, "lacks", request, payload=payload, timeout_s=timeout_s)
-        return _parse(replies, protocol.parse_lacks_reply)
+        return _parse_as(protocol.LacksReply, replies)
 
     def copy(
         self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
     ) -> list[Reply[protocol.CopyStatus]]:
         """Has the verb that `does` names done by each host's supervisor, which goes on without us. `request`
         holds run, attempt, fence and deadline_s, and what that verb is told."""
-        return self._ask(protocol.CopyStatus, targets, "copy", request, timeout_s)
-
-    def prepare(self, targets: Sequence[HostTarget], request: Request) -> list[Reply[protocol.PrepareReply]]:
-        """Makes the work directory from the contents that a host has, or names some that it lacks. `request`
-        holds run, attempt, fence, bundle (the sha256 of a tree, or None) and perhaps want_port."""
-        return self._ask(protocol.PrepareReply, targets, "prepare", request)
+        return _parse_as(protocol.CopyStatus, self.call(targets, "copy", request, timeout_s=timeout_s))
 
     def prepare_or_lack(
-        self, targets: Sequence[HostTarget], request: Request, lacks: Request
+        self, targets: Sequence[HostTarget], request: Asked[protocol.PrepareReply], lacks: Request
     ) -> tuple[list[Reply[protocol.PrepareReply]], list[Reply[protocol.LacksReply]]]:
         """`prepare`, and `lacks` of the same tree, in one call."""
-        prepared, lacking = self.call_several(targets, {"prepare": request, "lacks": lacks})
-        return _parse_as(protocol.PrepareReply, prepared), _parse(lacking, protocol.parse_lacks_reply)
+        if not targets:
+            return [], []
+        verb, data = _rendered(targets, request)
+        prepared, lacking = self.call_several(targets, {verb: data, "lacks": lacks})
+        return _read(targets, request, prepared), _parse_as(protocol.LacksReply, lacking)
 
     def receive(
         self,
@@ -211,98 +190,23 @@ class HostAgent(AgentLink):
         request: Request,
         payload: Payload,
         *,
-        prepare: Request | None = None,
+        prepare: Asked[protocol.PrepareReply] | None = None,
         timeout_s: float,
     ) -> tuple[list[RawReply], list[Reply[protocol.PrepareReply]]]:
         """Takes contents; then, where it is given, `prepare`, in the same call."""
-        if prepare is None:
+        if prepare is None or not targets:
             return self.call(targets, "receive", request, payload=payload, timeout_s=timeout_s), []
-        calls = {"receive": request, "prepare": prepare}
+        verb, data = _rendered(targets, prepare)
+        calls = {"receive": request, verb: data}
         received, prepared = self.call_several(targets, calls, payload=payload, timeout_s=timeout_s)
-        return received, _parse_as(protocol.PrepareReply, prepared)
-
-    def reach(
-        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float
-    ) -> list[Reply[protocol.ReachReply]]:
-        """Whether what each host sends to `port` of `address` gets there in `seconds`."""
-        return self._ask(protocol.ReachReply, targets, "reach", request, timeout_s)
-
-    def bucket_access(
-        self, target: HostTarget, request: Request, *, timeout_s: float
-    ) -> Reply[protocol.AccessReply]:
-        """What a host's own account may do with `buckets`; see `tpuctl/agent/bucket_access.py`."""
-        return self._ask(protocol.AccessReply, [target], "bucket_access", request, timeout_s)[0]
-
-    def start(
-        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
-    ) -> list[Reply[protocol.StartReply]]:
-        """Starts the prepared attempt under its supervisor. `request` holds run, attempt, fence, argv, env,
-        path_prepend, cwd and grace_s; env may hold secrets and travels on stdin only."""
-        return self._ask(protocol.StartReply, targets, "start", request, timeout_s)
-
-    def status(
-        self, targets: Sequence[HostTarget], run: str, attempt: str, *, host: bool = False
-    ) -> list[Reply[worker_status.WorkerStatus]]:
-        """How an attempt stands; with `host` also what the metadata server says of each host."""
-        request = {"run": run, "attempt": attempt, "host": host}
-        return _parse_of_worker(worker_status.parse_worker_status, self.call(targets, "status", request))
-
-    def usage(
-        self, targets: Sequence[HostTarget], run: str = "", attempt: str = "", *, timeout_s: float = 20.0
-    ) -> tuple[list[Reply[protocol.HostUsage]], list[Reply[worker_status.WorkerStatus]]]:
-        """How busy each host is and, in the same call, how an attempt stands, if one is named."""
-        if not attempt:
-            alone = self.call(targets, "usage", {}, timeout_s=timeout_s)
-            return _parse_of_worker(protocol.parse_usage, alone), []
-        calls = {"usage": {}, "status": {"run": run, "attempt": attempt}}
-        told, stands = self.call_several(targets, calls, timeout_s=timeout_s)
-        statuses = _parse_of_worker(worker_status.parse_worker_status, stands)
-        return _parse_of_worker(protocol.parse_usage, told), statuses
-
-    def stacks(
-        self, targets: Sequence[HostTarget], run: str, attempt: str
-    ) -> list[Reply[protocol.WorkerStacks]]:
-        """What each process of an attempt does."""
-        request = {"run": run, "attempt": attempt}
-        return _parse_of_worker(protocol.parse_stacks, self.call(targets, "stacks", request))
-
-    def trace(
-        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
-    ) -> list[Reply[protocol.TraceReply]]:
-        """Begins, looks at or ends a trace of an attempt's processes, as the request `does`."""
-        return self._ask(protocol.TraceReply, targets, "trace", request, timeout_s)
-
-    def diagnose(self, targets: Sequence[HostTarget], driver_logs: str = "") -> list[Reply[str]]:
-        """How each host stands, as text: kernel messages, memory, disks, processes, and libtpu's logs, which a
-        run may have in a folder of its own."""
-        request = {"driver_logs": driver_logs}
-        return _parse(self.call(targets, "diagnose", request), lambda data: str(data.get("text", "")))
-
-    def tree(
-        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
-    ) -> list[Reply[protocol.TreeReply]]:
-        """The files below the `path` of the request as one digest; see `tpuctl/agent/sending.py`."""
-        return self._ask(protocol.TreeReply, targets, "tree", request, timeout_s)
-
-    def attempts(self, targets: Sequence[HostTarget]) -> list[Reply[tuple[worker_status.WorkerStatus, ...]]]:
-        """All attempts that each host knows."""
-        return _parse_of_worker(worker_status.parse_attempts, self.call(targets, "attempts", {}))
-
-    def stop(
-        self, targets: Sequence[HostTarget], run: str, attempt: str, grace_s: float
-    ) -> list[Reply[worker_status.WorkerStatus]]:
-        """Asks for the end and returns at once with the state before it."""
-        request = {"run": run, "attempt": attempt, "grace_s": grace_s}
-        return _parse_of_worker(worker_status.parse_worker_status, self.call(targets, "stop", request))
+        return received, _read(targets, prepare, prepared)
 
     def read_news(
-        self, targets: Sequence[HostTarget], request: Request, *, limit: int
+        self, targets: Sequence[HostTarget], request: Asked[log_news.LogNews]
     ) -> Iterator[Reply[log_news.LogNews]]:
-        """What both logs have behind the offsets of the request, at most `limit` bytes. What came before a call
-        was cut off counts; `error` is there all the same. Each answer is unpacked when it is taken: together
-        they are large."""
-        body = lambda target: {**(request(target) if callable(request) else request), "limit": limit}  # noqa: E731
-        call = RemoteCall(render_agent_command("news", self.sha256), _stdin(body, b""))
+        """What the logs have behind the offsets of a `NewsRequest`. What came before a call was cut off counts;
+        `error` is there all the same. Each answer is unpacked when it is taken: together they are large."""
+        call = self._call_of(targets, request) if targets else RemoteCall("")
         results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
         results.reverse()
         return (_news_of(results.pop()) for _ in targets)
@@ -310,20 +214,18 @@ class HostAgent(AgentLink):
     def follow(
         self,
         targets: Sequence[HostTarget],
-        request_for: Callable[[HostTarget], Mapping[str, Any]],
+        request: Asked[log_news.LogNews],
         sink: OutputSink,
         should_stop: Callable[[], bool] | None = None,
     ) -> list[RemoteResult]:
-        """Streams the logs of an attempt until it ended (exit status 0) or there is nothing to follow (98).
+        """Streams the logs of an attempt, by a `FollowRequest`, until it ended (exit status 0) or there is
+        nothing to follow (98). The follower ends with us."""
+        call = self._call_of(targets, request)
+        return self.run_held(targets, replace(call, sink=sink, timeout_s=None, should_stop=should_stop))
 
-        `request_for` gives run, attempt, stdout_offset and stderr_offset. The follower ends with us.
-        """
-
-        def request(target: HostTarget) -> Mapping[str, Any]:
-            return {**request_for(target), "silence_s": SILENCE_S}
-
-        command, stdin = render_agent_command("follow", self.sha256), _stdin(request, b"")
-        return self.run_held(targets, RemoteCall(command, stdin, None, sink, should_stop=should_stop))
+    def _call_of(self, targets: Sequence[HostTarget], request: Asked[Any]) -> RemoteCall:
+        verb, data = _rendered(targets, request)
+        return RemoteCall(render_agent_command(verb, self.sha256), _stdin(data, b""))
 
     def send_back(
         self,
@@ -349,10 +251,6 @@ class HostAgent(AgentLink):
         command, stdin = render_agent_command("send", self.sha256), _stdin(request, payload)
         call = RemoteCall(command, stdin, timeout_s, sink, should_stop=should_stop, on_end=on_end)
         return self.run_held(targets, call)
-
-
-def _hello_request(chips: bool, sections: Iterable[Section]) -> Mapping[str, Any]:
-    return {"chips": chips, "sections": sorted(sections)}
 
 
 def _part_of(reply: RawReply, number: int) -> RawReply:
@@ -423,27 +321,26 @@ def _reply_of(result: RemoteResult) -> RawReply:
     return _checked(data, result.worker, result)
 
 
-def _parse_hello(data: Mapping[str, Any]) -> Hello:
-    facts = data.get("facts")
-    return Hello(protocol.parse_as(protocol.HostFacts, data), parse_facts(facts) if facts is not None else None)
+def _rendered(targets: Sequence[HostTarget], request: Asked[Any]) -> tuple[str, Request]:
+    """The verb of a request, and it as data for each host."""
+    if isinstance(request, AgentRequest):
+        return request.verb, to_data(request)
+    return request(targets[0]).verb, lambda target: to_data(request(target))
 
 
-def _parse(replies: list[RawReply], parse: Callable[[Mapping[str, Any]], T]) -> list[Reply[T]]:
-    return [_parsed(reply, parse) for reply in replies]
+def _read(targets: Sequence[HostTarget], request: Asked[R], replies: list[RawReply]) -> list[Reply[R]]:
+    one = request if isinstance(request, AgentRequest) else request(targets[0])
+    return [_parsed(reply, one.read) for reply in replies]
 
 
-def _parse_as(cls: type[T], replies: list[RawReply]) -> list[Reply[T]]:
-    return _parse(replies, partial(protocol.parse_as, cls))
+def _parse_as(cls: type[H], replies: list[RawReply]) -> list[Reply[H]]:
+    return [_parsed(reply, cls.parse) for reply in replies]
 
 
-def _parse_of_worker(parse: Callable[..., T], replies: list[RawReply]) -> list[Reply[T]]:
-    return [_parsed(reply, partial(parse, worker=reply.worker)) for reply in replies]
-
-
-def _parsed(reply: RawReply, parse: Callable[[Mapping[str, Any]], T]) -> Reply[T]:
+def _parsed(reply: RawReply, parse: Callable[[Mapping[str, Any], int], T]) -> Reply[T]:
     if reply.value is None:
         return Reply(reply.worker, None, reply.error, reply.message, reply.result)
     try:
-        return Reply(reply.worker, parse(reply.value), reply.error, reply.message, reply.result)
+        return Reply(reply.worker, parse(reply.value, reply.worker), None, "", reply.result)
     except protocol.NO_ANSWER as error:
         return Reply(reply.worker, None, "malformed", str(error), reply.result)

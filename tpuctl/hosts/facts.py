@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from tpuctl.hosts.protocol import Chips, MalformedReplyError
+from tpuctl.hosts.protocol import Chips, HostFacts, HostReply, MalformedReplyError, parse_as
+
+R = TypeVar("R")
 
 
 class Section(StrEnum):
@@ -199,7 +201,7 @@ class Variable(Struct, frozen=True):
     file: str = ""
 
 
-class FactsReply(Struct, frozen=True):
+class FactsReply(HostReply, frozen=True):
     """One host's answer. `machine` is its architecture, by uname(2)."""
 
     time: float
@@ -219,26 +221,39 @@ class FactsReply(Struct, frozen=True):
     kernel: KernelFacts | None = None
     variables: Mapping[str, Variable] | None = None
 
-
-def parse_facts(data: Mapping[str, Any]) -> FactsReply:
-    """The answer of the verb `facts`. MalformedReplyError for what is none."""
-    try:
-        return msgspec.convert(data, FactsReply)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise MalformedReplyError(f"what the host says of itself makes no sense: {error}") from error
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], _worker: int = 0) -> Self:
+        return _convert(data, cls, "itself")
 
 
-class BegunJob(HostJob, frozen=True):
-    """A job that was begun just now, with `facts` where it has ended already."""
+class BegunJob(HostJob, HostReply, frozen=True):
+    """A job that was begun just now, with `facts` where it has ended already; `absent` on a host that lost
+    contents meanwhile."""
 
     facts: FactsReply | None = None
 
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], _worker: int) -> Self:
+        if "missing" in data:
+            return cls(run="", attempt="", state="absent")
+        return _convert(data, cls, "a job")
 
-def parse_begun_job(data: Mapping[str, Any]) -> BegunJob:
-    """The answer of the verb `provision`; a host that lost contents meanwhile has begun nothing.
-    MalformedReplyError for what is none."""
+
+class Hello(HostReply, frozen=True):
+    """What a host says of itself, and of its facts what was asked for with that."""
+
+    host: HostFacts
+    facts: FactsReply | None = None
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], worker: int) -> Self:
+        facts = data.get("facts")
+        said = FactsReply.parse(facts, worker) if facts is not None else None
+        return cls(parse_as(HostFacts, data), said)
+
+
+def _convert(data: Mapping[str, Any], cls: type[R], what: str) -> R:
     try:
-        lost = "missing" in data
-        return BegunJob(run="", attempt="", state="absent") if lost else msgspec.convert(data, BegunJob)
+        return msgspec.convert(data, cls)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise MalformedReplyError(f"what the host says of a job makes no sense: {error}") from error
+        raise MalformedReplyError(f"what the host says of {what} makes no sense: {error}") from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from msgspec import Meta, Struct, field
 
@@ -55,6 +55,32 @@ NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, OverflowError, 
 
 class MalformedReplyError(ValueError):
     """An answer of a host is not what the agent sends; the text says what is wrong with it."""
+
+
+def parse_as(cls: type[T], data: Mapping[str, Any], **ours: Any) -> T:
+    """The answer of a verb as `cls`, with `ours` for what hosts do not say, or say otherwise.
+
+    Raises MalformedReplyError, which names the field that is of another kind.
+    """
+    try:
+        return from_data(cls, {**data, "state": WorkerState.parse(data.get("state")), **ours})
+    except ValueError as error:
+        raise MalformedReplyError(str(error)) from error
+
+
+class HostReply(Struct, frozen=True):
+    """What a verb answers."""
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], worker: int) -> Self:
+        """Raises MalformedReplyError."""
+        return parse_as(cls, data, **({"worker": worker} if "worker" in cls.__struct_fields__ else {}))
+
+
+class TextReply(HostReply, frozen=True):
+    """What a host says to people."""
+
+    text: str = ""
 
 
 class ChipHolder(Struct, frozen=True):
@@ -123,7 +149,7 @@ class HostFacts(Struct, frozen=True):
     """What the metadata server calls the worker, where that was asked for."""
 
 
-class FreeReply(Struct, frozen=True):
+class FreeReply(HostReply, frozen=True):
     """Processes that were ended, whether the file of the lock was removed, and why it was not."""
 
     ended: tuple[int, ...] = ()
@@ -139,7 +165,7 @@ class TreeSample(Struct, frozen=True):
     head: bytes
 
 
-class TreeReply(Struct, frozen=True):
+class TreeReply(HostReply, frozen=True):
     """The files below a path: their digest, how many there are, and the beginning of one."""
 
     sha256: str
@@ -163,7 +189,7 @@ class ProcessStack(Struct, frozen=True):
     """Where its chips tell how they are, as far as its variables say."""
 
 
-class WorkerStacks(Struct, frozen=True):
+class WorkerStacks(HostReply, frozen=True):
     """What the processes of one worker do, or why that is not known."""
 
     worker: int
@@ -196,7 +222,7 @@ class TraceProcess(Struct, frozen=True):
         return 0.0 if self.started is None or self.ended is None else self.ended - self.started
 
 
-class TraceReply(Struct, frozen=True):
+class TraceReply(HostReply, frozen=True):
     """How the trace of one worker stands, and the `bytes` that there are to fetch. `port` is that of a profiler
     server which the program has, where none of its `processes` can be asked otherwise: it may write below
     `folder`. Without one, `ports` are those on which the program listens."""
@@ -209,7 +235,7 @@ class TraceReply(Struct, frozen=True):
     ports: tuple[Whole, ...] = ()
 
 
-class HostUsage(Struct, frozen=True):
+class HostUsage(HostReply, frozen=True):
     """How busy one host is; what it could not find out is None. Rates are bytes per second, of all disks and of
     all ways to the network. `ports` and `prometheus` are those that variables of its programs name, on which
     they tell what they do."""
@@ -227,7 +253,7 @@ class HostUsage(Struct, frozen=True):
     prometheus: tuple[Whole, ...] = ()
 
 
-class PrepareReply(Struct, frozen=True):
+class PrepareReply(HostReply, frozen=True):
     """Prepared, or the blobs that the host lacks. `taken_port` was wanted, and another program has it."""
 
     prepared: bool = False
@@ -236,7 +262,7 @@ class PrepareReply(Struct, frozen=True):
     taken_port: Whole | None = None
 
 
-class ReachReply(Struct, frozen=True):
+class ReachReply(HostReply, frozen=True):
     """Whether packets of a host get to a port of another, and why not."""
 
     reached: bool
@@ -251,14 +277,14 @@ class BucketAccess(Struct, frozen=True):
     lacks: tuple[str, ...] = ()
 
 
-class AccessReply(Struct, frozen=True):
+class AccessReply(HostReply, frozen=True):
     """`account` is the host's service account. Buckets of which nothing is known are left out."""
 
     account: str = ""
     buckets: tuple[BucketAccess, ...] = ()
 
 
-class CopyStatus(Struct, frozen=True):
+class CopyStatus(HostReply, frozen=True):
     """A copy from host to host under the supervisor of one of them. `bytes` came so far to one that fetches;
     one that serves has a port, and a secret for those who may ask."""
 
@@ -277,7 +303,7 @@ class CopyStatus(Struct, frozen=True):
         return self.state in {WorkerState.STARTING, WorkerState.RUNNING}
 
 
-class LacksReply(Struct, frozen=True):
+class LacksReply(HostReply, frozen=True):
     """What a host lacks of a tree: nothing is known while it lacks the tree itself. `bits` is hexadecimal;
     `begun` says of which contents, by their number, it has how many bytes; `copy` is the one asked about."""
 
@@ -286,8 +312,13 @@ class LacksReply(Struct, frozen=True):
     begun: tuple[tuple[Whole, Whole], ...] = ()
     copy: CopyStatus | None = None
 
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], worker: int) -> LacksReply:
+        copy = data.get("copy")
+        return parse_as(cls, data, copy=CopyStatus.parse(copy, worker) if isinstance(copy, dict) else None)
 
-class StartReply(Struct, frozen=True):
+
+class StartReply(HostReply, frozen=True):
     """`already` means that this attempt was started here before and nothing was done now."""
 
     state: WorkerState
@@ -318,27 +349,3 @@ def parse_taken(stdout: bytes) -> int:
 
 class _Taken(Struct, frozen=True):
     taken: Whole
-
-
-def parse_as(cls: type[T], data: Mapping[str, Any], **ours: Any) -> T:
-    """The answer of a verb as `cls`, with `ours` for what hosts do not say, or say otherwise.
-
-    Raises MalformedReplyError, which names the field that is of another kind.
-    """
-    try:
-        return from_data(cls, {**data, "state": WorkerState.parse(data.get("state")), **ours})
-    except ValueError as error:
-        raise MalformedReplyError(str(error)) from error
-
-
-def parse_stacks(data: Mapping[str, Any], worker: int) -> WorkerStacks:
-    return from_data(WorkerStacks, {**data, "worker": worker})
-
-
-def parse_usage(data: Mapping[str, Any], worker: int) -> HostUsage:
-    return parse_as(HostUsage, data, worker=worker)
-
-
-def parse_lacks_reply(data: Mapping[str, Any]) -> LacksReply:
-    copy = data.get("copy")
-    return parse_as(LacksReply, data, copy=parse_as(CopyStatus, copy) if isinstance(copy, dict) else None)

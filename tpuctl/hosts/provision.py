@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.facts import FactsReply, HostJob, Section
+from tpuctl.hosts.requests import FactsRequest, ProvisionRequest
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.hosts import Blob, FailureKind, HostTarget
 from tpuctl.model.verdict import Blocked, Wait, wait_for
@@ -277,11 +278,11 @@ def provision(
     run = PROVISION + slice_name
     known, silent = list(zip(targets, told, strict=False)), tuple[Reply[Any], ...]()
 
-    def wanted(target: HostTarget) -> dict[str, Any]:
-        return {"sections": sorted(sections_of(asked[target.worker], also)), "patience_s": patience_s}
+    def wanted(target: HostTarget) -> FactsRequest:
+        return FactsRequest(tuple(sorted(sections_of(asked[target.worker], also))), patience_s)
 
     if not told:
-        answers = agent.facts(targets, wanted)
+        answers = agent.ask(targets, wanted)
         silent = tuple(answer for answer in answers if answer.value is None)
         known = [
             (target, answer.value)
@@ -346,7 +347,7 @@ def _begin(
     run: str,
     fence: int,
     deliver: Deliver,
-    wanted: Callable[[HostTarget], Mapping[str, Any]],
+    wanted: Callable[[HostTarget], FactsRequest],
 ) -> tuple[Wait | Unanswered | None, Mapping[int, FactsReply]]:
     """Begins the jobs of hosts; those that do the same get their files together. A host that has said that it
     has them is sent nothing more: where each call takes seconds, a step has no time for both. The facts are
@@ -371,21 +372,22 @@ def _begin(
     if not begin:
         return waits, {}
 
-    def request(target: HostTarget) -> dict[str, Any]:
-        plan = begin[target.worker]
-        return {
-            "run": run,
-            "attempt": job_id(plan.begin),
-            "fence": fence,
-            "operations": render_operations(plan.begin),
-            "bundle": ready[target.worker],
-            "deadline_s": DEADLINE_S,
-            "anew": plan.anew,
-            **wanted(target),
-        }
+    def request(target: HostTarget) -> ProvisionRequest:
+        plan, facts = begin[target.worker], wanted(target)
+        return ProvisionRequest(
+            run,
+            job_id(plan.begin),
+            fence,
+            tuple(render_operations(plan.begin)),
+            DEADLINE_S,
+            bundle=ready[target.worker],
+            anew=plan.anew,
+            sections=facts.sections,
+            patience_s=facts.patience_s,
+        )
 
     chosen = [target for target, _ in plans if target.worker in begin]
-    answers = agent.provision(chosen, request)
+    answers = agent.ask(chosen, request)
     for target, answer in zip(chosen, answers, strict=True):
         if answer.value is not None and answer.value.state == "absent":  # it lost the files meanwhile
             operations = begin[target.worker].begin

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from msgspec import Struct, field
 
-from tpuctl.hosts.protocol import MalformedReplyError, Number, Whole, WorkerState, parse_as
+from tpuctl.hosts.protocol import HostReply, MalformedReplyError, Number, Whole, WorkerState, parse_as
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.text import Place
 from tpuctl.model.attempts import MountState
@@ -132,7 +132,7 @@ class NotFinite(Struct, frozen=True):
         return f"{self.name} is {self.value}" + (f" at step {self.step:.12g}" if self.step is not None else "")
 
 
-class WorkerStatus(Struct, frozen=True):
+class WorkerStatus(HostReply, frozen=True):
     """One attempt on one worker, as its host says; times by the host's clock. What a worker that does not
     answer is, the caller says: then only `worker`, `state` and `detail` mean something."""
 
@@ -197,6 +197,19 @@ class WorkerStatus(Struct, frozen=True):
     progress_error: str = ""
     """Why that expression is no longer searched."""
 
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], worker: int) -> Self:
+        said = data.get("progress")
+        said = said if isinstance(said, dict) else {}
+        came = {ours: said.get(name) for name, ours in _PROGRESS.items()}
+        came |= {ours: said[name] for name, ours in _NUMBERS.items() if name in said}
+        mounts = [{**row, "worker": worker} for row in data.get("mounts") or ()]
+        several = [row for row in data.get("processes") or () if row.get("process") is not None]
+        more = {"worker": worker, "mounts": mounts, "processes": several}
+        more["join"] = _parse_reports(JoinReport, data.get("join"))
+        more["compiles"] = _parse_reports(CompileReport, data.get("compiles"))
+        return parse_as(cls, data, **more, **came)
+
     @property
     def place(self) -> Place:
         """Of whose end it tells: the worker, or one of its processes."""
@@ -257,30 +270,21 @@ class WorkerStatus(Struct, frozen=True):
 _PROGRESS = {"step": "step", "at": "step_at", "total": "steps"} | {
     name: name for name in ("first_step", "first_at", "recent_rate", "usual_rate")
 }
-
-
 _NUMBERS = {"values": "values", "not_finite": "not_finite", "error": "progress_error"}
 """What the agent calls it, and what `WorkerStatus` does."""
 
 
-def parse_worker_status(data: Mapping[str, Any], worker: int) -> WorkerStatus:
-    said = data.get("progress")
-    said = said if isinstance(said, dict) else {}
-    came = {ours: said.get(name) for name, ours in _PROGRESS.items()}
-    came |= {ours: said[name] for name, ours in _NUMBERS.items() if name in said}
-    mounts = [{**row, "worker": worker} for row in data.get("mounts") or ()]
-    several = [row for row in data.get("processes") or () if row.get("process") is not None]
-    more = {"worker": worker, "mounts": mounts, "processes": several}
-    more["join"] = _parse_reports(JoinReport, data.get("join"))
-    more["compiles"] = _parse_reports(CompileReport, data.get("compiles"))
-    return parse_as(WorkerStatus, data, **more, **came)
+class AttemptsReply(HostReply, frozen=True):
+    """All attempts that a host knows."""
 
+    attempts: tuple[WorkerStatus, ...]
 
-def parse_attempts(data: Mapping[str, Any], worker: int) -> tuple[WorkerStatus, ...]:
-    found = data.get("attempts")
-    if not isinstance(found, list):
-        raise MalformedReplyError(f"'attempts' is {found!r}, not a list")
-    return tuple(parse_worker_status(entry, worker) for entry in found)
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], worker: int) -> Self:
+        found = data.get("attempts")
+        if not isinstance(found, list):
+            raise MalformedReplyError(f"'attempts' is {found!r}, not a list")
+        return cls(tuple(WorkerStatus.parse(entry, worker) for entry in found))
 
 
 def _parse_reports(cls: type[T], data: object) -> tuple[T, ...]:

@@ -22,6 +22,7 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.facts import FactsReply, MountedBucket, Section
 from tpuctl.hosts.provision import Kind
+from tpuctl.hosts.requests import FactsRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.inventory.delete import find_owned
 from tpuctl.inventory.ownership import Claim, check_ownership
@@ -229,11 +230,11 @@ def check_mounts(
         return []
     rules, files = load_rules(), keeper_files()
     targets = host_targets(services, record)
-    sections = [str(Section.GCSFUSE), str(Section.HOST)]
+    asked = FactsRequest((Section.GCSFUSE, Section.HOST))
     remote = services.remote
     if limit_s is not None:
         remote = TimedRemote(remote, services.clock, services.clock.now() + limit_s)
-    answers = HostAgent(remote, services.agent_source).facts(targets, lambda _: {"sections": sections})
+    answers = HostAgent(remote, services.agent_source).ask(targets, asked)
     gone = {each.bucket for each in record.spec.mounts if is_gone(services, each.bucket)}
     rows = []
     for ref in record.spec.mounts:

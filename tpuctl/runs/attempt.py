@@ -14,12 +14,13 @@ from tpuctl.envs.compile_cache import CompileCache, bytecode_directories, compil
 from tpuctl.envs.install import load_pinned
 from tpuctl.envs.pinned import PinnedEnvironment
 from tpuctl.errors import PartialError
+from tpuctl.hosts import requests
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.deadline import TimedRemote, is_late
 from tpuctl.hosts.log_news import LogNews
-from tpuctl.hosts.protocol import ALIVE, PrepareReply, WorkerStacks, WorkerState
+from tpuctl.hosts.protocol import ALIVE, PrepareReply, TextReply, WorkerStacks, WorkerState
 from tpuctl.hosts.targets import host_targets
-from tpuctl.hosts.worker_status import WorkerStatus
+from tpuctl.hosts.worker_status import AttemptsReply, WorkerStatus
 from tpuctl.lib.text import sized
 from tpuctl.model import timeouts
 from tpuctl.model.attempts import Attempt
@@ -53,7 +54,7 @@ LOG_CHUNK = 4 << 20
 LOG_ROUND = 40 << 20
 """Bytes of all workers' logs in one round: what a machine with little memory can hold. With 2 MiB of
 each worker, they have left the processor's cache when they are written: that costs a tenth more CPU."""
-Attempts = Sequence[Reply[tuple[WorkerStatus, ...]]]
+Attempts = Sequence[Reply[AttemptsReply]]
 """Of each worker all attempts that it knows."""
 _BEGUN = frozenset({WorkerState.STARTING, WorkerState.RUNNING, WorkerState.EXITED})
 
@@ -103,14 +104,15 @@ class AttemptHosts:
         """What the hosts know this attempt's jobs by."""
         return f"{self.run.id}-{self.attempt.number}"
 
-    def _ids(self) -> dict[str, Any]:
-        return {"run": self.run.id, "attempt": self.attempt.attempt_id}
+    def _ids(self) -> tuple[str, str]:
+        """What hosts know the attempt by."""
+        return self.run.id, self.attempt.attempt_id
 
     def observe(self) -> list[WorkerStatus]:
         """What every worker's supervisor says of the attempt; once there is trouble, also what the cloud says
         that it does with the hosts."""
         trouble = self.attempt.suspect_since is not None
-        answers = self.agent.status(self.targets, self.run.id, self.attempt.attempt_id, host=trouble)
+        answers = self.agent.ask(self.targets, requests.StatusRequest(*self._ids(), host=trouble))
         return [status_of(answer) for answer in answers]
 
     def late(self) -> bool:
@@ -129,27 +131,25 @@ class AttemptHosts:
         """Phase two, on every worker at once. A worker that runs the attempt already is left alone; all tell
         with which variables."""
         begin = self.start_request(self.attempt, self.run.spec.argv)
-        more = {
-            "beat_s": timeouts.HOST_HEARTBEAT_S,
-            "progress": self.run.spec.progress or "",
-            "tell": list(EFFECTIVE),
-            "check_weights": "" if self.run.spec.check == "off" else self.run.spec.check,
-            "watch_join": self.is_for_chips() and not self.run.spec.allow_cpu,
-        }
-        if self.debug.set or self.debug.append:
-            more["debug"] = {
-                "set": dict(self.debug.set),
-                "append": {k: list(v) for k, v in self.debug.append.items()},
-            }
+        debug = {"set": self.debug.set, "append": self.debug.append}
         launch = render_launch(self.run, self.attempt)
         promised = self.promised(self.attempt.hosts)
 
-        def request(target: HostTarget) -> Mapping[str, Any]:
-            place = {**launch, "node": self.attempt.workers.index(target.worker)}
-            return {**begin(target), **more, "launch": place, "promised": promised.get(target.worker, [])}
+        def request(target: HostTarget) -> requests.StartRequest:
+            return replace(
+                begin(target),
+                beat_s=timeouts.HOST_HEARTBEAT_S,
+                progress=self.run.spec.progress or "",
+                tell=tuple(EFFECTIVE),
+                check_weights="" if self.run.spec.check == "off" else self.run.spec.check,
+                watch_join=self.is_for_chips() and not self.run.spec.allow_cpu,
+                debug=debug if any(debug.values()) else None,
+                launch={**launch, "node": self.attempt.workers.index(target.worker)},
+                promised=tuple(promised.get(target.worker, ())),
+            )
 
         try:
-            replies = require_values(self.agent.start(self.targets, request), "start")
+            replies = require_values(self.agent.ask(self.targets, request), "start")
         except PartialError as error:
             return explain_refusal(self, error)
         seen = {t.worker: reply.variables for t, reply in zip(self.targets, replies, strict=True)}
@@ -159,37 +159,35 @@ class AttemptHosts:
         waits = "every worker to run"
         return RunFinding(RunEvent.START_SENT, waits, wait_for(waits), changes=changes)
 
-    def start_request(self, attempt: Attempt, argv: Sequence[str]) -> Callable[[HostTarget], Mapping[str, Any]]:
+    def start_request(
+        self, attempt: Attempt, argv: Sequence[str]
+    ) -> Callable[[HostTarget], requests.StartRequest]:
         """What starts a program with the variables, secrets and environment of the run."""
         secrets = {name: self.services.secrets.resolve(ref) for name, ref in self.run.spec.secrets.items()}
         pinned = self.environment.variables() if self.environment else {}
         spec = self.slice.spec
         paths = [*(each.path for each in spec.disks), *(each.path for each in spec.mounts)]
 
-        def request(target: HostTarget) -> Mapping[str, Any]:
+        def request(target: HostTarget) -> requests.StartRequest:
             variables = render_environment(self.run, attempt, target.worker)
             key = self._environment_key(target.worker)
             cache = self._compile_cache(target.worker, key, {**pinned, **variables})
             bytecode = bytecode_directories(self.environment.spec, key) if self.environment else {}
-            return {
-                **self._ids(),
-                "fence": attempt.fence,
-                "argv": list(argv),
-                "chips": list(self.run.chips),
-                "env_dirs": {**bytecode, **cache.directories, **self._driver_logs()},
-                "env": {
-                    **pinned,
-                    **cache.variables,
-                    **variables,
-                    **{name: held.reveal() for name, held in secrets.items()},
-                },
-                "secrets": list(secrets),
-                "env_defaults": render_defaults(self.run),
-                "path_prepend": [f"envs/{key}/bin"] if key else [],
-                "cwd": self.run.spec.cwd,
-                **start_in_container(self.run.spec, self._host_row(target.worker), paths),
-                "grace_s": self.run.spec.policy.grace_s,
-            }
+            held = {name: secret.reveal() for name, secret in secrets.items()}
+            return requests.StartRequest(
+                *self._ids(),
+                attempt.fence,
+                tuple(argv),
+                cwd=self.run.spec.cwd or "",
+                env={**pinned, **cache.variables, **variables, **held},
+                env_defaults=render_defaults(self.run),
+                env_dirs={**bytecode, **cache.directories, **self._driver_logs()},
+                secrets=tuple(secrets),
+                path_prepend=(f"envs/{key}/bin",) if key else (),
+                chips=tuple(self.run.chips),
+                container=start_in_container(self.run.spec, self._host_row(target.worker), paths),
+                grace_s=self.run.spec.policy.grace_s,
+            )
 
         return request
 
@@ -225,29 +223,30 @@ class AttemptHosts:
         def ours(run: str, attempt: str) -> bool:
             return is_copy_of(self.owner, run, attempt) or is_own_probe(self, run, attempt)
 
-        self.stop_alive(self.agent.attempts(self.targets), ours)
+        self.stop_alive(self.agent.ask(self.targets, requests.AttemptsRequest()), ours)
 
     def stop_alive(self, answers: Attempts, chosen: Callable[[str, str], bool]) -> list[tuple[str, str]]:
         """Asks those of the attempts that live on workers to stop which are `chosen` by run and attempt."""
         found: dict[tuple[str, str], list[HostTarget]] = {}
         for target, answer in zip(self.targets, answers, strict=True):
-            for each in answer.value or ():
+            for each in answer.value.attempts if answer.value is not None else ():
                 if (each.state in ALIVE or each.survivors) and chosen(each.run, each.attempt):
                     found.setdefault((each.run, each.attempt), []).append(target)
         for (run, attempt), targets in found.items():
-            self.agent.stop(targets, run, attempt, self.run.spec.policy.grace_s)
+            self.agent.ask(targets, requests.StopRequest(run, attempt, self.run.spec.policy.grace_s))
         return list(found)
 
     def stop(self, grace_s: float) -> None:
         """Asks every worker's supervisor to stop the attempt; returns at once."""
-        self.agent.stop(self.targets, self.run.id, self.attempt.attempt_id, grace_s)
+        self.agent.ask(self.targets, requests.StopRequest(*self._ids(), grace_s))
 
     def fetch_logs(self, *, emit: bool) -> Fetched:
         """One round of what the workers wrote since the last one, appended to this machine's log files; with
         `emit` whoever watches is told."""
         more, unread = False, []
         limit = min(LOG_CHUNK, LOG_ROUND // max(1, len(self.targets)))
-        answers = self.agent.read_news(self.targets, self.follow_request, limit=limit)
+        names = [*self.attempt.streams, *self.attempt.beside_streams]
+        answers = self.agent.read_news(self.targets, lambda it: self._news(it.worker, names, limit))
         for target, answer in zip(self.targets, answers, strict=True):
             if answer.result.failure is FailureKind.TIMEOUT:
                 unread.append(target.worker)
@@ -271,8 +270,7 @@ class AttemptHosts:
     def fetch_times(self) -> None:
         """When what came while it was followed had been written, and the metrics of it."""
         names = self.attempt.beside_streams
-        request = lambda it: {**self._request(it.worker, names), "times_only": True}  # noqa: E731
-        answers = self.agent.read_news(self.targets, request, limit=LOG_CHUNK)
+        answers = self.agent.read_news(self.targets, lambda it: self._news(it.worker, names, LOG_CHUNK, True))
         for target, answer in zip(self.targets, answers, strict=True):
             self._keep_times(target.worker, answer.value or LogNews())
 
@@ -300,30 +298,35 @@ class AttemptHosts:
     def stacks(self, workers: Collection[int] | None = None) -> list[WorkerStacks]:
         """What the processes of the attempt do, on these workers, or on all."""
         chosen = [target for target in self.targets if workers is None or target.worker in workers]
-        replies = self.agent.stacks(chosen, self.run.id, self.attempt.attempt_id)
+        replies = self.agent.ask(chosen, requests.StacksRequest(*self._ids()))
         return [reply.value or WorkerStacks(reply.worker, error=reply.message) for reply in replies]
 
     def keep_diagnosis(self, workers: Collection[int]) -> None:
         """What these workers' hosts say of themselves, as `worker-N.host.log` beside their output."""
         for reply in self.diagnose([target for target in self.targets if target.worker in workers]):
-            self.append(reply.worker, "host", (reply.value or f"no answer: {reply.message}\n").encode())
+            said = reply.value.text if reply.value is not None else f"no answer: {reply.message}\n"
+            self.append(reply.worker, "host", said.encode())
 
-    def diagnose(self, targets: Sequence[HostTarget]) -> list[Reply[str]]:
+    def diagnose(self, targets: Sequence[HostTarget]) -> list[Reply[TextReply]]:
         """What these hosts say of themselves."""
-        return self.agent.diagnose(targets, self._driver_logs().get("TPU_LOG_DIR", ""))
+        return self.agent.ask(targets, requests.DiagnoseRequest(self._driver_logs().get("TPU_LOG_DIR", "")))
 
     def append(self, worker: int, stream: str, data: bytes) -> None:
         """To `worker-N.STREAM.log` on this machine."""
         self.services.logs.append(self.run.id, self.attempt.number, worker, stream, data)
 
-    def follow_request(self, target: HostTarget) -> Mapping[str, Any]:
+    def follow_request(self, target: HostTarget) -> requests.FollowRequest:
         """The request that continues each worker's output where this machine's files end."""
-        return self._request(target.worker, [*self.attempt.streams, *self.attempt.beside_streams])
+        return requests.FollowRequest(*self._ids(), self._offsets(target.worker, self.attempt.streams))
 
-    def _request(self, worker: int, names: Sequence[str]) -> Mapping[str, Any]:
+    def _news(self, worker: int, names: Sequence[str], limit: int, alone: bool = False) -> requests.NewsRequest:
+        return requests.NewsRequest(*self._ids(), self._offsets(worker, names), limit, times_only=alone)
+
+    def _offsets(self, worker: int, names: Sequence[str]) -> Mapping[str, int]:
+        """Where this machine's files end, as hosts name them: what is asked for next."""
         offsets = {name: self._offset(worker, name) for name in names}
         self._positions.update({(worker, name): offset for name, offset in offsets.items()})
-        return {**self._ids(), **{f"{name.replace('-', '_')}_offset": n for name, n in offsets.items()}}
+        return {name.replace("-", "_"): offset for name, offset in offsets.items()}
 
     def keep_output(self, worker: int, stream: str, data: bytes) -> None:
         """What comes next of what `follow_request` asked for."""

@@ -34,10 +34,10 @@ def check_container(request: RunRequest) -> None:
             raise UsageError.of(option, why, f"build it into the image, or start with: env {name}=… PROGRAM")
 
 
-def start_in_container(spec: RunSpec, row: Mapping[str, str], paths: Sequence[str]) -> dict[str, Any]:
+def start_in_container(spec: RunSpec, row: Mapping[str, str], paths: Sequence[str]) -> dict[str, Any] | None:
     """What the agent is told of the container; `row` is that of its host, `paths` are disks and mounts."""
     if spec.container is None:
-        return {}
+        return None
     engine = row.get(ENGINE, "").partition(" ")[0]
     told = {"image": row.get(IMAGE_ID, ""), "engine": engine, "privileged": spec.privileged}
-    return {"container": {**told, "binds": list(paths)}}
+    return {**told, "binds": list(paths)}

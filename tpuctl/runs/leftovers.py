@@ -8,7 +8,8 @@ from functools import partial
 from tpuctl.engine.events import Note
 from tpuctl.hosts.agent import Reply
 from tpuctl.hosts.protocol import ChipHolder, ChipLock, HostFacts, WorkerState
-from tpuctl.hosts.worker_status import WorkerStatus
+from tpuctl.hosts.requests import FreeChipsRequest
+from tpuctl.hosts.worker_status import AttemptsReply
 from tpuctl.lib.shell import quote
 from tpuctl.lib.text import fold_workers
 from tpuctl.lib.time import render_moment
@@ -22,23 +23,21 @@ from tpuctl.transfer.host_copies import is_copy, is_copy_of
 from tpuctl.transfer.prepare import require_values
 
 
-def stop_leftovers(
-    hosts: AttemptHosts, running: Sequence[Reply[tuple[WorkerStatus, ...]]]
-) -> RunFinding | None:
+def stop_leftovers(hosts: AttemptHosts, running: Sequence[Reply[AttemptsReply]]) -> RunFinding | None:
     """Ends what is left of earlier attempts and of runs that are over, which a worker out of reach or the
     program of a supervisor that died may have survived: two attempts must not hold the chips or write the
     same checkpoints."""
     known, beside = require_values(running, "say what runs there"), _runs_beside(hosts)
-    for target, attempts in zip(hosts.targets, known, strict=True):
-        for each in attempts:
+    for target, said in zip(hosts.targets, known, strict=True):
+        for each in said.attempts:
             if each.state is WorkerState.EXITED and each.survivors and each.run not in beside:
                 why = f"what outlived attempt {each.attempt} of {each.run}: {each.survivors_said}"
                 hint = kill_hint(hosts.run.slice_name, target.worker, each.survivors)
                 return in_the_way(hosts, f"worker {target.worker} has {why}", hint)
     found = hosts.stop_alive(running, partial(_is_left_over, hosts))
     names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found if not is_copy(run))
-    said = "; ".join(each.survivors_said for attempts in known for each in attempts if each.survivors)
-    return busy(f"what is left of {names} to end{f' ({said})' if said else ''}") if names else None
+    left = "; ".join(each.survivors_said for one in known for each in one.attempts if each.survivors)
+    return busy(f"what is left of {names} to end{f' ({left})' if left else ''}") if names else None
 
 
 def _is_left_over(hosts: AttemptHosts, run: str, attempt: str) -> bool:
@@ -128,8 +127,8 @@ def _end_holders(
 ) -> RunFinding | None:
     """Ends processes by worker, and removes files of locks that nobody holds and our user cannot open."""
     chosen = [target for target in hosts.targets if target.worker in left or target.worker in locks]
-    answers = hosts.agent.free_chips(
-        chosen, lambda it: {"pids": left.get(it.worker, []), "lock": it.worker in locks}
+    answers = hosts.agent.ask(
+        chosen, lambda it: FreeChipsRequest(tuple(left.get(it.worker, ())), it.worker in locks)
     )
     stay: dict[int, str] = {}
     for target, reply in zip(chosen, require_values(answers, "free their chips"), strict=True):

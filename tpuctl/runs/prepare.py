@@ -6,7 +6,7 @@ what was checked, and so says how far it has got; what has to be looked at in ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,8 @@ from tpuctl.hosts.agent import Reply
 from tpuctl.hosts.facts import FactsReply
 from tpuctl.hosts.protocol import HostFacts, PrepareReply
 from tpuctl.hosts.provision import Provisioned, Verdict
-from tpuctl.hosts.worker_status import WorkerStatus
+from tpuctl.hosts.requests import AttemptsRequest, HelloRequest, StartRequest
+from tpuctl.hosts.worker_status import AttemptsReply
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.verdict import Blocked, Wait, wait_for
@@ -49,7 +50,7 @@ class Preparation:
         self.rows = [dict(row) for row in hosts.attempt.hosts]
         """What is known of each host, for the manifest."""
         self.facts: Sequence[HostFacts] = ()
-        self.running: Sequence[Reply[tuple[WorkerStatus, ...]]] = ()
+        self.running: Sequence[Reply[AttemptsReply]] = ()
         """Of each host all attempts that it knows."""
         self.told: Told | None = None
         """What hosts said of the things that the environment asks for."""
@@ -143,9 +144,9 @@ def _say_hello(p: Preparation) -> None:
     early = hosts.environment if not hosts.kept else None
     sections = sections_for_run(early) if early is not None else set()
     began = clock.now()
-    answers, p.running = hosts.agent.hello_and_attempts(
-        hosts.targets, claim=hosts.run.chips if hosts.is_for_chips() else None, sections=sections
-    )
+    claim = tuple(hosts.run.chips) if hosts.is_for_chips() else None
+    hello = HelloRequest(claim is not None, claim, tuple(sorted(sections)))
+    answers, p.running = hosts.agent.ask_both(hosts.targets, hello, AttemptsRequest())
     ended = clock.now()
     said = require_values(answers, "answer")
     facts = tuple(each.facts for each in said if each.facts is not None)
@@ -278,11 +279,11 @@ def _probe_data(p: Preparation) -> RunFinding | None:
 
 def _probe_request(
     hosts: AttemptHosts, probe: DataProbe, acknowledged: Sequence[PrepareReply]
-) -> Callable[[HostTarget], Mapping[str, Any]]:
+) -> Callable[[HostTarget], StartRequest]:
     """How a probe starts: as the program does, but that nobody looks whether it joins on the chips."""
     attempt = replace(hosts.attempt, coordinator=hosts.address(acknowledged[0]))
     request = hosts.start_request(attempt, probe.argv)
-    return lambda target: {**request(target), "attempt": probe.name}
+    return lambda target: replace(request(target), attempt=probe.name)
 
 
 def _deliver_code(p: Preparation) -> RunFinding | None:

@@ -6,7 +6,6 @@ Nothing is remembered here: the hosts know a probe as one more attempt of the ru
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -14,6 +13,7 @@ from tpuctl.datasets.contract import Contract
 from tpuctl.errors import PartialError
 from tpuctl.hosts.log_news import LogNews
 from tpuctl.hosts.protocol import PrepareReply, WorkerState
+from tpuctl.hosts.requests import NewsRequest, StartRequest, StatusRequest, StopRequest
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.codec import from_data
 from tpuctl.lib.text import fold_workers
@@ -73,17 +73,17 @@ class DataProbe:
     def step(
         self,
         prepare: Callable[[], Sequence[PrepareReply] | str],
-        request: Callable[[Sequence[PrepareReply]], Callable[[HostTarget], Mapping[str, Any]]],
+        request: Callable[[Sequence[PrepareReply]], Callable[[HostTarget], StartRequest]],
     ) -> Passed | RunFinding | str:
         """Begins it, or looks how it stands; what is waited for. Raises PartialError where a worker does not
         answer."""
-        status = self._hosts.agent.status(self._hosts.targets, self._hosts.run.id, self.name)
+        status = self._hosts.agent.ask(self._hosts.targets, StatusRequest(self._hosts.run.id, self.name))
         workers = require_values(status, "say how the probe stands")
         if any(worker.state in _NOT_BEGUN for worker in workers):
             prepared = prepare()
             if isinstance(prepared, str):
                 return prepared
-            require_values(self._hosts.agent.start(self._hosts.targets, request(prepared)), "start the probe")
+            require_values(self._hosts.agent.ask(self._hosts.targets, request(prepared)), "start the probe")
             return self._title
         lost = [worker.worker for worker in workers if worker.state is WorkerState.LOST]
         if lost:
@@ -91,7 +91,7 @@ class DataProbe:
             raise PartialError(said, details={"workers": lost, "unreached": lost})
         at_work = [worker for worker in workers if worker.state in _AT_WORK]
         if any(worker.time - (worker.started_at or worker.time) >= PROBE_S for worker in at_work):
-            self._hosts.agent.stop(self._hosts.targets, self._hosts.run.id, self.name, 0.0)
+            self._hosts.agent.ask(self._hosts.targets, StopRequest(self._hosts.run.id, self.name, 0.0))
         elif at_work:
             return f"{self._title} on worker {fold_workers([worker.worker for worker in at_work])}"
         reports = self._reports(workers)
@@ -105,16 +105,13 @@ class DataProbe:
         the logs of the attempt."""
         status = {worker.worker: worker for worker in workers}
 
-        def request(target: HostTarget) -> Mapping[str, Any]:
+        def request(target: HostTarget) -> NewsRequest:
             ends = status[target.worker]
-            return {
-                "run": self._hosts.run.id,
-                "attempt": self.name,
-                "stdout_offset": max(0, ends.stdout_bytes - TOLD_BYTES),
-                "stderr_offset": max(0, ends.stderr_bytes - TOLD_BYTES),
-            }
+            sizes = {"stdout": ends.stdout_bytes, "stderr": ends.stderr_bytes}
+            offsets = {name: max(0, size - TOLD_BYTES) for name, size in sizes.items()}
+            return NewsRequest(self._hosts.run.id, self.name, offsets, 2 * TOLD_BYTES)
 
-        answers = list(self._hosts.agent.read_news(self._hosts.targets, request, limit=2 * TOLD_BYTES))
+        answers = list(self._hosts.agent.read_news(self._hosts.targets, request))
         return {
             target.worker: self._report(target.worker, news)
             for target, news in zip(

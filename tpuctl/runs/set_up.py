@@ -15,6 +15,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.protocol import AccessReply
+from tpuctl.hosts.requests import BucketAccessRequest, BucketUse, ReachRequest
 from tpuctl.lib.names import region_of
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
@@ -41,14 +42,6 @@ class NotSetUp(Struct, frozen=True):
         return f"{self.why}; mend it: {self.hint}"
 
 
-class BucketUse(Struct, frozen=True):
-    """A place in a bucket that the program of a run uses by its host's account."""
-
-    bucket: str
-    prefix: str
-    write: bool
-
-
 def check_reach(
     services: Services,
     agent: HostAgent,
@@ -60,8 +53,8 @@ def check_reach(
     """Whether every worker gets to the port on the first one at which they are to meet. `note` is why that is
     no port that Google opens."""
     address, _, port = coordinator.rpartition(":")
-    request = {"address": address, "port": int(port), "seconds": timeouts.REACH_S}
-    replies = agent.reach(targets[1:], request, timeout_s=timeouts.REACH_S + CALL_S)
+    request = ReachRequest(address, int(port), timeouts.REACH_S)
+    replies = agent.ask(targets[1:], request, timeout_s=timeouts.REACH_S + CALL_S)
     closed = {reply.worker: reply.value.why for reply in replies if reply.value and not reply.value.reached}
     if not closed:
         return None
@@ -122,9 +115,8 @@ def check_buckets(
     agent: HostAgent, target: HostTarget, uses: Sequence[BucketUse], zone: str
 ) -> NotSetUp | None:
     """Whether the account of a host may use what its program will; all hosts of a slice have the same one."""
-    asked = [{"bucket": use.bucket, "prefix": use.prefix, "write": use.write} for use in uses]
-    request = {"buckets": asked, "seconds": timeouts.BUCKET_ACCESS_S}
-    reply = agent.bucket_access(target, request, timeout_s=timeouts.BUCKET_ACCESS_S + CALL_S)
+    request = BucketAccessRequest(tuple(uses), timeouts.BUCKET_ACCESS_S)
+    [reply] = agent.ask([target], request, timeout_s=timeouts.BUCKET_ACCESS_S + CALL_S)
     return blame_access(reply.value or AccessReply(), uses, zone)
 
 

@@ -20,6 +20,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.hosts.agent import Reply
 from tpuctl.hosts.protocol import TraceReply, WorkerState
+from tpuctl.hosts.requests import StatusRequest, TraceStepRequest
 from tpuctl.lib.text import common_cause, fold_workers
 from tpuctl.model.cloud import HostTarget
 from tpuctl.runs.attempt import AttemptHosts
@@ -128,17 +129,20 @@ class Tracing:
 
     def _read_clocks(self, targets: Sequence[HostTarget]) -> list[ClockReading]:
         asked = self._services.clock.now()
-        replies = self._hosts.agent.status(targets, self._hosts.run.id, self._hosts.attempt.attempt_id)
+        replies = self._hosts.agent.ask(
+            targets, StatusRequest(self._hosts.run.id, self._hosts.attempt.attempt_id)
+        )
         answered = self._services.clock.now()
         return [ClockReading(r.worker, r.value.time, asked, answered) for r in replies if r.value is not None]
 
     def _ask(self, does: str, workers: Sequence[_Worker], **more: Any) -> list[Reply[TraceReply]]:
-        base = {"run": self._hosts.run.id, "attempt": self._hosts.attempt.attempt_id, "session": self.session}
+        run, attempt = self._hosts.run.id, self._hosts.attempt.attempt_id
 
-        def request(target: HostTarget) -> dict[str, Any]:
-            return {**base, "does": does, "at": self._workers[target.worker].begin, **more}
+        def request(target: HostTarget) -> TraceStepRequest:
+            at = self._workers[target.worker].begin
+            return TraceStepRequest(run, attempt, self.session, does, at, **more)
 
-        return self._hosts.agent.trace([worker.target for worker in workers], request, timeout_s=CALL_S)
+        return self._hosts.agent.ask([worker.target for worker in workers], request, timeout_s=CALL_S)
 
     def begin(self) -> None:
         """Asks all; raises ConflictError while another trace of them is under way."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.facts import FactsReply
+from tpuctl.hosts.requests import FactsRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.hosts import HostTarget
 from tpuctl.model.records import Desired, SliceRecord, SliceState
@@ -72,7 +73,7 @@ def _ask(
     agent: HostAgent, targets: Sequence[HostTarget], kinds: Sequence[Revisitable]
 ) -> list[tuple[int, FactsReply | None]]:
     sections = sorted({section for kind in kinds for section in kind.sections})
-    answers = agent.facts(targets, lambda _: {"sections": sections})
+    answers = agent.ask(targets, FactsRequest(tuple(sections)))
     return [(answer.worker, answer.value) for answer in answers]
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.protocol import HostUsage
+from tpuctl.hosts.requests import StatusRequest, UsageRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.shipped_files import load_accelerators
@@ -65,8 +66,7 @@ class Observer:
         """Every worker of the slice, and how the attempt stands there. TpuctlError where the slice has none."""
         targets = host_targets(self._services, record)
         chosen = attempt.attempt_id if attempt is not None else ""
-        limit_s = FIRST_S if self._metrics is None else LATER_S
-        told, stands = self._agent.usage(targets, run, chosen, timeout_s=limit_s)
+        told, stands = self._ask(targets, run, chosen, FIRST_S if self._metrics is None else LATER_S)
         offer = load_accelerators().of(record.spec.accelerator_type, record.spec.topology)
         per_chip = DEVICES_PER_CHIP.get(offer.generation, 1)
         usual = range(FIRST_PORT, FIRST_PORT + offer.chips_per_host)
@@ -88,6 +88,13 @@ class Observer:
                 )
             )
         return found
+
+    def _ask(
+        self, targets: Sequence[HostTarget], run: str, attempt: str, limit_s: float
+    ) -> tuple[list[Reply[HostUsage]], list[Reply[WorkerStatus]]]:
+        if attempt:
+            return self._agent.ask_both(targets, UsageRequest(), StatusRequest(run, attempt), timeout_s=limit_s)
+        return self._agent.ask(targets, UsageRequest(), timeout_s=limit_s), []
 
     def _read_figures(
         self, metrics: MetricsServices, told: Sequence[Reply[HostUsage]]

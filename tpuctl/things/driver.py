@@ -28,6 +28,7 @@ from tpuctl.hosts.provision import (
     provision,
     sections_of,
 )
+from tpuctl.hosts.requests import FactsRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.text import counted, fold_workers
 from tpuctl.model.hosts import HostTarget
@@ -117,8 +118,8 @@ class Provisioning:
         until = self._services.clock.now() + self._watch_s - self._patience_s
         facts = {target.worker: each for target, each in zip(self._targets, told, strict=False)}
         if not told:
-            asked = {"sections": sorted(sections_of([kind], also)), "patience_s": self._patience_s}
-            answers = self._agent.facts(self._targets, asked)
+            asked = FactsRequest(tuple(sorted(sections_of([kind], also))), self._patience_s)
+            answers = self._agent.ask(self._targets, asked)
             facts = {answer.worker: answer.value for answer in answers if answer.value is not None}
             if len(facts) < len(self._targets):
                 return Unanswered(tuple[Reply[FactsReply], ...](each for each in answers if each.value is None))

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import HostAgent, Reply, Request
+from tpuctl.hosts.agent import Asked, HostAgent, Reply
 from tpuctl.hosts.commands import SILENCE_S
 from tpuctl.hosts.protocol import (
     CopyStatus,
@@ -22,7 +22,6 @@ from tpuctl.hosts.protocol import (
     MalformedReplyError,
     PrepareReply,
     parse_as,
-    parse_lacks_reply,
 )
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.host_copies import CopyJob, HostCopies, copy_name, inside
@@ -87,7 +86,7 @@ def distribute_in_steps(
     complete: Sequence[HostTarget] = (),
     where: Where = CODE,
     known: Sequence[Reply[LacksReply]] = (),
-    prepare: Request | None = None,
+    prepare: Asked[PrepareReply] | None = None,
 ) -> Distributed:
     """Like `distribute`, but nothing more is sent from `until` on (by `clock`), and it returns at most
     OVERTIME_S later. What hosts copy from each other they go on with on their own; the same call later finds
@@ -210,7 +209,7 @@ class _ConnectedRelay:
                 spread.note_unfetched(reply.worker, reply.message)
             return False
         try:
-            lacks = parse_lacks_reply(reply.value)
+            lacks = LacksReply.parse(reply.value, reply.worker)
         except MalformedReplyError as error:
             spread.note_unfetched(reply.worker, str(error))
             return False

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import HostAgent, Reply, Request
+from tpuctl.hosts.agent import Asked, HostAgent, Reply
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, PrepareReply
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.transfer.frames import render_contents
@@ -88,7 +88,7 @@ class Spreading:
         until: float | None = None,
         complete: Sequence[HostTarget] = (),
         copy: Mapping[str, str] | None = None,
-        prepare: Request | None = None,
+        prepare: Asked[PrepareReply] | None = None,
     ) -> None:
         self.agent = agent
         self.clock = clock

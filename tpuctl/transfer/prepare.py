@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import PartialError
-from tpuctl.hosts.agent import HostAgent, Reply, Request
+from tpuctl.hosts.agent import Asked, HostAgent, Reply
 from tpuctl.hosts.deadline import is_late
 from tpuctl.hosts.protocol import LacksReply, PrepareReply, WorkerState
 from tpuctl.hosts.provision import Deliver
+from tpuctl.hosts.requests import PrepareRequest
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
@@ -111,11 +112,10 @@ def prepare_on(
     sending = services.clock.now() + SLICE_S
     sending = sending if until is None else min(sending, until - DRAIN_S)
 
-    def request(target: HostTarget) -> Mapping[str, Any]:
-        want_port = (port or True) if target.worker == first else False
-        said = {"run": run, "attempt": attempt, "fence": fence, "bundle": bundle, "want_port": want_port}
-        asked = list((promised or {}).get(target.worker, ()))
-        return {**said, "promised": asked, "kept": dict(kept or {})}
+    def request(target: HostTarget) -> PrepareRequest:
+        want_port = (port or 0) if target.worker == first else None
+        asked = tuple((promised or {}).get(target.worker, ()))
+        return PrepareRequest(run, attempt, fence, bundle, want_port, asked, kept or {})
 
     lacks = {"area": CODE.area, "tree": bundle, "copy": copy_name(job, bundle, "fetch")}
     done: dict[int, PrepareReply] = {}
@@ -152,7 +152,7 @@ def _send_code(
     job: CopyJob,
     until: float,
     known: Sequence[Reply[LacksReply]],
-    prepare: Request,
+    prepare: Asked[PrepareReply],
 ) -> dict[int, PrepareReply] | str:
     """Sends what is lacking until the time is up: what is waited for then, or who prepared it at once."""
     store = services.store

@@ -8,6 +8,7 @@ from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.requests import ActivityRequest, WarnRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired, Lifetime, SliceRecord, SliceState
@@ -33,7 +34,7 @@ def read_activity(services: Services, record: SliceRecord) -> list[HostActivity 
     """What every worker says of its use, in worker order; None for one that did not answer sensibly."""
     agent = HostAgent(services.remote, services.agent_source)
     found: list[HostActivity | None] = []
-    for reply in agent.call(host_targets(services, record), "activity", {}):
+    for reply in agent.ask(host_targets(services, record), ActivityRequest()):
         try:
             found.append(None if reply.value is None else parse_activity(reply.worker, reply.value))
         except (KeyError, TypeError, ValueError):
@@ -117,6 +118,6 @@ def _warn_hosts(services: Services, record: SliceRecord, text: str) -> None:
     """On all terminals of all hosts, as far as they can be reached: the decision does not hang on it."""
     try:
         agent = HostAgent(services.remote, services.agent_source)
-        agent.call(host_targets(services, record), "warn", {"text": text})
+        agent.ask(host_targets(services, record), WarnRequest(text))
     except TpuctlError as error:
         services.emit(Warn(record.name, f"its hosts could not be warned: {error.message}"))
