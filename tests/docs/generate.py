@@ -150,10 +150,19 @@ def record_session() -> str:
 
 def unhurried(transcript: str) -> list[str]:
     """The lines of a transcript that do not depend on how fast the machine was, nor does their order. Columns
-    are as wide as their longest cell, so spaces are not compared."""
+    are as wide as their longest cell, so spaces are not compared; nor is which workers were heard so soon after
+    each other that what they said alike stands once."""
     hurried = re.compile(r"waiting|is (ACCEPTED|CREATING)|asked \(after| doubt |SUSPEND")
-    lines = [" ".join(line.split()) for line in transcript.splitlines()]
-    return sorted(line for line in lines if not hurried.search(line))
+    lines = [" ".join(line.split()) for line in transcript.splitlines() if not hurried.search(line)]
+    return sorted(each for line in lines for each in _of_each_worker(line))
+
+
+def _of_each_worker(line: str) -> list[str]:
+    folded = re.match(r"([\w-]+)\[([\d,-]+)\] │", line)
+    if folded is None:
+        return [line]
+    name, rest = folded[1], line[folded.end() :]
+    return [f"{name}-{worker} │{rest}" for worker in parse_workers(folded[2], 1000)]
 
 
 def _type(command: str, environ: dict[str, str], cwd: Path, state: Path) -> list[str]:
