@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.docs import agent_schema, house_picture, reference
+from tpuctl.lib.text import parse_workers
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
