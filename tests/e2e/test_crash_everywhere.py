@@ -27,12 +27,13 @@ from tests.support.surviving import Accident, Repair, Story, accidents, cases, s
 from tpuctl.errors import PendingError
 from tpuctl.fleet.apply import apply_fleet
 from tpuctl.fleet.load import observe_and_plan
-from tpuctl.fleet.plan import How, WantedFleet, WantedRun
+from tpuctl.fleet.plan import WantedFleet, WantedRun
 from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
 from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import USER_LABEL, Tier
 from tpuctl.model.records import Desired, RunState, SliceState
+from tpuctl.model.requests import ApplyRequest
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
@@ -443,7 +444,7 @@ class Apply:
     watched = True
     lasting = True
 
-    how = How(replace=True, prune=True)
+    how = ApplyRequest(replace=True, prune=True)
     small: SliceSpec | None = SMALL
     run = True
 
