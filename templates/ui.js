@@ -22,12 +22,21 @@ function update(html) {
   if (again) again.focus({ preventScroll: true });
 }
 
+// Browsers hold six connections to a server: only pages that somebody sees have one.
 if (live) {
   const project = link.textContent;
-  const source = new EventSource(live);
-  source.addEventListener("update", (event) => update(event.data));
-  source.addEventListener("open", () => { link.textContent = project; });
-  source.addEventListener("error", () => { link.textContent = "not connected: is tpuctl ui still running?"; });
+  let source = null;
+  const connect = () => {
+    if (source) source.close();
+    source = null;
+    if (document.hidden) return;
+    source = new EventSource(live);
+    source.addEventListener("update", (event) => update(event.data));
+    source.addEventListener("open", () => { link.textContent = project; });
+    source.addEventListener("error", () => { link.textContent = "not connected: is tpuctl ui still running?"; });
+  };
+  document.addEventListener("visibilitychange", connect);
+  connect();
 }
 
 document.addEventListener("click", async (event) => {

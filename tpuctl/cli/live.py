@@ -190,6 +190,7 @@ class Renderer:
         self._live = console.err.isatty() and not (console.quiet or console.json_mode)
         self._status = ""
         self._waiting: Waiting | None = None
+        self._warned: Warn | None = None
         self._said_at = 0.0
         self._folder = LineFolder(self._write_output, now)
         self._ticker: threading.Thread | None = None
@@ -262,8 +263,9 @@ class Renderer:
             self._console.say(f"{event.subject}: {event.action}: {event.detail} (after {took})")
         elif isinstance(event, Note):
             self._console.say(_about(event))
-        elif isinstance(event, Warn):
+        elif isinstance(event, Warn) and event != self._warned:  # a page asks the cloud again and again
             self._console.warn(_about(event))
+            self._warned = event
 
     def _show_waiting(self, event: Waiting) -> None:
         old = self._waiting

@@ -22,7 +22,7 @@ from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.model.shipped_files import read_template
 from tpuctl.slices.capacity_notes import list_notes
 from tpuctl.ui.access import HEADERS, Gate, PageRequest
-from tpuctl.ui.live import as_event, changes, digest
+from tpuctl.ui.live import as_event, changes
 from tpuctl.ui.log_parts import find_in_log, list_logs, read_part
 from tpuctl.ui.look import (
     CloudLook,
@@ -48,7 +48,7 @@ class Pages:
     def __init__(self, services: Services, stopped: threading.Event) -> None:
         self._services, self._stopped = services, stopped
         self._cloud = CloudLook(services)
-        self._turn = threading.Lock()  # what services keep is made for one command
+        self._turn, self._slow_turn = threading.Lock(), threading.Lock()
         self._templates = templates()
         self.looks: Mapping[str, tuple[str, str, Callable[[Request], Facts]]] = {
             "/": ("Fleet", "ui_fleet.html.j2", lambda _: look_at_fleet(services, self._cloud)),
@@ -86,18 +86,18 @@ class Pages:
             name = self.looks[path][1] if status == 200 else "ui_error.html.j2"
             return self._templates.get_template(name).render(facts=facts)
 
-        known = digest(render())
-
         def events() -> Iterator[str]:
             yield "retry: 2000\n\n"
-            yield from map(as_event, changes(render, self._stopped, known))
+            yield from map(as_event, changes(render, self._stopped))
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
     def _look(self, request: Request, path: str) -> tuple[Facts, int]:
-        """What a page is given, and its status; of what cannot be shown why that is so."""
+        """What a page is given, and its status; of what cannot be shown why that is so. One page is looked at
+        after the other, for services are made for one command; but pages that ask the cloud and hosts keep no
+        other waiting."""
         try:
-            with self._turn:
+            with self._slow_turn if path == "/slices/{name}" else self._turn:
                 return self.looks[path][2](request), 200
         except TpuctlError as error:
             status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, UsageError) else 503

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,27 +14,20 @@ ALIVE_S = 15.0
 """After so long without news a comment is sent, by which a dead connection is found."""
 
 
-def changes(render: Callable[[], str], stopped: threading.Event, known: str = "") -> Iterator[str | None]:
-    """What `render` returns, whenever that is another than before; None: there is nothing new. Until `stopped`.
-
-    `known` is the digest of what the reader has (see `digest`).
-    """
-    silent = time.monotonic()
+def changes(render: Callable[[], str], stopped: threading.Event) -> Iterator[str | None]:
+    """What `render` returns, at first and whenever it is another; None: nothing is new. Until `stopped`."""
+    known, silent = "", time.monotonic()
     while not stopped.is_set():
         begun = time.monotonic()
         text = render()
         spent = time.monotonic() - begun
-        if digest(text) != known:
-            known, silent = digest(text), time.monotonic()
+        if text != known:
+            known, silent = text, time.monotonic()
             yield text
         elif time.monotonic() - silent > ALIVE_S:
             silent = time.monotonic()
             yield None
         stopped.wait(max(PAUSE_S, spent / SHARE))
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def as_event(text: str | None) -> str:

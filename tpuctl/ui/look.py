@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.inventory.listing import TpuLists, list_tpus
+from tpuctl.inventory.listing import INSTANCES, TpuLists, list_tpus
 from tpuctl.lib.time import parse_timestamp, render_age, render_span
 from tpuctl.model.cloud import Listing
 from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
@@ -115,11 +115,17 @@ def look_at_fleet(services: Services, cloud: CloudLook) -> dict[str, Any]:
             ("You pay", f"${sum(paid):,.2f} per hour" if paid else "–"),
         ],
         "remarks": [row["remark"] for row in rows if row["remark"]],
-        "unread": why or (f"not read: {', '.join(unread)}; what is there is unknown" if unread else ""),
+        "unread": "; ".join(filter(None, (why, _unread(unread, found)))),
         "paused": paused_why(services),
         "watchdogs": [_watchdog(beat, now) for beat in list_heartbeats(services)],
         "health": watchdog_health(services),
     }
+
+
+def _unread(zones: Sequence[str], found: TpuLists | None) -> str:
+    """What of the cloud is not on the page, so that absence proves nothing."""
+    parts = [*zones, *([f"{INSTANCES} ({found.refused.message})"] if found and found.refused else [])]
+    return f"not read: {', '.join(parts)}; what is there is unknown" if parts and found is not None else ""
 
 
 def _busy_slices(services: Services) -> Mapping[str, list[RunRecord]]:
