@@ -9,9 +9,13 @@ function place(element) {
   return element && (element.id || element.getAttribute("href") || element.name || element.dataset.copy);
 }
 
+let waiting = null;
+
 function update(html) {
+  waiting = html;
   const editing = content.contains(document.activeElement) && /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
-  if (editing || content.querySelector("input[type=checkbox]:checked")) return; // the next update comes
+  if (editing || content.querySelector("input[type=checkbox]:checked")) return; // until that is over
+  waiting = null;
   const focused = place(document.activeElement);
   const open = new Set([...content.querySelectorAll("details[open] > summary")].map((each) => each.textContent));
   content.innerHTML = html;
@@ -37,6 +41,10 @@ if (live) {
   };
   document.addEventListener("visibilitychange", connect);
   connect();
+}
+
+for (const over of ["focusout", "change"]) {
+  document.addEventListener(over, () => setTimeout(() => { if (waiting !== null) update(waiting); }));
 }
 
 document.addEventListener("click", async (event) => {
@@ -71,10 +79,26 @@ if (box) {
     return `/runs/${encodeURIComponent(box.dataset.run)}/log/${what}?${query}`;
   };
 
+  async function ask(what, values) {
+    const answer = await fetch(address(what, values));
+    if (!answer.ok) throw new Error(await answer.text());
+    return answer.json();
+  }
+
   async function load(offset) {
     if (busy) { again = true; return; }
     busy = true;
-    const part = await (await fetch(address("part", { offset: Math.max(0, Math.floor(offset)), limit: BYTES }))).json();
+    try {
+      show(await ask("part", { offset: Math.max(0, Math.floor(offset)), limit: BYTES }));
+    } catch (error) {
+      said.textContent = `not read: ${error.message}`; // the next scroll or second tries again
+    } finally {
+      busy = false;
+    }
+    if (again) { again = false; scrolled(); }
+  }
+
+  function show(part) {
     ({ size, begin, end } = part);
     lines.textContent = part.text;
     perLine = (end - begin) / Math.max(1, part.text.split("\n").length - 1) || 80;
@@ -82,8 +106,6 @@ if (box) {
     const top = size ? (begin / size) * total() : 0;
     lines.style.top = `${Math.max(0, Math.min(top, total() - lines.offsetHeight))}px`;
     said.textContent = `${begin.toLocaleString()} to ${end.toLocaleString()} of ${size.toLocaleString()} bytes`;
-    busy = false;
-    if (again) { again = false; scrolled(); }
   }
 
   function scrolled() {
@@ -98,18 +120,22 @@ if (box) {
   async function findNext() {
     if (!text.value) return;
     let from = found;
-    for (;;) {
-      const hit = await (await fetch(address("find", { text: text.value, offset: from }))).json();
-      if (hit.at !== null) {
-        found = hit.at + 1;
-        await load(hit.at);
-        box.scrollTop = lines.offsetTop;
-        said.textContent = `found at byte ${hit.at.toLocaleString()}`;
-        return;
+    try {
+      for (;;) {
+        const hit = await ask("find", { text: text.value, offset: from });
+        if (hit.at !== null) {
+          found = hit.next;
+          await load(hit.at);
+          box.scrollTop = lines.offsetTop;
+          said.textContent = `found at byte ${hit.at.toLocaleString()}`;
+          return;
+        }
+        if (hit.next === null) { found = 0; said.textContent = "not found from here on; again begins at the top"; return; }
+        from = hit.next;
+        said.textContent = `looked through ${from.toLocaleString()} bytes`;
       }
-      if (hit.next === null) { found = 0; said.textContent = "not found from here on; again begins at the top"; return; }
-      from = hit.next;
-      said.textContent = `looked through ${from.toLocaleString()} bytes`;
+    } catch (error) {
+      said.textContent = `not read: ${error.message}`;
     }
   }
 

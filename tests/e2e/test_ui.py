@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -24,6 +25,14 @@ pytestmark = pytest.mark.slow
 SEEN_WITHIN_S = 5.0
 LINES = 2_200_000
 """Of a log of 200 MB."""
+AS_ANOTHER = """\
+import sys, urllib.error, urllib.request
+request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}/", headers={"Cookie": sys.argv[2]})
+try:
+    print(urllib.request.urlopen(request).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
 AXE = "4.14.1"
 CACHE = Path.home() / ".cache" / "tpuctl-tests"
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -77,6 +86,8 @@ def site(session: Session) -> Iterator[Site]:
 def page(site: Site) -> Iterator[Page]:
     with open_browser() as page:
         page.visit(site.address, becomes=f"{site.base}/", width=1280, dark=False)
+        while page.evaluate("document.title") != "Fleet · tpuctl":
+            time.sleep(0.05)
         cookies = page.call("Network.getCookies", urls=[site.base])["cookies"]
         assert [(each["httpOnly"], each["sameSite"]) for each in cookies] == [(True, "Strict")]
         site.cookie = f"{cookies[0]['name']}={cookies[0]['value']}"
@@ -202,6 +213,30 @@ def test_only_the_browser_with_the_cookie_sees_anything(site, page):
     }
 
 
+def test_a_link_from_elsewhere_opens_the_page(session, tmp_path):
+    """As the browser gets it that tpuctl opens: from a file, so that the first request is another site's."""
+    process = session.start("ui", "--no-open")
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    base = address.partition("/?")[0]
+    (tmp_path / "open.html").write_text(f'<meta http-equiv="refresh" content="0; url={address}">')
+    try:
+        with open_browser() as page:
+            page.visit((tmp_path / "open.html").as_uri(), becomes=f"{base}/", width=1280, dark=False)
+            assert page.evaluate("document.title") == "Fleet · tpuctl"
+    finally:
+        process.send_signal(signal.SIGINT)
+        session.finish(process, 30)
+
+
+def test_another_user_of_the_machine_gets_nothing_even_with_the_cookie(site, page):
+    if os.getuid() != 0:
+        pytest.skip("needs root")
+    words = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-c", AS_ANOTHER]
+    done = subprocess.run([*words, str(site.port), site.cookie], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["403"], done.stderr
+
+
 def test_no_path_leads_out_of_the_logs(session, site, page):
     logs = session.root / "state" / "sim" / "sim-project" / "runs"
     (logs / "first" / "1" / "worker-7.stdout.log").symlink_to("/etc/passwd")
@@ -252,6 +287,14 @@ def test_a_log_of_200_mb_is_scrolled_and_searched_by_pieces(session, site, page)
         page.evaluate("document.getElementById('log-text').value = 'NEEDLE'")
         page.evaluate("document.getElementById('log-form').requestSubmit()")
         until("document.getElementById('log-said').textContent.startsWith('found at')")
+        said = "document.getElementById('log-said').textContent"
+        page.evaluate("document.getElementById('log-text').value = 'e 00100000'")
+        for wanted in (
+            f"{said}.startsWith('not')",
+            *(f"{lines}.startsWith('line 00100000{n}')" for n in "012"),
+        ):
+            page.evaluate("document.getElementById('log-form').requestSubmit()")
+            until(wanted)
         assert page.problems == []
     finally:
         kept.write_bytes(before)

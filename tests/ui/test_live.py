@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
+
+import anyio
 
 from tpuctl.ui.live import as_event, changes
+
+
+def heard(events: AsyncIterator[str | None]) -> list[str | None]:
+    async def collect() -> list[str | None]:
+        return [each async for each in events]
+
+    return anyio.run(collect)
 
 
 def test_only_what_differs_is_sent(monkeypatch):
@@ -18,19 +28,21 @@ def test_only_what_differs_is_sent(monkeypatch):
             stopped.set()
         return text or "a"
 
-    assert list(changes(render, stopped)) == ["a", "b", "a"]
+    assert heard(changes(render, stopped)) == ["a", "b", "a"]
 
 
 def test_a_reader_that_hears_nothing_is_told_so_now_and_then(monkeypatch):
     monkeypatch.setattr("tpuctl.ui.live.PAUSE_S", 0.0)
     monkeypatch.setattr("tpuctl.ui.live.ALIVE_S", 0.0)
     stopped = threading.Event()
-    heard = []
-    for text in changes(lambda: "same", stopped):
-        heard.append(text)
-        if len(heard) == 3:
+    left = iter(range(3))
+
+    def render() -> str:
+        if next(left, None) is None:
             stopped.set()
-    assert heard == ["same", None, None]
+        return "same"
+
+    assert heard(changes(render, stopped)) == ["same", None, None, None]
 
 
 def test_an_event_keeps_its_lines():

@@ -2,13 +2,15 @@
 
 Other users of the machine reach the port, and so does any website that a browser of this machine shows (by a
 form, an image, or a name that is made to lead to 127.0.0.1). So a request must have a cookie that only the
-one-time token gives, and name this server as its host and, where a browser says it, as its origin.
+one-time token gives, and name this server as its host and, where a browser says it, as its origin. Browsers
+send cookies of 127.0.0.1 to each of its ports, so that another user's server might learn ours: the kernel says
+whose the other end of a connection is.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -37,22 +39,27 @@ class PageRequest(Struct, frozen=True):
     origin: str | None = None
     token: str | None = None
     cookie: str | None = None
+    user: int | None = None
+    """Whose the other end is, by the kernel; None where it does not say."""
 
 
 class Admission(Struct, frozen=True):
-    """`status` 200: go on. 303: to `/`, with the cookie. Anything else ends it, with `said` for a person."""
+    """`status` 200: go on, or where it `enters`: to `/`, with the cookie. Else it ends; `said` is for people."""
 
     status: int
     said: str = ""
+    enters: bool = False
 
 
 class Gate:
     """Lets in whoever has the token, once, and from then on whoever has the cookie that it gave.
 
-    `port` is that of the server; `again` is the command that prints a new token.
+    `port` is that of the server, `user` whose it is; `again` is the command that prints a new token.
     """
 
-    def __init__(self, port: int, again: str) -> None:
+    def __init__(self, port: int, again: str, user: int) -> None:
+        self.port = port
+        self._users = frozenset({None, 0, user})
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.cookie = secrets.token_urlsafe(TOKEN_BYTES)
         self.cookie_name = f"tpuctl-{port}"  # cookies are of a host, whatever its port
@@ -62,16 +69,34 @@ class Gate:
 
     def judge(self, asked: PageRequest) -> Admission:
         """What a request gets. A token that opened the page is worth nothing from then on."""
+        if asked.user not in self._users:
+            return Admission(403, "this page is another user's")
         if asked.host not in self._hosts:
             return Admission(421, "this page is only served at 127.0.0.1")
         if asked.origin is not None and asked.origin not in {f"http://{host}" for host in self._hosts}:
             return Admission(403, "another site asked for this page")
         if asked.method not in READ_ONLY:
             return Admission(405, "this page shows, and changes nothing")
-        if asked.cookie is not None and secrets.compare_digest(asked.cookie, self.cookie):
-            return Admission(200 if asked.token is None else 303)
-        fresh = asked.path == "/" and asked.token is not None and not self._used
-        if fresh and secrets.compare_digest(asked.token or "", self.token):
+        if _equal(asked.cookie, self.cookie):
+            return Admission(200, enters=asked.token is not None)
+        fresh = asked.path == "/" and asked.method == "GET" and not self._used
+        if fresh and _equal(asked.token, self.token):
             self._used = True
-            return Admission(303)
+            return Admission(200, enters=True)
         return Admission(401, f"the address that the terminal printed opens this page, once: {self._again}")
+
+
+def _equal(given: str | None, known: str) -> bool:
+    return given is not None and secrets.compare_digest(given.encode("utf-8", "replace"), known.encode())
+
+
+def find_user(port: int, server_port: int, tables: Iterable[str]) -> int | None:
+    """Whose the end of a connection to `server_port` is that has the port `port`, by the texts of
+    `/proc/net/tcp` and `tcp6` (proc_net_tcp(5)); None if that is unknown."""
+    ends = (f"{_LOOPBACK}:{port:04X}", f"{_LOOPBACK}:{server_port:04X}")
+    rows = (line.split() for table in tables for line in table.splitlines()[1:])
+    return next((int(row[7]) for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])), None)
+
+
+_LOOPBACK = "0100007F"
+"""127.0.0.1 as these tables have it, the last byte first; in `tcp6` behind what says that it is of IPv4."""

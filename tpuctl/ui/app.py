@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,7 +13,7 @@ from msgspec import structs
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,7 +22,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.model.shipped_files import read_template
 from tpuctl.slices.capacity_notes import list_notes
-from tpuctl.ui.access import HEADERS, Gate, PageRequest
+from tpuctl.ui.access import HEADERS, Gate, PageRequest, find_user
 from tpuctl.ui.live import as_event, changes
 from tpuctl.ui.log_parts import find_in_log, list_logs, read_part
 from tpuctl.ui.look import (
@@ -40,6 +41,8 @@ from tpuctl.views.report import templates
 Facts = Mapping[str, Any]
 PICTURE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 """A picture of ours has its style in itself."""
+ENTRANCE = '<!doctype html><title>tpuctl</title><meta http-equiv="refresh" content="0; url=/">'
+"""Goes on by itself: after a redirect of a link from elsewhere browsers keep back a cookie that is `Strict`."""
 
 
 class Pages:
@@ -86,9 +89,10 @@ class Pages:
             name = self.looks[path][1] if status == 200 else "ui_error.html.j2"
             return self._templates.get_template(name).render(facts=facts)
 
-        def events() -> Iterator[str]:
+        async def events() -> AsyncIterator[str]:
             yield "retry: 2000\n\n"
-            yield from map(as_event, changes(render, self._stopped))
+            async for text in changes(render, self._stopped):
+                yield as_event(text)
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -100,8 +104,8 @@ class Pages:
             with self._slow_turn if path == "/slices/{name}" else self._turn:
                 return self.looks[path][2](request), 200
         except TpuctlError as error:
-            status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, UsageError) else 503
-            return {"title": "This cannot be shown", "said": error.message, "hint": error.hint or ""}, status
+            facts = {"title": "This cannot be shown", "said": error.message, "hint": error.hint or ""}
+            return facts, _status(error)
 
     def _slice(self, request: Request) -> Facts:
         return look_at_slice(self._services, request.path_params["name"])
@@ -158,6 +162,10 @@ class Pages:
         return Response(render_capacity(notes, now), media_type="image/svg+xml", headers=PICTURE)
 
 
+def _status(error: Exception) -> int:
+    return 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, UsageError) else 503
+
+
 def _number(word: str | None) -> int:
     if word is None or not (word.isascii() and word.isdigit() and len(word) < 17):
         raise HTTPException(400, "a number of bytes is missing")
@@ -187,7 +195,7 @@ def make_app(services: Services, gate: Gate, stopped: threading.Event) -> ASGIAp
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
-    return PlainTextResponse(str(error), 404 if isinstance(error, NotFoundError) else 400)
+    return PlainTextResponse(str(error), _status(error))
 
 
 class Guarded:
@@ -208,16 +216,22 @@ class Guarded:
                 request.headers.get("origin"),
                 request.query_params.get("token"),
                 request.cookies.get(gate.cookie_name),
+                _user_of(request, gate.port),
             )
         )
         app: ASGIApp = self._app
-        if answer.status == 303:
-            redirect = RedirectResponse("/", 303)
-            redirect.set_cookie(gate.cookie_name, gate.cookie, httponly=True, samesite="strict", path="/")
-            app = redirect
+        if answer.enters:
+            entrance = HTMLResponse(ENTRANCE)
+            entrance.set_cookie(gate.cookie_name, gate.cookie, httponly=True, samesite="strict", path="/")
+            app = entrance
         elif answer.status != 200:
             app = PlainTextResponse(answer.said + "\n", answer.status)
         await app(scope, receive, _with_headers(send))
+
+
+def _user_of(request: Request, port: int) -> int | None:
+    tables = [table.read_text() for table in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if table.exists()]
+    return None if request.client is None else find_user(request.client.port, port, tables)
 
 
 def _with_headers(send: Send) -> Callable[[Any], Awaitable[None]]:

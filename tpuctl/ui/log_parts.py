@@ -36,7 +36,7 @@ class LogPiece(Struct, frozen=True):
 
 
 class Hit(Struct, frozen=True):
-    """Where the line with a text begins, None where it is not; then from where to look on, None at the end."""
+    """Where the line with a text begins, None where it is not; and from where to look on, None at the end."""
 
     at: int | None
     next: int | None
@@ -63,10 +63,11 @@ def read_part(services: Services, run_id: str, log: str, offset: int, limit: int
     name = _parse(services, run_id, log)
     size, limit = services.logs.size(run_id, *name), max(1, min(limit, PART_MAX))
     begin = max(0, min(offset, size - limit))
-    data = services.logs.read(run_id, *name, begin, limit)
-    if begin and b"\n" in data:  # the first line is cut
+    before = 1 if begin else 0  # a line that begins just here is whole
+    data = services.logs.read(run_id, *name, begin - before, limit + before)
+    if before and b"\n" in data:
         cut = data.index(b"\n") + 1
-        begin, data = begin + cut, data[cut:]
+        begin, data = begin - before + cut, data[cut:]
     if begin + len(data) < size and b"\n" in data:
         data = data[: data.rindex(b"\n") + 1]
     text = load_secret_patterns().redact(plain(data.decode("utf-8", "replace")))
@@ -74,7 +75,8 @@ def read_part(services: Services, run_id: str, log: str, offset: int, limit: int
 
 
 def find_in_log(services: Services, run_id: str, log: str, text: str, offset: int) -> Hit:
-    """The next line with `text`, whatever its case, from `offset` on. Raises UsageError."""
+    """The next line with `text`, whatever the case of its ASCII letters, from `offset` on, and what comes after
+    it. Raises UsageError."""
     name, wanted = _parse(services, run_id, log), text.encode().lower()
     if not wanted:
         raise UsageError("nothing is looked for")
@@ -83,7 +85,9 @@ def find_in_log(services: Services, run_id: str, log: str, text: str, offset: in
         data = services.logs.read(run_id, *name, at, PART_MAX + len(wanted))
         found = data.lower().find(wanted)
         if found >= 0:
-            return Hit(at + data.rfind(b"\n", 0, found) + 1, None)
+            line = at + data.rfind(b"\n", 0, found) + 1
+            rest = data.find(b"\n", found)
+            return Hit(line, at + (found + len(wanted) if rest < 0 else rest + 1))
         if len(data) < PART_MAX + len(wanted):
             return Hit(None, None)
         at += PART_MAX

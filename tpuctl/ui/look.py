@@ -37,6 +37,8 @@ from tpuctl.watch.pause import paused_why
 FIRST_S, AGAIN_S = 1.0, 2.0
 """How long the first page waits for the cloud, and for how long it is then left alone: at least as long as it
 took to answer, so that a slow API is not asked all the time."""
+OLD_S = 15.0
+"""What was read longer ago is called old."""
 RUNS_SHOWN = 100
 """Of the list of runs, on one page."""
 DECISIONS_SHOWN = 200
@@ -54,7 +56,7 @@ class CloudLook:
         self._done = threading.Event()
         self._found: TpuLists | None = None
         self._why = "the cloud has not answered yet"
-        self._due = 0.0
+        self._due, self._read_at = 0.0, time.monotonic()
         self._busy = False
 
     def latest(self) -> tuple[TpuLists | None, str]:
@@ -64,15 +66,18 @@ class CloudLook:
                 self._busy = True
                 threading.Thread(target=self._look, daemon=True).start()
         self._done.wait(FIRST_S)
-        return self._found, self._why
+        age = time.monotonic() - self._read_at
+        late = f"the cloud was read {render_span(age)} ago" if self._found and age > OLD_S else ""
+        return self._found, "; ".join(filter(None, (self._why, late)))
 
     def _look(self) -> None:
-        begun = time.monotonic()
+        begun, why = time.monotonic(), "the cloud could not be read"
         try:
-            self._found, self._why = self._read(self._services), ""
+            self._found, self._read_at, why = self._read(self._services), begun, ""
         except TpuctlError as error:
-            self._why = error.message
+            why = error.message
         finally:
+            self._why = why
             took = time.monotonic() - begun
             self._due, self._busy = time.monotonic() + max(AGAIN_S, took), False
             self._done.set()

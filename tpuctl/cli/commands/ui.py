@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Annotated
 
 from tpuctl.cli.context import AppContext
@@ -34,14 +36,14 @@ def ui(
     context.store.identity()  # refused here and not on the page, where the store cannot be read
     listening = listen(port)
     number = int(listening.getsockname()[1])
-    gate = Gate(number, again="tpuctl ui")
+    gate = Gate(number, again="tpuctl ui", user=os.getuid())
     address = f"http://{LOOPBACK}:{number}/?token={gate.token}"
     with context.interruptible("the page is closed; slices and runs are as they were"):
         context.console.line(address)
         context.console.say("opens the page once; Ctrl-C ends it")
         with TemporaryDirectory(prefix="tpuctl-ui-") as folder:
-            if not no_open:
-                _open_browser(context, address, Path(folder))
+            if not no_open:  # some browsers run in this terminal, and come back when they are closed
+                Thread(target=_open_browser, args=(context, address, Path(folder)), daemon=True).start()
             serve(context, gate, listening)
 
 
