@@ -44,7 +44,7 @@ class PageRequest(Struct, frozen=True):
 
 
 class Admission(Struct, frozen=True):
-    """`status` 200: go on, or where it `enters`: to `/`, with the cookie. Else it ends; `said` is for people."""
+    """`status` 200: go on, or where it `enters`: to `/`, with the cookie. Any other ends it and is `said`."""
 
     status: int
     said: str = ""
