@@ -180,7 +180,7 @@ def test_no_wait_asks_the_cloud_also_for_a_slice_whose_tpu_is_gone():
 
 
 def test_a_stop_prints_nothing_of_what_the_program_wrote(session):
-    program = "echo loud; sleep 600"
+    program = "echo loud; exec sleep 600"  # a shell that outlives its child says that it was killed
     words = ("--on", "one", "--name", "loud", "--no-checkpoint", "--", "sh", "-c", program)
     session.type("run", "-d", "-q", *words)
     done = session.type("stop", "loud", "--yes", "--grace", "0")

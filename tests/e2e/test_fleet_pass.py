@@ -300,7 +300,7 @@ def test_up_does_not_believe_a_ready_slice_whose_hosts_are_gone(tmp_path):
 
 
 def test_a_pass_that_created_it_says_that_its_hosts_are_asked_later(services):
-    for name in ("first", "second", "third", "fourth", "fifth"):
+    for name in (f"s{number}" for number in range(15)):
         request_slice(services, name, SPEC, pay=False, admit=lambda: None)
         (line,) = (each for each in run_pass(services) if each.subject == name)
         if line.result != "waiting":  # on a busy machine the pass ends before its node is there

@@ -171,9 +171,7 @@ def test_the_viewer_is_started_where_there_is_one(session: Session) -> None:
     (programs / "xprof").write_text('#!/bin/sh\necho "xprof $*"\n')
     (programs / "xprof").chmod(0o755)
     session.environ["PATH"] = f"{programs}{os.pathsep}{session.environ['PATH']}"
-    assert (
-        session.type("trace", "shown", "--seconds", "0.2", "--open").stdout == "xprof --logdir traces/shown\n"
-    )
+    assert session.type("trace", "shown", "--seconds", "2", "--open").stdout == "xprof --logdir traces/shown\n"
     session.type("stop", "shown", "--yes")
 
 

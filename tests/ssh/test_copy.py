@@ -83,7 +83,7 @@ def test_a_tree_goes_to_all_workers_and_comes_back_the_same(
     for worker in range(2):
         copied = farm.folder / f"home-{worker}" / "in" / "data"
         assert tree(copied) == tree(local)
-        assert int((copied / "tool").stat().st_mtime) == int((local / "tool").stat().st_mtime)
+        assert (copied / "tool").stat().st_mtime_ns == (local / "tool").stat().st_mtime_ns
         assert list((farm.folder / f"home-{worker}" / ".tpuctl/incoming").iterdir()) == []
     back = tmp_path / "back"
     pulled = fetch(agent, targets, "in/data", back)

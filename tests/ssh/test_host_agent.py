@@ -427,6 +427,17 @@ def test_a_bundle_may_not_write_through_its_own_links(runs: Runs, home: Path) ->
         assert not (home / ".tpuctl/runs/r1/1/work").exists()
 
 
+def test_links_inside_a_bundle_and_executable_bits_survive(runs: Runs, home: Path) -> None:
+    bundle = tree_of(
+        TreeFile("d/plain", 0o644, EMPTY), TreeFile("d/tool", 0o755, EMPTY), TreeLink("link", "d/plain")
+    )
+    assert runs.prepare(bundle=bundle)[0].value.prepared
+    work = home / ".tpuctl/runs/r1/1/work"
+    assert os.readlink(work / "link") == "d/plain"
+    assert os.access(work / "d/tool", os.X_OK)
+    assert not (work / "d/plain").stat().st_mode & 0o100
+
+
 def test_starts_at_the_same_time_start_once(runs: Runs, home: Path) -> None:
     runs.prepare()
     runs.targets = runs.targets * 6

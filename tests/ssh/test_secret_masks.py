@@ -231,7 +231,7 @@ def test_no_part_of_a_value_is_told_where_a_long_text_is_cut(masks, tmp_path, mo
         assert child.stdout.readline() == b"\n"  # while it is being started it has no command line
         command = facts_chips.describe(child.pid)["command"]
         child.communicate(b"\n")
-    for said in (diagnose.diagnose({}, None)["text"], command):
+    for said in (diagnose.diagnose({"driver_logs": ""}, None)["text"], command):
         assert "x" + "*" * 8 in said
         assert value[:4] not in said
         assert value[-4:] not in said
