@@ -81,7 +81,7 @@ def engine_facts(_request):
 
 
 def free_at(path):
-    """Of the file system in which a folder is, or will be."""
+    """Free bytes on the file system that holds, or will hold, a folder."""
     while not os.path.isdir(path) and path != "/":
         path = os.path.dirname(path)
     space = os.statvfs(path)

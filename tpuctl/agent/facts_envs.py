@@ -114,8 +114,8 @@ def changed_files(folder, tree, digest=None, compiled=False):
 
 
 def signatures(tree, compiled=False, caches=True):
-    """(path, size, mtime, ctime, inode) of each file but ours; what Python compiles by itself with `compiled`
-    alone, and where `caches` says so that beside the sources, too."""
+    """(path, size, mtime, ctime, inode) of each file but ours. Files that Python compiles are included only
+    with `compiled`, those beside sources only if `caches` says so, too."""
     found, folders = [], [""]
     skipped = None if compiled and caches else CACHE
     while folders:

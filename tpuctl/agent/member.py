@@ -42,7 +42,7 @@ def main(attempt, argv):
 
 
 def take_dumps(index):
-    """What `dumps.py` named for the process above goes to a folder of this one's own."""
+    """Redirects dumps from the folder of the process above to this process's own."""
     above = os.environ.get("TPUCTL_DUMPS")
     if above:
         own = os.path.join(os.path.dirname(above), str(index))

@@ -81,7 +81,7 @@ def mount_of(handle):
 
 
 def parse(line):
-    """As `facts_storage.parse_mount`, with what one mount is told from another by. `fixed`: nobody can write to
+    """As `facts_storage.parse_mount`, plus what identifies a mount. `fixed`: nobody can write to
     its file system, by whatever mount."""
     words = line.split(" - ")[0].split(" ")
     own = {"id": int(words[0]), "parent": int(words[1]), "root": unescape(words[3])}

@@ -64,7 +64,7 @@ def programs(request, attempt, argv, environment):
 
 
 def with_more(environment, asked, *rows):
-    """The environment with what of the rows no person gave."""
+    """The environment plus those rows that nobody set by hand."""
     given = set(asked.get("given") or ())
     return dict(environment, **{name: row[name] for row in rows for name in row if name not in given})
 

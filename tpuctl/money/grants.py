@@ -170,7 +170,7 @@ def check_coverage(
     which Compute Engine does not draw on.
     """
     if api is Api.COMPUTE:
-        return Coverage(False, None, "grants are of the Cloud TPU API, and Compute Engine makes it", False)
+        return Coverage(False, None, "no grant covers it: grants are for the Cloud TPU API", False)
     wanted = f"{_paid_as(tier)} {accelerator.generation} in {zone}"
     matching = [
         grant
