@@ -6,7 +6,7 @@ const link = document.getElementById("link");
 const live = document.body.dataset.live;
 
 function place(element) {
-  return element && (element.id || element.getAttribute("href") || element.name || element.dataset.copy);
+  return element && (element.id || element.getAttribute("href") || element.dataset.copy || element.ariaLabel || element.name);
 }
 
 let waiting = null;
@@ -16,13 +16,13 @@ function update(html) {
   const editing = content.contains(document.activeElement) && /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
   if (editing || content.querySelector("input[type=checkbox]:checked")) return; // until that is over
   waiting = null;
-  const focused = place(document.activeElement);
+  const focused = content.contains(document.activeElement) && place(document.activeElement);
   const open = new Set([...content.querySelectorAll("details[open] > summary")].map((each) => each.textContent));
   content.innerHTML = html;
   for (const summary of content.querySelectorAll("details > summary")) {
     if (open.has(summary.textContent)) summary.parentElement.open = true;
   }
-  const again = focused && [...content.querySelectorAll("a, button, [id]")].find((each) => place(each) === focused);
+  const again = focused && [...content.querySelectorAll("a, button, input, [id], [aria-label]")].find((each) => place(each) === focused);
   if (again) again.focus({ preventScroll: true });
 }
 
