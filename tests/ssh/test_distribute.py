@@ -20,6 +20,7 @@ import pytest
 
 from tests.ssh.conftest import AGENT
 from tests.ssh.test_copy import send
+from tests.support.hosts import wait_until
 from tests.support.real_lab import RealClock
 from tests.support.soak import soak
 from tests.support.sshd import SshFarm
@@ -76,7 +77,24 @@ def test_twenty_megabytes_to_many_hosts_leave_this_machine_once(
     again = send(agent, targets, data, "in/")
     assert all(result.ok for result in again.results)
     assert again.sent_bytes < hosts * 1000, "content travelled again"
-    assert not [line for line in farm.processes().values() if "agent-" in line]
+    no_agent_is_left(farm)
+
+
+def no_agent_is_left(farm: SshFarm) -> None:
+    wait_until(lambda: not [line for line in farm.processes().values() if "agent-" in line])
+
+
+def test_when_a_command_is_interrupted_its_hosts_stop_copying(farm: SshFarm, agent: HostAgent) -> None:
+    targets = [farm.add(worker) for worker in range(6)]
+    agent.ensure_installed(targets)
+
+    class Interrupted(RealClock):
+        def sleep(self, seconds: float) -> None:
+            raise KeyboardInterrupt  # while hosts copy from each other
+
+    with pytest.raises(KeyboardInterrupt):
+        spread(agent, targets, make_tree({"f": os.urandom(20 << 20)}), clock=Interrupted())
+    no_agent_is_left(farm)
 
 
 def test_of_a_large_project_only_the_changed_file_travels(
@@ -240,23 +258,18 @@ def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
     digest = hashlib.sha256(b"content").hexdigest()
     (folder / digest).write_bytes(b"content")
     (tmp_path / "serving/secret").write_text("secret")
+    request = {"area": "incoming", "address": "127.0.0.1", "deadline_s": 60}
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", AGENT, "serve"],
-        stdin=subprocess.PIPE,
+        [sys.executable, "-I", "-S", AGENT, "carry", "serve"],
         stdout=subprocess.PIPE,
-        env={"HOME": str(tmp_path / "serving")},
+        env={"HOME": str(tmp_path / "serving"), "TPUCTL_COPY": json.dumps(request)},
     )
-    assert process.stdin
     assert process.stdout
-    request = {"area": "incoming", "address": "127.0.0.1", "silence_s": 60}
-    process.stdin.write(json.dumps(request).encode() + b"\n")
-    process.stdin.flush()
     told = json.loads(process.stdout.readline())
     token = bytes.fromhex(told["token"])
-    yield {"port": told["port"], "token": token, "digest": digest, "process": process}
+    yield {"port": told["port"], "token": token, "digest": digest}
     process.kill()
     process.wait()
-    process.stdin.close()
     process.stdout.close()
 
 
@@ -291,13 +304,6 @@ def test_contents_are_served_to_those_who_know_the_token_and_nothing_but_content
         assert len(converse(server["port"], server["token"], path + b"\n")) == 32
 
 
-def test_serving_ends_with_its_client(server: dict[str, Any]) -> None:
-    server["process"].stdin.close()
-    assert server["process"].wait(timeout=20) == 0
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", server["port"]), timeout=5)
-
-
 def test_a_neighbour_that_sends_other_content_is_not_believed(tmp_path: Path) -> None:
     import hmac
     import threading
@@ -328,11 +334,11 @@ def test_a_neighbour_that_sends_other_content_is_not_believed(tmp_path: Path) ->
         "address": "127.0.0.1",
         "port": listener.getsockname()[1],
         "token": token.hex(),
+        "deadline_s": 60,
     }
     done = subprocess.run(
-        [sys.executable, "-I", "-S", AGENT, "fetch"],
-        input=json.dumps(request).encode() + b"\n",
-        env={"HOME": str(home)},
+        [sys.executable, "-I", "-S", AGENT, "carry", "fetch"],
+        env={"HOME": str(home), "TPUCTL_COPY": json.dumps(request)},
         capture_output=True,
         check=False,
     )

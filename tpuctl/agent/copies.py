@@ -11,7 +11,8 @@ import time
 
 import quick_json as json
 from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, need, remove_tree, write_json
-from state import look
+from prepare import SPARE_S, remove_ended
+from state import list_attempts, look
 from supervisor import launch
 
 VARIABLE = "TPUCTL_COPY"
@@ -37,6 +38,7 @@ def copy(request, _stdin):
         remove_tree(attempt.dir)
         state = "absent"
     if state in ("absent", "prepared"):
+        remove_old()
         work = make_dir(attempt.path("work"))
         wanted = {"schema": SCHEMA, "bundle": None, "wanted": request.get("tree"), "fence": fence}
         write_json(attempt.path("prepared.json"), wanted)
@@ -49,6 +51,14 @@ def copy(request, _stdin):
             break
         time.sleep(0.02)
     return stands(attempt)
+
+
+def remove_old():
+    """What is left of copies for commands: where runs begin, these remove it."""
+    for each in list_attempts():
+        old = time.time() - os.stat(each.dir).st_mtime > SPARE_S
+        if old and each.run.startswith(COPY) and look(each)["state"] in ENDED:
+            remove_ended(each.dir)
 
 
 def stands(attempt):
@@ -80,8 +90,9 @@ def carry(does):
     """What the supervisor runs. A copy that hangs dies of its alarm."""
     import signal
 
-    from verbs import answer_one, answer_request
+    import relay
+    from verbs import answer_request
 
     request = json.loads(os.environ.pop(VARIABLE))
     signal.alarm(int(request["deadline_s"]))
-    return answer_request(lambda: answer_one(does, request, None))
+    return answer_request(lambda: getattr(relay, does)(request, None))

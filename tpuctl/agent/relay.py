@@ -6,7 +6,7 @@ import select
 import time
 
 from base import Refused, answer, make_dir, need
-from client import CHUNK, Lifeline
+from client import CHUNK
 from contents import blob_path, blobs_of, find_tree, part_size, store_blob
 from frames import head, read_begin, read_pieces, render_begin, render_failure
 from placing import lacking_of
@@ -30,8 +30,8 @@ def token_of(request):
 
 
 def serve(request, _stdin):
-    """Hands out contents to whoever knows the token, which it makes and tells with its port: until the client
-    is gone (with `silence_s`), the time is up, or nobody has asked for `idle_s` seconds.
+    """Hands out contents to whoever knows the token, which it makes and tells with its port, until nobody has
+    asked for `idle_s` seconds.
 
     Contents travel in the clear between hosts of one network; who may ask, and what arrives, is checked.
     """
@@ -45,16 +45,10 @@ def serve(request, _stdin):
     except OSError as error:
         raise Refused("no-address", "cannot listen on %s: %s" % (request["address"], error)) from error
     answer({"progress": "serving", "port": listener.getsockname()[1], "token": token.hex()})
-    held = request.get("silence_s")
-    lifeline = Lifeline(float(held)) if held else None
-    ends, idle = time.monotonic() + float(request.get("deadline_s", 600.0)), float(request.get("idle_s", "inf"))
-    asked = time.monotonic()
-    handles: list = [listener, *([0] if lifeline else [])]
-    while time.monotonic() < min(ends, asked + idle) and not (lifeline and lifeline.is_cut()):
-        readable = select.select(handles, [], [], 1.0)[0]
-        if lifeline and 0 in readable:
-            lifeline.listen()
-        if listener in readable and threading.active_count() < SERVED_AT_ONCE:
+    asked, idle = time.monotonic(), float(request.get("idle_s", "inf"))
+    while time.monotonic() < asked + idle:
+        readable = select.select([listener], [], [], 1.0)[0]
+        if readable and threading.active_count() < SERVED_AT_ONCE:
             connection = listener.accept()[0]
             threading.Thread(target=attend, args=(connection, area, token), daemon=True).start()
         if threading.active_count() > 1:

@@ -26,8 +26,6 @@ MODULES = {
     "receive": "contents",
     "survey": "sending",
     "send": "sending",
-    "serve": "relay",
-    "fetch": "relay",
     "start": "supervisor",
     "stacks": "stacks",
     "status": "state",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -112,48 +111,6 @@ class HostAgent(AgentLink):
         calls = dict(_rendered(targets, each) for each in (first, second))
         said, more = self.call_several(targets, calls, timeout_s=timeout_s)
         return _read(targets, first, said), _read(targets, second, more)
-
-    def converse(
-        self,
-        targets: Sequence[HostTarget],
-        verb: str,
-        request: Request,
-        on_progress: Callable[[int, Mapping[str, Any]], None],
-        *,
-        hold: bool = False,
-        timeout_s: float = 20.0,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> list[RawReply]:
-        """Like `call`, for verbs that report on their way: `on_progress` gets the worker and the report.
-
-        `hold` makes it a session: the verb ends when this call does.
-        """
-        said = {target.worker: (bytearray(), bytearray()) for target in targets}
-
-        def sink(worker: int, name: str, data: bytes) -> None:
-            stdout, stderr = said[worker]
-            if name == "stderr":
-                stderr.extend(data)
-                return
-            stdout.extend(data)
-            *lines, rest = bytes(stdout).split(b"\n")
-            for line in lines:
-                report = _report(line)
-                if report is not None:
-                    with suppress(protocol.MalformedReplyError):  # it says nothing; the answer counts
-                        on_progress(worker, report)
-            if lines:
-                stdout[:] = b"\n".join([*(x for x in lines if _report(x) is None), b""]) + rest
-
-        command, stdin = render_agent_command(verb, self.sha256), _stdin(request, b"")
-        call = RemoteCall(command, stdin, timeout_s, sink, hold_stdin=hold, should_stop=should_stop)
-        results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
-        return [
-            _reply_of(
-                replace(result, stdout=bytes(said[result.worker][0]), stderr=bytes(said[result.worker][1]))
-            )
-            for result in results
-        ]
 
     def lacks(
         self,
@@ -288,17 +245,6 @@ def _news_of(result: RemoteResult) -> Reply[log_news.LogNews]:
         return Reply(result.worker, news, error, result.detail, said)
     except protocol.MalformedReplyError as malformed:
         return Reply(result.worker, None, error or "malformed", str(malformed), result)
-
-
-def _report(line: bytes) -> Mapping[str, Any] | None:
-    """A line on the way to the answer, if that is what it is."""
-    if not line.startswith(b'{"progress"'):
-        return None
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
 
 
 def _reply_of(result: RemoteResult) -> RawReply:

@@ -19,7 +19,7 @@ from tpuctl.runs.chips import are_shared, describe_chips
 from tpuctl.runs.states import RunEvent, RunFinding
 from tpuctl.runs.trouble import suspected_since
 from tpuctl.state.repository import active_runs, find_run
-from tpuctl.transfer.host_copies import is_copy, is_copy_of
+from tpuctl.transfer.host_copies import COMMANDS, is_copy, is_copy_of
 from tpuctl.transfer.prepare import require_values
 
 
@@ -42,9 +42,9 @@ def stop_leftovers(hosts: AttemptHosts, running: Sequence[Reply[AttemptsReply]])
 
 def _is_left_over(hosts: AttemptHosts, run: str, attempt: str) -> bool:
     """Environments that are being installed, and runs of other stores, are no business of this run; copies
-    are for one attempt at a time."""
+    are for one attempt at a time, or for a command."""
     if is_copy(run):
-        return not is_copy_of(hosts.owner, run, attempt)
+        return run != COMMANDS and not is_copy_of(hosts.owner, run, attempt)
     if run == hosts.run.id:
         return attempt != hosts.attempt.attempt_id and not is_own_probe(hosts, run, attempt)
     return _is_over(hosts, run)

@@ -6,14 +6,23 @@ themselves say.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from tpuctl.hosts.protocol import CopyStatus, WorkerState
+from tpuctl.hosts.requests import StopRequest
 from tpuctl.model.cloud import HostTarget
-from tpuctl.transfer.lacking import ASK_TIMEOUT_S, FAN_OUT, FLAT_WORKERS, SEEDS_TRIED, Spreading
+from tpuctl.transfer.lacking import (
+    ASK_TIMEOUT_S,
+    FAN_OUT,
+    FLAT_WORKERS,
+    SEEDS_TRIED,
+    TRANSFER_TIMEOUT_S,
+    Spreading,
+)
 
 COPY_RUN = "copy-"
 """Begins the name under which the hosts keep such a job, beside those of runs."""
@@ -25,19 +34,31 @@ PAUSE_S = 0.2
 """Between two looks at copies, while there is time to look."""
 PATIENCE_S = 4.0
 """So long a host waits for the end of its copy before it answers, so that it need not be asked every second."""
+GRACE_S = 2.0
+COMMANDS = f"{COPY_RUN}command"
+"""The run to which all copies belong for which a command waits."""
+_NO_FENCE = 0
 _NOT_BEGUN = CopyStatus(WorkerState.ABSENT)
 
 
 class CopyJob(Struct, frozen=True):
-    """Whose copies they are: one attempt of a run, or the installation of its environment."""
+    """Whose copies they are: one attempt of a run, the installation of its environment, or one command. Each
+    copy `lasts_s` at most."""
 
     owner: str
     fence: int
+    lasts_s: int = COPY_MAX_S
+
+
+def command_job() -> CopyJob:
+    """The copies of one command, which ends them."""
+    return CopyJob(secrets.token_hex(8), _NO_FENCE, int(TRANSFER_TIMEOUT_S))
 
 
 def copy_name(job: CopyJob, tree: str, verb: str) -> dict[str, str]:
     """What hosts call the copy of a tree."""
-    return {"run": f"{COPY_RUN}{tree[:16]}", "attempt": f"{job.owner}-{verb}"}
+    run = COMMANDS if job.fence == _NO_FENCE else f"{COPY_RUN}{tree[:16]}"
+    return {"run": run, "attempt": f"{job.owner}-{verb}"}
 
 
 def is_copy(run: str) -> bool:
@@ -62,6 +83,7 @@ class HostCopies:
         self._spread = spread
         self._job = job
         self._serving: dict[int, tuple[HostTarget, CopyStatus]] = {}
+        self._filled: set[int] = set()
         self.begun = False
         """Whether any copy was under way."""
 
@@ -108,7 +130,7 @@ class HostCopies:
             "does": verb,
             "area": self._spread.where.area,
             "tree": tree,
-            "deadline_s": COPY_MAX_S,
+            "deadline_s": self._job.lasts_s,
         }
 
     def _fetch(self, workers: Sequence[int], sources: Sequence[tuple[HostTarget, CopyStatus]]) -> list[int]:
@@ -116,12 +138,13 @@ class HostCopies:
         if not workers:
             return []
         spread = self._spread
+        spread.copy = copy_name(self._job, spread.content.sha256, "fetch")
         chosen = {worker: sources[index % len(sources)] for index, worker in enumerate(workers)}
 
         def request(target: HostTarget) -> Mapping[str, Any]:
             source, serving = chosen[target.worker]
             where = {"address": inside(source), "port": serving.port, "token": serving.token}
-            return {**self._request("fetch"), **where}
+            return {**spread.request(), **self._request("fetch"), **where}
 
         begun = []
         timeout_s = spread.limited(ASK_TIMEOUT_S)
@@ -136,7 +159,7 @@ class HostCopies:
     def _sources(self, wanted: int) -> list[tuple[HostTarget, CopyStatus]]:
         """Hosts that serve and what opens them: of those that are complete, or of one that is made so now."""
         spread = self._spread
-        hosts = {**spread.complete, **{w: spread.by_worker[w] for w in spread.state.finished()}}
+        hosts = {**spread.complete, **{w: spread.by_worker[w] for w in spread.state.finished() if self._has(w)}}
         if not hosts:
             hosts = {worker: spread.by_worker[worker] for worker in self._complete_one()}
         count = 1 if wanted <= FLAT_WORKERS else -(-wanted // FAN_OUT)
@@ -160,8 +183,13 @@ class HostCopies:
             if answer.value is not None and answer.value.port is not None:
                 self._serving[target.worker] = (target, answer.value)
 
+    def _has(self, worker: int) -> bool:
+        """Whether a worker that lacks nothing can serve all of it: what lies in its place already cannot be."""
+        filled = self._spread.where.destination is None or worker in self._filled
+        return filled or self._status(worker).state is WorkerState.EXITED
+
     def _complete_one(self) -> list[int]:
-        """Sends everything to one worker, as far as the time allows; that worker."""
+        """Sends one worker all that any of them lacks, as far as the time allows; that worker."""
         spread = self._spread
         for seed in spread.seeds()[:SEEDS_TRIED]:
             if spread.late():
@@ -169,6 +197,17 @@ class HostCopies:
             if spread.state.needs.get(seed) is None:
                 spread.ask([seed], with_tree=True)
             need = spread.state.needs.get(seed)
+            if need is not None and spread.where.destination is not None:
+                need = spread.lacking_to_serve(seed)
             if need is not None and (not need or spread.note_received(spread.send([seed], {seed: need})[0])):
+                self._filled.add(seed)
                 return [seed]
         return []
+
+    def stop(self) -> None:
+        """Ends the copies that this job has begun, where their hosts answer."""
+        spread = self._spread
+        fetching = spread.targets(worker for worker, copy in spread.state.copies.items() if copy.going)
+        for verb, targets in (("fetch", fetching), ("serve", [target for target, _ in self._serving.values()])):
+            name = copy_name(self._job, spread.content.sha256, verb)
+            spread.agent.ask(targets, StopRequest(name["run"], name["attempt"], GRACE_S))

@@ -103,7 +103,7 @@ class Spreading:
         self._blobs = list_blobs(parse_tree(content.tree))
         self._tree = Blob(content.sha256, len(content.tree))
         self._until = until
-        self._copy = copy
+        self.copy = copy
         self._prepare = prepare
 
     def query_hosts(self, known: Sequence[Reply[LacksReply]] = ()) -> None:
@@ -144,8 +144,8 @@ class Spreading:
         request: dict[str, Any] = {"area": self.where.area, "tree": self.content.sha256}
         if self.where.destination is not None and not whole:
             request.update(destination=self.where.destination, names=list(self.where.names))
-        if self._copy is not None:
-            request["copy"] = self._copy
+        if self.copy is not None:
+            request["copy"] = self.copy
         return request
 
     def targets(self, workers: Iterable[int]) -> list[HostTarget]:
@@ -158,8 +158,9 @@ class Spreading:
             tree = [(self._tree, 0, [self.content.tree])] if with_tree else []
             timeout_s = self.limited(ASK_TIMEOUT_S)
             targets, request = self.targets(workers), self.request()
-            if patience_s and self._until is not None:
-                request["patience_s"] = max(0.0, min(patience_s, self._until - self.clock.now()))
+            if patience_s:
+                left_s = patience_s if self._until is None else self._until - self.clock.now()
+                request["patience_s"] = max(0.0, min(patience_s, left_s))
             request["follows"] = with_tree
             payload = b"".join(render_contents(tree)) if tree else b""
             for answer in self.agent.lacks(targets, request, payload=payload, timeout_s=timeout_s):
@@ -200,6 +201,17 @@ class Spreading:
 
     def lacking(self, reply: LacksReply) -> frozenset[Blob] | None:
         return select_lacking(self._blobs, reply.bits) if reply.has_tree else None
+
+    def lacking_to_serve(self, worker: int) -> frozenset[Blob] | None:
+        """What any of them lacks and this one could not hand on; None where it does not say."""
+        [answer] = self.agent.lacks(self.targets([worker]), self.request(whole=True), timeout_s=ASK_TIMEOUT_S)
+        lacking = None if answer.value is None else self.lacking(answer.value)
+        if lacking is None or answer.value is None:
+            self.give_up(answer)
+            return None
+        self.note_begun(worker, answer.value)
+        needs = [self.state.needs[each] for each in self.state.unfinished()]
+        return lacking & frozenset().union(*(self._blobs if need is None else need for need in needs))
 
     def emit_done(self) -> None:
         lacking = len(self.state.unfinished()) + len(self.state.failed)

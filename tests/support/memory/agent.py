@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 FOLDER = Path(tpuctl.agent.__file__).parent
-WAIT = {"session", "feed", "follow", "copy", "lacks", "receive", "survey", "send", "serve", "fetch"}
+WAIT = {"session", "feed", "follow", "copy", "lacks", "receive", "survey", "send"}
 """Verbs that may wait without being asked to."""
 _loaded: dict[str, ModuleType] = {}
 

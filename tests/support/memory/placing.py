@@ -27,21 +27,16 @@ def serve(request: Json, _stdin: Any) -> Json:
     host.blob(request["area"], "0" * 64)
     if address not in (host.internal_ip, host.external_ip):
         raise refused("no-address", f"cannot listen on {address}: it is not an address of this host")
-    where, held = (address, next(_PORTS)), request.get("silence_s")
-    process.silence_s = float(held or "inf")
+    where = (address, next(_PORTS))
     token = hashlib.sha256(f"{where} {host.host_key}".encode()).hexdigest()
     process.env["SERVED"] = json.dumps({"area": request["area"], "token": token})
     host.network.serving[where] = process
     host.network.asked_at[where] = process.now
     process.print(json.dumps({"progress": "serving", "port": where[1], "token": token}))
-    ends, idle_s = process.now + float(request.get("deadline_s", 600.0)), float(request.get("idle_s", "inf"))
+    ends, idle_s = process.now + request["deadline_s"], float(request.get("idle_s", "inf"))
     try:
-        while not (held and process.at_eof):
-            left = min(ends, host.network.asked_at[where] + idle_s) - process.now
-            if left <= 0:
-                break
-            process.stdin.clear()
-            wait(Wait(left, stdin=bool(held)))
+        while (left := min(ends, host.network.asked_at[where] + idle_s) - process.now) > 0:
+            wait(Wait(left))
     finally:
         del host.network.serving[where]
     return {"served": True}
