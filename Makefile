@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 DEMO_READY := $(VENV)/.ready
+SITE_READY := $(VENV)/.ready-site
 PYTEST_FLAGS ?=
 # Four for two processors: time-outs, cron and training at its own pace leave them idle.
 WORKERS ?= 4
@@ -16,7 +17,7 @@ UNITS := $(filter-out tests/cli tests/sim tests/ssh tests/__pycache__,$(patsubst
 UNITS := $(wildcard $(UNITS))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test again unit collect coverage lint style types agent-types contracts docs docs-check bench conformance soak clean
+.PHONY: help venv demo test again unit collect coverage lint style types agent-types contracts docs docs-check site bench conformance soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -36,6 +37,10 @@ $(READY): $(BIN)/python pyproject.toml
 	@echo "installing tpuctl and what it needs into $(VENV): one to three minutes, in which pip says nothing"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(DEMO_READY)
+
+$(SITE_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,site]'
+	@touch $@
 
 venv: $(READY) ## make .venv with tpuctl (editable) and the development tools
 
@@ -83,6 +88,11 @@ docs: $(READY) ## write the generated documents
 
 docs-check: $(READY) ## fail when a generated document is stale
 	$(BIN)/python -m tests.docs.generate --check
+
+# Not --quiet: it would count no warnings.
+site: $(SITE_READY) ## the documents as a site in build/site; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "to read it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 bench: $(READY) ## measure beside other tools, write docs/develop/benchmarks.md
 	$(BIN)/python -m tests.bench

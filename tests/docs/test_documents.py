@@ -23,6 +23,7 @@ from tests.docs.generate import (
     unhurried,
 )
 from tests.docs.reference import groups
+from tests.docs.site_pages import slug
 from tpuctl import __version__
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
@@ -129,7 +130,7 @@ def anchors_of(path: Path) -> set[str]:
     """Where links into a page can lead, as GitHub names its headings."""
     text = FENCED.sub("", path.read_text(encoding="utf-8"))
     titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {slug(title) for title in titles}
 
 
 def broken_links(path: Path, text: str) -> list[str]:
