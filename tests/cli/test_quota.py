@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -104,6 +105,19 @@ def test_chips_of_compute_engine_are_another_pool_and_refused_before_anything_is
     assert f"--service=compute.googleapis.com --quota-id={id} --preferred-value=16" in spot.stderr
     assert "v6e in us-east5 of Compute Engine" in dry.stderr
     assert "--dimensions=region=us-east5,tpu_family=CT6E" in dry.stderr
+    assert creates(session) == before
+
+
+def test_slices_of_a_file_are_added_up_each_by_its_own_type(session: Session) -> None:
+    before = creates(session)
+    sizes = {"one": "v4-8", "two": "v4-16", "four": "v4-32"}
+    slices = {name: {"accelerator": kind, "pay": True, "internal_ips": True} for name, kind in sizes.items()}
+    settings = {"tier": "spot", "zone": "us-central2-b"}
+    whole = {"settings": settings, "fleet": {"name": "lab", "slices": slices}}
+    (session.work / "fleet.yaml").write_text(json.dumps(whole))
+    done = session.type("apply", "-f", "fleet.yaml", "--yes", status=7)
+    assert "what is new in us-central2-b needs more than the quota" in done.stderr
+    assert "56 tensorcores needed, 48 free" in done.stderr
     assert creates(session) == before
 
 

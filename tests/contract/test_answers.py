@@ -15,7 +15,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.support.json_api import JsonApi, json_api
 from tpuctl.cloud.tpu import GoogleCloud
-from tpuctl.engine.cloud_ports import Cloud
+from tpuctl.engine.cloud_ports import TpuApi
 from tpuctl.errors import BusyError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.model.cloud import NodeState, OperationInfo, QueuedState, Tier
 from tpuctl.model.slice_spec import SliceSpec
@@ -37,7 +37,7 @@ UNHEARD_OF = {"@type": "type.googleapis.com/google.cloud.tpu.internal.Whatever",
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[JsonApi, Cloud]]:
+def served() -> Iterator[tuple[JsonApi, TpuApi]]:
     with json_api() as api:
         yield api, GoogleCloud("p", api.endpoint, Credentials(token="t"))
 
@@ -58,7 +58,7 @@ def ask(**changes: Any) -> tuple[str, SliceSpec]:
     return "a", SliceSpec(**{**values, **changes})
 
 
-CHANGES: dict[str, Callable[[Cloud], OperationInfo | None]] = {
+CHANGES: dict[str, Callable[[TpuApi], OperationInfo | None]] = {
     "create a node": lambda cloud: cloud.create_node(*ask()),
     "create a node with a boot disk": lambda cloud: cloud.create_node(*ask(boot_disk_gib=200)),
     "create a queued resource": lambda cloud: cloud.create_queued(*ask()),

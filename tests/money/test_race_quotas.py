@@ -64,10 +64,10 @@ def test_places_of_a_race_need_room_together(
     services.project_api = project
     try:
         if not refused:
-            check_side_quotas(services, "big", places)
+            check_side_quotas(services, "big", [[place] for place in places])
             return
         with pytest.raises(QuotaError) as found:
-            check_side_quotas(services, "big", places)
+            check_side_quotas(services, "big", [[place] for place in places])
         assert refused in found.value.message
         assert "leave out --race" in (found.value.hint or "")
     finally:

@@ -42,7 +42,7 @@ class Client:
     def __init__(self, endpoint: str, project: str) -> None:
         credentials = Credentials(token="t")
         places = ("resource_manager", "service_usage", "compute", "quotas", "tpu", "storage")
-        self.cloud: cloud_ports.Cloud = GoogleCloud(project, endpoint, credentials)
+        self.cloud: cloud_ports.TpuApi = GoogleCloud(project, endpoint, credentials)
         self.disks: cloud_ports.Disks = GoogleDisks(project, endpoint, credentials)
         self.inventory: cloud_ports.Inventory = GoogleInventory(project, endpoint, endpoint, credentials)
         self.objects: cloud_ports.Objects = GoogleObjects(project, endpoint, credentials)
@@ -52,7 +52,7 @@ class Client:
 
 
 PORTS: Mapping[str, type] = {
-    "cloud": cloud_ports.Cloud,
+    "cloud": cloud_ports.TpuApi,
     "disks": cloud_ports.Disks,
     "inventory": cloud_ports.Inventory,
     "objects": cloud_ports.Objects,

@@ -26,7 +26,7 @@ from tpuctl.lib.time import parse_duration
 if TYPE_CHECKING:
     from tpuctl.cli.live import Renderer
     from tpuctl.config.settings import Config
-    from tpuctl.engine.cloud_ports import Cloud, Disks, Inventory, Objects, ProjectApi
+    from tpuctl.engine.cloud_ports import Cloud, Disks, Inventory, Objects, ProjectApi, TpuApi
     from tpuctl.engine.ports import RateLimiter, Remote, RunLogs, Store
     from tpuctl.engine.services import Sightings
     from tpuctl.model.hosts import Api
@@ -192,7 +192,7 @@ class AppContext:
         _ = self.credentials
 
     @cached_property
-    def cloud(self) -> Cloud:
+    def cloud(self) -> TpuApi:
         from tpuctl.cloud.tpu import GoogleCloud
 
         return GoogleCloud(self.config.require_project(), self.config.endpoint_tpu, self.credentials)

@@ -38,7 +38,7 @@ from tpuctl.cloud.instances import (
 from tpuctl.cloud.rest import Translate, last_part, request_id
 from tpuctl.errors import BusyError, ConflictError, InvalidRequestError, NotFoundError, TpuctlError
 from tpuctl.lib.names import region_of
-from tpuctl.model.cloud import GuestHostKey, Listing, NodeInfo, NodeState, OfferInfo, OperationInfo, QueuedInfo
+from tpuctl.model.cloud import GuestHostKey, Listing, NodeInfo, NodeState, OfferInfo, OperationInfo
 from tpuctl.model.disks import DataDisk
 from tpuctl.model.resources import KIND_WORDS, CloudResource, marks_text, parse_marks
 from tpuctl.model.slice_spec import SliceSpec
@@ -51,7 +51,7 @@ MADE_ANEW = 8
 
 
 class ComputeTpus:
-    """Implements `cloud_ports.Cloud`: its nodes are groups and instances, and it has no queued resources."""
+    """Implements `cloud_ports.Cloud`: its nodes are groups and instances."""
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
         self._project = project
@@ -209,7 +209,7 @@ class ComputeTpus:
         found = self._reads.rest.find_each(paths, f"read guest attributes {query} of {name} in {zone}")
         return hosts, {"guestAttributes": [each or {} for each in found]}
 
-    # What the TPU API has, and Compute Engine has otherwise or not at all.
+    # Operations and machine types.
 
     def find_operation(self, name: str) -> OperationInfo | None:
         """One operation, or several that began together. One that nobody knows any more is not waited for."""
@@ -223,19 +223,6 @@ class ComputeTpus:
         found = self._reads.rest.listing(path, "machineTypes", what, lambda each: wire.text(each.get("name")))
         offered = (each for each in found.items if is_tpu(each) and each.startswith(AS_INSTANCES))
         return tuple(OfferInfo(each, each.partition("-")[0], "") for each in offered)
-
-    def list_queued(self, *_: Any, **__: Any) -> Listing[QueuedInfo]:
-        return Listing(())
-
-    def find_queued(self, *_: Any, **__: Any) -> QueuedInfo | None:
-        return None
-
-    def create_queued(self, node_id: str, *_: Any, **__: Any) -> OperationInfo:
-        why = f"could not create queued resource {node_id}: Compute Engine has no queue for TPUs"
-        raise InvalidRequestError(why, hint="ask for it without --queued")
-
-    def delete_queued(self, *_: Any, **__: Any) -> OperationInfo | None:
-        return None
 
     # Below all of these.
 

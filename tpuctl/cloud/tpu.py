@@ -36,7 +36,7 @@ LIST_TIMEOUT_S = 60.0
 
 
 class GoogleCloud:
-    """Implements `cloud_ports.Cloud`."""
+    """Implements `cloud_ports.TpuApi`."""
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
         self._project = project

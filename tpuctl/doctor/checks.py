@@ -14,7 +14,7 @@ from msgspec import Struct
 from tpuctl.disks.unused import UnusedDisks, cost_in_words
 from tpuctl.doctor.facts import DoctorFacts
 from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
-from tpuctl.doctor.quotas import side_findings, tpu_findings
+from tpuctl.doctor.quotas import named_needs, side_findings, tpu_findings
 from tpuctl.doctor.store import store_findings
 from tpuctl.errors import (
     BILLING_DISABLED,
@@ -32,7 +32,8 @@ from tpuctl.lib.shell import quote
 from tpuctl.lib.time import render_span, render_time
 from tpuctl.model.facts import BucketPlace, KeyFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Reach, internal_rule, judge_reach
-from tpuctl.model.quota import ProjectInfo
+from tpuctl.model.hosts import Api
+from tpuctl.model.quota import QUOTA_SERVICES, ProjectInfo
 from tpuctl.model.roles import PROJECT, asked_permissions, needs_of
 from tpuctl.slices.validation import OS_LOGIN
 from tpuctl.watch.heartbeat import Verdict
@@ -43,6 +44,7 @@ NEEDED_APIS = {
     "compute.googleapis.com": "quotas, disks and OS Login cannot be read without it",
     "storage.googleapis.com": "checkpoints and a shared store need it",
 }
+WITHOUT_TPU_API = "Compute Engine makes your slices, but `ls`, `reap` and `watch` list TPUs of both APIs"
 USEFUL_APIS = {
     "cloudquotas.googleapis.com": "TPU quotas cannot be read without it",
     "cloudresourcemanager.googleapis.com": "permissions cannot be checked without it",
@@ -132,13 +134,15 @@ def check_apis(facts: DoctorFacts) -> list[Finding]:
     refused = {disabled_api(reading.error) for reading in _readings(facts)}
     listed = facts.services.value
     off = [name for name in NEEDED_APIS if name in refused or (listed is not None and name not in listed)]
-    found = _no_billing(facts) + [
-        problem(
-            f"{name} is not enabled: {NEEDED_APIS[name]}",
-            f"gcloud services enable {name} --project={project}",
-        )
-        for name in off
-    ]
+    needs = named_needs(facts.wanted, facts.records.value)
+    other = bool(needs) and all(Api.TPU not in need.apis for need in needs)
+    found = _no_billing(facts)
+    for name in off:
+        fix = f"gcloud services enable {name} --project={project}"
+        if other and name == QUOTA_SERVICES[Api.TPU]:
+            found.append(warning(f"{name} is not enabled: {WITHOUT_TPU_API}", fix))
+        else:
+            found.append(problem(f"{name} is not enabled: {NEEDED_APIS[name]}", fix))
     if listed is None:
         return [*found, not_checked(facts.services.error)]
     found += [

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class Cloud(Protocol):
-    """The Cloud TPU API of one project. `zone` is a location id such as `us-central2-b`; `-` means all.
+    """What makes the TPUs of one project: the Cloud TPU API, or Compute Engine. `zone` is a location id such as
+    `us-central2-b`; `-` means all.
 
     `find_…` returns None only when the API said NOT_FOUND; whatever else goes wrong raises.
     `delete_…` treats NOT_FOUND as done and returns None.
@@ -68,6 +69,25 @@ class Cloud(Protocol):
         """Replaces the whole list of a node's data disks."""
         ...
 
+    def find_operation(self, name: str) -> OperationInfo | None: ...
+
+    def list_offers(self, zone: str) -> tuple[OfferInfo, ...]:
+        """The accelerator or machine types that the API lists for `zone`; more than there are, and not all."""
+        ...
+
+    def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
+        """Host keys of all workers from guest attributes, in worker order; empty where none are published."""
+        ...
+
+    def list_host_heartbeats(self, zone: str, name: str) -> Mapping[int, str]:
+        """The heartbeats that the supervisors of runs publish in guest attributes, by worker: values that
+        change as long as the host lives. Workers without one are left out."""
+        ...
+
+
+class TpuApi(Cloud, Protocol):
+    """What the Cloud TPU API alone has: queued resources."""
+
     def list_queued(self, zone: str = "-") -> Listing[QueuedInfo]: ...
 
     def find_queued(self, zone: str, name: str) -> QueuedInfo | None: ...
@@ -78,21 +98,6 @@ class Cloud(Protocol):
 
     def delete_queued(self, zone: str, name: str) -> OperationInfo | None:
         """Deletes the queued resource and its nodes (force)."""
-        ...
-
-    def find_operation(self, name: str) -> OperationInfo | None: ...
-
-    def list_offers(self, zone: str) -> tuple[OfferInfo, ...]:
-        """The accelerator types that the API lists for `zone`; more than there are, and not all of them."""
-        ...
-
-    def list_host_keys(self, zone: str, name: str) -> tuple[GuestHostKey, ...]:
-        """Host keys of all workers from guest attributes, in worker order; empty where none are published."""
-        ...
-
-    def list_host_heartbeats(self, zone: str, name: str) -> Mapping[int, str]:
-        """The heartbeats that the supervisors of runs publish in guest attributes, by worker: values that
-        change as long as the host lives. Workers without one are left out."""
         ...
 
 

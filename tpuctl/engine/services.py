@@ -16,18 +16,19 @@ from tpuctl.engine.ports import (
     SshEntries,
     Store,
 )
+from tpuctl.model.cloud import Listing, QueuedInfo
 from tpuctl.model.hosts import Api
 
 if TYPE_CHECKING:  # as in `ports`
-    from tpuctl.engine.cloud_ports import Cloud, Disks, Objects, ProjectApi
+    from tpuctl.engine.cloud_ports import Cloud, Disks, Objects, ProjectApi, TpuApi
 
 
 class Services(Protocol):
     """Adapters and identity of one invocation."""
 
     @property
-    def cloud(self) -> Cloud:
-        """The Cloud TPU API."""
+    def cloud(self) -> TpuApi:
+        """The Cloud TPU API, for its queued resources; whatever both APIs have is asked of `tpus`."""
         ...
 
     def tpus(self, api: Api) -> Cloud:
@@ -131,6 +132,11 @@ class Services(Protocol):
     def process_alive(self, owner: str) -> bool:
         """Whether the process that took a lease may still run; True when it is on another machine."""
         ...
+
+
+def list_queued(services: Services, api: Api, zone: str = "-") -> Listing[QueuedInfo]:
+    """The queued resources for slices that `api` makes, which the Cloud TPU API alone has."""
+    return services.cloud.list_queued(zone) if api is Api.TPU else Listing(())
 
 
 class Sightings:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tpuctl.config.file import file_error, joined
 from tpuctl.config.load import find_project_file, read_text
@@ -303,17 +302,13 @@ def check_new(services: Services, loaded: LoadedFleet, changes: Sequence[FleetCh
 
 
 def _check_quotas(services: Services, new: Sequence[WantedSlice]) -> None:
-    """Compares all new slices of a zone with the side quotas, as if they were one; a race with its places."""
-    together: dict[tuple[str, bool, Api], SliceSpec] = {}
+    """Compares all new slices of a zone together with the quotas; a race with its places."""
+    together: dict[tuple[str, bool, Api], list[SliceSpec]] = {}
     for item in new:
         spec = item.spec
         if spec.race:
-            check_side_quotas(services, item.name, item.specs)
-            continue
-        place = (spec.zone, spec.external_ips, spec.api)
-        before = together.get(place)
-        if before is not None:
-            spec = replace(before, hosts=before.hosts + spec.hosts, slices=before.slices + spec.slices)
-        together[place] = spec
-    for spec in together.values():
-        check_side_quotas(services, f"what is new in {spec.zone}", [spec])
+            check_side_quotas(services, item.name, [[place] for place in item.specs])
+        else:
+            together.setdefault((spec.zone, spec.external_ips, spec.api), []).append(spec)
+    for (zone, _, _), specs in together.items():
+        check_side_quotas(services, f"what is new in {zone}", [specs])

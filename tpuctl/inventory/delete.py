@@ -49,7 +49,7 @@ def find_nodes(services: Services, found: CloudResource) -> NodesNow:
     cloud = services.tpus(found.api)
     names: tuple[str, ...] = (found.name,)
     if found.kind is ResourceKind.QUEUED:
-        queued = cloud.find_queued(found.location, found.name)
+        queued = services.cloud.find_queued(found.location, found.name)
         names = queued.node_ids if queued is not None else ()
     nodes = {name: cloud.find_node(found.location, name) for name in names}
     shown = tuple(node for node in nodes.values() if node is not None)

@@ -40,19 +40,20 @@ CHECK_TIMEOUT_S = 10.0
 """`up` does not wait longer for a check that only spares it a refusal."""
 
 
-def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]) -> None:
-    """Raises QuotaError, with both ways out, when the API says that a new slice cannot have its hosts in any of
-    `places`, which are the same slice in several zones; and when those of a race, which are asked for at the
-    same time, have room alone but not together.
+def check_side_quotas(services: Services, name: str, places: Sequence[Sequence[SliceSpec]]) -> None:
+    """Raises QuotaError, with both ways out, when the API says that what is new cannot have its hosts in any of
+    `places`, each of which holds the slices that are asked for there together; and when those of a race, which
+    are asked for at the same time, have room alone but not together.
 
     What the API does not say, or what is not sure to be counted, is only noted; so is one place of several.
     """
-    regions = sorted({region_of(spec.zone) for spec in places})
+    every = [spec for place in places for spec in place]
+    regions = sorted({region_of(spec.zone) for spec in every})
     looks: dict[str, Callable[[], Any]] = {
         f"quotas of region {region}": partial(services.project_api.region_quotas, region) for region in regions
     }
     looks["quotas of the project"] = lambda: services.project_api.project_info().quotas
-    of_tpus = _looks(services, {spec.api for spec in places})
+    of_tpus = _looks(services, {spec.api for spec in every})
     found = read_all({**looks, **of_tpus}, timeout_s=CHECK_TIMEOUT_S)
     _check_tpu_quotas(services.project, name, places, _use(load_accelerators(), found))
     readings = {what: found[what] for what in looks}
@@ -60,13 +61,20 @@ def check_side_quotas(services: Services, name: str, places: Sequence[SliceSpec]
         if reading.error is not None:
             services.emit(Note(name, f"the {what} could not be read: {reading.why_not}"))
     quotas = [quota for reading in readings.values() for quota in reading.value or ()]
-    short = [_shortages_of(spec, quotas, services.project) for spec in places]
+    short = [_shortages_of(place, quotas, services.project) for place in places]
     if all(any(each.certain for each in found) for found in short):
         raise _refusal(name, [each for found in short for each in found if each.certain])
-    fit = [spec for spec, found in zip(places, short, strict=True) if not found and spec.race]
+    fit = _racing(places, short)
     _check_together(services.project, name, fit, quotas)
     for each in dict.fromkeys(each for found in short for each in found):
         services.emit(Note(name, f"perhaps too little of {each.text}; {each.ways_out[0]}"))
+
+
+def _racing(places: Sequence[Sequence[SliceSpec]], short: Sequence[object]) -> list[SliceSpec]:
+    """What races in those places that are not `short` of anything."""
+    return [
+        spec for place, found in zip(places, short, strict=True) for spec in place if not found and spec.race
+    ]
 
 
 def _check_together(
@@ -153,12 +161,12 @@ def _use(catalog: Catalog, readings: Mapping[str, Reading[Any]]) -> TpuUse:
     )
 
 
-def _check_tpu_quotas(project: str, name: str, places: Sequence[SliceSpec], use: TpuUse) -> None:
-    """Raises QuotaError when no place has room in its TPU quotas for slice `name`. What was not read whole, and
-    what is dead and collected before a create, refuses nothing."""
+def _check_tpu_quotas(project: str, name: str, places: Sequence[Sequence[SliceSpec]], use: TpuUse) -> None:
+    """Raises QuotaError when no place has room in its TPU quotas for `name`. What was not read whole, and what
+    is dead and collected before a create, refuses nothing."""
     live = [each for each in use.holdings if not each.dead and each.slice_name != name]
-    short = [_short_of_tpus([spec], use, live) for spec in places]
-    fit = [spec for spec, none in zip(places, short, strict=True) if none is None and spec.race]
+    short = [_short_of_tpus(place, use, live) for place in places]
+    fit = _racing(places, short)
     together = _short_of_tpus(fit, use, live)
     if together is not None:
         raise _crowded(name, fit, [together.text])
@@ -186,24 +194,30 @@ class _TpuShortage(Struct, frozen=True):
 
 def _short_of_tpus(places: Sequence[SliceSpec], use: TpuUse, live: Sequence[Holding]) -> _TpuShortage | None:
     """The TPU quota that has no room for these together; None where none is known to be too small."""
-    catalog, needs, unit = load_accelerators(), dict[TpuQuota, int](), ""
+    catalog, needs, unit_of = load_accelerators(), dict[TpuQuota, int](), dict[TpuQuota, str]()
     for spec in places:
         offer = catalog.of(spec.accelerator_type, spec.topology)
-        units, unit = quota_units(offer, spec.api), quota_unit(offer, spec.api)
+        units = quota_units(offer, spec.api)
         for quota in find_tpu_quotas(use.quotas, spec.zone, offer.generation, spec.tier, units, spec.api):
             needs[quota] = needs.get(quota, 0) + units * spec.slices
+            unit_of[quota] = quota_unit(offer, spec.api)
     for quota, need in needs.items():
         used = use.used(quota, live)
         if used is not None and used + need > quota.limit:
-            held = f"{need} {unit} needed, {max(0, quota.limit - used)} free ({used} of {quota.limit} in use)"
-            return _TpuShortage(quota, used + need, f"of {quota.pool}: {held}")
+            free = f"{max(0, quota.limit - used)} free ({used} of {quota.limit} in use)"
+            words = f"of {quota.pool}: {need} {unit_of[quota]} needed, {free}"
+            return _TpuShortage(quota, used + need, words)
     return None
 
 
-def _shortages_of(spec: SliceSpec, quotas: Iterable[ComputeQuota], project: str) -> tuple[Shortage, ...]:
-    there = [quota for quota in quotas if quota.region in ("", region_of(spec.zone))]
-    nodes = spec.slices if spec.api is Api.TPU else 0  # the TPU service alone makes health checks
-    return find_shortages(there, project, hosts=spec.hosts, nodes=nodes, external_ips=spec.external_ips)
+def _shortages_of(
+    place: Sequence[SliceSpec], quotas: Iterable[ComputeQuota], project: str
+) -> tuple[Shortage, ...]:
+    there = [quota for quota in quotas if quota.region in ("", *(region_of(spec.zone) for spec in place))]
+    # The TPU service alone makes health checks.
+    hosts, nodes = sum(spec.hosts for spec in place), sum(spec.slices for spec in place if spec.api is Api.TPU)
+    ips = any(spec.external_ips for spec in place)
+    return find_shortages(there, project, hosts=hosts, nodes=nodes, external_ips=ips)
 
 
 def _refusal(name: str, certain: Sequence[Shortage]) -> QuotaError:

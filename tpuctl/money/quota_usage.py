@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpuctl.engine.services import Services
+from tpuctl.engine.services import Services, list_queued
 from tpuctl.errors import QuotaError, TpuctlError
 from tpuctl.model.cloud import CloudErrorInfo
 from tpuctl.model.error_table import ErrorKind, classify
@@ -20,8 +20,9 @@ def holders(services: Services, spec: SliceSpec) -> tuple[Holding, ...]:
     """Everything in the project that draws on the quotas of a slice, the largest first."""
     catalog = load_accelerators()
     generation = catalog.of(spec.accelerator_type, spec.topology).generation
-    cloud = services.tpus(spec.api)  # each API has a pool of its own
-    held = find_holdings(catalog, cloud.list_nodes().items, cloud.list_queued().items)
+    # Each API has a pool of its own.
+    nodes, queued = services.tpus(spec.api).list_nodes(), list_queued(services, spec.api)
+    held = find_holdings(catalog, nodes.items, queued.items)
     return holders_of(held, generation, spec.zone, spec.tier)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tpuctl.engine.services import Services
+from tpuctl.engine.services import Services, list_queued
 from tpuctl.errors import TransientError
 from tpuctl.lib.names import node_names
 from tpuctl.model.cloud import NodeInfo, QueuedInfo
@@ -62,8 +62,8 @@ def slice_cost(services: Services, record: SliceRecord) -> dict[str, Any]:
     read."""
     zone = record.spec.zone
     try:
-        cloud = services.tpus(record.spec.api)
-        nodes, requests = cloud.list_nodes(zone), cloud.list_queued(zone)
+        nodes = services.tpus(record.spec.api).list_nodes(zone)
+        requests = list_queued(services, record.spec.api, zone)
     except TransientError:
         return dict(UNKNOWN)
     return Costs(services, nodes.items, requests.items).of(zone, names_shown(record))

@@ -207,7 +207,7 @@ def preview_slice(services: Services, wanted: WantedSlice) -> SliceRecord | Pric
             return f"{' and '.join(each.said for each in changes)} on the hosts of {wanted.name}"
         return found.record
     price = Price(services, wanted)
-    check_side_quotas(services, wanted.name, wanted.specs)
+    check_side_quotas(services, wanted.name, [[spec] for spec in wanted.specs])
     return price
 
 
@@ -230,7 +230,7 @@ def request_wanted(
         price = Price(services, wanted)
         price.check()
         if quotas:
-            check_side_quotas(services, wanted.name, wanted.specs)
+            check_side_quotas(services, wanted.name, [[spec] for spec in wanted.specs])
         if wanted.script is not None:
             services.store.put_blob(wanted.script)
         store_for_hosts(services, wanted)

@@ -113,8 +113,7 @@ def _call_create(context: ReconcileContext, incarnation: Incarnation) -> Operati
     script = None if digest is None else services.store.get_blob(digest).decode()
     left = time_left(record, services.store.now())
     spec = replace(node_spec(record, labels, keys, script), run_duration_s=left)
-    cloud = services.tpus(spec.api)
-    create = cloud.create_queued if spec.queued else cloud.create_node
+    create = services.cloud.create_queued if spec.queued else services.tpus(spec.api).create_node
     return create(incarnation.cloud_name, spec)
 
 

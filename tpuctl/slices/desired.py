@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from tpuctl.engine.events import Note
-from tpuctl.engine.services import Services
+from tpuctl.engine.services import Services, list_queued
 from tpuctl.errors import ConflictError, StaleRecordError, UsageError
 from tpuctl.lib.names import label_value, parse_cloud_name
 from tpuctl.lib.parallel import read_all
 from tpuctl.lib.retry import retry
-from tpuctl.model.cloud import USER_LABEL, Api
+from tpuctl.model.cloud import USER_LABEL, Api, Listing
 from tpuctl.model.records import WITH_HOSTS, Desired, Incarnation, LifetimeLimits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
@@ -197,8 +198,10 @@ def _choose_zone(services: Services, wanted: SliceRecord) -> tuple[SliceSpec, Ma
 def _check_unrecorded(services: Services, name: str, api: Api) -> None:
     """Raises ConflictError when the cloud has a later life of this slice than its first: its record was lost,
     and names would be used twice. What cannot be read hinders nothing."""
-    cloud = services.tpus(api)
-    looks = {"nodes": cloud.list_nodes, "queued resources": cloud.list_queued}
+    looks: dict[str, Callable[[], Listing[Any]]] = {
+        "nodes": services.tpus(api).list_nodes,
+        "queued resources": partial(list_queued, services, api),
+    }
     for reading in read_all(looks).values():
         for found in reading.value.items if reading.value is not None else ():
             ours = found.labels.get(USER_LABEL) == label_value(services.user)

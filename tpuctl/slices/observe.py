@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
 
-from tpuctl.engine.cloud_ports import Cloud
-from tpuctl.engine.services import Services
+from tpuctl.engine.services import Services, list_queued
 from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.lib.names import node_names
 from tpuctl.model import timeouts
@@ -76,15 +76,16 @@ def _read_slice(services: Services, record: SliceRecord) -> SliceInfo:
     incarnation = record.incarnation
     if incarnation is None or record.state is SliceState.GONE:
         return SliceInfo()
-    cloud, zone = services.tpus(record.spec.api), record.spec.zone
+    zone, queued = record.spec.zone, None
     try:
-        queued = cloud.find_queued(zone, incarnation.queued_name) if record.spec.queued else None
+        if record.spec.queued:
+            queued = services.cloud.find_queued(zone, incarnation.queued_name)
         node = find_slice_node(services, record)
         operation: OperationInfo | None = None
         half = node is not None and node.state is NodeState.HALF_MADE
         nothing = queued is None and (node is None or half)
         if nothing and incarnation.operation and record.state in _NEEDS_OPERATION:
-            operation = cloud.find_operation(incarnation.operation)
+            operation = services.tpus(record.spec.api).find_operation(incarnation.operation)
         if nothing and record.state in (WITH_HOSTS if half else _HAD_A_NODE):
             return _confirm_absence(services, record, operation, node)
     except (TransientError, RateLimitedError) as error:
@@ -117,8 +118,8 @@ def _confirm_absence(
 ) -> SliceInfo:
     """A second, different read before what was there counts as gone: one false answer proves nothing. `half` is
     what is there without its hosts."""
-    cloud, zone = services.tpus(record.spec.api), record.spec.zone
-    nodes, queued = cloud.list_nodes(zone), cloud.list_queued(zone)
+    api, zone = record.spec.api, record.spec.zone
+    nodes, queued = services.tpus(api).list_nodes(zone), list_queued(services, api, zone)
     if zone in nodes.unreachable | queued.unreachable:
         return SliceInfo(unread=f"{zone} could not be read")
     whole = (node for node in nodes.items if half is None or node.state is not NodeState.HALF_MADE)
@@ -208,18 +209,18 @@ def list_inventory(
 ) -> CloudInventory:
     """What each of `apis` shows: list calls with the wildcard zone; where these leave some of `zones` out, or
     do not come to an end, one for each of them. Passing trouble makes all of an API unread, never empty."""
-    return CloudInventory({api: _list_api(services.tpus(api), services, zones) for api in apis}, zones)
+    return CloudInventory({api: _list_api(services, api, zones) for api in apis}, zones)
 
 
-def _list_api(cloud: Cloud, services: Services, zones: Collection[str]) -> ApiInventory:
+def _list_api(services: Services, api: Api, zones: Collection[str]) -> ApiInventory:
     until = services.clock.now() + timeouts.ZONE_LISTS_S
 
     def late() -> bool:
         return services.clock.now() >= until
 
     try:
-        nodes = _list_zones(cloud.list_nodes, zones, late)
-        queued = _list_zones(cloud.list_queued, zones, late)
+        nodes = _list_zones(services.tpus(api).list_nodes, zones, late)
+        queued = _list_zones(partial(list_queued, services, api), zones, late)
     except (TransientError, RateLimitedError) as error:
         return ApiInventory(unread=error.message)
     return ApiInventory(

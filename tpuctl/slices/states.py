@@ -26,16 +26,15 @@ class SliceEvent(StrEnum):
     """The cloud ended its hosts when the time for which they were asked for was over."""
     CREATE_FAILED = "create-failed"
     CREATE_REFUSED = "create-refused"
-    SUSPENDED_BY_USER = "suspended-by-user"
+    WITHDRAWN = "withdrawn"
+    """A person ended the request: suspended it, or deleted it while it waited."""
     STOPPED = "stopped"
     DELETING = "deleting"
     FOREIGN = "foreign"
     NODE_MISSING = "node-missing"
-    """The queued resource says ACTIVE, but its node is not there."""
+    """The request was fulfilled, but its hosts are not there."""
     HALF_MADE = "half-made"
     """Some of its objects are there, but none that has hosts: a create or a deletion did not end."""
-    VANISHED = "vanished"
-    """A queued request is gone although nothing but a person deletes it."""
     UNCLEAR = "unclear"
     """It exists, in a state that we do not know."""
     UNKNOWN = "unknown"
@@ -76,23 +75,22 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.REQUESTED, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.REQUESTED, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.REQUESTED, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
-    (_S.REQUESTED, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.REQUESTED, _E.WITHDRAWN): To(_S.REMOVED),
     (_S.REQUESTED, _E.FOREIGN): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.REQUESTED, _E.HALF_MADE): To(_S.REQUESTED, Effect.CREATE),
     (_S.PROVISIONING, _E.ABSENT): To(_S.LOST, Effect.RECORD_LOSS),
-    (_S.PROVISIONING, _E.VANISHED): To(_S.REMOVED),
     (_S.PROVISIONING, _E.NODE_READY): To(_S.BOOTING),
     (_S.PROVISIONING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
-    (_S.PROVISIONING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.PROVISIONING, _E.WITHDRAWN): To(_S.REMOVED),
     # ACTIVE means that all nodes were created: one that nobody saw is gone again.
     (_S.PROVISIONING, _E.NODE_MISSING): To(_S.PROVISIONING, Effect.DOUBT),
     (_S.PROVISIONING, _E.HALF_MADE): To(_S.REQUESTED),
     (_S.BOOTING, _E.NODE_READY): To(_S.BOOTING, Effect.PROBE_HOSTS),
     (_S.BOOTING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.BOOTING, _E.ABSENT): To(_S.REMOVED),
-    (_S.BOOTING, _E.SUSPENDED_BY_USER): To(_S.REMOVED),
+    (_S.BOOTING, _E.WITHDRAWN): To(_S.REMOVED),
     (_S.BOOTING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.BOOTING, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
     (_S.BOOTING, _E.CREATING): To(_S.BOOTING, Effect.TRUST),
@@ -106,7 +104,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
             (_E.NODE_MISSING, To(_S.BOOTING, Effect.DOUBT)),
             (_E.PREEMPTED, To(_S.LOST, Effect.RECORD_LOSS)),
             (_E.ABSENT, To(_S.REMOVED)),
-            (_E.SUSPENDED_BY_USER, To(_S.REMOVED)),
+            (_E.WITHDRAWN, To(_S.REMOVED)),
             (_E.CREATE_FAILED, To(_S.LOST, Effect.RECORD_LOSS)),
             (_E.CREATING, To(_S.BOOTING)),
             (_E.HALF_MADE, To(_S.REMOVED)),
@@ -117,7 +115,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     **{
         (_S.LOST, event): To(_S.LOST, Effect.DELETE)
         for event in _E
-        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.UNCLEAR, _E.DELETING, _E.NODE_READY, _E.VANISHED}
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.UNCLEAR, _E.DELETING, _E.NODE_READY}
     },
     # It is there and has its id: it was not removed, or somebody brought it back. It must not cost unseen.
     (_S.REMOVED, _E.NODE_READY): To(_S.BOOTING),
@@ -134,7 +132,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     **{
         (_S.DELETING, event): To(_S.DELETING, Effect.DELETE)
         for event in _E
-        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING, _E.VANISHED}
+        if event not in {_E.ABSENT, _E.FOREIGN, _E.UNKNOWN, _E.DELETING}
     },
     **{
         (state, _E.TIME_OVER): To(_S.LOST, Effect.RECORD_LOSS)
@@ -157,12 +155,11 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         (_S.PROVISIONING, _E.FOREIGN),
         *((state, event) for state in WITH_HOSTS for event in (_E.QUEUED, _E.CREATE_REFUSED, _E.FOREIGN)),
         (_S.READY, _E.NODE_READY),
-        *((state, _E.VANISHED) for state in _S if state is not _S.PROVISIONING),
         # Nothing is deleted by itself in a state that we do not know; `down` does it.
         *((state, _E.UNCLEAR) for state in _S if state is not _S.DELETING),
         *((state, _E.NODE_MISSING) for state in (_S.REQUESTED, _S.REFUSED)),
         *((_S.REFUSED, e) for e in (_E.ABSENT, _E.FOREIGN, _E.STOPPED)),
-        (_S.REFUSED, _E.SUSPENDED_BY_USER),
+        (_S.REFUSED, _E.WITHDRAWN),
     ]
 )
 """Pairs that change nothing, on purpose."""
