@@ -80,6 +80,28 @@ def test_one_idea_is_written_down_once():
     assert {file for file in deletes if not file.startswith("sim/")} == {"inventory/delete.py"}
 
 
+def test_records_are_read_and_changed_through_their_repositories():
+    """Raw documents are for `state/` alone."""
+    raw = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tpuctl").rglob("*.py"))
+        if path.parent.name != "state" and "sim" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and is_raw(node.func)
+    ]
+    assert is_raw(ast.parse("services.store.get", mode="eval").body)
+    assert is_raw(ast.parse("self._store.put", mode="eval").body)
+    assert raw == []
+
+
+def is_raw(called: ast.AST) -> bool:
+    """It is a method of a store that reads, writes or removes a document."""
+    match called:
+        case ast.Attribute(value=ast.Attribute(attr=name) | ast.Name(id=name), attr=verb):
+            return name.lstrip("_") == "store" and verb in {"get", "put", "list", "delete"}
+    return False
+
+
 def test_a_class_has_a_name_of_its_own():
     """So that a search for it finds one thing. `To` is a row of a table of transitions: there are three."""
     files: dict[str, set[str]] = {}

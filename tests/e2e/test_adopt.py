@@ -14,12 +14,12 @@ from tests.support.sim import RunningSim
 from tpuctl.errors import ConflictError, DeniedError, NotCoveredError, NotFoundError, UsageError
 from tpuctl.inventory.reap import survey
 from tpuctl.inventory.resources import Fate
-from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import INCARNATION_LABEL, OWNER_LABEL, STORE_LABEL, USER_LABEL, NodeInfo, Tier
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceOptions
 from tpuctl.model.verdict import Blocked
+from tpuctl.money.coverage import keep_grant
 from tpuctl.money.grants import Grant
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.adopt import adopt, find_candidate
@@ -146,7 +146,7 @@ def test_nothing_is_adopted_that_nobody_agreed_to_pay_for(sim, services):
     assert "--pay" in str(refused.value.hint)
     assert services.store.get("slices/hand") is None
     grant = Grant(ZONE, Tier.ON_DEMAND, "v4", 4)
-    services.store.put(grant.key, to_data(grant), if_generation=0)
+    keep_grant(services, grant)
     record = adopt(services, catalog, found, login_user="tpuctl", add_key=False, pay=False)
     assert not record.pay, "an ended grant ends it, too"
 

@@ -30,13 +30,13 @@ from tpuctl.fleet.load import observe_and_plan
 from tpuctl.fleet.plan import WantedFleet, WantedRun
 from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
-from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import USER_LABEL, Tier
 from tpuctl.model.records import Desired, RunState, SliceState
 from tpuctl.model.requests import ApplyRequest
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
+from tpuctl.money.coverage import keep_grant
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.follow import start_run, stop_run
 from tpuctl.runs.take_down import take_down
@@ -355,7 +355,7 @@ class WatchedGrantEnd(Watched):
         make_ready(services, "big")
         begin_run(services)
         grant = Grant(ZONE, Tier.SPOT, "v4", 32, "2020-01-01", at_end=AtEnd.DOWN)
-        services.store.put(grant.key, to_data(grant), if_generation=0)
+        keep_grant(services, grant)
 
     def check(self, place: MemoryPlace) -> None:
         assert state_of(place, "big") is SliceState.GONE

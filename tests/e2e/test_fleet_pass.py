@@ -15,7 +15,6 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import running_sim
 from tpuctl.engine.events import Warn
 from tpuctl.errors import UsageError
-from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import INCARNATION_LABEL, NodeState, QueuedState, Tier
 from tpuctl.model.records import Desired, RunState, SliceState
@@ -23,7 +22,7 @@ from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked
-from tpuctl.money.coverage import quote
+from tpuctl.money.coverage import keep_grant, quote
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.submit import check_request
 from tpuctl.sim.world.delays import Delays
@@ -187,13 +186,12 @@ def test_a_zone_that_refuses_is_left_out_or_left_alone(sim, services, code, mess
     assert (record.spec.zone, record.candidates, record.zones) == ("europe-west4-a", left, ZONES[:2])
 
 
-def keep_grant(services: SimServices, **changes: Any) -> None:
-    grant = Grant(SPEC.zone, Tier.SPOT, "v4", 64, **changes)
-    services.store.put(grant.key, to_data(grant), if_generation=0)
+def add_grant(services: SimServices, **changes: Any) -> None:
+    keep_grant(services, Grant(SPEC.zone, Tier.SPOT, "v4", 64, **changes))
 
 
 def test_chips_that_somebody_else_holds_count_against_the_grant(services):
-    keep_grant(services, ends=None)
+    add_grant(services, ends=None)
     catalog = load_accelerators()
     assert quote(services, catalog, "big", replace(SPEC, chips=8)).coverage.covered
     for number in range(8):
@@ -210,7 +208,7 @@ def last_day(services: SimServices, days: int) -> str:
 
 def test_a_grant_that_ends_soon_is_warned_of_once_a_week_before_and_once_a_day_before(services):
     bring_up(services, "big")
-    keep_grant(services, ends=last_day(services, 7))
+    add_grant(services, ends=last_day(services, 7))
     told = []
     for _ in range(8):
         told.append([line.why for line in run_pass(services) if line.acted])
@@ -227,14 +225,14 @@ def test_what_was_made_by_hand_does_not_go_with_a_grant(services):
     assert loaded.record.incarnation is not None
     by_hand = replace(loaded.record.incarnation, by_hand=True)
     save(services, loaded, replace(loaded.record, incarnation=by_hand))
-    keep_grant(services, ends="2026-01-31", at_end=AtEnd.DOWN)
+    add_grant(services, ends="2026-01-31", at_end=AtEnd.DOWN)
     run_pass(services)
     assert get_slice(services, "big").record.desired is Desired.UP
 
 
 def test_the_end_of_a_grant_stops_creates_and_restarts(sim, services):
     bring_up(services, "big")
-    keep_grant(services, ends="2026-01-31")
+    add_grant(services, ends="2026-01-31")
     assert [line.result for line in run_pass(services)] == ["done"]
     sim.preempt("big-1")
     pass_until(services, lambda: get_slice(services, "big").record.state is SliceState.LOST)

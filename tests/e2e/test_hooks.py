@@ -13,7 +13,7 @@ from tests.support.services import SimServices, sim_services
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.config.hooks import EventKind, Hook, parse_hooks
 from tpuctl.model.timeouts import HOOK_TRIES, HOOKS_MAX_S
-from tpuctl.notify.deliver import deliver_events, hook_cursor
+from tpuctl.notify.deliver import HOOKS, deliver_events, hook_cursor
 from tpuctl.notify.events import HookEvent
 from tpuctl.watch.heartbeat import PassLine, Trouble
 from tpuctl.watch.reconciler import run_pass
@@ -82,9 +82,9 @@ def test_a_preemption_and_its_end_are_told_once(sim, services) -> None:
     assert listener.listen(services, pager) == []
     lose_and_recover(sim, services, "one")
     assert listener.listen(services, pager) == life("one")
-    generation = services.store.get(pager.key).generation
+    generation = HOOKS.generation(services, pager.name)
     assert listener.listen(services, pager) == []
-    assert services.store.get(pager.key).generation == generation
+    assert HOOKS.generation(services, pager.name) == generation
 
 
 def test_a_new_hook_is_not_told_of_the_past_and_a_wider_one_neither(sim, services) -> None:
@@ -105,7 +105,7 @@ def test_what_an_earlier_version_kept_of_a_hook_is_not_told_again(sim, services)
     lose_and_recover(sim, services, "old")
     generation = services.store.get("slices/old").generation
     ledger = {"seen": {"slices/old": {"generation": generation, "told": ["1/preempted"]}}, "troubled": {}}
-    services.store.put(pager.key, {**ledger, "holder": "", "expires": 0.0}, if_generation=0)
+    services.store.put(HOOKS.key(pager.name), {**ledger, "holder": "", "expires": 0.0}, if_generation=0)
     assert listener.listen(services, pager) == []
     lose_and_recover(sim, services, "old", 2)
     assert listener.listen(services, pager) == life("old")

@@ -17,7 +17,7 @@ from tpuctl.model.records import RunState, SliceState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.runs.take_down import take_down
-from tpuctl.slices.heartbeats import heartbeats_key
+from tpuctl.slices.heartbeats import HOST_BEATS
 from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_runs
@@ -327,6 +327,6 @@ def test_ordinary_passes_read_no_heartbeats_and_the_slice_takes_its_notes_along(
     cut_off = place.machine("office", reaches=lambda _host: False)
     passes(place, cut_off, 10 * MINUTE)
     assert beat_reads(place) - before <= 10 * MINUTE / timeouts.BEAT_READ_GAP_S
-    assert services.store.get(heartbeats_key("big")).data["recorded"] == Liveness.MOVING
+    assert HOST_BEATS.record(services, "big").recorded is Liveness.MOVING
     take_down(services, "big")
-    assert services.store.get(heartbeats_key("big")) is None
+    assert HOST_BEATS.record(services, "big") is None

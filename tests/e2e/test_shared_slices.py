@@ -11,11 +11,11 @@ from tests.support.builders import a_bundle
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, make_ready, passes, programs_on, state_of
-from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import RunRecord, RunState, SliceState
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
+from tpuctl.money.coverage import keep_grant
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.reconcile import request_run
@@ -50,7 +50,7 @@ def test_the_end_of_a_grant_ends_all_runs_of_its_slice_before_it_goes(
     services = place.machine()
     last = (render_time(services.store.now() + DAY) or "")[:10]
     grant = Grant(ZONE, Tier.SPOT, "v6e", 8, ends=last, at_end=at_end)
-    services.store.put(grant.key, to_data(grant), if_generation=0)
+    keep_grant(services, grant)
     v6e = {"accelerator_type": "v6e-8", "zone": ZONE, "runtime_version": "v2-alpha-tpuv6e"}
     make_ready(services, "big", hosts=1, chips=8, **v6e)
     runs = [begin(services, name) for name in ("one", "two", "three")]

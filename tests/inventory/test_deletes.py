@@ -20,7 +20,6 @@ from tpuctl.engine.events import Warn
 from tpuctl.errors import ConflictError, DeniedError, TpuctlError
 from tpuctl.inventory.reap import ReapResult, caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
-from tpuctl.lib.codec import to_data
 from tpuctl.model.cloud import (
     INCARNATION_LABEL,
     OWNER_LABEL,
@@ -38,6 +37,7 @@ from tpuctl.model.disks import DataDisk, DiskMode, DiskRequest
 from tpuctl.model.records import Desired, SliceState
 from tpuctl.model.shipped_files import load_accelerators, load_disk_rules
 from tpuctl.model.verdict import Blocked
+from tpuctl.money.coverage import keep_grant
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.take_down import end_slice, take_down
 from tpuctl.slices.adopt import adopt, find_candidate
@@ -46,7 +46,7 @@ from tpuctl.slices.leaving import HostsLeft, Written
 from tpuctl.slices.orphans import collect_obsolete, find_obsolete
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.vacate import ask_hosts
-from tpuctl.state.repository import Versioned, get_slice, load_slices, save
+from tpuctl.state.repository import SLICES, Versioned, get_slice, save
 from tpuctl.views.decisions import decisions
 from tpuctl.views.slices import describe_condition
 from tpuctl.watch.heartbeat import PassLine
@@ -91,7 +91,7 @@ def by_ttl(services: MemoryServices) -> None:
 
 def by_grants_end(services: MemoryServices) -> None:
     grant = Grant(ZONE, Tier.SPOT, "v4", 32, "2020-01-01", at_end=AtEnd.DOWN)
-    services.store.put(grant.key, to_data(grant), if_generation=0)
+    keep_grant(services, grant)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_what_is_adopted_after_a_pass_read_the_records_is_kept_by_it(place, serv
         )
         take_down(services, "big")
     made_by_hand(place, services, "big-1", {**labels, INCARNATION_LABEL: "1"})
-    before = load_slices(services)
+    before = [*SLICES.load(services)[0].values()]
     taken_over(services, "big-1")
     listed = services.cloud.list_nodes().items, services.cloud.list_queued().items
     [end] = collect_obsolete(services, find_obsolete(*listed, before, services.store.identity()))

@@ -126,7 +126,7 @@ def test_a_grant_without_an_end_covers_without_a_date():
 
 def test_each_zone_tier_and_generation_has_one_key():
     grants = to_grants(parse_trc_letter(LETTER))
-    assert len({grant.key for grant in grants}) == 4
+    assert len({grant.name for grant in grants}) == 4
 
 
 OLD_LETTER = """\

@@ -71,5 +71,5 @@ def a_manifest(
     )
     parts = [render_part("", start)]
     for content in (*rows, build_end(over, rows, chips=8, usd_per_hour=4.0)):
-        parts.append(render_part(parts[-1]["sha256"], content))
+        parts.append(render_part(parts[-1].sha256, content))
     return assemble(parts[0], parts[1:-1], parts[-1])

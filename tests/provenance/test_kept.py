@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from tests.docs.schemas import run_schema
 from tests.support.jobs import bring_up, submit
@@ -13,7 +14,7 @@ from tpuctl.errors import BadManifestError
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.provenance.manifest import verify_chain
-from tpuctl.provenance.parts import begin_manifest, load_manifest, load_parts, seal_manifest
+from tpuctl.provenance.parts import PARTS, begin_manifest, load_manifest, load_parts, seal_manifest
 from tpuctl.provenance.phases import goodput
 from tpuctl.provenance.verify import verify_manifest
 from tpuctl.runs.follow import follow_run, start_run
@@ -80,9 +81,8 @@ def test_each_part_is_written_once_and_a_changed_byte_is_found(place, services):
     parts = load_parts(services, run.id)
     seal_manifest(services, over, None)
     assert load_parts(services, run.id) == parts
-    stored = parts.attempts[0]
-    data = {**stored.data, "content": {**stored.data["content"], "cause": "failed"}}
-    services.store.put(stored.key, data, if_generation=stored.generation)
+    name, part = f"{run.id}/00001", parts.attempts[0]
+    PARTS.update(services, name, lambda _: replace(part, content={**part.content, "cause": "failed"}))
     assert verify_chain(load_manifest(services, run.id)) == ["attempt 1 was changed after it was written"]
 
 

@@ -15,7 +15,7 @@ from tpuctl.errors import BadManifestError
 from tpuctl.model.attempts import Cause, RunTotals, TimelineEntry
 from tpuctl.provenance.build import build_attempt, build_current, build_totals
 from tpuctl.provenance.compare import compare
-from tpuctl.provenance.manifest import assemble, parse_manifest, verify_chain
+from tpuctl.provenance.manifest import ManifestPart, assemble, parse_manifest, verify_chain
 from tpuctl.provenance.phases import PHASES, cost_by_phase, goodput, sum_phases
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_manifest_is_refused_by_name(content, said):
 
 def test_a_part_of_a_newer_tpuctl_is_not_guessed_at():
     with pytest.raises(BadManifestError, match=r"run first is of schema tpuctl.run/2, newer"):
-        assemble({"schema": "tpuctl.run/2"}, [], None, "first")
+        assemble(ManifestPart("tpuctl.run/2", "", "", {}), [], None, "first")
 
 
 def test_phases_add_up_and_an_unknown_one_stays_unknown():

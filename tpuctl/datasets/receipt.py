@@ -29,9 +29,11 @@ from tpuctl.lib.retry import patiently
 from tpuctl.lib.text import counted
 from tpuctl.model.cloud import ObjectInfo
 from tpuctl.model.hosts import HostTarget
-from tpuctl.model.receipt import DataCheck, DataDigest, Receipt, parse_receipt, receipt_key, sealed
+from tpuctl.model.receipt import DataCheck, DataDigest, Receipt, parse_receipt, receipt_name, sealed
 from tpuctl.model.records import WITH_HOSTS, SliceRecord
-from tpuctl.state.repository import despite_others, find, get_slice, list_slices, overwrite
+from tpuctl.state.repository import Repository, get_slice, list_slices
+
+RECEIPTS = Repository(Receipt, "receipts")
 
 LISTED_MAX = 100_000
 """Objects or files of one receipt: they are listed again before each attempt, within the lease of a slice."""
@@ -223,7 +225,7 @@ def refuse_unmet(receipt: Receipt) -> None:
 def keep_receipt(services: Services, receipt: Receipt) -> None:
     """The newest receipt of its URI in the store."""
     # Somebody else may take one at the same time; the last counts.
-    despite_others(services, lambda: overwrite(services, receipt.key, receipt))
+    RECEIPTS.update(services, receipt_name(receipt.uri), lambda _: receipt)
 
 
 def find_receipt(services: Services, word: str) -> Receipt:
@@ -244,7 +246,7 @@ def find_receipt(services: Services, word: str) -> Receipt:
                 "data", f"{file} is the receipt of {found.uri}, not of {uri}", f"--data {found.uri}={file}"
             )
     else:
-        stored, _ = find(services.store, Receipt, receipt_key(uri))
+        stored = RECEIPTS.record(services, receipt_name(uri))
         if stored is None:
             hint = f"tpuctl data receipt {uri} --contract FILE"
             raise UsageError.of("data", f"there is no receipt of {uri}", hint)

@@ -40,7 +40,7 @@ from tpuctl.model.records import SliceRecord
 from tpuctl.model.refs import DiskRef
 from tpuctl.model.requests import CloneRequest
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import despite_others
+from tpuctl.state.repository import DISKS
 
 
 def clone(
@@ -176,10 +176,6 @@ def create_master(services: Services, rules: DiskRules, request: DiskRequest, la
     refuse(rules.check_new(request.type, request.size_gib, request.throughput_mib_s))
     blank = services.disks.find_disk(request.zone, request.name) is None
     record = new_record(services, request, master=request.name, generation=0, label=label, blank=blank)
-    despite_others(services, lambda: ask_for(services, record))
+    ask_for(services, record)
     bring_about(services, request.name)
-
-    def complete() -> DiskRecord:
-        return save_record(services, replace(get_record(services, request.name), complete=True))
-
-    return despite_others(services, complete)
+    return DISKS.update(services, request.name, lambda there: replace(there or record, complete=True))

@@ -18,24 +18,23 @@ from tpuctl.inventory.ownership import Claim, check_ownership
 from tpuctl.lib.names import label_value
 from tpuctl.lib.text import sized
 from tpuctl.model.cloud import STORE_LABEL, CloudResource, ResourceKind
-from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord, DiskRequest, KeptRun, SnapshotInfo
+from tpuctl.model.disks import ComputeOperation, DiskInfo, DiskRecord, DiskRequest, SnapshotInfo
 from tpuctl.model.error_table import ERRORS
 from tpuctl.model.shipped_files import load_error_table
 from tpuctl.model.verdict import Done, Failed, Verdict, Wait
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import decode, find, overwrite
+from tpuctl.state.repository import DISKS, KEPT_RUNS
 
 T = TypeVar("T")
 
 
 def find_record(services: Services, name: str) -> tuple[DiskRecord, int] | None:
     """The record of a disk and its generation."""
-    record, generation = find(services.store, DiskRecord, f"disks/{name}")
-    return None if record is None else (record, generation)
+    stored = DISKS.find(services, name)
+    return None if stored is None else (stored.record, stored.generation)
 
 
-def list_records(services: Services) -> list[DiskRecord]:
-    return [decode(DiskRecord, document) for document in services.store.list("disks/")]
+list_records = DISKS.list
 
 
 def get_record(services: Services, name: str) -> DiskRecord:
@@ -56,15 +55,14 @@ def get_disk(services: Services, record: DiskRecord) -> DiskInfo:
 
 
 def save_record(services: Services, record: DiskRecord) -> DiskRecord:
-    """As `overwrite`."""
-    overwrite(services, record.key, record)
-    return record
+    """Writes the record over whatever is there."""
+    return DISKS.update(services, record.name, lambda _: record)
 
 
 def kept_disks(services: Services) -> dict[str, str]:
     """Disks that are kept for a run → that run."""
     now = services.store.now()
-    runs = [decode(KeptRun, document) for document in services.store.list("kept/")]
+    runs = KEPT_RUNS.list(services)
     return {disk: each.run for each in runs if each.until is None or each.until > now for disk in each.disks}
 
 
@@ -76,19 +74,21 @@ def labels_of(services: Services, record: DiskRecord) -> dict[str, str]:
 def ask_for(services: Services, record: DiskRecord) -> DiskRecord:
     """Writes down that a disk is wanted. The same request again is the same disk; another one under its name
     raises ConflictError."""
-    found = find_record(services, record.name)
-    if found is None:
-        return save_record(services, record)
-    known = found[0]
-    if known.wanted and known.request == record.request and known.master == record.master:
-        return known
-    if known.wanted or services.disks.find_disk(known.request.zone, known.name) is not None:
-        raise ConflictError(
-            f"there is a disk {record.name} already ({known.request.size_gib} GiB, {known.request.type}, "
-            f"{known.request.zone})",
-            hint=f"tpuctl disk show {record.name}, or another name",
-        )
-    return save_record(services, record)
+
+    def ask(known: DiskRecord | None) -> DiskRecord:
+        if known is None:
+            return record
+        if known.wanted and known.request == record.request and known.master == record.master:
+            return known
+        if known.wanted or services.disks.find_disk(known.request.zone, known.name) is not None:
+            raise ConflictError(
+                f"there is a disk {record.name} already ({known.request.size_gib} GiB, {known.request.type}, "
+                f"{known.request.zone})",
+                hint=f"tpuctl disk show {record.name}, or another name",
+            )
+        return record
+
+    return DISKS.update(services, record.name, ask)
 
 
 def perform(

@@ -19,7 +19,7 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
 from tpuctl.model.cloud import Listing
 from tpuctl.model.disks import DiskInfo, DiskRecord
-from tpuctl.state.repository import forget
+from tpuctl.state.repository import DISKS
 
 
 def check_removable(services: Services, name: str) -> None:
@@ -54,7 +54,7 @@ def remove_disk(services: Services, name: str) -> None:
         raise
     if record.own_snapshot:
         remove_snapshot(services, record)
-    forget(services.store, record.key)
+    DISKS.delete(services, record.name)
 
 
 class Collectable(Struct, frozen=True):

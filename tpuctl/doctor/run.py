@@ -34,9 +34,9 @@ from tpuctl.model.cloud import Api
 from tpuctl.model.facts import KeyFacts, StoreFacts, ToolFacts
 from tpuctl.model.records import Desired, RunRecord, SliceRecord
 from tpuctl.model.roles import FleetUse, asked_permissions
-from tpuctl.money.coverage import readable_grants
+from tpuctl.money.coverage import GRANTS
 from tpuctl.money.quota_report import read_holdings
-from tpuctl.state.repository import readable_runs, readable_slices
+from tpuctl.state.repository import DISKS, readable_runs, readable_slices
 from tpuctl.watch.cycle import watchdog_health
 from tpuctl.watch.pause import paused_why
 
@@ -176,7 +176,7 @@ def _read_records(services: Services, catalog: Catalog, store: Reading[StoreFact
     slices = [record for record in all_slices if record.desired is Desired.UP]
     # Those on clusters are kept up there: they need no watchdog, and no secrets from here.
     runs = [run for run in all_runs if not run.state.final and run.cluster is None]
-    grants, damaged_grants = readable_grants(services)
+    grants, damaged_grants = GRANTS.readable(services)
     records = StoreRecords(
         grants=tuple(grants),
         zones=tuple(dict.fromkeys(record.spec.zone for record in slices)),
@@ -201,7 +201,7 @@ def _apis(catalog: Catalog, slices: Sequence[SliceRecord]) -> dict[tuple[str, st
 def _uses(services: Services, runs: Sequence[RunRecord]) -> frozenset[FleetUse]:
     """What the fleet does that not every fleet does."""
     secrets = any(reference.startswith("sm://") for run in runs for reference in run.spec.secrets.values())
-    disks = bool(services.store.list("disks/"))
+    disks = bool(DISKS.names(services))
     return frozenset({*([FleetUse.DISKS] if disks else []), *([FleetUse.SECRETS] if secrets else [])})
 
 

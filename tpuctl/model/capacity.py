@@ -43,8 +43,8 @@ class CapacityNote(Struct, frozen=True):
     hours: Mapping[str, HourStat] = field(default_factory=dict)
 
     @property
-    def key(self) -> str:
-        return capacity_key(self.zone, self.accelerator_type, self.tier)
+    def name(self) -> str:
+        return note_name(self.zone, self.accelerator_type, self.tier)
 
     @property
     def median_wait_s(self) -> float | None:
@@ -63,9 +63,9 @@ class CapacityNote(Struct, frozen=True):
         return sum(hour.granted for hour in self.hours.values())
 
 
-def capacity_key(zone: str, accelerator_type: str, tier: Tier) -> str:
-    """The store's key of one note."""
-    return f"capacity/{zone}/{accelerator_type}/{tier}"
+def note_name(zone: str, accelerator_type: str, tier: Tier) -> str:
+    """Under which the store has a note."""
+    return f"{zone}/{accelerator_type}/{tier}"
 
 
 def note_request(note: CapacityNote, now: float) -> CapacityNote:

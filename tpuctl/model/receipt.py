@@ -60,15 +60,10 @@ class Receipt(Struct, frozen=True):
     schema: str = SCHEMA
     sha256: str = ""
 
-    @property
-    def key(self) -> str:
-        """Where the store has the newest receipt of this URI."""
-        return receipt_key(self.uri)
 
-
-def receipt_key(uri: str) -> str:
-    """The key of the document for a URI, which has letters that a key cannot have."""
-    return f"receipts/{hashlib.sha256(uri.encode()).hexdigest()[:32]}"
+def receipt_name(uri: str) -> str:
+    """Under which the store has the newest receipt of a URI, which has letters that a key cannot have."""
+    return f"{hashlib.sha256(uri.encode()).hexdigest()[:32]}"
 
 
 def sealed(receipt: Receipt) -> Receipt:

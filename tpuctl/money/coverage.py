@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import DamagedRecordError, NotCoveredError, TransientError
+from tpuctl.errors import NotCoveredError, TransientError
 from tpuctl.lib.text import counted
 from tpuctl.model.accelerators import Catalog
 from tpuctl.model.cloud import STORE_LABEL, Api, NodeState
@@ -17,7 +17,9 @@ from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.money.grants import Coverage, Grant, check_coverage, ended_on, same_pool
-from tpuctl.state.repository import decode_readable, readable_slices
+from tpuctl.state.repository import Repository, readable_slices
+
+GRANTS = Repository(Grant, "grants")
 
 _GIVEN_BACK = frozenset({NodeState.DELETING, NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED})
 """States in which a node holds no chips."""
@@ -45,12 +47,12 @@ class Quote(Struct, frozen=True):
 
 def list_grants(services: Services) -> list[Grant]:
     """Every grant in the store that can be read; a damaged one covers nothing."""
-    return readable_grants(services)[0]
+    return GRANTS.readable(services)[0]
 
 
-def readable_grants(services: Services) -> tuple[list[Grant], list[DamagedRecordError]]:
-    """The grants, and an error for each damaged one."""
-    return decode_readable(Grant, services.store.list("grants/"))
+def keep_grant(services: Services, grant: Grant) -> None:
+    """Writes a grant over the one for the same zone, tier and generation."""
+    GRANTS.update(services, grant.name, lambda _: grant)
 
 
 def quote(

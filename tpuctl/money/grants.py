@@ -81,9 +81,9 @@ class Grant(Struct, frozen=True):
     at_end: AtEnd = AtEnd.KEEP
 
     @property
-    def key(self) -> str:
+    def name(self) -> str:
         """One grant for each zone, tier and generation; importing a newer letter replaces it."""
-        return f"grants/{self.zone}/{self.tier}/{self.generation}"
+        return f"{self.zone}/{self.tier}/{self.generation}"
 
 
 class Coverage(Struct, frozen=True):

@@ -35,6 +35,7 @@ from tpuctl.money.quotas import (
     room_of,
     units_used,
 )
+from tpuctl.state.repository import SLICES
 
 CHECK_TIMEOUT_S = 10.0
 """`up` does not wait longer for a check that only spares it a refusal."""
@@ -347,7 +348,7 @@ def _costs(holding: Holding) -> bool:
 
 
 def _holder_rows(services: Services, catalog: Catalog, holdings: Sequence[Holding]) -> tuple[HoldingRow, ...]:
-    ours = frozenset(document.key.removeprefix("slices/") for document in services.store.list("slices/"))
+    ours = frozenset(SLICES.names(services))
     return tuple(
         HoldingRow(each, _price(catalog, each), collect_command(each, ours, services.project))
         for each in holdings

@@ -7,16 +7,15 @@ event with the same id, and loses none. Who sends has the hook's lease, so that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from tpuctl.config.hooks import EventKind, Hook
-from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, DamagedRecordError, LeaseHeldError
-from tpuctl.lib.codec import to_data
+from tpuctl.errors import LeaseHeldError, StaleRecordError
 from tpuctl.model import timeouts
-from tpuctl.model.records import RunRecord, SliceState
+from tpuctl.model.records import SliceState
 from tpuctl.notify.events import (
     Cursor,
     HookEvent,
@@ -26,10 +25,14 @@ from tpuctl.notify.events import (
     slice_events,
     trouble_events,
 )
+from tpuctl.state.journal import read_journal
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import decode_readable, find
+from tpuctl.state.repository import Repository, Versioned
 from tpuctl.watch.heartbeat import UNTROUBLED, PassLine, Trouble
 
+HOOKS = Repository(Cursor, "hooks")
+Subjects = Mapping[str, Versioned[dict[str, Any]]]
+"""What the store says of slices and runs, by their keys."""
 Send = Callable[[Hook, HookEvent], str]
 """Tells one hook of one event; returns trouble in words, or an empty string. Never raises."""
 
@@ -48,28 +51,26 @@ def deliver_events(
     """
     if not hooks:
         return []
-    documents = {
-        document.key: document
-        for prefix in ("slices/", "runs/")
-        for document in services.store.list(prefix)
-        if _tells(document, services.store.now())
-    }
+    documents = _subjects(services)
     notes = []
     deadline = services.clock.now() + timeouts.HOOKS_MAX_S
     for hook in sorted(hooks, key=lambda each: bool(hook_cursor(services, each).error)):
         try:
             notes += _Telling(services, hook, documents, lines, troubles, send, deadline).work()
-        except (LeaseHeldError, ConflictError):
+        except (LeaseHeldError, StaleRecordError):
             continue  # another machine tells this hook
     return notes
 
 
-def _tells(document: Document, now: float) -> bool:
-    """Whether a record has events to send. A damaged one has none; the pass reports it."""
-    try:
-        return not is_history(document.data, now)
-    except DamagedRecordError:
-        return False
+def _subjects(services: Services) -> Subjects:
+    """Those that may have events to send. A damaged record has none; the pass reports it."""
+    now = services.store.now()
+    found = {}
+    for kind in ("slices", "runs"):
+        records: Repository[dict[str, Any]] = Repository(dict, kind)
+        there, _ = records.load(services, where=lambda data: not is_history(data, now))
+        found.update({f"{kind}/{name}": stored for name, stored in there.items()})
+    return found
 
 
 class _Telling:
@@ -79,7 +80,7 @@ class _Telling:
         self,
         services: Services,
         hook: Hook,
-        documents: Mapping[str, Document],
+        documents: Subjects,
         lines: Sequence[PassLine],
         troubles: Sequence[Trouble],
         send: Send,
@@ -92,8 +93,8 @@ class _Telling:
         self._troubles = _by_cause(troubles, documents)
         self._send = send
         self._deadline = deadline
-        cursor, self._generation = find(services.store, Cursor, hook.key)
-        self._cursor = cursor or Cursor()
+        stored = HOOKS.find(services, hook.name) or Versioned(Cursor(), 0)
+        self._cursor, self._generation = stored.record, stored.generation
 
     def work(self) -> list[str]:
         if self._cursor.read is None:
@@ -115,7 +116,7 @@ class _Telling:
         """What there is to tell of each subject whose record was written since it was read to the end."""
         known = self._cursor.read or {}
         return {
-            key: self._events(document)
+            key: self._events(key, document)
             for key, document in self._documents.items()
             if key not in known or known[key].generation != document.generation
         }
@@ -130,11 +131,11 @@ class _Telling:
             for key, document in self._documents.items()
         }
 
-    def _events(self, document: Document) -> list[HookEvent]:
+    def _events(self, key: str, stored: Versioned[dict[str, Any]]) -> list[HookEvent]:
         """The record was read before: what is written down from now on is found in its next generation."""
-        if document.key.startswith("runs/"):
-            return run_events(document.key, document.data)
-        return slice_events(document.key, self._services.store.list(f"journal/{document.key}/"))
+        if key.startswith("runs/"):
+            return run_events(key, stored.record)
+        return slice_events(key, read_journal(self._services, key))
 
     def _pending(self, changed: Mapping[str, Sequence[HookEvent]]) -> list[HookEvent]:
         """What this hook wants and was not told, in the order of their ids: so it is for each subject."""
@@ -153,9 +154,8 @@ class _Telling:
         """Whether all were told, or given up on; what went wrong is added to `notes`."""
         services, hook = self._services, self._hook
         with take_lease(services, hook.key):
-            found = services.store.get(hook.key)
-            if found is None or found.generation != self._generation:
-                raise ConflictError(f"another machine called hook {hook.name} at the same time")
+            if HOOKS.generation(services, hook.name) != self._generation:
+                raise StaleRecordError(f"another machine called hook {hook.name} at the same time")
             for event in pending:
                 if services.clock.now() >= self._deadline:
                     return False
@@ -169,27 +169,28 @@ class _Telling:
         return True
 
     def _save(self, cursor: Cursor) -> None:
-        """Raises ConflictError when another machine wrote first: then it is at work on this hook."""
-        written = self._services.store.put(self._hook.key, to_data(cursor), if_generation=self._generation)
+        """Raises StaleRecordError when another machine wrote first: then it is at work on this hook."""
+        written = HOOKS.put(self._services, self._hook.name, cursor, self._generation)
         self._generation, self._cursor = written.generation, cursor
 
 
-def _by_cause(troubles: Sequence[Trouble], documents: Mapping[str, Document]) -> list[Trouble]:
+def _by_cause(troubles: Sequence[Trouble], documents: Subjects) -> list[Trouble]:
     """The troubles, those of runs that wait for a slice which was refused or removed as one of that slice."""
     found: dict[str, Trouble] = {}
     for trouble in troubles:
         document = documents.get(f"runs/{trouble.subject}")
-        runs, _ = decode_readable(RunRecord, [] if document is None else [document])
-        slice_ = documents.get(f"slices/{runs[0].spec.slice_name}") if runs else None
-        if slice_ is not None and slice_.data["state"] in (SliceState.REFUSED, SliceState.REMOVED):
-            trouble = replace(trouble, subject=slice_.key.removeprefix("slices/"))
+        spec = {} if document is None else document.record.get("spec") or {}
+        name = str(spec.get("slice_name", ""))
+        slice_ = documents.get(f"slices/{name}")
+        if slice_ is not None and slice_.record.get("state") in (SliceState.REFUSED, SliceState.REMOVED):
+            trouble = replace(trouble, subject=name)
         found.setdefault(trouble.subject, trouble)
     return list(found.values())
 
 
 def hook_cursor(services: Services, hook: Hook) -> Cursor:
     """How far a hook has come, and its last error."""
-    return find(services.store, Cursor, hook.key)[0] or Cursor()
+    return HOOKS.record(services, hook.name) or Cursor()
 
 
 def sample_event(services: Services) -> HookEvent:

@@ -8,30 +8,26 @@ from tpuctl.model.disks import KeptRun
 from tpuctl.model.records import RunRecord
 from tpuctl.provenance.parts import load_parts
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import despite_others, find_slice, overwrite
+from tpuctl.state.repository import KEPT_RUNS, find_slice
 
 
 def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun:
     """Keeps the logs and disks of a run, for good or `until` (epoch seconds)."""
     names = {
-        str(row["name"])
-        for document in load_parts(services, run.id).attempts
-        for row in document.data["content"].get("disks") or ()
+        str(row["name"]) for part in load_parts(services, run.id).contents for row in part.get("disks") or ()
     }
     stored = None if run.state.final else find_slice(services, run.spec.slice_name)
     if stored is not None:
         names.update(each.name for each in stored.record.spec.disks)
     kept = KeptRun(run.id, tuple(sorted(names)), services.user, until)
     record_decision(services, f"runs/{run.id}", "keep", ", ".join(("its logs", *kept.disks)))
-    despite_others(services, lambda: overwrite(services, kept.key, kept))
-    return kept
+    return KEPT_RUNS.update(services, run.id, lambda _: kept)
 
 
 def release_run(services: Services, run: RunRecord) -> bool:
     """It is kept no more; whether it was."""
-    found = services.store.get(f"kept/{run.id}")
-    if found is None:
+    there = KEPT_RUNS.generation(services, run.id)
+    if not there:
         return False
     record_decision(services, f"runs/{run.id}", "release", "it is kept no more")
-    services.store.delete(found.key, if_generation=found.generation)
-    return True
+    return KEPT_RUNS.delete(services, run.id, there)

@@ -256,17 +256,23 @@ def chain_digest(previous: str, content: Any) -> str:
     return hashlib.sha256(canonical({"previous": previous, "content": content})).hexdigest()
 
 
-def render_part(previous: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """A part as it is stored."""
-    return {
-        "schema": SCHEMA,
-        "previous": previous,
-        "sha256": chain_digest(previous, content),
-        "content": json.loads(canonical(content)),
-    }
+class ManifestPart(Struct, frozen=True):
+    """A part as it is stored. `previous` is the digest of the part before."""
+
+    schema: str
+    previous: str
+    sha256: str
+    content: dict[str, Any]
 
 
-def assemble(start: Row | None, attempts: Sequence[Row], end: Row | None, run_id: str = "") -> dict[str, Any]:
+def render_part(previous: str, content: Mapping[str, Any]) -> ManifestPart:
+    """The part that follows `previous`."""
+    return ManifestPart(SCHEMA, previous, chain_digest(previous, content), json.loads(canonical(content)))
+
+
+def assemble(
+    start: ManifestPart | None, attempts: Sequence[ManifestPart], end: ManifestPart | None, run_id: str = ""
+) -> dict[str, Any]:
     """The whole manifest from its parts as they are stored.
 
     Raises BadManifestError for parts of a newer schema, and where there is nothing.
@@ -275,13 +281,13 @@ def assemble(start: Row | None, attempts: Sequence[Row], end: Row | None, run_id
         raise BadManifestError(f"run {run_id} has no manifest", hint="tpuctl runs")
     for part in (start, *attempts, end):
         if part is not None:
-            check_schema(str(part.get("schema")), f"the manifest of run {run_id}")
+            check_schema(part.schema, f"the manifest of run {run_id}")
     return {
         "schema": SCHEMA,
-        **start["content"],
-        "attempts": [part["content"] for part in attempts],
-        "end": None if end is None else end["content"],
-        "chain": [part["sha256"] for part in (start, *attempts, end) if part is not None],
+        **start.content,
+        "attempts": [part.content for part in attempts],
+        "end": None if end is None else end.content,
+        "chain": [part.sha256 for part in (start, *attempts, end) if part is not None],
     }
 
 

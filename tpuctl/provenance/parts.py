@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import Struct
 
 from tpuctl import __version__
-from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.envs.pinned import parse_frozen
 from tpuctl.envs.presets import preset_rows
@@ -25,38 +24,38 @@ from tpuctl.money.cluster_costs import cluster_price
 from tpuctl.money.slice_costs import list_price
 from tpuctl.provenance.build import build_attempt, build_current, build_end, build_start, build_totals
 from tpuctl.provenance.bundle import read_bundle
-from tpuctl.provenance.manifest import Row, SettingSection, assemble, parse_manifest, render_part
-from tpuctl.state.repository import get_run, save_once
+from tpuctl.provenance.manifest import ManifestPart, Row, SettingSection, assemble, parse_manifest, render_part
+from tpuctl.state.repository import Repository, get_run
 
 MANIFEST_LIMIT = 64 << 20
 """Bytes of a file: 256 hosts and a hundred attempts make about 20 million."""
 START, END = "00000", "end"
+PARTS = Repository(ManifestPart, "manifests")
+"""As `RUN/00000`, `RUN/NUMBER` of each attempt, and `RUN/end`: nobody changes them."""
 
 
 class ManifestParts(Struct, frozen=True):
     """The parts of one manifest that are there."""
 
-    start: Document | None
-    attempts: tuple[Document, ...]
-    end: Document | None
+    start: ManifestPart | None
+    attempts: tuple[ManifestPart, ...]
+    end: ManifestPart | None
 
     @property
     def contents(self) -> list[Row]:
         """The attempts that have ended."""
-        return [document.data["content"] for document in self.attempts]
+        return [part.content for part in self.attempts]
 
     @property
     def last_digest(self) -> str:
         """The digest that the next part follows."""
-        documents = [document for document in (self.start, *self.attempts, self.end) if document is not None]
-        return str(documents[-1].data.get("sha256", "")) if documents else ""
+        parts = [part for part in (self.start, *self.attempts, self.end) if part is not None]
+        return parts[-1].sha256 if parts else ""
 
 
 def load_parts(services: Services, run_id: str) -> ManifestParts:
     """What the store has of the manifest of a run."""
-    found = {
-        document.key.rpartition("/")[2]: document for document in services.store.list(f"manifests/{run_id}/")
-    }
+    found = {name.rpartition("/")[2]: part for name, part in PARTS.named(services, f"{run_id}/").items()}
     start, end = found.pop(START, None), found.pop(END, None)
     return ManifestParts(start, tuple(found[name] for name in sorted(found)), end)
 
@@ -65,9 +64,7 @@ def load_manifest(services: Services, run_id: str) -> dict[str, Any]:
     """The whole manifest of a run as plain data. Raises BadManifestError where there is none, or one of a newer
     schema."""
     parts = load_parts(services, run_id)
-    start = None if parts.start is None else parts.start.data
-    end = None if parts.end is None else parts.end.data
-    return assemble(start, [document.data for document in parts.attempts], end, run_id)
+    return assemble(parts.start, parts.attempts, parts.end, run_id)
 
 
 def load_source(services: Services, source: str) -> tuple[dict[str, Any], RunRecord | None]:
@@ -108,11 +105,19 @@ def begin_manifest(
 ) -> None:
     """Writes the start, before the record of the run: its `content`, or what follows from the others. One that
     a crash left behind before its run was written down is replaced: no run refers to it."""
-    key = f"manifests/{run.id}/{START}"
-    left = services.store.get(key)
-    if content is not None:
-        services.store.put(key, render_part("", content), if_generation=left.generation if left else 0)
-        return
+    if content is None:
+        content = _start(services, run, slice_, configuration, checks)
+    start = render_part("", content)
+    PARTS.update(services, f"{run.id}/{START}", lambda _: start)
+
+
+def _start(
+    services: Services,
+    run: RunRecord,
+    slice_: SliceRecord | None,
+    configuration: Mapping[str, SettingSection] | None,
+    checks: Sequence[Row],
+) -> Row:
     versions: dict[str, str] = {}
     variables: dict[str, str] = {}
     preset: list[Row] = []
@@ -121,7 +126,7 @@ def begin_manifest(
         versions = {package.name: package.version for package in frozen.packages.packages}
         variables = run_variables(frozen.spec)
         preset = to_data(preset_rows(frozen.spec, run.spec, run.spec.variables))
-    content = build_start(
+    return build_start(
         run,
         slice_,
         project=services.project,
@@ -132,7 +137,6 @@ def begin_manifest(
         preset=preset,
         checks=checks,
     )
-    services.store.put(key, render_part("", content), if_generation=left.generation if left else 0)
 
 
 def add_attempt(
@@ -145,8 +149,8 @@ def add_attempt(
     mounts: Sequence[Row] = (),
 ) -> None:
     """Writes an attempt that has ended; a repeat changes nothing."""
-    key = f"manifests/{run.id}/{attempt.number:05d}"
-    if services.store.get(key) is not None:
+    name_of_part = f"{run.id}/{attempt.number:05d}"
+    if PARTS.generation(services, name_of_part):
         return
     parts = load_parts(services, run.id)
     since = _ended(parts) if parts.attempts else run.created_at
@@ -155,7 +159,7 @@ def add_attempt(
     row = build_attempt(
         run, attempt, name, since=since or run.created_at, before=before, disks=disks, mounts=mounts
     )
-    save_once(services, key, render_part(parts.last_digest, row))
+    PARTS.create(services, name_of_part, render_part(parts.last_digest, row))
 
 
 def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None) -> RunTotals | None:
@@ -167,7 +171,7 @@ def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None
     chips, price = _share(run, slice_)
     if parts.end is None:
         content = build_end(run, parts.contents, chips=chips, usd_per_hour=price)
-        save_once(services, f"manifests/{run.id}/{END}", render_part(parts.last_digest, content))
+        PARTS.create(services, f"{run.id}/{END}", render_part(parts.last_digest, content))
     return build_totals(parts.contents, chips=chips, usd_per_hour=price)
 
 

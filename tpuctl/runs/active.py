@@ -6,6 +6,7 @@ from __future__ import annotations
 from tpuctl.engine.services import Services
 from tpuctl.model import timeouts
 from tpuctl.model.records import Desired, SliceRecord
+from tpuctl.state.repository import RUNS
 
 
 def never_began(services: Services, record: SliceRecord) -> str:
@@ -16,7 +17,7 @@ def never_began(services: Services, record: SliceRecord) -> str:
         return ""
     if services.store.now() < incarnation.requested_at + timeouts.RUN_BEGINS_S:
         return ""
-    if services.store.get(f"runs/{record.run_id}") is not None:
+    if RUNS.generation(services, record.run_id):
         return ""
     return (
         f"made for run {record.run_id}, which never began: `tpuctl down {record.name}`, or the same run again"

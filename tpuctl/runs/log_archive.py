@@ -12,11 +12,11 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from tpuctl.engine.services import Services
+from tpuctl.errors import StaleRecordError
 from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.lib.codec import parse_json
 from tpuctl.model.attempts import Attempt
@@ -24,13 +24,23 @@ from tpuctl.model.processes import split_stream, times_of
 from tpuctl.model.records import RunRecord
 from tpuctl.runs.attempt import find_hosts
 from tpuctl.runs.log_lines import LogLine, LogTimes, merge_lines, parse_times, timed_lines
-from tpuctl.state.repository import try_put
+from tpuctl.state.repository import Repository, Versioned
 
 SEGMENT_BYTES = 16 << 20
 """Of logs in one blob, before it is compressed: what is held in memory."""
 
 
 _PIECE = 1 << 20
+
+
+class ArchivedLogs(Struct, frozen=True):
+    """What one machine collected of an attempt: blobs, and how far they reach in each log."""
+
+    segments: tuple[str, ...] = ()
+    ends: Mapping[str, int] = field(default_factory=dict)
+
+
+ARCHIVES = Repository(ArchivedLogs, "logs")
 
 
 class LogPart(Struct, frozen=True):
@@ -67,17 +77,15 @@ def archive_logs(services: Services, run: RunRecord, attempt: Attempt) -> None:
     """Puts what this machine has of the logs of `attempt` into a store that is shared, as far as it is new."""
     if not services.store.shared:
         return
-    key = f"{_prefix(run.id, attempt.number)}{services.machine}"
-    while True:
-        document = services.store.get(key)
-        data: Mapping[str, Any] = {"segments": [], "ends": {}} if document is None else document.data
-        parts = _new_parts(services, run.id, attempt, data["ends"])
-        if not parts:
-            return
+    name = f"{_prefix(run.id, attempt.number)}{services.machine}"
+    stored = ARCHIVES.find(services, name) or Versioned(ArchivedLogs(), 0)
+    while parts := _new_parts(services, run.id, attempt, stored.record.ends):
         blob = services.store.put_blob(render_segment(parts))
-        ends = {**data["ends"], **{_name(part): part.end for part in parts}}
-        segments = {"segments": [*data["segments"], blob], "ends": ends}
-        if not try_put(services.store, key, segments, 0 if document is None else document.generation):
+        ends = {**stored.record.ends, **{_name(part): part.end for part in parts}}
+        archived = ArchivedLogs((*stored.record.segments, blob), ends)
+        try:
+            stored = ARCHIVES.put(services, name, archived, stored.generation)
+        except StaleRecordError:
             return  # another process of this machine does it
 
 
@@ -85,14 +93,14 @@ def restore_logs(services: Services, run_id: str, number: int) -> None:
     """Brings what other machines collected of an attempt to this one, as far as it is not here."""
     if not services.store.shared:
         return
-    for document in services.store.list(_prefix(run_id, number)):
+    for archived in ARCHIVES.list(services, _prefix(run_id, number)):
         here = {}
-        for name in document.data["ends"]:
+        for name in archived.ends:
             worker, _, stream = name.partition(".")
             here[name] = services.logs.size(run_id, number, int(worker), stream)
-        lacking = {name for name, end in document.data["ends"].items() if end > here[name]}
+        lacking = {name for name, end in archived.ends.items() if end > here[name]}
         needed: list[str] = []
-        for blob in reversed(document.data["segments"]):
+        for blob in reversed(archived.segments):
             if not lacking:
                 break
             needed.insert(0, blob)
@@ -132,7 +140,7 @@ def _new_parts(services: Services, run_id: str, attempt: Attempt, ends: Mapping[
 
 
 def _prefix(run_id: str, number: int) -> str:
-    return f"logs/{run_id}/{number:05d}/"
+    return f"{run_id}/{number:05d}/"
 
 
 def _name(part: LogPart) -> str:

@@ -11,10 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from tpuctl.engine.ports import KeptLogs
 from tpuctl.engine.services import Services
 from tpuctl.lib.text import counted, sized
-from tpuctl.model.disks import KeptRun
 from tpuctl.model.timeouts import LOGS_YOUNG_S
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import decode, find_run, list_runs
+from tpuctl.state.repository import KEPT_RUNS, find_run, list_runs
 
 
 def plan_removal(
@@ -43,7 +42,7 @@ def find_excess(services: Services, limit_mib: int) -> list[KeptLogs]:
     if sum(each.size for each in logs) <= limit_mib << 20:
         return []
     now = services.store.now()
-    runs = [decode(KeptRun, document) for document in services.store.list("kept/")]
+    runs = KEPT_RUNS.list(services)
     kept = {each.run for each in runs if each.until is None or each.until > now}
     ends = {run.id: (run.ended_at or now) if run.state.final else None for run in list_runs(services)}
     return plan_removal(logs, ends, kept, limit_mib << 20, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -41,12 +42,12 @@ from tpuctl.slices.things import lost_buckets
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import Lease, is_unbroken, take_lease
 from tpuctl.state.repository import (
+    RUNS,
     Versioned,
     active_runs,
     find_run,
     find_slice,
     get_run,
-    remove_unchanged,
     save,
 )
 
@@ -169,7 +170,8 @@ def _request_run(
     saved = save(services, Versioned(run, 0), run)
     if not is_unbroken(services, lease):
         # This process slept: whoever took the lease meanwhile did not see this run, and may choose its chips.
-        remove_unchanged(services.store, run.key, saved.generation)
+        with suppress(StaleRecordError):
+            RUNS.delete(services, run.id, saved.generation)
         raise LeaseHeldError(f"another tpuctl has begun to work on {run.slice_name} meanwhile")
     return saved.record
 

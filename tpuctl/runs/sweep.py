@@ -26,7 +26,6 @@ from tpuctl.errors import (
     TpuctlError,
     TransientError,
 )
-from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import counted
 from tpuctl.model.records import Desired, LifetimeLimits, RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.run_identity import fingerprint
@@ -42,7 +41,7 @@ from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.resolve import WantedSlice
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import decode_readable, find, find_slice, list_runs, overwrite
+from tpuctl.state.repository import Repository, find_slice, list_runs
 
 NAMED = 3
 """How many of the runs that are under way are named."""
@@ -127,8 +126,11 @@ class SweepProgress(Struct, frozen=True):
         return f"{len(self.ended)} rows are over{failed}, {under_way}, {len(self.pending)} to come{taken}"
 
 
+SWEEPS = Repository(SweepRecord, "sweeps")
+
+
 def find_sweep(services: Services, group: str) -> SweepRecord | None:
-    return find(services.store, SweepRecord, f"sweeps/{group}")[0]
+    return SWEEPS.record(services, group)
 
 
 def get_sweep(services: Services, group: str) -> SweepRecord:
@@ -148,8 +150,9 @@ def request_sweep(services: Services, sweep: SweepRecord) -> SweepRecord:
             f"{counted(len(sweep.rows), 'row')}, at most {sweep.parallel} at the same time, on slices: {where}"
         )
         record_decision(services, sweep.key, "sweep", f"{what}; asked for by {services.user}")
-        services.store.put(sweep.key, to_data(sweep), if_generation=0)
-        return sweep
+        if SWEEPS.create(services, sweep.group, sweep):
+            return sweep
+        there = get_sweep(services, sweep.group)
     return check_same_sweep(there, sweep.asked)
 
 
@@ -215,7 +218,7 @@ class _Turn:
             return Outcome(Wait(", ".join(left)), self._acted)
         if not self._acted:
             record_decision(services, sweep.key, "over", progress.said)
-            overwrite(services, sweep.key, replace(self._sweep, over=True))
+            SWEEPS.update(services, sweep.group, lambda _: replace(self._sweep, over=True))
         return Outcome(Done(progress.said), self._acted)
 
     def _progress(self) -> SweepProgress:
@@ -258,7 +261,7 @@ class _Turn:
             return
         record_decision(self._services, sweep.key, "waits", self._missing)
         self._sweep = replace(sweep, lacks=self._missing)
-        overwrite(self._services, sweep.key, self._sweep)
+        SWEEPS.update(self._services, sweep.group, lambda _: self._sweep)
 
     def _is_usable(self, name: str) -> bool:
         """Whether a slice is there or on its way; one of the sweep's own is asked for first."""
@@ -383,7 +386,7 @@ def stop_sweep(services: Services, group: str) -> SweepProgress:
         sweep = get_sweep(services, group)
         if not sweep.stopped:
             record_decision(services, sweep.key, "stop", f"asked for by {services.user}")
-            overwrite(services, sweep.key, replace(sweep, stopped=True))
+            SWEEPS.update(services, group, lambda there: replace(there or sweep, stopped=True))
     progress = progress_of(services, get_sweep(services, group))
     for run in progress.active:
         request_stop(services, run.id)
@@ -392,5 +395,4 @@ def stop_sweep(services: Services, group: str) -> SweepProgress:
 
 def open_sweeps(services: Services) -> list[str]:
     """The groups of those that are not over."""
-    found, _ = decode_readable(SweepRecord, services.store.list("sweeps/"))
-    return [sweep.group for sweep in found if not sweep.over]
+    return [sweep.group for sweep in SWEEPS.readable(services)[0] if not sweep.over]

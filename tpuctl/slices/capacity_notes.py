@@ -7,25 +7,24 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tpuctl.engine.events import Pace
 from tpuctl.engine.services import Services
-from tpuctl.lib.codec import to_data
 from tpuctl.model import capacity as notes
-from tpuctl.model.capacity import CapacityNote, capacity_key
+from tpuctl.model.capacity import CapacityNote, note_name
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
-from tpuctl.state.repository import decode_readable, find, readable_slices, try_put
+from tpuctl.state.repository import Repository, readable_slices
+
+NOTES = Repository(CapacityNote, "capacity")
 
 _ON_ITS_WAY = {SliceState.REQUESTED, SliceState.PROVISIONING}
 NoteEnd = Callable[[CapacityNote, float, float], CapacityNote]
-_TRIES = 3
-"""Several commands may write one note at once; after three lost races the measurement is dropped."""
 
 
 def read_notes(services: Services, spec: SliceSpec, zones: Iterable[str]) -> dict[str, CapacityNote]:
     """What is known about `spec`'s type and tier in each of `zones`."""
     found: dict[str, CapacityNote] = {}
     for zone in zones:
-        note, _ = find(services.store, CapacityNote, capacity_key(zone, spec.accelerator_type, spec.tier))
+        note = NOTES.record(services, note_name(zone, spec.accelerator_type, spec.tier))
         if note is not None:
             found[zone] = note
     return found
@@ -33,7 +32,7 @@ def read_notes(services: Services, spec: SliceSpec, zones: Iterable[str]) -> dic
 
 def list_notes(services: Services) -> list[CapacityNote]:
     """Everything that was learnt and can be read, by zone and type."""
-    return decode_readable(CapacityNote, services.store.list("capacity/"))[0]
+    return NOTES.readable(services)[0]
 
 
 def remember_request(services: Services, record: SliceRecord) -> None:
@@ -50,9 +49,9 @@ def remember_end(services: Services, record: SliceRecord, note_end: NoteEnd) -> 
 
 
 def count_open(services: Services) -> Counter[str]:
-    """How many requests have neither come nor failed as far as is recorded, by key of their note."""
+    """How many requests have neither come nor failed as far as is recorded, by name of their note."""
     return Counter(
-        capacity_key(record.spec.zone, record.spec.accelerator_type, Tier(record.spec.tier))
+        note_name(record.spec.zone, record.spec.accelerator_type, Tier(record.spec.tier))
         for each in readable_slices(services)[0]
         for record in each.places
         if record.state in _ON_ITS_WAY
@@ -108,10 +107,5 @@ class UsualWait:
 def _update(
     services: Services, spec: SliceSpec, change: Callable[[CapacityNote], CapacityNote]
 ) -> CapacityNote:
-    key = capacity_key(spec.zone, spec.accelerator_type, Tier(spec.tier))
-    for _ in range(_TRIES):
-        note, generation = find(services.store, CapacityNote, key)
-        changed = change(note or CapacityNote(spec.zone, spec.accelerator_type, spec.tier))
-        if try_put(services.store, key, to_data(changed), generation):
-            break
-    return changed
+    new = CapacityNote(spec.zone, spec.accelerator_type, spec.tier)
+    return NOTES.update(services, new.name, lambda note: change(note or new))

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import (
     BusyError,
@@ -31,9 +30,21 @@ from tpuctl.slices.observe import find_slice_node
 from tpuctl.slices.validation import OS_LOGIN, OS_LOGIN_OFF
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import get_slice, save, try_put
+from tpuctl.state.repository import Repository, Versioned, get_slice, save
 
 KEYS = "ssh-keys"
+
+
+class EnrolledMachine(Struct, frozen=True, omit_defaults=True):
+    """A machine that was ever enrolled, with its key and those that it had before."""
+
+    public_key: str
+    user: str = ""
+    former_keys: tuple[str, ...] = ()
+    removed: bool = False
+
+
+ENROLLED = Repository(EnrolledMachine, "machines")
 
 
 class MachineKeys(Struct, frozen=True):
@@ -80,27 +91,31 @@ def _core(line: str) -> str:
 def enroll_machine(services: Services) -> None:
     """Writes this machine's public key into the store, so that hosts accept it: those created from now on, and
     by the next pass those that live. For a person who asks for it: one that was removed comes back."""
-    _enroll(services, services.store.get(_key(services.machine)))
+    _enroll(services, ENROLLED.find(services, services.machine))
 
 
 def keep_enrolled(services: Services) -> None:
     """Enrolls a machine that the store has never seen, or whose key is another one now; not one that was
     removed."""
-    document = services.store.get(_key(services.machine))
-    if document is None or not document.data.get("removed"):
-        _enroll(services, document)
+    stored = ENROLLED.find(services, services.machine)
+    if stored is None or not stored.record.removed:
+        _enroll(services, stored)
 
 
-def _enroll(services: Services, document: Document | None) -> None:
+def was_enrolled(services: Services) -> bool:
+    """Whether the store has ever seen this machine."""
+    return bool(ENROLLED.generation(services, services.machine))
+
+
+def _enroll(services: Services, stored: Versioned[EnrolledMachine] | None) -> None:
     """Writes the machine as it is. Keys that it had before are noted as what live hosts are to lose."""
-    key, before = services.public_key, {} if document is None else document.data
-    known = [*before.get("former_keys", ()), *([str(before["public_key"])] if before else [])]
-    former = [each for each in dict.fromkeys(known) if _core(each) != _core(key)]
-    data = {"public_key": key, "user": services.user, **({"former_keys": former} if former else {})}
-    if document is not None and dict(document.data) == data:
-        return
-    # Where that fails, another process of this machine has just written the same.
-    try_put(services.store, _key(services.machine), data, 0 if document is None else document.generation)
+    key = services.public_key
+    known = () if stored is None else (*stored.record.former_keys, stored.record.public_key)
+    former = tuple(each for each in dict.fromkeys(known) if _core(each) != _core(key))
+    machine = EnrolledMachine(key, services.user, former)
+    if stored is None or stored.record != machine:
+        # Where that fails, another process of this machine has just written the same.
+        ENROLLED.try_put(services, services.machine, machine, 0 if stored is None else stored.generation)
 
 
 def remove_machine(services: Services, machine: str) -> bool:
@@ -108,41 +123,41 @@ def remove_machine(services: Services, machine: str) -> bool:
 
     Its record stays as a note of what has to go from live nodes. Raises NotFoundError for one never enrolled.
     """
-    document = get_machine(services, machine)
-    if document.data.get("removed"):
+    stored = get_machine(services, machine)
+    if stored.record.removed:
         return False
-    services.store.put(document.key, {**document.data, "removed": True}, if_generation=document.generation)
+    ENROLLED.put(services, machine, replace(stored.record, removed=True), stored.generation)
     return True
 
 
-def get_machine(services: Services, machine: str) -> Document:
+def get_machine(services: Services, machine: str) -> Versioned[EnrolledMachine]:
     """Raises NotFoundError for one never enrolled."""
-    document = services.store.get(_key(machine))
-    if document is None:
+    stored = ENROLLED.find(services, machine)
+    if stored is None:
         raise NotFoundError(f"no machine {machine} is enrolled", hint="tpuctl store machines")
-    return document
+    return stored
 
 
 def list_machines(services: Services) -> list[dict[str, object]]:
     """One row per machine that was ever enrolled."""
     return [
         {
-            "machine": document.key.removeprefix("machines/"),
-            "user": str(document.data.get("user", "")),
-            "enrolled": not document.data.get("removed"),
-            "this": document.key == _key(services.machine),
-            "public_key": str(document.data["public_key"]),
+            "machine": name,
+            "user": machine.user,
+            "enrolled": not machine.removed,
+            "this": name == services.machine,
+            "public_key": machine.public_key,
         }
-        for document in services.store.list("machines/")
+        for name, machine in ENROLLED.named(services).items()
     ]
 
 
 def read_machines(services: Services) -> MachineKeys:
     """The keys of all machines."""
-    rows = [document.data for document in services.store.list("machines/")]
-    enrolled = tuple(str(row["public_key"]) for row in rows if not row.get("removed"))
-    removed = [str(row["public_key"]) for row in rows if row.get("removed")]
-    former = [str(key) for row in rows for key in row.get("former_keys", ())]
+    machines = ENROLLED.list(services)
+    enrolled = tuple(each.public_key for each in machines if not each.removed)
+    removed = [each.public_key for each in machines if each.removed]
+    former = [key for each in machines for key in each.former_keys]
     return MachineKeys(enrolled, (*removed, *former))
 
 
@@ -218,8 +233,8 @@ def why_closed(services: Services, record: SliceRecord, trouble: str) -> Blocked
     if incarnation is not None and incarnation.by_hand:
         why = f"{trouble}; nothing is written into what was made by hand unless that is asked for"
         return Blocked(why, f"tpuctl adopt {incarnation.cloud_name} --add-key")
-    document = services.store.get(_key(services.machine))
-    if document is not None and document.data.get("removed"):
+    machine = ENROLLED.record(services, services.machine)
+    if machine is not None and machine.removed:
         why = f"{trouble}; this machine was taken out of those that may log in"
         return Blocked(why, f"tpuctl up {record.name} lets it in again")
     return Blind(f"{trouble}; its key is not there yet: passes send it")
@@ -263,7 +278,3 @@ def _why_ignored(services: Services, record: SliceRecord, parts: Sequence[NodeIn
 def _is_ours(found: list[NodeInfo | None], uid: str | None) -> bool:
     """Whether these are the nodes that were pinned, all of them."""
     return uid is not None and ",".join("" if node is None else node.uid for node in found) == uid
-
-
-def _key(machine: str) -> str:
-    return f"machines/{machine}"

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import RateLimitedError, TpuctlError, TransientError
-from tpuctl.lib.codec import to_data
 from tpuctl.lib.names import node_names
 from tpuctl.lib.text import fold_workers
 from tpuctl.model.attempts import Cause
@@ -20,7 +19,9 @@ from tpuctl.model.hosts import Api
 from tpuctl.model.records import Incarnation, RunRecord, SliceRecord
 from tpuctl.slices.liveness import Heartbeats, Liveness, classify_heartbeats, count_read, due
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find, forget, list_runs, try_put
+from tpuctl.state.repository import Repository, list_runs
+
+HOST_BEATS = Repository(Heartbeats, "host-beats")
 
 
 def check_liveness(
@@ -34,8 +35,8 @@ def check_liveness(
     incarnation = record.incarnation
     if incarnation is None:
         return Liveness.UNKNOWN
-    key = heartbeats_key(record.name)
-    known, generation = find(services.store, Heartbeats, key)
+    stored = HOST_BEATS.find(services, record.name)
+    known, generation = (None, 0) if stored is None else (stored.record, stored.generation)
     heartbeats = _read_again(services, record, incarnation, known)
     if heartbeats is None:
         return Liveness.UNKNOWN
@@ -45,7 +46,7 @@ def check_liveness(
     recorded = heartbeats.recorded
     if liveness not in (recorded, Liveness.UNKNOWN):
         heartbeats = replace(heartbeats, recorded=liveness)
-    if heartbeats is not known and not try_put(services.store, key, to_data(heartbeats), generation):
+    if heartbeats is not known and not HOST_BEATS.try_put(services, record.name, heartbeats, generation):
         return liveness  # another machine has just counted its own read, and tells of it
     if heartbeats.recorded is not recorded:
         reason = f"no answer over SSH from worker {fold_workers(silent)}; {describe_liveness(liveness)}"
@@ -55,7 +56,7 @@ def check_liveness(
 
 def forget_heartbeats(services: Services, slice_name: str) -> None:
     """Removes what was read, with the slice."""
-    forget(services.store, heartbeats_key(slice_name))
+    HOST_BEATS.delete(services, slice_name)
 
 
 def describe_liveness(liveness: Liveness) -> str:
@@ -65,10 +66,6 @@ def describe_liveness(liveness: Liveness) -> str:
         Liveness.MOVING: "their heartbeats move: the hosts live, it is this machine that does not reach them",
         Liveness.STILL: "their heartbeats have stood still since",
     }[liveness]
-
-
-def heartbeats_key(slice_name: str) -> str:
-    return f"host-beats/{slice_name}"
 
 
 def _expected(services: Services, slice_name: str, incarnation: Incarnation) -> bool:

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct, field
 
-from tpuctl.engine.ports import Store, StoredBlob
-from tpuctl.errors import NotFoundError
+from tpuctl.engine.ports import Document, Store, StoredBlob
+from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.lib.text import counted, sized
 from tpuctl.model import timeouts
-from tpuctl.model.records import RunRecord, SliceState
+from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.state.gc_plan import MAIN_REFERRERS, find_children, find_digests, other_referrers
-from tpuctl.state.repository import load_run, load_slice, remove_unchanged, try_put
+from tpuctl.state.repository import decode
 
 KEY = "pruned"
 HANDFUL = 100
@@ -98,7 +99,9 @@ def prune_if_due(store: Store, age_s: float) -> Waste | None:
     now = store.now()
     if document is not None and now - float(document.data["at"]) < timeouts.PRUNE_EVERY_S:
         return None
-    if not try_put(store, KEY, {"at": now}, 0 if document is None else document.generation):
+    try:
+        store.put(KEY, {"at": now}, if_generation=0 if document is None else document.generation)
+    except ConflictError:
         return None  # another machine does it
     return prune(store, age_s)
 
@@ -177,11 +180,16 @@ def remove_old(store: Store, old: OldRecords) -> None:
     for run_id in old.runs:
         for group in _OF_A_RUN:
             for document in store.list(f"{group}/{run_id}/"):
-                remove_unchanged(store, document.key, document.generation)
+                _remove_unchanged(store, document)
     for key in (*(f"runs/{run_id}" for run_id in old.runs), *old.sweeps):
         record = store.get(key)
         if record is not None:
-            remove_unchanged(store, record.key, record.generation)
+            _remove_unchanged(store, record)
+
+
+def _remove_unchanged(store: Store, document: Document) -> None:
+    with suppress(ConflictError):
+        store.delete(document.key, if_generation=document.generation)
 
 
 def _journals(keys: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
@@ -196,12 +204,12 @@ def _journals(keys: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
 
 def _ended_runs(store: Store) -> list[RunRecord]:
     """Runs that are over, and whose end is known."""
-    runs = [load_run(document).record for document in store.list("runs/")]
+    runs = [decode(RunRecord, document) for document in store.list("runs/")]
     return [run for run in runs if run.state.final and run.ended_at is not None]
 
 
 def _doomed(store: Store, ended: Sequence[RunRecord], before: float) -> list[RunRecord]:
-    records = [load_slice(document).record for document in store.list("slices/")]
+    records = [decode(SliceRecord, document) for document in store.list("slices/")]
     there = {record.name for record in records if record.state is not SliceState.GONE}
     # A row without a record counts as one that has not run yet.
     sweeps = [document.data for document in store.list("sweeps/") if not document.data["over"]]
@@ -233,7 +241,7 @@ def _gone_slices(
 ) -> Mapping[str, tuple[str, ...]]:
     """Entries older than `before` of slices that are gone, or have no record. Who brings one up under the name
     now writes entries that are young."""
-    records = {document.key: load_slice(document).record for document in store.list("slices/")}
+    records = {document.key: decode(SliceRecord, document) for document in store.list("slices/")}
     there = {key for key, record in records.items() if record.state is not SliceState.GONE}
     found = {}
     for subject in journals:

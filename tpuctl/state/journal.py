@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 
 
@@ -24,6 +25,17 @@ def record_decision(
             "machine": services.machine,
         },
     )
+
+
+def read_journal(services: Services, subject: str) -> Sequence[Document]:
+    """The entries of a subject, oldest first. Who reads one takes what it tells: entries stay for years."""
+    return services.store.list(f"journal/{subject}/")
+
+
+def read_journals(services: Services, beginning: str) -> Sequence[tuple[str, Document]]:
+    """The entries of all subjects that begin so, each with its subject, in one listing."""
+    documents = services.store.list(f"journal/{beginning}")
+    return [(each.key.removeprefix("journal/").rpartition("/")[0], each) for each in documents]
 
 
 def decided_at(entry: Mapping[str, Any]) -> float:

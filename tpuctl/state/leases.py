@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import ConflictError, LeaseHeldError
+from tpuctl.errors import LeaseHeldError, StaleRecordError
 from tpuctl.model.timeouts import LEASE_TTL_S
-from tpuctl.state.repository import find, try_put
+from tpuctl.state.repository import Repository
 
 
 class Lease(Struct, frozen=True):
@@ -33,6 +33,9 @@ class LeaseRecord(Struct, frozen=True):
     fence: int
 
 
+LEASES = Repository(LeaseRecord, "leases")
+
+
 @contextmanager
 def take_lease(services: Services, name: str) -> Iterator[Lease]:
     """Holds the lease of slice `name` for one step. Raises LeaseHeldError while another process holds it."""
@@ -46,27 +49,26 @@ def take_lease(services: Services, name: str) -> Iterator[Lease]:
 def renew(services: Services, lease: Lease) -> Lease:
     """The lease, from now on. Raises LeaseHeldError where it had expired and somebody else has it."""
     expires = services.store.now() + LEASE_TTL_S
-    data = {"owner": services.lease_owner, "expires": expires, "fence": lease.fence}
+    renewed = LeaseRecord(services.lease_owner, expires, lease.fence)
     try:
-        written = services.store.put(f"leases/{lease.name}", data, if_generation=lease.generation)
-    except ConflictError as error:
+        written = LEASES.put(services, lease.name, renewed, lease.generation)
+    except StaleRecordError as error:
         raise LeaseHeldError(f"another tpuctl has begun to work on {lease.name} meanwhile") from error
     return Lease(lease.name, lease.fence, written.generation)
 
 
 def is_unbroken(services: Services, lease: Lease) -> bool:
     """Whether nobody had it since, even if it expired: who takes it later sees what is written by now."""
-    return find(services.store, LeaseRecord, f"leases/{lease.name}")[1] == lease.generation
+    return LEASES.generation(services, lease.name) == lease.generation
 
 
 def acquire(services: Services, name: str) -> Lease:
     """Raises LeaseHeldError while another process has it."""
-    key = f"leases/{name}"
-    last, generation = find(services.store, LeaseRecord, key)
+    last = LEASES.find(services, name)
     now = services.store.now()
     fence = 0
     if last is not None:
-        holder, fence, expires = last.owner, last.fence, last.expires
+        holder, fence, expires = last.record.owner, last.record.fence, last.record.expires
         busy = holder and holder != services.lease_owner and now < expires
         if busy and services.process_alive(holder):
             raise LeaseHeldError(
@@ -74,16 +76,15 @@ def acquire(services: Services, name: str) -> Lease:
                 hint=f"wait up to {expires - now:.0f} s and try again",
                 details={"holder": holder, "expires": expires},
             )
-    data = {"owner": services.lease_owner, "expires": now + LEASE_TTL_S, "fence": fence + 1}
+    mine = LeaseRecord(services.lease_owner, now + LEASE_TTL_S, fence + 1)
     try:
-        written = services.store.put(key, data, if_generation=generation)
-    except ConflictError as error:
+        written = LEASES.put(services, name, mine, 0 if last is None else last.generation)
+    except StaleRecordError as error:
         raise LeaseHeldError(f"another tpuctl has just started to work on {name}") from error
     return Lease(name, fence + 1, written.generation)
 
 
 def release(services: Services, lease: Lease) -> None:
     """Leaves it to the next."""
-    tombstone = {"owner": "", "expires": 0.0, "fence": lease.fence}
     # Where it had expired and somebody else took it, it is theirs now.
-    try_put(services.store, f"leases/{lease.name}", tombstone, lease.generation)
+    LEASES.try_put(services, lease.name, LeaseRecord("", 0.0, lease.fence), lease.generation)

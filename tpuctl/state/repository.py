@@ -1,4 +1,4 @@
-"""Slices and runs as typed records over the store's documents."""
+"""Records of the store by their kinds: the one way in which they are read, changed and removed."""
 
 from __future__ import annotations
 
@@ -7,25 +7,146 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from tpuctl.engine.ports import Document, Store
+from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError, StaleRecordError
 from tpuctl.lib.codec import from_data, to_data
 from tpuctl.lib.retry import retry
 from tpuctl.lib.text import suggest
 from tpuctl.model.attempts import Attempt
+from tpuctl.model.disks import DiskRecord, KeptRun
 from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
 
 R = TypeVar("R", SliceRecord, RunRecord)
-A = TypeVar("A")
 T = TypeVar("T")
+Where = Callable[[Mapping[str, Any]], bool]
+"""What is asked of the data of a record before one is made of it: thousands of them take time."""
 
 
-class Versioned(Struct, Generic[R], frozen=True):
+class Versioned(Struct, Generic[T], frozen=True):
     """A record and the generation it was read at (0: not stored yet)."""
 
-    record: R
+    record: T
     generation: int
+
+
+class Repository(Generic[T]):
+    """The records of one kind. Their keys in the store are `KIND/NAME`."""
+
+    def __init__(self, cls: type[T], kind: str) -> None:
+        self._cls = cls
+        self._kind = kind
+
+    def key(self, name: str) -> str:
+        return f"{self._kind}/{name}" if name else self._kind
+
+    def find(self, services: Services, name: str) -> Versioned[T] | None:
+        """Raises DamagedRecordError."""
+        document = services.store.get(self.key(name))
+        return None if document is None else Versioned(decode(self._cls, document), document.generation)
+
+    def record(self, services: Services, name: str) -> T | None:
+        """As `find`, for who does not write over it."""
+        found = self.find(services, name)
+        return None if found is None else found.record
+
+    def generation(self, services: Services, name: str) -> int:
+        """That of the record, readable or not; 0 where there is none."""
+        document = services.store.get(self.key(name))
+        return 0 if document is None else document.generation
+
+    def names(self, services: Services, under: str = "") -> Sequence[str]:
+        """Of all records, readable or not, or of those whose names begin with `under`; sorted."""
+        start = len(self._kind) + 1
+        return [document.key[start:] for document in services.store.list(f"{self._kind}/{under}")]
+
+    def load(
+        self, services: Services, under: str = "", where: Where | None = None
+    ) -> tuple[Mapping[str, Versioned[T]], Mapping[str, DamagedRecordError]]:
+        """The records whose names begin with `under`, by name in order, and what is wrong with those that are
+        none: one record says nothing of another."""
+        found: dict[str, Versioned[T]] = {}
+        damaged: dict[str, DamagedRecordError] = {}
+        for document in services.store.list(f"{self._kind}/{under}"):
+            name = document.key[len(self._kind) + 1 :]
+            try:
+                if where is None or where(document.data):
+                    found[name] = Versioned(decode(self._cls, document), document.generation)
+            except DamagedRecordError as error:
+                damaged[name] = error
+        return found, damaged
+
+    def readable(
+        self, services: Services, under: str = "", where: Where | None = None
+    ) -> tuple[list[T], list[DamagedRecordError]]:
+        """As `load`, for what is only shown: what deletes or spends takes `list`."""
+        found, damaged = self.load(services, under, where)
+        return [each.record for each in found.values()], [*damaged.values()]
+
+    def named(self, services: Services, under: str = "", where: Where | None = None) -> Mapping[str, T]:
+        """The records by their names. Raises DamagedRecordError where one is."""
+        found, damaged = self.load(services, under, where)
+        for error in damaged.values():
+            raise error
+        return {name: each.record for name, each in found.items()}
+
+    def list(self, services: Services, under: str = "", where: Where | None = None) -> list[T]:
+        """As `named`, without the names."""
+        return [*self.named(services, under, where).values()]
+
+    def create(self, services: Services, name: str, record: T) -> bool:
+        """Writes a record once; one that is there already stands (False)."""
+        return not self.generation(services, name) and self.try_put(services, name, record, 0)
+
+    def put(self, services: Services, name: str, record: T, generation: int) -> Versioned[T]:
+        """Writes over what was read at `generation`, 0 for nothing. Raises StaleRecordError when somebody else
+        wrote first."""
+        key = self.key(name)
+        try:
+            document = services.store.put(key, to_data(record), if_generation=generation)
+        except ConflictError as error:
+            raise _stale(key) from error
+        return Versioned(record, document.generation)
+
+    def try_put(self, services: Services, name: str, record: T, generation: int) -> bool:
+        """As `put`; False where somebody else wrote first."""
+        try:
+            self.put(services, name, record, generation)
+        except StaleRecordError:
+            return False
+        return True
+
+    def update(self, services: Services, name: str, change: Callable[[T | None], T]) -> T:
+        """Reads a record, changes and writes it, however many do so at the same time: `change` gets what is
+        there (None: nothing), and gets it again when somebody else wrote first. What comes out as it was is not
+        written."""
+
+        def once() -> T:
+            there = self.find(services, name)
+            changed = change(None if there is None else there.record)
+            if there is None or changed != there.record:
+                self.put(services, name, changed, 0 if there is None else there.generation)
+            return changed
+
+        sleep = services.clock.sleep
+        return retry(once, (StaleRecordError,), tries=40, pause_s=0.05, growth=1.1, sleep=sleep)
+
+    def delete(self, services: Services, name: str, generation: int | None = None) -> bool:
+        """Removes a record, readable or not; False where there is none. Raises StaleRecordError when it changes
+        meanwhile, or since it was read at `generation`."""
+        generation = self.generation(services, name) if generation is None else generation
+        if not generation:
+            return False
+        try:
+            services.store.delete(self.key(name), if_generation=generation)
+        except ConflictError as error:
+            raise _stale(self.key(name)) from error
+        return True
+
+
+def _stale(key: str) -> StaleRecordError:
+    hint = "the same command again looks at what is there now"
+    return StaleRecordError(f"{key} was changed by another tpuctl", hint=hint)
 
 
 def decode(cls: type[T], document: Document) -> T:
@@ -36,28 +157,15 @@ def decode(cls: type[T], document: Document) -> T:
         raise DamagedRecordError(document.key, str(error)) from error
 
 
-def find(store: Store, cls: type[T], key: str) -> tuple[T | None, int]:
-    """The record at `key` and its generation; None and 0 where there is none. Raises DamagedRecordError."""
-    document = store.get(key)
-    return (None, 0) if document is None else (decode(cls, document), document.generation)
+SLICES = Repository(SliceRecord, "slices")
+RUNS = Repository(RunRecord, "runs")
+ATTEMPTS = Repository(Attempt, "attempts")
+"""Those that have ended, as `RUN/NUMBER`: nobody changes them."""
+DISKS = Repository(DiskRecord, "disks")
+KEPT_RUNS = Repository(KeptRun, "kept")
 
-
-def decode_readable(cls: type[T], documents: Iterable[Document]) -> tuple[list[T], list[DamagedRecordError]]:
-    """The records in `documents`, and what is wrong with those that are none. For what is only shown, or where
-    one record says nothing of another: what deletes or spends raises instead."""
-    found: list[T] = []
-    damaged: list[DamagedRecordError] = []
-    for document in documents:
-        try:
-            found.append(decode(cls, document))
-        except DamagedRecordError as error:
-            damaged.append(error)
-    return found, damaged
-
-
-def find_slice(services: Services, name: str) -> Versioned[SliceRecord] | None:
-    record, generation = find(services.store, SliceRecord, f"slices/{name}")
-    return None if record is None else Versioned(record, generation)
+find_slice, list_slices, readable_slices = SLICES.find, SLICES.list, SLICES.readable
+find_run, list_runs, readable_runs = RUNS.find, RUNS.list, RUNS.readable
 
 
 def get_slice(services: Services, name: str) -> Versioned[SliceRecord]:
@@ -79,36 +187,6 @@ def known_names(records: Sequence[SliceRecord]) -> str:
     """The names of slices that are not gone; the first of them, if they are many."""
     names = [record.name for record in records if record.state is not SliceState.GONE]
     return ", ".join(names[:MAX_KNOWN] + ["…"] * (len(names) > MAX_KNOWN)) or "none"
-
-
-def load_slice(document: Document) -> Versioned[SliceRecord]:
-    """A slice from its document. Raises DamagedRecordError."""
-    return Versioned(decode(SliceRecord, document), document.generation)
-
-
-def load_run(document: Document) -> Versioned[RunRecord]:
-    """A run from its document. Raises as `load_slice` does."""
-    return Versioned(decode(RunRecord, document), document.generation)
-
-
-def load_slices(services: Services) -> list[Versioned[SliceRecord]]:
-    """Every slice of the store with the generation it was read at, by name. Raises DamagedRecordError."""
-    return [load_slice(document) for document in services.store.list("slices/")]
-
-
-def list_slices(services: Services) -> list[SliceRecord]:
-    """Raises DamagedRecordError when one cannot be read."""
-    return [stored.record for stored in load_slices(services)]
-
-
-def readable_slices(services: Services) -> tuple[list[SliceRecord], list[DamagedRecordError]]:
-    """As `decode_readable`."""
-    return decode_readable(SliceRecord, services.store.list("slices/"))
-
-
-def find_run(services: Services, run_id: str) -> Versioned[RunRecord] | None:
-    record, generation = find(services.store, RunRecord, f"runs/{run_id}")
-    return None if record is None else Versioned(record, generation)
 
 
 def get_run(services: Services, run_id: str) -> Versioned[RunRecord]:
@@ -143,112 +221,39 @@ def _nearest_run(word: str, runs: Sequence[RunRecord]) -> str | None:
     return begun[0] if begun else suggest(word, [run.id for run in newest])
 
 
-def list_runs(services: Services) -> list[RunRecord]:
-    """Raises DamagedRecordError when one cannot be read."""
-    return [decode(RunRecord, document) for document in services.store.list("runs/")]
-
-
 def active_runs(services: Services, slice_name: str) -> list[RunRecord]:
     """The runs that are not over yet on a slice: one, or several that each have their own chips of it. Raises
     DamagedRecordError for one of this slice that cannot be read, and for one that does not say where it is."""
-    documents = (each for each in services.store.list("runs/") if _slice_said(each) in (slice_name, None))
-    found = [decode(RunRecord, each) for each in documents]
+    found = RUNS.list(services, where=lambda data: _slice_said(data) in (slice_name, None))
     return [run for run in found if run.slice_name == slice_name and not run.state.final]
 
 
-def _slice_said(document: Document) -> object:
+def _slice_said(data: Mapping[str, Any]) -> object:
     """The slice of a run, as far as its document says one."""
-    spec = document.data.get("spec")
+    spec = data.get("spec")
     return spec.get("slice_name") if isinstance(spec, Mapping) else None
-
-
-def readable_runs(services: Services) -> tuple[list[RunRecord], list[DamagedRecordError]]:
-    """As `decode_readable`."""
-    return decode_readable(RunRecord, services.store.list("runs/"))
-
-
-def runs_under_way(services: Services) -> list[RunRecord]:
-    """The readable runs that are not over yet. Those of years are not made records for that."""
-    return decode_readable(RunRecord, filter(_may_go_on, services.store.list("runs/")))[0]
-
-
-def _may_go_on(document: Document) -> bool:
-    try:
-        return document.data.get("state") not in _OVER
-    except DamagedRecordError:
-        return True
 
 
 _OVER = frozenset(str(state) for state in RunState if state.final)
 
 
+def runs_under_way(services: Services) -> list[RunRecord]:
+    """The readable runs that are not over yet. Those of years are not made records for that."""
+    return RUNS.readable(services, where=lambda data: data.get("state") not in _OVER)[0]
+
+
 def save(services: Services, stored: Versioned[R], record: R) -> Versioned[R]:
-    """Writes `record` over what was loaded. Raises StaleRecordError when somebody else wrote first."""
-    document = put_over(services, record.key, to_data(record), stored.generation)
-    return Versioned(record, document.generation)
-
-
-def put_over(services: Services, key: str, data: Mapping[str, Any], generation: int) -> Document:
-    """Writes a document over that of a generation, 0 for none. Raises StaleRecordError when somebody else wrote
-    first."""
-    try:
-        return services.store.put(key, data, if_generation=generation)
-    except ConflictError as error:
-        raise StaleRecordError(
-            f"{key} was changed by another tpuctl", hint="the same command again looks at what is there now"
-        ) from error
-
-
-def despite_others(services: Services, act: Callable[[], A]) -> A:
-    """What `act` comes to, which looks and then writes, however many write the same meanwhile: one of them gets
-    through each time."""
-    sleep = services.clock.sleep
-    return retry(act, (StaleRecordError,), tries=40, pause_s=0.05, growth=1.1, sleep=sleep)
+    """Writes the record of a slice or run over what was loaded. Raises StaleRecordError as `put` does."""
+    if isinstance(record, SliceRecord):
+        return SLICES.put(services, record.name, record, stored.generation)
+    return RUNS.put(services, record.id, record, stored.generation)
 
 
 def save_attempt_history(services: Services, run: RunRecord, attempt: Attempt) -> None:
     """Writes the ended attempt once, beside the run; a repeat is a no-op."""
-    save_once(services, f"attempts/{run.id}/{attempt.number:05d}", to_data(attempt))
-
-
-def save_once(services: Services, key: str, data: Mapping[str, Any]) -> None:
-    """Writes a document that nobody changes later. One that another process wrote first stands."""
-    if services.store.get(key) is None:
-        try_put(services.store, key, data, 0)  # or who took over while this process slept wrote it
-
-
-def overwrite(services: Services, key: str, record: Struct) -> None:
-    """Writes a record over whatever is there. Raises StaleRecordError when somebody else writes meanwhile."""
-    document = services.store.get(key)
-    put_over(services, key, to_data(record), document.generation if document is not None else 0)
-
-
-def try_put(store: Store, key: str, data: Mapping[str, Any], generation: int) -> bool:
-    """Writes over a generation, 0 for none; False where somebody else wrote first."""
-    try:
-        store.put(key, data, if_generation=generation)
-    except ConflictError:
-        return False
-    return True
-
-
-def forget(store: Store, key: str) -> bool:
-    """Removes what is there; False where nothing is. Raises ConflictError when it changes meanwhile."""
-    document = store.get(key)
-    if document is not None:
-        store.delete(key, if_generation=document.generation)
-    return document is not None
-
-
-def remove_unchanged(store: Store, key: str, generation: int) -> bool:
-    """Removes a document in exactly that generation; what somebody changed meanwhile stays (False)."""
-    try:
-        store.delete(key, if_generation=generation)
-    except ConflictError:
-        return False
-    return True
+    ATTEMPTS.create(services, f"{run.id}/{attempt.number:05d}", attempt)
 
 
 def list_attempts(services: Services, run_id: str) -> list[Attempt]:
     """Ended attempts of a run, oldest first."""
-    return [decode(Attempt, document) for document in services.store.list(f"attempts/{run_id}/")]
+    return ATTEMPTS.list(services, f"{run_id}/")

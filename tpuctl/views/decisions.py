@@ -8,8 +8,8 @@ from tpuctl.engine.services import Services
 from tpuctl.lib.time import render_time
 from tpuctl.model.attempts import Cause
 from tpuctl.slices.choose import run_called
-from tpuctl.state.journal import decided_at
-from tpuctl.state.repository import readable_runs, readable_slices
+from tpuctl.state.journal import decided_at, read_journal, read_journals
+from tpuctl.state.repository import RUNS, Repository, readable_runs, readable_slices
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:
@@ -18,7 +18,7 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
     Oldest first; of the fleet it is pauses and grants that end. A slice without a record has one, too, as what
     `reap` deleted. Raises NotFoundError for what the journal does not know.
     """
-    if services.store.get(f"runs/{name}"):
+    if RUNS.generation(services, name):
         subjects = [f"runs/{name}"]
     else:
         subjects = [f"slices/{name}", *(["fleet"] if name == "fleet" else [])]
@@ -26,7 +26,7 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
     entries = [
         {**document.data, "subject": subject.rpartition("/")[2]}
         for subject in subjects
-        for document in services.store.list(f"journal/{subject}/")
+        for document in read_journal(services, subject)
     ]
     entries += [*_holds(services, name), *_of_sweep(services, name)]
     if not entries and name != "fleet":
@@ -45,23 +45,23 @@ _OF_SLICES = frozenset(
 
 def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
     """What a sweep decided, how its rows began and ended, and which slices it took, lost and gave back."""
-    if services.store.get(f"sweeps/{group}") is None:
+    if not Repository(dict, "sweeps").generation(services, group):
         return []
     from tpuctl.runs.sweep import get_sweep  # which brings the steps of runs
 
     sweep = get_sweep(services, group)
     rows = {row.run_id for row in sweep.rows}
     told = [
-        *((document, group) for document in services.store.list(f"journal/{sweep.key}/")),
+        *((document, group) for document in read_journal(services, sweep.key)),
         *(
             (document, run_id)
-            for document in services.store.list(f"journal/runs/{group}-")
-            if (run_id := document.key.split("/")[2]) in rows and document.data["action"] in _OF_ROWS
+            for subject, document in read_journals(services, f"runs/{group}-")
+            if (run_id := subject.removeprefix("runs/")) in rows and document.data["action"] in _OF_ROWS
         ),
         *(
             (document, name)
             for name in (sweep.slices if sweep.specs else ())
-            for document in services.store.list(f"journal/slices/{name}/")
+            for document in read_journal(services, f"slices/{name}")
             if document.data["action"] in _OF_SLICES
         ),
     ]
@@ -75,6 +75,6 @@ def _holds(services: Services, name: str) -> list[dict[str, Any]]:
     return [
         {**document.data, "subject": ref.name}
         for ref in refs
-        for document in services.store.list(f"journal/disks/{ref.name}/")
+        for document in read_journal(services, f"disks/{ref.name}")
         if document.data["action"] == "hold" and str(document.data["reason"]).endswith(f"on {name}")
     ]

@@ -26,7 +26,14 @@ from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.shipped_files import load_accelerators, load_secret_patterns, read_template
 from tpuctl.provenance.build import build_attempt, build_start, build_totals
 from tpuctl.provenance.manifest import SCHEMA, Row, canonical, typed
-from tpuctl.provenance.parts import current_part, current_totals, load_manifest, load_parts, read_manifest
+from tpuctl.provenance.parts import (
+    PARTS,
+    current_part,
+    current_totals,
+    load_manifest,
+    load_parts,
+    read_manifest,
+)
 from tpuctl.state.repository import find_slice, get_run, list_attempts
 from tpuctl.views import report_page as page
 from tpuctl.views.metrics import curves, run_metrics
@@ -97,7 +104,7 @@ def _manifest(services: Services, run: RunRecord) -> dict[str, Any]:
     try:
         return load_manifest(services, run.id)
     except BadManifestError:
-        if services.store.list(f"manifests/{run.id}/"):
+        if PARTS.names(services, f"{run.id}/"):
             raise
     stored = find_slice(services, run.slice_name)
     start = build_start(run, stored.record if stored else None, project=services.project, version="")

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
-from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired
-from tpuctl.state.repository import decode_readable, find, forget, readable_runs, readable_slices, try_put
+from tpuctl.slices.enrollment import was_enrolled
+from tpuctl.state.repository import Repository, readable_runs, readable_slices
 from tpuctl.watch.heartbeat import (
     FLEET,
     INSTALL_HINT,
@@ -22,7 +22,6 @@ from tpuctl.watch.heartbeat import (
     PassResult,
     Trouble,
     Watcher,
-    heartbeat_key,
     judge,
     next_heartbeat,
     worth_writing,
@@ -31,6 +30,8 @@ from tpuctl.watch.pause import paused_why
 from tpuctl.watch.reconciler import run_pass
 
 HOOKS = "hooks"
+WATCHDOGS = Repository(Heartbeat, "watchdogs")
+"""The last pass of every machine, by its name."""
 
 
 class PassReport(Struct, frozen=True):
@@ -60,7 +61,8 @@ def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlEr
 
     Raises only when the store cannot be read: a cloud that cannot be read is a line of the report.
     """
-    previous, generation = find(services.store, Heartbeat, heartbeat_key(watcher.machine))
+    stored = WATCHDOGS.find(services, watcher.machine)
+    previous, generation = (None, 0) if stored is None else (stored.record, stored.generation)
     at, began = services.store.now(), services.clock.now()
     error: TpuctlError | None = None
     lines: Sequence[PassLine]
@@ -79,18 +81,17 @@ def save_heartbeat(services: Services, report: PassReport, note: str = "") -> bo
     beat = replace(report.beat, note=note)
     # A pass of the same machine that began later may have written its own.
     due = worth_writing(report.previous, beat)
-    return due and try_put(services.store, beat.key, to_data(beat), report.generation)
+    return due and WATCHDOGS.try_put(services, beat.machine, beat, report.generation)
 
 
 def forget_heartbeat(services: Services, machine: str) -> bool:
     """Removes the heartbeat of a watchdog that was uninstalled, so that nobody waits for it."""
-    return forget(services.store, heartbeat_key(machine))
+    return WATCHDOGS.delete(services, machine)
 
 
 def list_heartbeats(services: Services) -> list[Heartbeat]:
     """The last pass of every machine, newest first."""
-    beats = decode_readable(Heartbeat, services.store.list("watchdogs/"))[0]
-    return sorted(beats, key=lambda beat: beat.at, reverse=True)
+    return sorted(WATCHDOGS.readable(services)[0], key=lambda beat: beat.at, reverse=True)
 
 
 def watchdog_health(services: Services) -> Health:
@@ -110,7 +111,7 @@ def why_unwatched(services: Services) -> tuple[str, str] | None:
 
 def slices_without_our_key(services: Services) -> list[str]:
     """Slices that are wanted and were asked for before this machine's key was in the store."""
-    if services.store.get(f"machines/{services.machine}") is not None:
+    if was_enrolled(services):
         return []
     return [record.name for record in readable_slices(services)[0] if record.desired is Desired.UP]
 

@@ -15,7 +15,16 @@ from tpuctl.money.grants import AtEnd, Grant, days_left, due_warning, ended_on, 
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import Versioned, active_runs, try_put
+from tpuctl.state.repository import Repository, Versioned, active_runs
+
+
+class Notice(Struct, frozen=True):
+    """That something was said, so that nobody says it again."""
+
+    at: float
+
+
+NOTICES = Repository(Notice, "notices")
 
 
 class GrantNews(Struct, frozen=True):
@@ -38,11 +47,10 @@ def _warn(services: Services, grant: Grant, now: float) -> GrantNews | None:
     threshold = due_warning(grant, now)
     if threshold is None:
         return None
-    key = f"notices/{grant.key}/{grant.ends}/{threshold}"
     left = days_left(grant, now)
     text = f"ends on {grant.ends}, in {left} days" if left != 1 else f"ends on {grant.ends}, tomorrow"
     subject = f"{grant.tier} {grant.generation} in {grant.zone}"
-    if services.store.get(key) is not None or not try_put(services.store, key, {"at": now}, 0):
+    if not NOTICES.create(services, f"grants/{grant.name}/{grant.ends}/{threshold}", Notice(now)):
         return None
     record_decision(services, "fleet", "grant-ends", f"the grant for {subject} {text}")
     return GrantNews(subject, f"the grant {text}; nothing is created or restarted after that day")

@@ -91,10 +91,6 @@ class Heartbeat(Struct, frozen=True):
     """Trouble with the ping or a hook, in words."""
 
     @property
-    def key(self) -> str:
-        return heartbeat_key(self.machine)
-
-    @property
     def next_due(self) -> float | None:
         return None if self.interval_s is None else self.at + self.interval_s
 

@@ -10,7 +10,6 @@ from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.requests import ActivityRequest, WarnRequest
 from tpuctl.hosts.targets import host_targets
-from tpuctl.lib.codec import to_data
 from tpuctl.model.records import Desired, Lifetime, SliceRecord, SliceState
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.desired import request_down
@@ -25,7 +24,9 @@ from tpuctl.slices.lifetime import (
 )
 from tpuctl.slices.states import FINAL_STATES
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import active_runs, find, try_put
+from tpuctl.state.repository import Repository, active_runs
+
+IDLE = Repository(IdleWatch, "idle")
 
 Ask = Callable[[Services, SliceRecord], Sequence[HostActivity | None]]
 
@@ -95,13 +96,9 @@ def _use(
         return f"its hosts could not be asked: {error.message}"
 
 
-def _key(record: SliceRecord) -> str:
-    return f"idle/{record.name}"
-
-
 def _recall(services: Services, record: SliceRecord) -> IdleWatch:
     """What the passes before remembered of this incarnation."""
-    watch, _ = find(services.store, IdleWatch, _key(record))
+    watch = IDLE.record(services, record.name)
     if watch is None or watch.incarnation != record.last_incarnation:
         return IdleWatch(record.last_incarnation)
     return watch
@@ -109,9 +106,7 @@ def _recall(services: Services, record: SliceRecord) -> IdleWatch:
 
 def _remember(services: Services, record: SliceRecord, watch: IdleWatch) -> None:
     """Another machine that writes at the same moment has seen the same; whose note stays does not matter."""
-    known, generation = find(services.store, IdleWatch, _key(record))
-    if known != watch:
-        try_put(services.store, _key(record), to_data(watch), generation)
+    IDLE.update(services, record.name, lambda _: watch)
 
 
 def _warn_hosts(services: Services, record: SliceRecord, text: str) -> None:

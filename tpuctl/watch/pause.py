@@ -7,9 +7,7 @@ from msgspec import Struct
 from tpuctl.engine.services import Services
 from tpuctl.lib.time import render_time
 from tpuctl.state.journal import record_decision
-from tpuctl.state.repository import find, overwrite
-
-KEY = "pause"
+from tpuctl.state.repository import Repository
 
 
 class Pause(Struct, frozen=True):
@@ -22,9 +20,13 @@ class Pause(Struct, frozen=True):
     lifted: bool = False
 
 
+PAUSE = Repository(Pause, "pause")
+"""There is one, without a name."""
+
+
 def current_pause(services: Services) -> Pause | None:
     """The pause that is in force, if any."""
-    pause, _ = find(services.store, Pause, KEY)
+    pause = PAUSE.record(services, "")
     if pause is None or pause.lifted:
         return None
     over = pause.until is not None and services.store.now() >= pause.until
@@ -44,7 +46,7 @@ def paused_why(services: Services) -> str:
 def pause_fleet(services: Services, *, until: float | None, reason: str = "") -> Pause:
     """Stops every watchdog of this store. Pausing again replaces the end and the reason."""
     pause = Pause(services.user, services.store.now(), until, reason)
-    overwrite(services, KEY, pause)
+    PAUSE.update(services, "", lambda _: pause)
     record_decision(services, "fleet", "pause", reason or f"asked for by {services.user}")
     return pause
 
@@ -54,6 +56,7 @@ def resume_fleet(services: Services) -> bool:
     pause = current_pause(services)
     if pause is None:
         return False
-    overwrite(services, KEY, Pause(services.user, services.store.now(), lifted=True))
+    lifted = Pause(services.user, services.store.now(), lifted=True)
+    PAUSE.update(services, "", lambda _: lifted)
     record_decision(services, "fleet", "resume", f"asked for by {services.user}")
     return True

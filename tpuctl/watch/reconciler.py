@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
-from tpuctl.engine.ports import Document
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
-from tpuctl.errors import DamagedRecordError, TpuctlError
+from tpuctl.errors import TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.inventory.listing import apis_in_use
 from tpuctl.model import timeouts
@@ -34,7 +34,7 @@ from tpuctl.slices.revisit import is_revisited, revisit
 from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
 from tpuctl.slices.vacate import hosts_to_ask
-from tpuctl.state.repository import R, Versioned, get_run, get_slice, load_run, load_slice
+from tpuctl.state.repository import RUNS, SLICES, Repository, Versioned, get_run, get_slice
 from tpuctl.watch.clusters import look_at_clusters
 from tpuctl.watch.fair_share import Demand, share_hosts
 from tpuctl.watch.grant_expiry import announce_grant_ends
@@ -44,6 +44,7 @@ from tpuctl.watch.pass_lines import guarded, guarded_lines, line_of, that_say
 from tpuctl.watch.pause import paused_why
 from tpuctl.watch.sweeps import advance_sweeps
 
+T = TypeVar("T")
 STEPS_PER_PASS = 20
 """A pass goes on with one subject while steps succeed at once, but never for ever."""
 
@@ -64,9 +65,9 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
     if paused:
         return [PassLine(FLEET, PassResult.PAUSED, paused, acted=False)]
     sweeps = advance_sweeps(services)
-    slices, unread_slices = _readable(services, "slices/", load_slice)
+    slices, unread_slices = _readable(services, SLICES)
     follow_slices(services, [stored.record for stored in slices])
-    stored_runs, unread_runs = _readable(services, "runs/", load_run)
+    stored_runs, unread_runs = _readable(services, RUNS)
     unfinished = [stored.record for stored in stored_runs if not stored.record.state.final]
     runs = [run for run in unfinished if run.cluster is None]
     if previous is not None:
@@ -128,20 +129,14 @@ def _zones(record: SliceRecord) -> set[str]:
     return {*(place.spec.zone for place in record.places), *(each.zone for each in record.orphans)}
 
 
-def _readable(
-    services: Services, prefix: str, load: Callable[[Document], Versioned[R]]
-) -> tuple[list[Versioned[R]], list[PassLine]]:
-    """The records under `prefix`, and a line for each that cannot be read: a damaged record, or one of a newer
-    tpuctl, must not leave the others unwatched."""
-    found: list[Versioned[R]] = []
-    lines = []
-    for document in services.store.list(prefix):
-        try:
-            found.append(load(document))
-        except DamagedRecordError as error:
-            name = document.key.removeprefix(prefix)
-            lines.append(PassLine(name, PassResult.FAILED, error.message, acted=False))
-    return found, lines
+def _readable(services: Services, records: Repository[T]) -> tuple[Sequence[Versioned[T]], Sequence[PassLine]]:
+    """The records, and a line for each that cannot be read: a damaged one, or one of a newer tpuctl, must not
+    leave the others unwatched."""
+    found, damaged = records.load(services)
+    failed = PassResult.FAILED
+    return [*found.values()], [
+        PassLine(name, failed, error.message, acted=False) for name, error in damaged.items()
+    ]
 
 
 class _PlannedSlice(Struct, frozen=True):
@@ -170,7 +165,7 @@ class _Pass:
     def __init__(
         self,
         services: Services,
-        slices: list[Versioned[SliceRecord]],
+        slices: Sequence[Versioned[SliceRecord]],
         runs: list[RunRecord],
         inventory: CloudInventory,
     ) -> None:

@@ -49,9 +49,9 @@ def capacity(
         context.console.say(f"picture written to {picture}")
     pending = count_open(context)
     if context.console.json_mode:
-        context.console.data([{**to_data(note), "open": pending[note.key]} for note in found])
+        context.console.data([{**to_data(note), "open": pending[note.name]} for note in found])
         return
-    rows = [_row(note, pending[note.key], context.store.now()) for note in found]
+    rows = [_row(note, pending[note.name], context.store.now()) for note in found]
     about = f" about {kind}" if kind else ""
     context.console.table(
         rows, CAPACITY, empty=f"nothing is known yet{about}; `tpuctl up` learns with every request"

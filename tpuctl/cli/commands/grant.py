@@ -63,6 +63,7 @@ def import_(
 
     from tpuctl.lib.codec import to_data
     from tpuctl.model.shipped_files import load_accelerators
+    from tpuctl.money.coverage import keep_grant
     from tpuctl.money.grants import AtEnd as AtEndChoice
     from tpuctl.money.grants import days_granted, parse_trc_letter, to_grants, unread_lines
 
@@ -80,10 +81,10 @@ def import_(
     before = _known(context)
     if not dry_run:
         for found in wanted:
-            _keep(context, found)
+            keep_grant(context, found)
     context.console.table([to_data(found) for found in wanted], COLUMNS)
     for found in wanted:
-        _print_changes(context, before.get(found.key), found, dry_run=dry_run)
+        _print_changes(context, before.get(found.name), found, dry_run=dry_run)
     for line in unread_lines(letter, types):
         hint = "record it with `tpuctl grant add CHIPS TIER GENERATION ZONE`"
         context.console.caveat(f"not understood: {line!r}; {hint}")
@@ -117,14 +118,15 @@ def add(
     from msgspec.structs import replace
 
     from tpuctl.lib.names import check_zone_name
+    from tpuctl.money.coverage import keep_grant
 
     found = replace(
         _grant(check_zone_name(zone), tier, generation, chips, _check_day(ends)),
         at_end=_check_at_end(at_end),
     )
-    old = _known(context).get(found.key)
+    old = _known(context).get(found.name)
     if not dry_run:
-        _keep(context, found)
+        keep_grant(context, found)
     would = "would keep " if dry_run else ""
     context.console.say(f"{would}{_in_words(found)}")
     _print_changes(context, old, found, dry_run=dry_run)
@@ -136,19 +138,21 @@ def rm(context: AppContext, tier: Tier, generation: Generation, zone: Zone, dry_
 
     Slices that it covers stay.
     """
-    key = _grant(zone, tier, generation, 0, None).key
-    document = context.store.get(key)
-    if document is None:
+    from tpuctl.money.coverage import GRANTS
+
+    name = _grant(zone, tier, generation, 0, None).name
+    there = GRANTS.generation(context, name)
+    if not there:
         raise NotFoundError(f"no grant for {tier} {generation} in {zone}", hint="tpuctl grant show")
     if not dry_run:
-        context.store.delete(key, if_generation=document.generation)
-    context.console.say(f"{'would remove' if dry_run else 'removed'} {key}")
+        GRANTS.delete(context, name, there)
+    context.console.say(f"{'would remove' if dry_run else 'removed'} {GRANTS.key(name)}")
 
 
 def _known(context: AppContext) -> dict[str, Grant]:
     from tpuctl.money.coverage import list_grants
 
-    return {found.key: found for found in list_grants(context)}
+    return {found.name: found for found in list_grants(context)}
 
 
 def _print_changes(context: AppContext, old: Grant | None, found: Grant, *, dry_run: bool) -> None:
@@ -177,13 +181,6 @@ def _grant(zone: str, tier: str, generation: str, chips: int, ends: str | None) 
     if generation not in known:
         raise UsageError(f"no generation called {generation}", hint=f"one of {', '.join(known)}")
     return Grant(zone, TierName(tier), generation, chips, ends)
-
-
-def _keep(context: AppContext, found: Grant) -> None:
-    from tpuctl.lib.codec import to_data
-
-    old = context.store.get(found.key)
-    context.store.put(found.key, to_data(found), if_generation=old.generation if old else 0)
 
 
 def _check_at_end(word: str) -> Any:

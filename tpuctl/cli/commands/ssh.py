@@ -44,8 +44,9 @@ def ssh(
 def _send_key_first(context: AppContext, record: SliceRecord) -> None:
     """From a machine that the hosts do not know yet ssh says `Permission denied (publickey)` and no more."""
     from tpuctl.model.timeouts import KEY_SHOWS_S
+    from tpuctl.slices.enrollment import was_enrolled
 
-    if context.store.get(f"machines/{context.machine}") is None:
+    if not was_enrolled(context):
         from tpuctl.workers.exec import knock
 
         knock(context, record)

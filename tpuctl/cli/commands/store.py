@@ -139,14 +139,14 @@ def forget(
     The TPU of a slice stays: `tpuctl adopt NAME` takes it over, `tpuctl reap` deletes it. A record that can be
     read is refused.
     """
-    from tpuctl.doctor.damage import check_damaged
+    from tpuctl.doctor.damage import check_damaged, remove_damaged
 
-    document = check_damaged(context, key)
+    generation = check_damaged(context, key)
     if dry_run:
         context.console.sentence(f"would remove the damaged record {key}")
         return
     confirm(context, f"remove the damaged record {key}?", yes=yes)
-    context.store.delete(key, if_generation=document.generation)
+    remove_damaged(context, key, generation)
     context.console.say(f"removed {key}")
 
 
@@ -174,7 +174,7 @@ def machines(
     """
     from tpuctl.slices.enrollment import get_machine, list_machines, remove_machine
 
-    out = remove is not None and get_machine(context, remove).data.get("removed")
+    out = remove is not None and get_machine(context, remove).record.removed
     if remove is not None and not dry_run:
         if not out:
             confirm(context, f"remove the key of {remove} from all hosts?", yes=yes)
