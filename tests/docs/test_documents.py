@@ -28,7 +28,7 @@ from tpuctl import __version__
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import EXIT_MEANINGS, all_error_classes
 from tpuctl.runs import process_env as launch
-from tpuctl.sim.world.faults import PRESETS
+from tpuctl.sim.world.faults import load_presets
 
 PATHS = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 README_LINES = 250
@@ -181,4 +181,4 @@ def test_every_variable_that_a_program_is_given_is_told() -> None:
 def test_every_fault_that_the_documents_plan_is_a_preset(tasks: str) -> None:
     planned = set(re.findall(r"tpuctl sim fault ([a-z][a-z-]+)", tasks))
     assert len(planned) > 20
-    assert planned <= set(PRESETS)
+    assert planned <= set(load_presets())

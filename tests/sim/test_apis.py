@@ -17,8 +17,8 @@ from google.cloud.tpu_v2.services.tpu.transports import rest_base
 from google.cloud.tpu_v2alpha1.services.tpu import transports as alpha_transports
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.sim.api.tpu_grpc import SERVICES
-from tpuctl.sim.api.tpu_rest import COMMON_ROUTES
+from tpuctl.sim.api.tpu_grpc import METHODS
+from tpuctl.sim.wire.calls import tpu_calls
 
 NODES = "/v2/projects/sim-project/locations/us-central2-b/nodes"
 EVERY_API = [
@@ -147,11 +147,7 @@ def library_methods(transport_class: Any) -> dict[str, tuple[str | None, str]]:
 
 @pytest.mark.parametrize("library", [transports.TpuGrpcTransport, alpha_transports.TpuGrpcTransport])
 def test_the_grpc_table_is_that_of_the_installed_library(library: Any) -> None:
-    ours = {
-        f"/{service}/{method}": names
-        for service, methods in SERVICES.items()
-        for method, names in methods.items()
-    }
+    ours = {path: names for path, (_, _, names) in METHODS.items()}
     for path, (request, response) in library_methods(library).items():
         assert ours[path][1] == response, path
         assert request in (None, ours[path][0]), path
@@ -165,7 +161,8 @@ def test_the_rest_table_is_that_of_the_installed_library() -> None:
         if hasattr(getattr(base, name), "_get_http_options")
         for option in getattr(base, name)._get_http_options()
     }
-    assert {rpc: (verb, template) for verb, template, rpc, _ in COMMON_ROUTES} == theirs
+    ours = [each for each in tpu_calls() if "v2" in each.versions and each.http]
+    assert {each.rpc: (each.verb, each.template) for each in ours} == theirs
 
 
 def test_v2alpha1_is_served_by_grpc_with_its_own_types(sim: RunningSim) -> None:

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from google.rpc import error_details_pb2, status_pb2
 
 from tests.support.sim import RunningSim, running_sim
-from tpuctl.sim.api.project_grpc import _CALLS, _SERVICES
+from tpuctl.sim.api.project_grpc import CALLS, package_of
 from tpuctl.sim.wire.grpc_types import message_classes
 
 PROJECT = "projects/sim-project"
@@ -29,7 +29,8 @@ def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSim]:
 def call(sim: RunningSim, path: str, *, token: str = "", **fields: Any) -> Any:
     """One call of `SERVICE.METHOD`, its answer as JSON."""
     name, method = path.split(".")
-    package = _SERVICES[name]
+    known = next(each for each in CALLS.values() if each.service.endswith(f".{name}") and each.rpc == method)
+    package = package_of(known)
     request = json_format.ParseDict(fields, message_classes()[f"{package}.{method}Request"]())
     with grpc.insecure_channel(sim.simulator.grpc_endpoint) as channel:
         raw = channel.unary_unary(f"/{package}.{name}/{method}")(
@@ -37,8 +38,9 @@ def call(sim: RunningSim, path: str, *, token: str = "", **fields: Any) -> Any:
             metadata=[("authorization", f"Bearer {token or sim.token}")],
             timeout=10,
         )
-    shown = _CALLS[f"{package}.{method}"][3]
-    return json_format.MessageToDict(message_classes()[f"{package}.{shown}"].FromString(raw)) if shown else raw
+    if known.answer == "Empty":
+        return raw
+    return json_format.MessageToDict(message_classes()[f"{package}.{known.answer}"].FromString(raw))
 
 
 def test_secrets_are_made_read_listed_and_deleted(sim: RunningSim) -> None:
@@ -86,9 +88,10 @@ def test_a_service_is_turned_off_and_on(sim: RunningSim) -> None:
 def call_operation(sim: RunningSim, method: str, name: str) -> Any:
     from google.longrunning import operations_pb2
 
-    request = message_classes()[f"{_SERVICES['ServiceUsage']}.{method}Request"](name=name)
+    package = "google.api.serviceusage.v1"
+    request = message_classes()[f"{package}.{method}Request"](name=name)
     with grpc.insecure_channel(sim.simulator.grpc_endpoint) as channel:
-        raw = channel.unary_unary(f"/{_SERVICES['ServiceUsage']}.ServiceUsage/{method}")(
+        raw = channel.unary_unary(f"/{package}.ServiceUsage/{method}")(
             request.SerializeToString(), metadata=[("authorization", f"Bearer {sim.token}")], timeout=10
         )
     return operations_pb2.Operation.FromString(raw)

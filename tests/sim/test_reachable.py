@@ -26,17 +26,18 @@ from tests.sim.test_tpu import PARENT, VERSION
 from tpuctl.cli.app import app
 from tpuctl.config.settings import SIM_PROFILE
 from tpuctl.sim.api.oauth import PATHS as TOKEN_PATHS
-from tpuctl.sim.compute.catalog import CHANGES, KINDS, LIKE, READS, Scope
+from tpuctl.sim.compute.catalog import KINDS, LIKE, Scope
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.server.info import SimInfo
 from tpuctl.sim.server.options import SimOptions
 from tpuctl.sim.server.processes import start_time
 from tpuctl.sim.server.simulator import Simulator, new_token
 from tpuctl.sim.server.state_dir import save_info
+from tpuctl.sim.wire.calls import tpu_calls
 from tpuctl.sim.wire.payload import load_types
 from tpuctl.sim.world.clock import ManualClock
 from tpuctl.sim.world.delays import Delays
-from tpuctl.sim.world.faults import METHODS, PRESETS
+from tpuctl.sim.world.faults import fault_methods, load_presets
 from tpuctl.sim.world.steering import HEALTHS, NODE_STATES, QUEUED_STATES, SYMPTOMS
 from tpuctl.telemetry.libtpu import read_core_states, read_metrics
 from tpuctl.telemetry.messages import DUTY
@@ -922,26 +923,29 @@ def test_what_the_readme_promises_is_reached_by_its_command(lab: Lab, what: str)
 
 def test_every_preset_is_in_the_table() -> None:
     commands = [command for each in documented().values() for command in each]
-    assert [preset for preset in PRESETS if not any(f" fault {preset}" in each for each in commands)] == []
+    assert [
+        preset for preset in load_presets() if not any(f" fault {preset}" in each for each in commands)
+    ] == []
 
 
 def test_every_preset_is_named_by_the_help(lab: Lab) -> None:
     said = re.sub(r"-\s+", "-", lab.run("tpuctl sim fault --help"))
-    assert [preset for preset in PRESETS if not re.search(rf"\b{preset}\b", said)] == []
+    assert [preset for preset in load_presets() if not re.search(rf"\b{preset}\b", said)] == []
 
 
 def test_faults_can_be_planned_for_every_call_and_for_no_other(lab: Lab) -> None:
     known = load_types("compute.v1").queries
-    compute = {*CHANGES, *READS}
+    compute: set[str] = set()
     for kind in KINDS.values():
+        compute |= {f"{kind.collection}.{verb}" for verb in (*kind.changes, *kind.reads)}
         verbs = {"list", "aggregatedList", *(("insert", "delete") if kind.message else ())}
         for scope in (None, *(Scope(each, "x") for each in kind.scopes)):
             asked = {f"{kind.collection}.{verb}": kind.method(scope, verb) for verb in verbs}
             compute |= {name for name, method in asked.items() if LIKE.get(method, method) in known}
     compute.discard("networks.delete")  # refused whatever is planned
     storage = {f"storage.{verb}" for verb in ("delete", "get", "head", "patch", "post", "put")}
-    tpus = {rpc.name for rpc in lab.simulator.world.rpcs.values()}
-    assert sorted(METHODS) == sorted(tpus | compute | storage)
+    tpus = {each.id for each in tpu_calls()}
+    assert sorted(fault_methods()) == sorted(tpus | compute | storage)
 
 
 @pytest.mark.parametrize(

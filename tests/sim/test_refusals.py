@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 
 from tests.sim.test_tpu import PARENT, VERSION, grpc_channel, node, rest_client
 from tests.support.sim import RunningSim
-from tpuctl.sim.api.tpu_rest import ROUTES, compile_route
+from tpuctl.sim.api.tpu_rest import TYPES_OF, routes_of
 
 NODE = {"acceleratorType": "v4-8", "runtimeVersion": VERSION}
 
@@ -169,7 +169,7 @@ def test_maintenance_of_a_queued_resource_can_be_asked_for(sim: RunningSim) -> N
     assert (status, info) == (200, {"nodeUpcomingMaintenances": []})
 
 
-@pytest.mark.parametrize("version", sorted(ROUTES))
+@pytest.mark.parametrize("version", sorted(TYPES_OF))
 def test_the_discovery_document_names_every_method_under_its_own_path(sim: RunningSim, version: str) -> None:
     answer = requests.get(f"{sim.endpoint}/$discovery/rest?version={version}", timeout=30)
     document = answer.json()
@@ -180,13 +180,14 @@ def test_the_discovery_document_names_every_method_under_its_own_path(sim: Runni
         return [*place.get("methods", {}).values(), *below]
 
     found = methods(document)
-    assert len(found) == len(ROUTES[version])
-    routes = [compile_route(version, *row) for row in ROUTES[version]]
+    routes = routes_of(version)
+    assert len(found) == len(routes)
     for method in found:
         param = method["parameterOrder"][0]
         value = method["parameters"][param]["pattern"].strip("^$").replace("[^/]+", "x")
         path = "/" + method["path"].replace(f"{{+{param}}}", value)
-        assert any(row.verb == method["httpMethod"] and row.pattern.fullmatch(path) for row in routes), path
+        fitting = [each.call.verb for each in routes if each.pattern.fullmatch(path)]
+        assert method["httpMethod"] in fitting, path
         assert method.get("request", {"$ref": "Empty"})["$ref"] in document["schemas"]
     assert requests.get(f"{sim.endpoint}/$discovery/rest?version=v9", timeout=30).status_code == 400
 

@@ -19,8 +19,8 @@ from google.protobuf import json_format
 from tests.sim.test_tpu import grpc_channel, rest_client
 from tests.support.sim import RunningSim
 from tpuctl.model.accelerators import Catalog
-from tpuctl.sim.api.tpu_grpc import SERVICES, request_classes
-from tpuctl.sim.api.tpu_rest import ROUTES
+from tpuctl.sim.api.tpu_grpc import request_classes
+from tpuctl.sim.api.tpu_rest import routes_of
 from tpuctl.sim.wire.payload import ApiTypes, load_types
 
 ZONE = "us-central2-b"
@@ -172,7 +172,8 @@ class Fuzzer:
 
     def _tpu(self) -> tuple[str, str, dict[str, str], Any]:
         version = self._pick(["v1", "v2", "v2", "v2alpha1"])
-        verb, template, rpc, body = self._pick(ROUTES[version])
+        call = self._pick(routes_of(version)).call
+        verb, template, rpc, body = call.verb, call.template, call.rpc, call.body
         types = load_types(f"tpu.{version}")
         path = "".join(
             self._fill(part) for part in template.replace("{", "\n{").replace("}", "}\n").split("\n")
@@ -185,7 +186,7 @@ class Fuzzer:
                 ["labels", "metadata", "network_config", "tags,description", "state", "", ",", "dataDisks"]
             )
         sent: Any = None
-        if body is not None:
+        if body:
             message = {"node": "Node", "queuedResource": "QueuedResource"}.get(body, f"{rpc}Request")
             sent = self._message(types, message) if message in types.messages else self._pick(SCALARS)
         return verb if self._chance.random() > 0.03 else "PUT", f"/{version}/{path}", query, sent
@@ -277,8 +278,8 @@ class Fuzzer:
 
     def _send_grpc(self) -> None:
         service = self._pick(["google.cloud.tpu.v2.Tpu", "google.cloud.tpu.v2alpha1.Tpu"])
-        method = self._pick(sorted(SERVICES[service]))
-        kind = self._requests[f"/{service}/{method}"]
+        path = self._pick(sorted(each for each in self._requests if each.startswith(f"/{service}/")))
+        kind = self._requests[path]
         types = load_types(f"tpu.{service.split('.')[3]}")
         location = f"projects/{self._pick(PROJECTS)}/locations/{self._pick(ZONES)}"
         collection = self._pick(["nodes", "queuedResources", "operations"])
@@ -303,13 +304,13 @@ class Fuzzer:
         payload = message.SerializeToString()
         if self._chance.random() < 0.1:
             payload = bytes(self._chance.randrange(256) for _ in range(20))
-        call = self._channel.unary_unary(f"/{service}/{method}")
+        call = self._channel.unary_unary(path)
         try:
             call(payload, timeout=60)
         except grpc.RpcError as error:
             broken = "Exception deserializing request" in error.details()  # bytes that are no message
             if error.code() in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL) and not broken:
-                self.failures.append(f"{error.code()} {method} {message}: {error.details()}")
+                self.failures.append(f"{error.code()} {path} {message}: {error.details()}")
 
     # What must hold.
 

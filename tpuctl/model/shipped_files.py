@@ -149,6 +149,24 @@ def load_lint_rules() -> Any:
 
 
 @cache
+def load_sim_calls() -> Any:
+    """The content of `manifests/tables/sim_calls.yaml`; `sim/wire/calls.py` says what it means."""
+    return _load_yaml("sim_calls.yaml")
+
+
+@cache
+def load_sim_faults() -> Any:
+    """The content of `manifests/tables/sim_faults.yaml`; `sim/world/faults.py` says what it means."""
+    return _load_yaml("sim_faults.yaml")
+
+
+@cache
+def load_sim_compute() -> Any:
+    """The content of `manifests/tables/sim_compute.yaml`; `sim/compute/catalog.py` says what it means."""
+    return _load_yaml("sim_compute.yaml")
+
+
+@cache
 def load_error_table() -> ErrorTable:
     """What the messages of the Cloud TPU API mean."""
     from tpuctl.model.error_table import parse_error_table

@@ -242,13 +242,13 @@ class Life:
         nodes = [each for each in found if each.kind == "node" and each.state == "READY"]
         queued = [each for each in found if each.kind == "queued" and each.state in QUEUED_ALIVE]
         # Past the faults, which are for tpuctl, and past the observer, who watches tpuctl.
-        rpcs = self.place.world.rpcs
+        handlers = self.place.world.handlers
         self.place.clock.actions += 1
         try:
             if queued and self._chance.random() < 0.3:
-                rpcs["DeleteQueuedResource"].handle({"name": queued[0].path.name, "force": "true"}, "v2")
+                handlers["queuedResources.delete"]({"name": queued[0].path.name, "force": "true"}, "v2")
             elif nodes:
-                rpcs["DeleteNode"].handle({"name": nodes[0].path.name}, "v2")
+                handlers["nodes.delete"]({"name": nodes[0].path.name}, "v2")
         except ApiError as error:
             # What passes, or is held by an operation, cannot be deleted now: the person lets it be.
             if error.code not in {Code.FAILED_PRECONDITION, Code.ABORTED}:

@@ -61,15 +61,15 @@ class Observer:
 
     def overhear(self, method: str, request: Json, version: str = "v2") -> Json:
         """Stands before `World.call`."""
-        rpc = self._place.world.rpcs[method]
-        if rpc.mutating:
+        called = self._place.world.calls[method]
+        if called.changes:
             try:
-                self._check_call(rpc.name, target_of(rpc.name, request), request)
+                self._check_call(called.id, target_of(called.id, request), request)
             except Broken as broken:
                 self.broken = broken  # a pass survives whatever it meets
                 raise
         answer = self._call(method, request, version)
-        if rpc.name.endswith(".create"):
+        if called.id.endswith(".create"):
             owner = _labels_of(request).get(OWNER_LABEL, "")
             self._operations[owner] = (self._place.clock.now(), answer["name"])
         return answer
@@ -184,7 +184,7 @@ class Observer:
         called_at, operation = self._operations.get(name, (0.0, ""))
         if not operation or now - called_at > timeouts.CREATE_STALLED_S:
             return False
-        read = self._place.world.rpcs["GetOperation"].handle  # past the faults, which are for tpuctl
+        read = self._place.world.handlers["operations.get"]  # past the faults, which are for tpuctl
         return not read({"name": operation}, "v2").get("done")
 
     def _check_wait(self, record: Mapping[str, Any], waiting: Waiting, now: float, *, hunting: bool) -> None:

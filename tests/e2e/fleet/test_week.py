@@ -128,7 +128,7 @@ def test_what_nobody_meant_to_create_is_noticed(fleet):
 
 def test_two_of_one_slice_are_noticed(fleet):
     node = living(fleet)
-    create = fleet.place.world.rpcs["CreateNode"].handle
+    create = fleet.place.world.handlers["nodes.create"]
     data = {"acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e", "labels": dict(node.labels)}
     create({"parent": "projects/sim-project/locations/us-east5-b", "nodeId": "twin", "node": data}, "v2")
     with pytest.raises(Broken, match="more than once"):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tpuctl.sim.api.tpu_rest import BODIES, ROUTES, TYPES_OF
+from tpuctl.sim.api.tpu_rest import BODIES, TYPES_OF, routes_of
+from tpuctl.sim.wire.calls import Call
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import ApiTypes, load_types
 from tpuctl.sim.wire.status import Json, invalid_argument
@@ -34,7 +35,7 @@ def answer_discovery(request: Request) -> Response:
     """The document of the version that is asked for, or else of the one that Google prefers. Raises
     INVALID_ARGUMENT for one that nobody has."""
     version = request.query.get("version", [PREFERRED])[-1]
-    if version not in ROUTES:
+    if version not in TYPES_OF:
         raise invalid_argument(f"Discovery document not found for version: {version}")
     return json_response(discovery_document(version))
 
@@ -63,39 +64,37 @@ def discovery_document(version: str) -> Json:
     for name, fields in types.messages.items():
         properties = {field: _schema(types, kind) for field, kind in fields.items()}
         document["schemas"][_id(name)] = {"id": _id(name), "type": "object", "properties": properties}
-    for verb, template, rpc, body in ROUTES[version]:
-        _add_method(document, types, version, verb, template, rpc, body)
+    for route in routes_of(version):
+        _add_method(document, types, version, route.call)
     return document
 
 
-def _add_method(
-    document: Json, types: ApiTypes, version: str, verb: str, template: str, rpc: str, body: str | None
-) -> None:
-    match = re.fullmatch(r"\{([\w.]+)=([^}]+)\}(?:/(\w+))?(?::(\w+))?", template)
+def _add_method(document: Json, types: ApiTypes, version: str, call: Call) -> None:
+    match = re.fullmatch(r"\{([\w.]+)=([^}]+)\}(?:/(\w+))?(?::(\w+))?", call.template)
     if match is None:
-        raise ValueError(template)
+        raise ValueError(call.template)
     param, inner, below, custom = match.groups()
     param = param.rsplit(".", 1)[-1]
     chain = [*inner.split("/")[::2], *([below] if below else [])]
     place = document
     for part in chain:
         place = place.setdefault("resources", {}).setdefault(part, {})
-    name = custom or ("list" if verb == "GET" and below else _VERBS[verb])
+    name = custom or ("list" if call.verb == "GET" and below else _VERBS[call.verb])
     pattern = "^" + "/".join("[^/]+" if part == "*" else part for part in inner.split("/")) + "$"
     tail = (f"/{below}" if below else "") + (f":{custom}" if custom else "")
     method: Json = {
         "id": ".".join(["tpu", *chain, name]),
         "path": f"{version}/{{+{param}}}{tail}",
-        "httpMethod": verb,
+        "httpMethod": call.verb,
         "parameters": {param: {"type": "string", "location": "path", "required": True, "pattern": pattern}},
         "parameterOrder": [param],
         "response": {"$ref": "Empty"},
     }
-    for field, kind in types.queries[rpc].items():
+    for field, kind in types.queries[call.rpc].items():
         shown = _schema(types, kind.strip("[]"))
         method["parameters"][field] = {**shown, "location": "query", "repeated": kind.startswith("[")}
-    if body is not None:
-        message = BODIES.get(body, f"{rpc}Request")
+    if call.body:
+        message = BODIES.get(call.body, f"{call.rpc}Request")
         method["request"] = {"$ref": _id(message) if message in types.messages else "Empty"}
     place.setdefault("methods", {})[name] = method
 

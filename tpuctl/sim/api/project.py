@@ -6,21 +6,20 @@ Reads, and the calls that mend what a person of the project has to: APIs are tur
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import unquote
 
-from tpuctl.sim.api.secrets import Row, SecretsApi
+from tpuctl.sim.api.secrets import Handler, SecretsApi
+from tpuctl.sim.wire.calls import Call, compile_template, project_calls
 from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import load_types, parse_body, read_message, read_query
 from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument, not_found, unknown_method
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.iam import (
-    CLOUD_QUOTAS,
     PROJECT_NUMBER,
-    RESOURCE_MANAGER,
     SECRET_MANAGER,
-    SERVICE_USAGE,
     SERVICES,
 )
 from tpuctl.sim.world.listing import page_of
@@ -30,20 +29,6 @@ from tpuctl.sim.world.world import World
 SHARED_PREFIX = "/v1/"
 """The TPU API has a version of this name, too."""
 PREFIXES = (SHARED_PREFIX, "/v1beta/", "/v1beta1/", "/v3/")
-_PROJECT = r"/(?:v1|v3)/projects/(?P<project>[^/:]+)"
-_SERVICES = r"/v1/projects/(?P<project>[^/:]+)/services"
-_QUOTAS = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/services/(?P<service>[^/]+)/quotaInfos"
-_PREFERENCES = r"/(?:v1|v1beta)/projects/(?P<project>[^/:]+)/locations/global/quotaPreferences"
-_GET, _SET, _TEST = "projects.getIamPolicy", "projects.setIamPolicy", "projects.testIamPermissions"
-_BODIES = {
-    _GET: "GetIamPolicyRequest",
-    _SET: "SetIamPolicyRequest",
-    "services.batchEnable": "BatchEnableServicesRequest",
-    "services.disable": "DisableServiceRequest",
-    "quotaPreferences.create": "QuotaPreference",
-    "quotaPreferences.patch": "QuotaPreference",
-    _TEST: "TestIamPermissionsRequest",
-}
 _WITH_PERMISSIONS = (
     "aiplatform artifactregistry bigquery billing certificatemanager cloudasset cloudbuild cloudfunctions "
     "cloudkms cloudquotas cloudsql cloudtrace composer compute container dataflow dataproc datastore dns "
@@ -67,52 +52,49 @@ class ProjectApi:
     def __init__(self, world: World) -> None:
         self._world = world
         self._types = load_types("project")
-        manager, usage, quotas = RESOURCE_MANAGER, SERVICE_USAGE, CLOUD_QUOTAS
-        one, preference = _SERVICES + r"/(?P<service>[^/:]+)", _PREFERENCES + r"/(?P<id>[^/]+)"
-        see, identity = "serviceusage.services", one.replace("/v1/", "/v1beta1/") + ":generateServiceIdentity"
-        lists, gives = "cloudquotas.quotas.get", "cloudquotas.quotas.update"
-        rows: tuple[Row, ...] = (
-            ("projects.get", "GET", _PROJECT, manager, "", self._get_project),
-            (_TEST, "POST", _PROJECT + ":testIamPermissions", manager, "", self._test_permissions),
-            (_GET, "POST", _PROJECT + ":getIamPolicy", manager, f"resourcemanager.{_GET}", self._get_policy),
-            (_SET, "POST", _PROJECT + ":setIamPolicy", manager, f"resourcemanager.{_SET}", self._set_policy),
-            ("projects.search", "GET", "/v3/projects:search", manager, "", self._list_projects),
-            ("projects.list", "GET", "/v1/projects", manager, "", self._list_projects),
-            ("services.list", "GET", _SERVICES, usage, f"{see}.list", self._list_services),
-            ("services.batchGet", "GET", _SERVICES + ":batchGet", usage, f"{see}.get", self._batch_get),
-            ("services.get", "GET", one, usage, f"{see}.get", self._get_service),
-            ("services.batchEnable", "POST", _SERVICES + ":batchEnable", usage, "", self._batch_enable),
-            ("services.generateServiceIdentity", "POST", identity, usage, "", self._make_identity),
-            ("services.enable", "POST", one + ":enable", usage, "", self._enable),
-            ("services.disable", "POST", one + ":disable", usage, "", self._disable),
-            ("quotaInfos.list", "GET", _QUOTAS, quotas, lists, self._list_quotas),
-            ("quotaInfos.get", "GET", _QUOTAS + r"/(?P<quota>[^/]+)", quotas, lists, self._get_quota),
-            ("quotaPreferences.create", "POST", _PREFERENCES, quotas, gives, self._create_preference),
-            ("quotaPreferences.list", "GET", _PREFERENCES, quotas, lists, self._list_preferences),
-            ("quotaPreferences.get", "GET", preference, quotas, lists, self._get_preference),
-            ("quotaPreferences.patch", "PATCH", preference, quotas, gives, self._update_preference),
-            *SecretsApi(world).rows(),
-        )
+        handlers: Mapping[str, Handler] = {
+            "projects.get": self._get_project,
+            "projects.testIamPermissions": self._test_permissions,
+            "projects.getIamPolicy": self._get_policy,
+            "projects.setIamPolicy": self._set_policy,
+            "projects.search": self._list_projects,
+            "projects.list": self._list_projects,
+            "services.list": self._list_services,
+            "services.batchGet": self._batch_get,
+            "services.get": self._get_service,
+            "services.batchEnable": self._batch_enable,
+            "services.generateServiceIdentity": self._make_identity,
+            "services.enable": self._enable,
+            "services.disable": self._disable,
+            "quotaInfos.list": self._list_quotas,
+            "quotaInfos.get": self._get_quota,
+            "quotaPreferences.create": self._create_preference,
+            "quotaPreferences.list": self._list_preferences,
+            "quotaPreferences.get": self._get_preference,
+            "quotaPreferences.patch": self._update_preference,
+            **SecretsApi(world).handlers(),
+        }
         self._routes = [
-            (method, verb, re.compile(path), api, permission, handle)
-            for method, verb, path, api, permission, handle in rows
+            (call, compile_template(path, named=True), handlers[call.id])
+            for call in project_calls()
+            for path in call.paths
         ]
 
     def handle(self, request: Request) -> Response:
         path = unquote(request.path)
-        for method, verb, pattern, api, permission, handler in self._routes:
+        for call, pattern, handler in self._routes:
             found = pattern.fullmatch(path)
-            if found is None or verb != request.method:
+            if found is None or call.verb != request.method:
                 continue
             access = self._world.access
             access.check_token()
-            access.check_service(api)
+            access.check_service(call.api)
             parts = found.groupdict()
             self._check_project(parts.pop("project", PROJECT_NUMBER))
-            asked = self._read(method, request) if method else {}
-            if permission:
-                below = "/secrets" if api == SECRET_MANAGER else ""
-                access.check_permission(permission, f"{self._name()}{below}")
+            asked = self._read(call, request)
+            if call.permission:
+                below = "/secrets" if call.api == SECRET_MANAGER else ""
+                access.check_permission(call.permission, f"{self._name()}{below}")
             answer = handler(request, asked, **parts)
             try:
                 return json_response(shaped(request, answer))
@@ -120,11 +102,14 @@ class ProjectApi:
                 raise invalid_argument(f"Invalid field selection {error}") from None
         raise unknown_method(f"{request.method} {path}")
 
-    def _read(self, method: str, request: Request) -> Json:
-        """Query parameters and body, in the types of the method. Raises ApiError, INVALID_ARGUMENT."""
-        asked = read_query(self._types, method, request.query)
-        if request.method in ("POST", "PATCH"):
-            asked |= read_message(self._types, _BODIES.get(method, "Empty"), parse_body(request))
+    def _read(self, call: Call, request: Request) -> Json:
+        """Query parameters and body, in the types of the method. Raises ApiError, INVALID_ARGUMENT. Those of
+        Secret Manager, which has no types here, read the request themselves."""
+        if call.id not in self._types.queries:
+            return {}
+        asked = read_query(self._types, call.id, request.query)
+        if call.body:
+            asked |= read_message(self._types, call.message or "Empty", parse_body(request))
         return asked
 
     def _check_project(self, project: str) -> None:
@@ -243,10 +228,10 @@ class ProjectApi:
         rows = [(each["name"], each) for each in self._quota_infos(service)]
         return page_of(rows, asked, "quotaInfos")
 
-    def _get_quota(self, _request: Request, _asked: Json, service: str, quota: str) -> Json:
-        found = [each for each in self._quota_infos(service) if each["quotaId"] == quota]
+    def _get_quota(self, _request: Request, _asked: Json, service: str, quota_info: str) -> Json:
+        found = [each for each in self._quota_infos(service) if each["quotaId"] == quota_info]
         if not found:
-            raise not_found(f"quotaInfos/{quota}")
+            raise not_found(f"quotaInfos/{quota_info}")
         return found[0]
 
     def _list_preferences(self, _request: Request, asked: Json) -> Json:
@@ -255,15 +240,16 @@ class ProjectApi:
         rows = [(each["name"], each) for each in self._world.quota_preferences.list()]
         return page_of(rows, asked, "quotaPreferences")
 
-    def _get_preference(self, _request: Request, _asked: Json, id: str) -> Json:
-        return self._world.quota_preferences.get(id)
+    def _get_preference(self, _request: Request, _asked: Json, quota_preference: str) -> Json:
+        return self._world.quota_preferences.get(quota_preference)
 
     def _create_preference(self, _request: Request, asked: Json) -> Json:
         unsafe = "ignoreSafetyChecks" in asked
         return self._world.quota_preferences.create(asked.pop("quotaPreferenceId", ""), asked, unsafe=unsafe)
 
-    def _update_preference(self, _request: Request, asked: Json, id: str) -> Json:
+    def _update_preference(self, _request: Request, asked: Json, quota_preference: str) -> Json:
         unsafe, missing = "ignoreSafetyChecks" in asked, bool(asked.get("allowMissing"))
         if asked.get("validateOnly"):
             raise unknown_method("a change of a quotaPreference that is validated only")
-        return self._world.quota_preferences.update(id, asked, unsafe=unsafe, allow_missing=missing)
+        found = self._world.quota_preferences
+        return found.update(quota_preference, asked, unsafe=unsafe, allow_missing=missing)

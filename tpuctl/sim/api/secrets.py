@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import google_crc32c
 
@@ -17,16 +17,12 @@ from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.wire.payload import parse_body
 from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument, not_found, unknown_method
 from tpuctl.sim.wire.timestamps import rfc3339
-from tpuctl.sim.world.iam import PROJECT_NUMBER, SECRET_MANAGER
+from tpuctl.sim.world.iam import PROJECT_NUMBER
 from tpuctl.sim.world.listing import page_of
 from tpuctl.sim.world.world import World
 
-_SECRETS = r"/v1/projects/(?P<project>[^/:]+)/secrets"
-_ONE = _SECRETS + r"/(?P<secret>[^/:]+)"
-_VERSION = r"/versions/(?P<version>\d+|latest)"
-Row = tuple[str, str, str, str, str, Callable[..., Json]]
-"""A call: its method as `load_types` has it (empty for one that reads the request itself), verb, path, API,
-permission, and what answers it."""
+Handler = Callable[..., Json]
+"""What answers a call: by the request, what it asks for in known types, and the names in its path."""
 
 
 class SecretsApi:
@@ -37,19 +33,18 @@ class SecretsApi:
         self._secrets: dict[str, list[bytes]] = {}
         self._shown: dict[str, Json] = {}
 
-    def rows(self) -> tuple[Row, ...]:
-        """Its calls, for the API of the project, which has the same paths."""
-        api, secret, of = SECRET_MANAGER, "secretmanager.secrets", "secretmanager.versions"
-        return (
-            ("", "POST", _SECRETS, api, f"{secret}.create", self._create),
-            ("", "GET", _SECRETS, api, f"{secret}.list", self._list),
-            ("", "GET", _ONE, api, f"{secret}.get", self._get),
-            ("", "DELETE", _ONE, api, f"{secret}.delete", self._delete),
-            ("", "GET", _ONE + "/versions", api, f"{of}.list", self._list_versions),
-            ("", "GET", _ONE + _VERSION, api, f"{of}.get", self._get_version),
-            ("", "POST", _ONE + ":addVersion", api, f"{of}.add", self._add),
-            ("", "GET", _ONE + _VERSION + ":access", api, f"{of}.access", self._access),
-        )
+    def handlers(self) -> Mapping[str, Handler]:
+        """By call, for the API of the project, which has the same paths."""
+        return {
+            "secrets.create": self._create,
+            "secrets.list": self._list,
+            "secrets.get": self._get,
+            "secrets.delete": self._delete,
+            "versions.list": self._list_versions,
+            "versions.get": self._get_version,
+            "versions.add": self._add,
+            "versions.access": self._access,
+        }
 
     def _create(self, request: Request, _asked: Json) -> Json:
         name = (request.query.get("secretId") or [""])[-1]
@@ -112,7 +107,7 @@ class SecretsApi:
 
     def _number(self, secret: str, version: str) -> int:
         known = len(self._versions(secret))
-        number = known if version == "latest" else int(version)
+        number = known if version == "latest" else int(version) if version.isdecimal() else 0
         if not 1 <= number <= known:
             name = f"{self._name(secret)}/versions/{version}"
             raise ApiError(Code.NOT_FOUND, f"Secret Version [{name}] not found.")

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tpuctl.sim.api.project_grpc import ProjectCalls
-from tpuctl.sim.api.tpu_rest import ALPHA_ROUTES, COMMON_ROUTES
 from tpuctl.sim.gcs.grpc import ControlCalls
 from tpuctl.sim.gcs.server import Storage
+from tpuctl.sim.wire.calls import Call, tpu_calls
 from tpuctl.sim.wire.messages import Request, Response
 from tpuctl.sim.wire.payload import camel
 from tpuctl.sim.wire.status import ApiError, Code, DroppedConnectionError, Json
@@ -22,36 +22,26 @@ from tpuctl.sim.world.iam import caller_of
 from tpuctl.sim.world.operations import METADATA_TYPE
 from tpuctl.sim.world.world import World
 
-_OPERATIONS = ("CancelOperation", "DeleteOperation", "GetOperation", "ListOperations", "WaitOperation")
-_LOCATIONS = ("GetLocation", "ListLocations")
-_COMMON = tuple(rpc for _, _, rpc, _ in COMMON_ROUTES if rpc not in (*_OPERATIONS, *_LOCATIONS))
-_ALPHA = tuple(rpc for _, _, rpc, _ in ALPHA_ROUTES if rpc != "GetMaintenanceInfo")  # by REST only
-
-
-def _answer_of(method: str) -> str:
-    """The name of the message that a method answers with."""
-    if method.startswith("List") or method in ("GenerateServiceIdentity", "GetGuestAttributes"):
-        return f"{method}Response"
-    if method in ("CancelOperation", "DeleteOperation"):
-        return "Empty"
-    return method.removeprefix("Get") if method.startswith("Get") else "Operation"
-
-
-SERVICES = {
-    service: {method: (f"{method}Request", _answer_of(method)) for method in methods}
-    for service, methods in (
-        ("google.cloud.tpu.v2.Tpu", _COMMON),
-        ("google.cloud.tpu.v2alpha1.Tpu", (*_COMMON, *_ALPHA)),
-        ("google.longrunning.Operations", _OPERATIONS),
-        ("google.cloud.location.Locations", _LOCATIONS),
-    )
+_SHARED = {
+    "operations": "google.longrunning.Operations",
+    "locations": "google.cloud.location.Locations",
 }
-"""Service → method → names of the request and response messages (google-cloud-tpu 1.28)."""
-_METHODS = {
-    f"/{service}/{method}": (service, method, names)
-    for service, methods in SERVICES.items()
-    for method, names in methods.items()
+"""Collections whose calls are in a service that all APIs have."""
+
+
+def _services_of(call: Call) -> list[str]:
+    collection = call.id.partition(".")[0]
+    if collection in _SHARED and call.rpc != "GenerateServiceIdentity":
+        return [_SHARED[collection]]
+    return [f"google.cloud.tpu.{each}.Tpu" for each in call.versions if each != "v1" and call.answer]
+
+
+METHODS = {
+    f"/{service}/{call.rpc}": (service, call.rpc, (f"{call.rpc}Request", call.answer))
+    for call in tpu_calls()
+    for service in _services_of(call)
 }
+"""Path → service, method, and names of the request and response messages (google-cloud-tpu 1.28)."""
 Answer = Callable[[Any, str], Any]
 """What answers a message of a caller."""
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -82,7 +72,7 @@ def _messages(service: str) -> Callable[[str], Any]:
 
 def request_classes() -> dict[str, Any]:
     """The protobuf class of the request of every method, by the method's path."""
-    return {path: _messages(service)(names[0]) for path, (service, _, names) in _METHODS.items()}
+    return {path: _messages(service)(names[0]) for path, (service, _, names) in METHODS.items()}
 
 
 def to_request(message: dict[str, Any], fields: Collection[str]) -> Json:
@@ -194,9 +184,9 @@ class TpuGrpcApi:
         )
 
     def _find_rpc(self, path: str) -> tuple[Any, Answer] | None:
-        if path not in _METHODS:
+        if path not in METHODS:
             return None
-        service, method, names = _METHODS[path]
+        service, method, names = METHODS[path]
         request_class, response_class = map(_messages(service), names)
         json_format = importlib.import_module("google.protobuf.json_format")
         version = "v2alpha1" if ".v2alpha1." in service else "v2"

@@ -1,84 +1,23 @@
-"""The Cloud TPU API by REST: /v2, /v2alpha1, and what /v1 reads.
-
-The routes are those of google-cloud-tpu 1.28 (`google.api.http` options of its REST transport), plus the
-methods that only v2alpha1 and v1 have (their discovery documents, revision 20261001).
-"""
+"""The Cloud TPU API by REST: /v2, /v2alpha1, and what /v1 reads."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from urllib.parse import unquote
 
+from msgspec import Struct
+
+from tpuctl.sim.wire.calls import Call, compile_template, field_of, tpu_calls
 from tpuctl.sim.wire.fields import FieldsError, shaped
 from tpuctl.sim.wire.messages import Request, Response, json_response
 from tpuctl.sim.wire.payload import ApiTypes, load_types, parse_body, read_message, read_query, snake
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.world.world import World
 
-
-def _place(param: str) -> str:
-    return f"{{{param}=projects/*/locations/*}}"
-
-
-def _one(collection: str, param: str = "name") -> str:
-    return f"{{{param}=projects/*/locations/*/{collection}/*}}"
-
-
-def _all(collection: str) -> str:
-    return f"{_place('parent')}/{collection}"
-
-
-COMMON_ROUTES = (
-    ("GET", "{name=projects/*}/locations", "ListLocations", None),
-    ("GET", _place("name"), "GetLocation", None),
-    ("POST", _place("parent") + ":generateServiceIdentity", "GenerateServiceIdentity", "*"),
-    ("GET", _all("nodes"), "ListNodes", None),
-    ("POST", _all("nodes"), "CreateNode", "node"),
-    ("GET", _one("nodes"), "GetNode", None),
-    ("DELETE", _one("nodes"), "DeleteNode", None),
-    ("PATCH", _one("nodes", "node.name"), "UpdateNode", "node"),
-    ("POST", _one("nodes") + ":start", "StartNode", "*"),
-    ("POST", _one("nodes") + ":stop", "StopNode", "*"),
-    ("POST", _one("nodes") + ":getGuestAttributes", "GetGuestAttributes", "*"),
-    ("GET", _all("queuedResources"), "ListQueuedResources", None),
-    ("POST", _all("queuedResources"), "CreateQueuedResource", "queuedResource"),
-    ("GET", _one("queuedResources"), "GetQueuedResource", None),
-    ("DELETE", _one("queuedResources"), "DeleteQueuedResource", None),
-    ("POST", _one("queuedResources") + ":reset", "ResetQueuedResource", "*"),
-    ("GET", _all("acceleratorTypes"), "ListAcceleratorTypes", None),
-    ("GET", _one("acceleratorTypes"), "GetAcceleratorType", None),
-    ("GET", _all("runtimeVersions"), "ListRuntimeVersions", None),
-    ("GET", _one("runtimeVersions"), "GetRuntimeVersion", None),
-    ("GET", _place("name") + "/operations", "ListOperations", None),
-    ("GET", _one("operations"), "GetOperation", None),
-    ("DELETE", _one("operations"), "DeleteOperation", None),
-    ("POST", _one("operations") + ":cancel", "CancelOperation", "*"),
-)
-ALPHA_ROUTES = (
-    ("POST", _one("nodes") + ":simulateMaintenanceEvent", "SimulateMaintenanceEvent", "*"),
-    ("POST", _one("nodes") + ":performMaintenance", "PerformMaintenance", "*"),
-    (
-        "POST",
-        _one("queuedResources") + ":performMaintenanceQueuedResource",
-        "PerformMaintenanceQueuedResource",
-        "*",
-    ),
-    ("GET", _all("reservations"), "ListReservations", None),
-    ("GET", _one("queuedResources") + ":getMaintenanceInfo", "GetMaintenanceInfo", None),
-)
-_OLD = ("ListLocations", "GetLocation", "ListNodes", "GetNode", "ListAcceleratorTypes", "GetAcceleratorType")
-OLD_ROUTES = (
-    *(row for row in COMMON_ROUTES if row[2] in (*_OLD, "ListOperations", "GetOperation")),
-    ("GET", _all("tensorflowVersions"), "ListTensorFlowVersions", None),
-    ("GET", _one("tensorflowVersions"), "GetTensorFlowVersion", None),
-)
-"""What /v1 reads; TPU nodes of its kind can no longer be made."""
-_NEWEST = (*COMMON_ROUTES, *ALPHA_ROUTES)
-ROUTES = {"v1": OLD_ROUTES, "v2": COMMON_ROUTES, "v2alpha1": _NEWEST, "v2alpha": _NEWEST}
 TYPES_OF = {"v1": "v1", "v2": "v2", "v2alpha1": "v2alpha1", "v2alpha": "v2alpha1"}
-"""Ray's autoscaler calls v2alpha1 by a name that is in no directory of APIs."""
+"""Version → whose types it has. Ray's autoscaler calls v2alpha1 by a name that is in no directory of APIs."""
 _ANSWERS = {
     "GetNode": ("Node", ""),
     "ListNodes": ("Node", "nodes"),
@@ -89,46 +28,34 @@ _ANSWERS = {
 BODIES = {"node": "Node", "queuedResource": "QueuedResource"}
 
 
-@dataclass(frozen=True)
-class Route:
-    """One HTTP binding of an RPC."""
+class Route(Struct, frozen=True):
+    """One call at the paths of a version."""
 
-    verb: str
+    call: Call
     pattern: re.Pattern[str]
-    param: str
-    rpc: str
-    body: str | None
-
-
-def compile_route(version: str, verb: str, template: str, rpc: str, body: str | None) -> Route:
-    """`{name=projects/*/…}:verb` → a regular expression with one group."""
-    match = re.fullmatch(r"\{([\w.]+)=([^}]+)\}(.*)", template)
-    if match is None:
-        raise ValueError(template)
-    param, inner, tail = match.groups()
-    expression = re.escape(inner).replace(r"\*", "[^/:]+")
-    return Route(verb, re.compile(f"/{version}/({expression}){re.escape(tail)}"), param, rpc, body)
 
 
 @cache
-def _routes_of(version: str) -> list[Route]:
+def routes_of(version: str) -> tuple[Route, ...]:
     """Compiled when the version is first asked for: few clients use more than one."""
-    return [compile_route(version, *row) for row in ROUTES[version]]
+    calls = [each for each in tpu_calls() if each.http and TYPES_OF[version] in each.versions]
+    return tuple(Route(each, compile_template(f"/{version}/{each.template}")) for each in calls)
 
 
-def build_request(types: ApiTypes, route: Route, value: str, request: Request) -> Json:
+def build_request(types: ApiTypes, call: Call, value: str, request: Request) -> Json:
     """The RPC's request from path, query and body, in camelCase. Raises ApiError, INVALID_ARGUMENT."""
-    built = read_query(types, route.rpc, request.query)
-    if route.body == "*":
-        message = f"{route.rpc}Request"
+    built = read_query(types, call.rpc, request.query)
+    if call.body == "*":
+        message = f"{call.rpc}Request"
         known = message if message in types.messages else "Empty"
         built |= read_message(types, known, parse_body(request))
-    elif route.body is not None:
-        built[route.body] = read_message(types, BODIES[route.body], parse_body(request), snake(route.body))
-    if route.param == "node.name":
+    elif call.body:
+        built[call.body] = read_message(types, BODIES[call.body], parse_body(request), snake(call.body))
+    param = field_of(call.template)
+    if param == "node.name":
         built["node"]["name"] = value
     else:
-        built[route.param] = value
+        built[param] = value
     return built
 
 
@@ -169,11 +96,11 @@ class TpuRestApi:
     def handle(self, request: Request) -> Response:
         path = unquote(request.path)
         version = path.split("/")[1]
-        for route in _routes_of(version):
+        for route in routes_of(version):
             match = route.pattern.fullmatch(path)
-            if match is not None and route.verb == request.method:
-                known = TYPES_OF[version]
+            if match is not None and route.call.verb == request.method:
+                known, rpc = TYPES_OF[version], route.call.rpc
                 types = load_types(f"tpu.{known}")
-                built = build_request(types, route, match.group(1), request)
-                return _shown(request, types, route.rpc, self._world.call(route.rpc, built, known))
+                built = build_request(types, route.call, match.group(1), request)
+                return _shown(request, types, rpc, self._world.call(rpc, built, known))
         raise unknown_method(f"{request.method} {path}")

@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from tpuctl.sim.compute.catalog import Kind, Scope
-from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.fingerprints import fingerprint
-from tpuctl.sim.compute.refusals import outdated
+from tpuctl.sim.compute.refusals import invalid, outdated
 from tpuctl.sim.wire.status import Json, unknown_method
 from tpuctl.sim.world.paths import ResourcePath, check_labels
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
-INPUTS: Mapping[str, frozenset[str]] = {
-    "disks": frozenset(
-        {
-            *("name", "description", "labels", "sizeGb", "type", "zone", "sourceSnapshot", "sourceDisk"),
-            *(
-                "sourceImage",
-                "provisionedIops",
-                "provisionedThroughput",
-                "physicalBlockSizeBytes",
-                "accessMode",
-            ),
-        }
-    ),
-    "snapshots": frozenset({"name", "description", "labels", "sourceDisk", "storageLocations", "snapshotType"}),
-    "images": frozenset({"name", "description", "labels", "sourceDisk", "storageLocations", "family"}),
-    "addresses": frozenset({"name", "description", "labels", "address", "addressType", "networkTier"}),
-    "firewalls": frozenset(
-        {
-            *("name", "description", "network", "direction", "priority", "allowed", "denied", "disabled"),
-            *("sourceRanges", "sourceTags", "destinationRanges", "targetTags"),
-        }
-    ),
-    "instanceTemplates": frozenset({"name", "description", "region", "properties"}),
-    "reservations": frozenset(
-        {
-            *("name", "description", "zone", "specificReservation", "specificReservationRequired"),
-            "aggregateReservation",
-        }
-    ),
-    "resourcePolicies": frozenset({"name", "description", "region", "workloadPolicy"}),
-}
-"""What the simulator does of a create; anything else that says something is refused, not dropped."""
 _DEFAULTS: tuple[object, ...] = (False, "", 0, "0", [], {}, None, "IPV4", "RAW")
 """What a create may say of anything: it is so anyway."""
 _OUTPUTS = frozenset(
@@ -54,6 +24,14 @@ _OUTPUTS = frozenset(
         *("sourceSnapshotId", "sourceImageId", "sourceType"),
     }
 )
+FINGERPRINT = "42WmSpB8rSM="
+"""What the API shows for no labels."""
+
+
+def fingerprint(labels: Mapping[str, str]) -> str:
+    """Changes with the labels; who changes them must name it."""
+    digest = hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).digest()
+    return base64.urlsafe_b64encode(digest[:8]).decode() if labels else FINGERPRINT
 
 
 def check_body(kind: Kind, body: Json) -> str:
@@ -63,22 +41,35 @@ def check_body(kind: Kind, body: Json) -> str:
         text = "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'"
         raise invalid("resource.name", name, text)
     check_labels(body.get("labels") or {})
-    known = INPUTS.get(kind.collection, frozenset(body)) | _OUTPUTS
-    for field, value in body.items():
-        if field not in known and value not in _DEFAULTS:
-            raise unknown_method(f"'{field}' of {kind.collection}")
+    refuse_others(body, kind.inputs | _OUTPUTS, kind.collection)
     return name
 
 
-def changed_labels(data: Json, body: Json) -> Json:
-    """New labels for who knows the old ones. Raises conditionNotMet."""
+def refuse_others(asked: Json, known: AbstractSet[str], of: str) -> None:
+    """Anything else than `known` that says something is refused, not dropped."""
+    for field, value in asked.items():
+        if field not in known and value not in _DEFAULTS:
+            raise unknown_method(f"'{field}' of {of}")
+
+
+def shown_labels(labels: Mapping[str, str]) -> Json:
+    return {**({"labels": dict(labels)} if labels else {}), "labelFingerprint": fingerprint(labels)}
+
+
+def set_labels(data: Json, body: Json) -> Json:
+    """`data` with new labels, for who knows the old ones. Raises conditionNotMet."""
     labels = body.get("labels") or {}
     check_labels(labels)
     if body.get("labelFingerprint") != data["labelFingerprint"]:
         raise outdated("Labels fingerprint either invalid or resource labels have changed")
-    return {"labels": labels, "labelFingerprint": fingerprint(labels)}
+    return {**{key: value for key, value in data.items() if key != "labels"}, **shown_labels(labels)}
 
 
 def target(project: str, kind: Kind, scope: Scope, name: str) -> ResourcePath:
     """What a call is about, for faults and the journal."""
     return ResourcePath(project, scope.location, kind.collection, name)
+
+
+def last_part(url: object) -> str:
+    """The name at the end of a resource's address."""
+    return str(url).rsplit("/", 1)[-1]

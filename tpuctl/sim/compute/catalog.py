@@ -1,9 +1,5 @@
 """The collections and methods of Compute Engine, and what it has without anybody making it: places, types of
-machines and disks, the default network.
-
-Shapes are those of the recordings in GoogleCloudPlatform/k8s-config-connector (mockgcp/mockcompute/testdata,
-folders computezones, computenetworks and computesubnets); numbers of types are those of https://cloud.google.com/compute/docs/machine-resource,
-https://cloud.google.com/tpu/docs/v6e and its neighbours, and https://cloud.google.com/compute/docs/disks.
+machines and disks, the default network. All of it is rows of `manifests/tables/sim_compute.yaml`.
 """
 
 from __future__ import annotations
@@ -12,52 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 
+from msgspec import Struct, convert
+
 from tpuctl.lib.names import region_of
-from tpuctl.sim.compute.group_facts import TPU_MACHINES
+from tpuctl.model.shipped_files import load_sim_compute
 from tpuctl.sim.wire.status import Json
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 
 ROOT = "https://www.googleapis.com/compute/v1"
 GLOBAL = "global"
 _MADE = "2024-04-01T05:34:56.123-07:00"
-_MACHINES: tuple[tuple[str, str, int, int], ...] = (
-    *(("", f"e2-standard-{n}", n, n * 4096) for n in (2, 4, 8, 16)),
-    *(("", f"n1-standard-{n}", n, n * 3840) for n in (1, 2, 4, 8, 16, 32)),
-    *(("", f"n2-standard-{n}", n, n * 4096) for n in (2, 4, 8, 16, 32)),
-    ("v4", "ct4p-hightpu-4t", 240, 416_768),
-    ("v5e", "ct5lp-hightpu-1t", 24, 49_152),
-    ("v5e", "ct5lp-hightpu-4t", 112, 196_608),
-    ("v5e", "ct5lp-hightpu-8t", 224, 393_216),
-    ("v5p", "ct5p-hightpu-1t", 52, 114_688),
-    ("v5p", "ct5p-hightpu-4t", 208, 458_752),
-    ("v6e", "ct6e-standard-1t", 44, 180_224),
-    ("v6e", "ct6e-standard-4t", 180, 737_280),
-    ("v6e", "ct6e-standard-8t", 180, 1_474_560),
-    ("tpu7x", "tpu7x-standard-1t", 56, 245_760),
-    ("tpu7x", "tpu7x-standard-4t", 224, 983_040),
-)
-"""Generation that a zone must have, name, CPUs, MiB of memory."""
-DISK_TYPES: Mapping[str, tuple[int, int, int]] = {
-    "hyperdisk-balanced": (100, 4, 65_536),
-    "hyperdisk-extreme": (1000, 64, 65_536),
-    "hyperdisk-ml": (100, 4, 65_536),
-    "hyperdisk-throughput": (2048, 2048, 32_768),
-    "local-ssd": (375, 375, 375),
-    "pd-balanced": (100, 10, 65_536),
-    "pd-extreme": (1000, 500, 65_536),
-    "pd-ssd": (100, 10, 65_536),
-    "pd-standard": (500, 10, 65_536),
-}
+DISK_TYPES: Mapping[str, tuple[int, int, int]] = load_sim_compute()["disk_types"]
 """Default, smallest and largest size in GB."""
+SHOWN: Mapping[str, Json] = load_sim_compute()["shown"]
+"""What all resources of a kind show, by its singular."""
 INTERNAL_RULE = "default-allow-internal"
-_EVERY_PORT = ["0-65535"]
-_FIREWALL: Mapping[str, tuple[str, Mapping[str, list[str]]]] = {
-    "default-allow-icmp": ("0.0.0.0/0", {"icmp": []}),
-    INTERNAL_RULE: ("10.128.0.0/9", {"tcp": _EVERY_PORT, "udp": _EVERY_PORT, "icmp": []}),
-    "default-allow-rdp": ("0.0.0.0/0", {"tcp": ["3389"]}),
-    "default-allow-ssh": ("0.0.0.0/0", {"tcp": ["22"]}),
-}
-"""Rule → from where it lets in what, by protocol and ports."""
 
 
 @dataclass(frozen=True)
@@ -75,30 +40,49 @@ class Scope:
         return self.name or self.kind
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A collection of the API: where its resources live, and what `kind` they say they are."""
+class Machine(Struct, frozen=True):
+    """A machine type. One with a generation is only in zones that have that; one with a topology, which is what
+    one machine alone is, is offered as an instance."""
+
+    cpus: int
+    mib: int
+    generation: str = ""
+    chips: int = 0
+    topology: str = ""
+
+
+MACHINES = convert(load_sim_compute()["machines"], dict[str, Machine])
+TPU_MACHINES = {name: each for name, each in MACHINES.items() if each.topology}
+
+
+class Kind(Struct, frozen=True):
+    """A collection of the API: where its resources live, what `kind` they say they are, and its methods; see
+    the table."""
 
     collection: str
     singular: str
     scopes: tuple[str, ...]
     message: str = ""
-    """The type of its resources where the simulator can make some."""
+    inputs: frozenset[str] = frozenset()
+    changes: Mapping[str, str] = {}
+    reads: Mapping[str, str] = {}
+    parameters: Mapping[str, tuple[str, ...]] = {}
+    permissions: Mapping[str, str] = {}
     in_regions: str = ""
-    """What the API calls those of regions, where that is a collection of its own."""
-    called_whole: tuple[str, ...] = ()
-    """Verbs whose operations say the whole method, as recorded (k8s-config-connector, instance groups)."""
+    whole: tuple[str, ...] = ()
+    labelled: bool = False
+    underway: str = ""
+    """Its status while it is being made."""
+    aggregated: bool = True
 
     def operation_type(self, verb: str) -> str:
         """`operationType` of what a verb begins."""
-        return f"compute.{self.collection}.{verb}" if verb in self.called_whole else verb
+        return f"compute.{self.collection}.{verb}" if verb in self.whole else verb
 
     def method(self, scope: Scope | None, verb: str) -> str:
         """The method's id in the discovery document."""
-        if self.collection == "operations" and scope is not None:
-            return f"{scope.kind.removesuffix('s')}Operations.{verb}"
         if self.collection == "operations":
-            return f"globalOperations.{verb}"
+            return f"{scope.kind.removesuffix('s') if scope else GLOBAL}Operations.{verb}"
         if self.in_regions and scope is not None and scope.kind == "regions":
             return f"{self.in_regions}.{verb}"
         both = "regions" in self.scopes and GLOBAL in self.scopes and not self.in_regions
@@ -106,111 +90,74 @@ class Kind:
             return f"global{self.collection[0].upper()}{self.collection[1:]}.{verb}"
         return f"{self.collection}.{verb}"
 
+    def permission(self, verb: str) -> str:
+        """What a caller must be allowed to do: `disks.insert` asks for compute.disks.create."""
+        usual = f"{self.collection}.{_PERMISSION_VERBS.get(verb, verb)}"
+        return f"compute.{self.permissions.get(verb, usual)}"
 
+
+_PERMISSION_VERBS: Mapping[str, str] = {
+    **{"insert": "create", "aggregatedList": "list", "wait": "get"},
+}
 KINDS: Mapping[str, Kind] = {
-    kind.collection: kind
-    for kind in (
-        Kind("acceleratorTypes", "acceleratorType", ("zones",)),
-        Kind("addresses", "address", ("regions", GLOBAL), "Address"),
-        Kind("autoscalers", "autoscaler", ("zones", "regions"), in_regions="regionAutoscalers"),
-        Kind("diskTypes", "diskType", ("zones",)),
-        Kind("disks", "disk", ("zones",), "Disk"),
-        Kind("firewalls", "firewall", (GLOBAL,), "Firewall"),
-        Kind("images", "image", (GLOBAL,), "Image"),
-        Kind(
-            "instanceGroupManagers",
-            "instanceGroupManager",
-            ("zones", "regions"),
-            "InstanceGroupManager",
-            in_regions="regionInstanceGroupManagers",
-            called_whole=("insert", "delete", "deleteInstances", "recreateInstances", "resize"),
-        ),
-        Kind("instanceGroups", "instanceGroup", ("zones",)),
-        Kind(
-            "instanceTemplates",
-            "instanceTemplate",
-            ("regions", GLOBAL),
-            "InstanceTemplate",
-            in_regions="regionInstanceTemplates",
-            called_whole=("insert",),
-        ),
-        Kind("instances", "instance", ("zones",), "Instance"),
-        Kind("machineTypes", "machineType", ("zones",)),
-        Kind("networks", "network", (GLOBAL,), "Network"),
-        Kind("operations", "operation", ("zones", "regions", GLOBAL)),
-        Kind("reservations", "reservation", ("zones",), "Reservation"),
-        Kind("resourcePolicies", "resourcePolicy", ("regions",), "ResourcePolicy"),
-        Kind("snapshots", "snapshot", (GLOBAL,), "Snapshot"),
-        Kind("subnetworks", "subnetwork", ("regions",)),
-    )
+    name: convert({"collection": name, **row}, Kind) for name, row in load_sim_compute()["collections"].items()
 }
 """AcceleratorTypes (which are GPUs) and autoscalers are there, and the project has none."""
-CHANGES: Mapping[str, str] = {
-    "disks.createSnapshot": "Snapshot",
-    "disks.resize": "DisksResizeRequest",
-    "disks.setLabels": "ZoneSetLabelsRequest",
-    "disks.update": "Disk",
-    "firewalls.patch": "Firewall",
-    "instances.attachDisk": "AttachedDisk",
-    "instances.detachDisk": "",
-    "instances.setLabels": "InstancesSetLabelsRequest",
-    "instances.setMetadata": "Metadata",
-    "instances.start": "",
-    "instances.stop": "",
-    "instanceGroupManagers.deleteInstances": "InstanceGroupManagersDeleteInstancesRequest",
-    "instanceGroupManagers.patch": "InstanceGroupManager",
-    "instanceGroupManagers.recreateInstances": "InstanceGroupManagersRecreateInstancesRequest",
-    "instanceGroupManagers.resize": "",
-    "snapshots.setLabels": "GlobalSetLabelsRequest",
-}
-"""Methods besides insert and delete that change what is there, named as in the discovery document without the
-scope, and the types of their bodies; empty where they have none."""
-READS: Mapping[str, str] = {
-    "instanceGroupManagers.listErrors": "GET",
-    "instanceGroupManagers.listManagedInstances": "POST",
-    "instanceGroups.listInstances": "POST",
-    "instances.getGuestAttributes": "GET",
-}
-"""Methods besides get and list that read something of a resource, and their HTTP methods."""
-PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    "instances.attachDisk": ("forceAttach",),
-    "instances.detachDisk": ("deviceName",),
-    "instanceGroupManagers.resize": ("size",),
-}
-"""Query parameters of methods of both kinds that belong to what is asked; they are given on with the body."""
 UPDATED = ("accessMode", "provisionedThroughput")
 """What `disks.update` changes, one at a time."""
 LIKE = {"snapshots.aggregatedList": "disks.aggregatedList"}
 """Methods that only the beta has, with the same parameters as another."""
-_PERMISSION_VERBS: Mapping[str, str] = {"insert": "create", "aggregatedList": "list", "wait": "get"}
-"""What permissions call them (https://cloud.google.com/iam/docs/roles-permissions/compute)."""
-_PERMISSIONS: Mapping[str, str] = {
-    "firewalls.patch": "firewalls.update",
-    **{
-        f"instanceGroupManagers.{verb}": "instanceGroupManagers.update"
-        for verb in ("deleteInstances", "patch", "recreateInstances", "resize")
-    },
-    **{
-        f"instanceGroupManagers.{verb}": "instanceGroupManagers.get"
-        for verb in ("listErrors", "listManagedInstances")
-    },
-    "instanceGroups.listInstances": "instanceGroups.list",
-}
 
 
-def permission_of(method: str) -> str:
-    """What a caller must be allowed to do: `disks.insert` asks for compute.disks.create."""
-    collection, _, verb = method.partition(".")
-    return f"compute.{_PERMISSIONS.get(method, f'{collection}.{_PERMISSION_VERBS.get(verb, verb)}')}"
+def place(base: str, scope: Scope) -> Json:
+    """`zone` or `region` as the API shows it; nothing for global resources."""
+    return {} if scope.kind == GLOBAL else {scope.kind.removesuffix("s"): f"{base}/{scope}"}
 
 
-def _accelerators(machine: str) -> Json:
-    """The chips of a machine type; the name of the kind is what users of v6e read there."""
-    found = TPU_MACHINES.get(machine)
-    if found is None:
-        return {}
-    kind = machine.partition("-")[0]
-    return {"accelerators": [{"guestAcceleratorType": kind, "guestAcceleratorCount": found.chips}]}
+def skeleton(base: str, kind: Kind, scope: Scope, name: str, id: str, made: str = _MADE) -> Json:
+    """How every resource begins; `base` is the project's URL."""
+    return {
+        "kind": f"compute#{kind.singular}",
+        "id": id,
+        "creationTimestamp": made,
+        "name": name,
+        "selfLink": f"{base}/{scope}/{kind.collection}/{name}",
+        **place(base, scope),
+        **SHOWN.get(kind.singular, {}),
+    }
+
+
+ACCELERATOR_IMAGES = "ubuntu-os-accelerator-images"
+
+
+def public_images(project: str) -> list[Json]:
+    """All images of one of Google's projects, oldest first; the simulator has those of one, from which TPU
+    machines boot."""
+    if project != ACCELERATOR_IMAGES:
+        return []
+    table = load_sim_compute()["images"]
+    rows = [(family, build) for build in table["builds"] for family in table["families"]]
+    return [_image(family, build, table) for family, build in rows]
+
+
+def find_public_image(project: str, by_family: str | None, name: str) -> Json | None:
+    """An image by its name, or the newest of a family."""
+    field = "family" if by_family else "name"
+    return next((each for each in reversed(public_images(project)) if each[field] == name), None)
+
+
+def _image(family: str, build: str, table: Json) -> Json:
+    base, scope = f"{ROOT}/projects/{ACCELERATOR_IMAGES}", Scope(GLOBAL)
+    number = 10_000 * (1 + list(table["families"]).index(family)) + table["builds"].index(build)
+    made = f"{build[:4]}-{build[4:6]}-{build[6:]}T02:00:00.000-07:00"
+    id, version = str(4_000_000_000_000_000_000 + number), table["families"][family]
+    return {
+        **skeleton(base, KINDS["images"], scope, f"{family}-v{build}", id, made),
+        "description": f"Canonical, Ubuntu, {version} LTS, for TPU, amd64, built on {build}",
+        "family": family,
+        "licenses": [f"{base}/global/licenses/{family}"],
+        **SHOWN["public image"],
+    }
 
 
 class ComputeCatalog:
@@ -238,7 +185,13 @@ class ComputeCatalog:
 
     def firewalls(self, *, internal: bool) -> list[Json]:
         """The rules with which a default network begins; `internal`: with that for traffic between hosts."""
-        return [self._firewall(name) for name in _FIREWALL if internal or name != INTERNAL_RULE]
+        network = f"{self._base}/global/networks/default"
+        rules: Mapping[str, Json] = load_sim_compute()["firewalls"]
+        return [
+            {**self._resource("firewalls", Scope(GLOBAL), name, len(name)), **rule, "network": network}
+            for name, rule in rules.items()
+            if internal or name != INTERNAL_RULE
+        ]
 
     def usable_subnetworks(self) -> list[Json]:
         """Those in which machines can be made, each with less of it than elsewhere."""
@@ -269,55 +222,42 @@ class ComputeCatalog:
     def project(self, metadata: Mapping[str, str], quotas: Sequence[Json]) -> Json:
         """The project as the API shows it."""
         items = [{"key": key, "value": value} for key, value in sorted(metadata.items())]
+        own = {"kind": "compute#metadata", "fingerprint": "uIRm46oOI3I=", **({"items": items} if items else {})}
         return {
-            "kind": "compute#project",
-            "id": "3099843102246789847",
+            **SHOWN["project"],
             "name": self._base.rpartition("/")[2],
-            "creationTimestamp": "2024-06-17T18:00:40.463-07:00",
-            "commonInstanceMetadata": {
-                "kind": "compute#metadata",
-                "fingerprint": "uIRm46oOI3I=",
-                **({"items": items} if items else {}),
-            },
+            "commonInstanceMetadata": own,
             "defaultServiceAccount": DEFAULT_ACCOUNT,
-            "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
-            "defaultNetworkTier": "PREMIUM",
-            "vmDnsSetting": "ZONAL_ONLY",
-            "cloudArmorTier": "CA_STANDARD",
             "quotas": list(quotas),
             "selfLink": self._base,
         }
 
     def place(self, kind: str, name: str) -> Json:
         """A zone or region; quotas are for the caller to add."""
-        shown = self._resource(kind[:-1], Scope(kind), name, len(name))
-        shown |= {"description": name, "status": "UP", "selfLink": f"{self._base}/{kind}/{name}"}
-        if kind == "zones":
-            cpus = ["Intel Skylake", "Intel Broadwell", "AMD Rome"]
-            region = f"{self._base}/regions/{region_of(name)}"
-            return {**shown, "availableCpuPlatforms": cpus, "region": region, "supportsPzs": False}
-        inside = [f"{self._base}/zones/{zone}" for zone in self._zones if region_of(zone) == name]
-        return {**shown, "zones": inside, "supportsPzs": False}
-
-    def _resource(self, singular: str, scope: Scope, name: str, number: int) -> Json:
-        collection = f"{singular}s"
-        data: Json = {
-            "kind": f"compute#{singular}",
-            "id": str(1000 + number),
+        shown = {
+            "kind": f"compute#{kind[:-1]}",
+            "id": str(1000 + len(name)),
             "creationTimestamp": _MADE,
             "name": name,
-            "selfLink": f"{self._base}/{scope}/{collection}/{name}",
+            "description": name,
+            "selfLink": f"{self._base}/{kind}/{name}",
+            **SHOWN[kind[:-1]],
         }
-        return data
+        if kind == "zones":
+            return {**shown, "region": f"{self._base}/regions/{region_of(name)}"}
+        inside = [f"{self._base}/zones/{zone}" for zone in self._zones if region_of(zone) == name]
+        return {**shown, "zones": inside}
+
+    def _resource(self, collection: str, scope: Scope, name: str, number: int) -> Json:
+        return skeleton(self._base, KINDS[collection], scope, name, str(1000 + number))
 
     def _disk_types(self, scope: Scope) -> list[Json]:
         return [
             {
-                **self._resource("diskType", scope, name, number),
+                **self._resource("diskTypes", scope, name, number),
                 "description": name,
                 "defaultDiskSizeGb": str(default),
                 "validDiskSize": f"{smallest}GB-{largest}GB",
-                "zone": f"{self._base}/{scope}",
             }
             for number, (name, (default, smallest, largest)) in enumerate(DISK_TYPES.items())
         ]
@@ -326,60 +266,37 @@ class ComputeCatalog:
         generations = {"", *self._generations(scope.name)}
         return [
             {
-                **self._resource("machineType", scope, name, number),
-                "description": f"{cpus} vCPUs {memory / 1024:g} GB RAM",
-                "guestCpus": cpus,
-                "memoryMb": memory,
-                "imageSpaceGb": 0,
-                "isSharedCpu": False,
-                "maximumPersistentDisks": 128,
-                "maximumPersistentDisksSizeGb": "263168",
+                **self._resource("machineTypes", scope, name, number),
+                "description": f"{each.cpus} vCPUs {each.mib / 1024:g} GB RAM",
+                "guestCpus": each.cpus,
+                "memoryMb": each.mib,
                 "zone": scope.name,
-                **_accelerators(name),
+                **_accelerators(name, each),
             }
-            for number, (generation, name, cpus, memory) in enumerate(_MACHINES)
-            if generation in generations
+            for number, (name, each) in enumerate(MACHINES.items())
+            if each.generation in generations
         ]
 
     def _network(self) -> Json:
-        shown = self._resource("network", Scope(GLOBAL), "default", 0)
-        return {
-            **shown,
-            "autoCreateSubnetworks": True,
-            "description": "Default network for the project",
-            "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
-            "routingConfig": {"bgpBestPathSelectionMode": "LEGACY", "routingMode": "REGIONAL"},
-            "selfLinkWithId": f"{self._base}/global/networks/{shown['id']}",
-            "subnetworks": [f"{self._base}/regions/{each}/subnetworks/default" for each in self.regions()],
-        }
+        shown = self._resource("networks", Scope(GLOBAL), "default", 0)
+        subnetworks = [f"{self._base}/regions/{each}/subnetworks/default" for each in self.regions()]
+        by_id = f"{self._base}/global/networks/{shown['id']}"
+        return {**shown, "selfLinkWithId": by_id, "subnetworks": subnetworks}
 
     def _subnetwork(self, scope: Scope) -> Json:
         number = self.regions().index(scope.name)
         block = ip_network(self._address_range or f"10.{128 + 4 * number}.0.0/20")
         return {
-            **self._resource("subnetwork", scope, "default", number),
-            "fingerprint": "abcdef0123A=",
+            **self._resource("subnetworks", scope, "default", number),
             "gatewayAddress": str(block[1]),
             "ipCidrRange": str(block),
             "network": f"{self._base}/global/networks/default",
-            "privateIpGoogleAccess": False,
-            "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
-            "purpose": "PRIVATE",
-            "region": f"{self._base}/{scope}",
-            "stackType": "IPV4_ONLY",
         }
 
-    def _firewall(self, name: str) -> Json:
-        source, allowed = _FIREWALL[name]
-        return {
-            **self._resource("firewall", Scope(GLOBAL), name, len(name)),
-            "allowed": [
-                {"IPProtocol": each, **({"ports": ports} if ports else {})} for each, ports in allowed.items()
-            ],
-            "direction": "INGRESS",
-            "disabled": False,
-            "logConfig": {"enable": False},
-            "network": f"{self._base}/global/networks/default",
-            "priority": 65_534,
-            "sourceRanges": [source],
-        }
+
+def _accelerators(name: str, machine: Machine) -> Json:
+    """The chips of a machine type; the name of the kind is what users of v6e read there."""
+    if not machine.topology:
+        return {}
+    kind = name.partition("-")[0]
+    return {"accelerators": [{"guestAcceleratorType": kind, "guestAcceleratorCount": machine.chips}]}

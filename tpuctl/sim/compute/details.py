@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tpuctl.sim.compute.bodies import INPUTS
-from tpuctl.sim.compute.catalog import ROOT, Scope
-from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.group_facts import TPU_MACHINES
-from tpuctl.sim.compute.refusals import absent
+from tpuctl.sim.compute.bodies import last_part
+from tpuctl.sim.compute.catalog import KINDS, ROOT, TPU_MACHINES, Scope
+from tpuctl.sim.compute.refusals import absent, invalid
 from tpuctl.sim.wire.status import Json, unknown_method
 
 _ADDRESSES = 64_516
@@ -35,35 +33,31 @@ def address_details(number: int, body: Json) -> Json:
         "addressType": str(body.get("addressType") or "EXTERNAL"),
         "networkTier": str(body.get("networkTier") or "PREMIUM"),
         "description": str(body.get("description") or ""),
-        "status": "RESERVED",
     }
 
 
 def firewall_details(project: str, body: Json) -> Json:
     """A rule with what the service fills in."""
-    network = str(body.get("network") or "global/networks/default").rsplit("/", 1)[-1]
+    network = last_part(body.get("network") or "default")
     if network != "default":
         raise absent(f"projects/{project}/global/networks/{network}")
     if bool(body.get("allowed")) == bool(body.get("denied")):
         raise invalid("resource.allowed", "", "Either allowed or denied must be specified.")
-    asked = {key: value for key, value in body.items() if key in INPUTS["firewalls"]}
+    asked = {key: value for key, value in body.items() if key in KINDS["firewalls"].inputs}
     inward = asked.get("direction") != "EGRESS"
     anywhere = "sourceRanges" if inward else "destinationRanges"
     limited = any(asked.get(key) for key in (anywhere, *(("sourceTags",) if inward else ())))
     return {
-        "direction": "INGRESS",
         "priority": 1000,
-        "disabled": False,
         **asked,
         **({} if limited else {anywhere: ["0.0.0.0/0"]}),
-        "logConfig": {"enable": False},
         "network": f"{ROOT}/projects/{project}/global/networks/{network}",
     }
 
 
 def policy_details(scope: Scope, body: Json) -> Json:
     """What a new policy shows besides its name."""
-    region = str(body.get("region") or scope.name).rsplit("/", 1)[-1]
+    region = last_part(body.get("region") or scope.name)
     if region != scope.name:
         raise invalid(
             "resource.region", body["region"], f"The region must be that of the request, {scope.name}."
@@ -72,7 +66,7 @@ def policy_details(scope: Scope, body: Json) -> Json:
     if policy is None:
         raise unknown_method("resource policies other than workload policies")
     _check_policy(policy)
-    return {"status": "READY", "workloadPolicy": policy}
+    return {"workloadPolicy": policy}
 
 
 def _check_policy(policy: Json) -> None:
@@ -105,7 +99,7 @@ def reservation_details(_scope: Scope, body: Json) -> Json:
         raise invalid("resource.specificReservation", "", text)
     reserved_chips(body)
     required = bool(body.get("specificReservationRequired"))
-    shown: Json = {"status": "READY", "specificReservationRequired": required}
+    shown: Json = {"specificReservationRequired": required}
     if specific is not None:
         count = str(specific["count"])
         return {**shown, "specificReservation": {**specific, "assuredCount": count, "inUseCount": "0"}}
@@ -116,7 +110,7 @@ def reserved_chips(body: Json) -> tuple[str, int]:
     """Generation and number of the chips that a reservation sets aside."""
     specific, whole = body.get("specificReservation"), body.get("aggregateReservation") or {}
     if specific is not None:
-        name = str((specific.get("instanceProperties") or {}).get("machineType") or "").rsplit("/", 1)[-1]
+        name = last_part((specific.get("instanceProperties") or {}).get("machineType") or "")
         machine, count = TPU_MACHINES.get(name), int(specific.get("count") or 0)
         if machine is None:
             raise unknown_method(f"reservations of machines without TPUs ({name or 'no machine type'})")

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from tpuctl.lib.names import region_of
+from tpuctl.sim.compute.bodies import last_part
 from tpuctl.sim.compute.catalog import DISK_TYPES, Scope
-from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument
+from tpuctl.sim.compute.refusals import invalid
+from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.world.faults import RATE_EXCEEDED
 from tpuctl.sim.world.quotas import DISK_METRICS
 
@@ -26,26 +28,11 @@ ACCESS_MODES: Mapping[str, tuple[str, ...]] = {
 """The first is what a disk gets; other types have none to set."""
 _MULTI_REGIONS = {"us": "us", "europe": "eu", "asia": "asia"}
 """By the first part of a region: where copies of disks are kept unless somebody says otherwise."""
-_STORED: Mapping[str, Json] = {
-    "images": {"archiveSizeBytes": "0", "sourceType": "RAW"},
-    "snapshots": {
-        "creationSizeBytes": "0",
-        "downloadBytes": "32876",
-        "storageBytes": "0",
-        "storageBytesStatus": "UP_TO_DATE",
-    },
-}
-"""What an empty disk takes, as recorded in k8s-config-connector (basic/compute/v1beta1/computesnapshot)."""
 _TYPE = re.compile(r"(?:.*/)?zones/([^/]+)/diskTypes/[^/]+")
 THROUGHPUT_CHANGE_S = 6 * 3600.0
 BURST, WINDOW_S = 6, 3600.0
 """So many snapshots of a disk, restores of a snapshot, and images of a disk, in so long: gcpdiag, rule
 gce/ERR/2024_001."""
-
-
-def invalid(field: str, value: object, why: str) -> ApiError:
-    """Compute Engine's form of INVALID_ARGUMENT."""
-    return invalid_argument(f"Invalid value for field '{field}': '{value}'. {why}")
 
 
 @dataclass(frozen=True)
@@ -65,7 +52,7 @@ def disk_details(base: str, scope: Scope, body: Json, source: Source | None) -> 
     """What a new disk shows besides its name; `base` is the project's URL."""
     own = str(body.get("type") or "")
     given = own or str((source and source.data.get("type")) or "pd-standard")
-    kind = given.rsplit("/", 1)[-1]
+    kind = last_part(given)
     named = _TYPE.fullmatch(own)
     if own and named is None:
         raise invalid("resource.type", own, "The URL is malformed.")
@@ -78,10 +65,6 @@ def disk_details(base: str, scope: Scope, body: Json, source: Source | None) -> 
     return {
         "sizeGb": str(_size(kind, body, source)),
         "type": f"{base}/{scope}/diskTypes/{kind}",
-        "status": "READY",
-        "physicalBlockSizeBytes": "4096",
-        "enableConfidentialCompute": False,
-        "satisfiesPzi": True,
         **_access_mode(kind, body, source),
         **_performance(kind, body, source),
         **({source.field: source.data["selfLink"], f"{source.field}Id": source.data["id"]} if source else {}),
@@ -89,10 +72,10 @@ def disk_details(base: str, scope: Scope, body: Json, source: Source | None) -> 
 
 
 def _check_clone(scope: Scope, kind: str, source: Source) -> None:
-    if str(source.data["zone"]).rsplit("/", 1)[-1] != scope.name:
+    if last_part(source.data["zone"]) != scope.name:
         text = "The source disk must be in the same zone as the disk."
         raise invalid("resource.sourceDisk", source.data["selfLink"], text)
-    if str(source.data["type"]).rsplit("/", 1)[-1] != kind:
+    if last_part(source.data["type"]) != kind:
         raise invalid("resource.type", kind, "The disk type must be that of the source disk.")
 
 
@@ -172,26 +155,23 @@ def quota_of(data: Json) -> tuple[str, str]:
 @cache
 def _quota_of(kind: str, zone: str) -> tuple[str, str]:
     """From their addresses. Each new disk asks it of all that are there."""
-    return DISK_METRICS.get(kind.rsplit("/", 1)[-1], ""), region_of(zone.rsplit("/", 1)[-1])
+    return DISK_METRICS.get(last_part(kind), ""), region_of(last_part(zone))
 
 
-def copy_details(collection: str, body: Json, source: Json) -> Json:
+def copy_details(body: Json, source: Json) -> Json:
     """What a snapshot or image of the disk `source` shows."""
-    region = region_of(str(source["zone"]).rsplit("/", 1)[-1])
+    region = region_of(last_part(source["zone"]))
     return {
         "sourceDisk": source["selfLink"],
         "sourceDiskId": source["id"],
         "diskSizeGb": source["sizeGb"],
-        "enableConfidentialCompute": False,
         "storageLocations": body.get("storageLocations") or [_MULTI_REGIONS.get(region.split("-")[0], region)],
-        "status": "READY",
-        **_STORED[collection],
     }
 
 
 def check_resize(data: Json, size: int) -> None:
     """Disks only grow."""
-    kind, before = str(data["type"]).rsplit("/", 1)[-1], int(data["sizeGb"])
+    kind, before = last_part(data["type"]), int(data["sizeGb"])
     _, smallest, largest = DISK_TYPES[kind]
     if not smallest <= size <= largest:
         raise invalid("sizeGb", size, f"Disk size must be between {smallest} GB and {largest} GB.")
@@ -202,7 +182,7 @@ def check_resize(data: Json, size: int) -> None:
 
 def check_access_change(data: Json, mode: str, users: list[str]) -> None:
     """`accessMode` of a hyperdisk-ml disk becomes READ_ONLY_MANY while nobody uses it, and that for good."""
-    kind, before = str(data["type"]).rsplit("/", 1)[-1], data.get("accessMode")
+    kind, before = last_part(data["type"]), data.get("accessMode")
     if mode not in ACCESS_MODES.get(kind, ()):
         raise invalid("resource.accessMode", mode, f"It is not supported for {kind} disks.")
     if users:

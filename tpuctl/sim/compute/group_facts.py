@@ -7,30 +7,11 @@ instance without a group is told the same, as worker 0 of one, is inferred from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, field
 
+from tpuctl.sim.compute.catalog import Machine
 
-@dataclass(frozen=True)
-class TpuMachine:
-    """A machine type with chips. `topology` is what one machine alone is."""
-
-    generation: str
-    chips: int
-    topology: str
-
-
-TPU_MACHINES: Mapping[str, TpuMachine] = {
-    "ct5p-hightpu-1t": TpuMachine("v5p", 1, "1x1x1"),
-    "ct5p-hightpu-4t": TpuMachine("v5p", 4, "2x2x1"),
-    "ct6e-standard-1t": TpuMachine("v6e", 1, "1x1"),
-    "ct6e-standard-4t": TpuMachine("v6e", 4, "2x2"),
-    "ct6e-standard-8t": TpuMachine("v6e", 8, "2x4"),
-    "tpu7x-standard-1t": TpuMachine("tpu7x", 1, "1x1x1"),
-    "tpu7x-standard-4t": TpuMachine("tpu7x", 4, "2x2x1"),
-}
-"""Those that Compute Engine offers as instances (docs.cloud.google.com/compute/docs/tpus/tpu-machines); types
-of one chip are in the tables of autoscaler and xpk."""
 _PREFIXES = {"v5p": "v5p", "v6e": "v6e", "tpu7x": "v7x"}
 _NUMBER_PER_CHIP = {"v5p": 2, "v6e": 1, "tpu7x": 2}
 """What the number of an accelerator type counts: TensorCores, and of v6e chips."""
@@ -52,13 +33,11 @@ class GroupOfInstances:
         return self.members.index(member) if self.topology else 0
 
 
-def accelerator_type(machine: TpuMachine, topology: str) -> str:
+def accelerator_type(machine: Machine, topology: str) -> str:
     """What the attribute `accelerator-type` says: `v7x-16`, which tpuctl and GKE call tpu7x-16."""
-    return f"{_PREFIXES[machine.generation]}-{_chips(topology) * _NUMBER_PER_CHIP[machine.generation]}"
+    return f"{_PREFIXES[machine.generation]}-{chips_of(topology) * _NUMBER_PER_CHIP[machine.generation]}"
 
 
-def _chips(topology: str) -> int:
-    count = 1
-    for each in topology.split("x"):
-        count *= int(each)
-    return count
+def chips_of(topology: str) -> int:
+    """How many a topology has."""
+    return math.prod(map(int, topology.split("x")))

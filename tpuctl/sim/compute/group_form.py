@@ -11,30 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.sim.compute.catalog import ROOT
-from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.fingerprints import fingerprint
-from tpuctl.sim.compute.group_facts import TPU_MACHINES, GroupOfInstances
+from tpuctl.sim.compute.bodies import fingerprint, last_part
+from tpuctl.sim.compute.catalog import ROOT, TPU_MACHINES
+from tpuctl.sim.compute.group_facts import GroupOfInstances, chips_of
+from tpuctl.sim.compute.refusals import invalid
 from tpuctl.sim.wire.status import PROJECT_NUMBER, ApiError, Json, invalid_argument, unknown_method
 from tpuctl.sim.world.paths import ResourcePath
 
-_INPUTS = frozenset(
-    {
-        *("name", "description", "zone", "baseInstanceName", "instanceTemplate", "versions", "targetSize"),
-        *(
-            "targetSizePolicy",
-            "resourcePolicies",
-            "instanceLifecyclePolicy",
-            "updatePolicy",
-            "allInstancesConfig",
-        ),
-        *("standbyPolicy", "listManagedInstancesResults", "fingerprint"),
-    }
-)
-"""What the simulator does of a group; anything else that says something is refused, not dropped."""
 CHANGEABLE = ("description", "instanceLifecyclePolicy", "updatePolicy", "allInstancesConfig")
 """What a patch changes besides the size."""
-_SAYS_NOTHING: tuple[object, ...] = (None, "", False, 0, [], {})
 _BASE_NAME = re.compile(r"[a-z](([-a-z0-9]{0,57})|([-a-z0-9]{0,51}-(#{1,10})(\[([0-9]{1,10})\])?))")
 _POLICY = re.compile(r"(?:.*/)?regions/([^/]+)/resourcePolicies/([^/]+)")
 _TEMPLATE = re.compile(r"(?:.*/)?(regions/[^/]+|global)/instanceTemplates/([^/]+)")
@@ -102,10 +87,7 @@ class Group:
 
 
 def check_inputs(body: Json) -> None:
-    """Refuses what the simulator does not do, and what cannot be."""
-    for key, value in body.items():
-        if key not in _INPUTS and value not in _SAYS_NOTHING:
-            raise unknown_method(f"'{key}' of groups of instances")
+    """Refuses what cannot be."""
     size = body.get("targetSize")
     if size is None:
         raise invalid("resource.targetSize", "", "The target size must be specified.")
@@ -157,7 +139,7 @@ def misfit(topology: str, machine_type: str, size: int) -> ApiError | None:
     if not has_shape(machine.generation, topology):
         text = f"Accelerator topology {topology} is not supported for machine type {machine_type}."
         return invalid_argument(where + text)
-    wanted = _chips(topology) // machine.chips
+    wanted = chips_of(topology) // machine.chips
     if size not in (0, wanted):
         return invalid_argument(
             f"{where}Target size should be {wanted} for given accelerator topology but was {size}."
@@ -177,13 +159,6 @@ def has_shape(generation: str, topology: str) -> bool:
     return sides == sorted(sides) and not any(side % multiple for side in sides)
 
 
-def _chips(topology: str) -> int:
-    count = 1
-    for each in topology.split("x"):
-        count *= int(each)
-    return count
-
-
 def filled(body: Json, template: str, zone_url: str) -> Json:
     """A new group as its resource shows it, as far as its members play no part."""
     return {
@@ -191,13 +166,9 @@ def filled(body: Json, template: str, zone_url: str) -> Json:
         "instanceGroup": f"{zone_url}/instanceGroups/{body['name']}",
         "instanceTemplate": template,
         "listManagedInstancesResults": str(body.get("listManagedInstancesResults") or "PAGELESS"),
-        "satisfiesPzi": False,
-        "satisfiesPzs": True,
         "serviceAccount": f"{PROJECT_NUMBER}@cloudservices.gserviceaccount.com",
         "standbyPolicy": {"mode": "MANUAL", **(body.get("standbyPolicy") or {})},
         "targetSizePolicy": {"mode": "INDIVIDUAL", **(body.get("targetSizePolicy") or {})},
-        "targetStoppedSize": 0,
-        "targetSuspendedSize": 0,
         **({"resourcePolicies": body["resourcePolicies"]} if body.get("resourcePolicies") else {}),
         **changed({"updatePolicy": {}, "instanceLifecyclePolicy": {}, **body}),
     }
@@ -359,7 +330,7 @@ def worker_order(names: Sequence[str]) -> list[str]:
 
 def named(body: Json) -> list[str]:
     """The instances that a call names by URLs, each once."""
-    return list(dict.fromkeys(str(each).rsplit("/", 1)[-1] for each in body.get("instances") or ()))
+    return list(dict.fromkeys(last_part(each) for each in body.get("instances") or ()))
 
 
 def shown_unmanaged(group: Group) -> Json:

@@ -13,17 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tpuctl.sim.compute import group_form as form
-from tpuctl.sim.compute.bodies import check_body, target
-from tpuctl.sim.compute.catalog import ROOT, Kind, Scope
-from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.fingerprints import fingerprint
-from tpuctl.sim.compute.group_facts import TPU_MACHINES, GroupOfInstances
+from tpuctl.sim.compute.bodies import check_body, fingerprint, target
+from tpuctl.sim.compute.catalog import ROOT, TPU_MACHINES, Kind, Scope, skeleton
+from tpuctl.sim.compute.group_facts import GroupOfInstances
 from tpuctl.sim.compute.group_form import Group, Member
 from tpuctl.sim.compute.instance import Instance
 from tpuctl.sim.compute.instances import Instances
-from tpuctl.sim.compute.operations import Planned, error_row, place
+from tpuctl.sim.compute.operations import Planned, error_row
 from tpuctl.sim.compute.records import find_policy, find_template
-from tpuctl.sim.compute.refusals import absent, already_there, not_ready, outdated
+from tpuctl.sim.compute.refusals import absent, already_there, invalid, not_ready, outdated
 from tpuctl.sim.compute.room import lack_of_room, reservation_of
 from tpuctl.sim.compute.state import ComputeState
 from tpuctl.sim.wire.status import ApiError, Json, unknown_method
@@ -228,13 +226,8 @@ class Groups:
         base, name = f"{ROOT}/projects/{self._project}", str(body["name"])
         asked = {**body, "resourcePolicies": {"workloadPolicy": policy} if policy else None}
         return {
-            "kind": f"compute#{kind.singular}",
-            "id": self._state.new_id(),
-            "creationTimestamp": pacific(self._world.clock.now()),
-            "name": name,
-            "selfLink": f"{base}/{scope}/{kind.collection}/{name}",
+            **skeleton(base, kind, scope, name, self._state.new_id(), pacific(self._world.clock.now())),
             "fingerprint": fingerprint({"name": name}),
-            **place(base, scope),
             **form.filled(asked, template, f"{base}/{scope}"),
         }
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tpuctl.lib.names import region_of
-from tpuctl.sim.compute.group_facts import GroupOfInstances, TpuMachine, accelerator_type
+from tpuctl.sim.compute.bodies import last_part
+from tpuctl.sim.compute.catalog import Machine as MachineType
+from tpuctl.sim.compute.group_facts import GroupOfInstances, accelerator_type
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
 from tpuctl.sim.world.data_disks import NVME, in_boot_order, render_disks
@@ -26,7 +28,7 @@ _KEYS = "ssh-keys"
 class Instance(Machine):
     """`data` is the resource as the API shows it."""
 
-    machine: TpuMachine
+    machine: MachineType
     group: GroupOfInstances | None = None
     leaving: bool = False
     """It is being deleted."""
@@ -131,7 +133,7 @@ class InstanceHosts(Machines[Instance]):
             "instance/hostname": f"{name}.{zone}.c.{machine.path.project}.internal",
             "instance/id": int(data["id"]),
             "instance/name": name,
-            "instance/machine-type": f"projects/{PROJECT_NUMBER}/machineTypes/{_last(data['machineType'])}",
+            "instance/machine-type": f"projects/{PROJECT_NUMBER}/machineTypes/{last_part(data['machineType'])}",
             "instance/tags": list((data.get("tags") or {}).get("items") or ()),
             "instance/zone": f"projects/{PROJECT_NUMBER}/zones/{zone}",
             "instance/preempted": "TRUE" if machine.preempted else "FALSE",
@@ -186,7 +188,9 @@ class InstanceHosts(Machines[Instance]):
         for number, each in enumerate(machine.data["networkInterfaces"]):
             if each.get("networkIP"):
                 external = str((each.get("accessConfigs") or [{}])[0].get("natIP") or "")
-                place = Network(_last(each["network"]), _last(each["subnetwork"]), region_of(machine.path.zone))
+                place = Network(
+                    last_part(each["network"]), last_part(each["subnetwork"]), region_of(machine.path.zone)
+                )
                 found |= network_values(number, place, str(each["networkIP"]), external)
         return found
 
@@ -210,7 +214,3 @@ class InstanceHosts(Machines[Instance]):
             with each.host_lock:
                 if not each.gone:
                     self._kernel.hosts.set_names(each.key, names)
-
-
-def _last(url: object) -> str:
-    return str(url).rsplit("/", 1)[-1]

@@ -3,15 +3,12 @@ ends later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from tpuctl.sim.compute.bodies import set_labels
 from tpuctl.sim.compute.catalog import Scope
-from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.fingerprints import fingerprint
 from tpuctl.sim.compute.instance import Instance, InstanceHosts
 from tpuctl.sim.compute.instance_form import attached, shown_metadata
 from tpuctl.sim.compute.operations import ComputeOperations, Planned
-from tpuctl.sim.compute.refusals import in_use, not_ready, outdated
+from tpuctl.sim.compute.refusals import in_use, invalid, not_ready, outdated
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
 from tpuctl.sim.world.data_disks import (
     MAX_DISKS,
@@ -21,12 +18,8 @@ from tpuctl.sim.world.data_disks import (
     find_source,
     number_disks,
 )
-from tpuctl.sim.world.paths import attached_disk, check_labels
+from tpuctl.sim.world.paths import attached_disk
 from tpuctl.sim.world.state import RW, Kernel
-
-
-def shown_labels(labels: Mapping[str, str]) -> Json:
-    return {**({"labels": dict(labels)} if labels else {}), "labelFingerprint": fingerprint(labels)}
 
 
 class InstanceChanges:
@@ -41,16 +34,11 @@ class InstanceChanges:
         return self._operations.begin(verb, Scope("zones", instance.path.zone), instance.data, planned)
 
     def set_labels(self, instance: Instance, body: Json, planned: Planned) -> Json:
-        labels = body.get("labels") or {}
-        check_labels(labels)
         with self._kernel.lock:
-            known = instance.data["labelFingerprint"]
-            if body.get("labelFingerprint") != known:
-                raise outdated("Labels fingerprint either invalid or resource labels have changed")
+            labelled = set_labels(instance.data, body)
             operation = self._begin("setLabels", instance, planned)
             if planned.error is None:
-                instance.data.pop("labels", None)
-                instance.data |= shown_labels(labels)
+                instance.data = labelled
         return operation
 
     def set_metadata(self, instance: Instance, body: Json, planned: Planned) -> Json:

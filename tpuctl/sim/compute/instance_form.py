@@ -8,26 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tpuctl.lib.names import region_of
+from tpuctl.sim.compute.bodies import fingerprint, last_part
 from tpuctl.sim.compute.catalog import ROOT, Scope
-from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.fingerprints import fingerprint
-from tpuctl.sim.compute.refusals import absent
+from tpuctl.sim.compute.refusals import absent, invalid
 from tpuctl.sim.hosts.backend import HostAddress
 from tpuctl.sim.wire.status import Json, unknown_method
 from tpuctl.sim.world.data_disks import NVME
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 from tpuctl.sim.world.state import RW
 
-_INPUTS = frozenset(
-    {
-        *("name", "description", "labels", "machineType", "disks", "networkInterfaces", "metadata", "tags"),
-        *("scheduling", "serviceAccounts", "reservationAffinity", "shieldedInstanceConfig", "zone"),
-        *("canIpForward", "resourcePolicies", "keyRevocationActionType", "hostname"),
-        *("confidentialInstanceConfig", "networkPerformanceConfig", "params"),
-    }
-)
-"""What the simulator keeps of a create; anything else that says something is refused, not dropped."""
-_SAYS_NOTHING: tuple[object, ...] = (None, "", False, 0, [], {})
 LEAST_RUN_S, MOST_RUN_S = 30.0, 120 * 86_400.0
 """Of `maxRunDuration` (cloud.google.com/compute/docs/instances/limit-vm-runtime)."""
 ENDING = frozenset({"SPOT", "FLEX_START"})
@@ -39,10 +28,7 @@ IMAGE_GB = 10
 
 
 def check_inputs(body: Json) -> None:
-    """Refuses what the simulator does not do."""
-    for field, value in body.items():
-        if field not in _INPUTS and value not in _SAYS_NOTHING:
-            raise unknown_method(f"'{field}' of instances")
+    """Refuses what cannot be."""
     disks = body.get("disks") or []
     if not disks or not disks[0].get("boot"):
         raise invalid("resource.disks", "", "At least one disk must be specified, the first of which boots.")
@@ -122,24 +108,32 @@ def attached(entry: Json, index: int, source: str, generation: str, size_gb: str
     }
 
 
-def new_disk(
-    zone: str, instance: str, entry: Json, index: int, find_image: Callable[[str], Json | None]
-) -> Json:
-    """The body of the disk that `initializeParams` ask for."""
-    asked, where = entry.get("initializeParams") or {}, f"resource.disks[{index}].initializeParams"
+def find_source_image(
+    asked: Json, index: int, where: str, find_image: Callable[[str], Json | None]
+) -> Json | None:
+    """What the `index`-th disk is made from: the first one needs something. Raises ApiError."""
     image = str(asked.get("sourceImage") or "")
-    if asked.get("sourceSnapshot"):
-        raise unknown_method("instances with a disk from a snapshot (initializeParams.sourceSnapshot)")
     found = find_image(image) if image else None
     if image and found is None:
         raise invalid(f"{where}.sourceImage", image, "The referenced image resource cannot be found.")
     if index == 0 and found is None:
         raise invalid(f"{where}.sourceImage", "", "A boot disk needs an image to be made from.")
+    return found
+
+
+def new_disk(
+    zone: str, instance: str, entry: Json, index: int, find_image: Callable[[str], Json | None]
+) -> Json:
+    """The body of the disk that `initializeParams` ask for."""
+    asked, where = entry.get("initializeParams") or {}, f"resource.disks[{index}].initializeParams"
+    if asked.get("sourceSnapshot"):
+        raise unknown_method("instances with a disk from a snapshot (initializeParams.sourceSnapshot)")
+    found = find_source_image(asked, index, where, find_image)
     least = int((found or {}).get("diskSizeGb") or IMAGE_GB)
     size = int(asked.get("diskSizeGb") or entry.get("diskSizeGb") or least)
     if size < least:
         raise invalid(f"{where}.diskSizeGb", size, f"It must be at least the size of the image, {least} GB.")
-    kind = str(asked.get("diskType") or "pd-standard").rsplit("/", 1)[-1]
+    kind = last_part(asked.get("diskType") or "pd-standard")
     kept = {key: asked[key] for key in ("labels", "provisionedIops", "provisionedThroughput") if key in asked}
     return {
         "name": str(asked.get("diskName") or (instance if index == 0 else f"{instance}-{index}")),
@@ -154,14 +148,10 @@ def interfaces(project: str, zone: str, asked: list[Json]) -> list[Json]:
     base, region = f"{ROOT}/projects/{project}", region_of(zone)
     shown = []
     for number, each in enumerate(asked):
-        network = str(each.get("network") or "default").rsplit("/", 1)[-1]
+        network = last_part(each.get("network") or "default")
         if network != "default":
             raise absent(f"projects/{project}/global/networks/{network}")
-        subnetwork = str(each.get("subnetwork") or network).rsplit("/", 1)[-1]
-        access = [
-            {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": "external-nat", **one}
-            for one in each.get("accessConfigs") or ()
-        ]
+        subnetwork = last_part(each.get("subnetwork") or network)
         shown.append(
             {
                 "kind": "compute#networkInterface",
@@ -170,10 +160,17 @@ def interfaces(project: str, zone: str, asked: list[Json]) -> list[Json]:
                 "subnetwork": f"{base}/regions/{region}/subnetworks/{subnetwork}",
                 "stackType": "IPV4_ONLY",
                 **({"nicType": each["nicType"]} if each.get("nicType") else {}),
-                **({"accessConfigs": access} if access else {}),
+                **access_configs(each),
             }
         )
     return shown
+
+
+def access_configs(interface: Json) -> Json:
+    """The external addresses of an interface, where it has some."""
+    filled = {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": "external-nat"}
+    found = [{**filled, **each} for each in interface.get("accessConfigs") or ()]
+    return {"accessConfigs": found} if found else {}
 
 
 def fill_addresses(shown: list[Json], address: HostAddress) -> None:
@@ -198,5 +195,5 @@ def accounts(asked: list[Json]) -> list[Json]:
 
 def machine_link(project: str, zone: str, asked: object) -> tuple[str, str]:
     """(name, URL) of a machine type."""
-    name = str(asked or "").rsplit("/", 1)[-1]
+    name = last_part(asked or "")
     return name, f"{ROOT}/projects/{project}/{Scope('zones', zone)}/machineTypes/{name}"

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tpuctl.sim.compute import instance_form as form
-from tpuctl.sim.compute.bodies import check_body, target
-from tpuctl.sim.compute.catalog import KINDS, ROOT, Kind, Scope
-from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.fingerprints import fingerprint
-from tpuctl.sim.compute.group_facts import TPU_MACHINES, GroupOfInstances
+from tpuctl.sim.compute.bodies import check_body, fingerprint, shown_labels, target
+from tpuctl.sim.compute.catalog import KINDS, ROOT, TPU_MACHINES, Kind, Scope, skeleton
+from tpuctl.sim.compute.group_facts import GroupOfInstances
 from tpuctl.sim.compute.instance import Instance, InstanceHosts
-from tpuctl.sim.compute.instance_changes import InstanceChanges, shown_labels
+from tpuctl.sim.compute.instance_changes import InstanceChanges
 from tpuctl.sim.compute.instance_life import InstanceLife
-from tpuctl.sim.compute.operations import Planned, place
-from tpuctl.sim.compute.refusals import absent, already_there
+from tpuctl.sim.compute.operations import Planned
+from tpuctl.sim.compute.refusals import absent, already_there, invalid
 from tpuctl.sim.compute.room import lack_of_room, reservation_of
 from tpuctl.sim.compute.state import ComputeState
 from tpuctl.sim.wire.status import ApiError, Code, Json, unknown_method
@@ -127,8 +125,8 @@ class Instances:
         """An instance, alone or of a group, which names it as a member before; and its operation. Raises
         ApiError for what is wrong with the body. One that there is no room or quota for is never listed: its
         operation fails. A group checks for room itself."""
-        form.check_inputs(body)
         name = check_body(KIND, body)
+        form.check_inputs(body)
         machine_type, link = form.machine_link(self._kernel.project, zone, body.get("machineType"))
         if not self._has_type(zone, machine_type):
             text = f"Machine type with name '{machine_type}' does not exist in zone '{zone}'."
@@ -166,19 +164,11 @@ class Instances:
         kept = ("description", "tags", "reservationAffinity", "resourcePolicies", "shieldedInstanceConfig")
         now = pacific(self._kernel.clock.now())
         return {
-            "kind": "compute#instance",
-            "id": self._kernel.ids.node_id(),
-            "creationTimestamp": now,
-            "name": name,
-            "selfLink": f"{base}/{scope}/instances/{name}",
+            **skeleton(base, KIND, scope, name, self._kernel.ids.node_id(), now),
             "status": "PROVISIONING",
             "machineType": body["machineType"],
-            "cpuPlatform": "Unknown CPU Platform",
             "canIpForward": bool(body.get("canIpForward")),
-            "deletionProtection": False,
-            "startRestricted": False,
             **{key: body[key] for key in kept if body.get(key)},
-            **place(base, scope),
             **shown_labels(body.get("labels") or {}),
             "metadata": form.shown_metadata((body.get("metadata") or {}).get("items") or ()),
             "scheduling": form.checked_scheduling(body.get("scheduling") or {}),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tpuctl.sim.compute.catalog import GLOBAL, ROOT, Kind, Scope
+from tpuctl.sim.compute.catalog import ROOT, Kind, Scope, place
 from tpuctl.sim.compute.refusals import absent
 from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import pacific
@@ -194,8 +194,3 @@ def _failure(error: ApiError | None) -> Json:
         "httpErrorStatusCode": HTTP_STATUS[error.code],
         "httpErrorMessage": error.code.name.replace("_", " "),
     }
-
-
-def place(base: str, scope: Scope) -> Json:
-    """`zone` or `region` as the API shows it; nothing for global resources."""
-    return {} if scope.kind == GLOBAL else {scope.kind.removesuffix("s"): f"{base}/{scope}"}

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpuctl.lib.names import region_of
-from tpuctl.sim.compute.catalog import KINDS, ROOT, Kind, Scope
-from tpuctl.sim.compute.disks import Source, invalid, quota_of
-from tpuctl.sim.compute.public_images import find_public_image
-from tpuctl.sim.compute.refusals import absent, not_ready
+from tpuctl.sim.compute.bodies import last_part
+from tpuctl.sim.compute.catalog import KINDS, ROOT, Kind, Scope, find_public_image
+from tpuctl.sim.compute.disks import Source, quota_of
+from tpuctl.sim.compute.refusals import absent, invalid, not_ready
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS, Quotas
 from tpuctl.sim.world.state import copy_json
@@ -32,11 +32,6 @@ _IMAGE = re.compile(
 )
 """Families have two names; that with a zone is what `gcloud compute instances create` says."""
 _WITH_CONTENT = ("disks", "snapshots", "images")
-_UNDERWAY = {
-    **dict.fromkeys(("disks", "snapshots", "resourcePolicies", "reservations"), "CREATING"),
-    "images": "PENDING",
-    "addresses": "RESERVING",
-}
 
 
 @dataclass
@@ -150,23 +145,23 @@ class Records:
     def _shown(self, record: Record, attached: Mapping[tuple[str, str], Json]) -> Json:
         """A resource as the API shows it now: disks with the machines that use them."""
         shown: Json = copy_json(record.data)
-        collection = next(each for each, kind in KINDS.items() if shown["kind"] == f"compute#{kind.singular}")
-        if collection not in _UNDERWAY:
+        kind = next(kind for kind in KINDS.values() if shown["kind"] == f"compute#{kind.singular}")
+        if not kind.underway:
             return shown
         if self._now() < record.ready_at:
-            shown["status"] = self._underway(collection, record)
+            shown["status"] = self._underway(kind, record)
         elif not math.isinf(record.gone_at):
             shown["status"] = "DELETING"
-        if collection == "disks":
-            shown |= attached.get((shown["zone"].rsplit("/", 1)[-1], shown["name"]), {})
+        if kind.collection == "disks":
+            shown |= attached.get((last_part(shown["zone"]), shown["name"]), {})
         return shown
 
-    def _underway(self, collection: str, record: Record) -> str:
+    def _underway(self, kind: Kind, record: Record) -> str:
         """A snapshot is uploaded in the second half of its time."""
-        if collection == "disks" and record.copied:
+        if kind.collection == "disks" and record.copied:
             return "RESTORING"
         half = (record.made_at + record.ready_at) / 2
-        return "UPLOADING" if collection == "snapshots" and self._now() >= half else _UNDERWAY[collection]
+        return "UPLOADING" if kind.collection == "snapshots" and self._now() >= half else kind.underway
 
     def quotas(self, region: str = "") -> list[Json]:
         """The `quotas` of a region, or of the project, that disks and snapshots draw on."""

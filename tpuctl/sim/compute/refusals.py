@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tpuctl.sim.wire.messages import Response, json_response
-from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json
+from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Code, Json, invalid_argument
 
 CONDITION_NOT_MET = 412
 _REASONS: Mapping[Code, str] = {
@@ -35,6 +35,11 @@ def compute_error(error: ApiError) -> Response:
     if reason == "conditionNotMet" and named:
         body["code"] = CONDITION_NOT_MET
     return json_response({"error": body}, body["code"])
+
+
+def invalid(field: str, value: object, why: str) -> ApiError:
+    """Compute Engine's form of INVALID_ARGUMENT."""
+    return invalid_argument(f"Invalid value for field '{field}': '{value}'. {why}")
 
 
 def absent(path: str) -> ApiError:

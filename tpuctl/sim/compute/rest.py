@@ -13,25 +13,21 @@ from urllib.parse import unquote
 from tpuctl.sim.compute.aggregated import aggregated
 from tpuctl.sim.compute.bodies import target
 from tpuctl.sim.compute.catalog import (
-    CHANGES,
     GLOBAL,
     KINDS,
     LIKE,
-    PARAMETERS,
-    READS,
     ROOT,
     UPDATED,
     ComputeCatalog,
     Kind,
     Scope,
-    permission_of,
+    find_public_image,
+    public_images,
 )
-from tpuctl.sim.compute.disks import invalid
 from tpuctl.sim.compute.groups import Groups
 from tpuctl.sim.compute.instances import Instances
 from tpuctl.sim.compute.operations import Planned, Resources
-from tpuctl.sim.compute.public_images import find_public_image, public_images
-from tpuctl.sim.compute.refusals import absent, already_there, compute_error
+from tpuctl.sim.compute.refusals import absent, already_there, compute_error, invalid
 from tpuctl.sim.compute.state import ComputeState
 from tpuctl.sim.wire.batch import handle_batch
 from tpuctl.sim.wire.fields import FieldsError, shaped
@@ -160,32 +156,31 @@ class ComputeApi:
 
     def _verb(self, request: Request, scope: Scope, collection: str, name: str, verb: str) -> Json:
         """Answers a method of a resource that is no get, insert or delete."""
-        method = f"{collection}.{verb}"
-        if method in CHANGES and request.method in ("POST", "PATCH"):
-            return self._changed(request, scope, collection, name, verb)
-        if READS.get(method) != request.method:
+        kind, method = self._kind(collection, request), f"{collection}.{verb}"
+        if verb in kind.changes and request.method in ("POST", "PATCH"):
+            return self._changed(request, kind, scope, name, verb)
+        if kind.reads.get(verb) != request.method:
             raise unknown_method(f"{request.method} {request.path}")
-        path = target(self._project_id, KINDS[collection], scope, name)
-        query = self._query(KINDS[collection].method(scope, verb), request)
-        self._check_permission(method, path)
-        self._fault(method, path)
+        path = target(self._project_id, kind, scope, name)
+        query = self._query(kind.method(scope, verb), request)
+        self._admit(kind, verb, path)
         return self._readers[method](scope, name, query)
 
-    def _changed(self, request: Request, scope: Scope, collection: str, name: str, verb: str) -> Json:
+    def _changed(self, request: Request, kind: Kind, scope: Scope, name: str, verb: str) -> Json:
         """Answers a method that changes a resource and is no insert or delete."""
-        method = f"{collection}.{verb}"
-        if method not in CHANGES:
+        method = f"{kind.collection}.{verb}"
+        if verb not in kind.changes:
             raise unknown_method(f"{request.method} {request.path}")
-        query = self._query(KINDS[collection].method(scope, verb), request)
-        message = CHANGES[method]
+        query = self._query(kind.method(scope, verb), request)
+        message = kind.changes[verb]
         body = read_message(self._types, message, parse_body(request), "resource") if message else {}
         if method == "disks.update":
             paths = query.pop("paths", None) or []
             if len(paths) != 1 or paths[0] not in UPDATED:
                 raise unknown_method(f"{method} of anything but one of {', '.join(UPDATED)}")
             body = {key: value for key, value in body.items() if key == paths[0]}
-        body |= {key: query.pop(key) for key in PARAMETERS.get(method, ()) if key in query}
-        return self._change(verb, KINDS[collection], scope, query, {**body, "resource": name})
+        body |= {key: query.pop(key) for key in kind.parameters.get(verb, ()) if key in query}
+        return self._change(verb, kind, scope, query, {**body, "resource": name})
 
     def _check_project(self, project: str) -> None:
         if project not in (self._project_id, PROJECT_NUMBER):
@@ -246,7 +241,7 @@ class ComputeApi:
         """The newest image of a family of the project."""
         self._query("images.getFromFamily", request)
         here = target(self._project_id, KINDS["images"], Scope(GLOBAL), family)
-        self._check_permission("images.getFromFamily", here)
+        self._check_permission(KINDS["images"], "getFromFamily", here)
         found = self._state.find_image(path)
         if found is None:
             raise absent(path)
@@ -268,8 +263,7 @@ class ComputeApi:
         kind = self._kind(collection, request)
         query = self._query(kind.method(None, "aggregatedList"), request)
         everywhere = target(self._project_id, kind, Scope("-"), "")
-        self._check_permission(f"{collection}.aggregatedList", everywhere)
-        self._fault(f"{collection}.aggregatedList", everywhere)
+        self._admit(kind, "aggregatedList", everywhere)
         dark = {f"zones/{zone}" for zone in self._world.faults.unreachable_zones(self._world.catalog.zones())}
         found = [row for row in self._rows(kind) if row[0] not in dark]
         scopes = [str(scope) for scope in self._catalog.scopes(kind)]
@@ -286,8 +280,7 @@ class ComputeApi:
         verb = {"GET": "get" if name else "list", "POST": "insert", "DELETE": "delete"}.get(request.method, "")
         kind = self._kind(collection, request)
         if request.method == "PATCH" and name:
-            verb = "patch" if f"{collection}.patch" in CHANGES else "update"
-            return self._changed(request, scope, collection, name, verb)
+            return self._changed(request, kind, scope, name, "patch" if "patch" in kind.changes else "update")
         made = verb in ("insert", "delete")
         if not verb or (made and not kind.message) or (verb == ("insert" if name else "delete")):
             raise unknown_method(f"{request.method} {request.path}")
@@ -298,7 +291,7 @@ class ComputeApi:
         if verb == "list":
             return self._list(kind, scope, query)
         if verb == "get":
-            self._check_permission(f"{collection}.get", target(self._project_id, kind, scope, name or ""))
+            self._check_permission(kind, "get", target(self._project_id, kind, scope, name or ""))
             found = [row[2] for row in self._rows(kind) if row[:2] == (str(scope), name)]
             if not found:
                 raise absent(f"projects/{self._project_id}/{scope}/{collection}/{name}")
@@ -308,8 +301,7 @@ class ComputeApi:
 
     def _list(self, kind: Kind, scope: Scope, query: Json) -> Json:
         path = target(self._project_id, kind, scope, "")
-        self._check_permission(f"{kind.collection}.list", path)
-        self._fault(f"{kind.collection}.list", path)
+        self._admit(kind, "list", path)
         rows = [(name, data) for where, name, data in self._rows(kind) if where == str(scope)]
         page = page_of(rows, query, "items")
         here = f"projects/{self._project_id}/{scope}/{kind.collection}"
@@ -321,18 +313,20 @@ class ComputeApi:
             raise unknown_method(f"{request.method} {request.path}")
         return KINDS[collection]
 
-    def _check_permission(self, method: str, path: ResourcePath) -> None:
-        self._world.access.check_permission(permission_of(method), path.name)
+    def _check_permission(self, kind: Kind, verb: str, path: ResourcePath) -> None:
+        self._world.access.check_permission(kind.permission(verb), path.name)
+
+    def _admit(self, kind: Kind, verb: str, path: ResourcePath) -> None:
+        """Raises ApiError for who may not, and for a fault that was planned."""
+        self._check_permission(kind, verb, path)
+        fault = self._take(FaultKind.ERROR, f"{kind.collection}.{verb}", path)
+        if fault is not None:
+            raise fault.error(path)
 
     # Changes.
 
     def _take(self, kind: FaultKind, method: str, path: ResourcePath, *, late: bool = False) -> Fault | None:
         return self._world.faults.take(kind, method, path, in_operation=late)
-
-    def _fault(self, method: str, path: ResourcePath) -> None:
-        fault = self._take(FaultKind.ERROR, method, path)
-        if fault is not None:
-            raise fault.error(path)
 
     def _change(self, verb: str, kind: Kind, scope: Scope, query: Json, body: Json) -> Json:
         """Inserts or deletes once per `requestId`, with the faults that were planned for it."""
@@ -343,15 +337,14 @@ class ComputeApi:
             raise unknown_method(f"{method} with {unsupported[0]}")
 
         def act() -> Json:
-            self._check_permission(method, path)
-            self._fault(method, path)
+            self._admit(kind, verb, path)
             slow = self._take(FaultKind.SLOW_OPERATION, method, path)
             fault = self._take(FaultKind.ERROR, method, path, late=True)
             planned = Planned(slow, None if fault is None else ApiError(fault.code, fault.text(path)))
             asked = {key: value for key, value in body.items() if key != "resource"}
             if verb == "createSnapshot":
                 return self._state.create_snapshot(scope, path.id, asked, planned)
-            if method in CHANGES:
+            if verb in kind.changes:
                 return self._owner(kind).change(verb, kind, scope, path.id, asked, planned)
             if kind.collection == "networks":
                 return self._make_network(verb, scope, path.id, asked, planned)

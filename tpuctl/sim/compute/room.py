@@ -8,9 +8,10 @@ API; those of other generations follow them.
 from __future__ import annotations
 
 from tpuctl.lib.names import region_of
-from tpuctl.sim.compute.group_facts import TpuMachine
+from tpuctl.sim.compute.catalog import Machine
 from tpuctl.sim.wire.status import ApiError, Code, Json
-from tpuctl.sim.world.faults import NO_MACHINES
+from tpuctl.sim.world.faults import preset_error
+from tpuctl.sim.world.paths import ResourcePath
 from tpuctl.sim.world.quotas import (
     PLENTY,
     TPU_FAMILIES,
@@ -23,14 +24,13 @@ from tpuctl.sim.world.state import Kernel
 _PREEMPTIBLE = ("SPOT", "PREEMPTIBLE", "FLEX_START")
 
 
-def lack_of_room(kernel: Kernel, zone: str, machine: TpuMachine, count: int, model: str) -> ApiError | None:
+def lack_of_room(kernel: Kernel, zone: str, machine: Machine, count: int, model: str) -> ApiError | None:
     """Why so many more machines cannot be made: quota first, then chips. Expects the lock to be held."""
     chips = count * machine.chips
     error = _over_quota(kernel, zone, machine.generation, chips, spot=model in _PREEMPTIBLE)
     if error is not None or chips <= kernel.room(zone):
         return error
-    text = NO_MACHINES.replace("{project}", kernel.project).replace("{zone}", zone)
-    return ApiError(Code.UNAVAILABLE, text)
+    return preset_error("stockout-instances", ResourcePath(kernel.project, zone))
 
 
 def reservation_of(properties: Json) -> str:

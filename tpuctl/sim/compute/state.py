@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import count
 
 from tpuctl.errors import TpuctlError
-from tpuctl.sim.compute.bodies import INPUTS, changed_labels, check_body
-from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, Kind, Scope
+from tpuctl.sim.compute.bodies import check_body, fingerprint, last_part, set_labels
+from tpuctl.sim.compute.catalog import GLOBAL, KINDS, ROOT, Kind, Scope, skeleton
 from tpuctl.sim.compute.details import (
     address_details,
     firewall_details,
@@ -32,8 +32,7 @@ from tpuctl.sim.compute.disks import (
     disk_details,
     quota_of,
 )
-from tpuctl.sim.compute.fingerprints import fingerprint
-from tpuctl.sim.compute.operations import ComputeOperations, Planned, place
+from tpuctl.sim.compute.operations import ComputeOperations, Planned
 from tpuctl.sim.compute.records import Record, Records
 from tpuctl.sim.compute.refusals import already_there, in_use, not_ready
 from tpuctl.sim.compute.templates import template_details
@@ -46,7 +45,6 @@ from tpuctl.sim.world.world import World
 
 log = logging.getLogger(__name__)
 
-_LABELLED = frozenset({"addresses", "disks", "images", "snapshots"})
 MAX_RESOURCES = 10_000
 """Of each project: far beyond what anybody has, and memory is bounded."""
 _DETAILS: Mapping[str, Callable[[Scope, Json], Json]] = {
@@ -158,16 +156,11 @@ class ComputeState(Records):
         """A new resource as it is shown."""
         name = body["name"]
         kept = {field: body[field] for field in ("description", "labels", "family") if body.get(field)}
-        labelled = kind.collection in _LABELLED
+        labels = {"labelFingerprint": fingerprint(body.get("labels") or {})} if kind.labelled else {}
         return {
-            "kind": f"compute#{kind.singular}",
-            "id": self._ids.node_id(),
-            "creationTimestamp": pacific(self._now()),
-            "name": name,
-            "selfLink": f"{self._base}/{scope}/{kind.collection}/{name}",
+            **skeleton(self._base, kind, scope, name, self._ids.node_id(), pacific(self._now())),
             **kept,
-            **({"labelFingerprint": fingerprint(body.get("labels") or {})} if labelled else {}),
-            **place(self._base, scope),
+            **labels,
             **self._details(kind, scope, body, source),
         }
 
@@ -194,7 +187,7 @@ class ComputeState(Records):
     def add_disks(self, disks: Sequence[Json]) -> None:
         """They are there; their content is made by `fill_disks`, without the lock."""
         for data in disks:
-            scope = "zones/" + str(data["zone"]).rsplit("/", 1)[-1]
+            scope = f"zones/{last_part(data['zone'])}"
             self._found["disks", scope, data["name"]] = Record(data, self._now(), -math.inf)
 
     def fill_disks(self, disks: Sequence[Json]) -> None:
@@ -268,9 +261,9 @@ class ComputeState(Records):
                 more = int(body["sizeGb"]) - int(data["sizeGb"])
                 error = error or self._over_quota("disks", data, more)
             elif verb == "setLabels":
-                change = changed_labels(data, body)
+                change = set_labels(data, body)
             elif verb == "patch":
-                asked = {key: value for key, value in data.items() if key in INPUTS["firewalls"]}
+                asked = {key: value for key, value in data.items() if key in kind.inputs}
                 change = firewall_details(self._project, {**asked, **body})
             elif "provisionedThroughput" in body:
                 rate = int(body["provisionedThroughput"])
@@ -284,8 +277,8 @@ class ComputeState(Records):
             named = {"resize": "resizeDisk"}.get(verb, verb)
             operation = self.operations.begin(named, scope, data, replace(planned, error=error))
             if error is None:
-                data.update(change)
-        if "sizeGb" in change and error is None:
+                record.data = change if verb == "setLabels" else {**data, **change}
+        if verb == "resize" in change and error is None:
             self._hosts.write_disk(data["id"], int(change["sizeGb"]))
         if verb == "patch":
             self._tell_firewall()
@@ -333,4 +326,4 @@ class ComputeState(Records):
             return template_details(body, self.find_image)
         if kind.collection in _DETAILS:
             return _DETAILS[kind.collection](scope, body)
-        return copy_details(kind.collection, body, source.data) if source else {}
+        return copy_details(body, source.data) if source else {}

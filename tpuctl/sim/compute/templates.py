@@ -9,28 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tpuctl.sim.compute.disks import invalid
-from tpuctl.sim.compute.instance_form import shown_metadata, shown_scheduling
+from tpuctl.model.shipped_files import load_sim_compute
+from tpuctl.sim.compute.bodies import refuse_others
+from tpuctl.sim.compute.instance_form import access_configs, find_source_image, shown_metadata, shown_scheduling
+from tpuctl.sim.compute.refusals import invalid
 from tpuctl.sim.wire.status import Json, unknown_method
 
-_PROPERTIES = frozenset(
-    {
-        *(
-            "description",
-            "disks",
-            "labels",
-            "machineType",
-            "metadata",
-            "networkInterfaces",
-            "reservationAffinity",
-        ),
-        *("scheduling", "serviceAccounts", "tags", "canIpForward", "shieldedInstanceConfig"),
-        *("keyRevocationActionType", "networkPerformanceConfig", "confidentialInstanceConfig"),
-    }
-)
-"""Those that the simulator keeps; others that say something are refused, not dropped."""
 _MACHINE_TYPE = re.compile(r"[a-z][-a-z0-9]*")
-_SAYS_NOTHING: tuple[object, ...] = (None, "", False, [], {})
+_PROPERTIES = frozenset(load_sim_compute()["properties"])
 
 
 def template_details(body: Json, find_image: Callable[[str], Json | None]) -> Json:
@@ -41,9 +27,7 @@ def template_details(body: Json, find_image: Callable[[str], Json | None]) -> Js
         raise unknown_method("instance templates of an instance (sourceInstance)")
     if not properties:
         raise invalid(where, "", "The properties of a template must be specified.")
-    for field, value in properties.items():
-        if field not in _PROPERTIES and value not in _SAYS_NOTHING:
-            raise unknown_method(f"'{field}' of instance templates")
+    refuse_others(properties, _PROPERTIES, "instance templates")
     machine = str(properties.get("machineType") or "")
     if not _MACHINE_TYPE.fullmatch(machine):
         raise invalid(f"{where}.machineType", machine, "It must be the name of a machine type, without a zone.")
@@ -66,13 +50,7 @@ def _disks(disks: list[Json], where: str, find_image: Callable[[str], Json | Non
     shown = []
     for number, each in enumerate(disks):
         asked: Json = each.get("initializeParams") or {}
-        image = str(asked.get("sourceImage") or "")
-        if image and find_image(image) is None:
-            text = "The referenced image resource cannot be found."
-            raise invalid(f"{where}[{number}].initializeParams.sourceImage", image, text)
-        if number == 0 and not image:
-            text = "A boot disk needs an image to be made from."
-            raise invalid(f"{where}[{number}].initializeParams.sourceImage", "", text)
+        find_source_image(asked, number, f"{where}[{number}].initializeParams", find_image)
         filled = {
             "kind": "compute#attachedDisk",
             "index": number,
@@ -91,10 +69,6 @@ def _interfaces(interfaces: list[Json], where: str) -> list[Json]:
     for number, each in enumerate(interfaces):
         if not (each.get("network") or each.get("subnetwork")):
             raise invalid(f"{where}[{number}]", "", "Either a network or a subnetwork must be specified.")
-        access = [
-            {"kind": "compute#accessConfig", "type": "ONE_TO_ONE_NAT", "name": "external-nat", **one}
-            for one in each.get("accessConfigs") or []
-        ]
         found = {"kind": "compute#networkInterface", "name": f"nic{number}", **each}
-        shown.append({**found, **({"accessConfigs": access} if access else {})})
+        shown.append({**found, **access_configs(each)})
     return shown

@@ -12,10 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, get_type_hints
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import suggest
+from tpuctl.model.shipped_files import load_sim_calls, load_sim_compute, load_sim_faults
+from tpuctl.sim.wire.calls import tpu_calls
 from tpuctl.sim.wire.status import ApiError, Code, location_denied, rate_limited
 from tpuctl.sim.world.paths import ResourcePath
 
@@ -98,151 +101,30 @@ STANDING = frozenset(
 WITH_MESSAGE = frozenset({FaultKind.ERROR, FaultKind.QUEUED_FAILURE})
 """Kinds whose message a caller gets to see."""
 
-_CALLS: Mapping[str, tuple[str, str]] = {
-    "nodes": (
-        "create delete patch start stop",
-        "get getGuestAttributes list performMaintenance simulateMaintenanceEvent",
-    ),
-    "queuedResources": ("create delete", "get getMaintenanceInfo list performMaintenance reset"),
-    "operations": ("", "aggregatedList cancel delete get list wait"),
-    "locations": ("", "generateServiceIdentity get list"),
-    "acceleratorTypes": ("", "aggregatedList get list"),
-    "runtimeVersions": ("", "get list"),
-    "tensorflowVersions": ("", "get list"),
-    "addresses": ("delete insert", "aggregatedList list"),
-    "autoscalers": ("", "aggregatedList list"),
-    "diskTypes": ("", "aggregatedList list"),
-    "disks": ("createSnapshot delete insert resize setLabels update", "aggregatedList list"),
-    "firewalls": ("delete insert patch", "list"),
-    "images": ("delete insert", "list"),
-    "instanceGroupManagers": (
-        "delete deleteInstances insert patch recreateInstances resize",
-        "aggregatedList list listErrors listManagedInstances",
-    ),
-    "instanceGroups": ("", "aggregatedList list listInstances"),
-    "instanceTemplates": ("delete insert", "aggregatedList list"),
-    "instances": (
-        "attachDisk delete detachDisk insert setLabels setMetadata start stop",
-        "aggregatedList getGuestAttributes list",
-    ),
-    "machineTypes": ("", "aggregatedList list"),
-    "networks": ("insert", "list"),
-    "reservations": ("delete insert", "aggregatedList list"),
-    "resourcePolicies": ("delete insert", "aggregatedList list"),
-    "snapshots": ("delete insert setLabels", "aggregatedList list"),
-    "subnetworks": ("", "aggregatedList list"),
-    "storage": ("", "delete get head patch post put"),
-}
-"""The calls of all APIs that ask for faults: those whose operations can fail, and the others."""
-IN_OPERATION = [f"{noun}.{verb}" for noun, (late, _) in _CALLS.items() for verb in late.split()]
-"""Methods whose operations can be planned to fail (`in_operation`)."""
-METHODS = [*IN_OPERATION, *(f"{noun}.{verb}" for noun, (_, now) in _CALLS.items() for verb in now.split())]
-"""Calls that a fault can be planned for."""
+STORAGE = "storage"
 
-STOCKOUT = (
-    'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are '
-    "offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x1bc8f9d790be9142]"
-)
 
-NO_MACHINES = (
-    "The zone 'projects/{project}/zones/{zone}' does not have enough resources available to fulfill the "
-    "request.  '(resource type:compute)'."
-)
-"""Compute Engine's word for a stockout, as its users quote it."""
+@cache
+def fault_methods() -> Mapping[str, bool]:
+    """Calls of all APIs that ask for faults, and whether their operations can be planned to fail
+    (`in_operation`)."""
+    found = {each.id: each.fails for each in tpu_calls()}
+    for collection, row in load_sim_compute()["collections"].items():
+        lists = ["list", *(["aggregatedList"] if row.get("aggregated", True) else []), *row.get("reads", ())]
+        made = ["insert", *(["delete"] if row.get("inputs") else [])] if row.get("message") else []
+        found |= {f"{collection}.{verb}": False for verb in lists}
+        found |= {f"{collection}.{verb}": True for verb in (*made, *row.get("changes", ()))}
+    return {**found, **{f"{STORAGE}.{verb}": False for verb in load_sim_calls()[STORAGE]}}
+
 
 RATE_EXCEEDED = "Operation rate exceeded for resource"
 """How Compute Engine's operations fail that copy one source too often (gcpdiag, rule gce/ERR/2024_001)."""
 
-ATTRIBUTES = "nodes.getGuestAttributes"
 
-
-def _error(method: str, code: int = int(Code.INTERNAL), message: str = "", **more: Any) -> Mapping[str, Any]:
-    said = {"message": message} if message else {}
-    return {"kind": "error", "method": method, "code": code, **said, **more}
-
-
-def _late(method: str, code: int = int(Code.INTERNAL), message: str = "") -> Mapping[str, Any]:
-    """The call is taken, and its operation fails."""
-    return _error(method, code, message, in_operation=True)
-
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "stockout": _late("nodes.create", 8, STOCKOUT),
-    "stockout-instances": _late("instances.insert", 14, NO_MACHINES),
-    "stockout-now": _error("nodes.create", 8, STOCKOUT),
-    "rate-limit": _error("*.create", 8, rate_limited().message),
-    "blip": _error("*", 14, "Internal error. Please try again."),
-    "location-denied": _error("*", 7, "Permission denied on 'locations/{zone}' (or it may not exist)."),
-    "conflict": _error("nodes.*", 10, "unable to queue the operation"),
-    "reserved-shortage": _late(
-        "nodes.create",
-        9,
-        "Insufficient reserved capacity. Contact customer support to increase your reservation. "
-        "[EID: 0x1bc8f9d790be9142]",
-    ),
-    "queued-quota": {
-        "kind": "queued-failure",
-        "method": "queuedResources.create",
-        "code": 8,
-        "message": "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region "
-        "us-central2",
-    },
-    "queued-internal": {"kind": "queued-failure", "method": "queuedResources.create"},
-    "stuck-deleting": {"kind": "hang", "method": "*.delete", "seconds": 3600.0},
-    "flapping": {"kind": "flap", "method": "queuedResources.create", "times": 3, "seconds": 20.0},
-    "billing-disabled": {"kind": "billing-off"},
-    **{f"failing-{verb}": _late(f"nodes.{verb}") for verb in ("stop", "start", "patch", "delete")},
-    "failing-queued-create": _late("queuedResources.create"),
-    "disk-in-use": _late(
-        "nodes.patch",
-        9,
-        "The disk resource 'projects/{project}/zones/{zone}/disks/data' is already being used by "
-        "'projects/{project}/zones/{zone}/instances/other-w-0'",
-    ),
-    "disk-attach": _late("nodes.patch"),
-    "snapshot-rate": _late(
-        "disks.createSnapshot",
-        8,
-        f"{RATE_EXCEEDED} 'projects/{{project}}/zones/{{zone}}/disks/{{name}}'. "
-        "Too frequent operations from the source resource.",
-    ),
-    "disk-quota": _late(
-        "disks.insert", 8, "Quota 'SSD_TOTAL_GB' exceeded.  Limit: 500.0 in region us-central2."
-    ),
-    "lost-response": {"kind": "drop", "method": "nodes.create"},
-    "slow-operation": {"kind": "slow-operation", "method": "nodes.create"},
-    "late-create": {"kind": "late", "method": "*.create", "seconds": 120.0},
-    "storage-rate-limit": _error(
-        "storage.*",
-        8,
-        "The object exceeded the rate limit for object mutation operations (create, update, and "
-        "delete). Please reduce your request rate.",
-    ),
-    "storage-unavailable": _error("storage.*", 14, "We encountered an internal error. Please try again."),
-    "storage-lost-response": {"kind": "drop", "method": "storage.post"},
-    "storage-slow-reads": {"kind": "slow-answer", "method": "storage.get", "times": 0, "seconds": 2.0},
-    "storage-hang": {"kind": "slow-answer", "method": "storage.*", "times": 0},
-    "bucket-deleted": _error("storage.*", 5, "The specified bucket does not exist.", times=0),
-    **{
-        kind: {"kind": kind}
-        for kind in (
-            *("no-metadata", "hard-delete", "hard-preempt", "unmarked-disks", "device-order"),
-            *("expired-token", "no-internet", "os-login-policy", "preempt-deletes"),
-        )
-    },
-    "api-off": {"kind": "service-off", "name": "tpu.googleapis.com"},
-    "no-permission": {"kind": "no-permission", "name": "tpu.nodes.create"},
-    "clock-off": {"kind": "clock", "seconds": 600.0},
-    "no-network": {"kind": "no-network", "name": "default"},
-    "no-actas": {"kind": "no-permission", "name": "iam.serviceAccounts.actAs"},
-    "late-keys": {"kind": "late-keys", "seconds": 20.0},
-    # "Blocking X for >630secs: 40 danger in 4 attacks", hashicorp/terraform issue 16767
-    "login-ban": {"kind": "login-ban", "skip": 3, "seconds": 630.0},
-    "guest-attributes-late": {"kind": "no-attributes", "method": ATTRIBUTES, "times": 5},
-    "guest-attributes-absent": _error(ATTRIBUTES, 5, "The guest attribute value is not found.", times=0),
-    "guest-attributes-refused": _error(ATTRIBUTES, 7, "Guest attributes endpoint access is disabled.", times=0),
-}
-"""Named faults; texts as users of the real API have quoted them."""
+def load_presets() -> Mapping[str, Mapping[str, Any]]:
+    """Named faults: the rows of `manifests/tables/sim_faults.yaml`."""
+    presets: Mapping[str, Mapping[str, Any]] = load_sim_faults()["presets"]
+    return presets
 
 
 @dataclass
@@ -306,8 +188,9 @@ def parse_fault(spec: Mapping[str, Any], id: int) -> Fault:
     fields = dict(spec)
     preset = fields.pop("preset", None)
     if preset is not None:
-        check_word("fault preset", str(preset), sorted(PRESETS))
-        fields = {**PRESETS[preset], **fields}
+        presets = load_presets()
+        check_word("fault preset", str(preset), sorted(presets))
+        fields = {**presets[preset], **fields}
     for key in fields:
         check_word("key of a fault", key, _FIELDS)
     check_word("kind of fault", str(fields.get("kind")), FaultKind)
@@ -316,15 +199,20 @@ def parse_fault(spec: Mapping[str, Any], id: int) -> Fault:
         if not isinstance(value, wanted) and not (wanted is float and isinstance(value, int)):
             raise UsageError(f"`{key}` of a fault must be a {wanted.__name__}, not {value!r}")
     method = str(fields.get("method", "*"))
-    if not any(fnmatchcase(known, method) for known in METHODS):
-        check_word("method", method, METHODS)
+    methods = fault_methods()
+    if not any(fnmatchcase(known, method) for known in methods):
+        check_word("method", method, methods)
     if "code" in fields and fields["code"] not in list(Code):
         raise UsageError(f"no google.rpc code {fields['code']}", hint="a number from 1 to 16")
-    if fields.get("in_operation") and fields.get("method") not in IN_OPERATION:
-        raise UsageError(
-            f"no operation of `{fields.get('method', '*')}` can fail", hint=f"one of: {', '.join(IN_OPERATION)}"
-        )
+    if fields.get("in_operation") and not methods.get(method):
+        failing = ", ".join(each for each, fails in methods.items() if fails)
+        raise UsageError(f"no operation of `{method}` can fail", hint=f"one of: {failing}")
     return Fault(id, **{**fields, "kind": FaultKind(fields["kind"])})
+
+
+def preset_error(name: str, path: ResourcePath) -> ApiError:
+    """What a named fault says of the resource at `path`, where the cloud says it of its own accord."""
+    return parse_fault({"preset": name}, 0).error(path)
 
 
 class FaultPlan:

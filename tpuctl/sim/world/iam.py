@@ -40,27 +40,6 @@ SERVICES: Mapping[str, str] = {
 _BILLED = frozenset({TPU, COMPUTE, STORAGE})
 """APIs that need a billing account."""
 
-_RPC_PERMISSIONS: Mapping[str, str] = {
-    "nodes.patch": "tpu.nodes.update",
-    "nodes.getGuestAttributes": "tpu.nodes.get",
-    "queuedResources.performMaintenance": "tpu.nodes.performMaintenance",
-    "queuedResources.getMaintenanceInfo": "tpu.nodes.get",
-    "operations.wait": "tpu.operations.get",
-}
-
-
-def permission_of(rpc: str) -> str:
-    """The permission that an RPC of the TPU API asks for.
-
-    Queued resources have none of their own: https://cloud.google.com/iam/docs/roles-permissions/tpu.
-    """
-    collection, _, verb = rpc.partition(".")
-    known = _RPC_PERMISSIONS.get(rpc)
-    if known is not None:
-        return known
-    return f"tpu.{'nodes' if collection == 'queuedResources' else collection.lower()}.{verb}"
-
-
 _ROLE = re.compile(r"(roles|(projects|organizations)/[^/]+/roles)/[A-Za-z0-9_.]+")
 
 

@@ -54,7 +54,7 @@ class Inventory:
         return [
             (path, {"name": path.name, **data})
             for zone in self._kernel.catalog.zones()
-            for id, data in _COLLECTIONS[collection](self._kernel, zone)
+            for id, data in COLLECTIONS[collection](self._kernel, zone)
             for path in [ResourcePath(self._kernel.project, zone, collection, id)]
         ]
 
@@ -91,7 +91,7 @@ def _reservations(kernel: Kernel, zone: str) -> Rows:
             yield each.name, {"state": "ACTIVE", "standard": standard}
 
 
-_COLLECTIONS: Mapping[str, Callable[[Kernel, str], Rows]] = {
+COLLECTIONS: Mapping[str, Callable[[Kernel, str], Rows]] = {
     "acceleratorTypes": _types,
     "reservations": _reservations,
     "runtimeVersions": _versions,

@@ -17,7 +17,7 @@ from tpuctl.sim.wire.status import (
     not_found,
 )
 from tpuctl.sim.world.data_disks import check_disks, number_node
-from tpuctl.sim.world.faults import STOCKOUT, FaultKind
+from tpuctl.sim.world.faults import FaultKind, preset_error
 from tpuctl.sim.world.listing import list_resources
 from tpuctl.sim.world.node_form import change_node, fill_addresses, fill_node, number_project
 from tpuctl.sim.world.operations import Made, Operations, show_operation
@@ -130,7 +130,7 @@ class Nodes:
         if reserved:
             return take_chips(self._kernel, node, reserved)
         if node.path.zone not in node.offer.zones or node.offer.chips > room:
-            return ApiError(Code.RESOURCE_EXHAUSTED, STOCKOUT.replace("{zone}", node.path.zone))
+            return preset_error("stockout", node.path)
         return None
 
     def admit(self, path: ResourcePath, spec: Json, queued: ResourcePath | None, version: str = "v2") -> Node:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tpuctl.errors import UsageError
 from tpuctl.sim.hosts.backend import HostBackend
+from tpuctl.sim.wire.calls import Call, tpu_calls
 from tpuctl.sim.wire.status import ApiError, DroppedConnectionError, Json
 from tpuctl.sim.wire.tpu_versions import show
 from tpuctl.sim.world.call_log import Journal
@@ -23,9 +24,9 @@ from tpuctl.sim.world.catalog import SimCatalog, load_catalog
 from tpuctl.sim.world.clock import Clock, RealClock, schedule_for
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
-from tpuctl.sim.world.iam import PROJECT_NUMBER, TPU, Access, permission_of
+from tpuctl.sim.world.iam import PROJECT_NUMBER, TPU, Access
 from tpuctl.sim.world.incidents import Incidents
-from tpuctl.sim.world.locations import Inventory
+from tpuctl.sim.world.locations import COLLECTIONS, Inventory
 from tpuctl.sim.world.nodes import Nodes
 from tpuctl.sim.world.operations import Operations
 from tpuctl.sim.world.paths import ANY_ZONE, ResourcePath
@@ -48,15 +49,6 @@ class WorldOptions:
     delays: Delays = field(default_factory=Delays)
     quotas: Mapping[str, int] = field(default_factory=dict)
     internal_rule: bool = True
-
-
-@dataclass(frozen=True)
-class Rpc:
-    """One method of the API: its name in journal and faults, and what answers it (request, version)."""
-
-    name: str
-    handle: Callable[[Json, str], Json]
-    mutating: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,79 +111,70 @@ class World(Incidents):
         self._queued = QueuedResources(kernel, self._operations, self._nodes)
         self.quota_preferences = QuotaPreferences(kernel)
         self.steering = Steering(kernel, self.give_turns)
-        self.rpcs: Mapping[str, Rpc] = self._table()
+        self.calls = {each.rpc: each for each in tpu_calls()}
+        self.handlers = self._table()
+        """What answers a call by its id, past access, faults and journal."""
 
-    def _table(self) -> dict[str, Rpc]:
+    def _table(self) -> Mapping[str, Callable[[Json, str], Json]]:
+        """What answers each call of the API (request, version)."""
         nodes, queued, operations = self._nodes, self._queued, self._operations
         inventory = Inventory(self._kernel)
-
-        def read(handle: Callable[[Json], Json]) -> Callable[[Json, str], Json]:
-            return lambda request, _version: handle(request)
-
+        reads: Mapping[str, Callable[[Json], Json]] = {
+            "nodes.get": nodes.get,
+            "nodes.list": nodes.list_all,
+            "nodes.getGuestAttributes": nodes.guest_attributes,
+            "queuedResources.get": queued.get,
+            "queuedResources.list": queued.list_all,
+            "queuedResources.getMaintenanceInfo": queued.maintenance_info,
+            "operations.get": operations.get,
+            "operations.wait": operations.get,
+            "operations.list": operations.list_all,
+            "operations.cancel": operations.cancel,
+            "operations.delete": operations.delete,
+            "locations.list": inventory.list_locations,
+            "locations.get": inventory.get_location,
+            "locations.generateServiceIdentity": inventory.service_identity,
+            **{f"{each}.list": inventory.list(each) for each in COLLECTIONS},
+            **{f"{each}.get": inventory.get(each) for each in COLLECTIONS},
+        }
         return {
-            "CreateNode": Rpc("nodes.create", nodes.create, True),
-            "DeleteNode": Rpc("nodes.delete", nodes.delete, True),
-            "UpdateNode": Rpc("nodes.patch", nodes.patch, True),
-            "StartNode": Rpc("nodes.start", nodes.start, True),
-            "StopNode": Rpc("nodes.stop", nodes.stop, True),
-            "GetNode": Rpc("nodes.get", read(nodes.get)),
-            "ListNodes": Rpc("nodes.list", read(nodes.list_all)),
-            "GetGuestAttributes": Rpc("nodes.getGuestAttributes", read(nodes.guest_attributes)),
-            "SimulateMaintenanceEvent": Rpc("nodes.simulateMaintenanceEvent", nodes.simulate_maintenance, True),
-            "PerformMaintenance": Rpc("nodes.performMaintenance", nodes.perform_maintenance, True),
-            "CreateQueuedResource": Rpc("queuedResources.create", queued.create, True),
-            "DeleteQueuedResource": Rpc("queuedResources.delete", queued.delete, True),
-            "ResetQueuedResource": Rpc("queuedResources.reset", queued.reset, True),
-            "GetQueuedResource": Rpc("queuedResources.get", read(queued.get)),
-            "ListQueuedResources": Rpc("queuedResources.list", read(queued.list_all)),
-            "PerformMaintenanceQueuedResource": Rpc(
-                "queuedResources.performMaintenance", queued.perform_maintenance, True
-            ),
-            "GetOperation": Rpc("operations.get", read(operations.get)),
-            "WaitOperation": Rpc("operations.wait", read(operations.get)),
-            "ListOperations": Rpc("operations.list", read(operations.list_all)),
-            "CancelOperation": Rpc("operations.cancel", read(operations.cancel), True),
-            "DeleteOperation": Rpc("operations.delete", read(operations.delete), True),
-            "ListLocations": Rpc("locations.list", read(inventory.list_locations)),
-            "GetLocation": Rpc("locations.get", read(inventory.get_location)),
-            "GenerateServiceIdentity": Rpc(
-                "locations.generateServiceIdentity", read(inventory.service_identity)
-            ),
-            "ListAcceleratorTypes": Rpc("acceleratorTypes.list", read(inventory.list("acceleratorTypes"))),
-            "GetAcceleratorType": Rpc("acceleratorTypes.get", read(inventory.get("acceleratorTypes"))),
-            "ListRuntimeVersions": Rpc("runtimeVersions.list", read(inventory.list("runtimeVersions"))),
-            "GetRuntimeVersion": Rpc("runtimeVersions.get", read(inventory.get("runtimeVersions"))),
-            "ListReservations": Rpc("reservations.list", read(inventory.list("reservations"))),
-            "ListTensorFlowVersions": Rpc(
-                "tensorflowVersions.list", read(inventory.list("tensorflowVersions"))
-            ),
-            "GetTensorFlowVersion": Rpc("tensorflowVersions.get", read(inventory.get("tensorflowVersions"))),
-            "GetMaintenanceInfo": Rpc("queuedResources.getMaintenanceInfo", read(queued.maintenance_info)),
+            "nodes.create": nodes.create,
+            "nodes.delete": nodes.delete,
+            "nodes.patch": nodes.patch,
+            "nodes.start": nodes.start,
+            "nodes.stop": nodes.stop,
+            "nodes.simulateMaintenanceEvent": nodes.simulate_maintenance,
+            "nodes.performMaintenance": nodes.perform_maintenance,
+            "queuedResources.create": queued.create,
+            "queuedResources.delete": queued.delete,
+            "queuedResources.reset": queued.reset,
+            "queuedResources.performMaintenance": queued.perform_maintenance,
+            **{id: _versionless(read) for id, read in reads.items()},
         }
 
     # The API.
 
     def call(self, method: str, request: Json, version: str = "v2") -> Json:
         """Answers one RPC. Raises ApiError, or DroppedConnectionError when a fault eats the answer."""
-        rpc = self.rpcs[method]
+        call = self.calls[method]
         request = self._by_id(request)
-        path = target_of(rpc.name, request)
+        path = target_of(call.id, request)
         try:
-            answer = self._answer(rpc, path, request, version)
+            answer = self._answer(call, path, request, version)
             status = "OK"
-            if self.faults.take(FaultKind.DROP, rpc.name, path) is not None:
+            if self.faults.take(FaultKind.DROP, call.id, path) is not None:
                 status = "DROPPED"
         except ApiError as error:
-            if rpc.mutating:
-                self.journal.record(rpc.name, path.name, error.code.name)
+            if call.changes:
+                self.journal.record(call.id, path.name, error.code.name)
             raise
-        if rpc.mutating:
-            self.journal.record(rpc.name, path.name, status)
+        if call.changes:
+            self.journal.record(call.id, path.name, status)
             self._kernel.schedule.flush()
-        if rpc.name.endswith(".list") and path.zone == ANY_ZONE:
+        if call.id.endswith(".list") and path.zone == ANY_ZONE:
             self.clock.pause(self.delays.list_everywhere / self.options.speed)
         if status == "DROPPED":
-            raise DroppedConnectionError(rpc.name)
+            raise DroppedConnectionError(call.id)
         return answer
 
     def _by_id(self, request: Json) -> Json:
@@ -204,22 +187,22 @@ class World(Incidents):
         }
         return {**request, **found, **({"node": self._by_id(node)} if "name" in node else {})}
 
-    def _answer(self, rpc: Rpc, path: ResourcePath, request: Json, version: str) -> Json:
+    def _answer(self, call: Call, path: ResourcePath, request: Json, version: str) -> Json:
         self.access.check_token()
         self.access.check_service(TPU)
-        self.access.check_permission(permission_of(rpc.name), path.name)
-        fault = self.faults.take(FaultKind.ERROR, rpc.name, path)
+        self.access.check_permission(call.permission, path.name)
+        fault = self.faults.take(FaultKind.ERROR, call.id, path)
         if fault is not None:
             raise fault.error(path)
         kernel = self._kernel
         with kernel.lock:
-            key = (rpc.name, path.name, str(request.get("requestId") or ""))
-            if key[2] and rpc.name in _DEDUPED and kernel.requests.get(key) in kernel.operations:
+            key = (call.id, path.name, str(request.get("requestId") or ""))
+            if key[2] and call.id in _DEDUPED and kernel.requests.get(key) in kernel.operations:
                 return self._operations.get({"name": kernel.requests[key]})
-            answer = show(version, rpc.handle(request, version))
-            if key[2] and rpc.name in _DEDUPED:
+            answer = show(version, self.handlers[call.id](request, version))
+            if key[2] and call.id in _DEDUPED:
                 kernel.requests[key] = str(answer["name"])
-            late = self.faults.take(FaultKind.LATE, rpc.name, path) if rpc.name in _CREATED else None
+            late = self.faults.take(FaultKind.LATE, call.id, path) if call.id in _CREATED else None
             if late is not None:
                 kernel.hide(path, late.seconds)
             return answer
@@ -361,6 +344,10 @@ _CREATED = {
     "nodes.create": ("nodes", "nodeId"),
     "queuedResources.create": ("queuedResources", "queuedResourceId"),
 }
+
+
+def _versionless(read: Callable[[Json], Json]) -> Callable[[Json, str], Json]:
+    return lambda request, _version: read(request)
 
 
 def target_of(method: str, request: Json) -> ResourcePath:
