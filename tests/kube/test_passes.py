@@ -9,8 +9,8 @@ from tests.support.kube_objects import waiting
 from tpuctl.model.records import RunState
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.state.repository import get_run, save
-from tpuctl.watch.clusters import look_at_clusters
 from tpuctl.watch.cycle import secrets_of_active_runs
+from tpuctl.watch.pass_lines import look_at_clusters
 
 
 def test_a_pass_notes_what_it_sees_and_changes_nothing_there(lab: Lab) -> None:

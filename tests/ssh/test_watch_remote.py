@@ -11,9 +11,8 @@ import pytest
 from tests.support.far import Far, open_far
 from tpuctl.errors import TpuctlError, UnreachableError
 from tpuctl.model.shipped_files import read_template
-from tpuctl.watch.install.login import run_script, send_file
-from tpuctl.watch.install.remote_script import render_remote
-from tpuctl.watch.install.wheel import build_wheel
+from tpuctl.watch.install.remote import build_wheel, run_script, send_file
+from tpuctl.watch.install.script import render_remote
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from tpuctl.config.settings import Layer, resolve
 from tpuctl.errors import BadConfigError, UsageError
 from tpuctl.model.shipped_files import read_template
-from tpuctl.watch.install.remote_script import check_login, remote_settings, render_remote
-from tpuctl.watch.install.wheel import build_wheel
+from tpuctl.watch.install.remote import build_wheel
+from tpuctl.watch.install.script import check_login, remote_settings, render_remote
 
 LOCAL = resolve([Layer("flag", {"project": "my-project"})], Path("/state"))
 

@@ -37,8 +37,7 @@ from tpuctl.lib.retry import patiently
 from tpuctl.state.blobs import BlobFiles
 from tpuctl.state.bucket_blobs import BucketBlobs
 from tpuctl.state.cache import ObjectCache
-from tpuctl.state.documents import DamagedData, RecordData
-from tpuctl.state.entries import check_entry, is_entry
+from tpuctl.state.documents import DamagedData, RecordData, check_entry, is_entry
 
 T = TypeVar("T")
 

@@ -1,12 +1,14 @@
-"""Documents of a store as they are read: what is damaged is said when it is looked into."""
+"""Documents of a store as they are read: what is damaged is said when it is looked into. Keys of appended
+entries have the same shape in every store, so that they are known again after a move."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from tpuctl.engine.ports import Document
-from tpuctl.errors import DamagedRecordError
+from tpuctl.errors import ConflictError, DamagedRecordError
 from tpuctl.lib.codec import parse_json
 
 
@@ -47,3 +49,17 @@ def parse_document(key: str, generation: int, text: str | bytes) -> Document:
         return Document(key, generation, DamagedData(key, "it is no JSON object"))
     except (ValueError, RecursionError) as error:
         return Document(key, generation, DamagedData(key, f"it is not JSON: {error}"))
+
+
+_ENTRY = re.compile(r"(?:^|/)\d{16}(?:-[0-9a-f]{8})?$")
+
+
+def is_entry(key: str) -> bool:
+    """Whether a key was made by `append`, of whichever store: such documents never change."""
+    return _ENTRY.search(key) is not None
+
+
+def check_entry(key: str) -> None:
+    """Raises ConflictError for the key of a document, which goes only in a known generation."""
+    if not is_entry(key):
+        raise ConflictError(f"{key} in the store is no appended entry")

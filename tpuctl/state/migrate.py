@@ -87,8 +87,8 @@ def move_store(
     *,
     alive: Callable[[str], bool],
     report: Callable[[str], None],
-) -> int:
-    """Makes `target`, at `uri`, what `source` is; how many documents there are.
+) -> int | None:
+    """Makes `target`, at `uri`, what `source` is; how many documents were copied, None if it is that already.
 
     After a crash the same call goes on. Nothing of `source` changes while it is copied, and nobody finds a
     store at `uri` before all of it is there. Raises LeaseHeldError, ConflictError, or TpuctlError when
@@ -99,17 +99,11 @@ def move_store(
     opened = target.claim(source.identity())
     _announce(source, uri, done=False)  # from now on nothing else may change it
     # A place that is this store already has changed since; what was deleted there would come back.
-    count = len(source.list("")) - 1 if opened else copy_store(source, target, report)
+    count = None if opened else copy_store(source, target, report)
     _announce(source, uri, done=True)
     if not opened:
         target.open_as(source.identity(), project)
     return count
-
-
-def has_moved(source: Store, uri: str) -> bool:
-    """Whether `source` moved to `uri` for good: to copy it again would bring back what was deleted there."""
-    document = source.get(MOVED)
-    return document is not None and document.data["to"] == uri and bool(document.data["done"])
 
 
 def _moved_to(source: Store, uri: str) -> Document | None:

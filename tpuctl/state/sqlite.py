@@ -22,8 +22,7 @@ from tpuctl.lib.files import write_private
 from tpuctl.model import timeouts
 from tpuctl.model.records import MOVED
 from tpuctl.state.blobs import BlobFiles
-from tpuctl.state.documents import parse_document
-from tpuctl.state.entries import check_entry
+from tpuctl.state.documents import check_entry, parse_document
 
 BUSY_TIMEOUT_S = 10.0
 """How long a write waits for another process's: transactions here take milliseconds, NFS may take a second."""

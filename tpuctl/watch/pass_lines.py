@@ -1,13 +1,18 @@
-"""What a pass came to for one subject, also where it failed: the trouble of one is not that of the others."""
+"""What a pass came to for one subject, also where it failed: the trouble of one is not that of the others.
+Sweeps and runs on clusters are such subjects of which the lists of the cloud say nothing."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from tpuctl.engine.reconcile import Outcome
+from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
+from tpuctl.model.records import RunRecord
 from tpuctl.model.verdict import Blind, Blocked, Done, Failed
+from tpuctl.runs.sweep import advance_sweep, open_sweeps
 from tpuctl.watch.heartbeat import PassLine, PassResult
 
 _log = logging.getLogger(__name__)
@@ -51,3 +56,30 @@ def line_of(subject: str, outcome: Outcome, acted: bool) -> PassLine:
         return PassLine(subject, PassResult.FAILED, verdict.error.message, acted)
     results = {Done: PassResult.DONE, Blocked: PassResult.BLOCKED, Blind: PassResult.BLIND}
     return PassLine(subject, results.get(type(verdict), PassResult.WAITING), verdict.why, acted)
+
+
+def advance_sweeps(services: Services) -> list[PassLine]:
+    """One turn of each sweep that is not over: the next rows begin, and slices that no row needs go."""
+
+    def work(group: str) -> PassLine:
+        outcome = advance_sweep(services, group)
+        return line_of(f"sweep {group}", outcome, outcome.acted)
+
+    return [guarded(f"sweep {group}", partial(work, group)) for group in open_sweeps(services)]
+
+
+def look_at_clusters(services: Services, runs: Iterable[RunRecord]) -> list[PassLine]:
+    """A line for each of these runs, as a look at its cluster shows it: attempts, ends and output are written
+    down, and nothing is changed there. JobSets need no watchdog, but they are removed days after their end, and
+    pods before that."""
+    return [guarded(run.id, partial(_look, services, run)) for run in runs if run.cluster is not None]
+
+
+def _look(services: Services, run: RunRecord) -> PassLine:
+    from tpuctl.kube.reconcile import look_again
+
+    seen = look_again(services, run)
+    acted = seen.state is not run.state
+    if seen.state.final:
+        return PassLine(run.id, PassResult.DONE, seen.reason, acted)
+    return PassLine(run.id, PassResult.WAITING, seen.reason or str(seen.state), acted)

@@ -35,14 +35,12 @@ from tpuctl.slices.ssh_entries import follow_slices
 from tpuctl.slices.states import FINAL_STATES, Effect
 from tpuctl.slices.vacate import hosts_to_ask
 from tpuctl.state.repository import RUNS, SLICES, Repository, Versioned, get_run, get_slice
-from tpuctl.watch.clusters import look_at_clusters
 from tpuctl.watch.fair_share import Demand, share_hosts
 from tpuctl.watch.grant_expiry import announce_grant_ends
 from tpuctl.watch.heartbeat import FLEET, Heartbeat, PassLine, PassResult
 from tpuctl.watch.lifetime import apply_lifetime, read_activity
-from tpuctl.watch.pass_lines import guarded, guarded_lines, line_of, that_say
+from tpuctl.watch.pass_lines import advance_sweeps, guarded, guarded_lines, line_of, look_at_clusters, that_say
 from tpuctl.watch.pause import paused_why
-from tpuctl.watch.sweeps import advance_sweeps
 
 T = TypeVar("T")
 STEPS_PER_PASS = 20

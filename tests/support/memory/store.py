@@ -16,7 +16,7 @@ from typing import Any
 from tpuctl.engine.ports import Clock, Document, StoredBlob
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.model import timeouts
-from tpuctl.state.entries import check_entry
+from tpuctl.state.documents import check_entry
 
 _STORES = itertools.count(1)
 

@@ -77,7 +77,7 @@ def init(
         if joining:
             _join(context, uri)
         else:
-            _move(context, uri, born=there is not None)
+            _move(context, uri)
 
 
 def _check_bucket(context: AppContext, uri: str) -> None:
@@ -98,15 +98,11 @@ def _join(context: AppContext, uri: str) -> None:
     context.console.say(f"joined the fleet at {uri}")
 
 
-def _move(context: AppContext, uri: str, *, born: bool) -> None:
-    """`born`: the store is there. One that was lost after a move comes back from what stayed here."""
+def _move(context: AppContext, uri: str) -> None:
+    """A store that was lost after its move comes back from what stayed here."""
     from tpuctl.config.load import write_store_file
-    from tpuctl.state.migrate import has_moved, move_store
+    from tpuctl.state.migrate import move_store
 
-    if born and has_moved(context.local_store, uri):
-        write_store_file(context.config, uri)
-        context.console.say(f"this machine uses {uri} already; nothing was copied")
-        return
     count = move_store(
         context.local_store,
         context.bucket_store(uri, unborn=True),
@@ -116,4 +112,7 @@ def _move(context: AppContext, uri: str, *, born: bool) -> None:
         report=context.console.say,
     )
     write_store_file(context.config, uri)
-    context.console.say(f"{counted(count, 'document')} copied to {uri}; others join with --join")
+    if count is None:
+        context.console.say(f"this machine uses {uri} already; nothing was copied")
+    else:
+        context.console.say(f"{counted(count, 'document')} copied to {uri}; others join with --join")

@@ -166,9 +166,8 @@ def install_on(
     from tpuctl.config.proxy import check_ping_url
     from tpuctl.model.shipped_files import read_template
     from tpuctl.watch.install.crontab import render_schedule
-    from tpuctl.watch.install.login import run_script, send_file
-    from tpuctl.watch.install.remote_script import check_login, remote_settings, render_remote
-    from tpuctl.watch.install.wheel import build_wheel
+    from tpuctl.watch.install.remote import build_wheel, run_script, send_file
+    from tpuctl.watch.install.script import check_login, remote_settings, render_remote
 
     check_login(login)
     render_schedule(every)
@@ -202,8 +201,8 @@ def install_on(
 def uninstall_on(context: AppContext, login: str, *, dry_run: bool) -> None:
     """Removes from `login` what `install_on` brought."""
     from tpuctl.model.shipped_files import read_template
-    from tpuctl.watch.install.login import run_script
-    from tpuctl.watch.install.remote_script import check_login, remote_settings, render_remote
+    from tpuctl.watch.install.remote import run_script
+    from tpuctl.watch.install.script import check_login, remote_settings, render_remote
 
     check_login(login)
     script = render_remote(
