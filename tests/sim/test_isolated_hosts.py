@@ -19,6 +19,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
+from tests.support.proc import descendants
 from tests.support.require import require_isolated_hosts
 from tpuctl.errors import ConflictError, UsageError
 from tpuctl.sim.hosts.backend import HostSpec
@@ -28,7 +29,7 @@ from tpuctl.sim.hosts.isolated.backend import IsolatedHosts
 from tpuctl.sim.hosts.isolated.loop_devices import attached_loops
 from tpuctl.sim.server import control
 from tpuctl.sim.server.options import SimOptions
-from tpuctl.sim.server.processes import alive, descendants, members
+from tpuctl.sim.server.processes import alive, members
 
 WORLD = f"test-{os.getpid()}"
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.cloud import wire
 from tpuctl.cloud.rest import last_part
@@ -224,28 +225,35 @@ def replaced_in_host(
 _DEFAULT_NETWORK = "default"
 _DEFAULT_ACCOUNT = re.compile(r"default|\d+-compute@developer\.gserviceaccount\.com")
 """What a request gets that names none (cloud.google.com/compute/docs/access/service-accounts)."""
-_ALL_APIS = "https://www.googleapis.com/auth/cloud-platform"
+ALL_APIS = "https://www.googleapis.com/auth/cloud-platform"
 
 
 def parse_options(found: Json) -> SliceOptions:
     """With which options an instance, or properties of a template, was asked for. Names in its own project come
     as short ones; the default network and service account come as None."""
-    own = _project(wire.text(found.get("selfLink")))
     interfaces = wire.messages(found.get("networkInterfaces"))
-    first = interfaces[0] if interfaces else {}
-    network = _short(wire.text(first.get("network")), own, "global/networks/")
-    subnetwork = _short(wire.text(first.get("subnetwork")), own, "regions/[^/]+/subnetworks/")
-    by_default = network in ("", _DEFAULT_NETWORK) and subnetwork in ("", _DEFAULT_NETWORK)
     accounts = wire.messages(found.get("serviceAccounts"))
-    account = wire.text(accounts[0].get("email")) if accounts else ""
-    affinity = wire.message(found.get("reservationAffinity"))
-    values = wire.texts(affinity.get("values"))
+    values = wire.texts(wire.message(found.get("reservationAffinity")).get("values"))
+    metadata = shown_metadata(parse_metadata(wire.message(found.get("metadata"))))
+    own, account = wire.text(found.get("selfLink")), accounts[0] if accounts else {}
+    options = options_of(own, interfaces[0] if interfaces else {}, account, metadata, found)
+    return replace(options, reservation=values[0] if values else None)
+
+
+def options_of(
+    own: str, network: Json, account: Json, metadata: Mapping[str, str], found: Json
+) -> SliceOptions:
+    """What a slice of either API was asked for; `own` is a name or an address in its project."""
+    project = _project(own)
+    name = _short(wire.text(network.get("network")), project, "global/networks/")
+    subnetwork = _short(wire.text(network.get("subnetwork")), project, "regions/[^/]+/subnetworks/")
+    by_default = {name, subnetwork} <= {"", _DEFAULT_NETWORK}
+    email = wire.text(account.get("email"))
     return SliceOptions(
-        reservation=values[0] if values else None,
-        network=None if by_default else network or None,
+        network=None if by_default else name or None,
         subnetwork=None if by_default else subnetwork or None,
-        service_account=None if _DEFAULT_ACCOUNT.fullmatch(account) else account or None,
-        metadata=shown_metadata(parse_metadata(wire.message(found.get("metadata")))),
+        service_account=None if _DEFAULT_ACCOUNT.fullmatch(email) else email or None,
+        metadata=metadata,
         description=wire.text(found.get("description")) or None,
     )
 
@@ -266,7 +274,7 @@ def find_unsaid(found: Json) -> tuple[str, ...]:
     if wire.message(found.get("shieldedInstanceConfig")).get("enableSecureBoot"):
         unsaid.append("shieldedInstanceConfig.enableSecureBoot")
     accounts = wire.messages(found.get("serviceAccounts"))
-    if accounts and _ALL_APIS not in wire.texts(accounts[0].get("scopes")):
+    if accounts and ALL_APIS not in wire.texts(accounts[0].get("scopes")):
         unsaid.append("serviceAccounts.scopes")
     if len(wire.messages(found.get("networkInterfaces"))) > 1:
         unsaid.append("networkInterfaces")

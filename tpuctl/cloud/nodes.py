@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from tpuctl.cloud import wire
+from tpuctl.cloud.instances import ALL_APIS, options_of
 from tpuctl.cloud.wire import Json
 from tpuctl.model.cloud import (
     CloudErrorInfo,
@@ -51,10 +52,6 @@ def parse_node(node: Json) -> NodeInfo:
     )
 
 
-_DEFAULT_NETWORK = "default"
-_DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com")
-"""What a request gets that names none (cloud.google.com/compute/docs/access/service-accounts)."""
-_ALL_APIS = "https://www.googleapis.com/auth/cloud-platform"
 _UNSAID = (
     ("networkConfig", "canIpForward"),
     ("networkConfig", "queueCount"),
@@ -65,26 +62,14 @@ _UNSAID = (
 def parse_options(node: Json) -> SliceOptions:
     """The other way round of `requests.render_node`: with which options the node was asked for. Full names in
     its own project come as short ones; the default network and service account come as None."""
-    own = "/".join(wire.text(node.get("name")).split("/")[:2])
-    config = wire.message(node.get("networkConfig"))
-    network = wire.text(config.get("network")).removeprefix(f"{own}/global/networks/")
-    regions = rf"{re.escape(own)}/regions/[^/]+/subnetworks/"
-    subnetwork = re.sub(regions, "", wire.text(config.get("subnetwork")))
-    by_default = network == _DEFAULT_NETWORK and subnetwork in ("", _DEFAULT_NETWORK)
-    account = wire.text(wire.message(node.get("serviceAccount")).get("email"))
-    return SliceOptions(
-        network=None if by_default else network or None,
-        subnetwork=None if by_default else subnetwork or None,
-        service_account=None if _DEFAULT_ACCOUNT.fullmatch(account) else account or None,
-        metadata=wire.strings(node.get("metadata")),
-        description=wire.text(node.get("description")) or None,
-    )
+    network, account = wire.message(node.get("networkConfig")), wire.message(node.get("serviceAccount"))
+    return options_of(wire.text(node.get("name")), network, account, wire.strings(node.get("metadata")), node)
 
 
 def _unsaid(node: Json) -> tuple[str, ...]:
     found = [f"{part}.{field}" for part, field in _UNSAID if wire.message(node.get(part)).get(field)]
     scopes = wire.texts(wire.message(node.get("serviceAccount")).get("scope"))
-    if scopes and _ALL_APIS not in scopes:
+    if scopes and ALL_APIS not in scopes:
         found.append("serviceAccount.scope")
     return (*found, *(("networkConfigs",) if node.get("networkConfigs") else ()))
 

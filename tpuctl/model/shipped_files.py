@@ -161,6 +161,12 @@ def load_sim_faults() -> Any:
 
 
 @cache
+def load_sim_storage() -> Any:
+    """The content of `manifests/tables/sim_storage.yaml`; the files of `sim/gcs/` say what it means."""
+    return _load_yaml("sim_storage.yaml")
+
+
+@cache
 def load_sim_compute() -> Any:
     """The content of `manifests/tables/sim_compute.yaml`; `sim/compute/catalog.py` says what it means."""
     return _load_yaml("sim_compute.yaml")

@@ -10,15 +10,13 @@ from tpuctl.sim.compute.bodies import last_part
 from tpuctl.sim.compute.catalog import Machine as MachineType
 from tpuctl.sim.compute.group_facts import GroupOfInstances, accelerator_type
 from tpuctl.sim.hosts.backend import HostDisk
-from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
-from tpuctl.sim.world.data_disks import NVME, in_boot_order, render_disks
-from tpuctl.sim.world.faults import FaultKind
-from tpuctl.sim.world.iam import PROJECT_NUMBER
-from tpuctl.sim.world.identity import Network, account_values, network_values, project_values
+from tpuctl.sim.hosts.metadata import Value
+from tpuctl.sim.world.data_disks import host_disks, render_disks
+from tpuctl.sim.world.identity import Network, Told, account_values, machine_values, network_values
 from tpuctl.sim.world.machines import Machines
 from tpuctl.sim.world.paths import attached_disk
-from tpuctl.sim.world.state import RO, RW, Attachment, Kernel, Machine
-from tpuctl.sim.world.tpu_vms import MAINTENANCE, shape_env, tpu_env
+from tpuctl.sim.world.state import RW, Attachment, Kernel, Machine
+from tpuctl.sim.world.tpu_vms import shape_env, tpu_env
 
 GUEST_SWITCH = "enable-guest-attributes"
 _KEYS = "ssh-keys"
@@ -111,44 +109,25 @@ class InstanceHosts(Machines[Instance]):
         return switch.upper() == "TRUE"
 
     def disks(self, machine: Instance, _worker: int) -> list[HostDisk]:
-        # Whether the images of these machines name NVMe disks is not known, so nothing may rely on it.
-        nvme = machine.generation in NVME
-        marked = not nvme and not self._kernel.struck(FaultKind.UNMARKED_DISKS, machine)
-        found = []
-        for entry in machine.data["disks"]:
-            source = str(entry["source"])
-            disk = self._kernel.find_disk(*(attached_disk(source) or ("", "")))
-            if disk is not None and not entry.get("boot"):
-                number, read_only = machine.disk_numbers[source], entry["mode"] == RO
-                name = str(entry["deviceName"])
-                found.append(HostDisk(str(disk["id"]), number, read_only, nvme, marked, name))
-        return in_boot_order(self._kernel, machine, found)
+        entries = [each for each in machine.data["disks"] if not each.get("boot")]
+        rows = [(str(each["source"]), str(each["mode"]), str(each["deviceName"])) for each in entries]
+        return host_disks(self._kernel, machine, rows)
 
     def told(self, machine: Instance, worker: int) -> Mapping[str, Value]:
         data, scheduling = machine.data, machine.data["scheduling"]
-        name, zone = machine.path.id, machine.path.zone
-        values: dict[str, Value] = {
-            **project_values(self._kernel),
-            "instance/description": str(data.get("description") or ""),
-            "instance/hostname": f"{name}.{zone}.c.{machine.path.project}.internal",
-            "instance/id": int(data["id"]),
-            "instance/name": name,
-            "instance/machine-type": f"projects/{PROJECT_NUMBER}/machineTypes/{last_part(data['machineType'])}",
-            "instance/tags": list((data.get("tags") or {}).get("items") or ()),
-            "instance/zone": f"projects/{PROJECT_NUMBER}/zones/{zone}",
-            "instance/preempted": "TRUE" if machine.preempted else "FALSE",
-            "instance/scheduling/preemptible": str(bool(scheduling.get("preemptible"))).upper(),
+        told = Told(
+            machine.path.id,
+            str(data.get("description") or ""),
+            (data.get("tags") or {}).get("items") or (),
+            last_part(data["machineType"]),
+            bool(scheduling.get("preemptible")),
+            {**machine.metadata, **self._slice_attributes(machine, worker)},
+        )
+        rows = [(str(each["deviceName"]), str(each.get("mode") or RW)) for each in data["disks"]]
+        return {
+            **machine_values(self._kernel, machine, worker, told),
             "instance/scheduling/automatic-restart": str(bool(scheduling.get("automaticRestart"))).upper(),
             "instance/scheduling/on-host-maintenance": str(scheduling["onHostMaintenance"]),
-            "instance/maintenance-event": MAINTENANCE if worker in machine.maintenance else "NONE",
-        }
-        rows = [(str(each["deviceName"]), str(each.get("mode") or RW)) for each in data["disks"]]
-        given = {**machine.metadata, **self._slice_attributes(machine, worker)}
-        guest = dict(machine.guest.get(worker, {}))
-        return {
-            **values,
-            **{f"instance/attributes/{key}": value for key, value in given.items()},
-            **{f"{GUEST_ATTRIBUTES}{path}": value for path, value in guest.items()},
             **render_disks(rows, machine.generation),
             **self._interfaces(machine),
             **self._account(machine),

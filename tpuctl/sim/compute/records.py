@@ -12,8 +12,8 @@ from tpuctl.sim.compute.bodies import last_part
 from tpuctl.sim.compute.catalog import KINDS, ROOT, Kind, Scope, find_public_image
 from tpuctl.sim.compute.disks import Source, quota_of
 from tpuctl.sim.compute.refusals import absent, invalid, not_ready
-from tpuctl.sim.wire.status import ApiError, Code, Json
-from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS, Quotas
+from tpuctl.sim.wire.status import ApiError, Json
+from tpuctl.sim.world.quotas import DISK_METRICS, SNAPSHOTS, Quotas, exceeded
 from tpuctl.sim.world.state import copy_json
 from tpuctl.sim.world.world import World
 
@@ -194,8 +194,7 @@ class Records:
         limit = Quotas(self._world.kernel).limit(metric, region)
         if self._quota_usage(metric, region) + need <= limit:
             return None
-        where = f"in region {region}" if region else "globally"
-        return ApiError(Code.RESOURCE_EXHAUSTED, f"Quota '{metric}' exceeded.  Limit: {limit}.0 {where}.")
+        return exceeded(metric, limit, f"in region {region}" if region else "globally")
 
 
 def find_template(records: Records, project: str, scope: Scope, at: tuple[str, str]) -> tuple[str, Json]:

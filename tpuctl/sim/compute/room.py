@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.catalog import Machine
-from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.wire.status import ApiError, Json
 from tpuctl.sim.world.faults import preset_error
 from tpuctl.sim.world.paths import ResourcePath
 from tpuctl.sim.world.quotas import (
     PLENTY,
     TPU_FAMILIES,
     TPU_FAMILY_METRIC,
+    exceeded,
     machine_quota_id,
     preemptible_metric,
 )
@@ -55,8 +56,7 @@ def _over_quota(kernel: Kernel, zone: str, generation: str, chips: int, *, spot:
         "dimensions": dimensions,
         "limit": limit,
     }
-    text = f"Quota '{metric}' exceeded.  Limit: {limit}.0 in {place}."
-    return ApiError(Code.RESOURCE_EXHAUSTED, text, [{"quotaInfo": info}])
+    return exceeded(metric, limit, f"in {place}", {"quotaInfo": info})
 
 
 def _used(kernel: Kernel, zone: str, generation: str, *, spot: bool) -> int:

@@ -39,6 +39,7 @@ from tpuctl.sim.compute.templates import template_details
 from tpuctl.sim.wire.payload import snake
 from tpuctl.sim.wire.status import ApiError, Code, Json
 from tpuctl.sim.wire.timestamps import pacific
+from tpuctl.sim.world.quotas import exceeded
 from tpuctl.sim.world.reservations import set_aside
 from tpuctl.sim.world.state import Ids, Reservation
 from tpuctl.sim.world.world import World
@@ -120,8 +121,7 @@ class ComputeState(Records):
             if key in self._found:
                 raise already_there(self._path(kind, scope, name))
             if len(self._found) - self._given >= MAX_RESOURCES:
-                text = f"Quota '{kind.collection.upper()}' exceeded.  Limit: {MAX_RESOURCES}.0 globally."
-                raise ApiError(Code.RESOURCE_EXHAUSTED, text)
+                raise exceeded(kind.collection.upper(), MAX_RESOURCES, "globally")
             data = self._data(kind, scope, body, source)
             verb, place_of, target_data = about or (kind.operation_type("insert"), scope, data)
             error = planned.error or self._over_quota(kind.collection, data)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tpuctl.model.shipped_files import load_sim_storage
 from tpuctl.sim.gcs.lifecycle import check_rules
 from tpuctl.sim.gcs.wire import Data, GcsError, etag, invalid, not_implemented, seconds_of, timestamp
 from tpuctl.sim.world.iam import PROJECT_NUMBER
@@ -38,20 +39,8 @@ FIXED = (
     *("project", "etag", "timeCreated", "updated", "selfLink"),
 )
 """What a patch does not change."""
-UNDONE: Mapping[str, str] = {
-    "encryption.defaultKmsKeyName": "keys of Cloud KMS",
-    "billing.requesterPays": "Requester Pays",
-    "autoclass.enabled": "Autoclass",
-    "softDeletePolicy.hardDeletePause": "a pause of hard deletion",
-    "objectRetention": "retention of single objects",
-    "ipFilter": "IP filters",
-    "acl": "access control lists",
-    "defaultObjectAcl": "access control lists",
-    "cors": "CORS",
-    "website": "web sites",
-    "logging": "usage logs",
-}
-"""Fields that would be stored and not done, and what they ask for."""
+UNDONE: Mapping[str, Mapping[str, str]] = load_sim_storage()["undone"]
+"""Of buckets, objects and parameters: what would be stored and not done, and what it asks for."""
 
 
 def merge(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Data:
@@ -68,9 +57,9 @@ def merge(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Data:
     return merged
 
 
-def refuse_undone(data: Mapping[str, Any], undone: Mapping[str, str]) -> None:
+def refuse_undone(data: Mapping[str, Any], noun: str) -> None:
     """Nothing is accepted and then not done."""
-    for path, what in undone.items():
+    for path, what in UNDONE[noun].items():
         value: Any = data
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None
@@ -163,7 +152,7 @@ def _check_lock(old: Data, data: Data) -> None:
 
 
 def _settle(data: Data, old: Data, metageneration: int, now: float) -> Data:
-    refuse_undone(data, UNDONE)
+    refuse_undone(data, "bucket")
     check_storage_class(data.get("storageClass"))
     check_rules(data, STORAGE_CLASSES)
     _check_labels(data.get("labels") or {})

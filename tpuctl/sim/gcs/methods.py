@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from tpuctl.model.shipped_files import read_table
+from tpuctl.sim.gcs.buckets import UNDONE
 from tpuctl.sim.gcs.wire import Data, GcsError, ObjectName, Preconditions, decode, not_implemented
 from tpuctl.sim.wire.messages import Request
 from tpuctl.sim.wire.payload import MAX_BODY, ApiTypes, parse_body, read_message, read_query
@@ -19,22 +20,6 @@ JSON, BATCH = "/storage/v1/", "/batch/storage/v1"
 UPLOADS = ("/upload/storage/v1/", "/resumable/upload/storage/v1/")
 DOWNLOADS = "/download/storage/v1/"
 JSON_PATHS = (JSON, BATCH, *UPLOADS, DOWNLOADS)
-UNDONE_PARAMETERS: Mapping[str, str] = {
-    "predefinedAcl": "access control lists",
-    "predefinedDefaultObjectAcl": "access control lists",
-    "destinationPredefinedAcl": "access control lists",
-    "copySourceAcl": "access control lists",
-    "kmsKeyName": "keys of Cloud KMS",
-    "destinationKmsKeyName": "keys of Cloud KMS",
-    "enableObjectRetention": "retention of single objects",
-    "overrideUnlockedRetention": "retention of single objects",
-    "filter": "filters of lists",
-    "restoreToken": "buckets with a hierarchical namespace",
-    "rewriteToken": "rewrites in several calls",
-    "dropContextGroups": "contexts of objects",
-}
-"""Parameters that would be accepted and dropped. The rest of what the API knows is done, or changes nothing
-where there is one caller: userProject, projection."""
 CLOSED_ACLS = ("projectPrivate", "private", "bucketOwnerRead", "bucketOwnerFullControl")
 """Predefined lists that let in nobody but the project, which has one caller here."""
 
@@ -107,7 +92,7 @@ def read_call(request: Request, method: Method, names: tuple[str, ...], *, with_
     types = load_api()[1]
     known = types.queries[method.id]
     query = read_query(types, method.id, {key: each for key, each in request.query.items() if key in known})
-    for name, what in UNDONE_PARAMETERS.items():
+    for name, what in UNDONE["parameter"].items():
         if query.get(name) not in (None, False, "", *CLOSED_ACLS):
             raise not_implemented(f"{what} ({name})")
     body = {}

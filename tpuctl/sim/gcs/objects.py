@@ -22,7 +22,6 @@ from tpuctl.sim.gcs.versions import (
     HOLDS,
     LIVE,
     NONCURRENT,
-    UNDONE,
     WRITABLE,
     Version,
     check_digests,
@@ -155,7 +154,7 @@ class ObjectStore(BucketStore):
             self._fresh.append(content.file)
             check_digests(fields, content)
             check_metadata(fields)
-            gcs_buckets.refuse_undone(fields, UNDONE)
+            gcs_buckets.refuse_undone(fields, "object")
             gcs_buckets.check_storage_class(fields.get("storageClass"))
             bucket = self.get_bucket(where.bucket)
             self._purge(db)
@@ -175,7 +174,7 @@ class ObjectStore(BucketStore):
         """Changes metadata (merge patch, or with `whole` all of it): a new metageneration of the same
         generation."""
         check_metadata(patch)
-        gcs_buckets.refuse_undone(patch, UNDONE)
+        gcs_buckets.refuse_undone(patch, "object")
         gcs_buckets.check_storage_class(patch.get("storageClass"))
         wanted = {key: value for key, value in patch.items() if key in WRITABLE}
         if whole:

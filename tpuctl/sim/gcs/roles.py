@@ -1,7 +1,4 @@
-"""Roles in the policies of buckets: what they hold, and which policies can be set. Pure.
-
-https://cloud.google.com/storage/docs/access-control/iam-roles, as far as the simulator has the permissions.
-"""
+"""Roles in the policies of buckets: what they hold, and which policies can be set. Pure."""
 
 from __future__ import annotations
 
@@ -10,47 +7,12 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from tpuctl.model.shipped_files import load_sim_storage
 from tpuctl.sim.gcs.wire import Data, GcsError, etag, invalid, not_implemented
 
-_FOLDERS = ("storage.folders.*", "storage.managedFolders.*")
-_READ_FOLDERS = tuple(
-    f"storage.{kind}.{verb}" for kind in ("folders", "managedFolders") for verb in ("get", "list")
-)
-_WRITE = (
-    "storage.objects.create",
-    "storage.objects.delete",
-    "storage.objects.restore",
-    "storage.multipartUploads.*",
-)
 ROLES: Mapping[str, tuple[str, ...]] = {
-    "roles/storage.admin": ("storage.*",),
-    "roles/storage.bucketViewer": ("storage.buckets.get", "storage.buckets.list"),
-    "roles/storage.folderAdmin": _FOLDERS,
-    "roles/storage.legacyBucketOwner": (
-        *("storage.buckets.get", "storage.buckets.update", "storage.buckets.*IamPolicy"),
-        *("storage.objects.list", *_WRITE, *_FOLDERS),
-    ),
-    "roles/storage.legacyBucketReader": (
-        *("storage.buckets.get", "storage.objects.list", "storage.multipartUploads.list", *_READ_FOLDERS),
-    ),
-    "roles/storage.legacyBucketWriter": ("storage.buckets.get", "storage.objects.list", *_WRITE, *_FOLDERS),
-    "roles/storage.legacyObjectOwner": (
-        *("storage.objects.get", "storage.objects.update", "storage.objects.*IamPolicy"),
-    ),
-    "roles/storage.legacyObjectReader": ("storage.objects.get",),
-    "roles/storage.objectAdmin": ("storage.objects.*", "storage.multipartUploads.*", *_FOLDERS),
-    "roles/storage.objectCreator": (
-        *("storage.objects.create", "storage.folders.create", "storage.managedFolders.create"),
-        *(f"storage.multipartUploads.{verb}" for verb in ("abort", "create", "listParts")),
-    ),
-    "roles/storage.objectUser": (
-        *(
-            f"storage.objects.{verb}"
-            for verb in ("create", "delete", "get", "list", "move", "restore", "update")
-        ),
-        *("storage.multipartUploads.*", *_FOLDERS),
-    ),
-    "roles/storage.objectViewer": ("storage.objects.get", "storage.objects.list", *_READ_FOLDERS),
+    role: tuple(f"storage.{each}" for each in permissions)
+    for role, permissions in load_sim_storage()["roles"].items()
 }
 """Permissions of each role, as patterns of the shell."""
 _MEMBER = re.compile(
@@ -64,14 +26,9 @@ def default_policy(bucket: Mapping[str, Any]) -> Data:
     """What everybody may do with a new bucket."""
     project = bucket.get("project") or ""
     teams = [f"projectEditor:{project}", f"projectOwner:{project}"]
-    viewers = [f"projectViewer:{project}"]
-    bindings = (("OWNER", teams), ("READER", viewers))
-    roles = {"OWNER": "roles/storage.legacyBucketOwner", "READER": "roles/storage.legacyBucketReader"}
-    return {
-        "version": 1,
-        "etag": "CAE=",
-        "bindings": [{"role": roles[role], "members": members} for role, members in bindings],
-    }
+    owners = {"role": "roles/storage.legacyBucketOwner", "members": teams}
+    viewers = {"role": "roles/storage.legacyBucketReader", "members": [f"projectViewer:{project}"]}
+    return {"version": 1, "etag": "CAE=", "bindings": [owners, viewers]}
 
 
 def changed_policy(old: Mapping[str, Any], asked: Mapping[str, Any], change: int) -> Data:

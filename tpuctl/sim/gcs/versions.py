@@ -15,12 +15,6 @@ MAX_METADATA = 8192
 WRITABLE = ("contentType", "contentEncoding", "contentLanguage", "contentDisposition", "cacheControl",
             "metadata", "customTime", "storageClass", "temporaryHold", "eventBasedHold")  # fmt: skip
 HOLDS: Mapping[str, str] = {"temporaryHold": "Temporary", "eventBasedHold": "Event-Based"}
-UNDONE: Mapping[str, str] = {
-    "acl": "access control lists",
-    "contexts": "contexts of objects",
-    "kmsKeyName": "keys of Cloud KMS",
-    "retention": "retention of single objects",
-}
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,6 @@ def _pids() -> list[int]:
     return [int(each.name) for each in _PROC.iterdir() if each.name.isdecimal()]
 
 
-def descendants(pid: int) -> list[int]:
-    """All live descendants, children before their own children."""
-    parents = {each: int(stat[1]) for each in _pids() if (stat := _stat(each))}
-    found = [pid]
-    for parent in found:
-        found += [child for child, its_parent in parents.items() if its_parent == parent]
-    return [each for each in found[1:] if alive(each)]
-
-
 def members(world_id: str) -> list[int]:
     """Live processes whose environment names this world, except the caller."""
     mark = f"{WORLD_VARIABLE}={world_id}".encode()
@@ -73,18 +64,4 @@ def kill_world(world_id: str) -> None:
     while (found := members(world_id)) and time.monotonic() < deadline:
         for pid in found:
             try_kill(pid)
-        time.sleep(0.01)
-
-
-def kill_descendants() -> None:
-    """Kills and reaps everything below this process; needs `become_subreaper` to be complete."""
-    deadline = time.monotonic() + KILL_TIMEOUT_S
-    while time.monotonic() < deadline:
-        for pid in descendants(os.getpid()):
-            try_kill(pid)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                continue
-        except ChildProcessError:
-            return
         time.sleep(0.01)

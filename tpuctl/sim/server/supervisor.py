@@ -17,9 +17,9 @@ from types import FrameType
 from typing import BinaryIO
 
 from tpuctl.errors import ConflictError
-from tpuctl.sim.hosts.init import become_subreaper
+from tpuctl.sim.hosts.init import become_subreaper, kill_descendants
 from tpuctl.sim.server.options import SimOptions
-from tpuctl.sim.server.processes import die_with_parent, kill_descendants
+from tpuctl.sim.server.processes import die_with_parent
 from tpuctl.sim.server.state_dir import LOG_FILE, failure, guardian_lock, status, sweep
 
 TURN_TIMEOUT_S = 15.0
@@ -85,7 +85,7 @@ def _run_server(state_dir: Path, options: str, log: BinaryIO | None = None) -> i
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, pass_on)
     code = server.wait()
-    kill_descendants()
+    kill_descendants({})
     sweep(state_dir)
     return code
 

@@ -7,7 +7,7 @@ those sentences are ours.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostDisk
@@ -151,28 +151,29 @@ def number_disks(kernel: Kernel, node: Machine, wanted: Sequence[str]) -> None:
             node.disk_numbers[source] = next(n for n in range(1, len(taken) + 2) if n not in taken)
 
 
-def host_disks(kernel: Kernel, node: Node, worker: int) -> list[HostDisk]:
-    """What one worker has as devices now, in the order in which its kernel finds them."""
-    # Whether images of TPU VMs name NVMe disks in /dev/disk/by-id is not known, so nothing may rely on it.
-    marked = node.offer.generation not in NVME and not kernel.struck(FaultKind.UNMARKED_DISKS, node)
+def host_disks(kernel: Kernel, machine: Machine, rows: Iterable[tuple[str, str, str]]) -> list[HostDisk]:
+    """What a host has as devices now, by full name, mode and device name (empty for one by its number), in the
+    order in which its kernel finds them."""
+    # Whether images name NVMe disks in /dev/disk/by-id is not known, so nothing may rely on it.
+    nvme = machine.generation in NVME
+    marked = not nvme and not kernel.struck(FaultKind.UNMARKED_DISKS, machine)
     found = []
-    for entry in node.data.get("dataDisks") or ():
-        source = str(entry["sourceDisk"])
+    for source, mode, name in rows:
         disk = kernel.find_disk(*(attached_disk(source) or ("", "")))
-        if disk is not None and worker in node.workers_of(entry):
-            number = node.disk_numbers[source]
-            nvme = node.offer.generation in NVME
-            found.append(HostDisk(str(disk["id"]), number, _mode(entry) == RO, nvme, marked))
-    return in_boot_order(kernel, node, found)
-
-
-def in_boot_order(kernel: Kernel, node: Machine, found: list[HostDisk]) -> list[HostDisk]:
-    """As the kernel of a host finds them this time."""
+        if disk is not None:
+            number = machine.disk_numbers[source]
+            found.append(HostDisk(str(disk["id"]), number, mode == RO, nvme, marked, name))
     found.sort(key=lambda each: each.number)
-    if len(found) > 1 and kernel.struck(FaultKind.DEVICE_ORDER, node):
-        first = node.boots % len(found)
+    if len(found) > 1 and kernel.struck(FaultKind.DEVICE_ORDER, machine):
+        first = machine.boots % len(found)
         return found[first:] + found[:first]
     return found
+
+
+def node_disks(kernel: Kernel, node: Node, worker: int) -> list[HostDisk]:
+    """Those of one worker of a node."""
+    entries = [each for each in node.data.get("dataDisks") or () if worker in node.workers_of(each)]
+    return host_disks(kernel, node, [(str(each["sourceDisk"]), _mode(each), "") for each in entries])
 
 
 def disk_metadata(node: Node) -> dict[str, str]:

@@ -24,6 +24,8 @@ from tpuctl.sim.world.paths import ResourcePath
 
 
 class FaultKind(StrEnum):
+    """Those in `STANDING` stand until they are cleared. For what happens to hosts `method` plays no part."""
+
     ERROR = "error"
     """The call is refused with `code` and `message`, or its operation ends so when `in_operation`."""
     DROP = "drop"
@@ -37,56 +39,50 @@ class FaultKind(StrEnum):
     UNREACHABLE = "unreachable"
     """List calls name the zone in `unreachable` and leave its resources out."""
     PREEMPT = "preempt"
-    """A matching node is preempted `seconds` after it became READY; `method` plays no part."""
+    """A matching node is preempted `seconds` after it became READY."""
     QUEUED_FAILURE = "queued-failure"
     """A queued resource goes PROVISIONING → SUSPENDING → FAILED with `code` and `message`."""
     SERVICE_OFF = "service-off"
-    """The API called `name`, such as compute.googleapis.com, is not enabled. Stands until it is cleared."""
+    """The API called `name`, such as compute.googleapis.com, is not enabled."""
     NO_PERMISSION = "no-permission"
-    """The caller lacks the permission `name`, such as tpu.nodes.create. Stands until it is cleared."""
+    """The caller lacks the permission `name`, such as tpu.nodes.create."""
     EXPIRED_TOKEN = "expired-token"  # noqa: S105 - a word
-    """Every API call is refused with 401. Stands until it is cleared."""
+    """Every API call is refused with 401."""
     CLOCK = "clock"
-    """The cloud's clock, as its Date headers show it, is `seconds` ahead. Stands until it is cleared."""
+    """The cloud's clock, as its Date headers show it, is `seconds` ahead."""
     OS_LOGIN_POLICY = "os-login-policy"
-    """The organisation forces OS Login on: hosts take no keys from metadata. Stands until it is cleared."""
+    """The organisation forces OS Login on: hosts take no keys from metadata."""
     NO_NETWORK = "no-network"
-    """The project has no network `name`. Stands until it is cleared."""
+    """The project has no network `name`."""
     NO_INTERNET = "no-internet"
-    """Hosts reach Google's APIs and nothing else, as without an external address and NAT. Stands until it is
-    cleared."""
+    """Hosts reach Google's APIs and nothing else, as without an external address and NAT."""
     LATE_KEYS = "late-keys"
-    """A matching node's hosts know their keys only `seconds` after they answer; `method` plays no part."""
+    """A matching node's hosts know their keys only `seconds` after they answer."""
     LOGIN_BAN = "login-ban"
     """A matching node's hosts let `skip` refused log-ins in a row pass and are deaf for `seconds` after the
-    next; `method` plays no part. Stands until it is cleared. Process hosts only."""
+    next. Process hosts only."""
     FLAP = "flap"
     """A queued resource falls back from PROVISIONING to WAITING_FOR_RESOURCES after `seconds`."""
     BILLING_OFF = "billing-off"
-    """The project has no billing account. Stands until it is cleared."""
+    """The project has no billing account."""
     NO_ATTRIBUTES = "no-attributes"
     """Guest attributes are read, and there are none."""
     SLOW_ANSWER = "slow-answer"
     """Cloud Storage answers `seconds` late (0: not before the fault is cleared, and then the connection is
     cut)."""
     HARD_DELETE = "hard-delete"
-    """Deleting a matching node cuts the power of its hosts, which are not shut down in order; `method` plays no
-    part. Stands until it is cleared."""
+    """Deleting a matching node cuts the power of its hosts, which are not shut down in order."""
     HARD_PREEMPT = "hard-preempt"
-    """A preemption of a matching node comes without notice and without a window; `method` plays no part. Stands
-    until it is cleared."""
+    """A preemption of a matching node comes without notice and without a window."""
     PREEMPT_DELETES = "preempt-deletes"
-    """A preemption of a matching instance of Compute Engine deletes it, whatever its termination action says;
-    `method` plays no part. Stands until it is cleared."""
+    """A preemption of a matching instance deletes it, whatever its termination action says."""
     UNMARKED_DISKS = "unmarked-disks"
-    """Data disks that a matching node gets have no names in /dev/disk/by-id; `method` plays no part. Stands
-    until it is cleared."""
+    """Data disks that a matching node gets have no names in /dev/disk/by-id."""
     DEVICE_ORDER = "device-order"
     """The kernel of a matching node's hosts finds data disks in another order at each boot, so that their
-    devices have each other's names; `method` plays no part. Stands until it is cleared."""
+    devices have each other's names."""
     NO_METADATA = "no-metadata"
-    """A matching node's hosts get no answer from their metadata servers; `method` plays no part. Stands until
-    it is cleared."""
+    """A matching node's hosts get no answer from their metadata servers."""
 
 
 STANDING = frozenset(

@@ -7,15 +7,18 @@ the machine work, and those that forget them fail.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpuctl.lib.names import region_of
-from tpuctl.sim.hosts.metadata import Value
+from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
 from tpuctl.sim.world.data_disks import disk_metadata
 from tpuctl.sim.world.iam import PROJECT_NUMBER, account_token
-from tpuctl.sim.world.state import Kernel, Node
+from tpuctl.sim.world.state import Kernel, Machine, Node
 
 TOKEN_LIFE_S = 3599
+MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"
+"""What the metadata server calls it: TPU VMs cannot be moved while they run."""
 SCOPES = tuple(
     f"https://www.googleapis.com/auth/{name}"
     for name in (
@@ -48,30 +51,61 @@ def project_values(kernel: Kernel) -> dict[str, Value]:
     }
 
 
-def instance_values(kernel: Kernel, node: Node, worker: int) -> dict[str, Value]:
-    """What one worker is told of itself, its metadata attributes apart."""
-    hostname = node.hostname(worker)
-    values: dict[str, Value] = {
-        "instance/description": "",
-        "instance/hostname": f"{hostname}.{node.path.zone}.c.{node.path.project}.internal",
-        "instance/id": int(node.data["id"]),
-        "instance/name": hostname,
-        "instance/tags": list(node.data.get("tags", ())),
-        "instance/zone": f"projects/{PROJECT_NUMBER}/zones/{node.path.zone}",
+@dataclass(frozen=True)
+class Told:
+    """What the metadata server of a machine says besides what all are told alike."""
+
+    name: str
+    description: str
+    tags: Sequence[str]
+    machine_type: str
+    """Empty where it is not known."""
+    preemptible: bool
+    attributes: Mapping[str, str]
+
+
+def machine_values(kernel: Kernel, machine: Machine, worker: int, told: Told) -> dict[str, Value]:
+    """What one worker is told of itself, by its path below `/computeMetadata/v1/`; devices, network and account
+    apart."""
+    zone, guest = machine.path.zone, dict(machine.guest.get(worker, {}))
+    kind = f"projects/{PROJECT_NUMBER}/machineTypes/{told.machine_type}"
+    return {
+        **project_values(kernel),
+        "instance/description": told.description,
+        "instance/hostname": f"{told.name}.{zone}.c.{machine.path.project}.internal",
+        "instance/id": int(machine.data["id"]),
+        "instance/name": told.name,
+        "instance/tags": list(told.tags),
+        "instance/zone": f"projects/{PROJECT_NUMBER}/zones/{zone}",
+        **({"instance/machine-type": kind} if told.machine_type else {}),
+        **{f"instance/attributes/{key}": value for key, value in told.attributes.items()},
+        **{f"{GUEST_ATTRIBUTES}{path}": value for path, value in guest.items()},
+        "instance/preempted": "TRUE" if machine.preempted else "FALSE",
+        "instance/scheduling/preemptible": str(told.preemptible).upper(),
+        "instance/maintenance-event": MAINTENANCE if worker in machine.maintenance else "NONE",
     }
-    machine_type = _MACHINE_TYPES.get(node.offer.generation)
-    if machine_type is not None:
-        name = machine_type.format(node.offer.chips_per_host)
-        values["instance/machine-type"] = f"projects/{PROJECT_NUMBER}/machineTypes/{name}"
+
+
+def node_values(kernel: Kernel, node: Node, worker: int, attributes: Mapping[str, str]) -> dict[str, Value]:
+    """Everything that a worker of a node is told."""
+    machine_type = _MACHINE_TYPES.get(node.offer.generation, "").format(node.offer.chips_per_host)
+    tags, scheduling = node.data.get("tags", ()), node.data.get("schedulingConfig", {})
+    preemptible = bool(scheduling.get("spot") or scheduling.get("preemptible"))
+    told = Told(node.hostname(worker), "", tags, machine_type, preemptible, attributes)
     config, account = node.data.get("networkConfig", {}), node.data.get("serviceAccount") or {}
     network = str(config.get("network") or "default").rsplit("/", 1)[-1]
     subnetwork = str(config.get("subnetwork") or "default").rsplit("/", 1)[-1]
     address = node.address(worker)
     place = Network(network, subnetwork, region_of(node.path.zone))
     external = address.external_ip if address and config.get("enableExternalIps") else ""
-    told = {} if address is None else network_values(0, place, address.internal_ip, external)
+    own = {} if address is None else network_values(0, place, address.internal_ip, external)
     email, scopes = str(account.get("email") or DEFAULT_ACCOUNT), tuple(account.get("scope") or SCOPES)
-    return {**values, **disk_metadata(node), **told, **account_values(kernel, email, scopes)}
+    return {
+        **machine_values(kernel, node, worker, told),
+        **disk_metadata(node),
+        **own,
+        **account_values(kernel, email, scopes),
+    }
 
 
 @dataclass(frozen=True)

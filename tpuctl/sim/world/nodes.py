@@ -14,7 +14,6 @@ from tpuctl.sim.wire.status import (
     Json,
     failed_precondition,
     invalid_argument,
-    not_found,
 )
 from tpuctl.sim.world.data_disks import check_disks, number_node
 from tpuctl.sim.world.faults import FaultKind, preset_error
@@ -50,19 +49,10 @@ class Nodes:
     # Reads.
 
     def find(self, name: str) -> Node:
-        """The node behind a full name; raises NOT_FOUND. Expects the lock to be held."""
-        path = parse_path(name)
-        self._kernel.check_zone(path)
-        node = self._kernel.nodes.get(path.name)
-        if node is None:
-            raise not_found(name)
-        return node
+        return self._kernel.find(self._kernel.nodes, name)
 
     def get(self, request: Json) -> Json:
-        node = self.find(request["name"])
-        if not self._kernel.shows(node):
-            raise not_found(request["name"])
-        found: Json = copy_json(node.data)
+        found: Json = copy_json(self._kernel.find(self._kernel.nodes, request["name"], read=True).data)
         return found
 
     def list_all(self, request: Json) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tpuctl.sim.wire.status import ApiError, Code, Json, failed_precondition, invalid_argument, not_found
+from tpuctl.sim.wire.status import ApiError, Code, Json, failed_precondition, invalid_argument
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.faults import Fault, FaultKind
 from tpuctl.sim.world.listing import list_resources
@@ -19,13 +19,8 @@ from tpuctl.sim.world.validation import check_quota, prepare_spec
 
 _INPUT_FIELDS = frozenset(
     {
-        "spot",
-        "guaranteed",
-        "bestEffort",
-        "queueingPolicy",
-        "reservationName",
-        "provisioningModel",
-        "runDuration",
+        *("spot", "guaranteed", "bestEffort", "queueingPolicy", "reservationName", "provisioningModel"),
+        *("runDuration"),
     }
 )
 _STATE_DATA = {
@@ -56,18 +51,10 @@ class QueuedResources:
         nodes.on_room = self.retry_parked
 
     def find(self, name: str) -> Queued:
-        path = parse_path(name)
-        self._kernel.check_zone(path)
-        queued = self._kernel.queued.get(path.name)
-        if queued is None:
-            raise not_found(name)
-        return queued
+        return self._kernel.find(self._kernel.queued, name)
 
     def get(self, request: Json) -> Json:
-        queued = self.find(request["name"])
-        if not self._kernel.shows(queued):
-            raise not_found(request["name"])
-        found: Json = copy_json(queued.data)
+        found: Json = copy_json(self._kernel.find(self._kernel.queued, request["name"], read=True).data)
         return found
 
     def list_all(self, request: Json) -> Json:

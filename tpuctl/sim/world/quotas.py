@@ -175,6 +175,12 @@ def has_addresses(spec: Mapping[str, Any]) -> bool:
     return bool((spec.get("networkConfig") or {}).get("enableExternalIps"))
 
 
+def exceeded(metric: str, limit: int, where: str, *details: Json) -> ApiError:
+    """How Compute Engine says it."""
+    text = f"Quota '{metric}' exceeded.  Limit: {limit}.0 {where}."
+    return ApiError(Code.RESOURCE_EXHAUSTED, text, details)
+
+
 class Quotas:
     """Limits and use as they are now. Expects the world's lock to be held."""
 
@@ -202,8 +208,7 @@ class Quotas:
         for metric, count in need.items():
             limit = self.limit(metric, region)
             if count and self.usage(metric, region) + count > limit:
-                text = f"Quota '{metric}' exceeded.  Limit: {limit}.0 in region {region}."
-                raise ApiError(Code.RESOURCE_EXHAUSTED, text)
+                raise exceeded(metric, limit, f"in region {region}")
         if self.usage(HEALTH_CHECKS) + HEALTH_CHECKS_PER_NODE > self.limit(HEALTH_CHECKS):
             raise ApiError(Code.RESOURCE_EXHAUSTED, "You have reached HEALTH_CHECKS limit")
 

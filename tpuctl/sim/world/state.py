@@ -8,20 +8,20 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostAddress, HostBackend
 from tpuctl.sim.hosts.metrics_server import Load
-from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument, location_denied
+from tpuctl.sim.wire.status import ApiError, Code, Json, invalid_argument, location_denied, not_found
 from tpuctl.sim.wire.timestamps import rfc3339
 from tpuctl.sim.world.catalog import SimCatalog
 from tpuctl.sim.world.clock import Clock, Schedule
 from tpuctl.sim.world.delays import Delays
 from tpuctl.sim.world.faults import FaultKind, FaultPlan
-from tpuctl.sim.world.paths import ResourcePath, attached_disk
+from tpuctl.sim.world.paths import ResourcePath, attached_disk, parse_path
 
 
 class Ids:
@@ -256,6 +256,9 @@ class Reservation:
     chips: int
 
 
+Found = TypeVar("Found", Node, Queued)
+
+
 @dataclass
 class Kernel:
     """Shared by all parts of one world. `lock` guards `nodes`, `instances`, `queued`, `operations` and
@@ -344,6 +347,15 @@ class Kernel:
         """Whether reads show it; the nodes of a queued resource are shown with it."""
         above = found.queued.name if isinstance(found, Node) and found.queued else ""
         return not {found.path.name, above} & self.hidden
+
+    def find(self, there: Mapping[str, Found], name: str, *, read: bool = False) -> Found:
+        """What is behind a full name; `read`: if reads show it. Raises NOT_FOUND. Expects the lock."""
+        path = parse_path(name)
+        self.check_zone(path)
+        found = there.get(path.name)
+        if found is None or (read and not self.shows(found)):
+            raise not_found(name)
+        return found
 
     def current(self, node: Node) -> bool:
         """Whether this incarnation is still the one behind its name."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tpuctl.sim.hosts.backend import HostDisk
-from tpuctl.sim.hosts.metadata import GUEST_ATTRIBUTES, Value
-from tpuctl.sim.world.data_disks import host_disks
-from tpuctl.sim.world.identity import instance_values, project_values
+from tpuctl.sim.hosts.metadata import Value
+from tpuctl.sim.world.data_disks import node_disks
+from tpuctl.sim.world.identity import node_values
 from tpuctl.sim.world.machines import Machines
 from tpuctl.sim.world.state import Kernel, Node
 
-MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"
-"""What the metadata server calls it: TPU VMs cannot be moved while they run."""
 _BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}
 """Chips of one host as a box (`CHIPS_PER_HOST_BOUNDS` seen in tpu-env of real hosts)."""
 
@@ -79,23 +77,6 @@ def tpu_env(values: Mapping[str, str | None]) -> str:
     return "".join(f"{key}: '{value}'\n" for key, value in sorted({"SOURCE": "TPUCTL_SIM", **values}.items()))
 
 
-def metadata_values(kernel: Kernel, node: Node, worker: int) -> dict[str, Value]:
-    """Everything that the metadata server of a worker says, by its path below `/computeMetadata/v1/`."""
-    scheduling = node.data.get("schedulingConfig", {})
-    guest = node.guest.get(worker, {})
-    return {
-        **project_values(kernel),
-        **instance_values(kernel, node, worker),
-        **{f"instance/attributes/{key}": value for key, value in _attributes(kernel, node, worker).items()},
-        **{f"{GUEST_ATTRIBUTES}{path}": value for path, value in dict(guest).items()},
-        "instance/preempted": "TRUE" if node.preempted else "FALSE",
-        "instance/scheduling/preemptible": str(
-            bool(scheduling.get("spot") or scheduling.get("preemptible"))
-        ).upper(),
-        "instance/maintenance-event": MAINTENANCE if worker in node.maintenance else "NONE",
-    }
-
-
 def _attributes(kernel: Kernel, node: Node, worker: int) -> dict[str, str]:
     own = {
         "accelerator-type": node.offer.name,
@@ -117,10 +98,10 @@ class TpuVms(Machines[Node]):
         return machine.data.get("metadata") or {}
 
     def told(self, machine: Node, worker: int) -> Mapping[str, Value]:
-        return metadata_values(self._kernel, machine, worker)
+        return node_values(self._kernel, machine, worker, _attributes(self._kernel, machine, worker))
 
     def disks(self, machine: Node, worker: int) -> list[HostDisk]:
-        return host_disks(self._kernel, machine, worker)
+        return node_disks(self._kernel, machine, worker)
 
     def guest_attributes(self, machine: Node) -> bool:
         """Unless the node's metadata says otherwise."""
