@@ -105,14 +105,12 @@ def _left_behind(found: CloudResource, records: Mapping[str, SliceRecord], store
     number = found.labels.get(INCARNATION_LABEL, "")
     if record is None or not (number.isascii() and number.isdigit()):
         return ""
-    # Whose it is, is proved right before the deletion: see `claim_as_labelled`.
+    if _is_current(record, int(number)) or not _named(found.name, f"{record.name}-{number}"):
+        return ""
+    # Last, for it compares with every record. Whose it is, is proved right before the deletion: `claim_as_labelled`.
     if judge(found, records, Caller(store_id, user="", all_users=True)).fate is not Fate.DELETE:
         return ""
-    gone = record.state is SliceState.GONE
-    current = _is_current(record, int(number))
-    if current or not _named(found.name, f"{record.name}-{number}"):
-        return ""
-    if gone:
+    if record.state is SliceState.GONE:
         return f"incarnation {number} of {record.name}, which was taken down"
     return f"incarnation {number} of {record.name}, which is at {record.last_incarnation}"
 
