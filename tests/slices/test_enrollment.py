@@ -17,7 +17,7 @@ from tpuctl.model.hosts import FailureKind
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.reconcile import request_stop
-from tpuctl.slices.enrollment import KEYS, enroll_machine, list_machines, remove_machine
+from tpuctl.slices.enrollment import KEYS, KEYS_PER_PASS, enroll_machine, list_machines, remove_machine
 from tpuctl.slices.probing import probe_workers
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_run, get_slice
@@ -115,6 +115,17 @@ def test_all_nodes_of_a_multislice_get_the_keys(place):
     names = [node.name for node in laptop.cloud.list_nodes().items]
     assert [len(key_lines(laptop, name)) for name in names] == [2, 2]
     assert lets_in(office)
+
+
+def test_a_large_fleet_gets_the_keys_in_several_passes(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    for number in range(KEYS_PER_PASS + 2):
+        bring_up(laptop, f"s{number}")
+    later = [line for line in passes(place, office, 1) if line.subject == "keys"]
+    assert [(line.result, line.why) for line in later] == [("later", "2 slices more: later passes send them")]
+    assert patches(place) == KEYS_PER_PASS
+    assert "keys" not in [line.subject for line in passes(place, office, 1)]
+    assert patches(place) == KEYS_PER_PASS + 2
 
 
 def test_passes_over_hosts_that_know_every_machine_change_nothing(place):

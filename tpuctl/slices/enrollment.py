@@ -33,6 +33,8 @@ from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import Repository, Versioned, get_slice, save
 
 KEYS = "ssh-keys"
+KEYS_PER_PASS = 30
+"""Slices whose nodes one pass gives keys to: each takes two calls of the API, and runs wait for the pass."""
 
 
 class EnrolledMachine(Struct, frozen=True, omit_defaults=True):

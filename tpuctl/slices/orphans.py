@@ -107,7 +107,7 @@ def _left_behind(found: CloudResource, records: Mapping[str, SliceRecord], store
         return ""
     if _is_current(record, int(number)) or not _named(found.name, f"{record.name}-{number}"):
         return ""
-    # Last, for it compares with every record. Whose it is, is proved right before the deletion: `claim_as_labelled`.
+    # Last, for it compares with every record. Whose it is, is proved before the deletion: `claim_as_labelled`.
     if judge(found, records, Caller(store_id, user="", all_users=True)).fate is not Fate.DELETE:
         return ""
     if record.state is SliceState.GONE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.inventory.listing import apis_in_use
+from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked
@@ -22,7 +24,7 @@ from tpuctl.runs.log_archive import archive_logs, restore_logs
 from tpuctl.runs.reconcile import silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.desired import goes_after_run, request_down
-from tpuctl.slices.enrollment import keep_enrolled, lacks_keys, read_machines, send_keys
+from tpuctl.slices.enrollment import KEYS_PER_PASS, keep_enrolled, lacks_keys, read_machines, send_keys
 from tpuctl.slices.leaving import Written
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
 from tpuctl.slices.orphans import Obsolete, collect_obsolete, find_obsolete, forget_orphans
@@ -215,16 +217,17 @@ class _Pass:
     def _keys(self, planned: Mapping[str, _PlannedSlice], now: float) -> list[PassLine]:
         """Lets machines that came later into the hosts that live already, this one among them."""
         machines = read_machines(self._services)
-        lines = []
-        for name, one in planned.items():
-            if not lacks_keys(one.observation.record, one.observation.info.node, machines, now):
-                continue
 
-            def work(name: str = name) -> PassLine:
-                said = send_keys(self._services, name, machines)
-                return PassLine(name, PassResult.DONE, said, acted=bool(said))
+        def send(name: str) -> PassLine:
+            said = send_keys(self._services, name, machines)
+            return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
-            lines.append(guarded(name, work))
+        seen = ((name, one.observation) for name, one in planned.items())
+        lacking = [name for name, one in seen if lacks_keys(one.record, one.info.node, machines, now)]
+        lines = [guarded(name, partial(send, name)) for name in lacking[:KEYS_PER_PASS]]
+        if lacking[KEYS_PER_PASS:]:
+            why = f"{counted(len(lacking) - KEYS_PER_PASS, 'slice')} more: later passes send them"
+            lines.append(PassLine("keys", PassResult.LATER, why, acted=False))
         return that_say(lines)
 
     def _obsolete(self) -> list[Obsolete]:
