@@ -50,6 +50,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "datasets": datasets.measure,
     "linting": linting.measure,
     "passes": passes.measure,
+    "blind": passes.measure_blind,
     "top": tops.measure,
     "recovery": recovery.measure,
     "environments": environments.measure,

@@ -20,6 +20,7 @@ from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.retry import read
 from tpuctl.errors import NotFoundError, TpuctlError, TransientError
+from tpuctl.lib.codec import parse_json
 from tpuctl.model.cloud import Listing
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def last_part(path: str) -> str:
 def _parse(answer: Any) -> Any:
     """The JSON of an answer; an empty body is an empty object, anything else that is no JSON is None."""
     try:
-        return answer.json() if answer.content else {}
+        return parse_json(answer.content) if answer.content else {}
     except ValueError:
         return None
 

@@ -39,7 +39,7 @@ def announce_grant_ends(services: Services, slices: Iterable[Versioned[SliceReco
     grants = list_grants(services)
     now = services.store.now()
     news = [_warn(services, grant, now) for grant in grants]
-    ending = [_guarded(services, stored.record, grants, now) for stored in slices]
+    ending = [_guarded(services, stored.record, grants, now) for stored in slices] if grants else []
     return [item for item in [*news, *ending] if item is not None]
 
 
