@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from msgspec import Struct
@@ -73,7 +74,8 @@ def cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return " ".join(cell(item) for item in value) or "-"
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def render_table(
@@ -85,9 +87,12 @@ def render_table(
     that would have to be broken stands on a line of its own, above its row.
     """
     cells = [[cell(row.get(column.key)) for column in columns] for row in rows]
-    stacks = [[column.title, *(line[i] for line in cells)] for i, column in enumerate(columns)]
+    stacks = [
+        [*dict.fromkeys([column.title, *(line[i] for line in cells)])] for i, column in enumerate(columns)
+    ]
     kept = _kept(stacks, columns, width)
-    notes = [_note(line, columns, kept) for line in cells]
+    moved = [i for i, column in enumerate(columns) if i not in kept and not column.drop]
+    notes = [_note(line, columns, moved) for line in cells]
     columns, stacks = [columns[i] for i in kept], [stacks[i] for i in kept]
     cells = [[line[i] for i in kept] for line in cells]
     widths = _fit(stacks, columns, width)
@@ -141,11 +146,9 @@ def _kept(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int
     return kept
 
 
-def _note(texts: Sequence[str], columns: Sequence[Column], kept: Sequence[int]) -> str:
-    """The cells of a row that are not among the `kept` columns and not dropped, with their titles."""
-    moved = (i for i, column in enumerate(columns) if i not in kept and not column.drop)
-    rest = [f"{columns[i].title} {texts[i]}" for i in moved if texts[i] != "-"]
-    return GAP.join(rest)
+def _note(texts: Sequence[str], columns: Sequence[Column], moved: Sequence[int]) -> str:
+    """The cells of a row that stand in the `moved` columns, with their titles."""
+    return GAP.join(f"{columns[i].title} {texts[i]}" for i in moved if texts[i] != "-")
 
 
 def _row_lines(
@@ -157,14 +160,15 @@ def _row_lines(
         tail = [" " * BENEATH + line for line in wrap(texts[-1], beneath - BENEATH)[: columns[-1].most]]
         texts = [*texts[:-1], ""]
     parts = [_cell_lines(*each) for each in zip(texts, columns, widths, strict=True)]
-    height = max(map(len, parts))
-    stacked = [[part[index] if index < len(part) else "" for part in parts] for index in range(height)]
+    stacked = zip_longest(*parts, fillvalue="")
     return [*(_line(line, columns, widths, colour=colour, words=texts) for line in stacked), *tail]
 
 
 def _cell_lines(text: str, column: Column, width: int) -> list[str]:
+    if cell_len(text) <= width:
+        return [text]
     if column.most == 1:
-        return [text if cell_len(text) <= width else cut(text, width - 1) + "…"]
+        return [cut(text, width - 1) + "…"]
     lines = wrap(text, width)
     if column.most is not None and len(lines) > column.most:
         lines = lines[: column.most]
@@ -175,7 +179,7 @@ def _cell_lines(text: str, column: Column, width: int) -> list[str]:
 def _fit(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
     """Columns are made narrower until the table fits: first to their longest word, then as far as it takes."""
     widths = [max(map(cell_len, stack)) for stack in stacks]
-    words = [max(longest_word(text) for text in stack) for stack in stacks]
+    words = [longest_word(stack) for stack in stacks]
     words = [min(word, LEAST_CUT) if columns[i].most == 1 else word for i, word in enumerate(words)]
     unbroken = [widths[i] if columns[i].whole else word for i, word in enumerate(words)]
     for floors in (unbroken, [MIN_COLUMN] * len(columns)):
@@ -332,9 +336,7 @@ class Console:
             return
         colour = wants_colour(self.out)
         lines = render_table(rows, columns, width=self.width - len(self.mark), colour=colour)
-        self.line(self.mark + lines[0])
-        for line in lines[1:]:
-            self.line(" " * len(self.mark) + line)
+        self.line(self.mark + f"\n{' ' * len(self.mark)}".join(lines))
 
     def fields(self, pairs: Mapping[str, Any]) -> None:
         """Names and values in two columns, or the mapping as JSON."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import TextIO
 
 from tpuctl.lib.text import parse_number
@@ -86,11 +87,10 @@ def _break(word: str, width: int) -> int:
     return (slashes or joints)[-1].end() if joints else most
 
 
-def longest_word(text: str) -> int:
-    """Columns that the longest piece takes which `wrap` leaves whole if it can."""
-    return max(
-        (cell_len(piece) for word in text.split() for piece in _JOINT.sub(r"\g<0> ", word).split()), default=0
-    )
+def longest_word(texts: Iterable[str]) -> int:
+    """Columns that the longest piece in any of `texts` takes which `wrap` leaves whole if it can."""
+    words = {word for text in texts for word in text.split()}
+    return max((cell_len(piece) for word in words for piece in _JOINT.sub(r"\g<0> ", word).split()), default=0)
 
 
 def _glued(quoted: str, width: int) -> str:

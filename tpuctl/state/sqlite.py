@@ -30,6 +30,8 @@ FRESH_S = 60.0
 """How long the time of a `FileTime` is counted on from a read of its file: clocks drift little."""
 COARSE_S = 1.0
 """A smaller difference is the grain of the file system's timestamps, not another clock."""
+LAST_CHARACTER = "\U0010ffff"
+"""Keys that begin with a prefix stand before the prefix with this behind it, so that an index finds them."""
 _TICKS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """The clock that goes on while a laptop sleeps (clock_gettime(2))."""
 
@@ -106,9 +108,8 @@ class SqliteStore:
     def list(self, prefix: str) -> list[Document]:
         with self._translated():
             rows = self._db.execute(
-                "SELECT key, generation, data FROM documents"
-                " WHERE key >= ? AND substr(key, 1, ?) = ? ORDER BY key",
-                (prefix, len(prefix), prefix),
+                "SELECT key, generation, data FROM documents WHERE key >= ? AND key < ? ORDER BY key",
+                (prefix, prefix + LAST_CHARACTER),
             ).fetchall()
         return [parse_document(key, generation, data) for key, generation, data in rows]
 
