@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support import vocabulary as words
 from tests.support.receivers import Kept
@@ -20,8 +21,11 @@ from tpuctl.hosts.log_news import LogNews
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, WorkerState
 from tpuctl.hosts.requests import (
     AttemptsRequest,
+    CopyName,
+    CopyRequest,
     FollowRequest,
     HelloRequest,
+    LacksRequest,
     NewsRequest,
     PrepareRequest,
     StartRequest,
@@ -162,7 +166,7 @@ def test_an_agent_that_arrives_damaged_is_not_installed(remote: Remote, target: 
 def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, agent: HostAgent, target: HostTarget):
     answers = agent.ask([lab.refuse(target), target], HelloRequest())
     assert [answer.error for answer in answers] == ["connect", None]
-    assert answers[0].unreached
+    assert answers[0].result.failure is FailureKind.CONNECT
 
 
 def test_a_run_goes_from_absent_to_exited_with_its_status_and_logs(runs: Runs):
@@ -195,16 +199,16 @@ def test_code_arrives_in_the_work_directory_and_variables_in_the_environment(run
 
 
 def test_a_host_names_the_contents_that_it_lacks(runs: Runs):
-    request = {"area": "blobs", "tree": CODE.sha256}
-    [before] = runs.agent.lacks([runs.target], request)
+    request = LacksRequest("blobs", CODE.sha256)
+    [before] = runs.agent.ask([runs.target], request)
     assert (before.value.has_tree, before.value.bits) == (False, "")
     frames = b"".join(render_contents([(Blob(CODE.sha256, len(CODE.tree)), 0, [CODE.tree])]))
-    [after] = runs.agent.lacks([runs.target], {**request, "follows": True}, payload=frames)
+    [after] = runs.agent.ask([runs.target], replace(request, follows=True), payload=frames)
     assert (after.value.has_tree, after.value.bits) == (True, "3")
     missing = runs.prepare(bundle=CODE.sha256).value.missing
     assert set(missing) == {entry.blob.sha256 for entry in parse_tree(CODE.tree) if isinstance(entry, TreeFile)}
     give(runs)
-    [done] = runs.agent.lacks([runs.target], request)
+    [done] = runs.agent.ask([runs.target], request)
     assert done.value.bits == "0"
 
 
@@ -376,9 +380,9 @@ def test_follow_delivers_everything_from_the_offsets_and_ends_with_the_attempt(r
         heard[name] += data
 
     request = FollowRequest("r1", "1", {"stdout": 2, "stderr": 0})
-    [result] = runs.agent.follow([runs.target], request, sink)
+    [result] = runs.agent.stream([runs.target], request, sink)
     assert (result.exit_status, heard) == (0, {"stdout": b"gin\nend\n", "stderr": b"err\n"})
-    [nothing] = runs.agent.follow([runs.target], FollowRequest("r1", "5"), sink)
+    [nothing] = runs.agent.stream([runs.target], FollowRequest("r1", "5"), sink)
     assert nothing.exit_status == 98
 
 
@@ -403,7 +407,7 @@ def test_a_follower_goes_with_its_client_and_the_run_stays(runs: Runs):
     runs.prepare()
     runs.start("sh", "-c", words.HANG)
     heard: list[bytes] = []
-    [result] = runs.agent.follow(
+    [result] = runs.agent.stream(
         [runs.target],
         FollowRequest("r1", "1"),
         lambda worker, name, data: heard.append(data),
@@ -537,13 +541,13 @@ class Copies:
         sent = distribute(agent, [self.source], BIG, clock=lab.clock, emit=lambda _event: None)
         assert sent.failed == {}
 
-    def request(self, does: str, **more: Any) -> dict[str, Any]:
-        name = {"run": f"copy-{BIG.sha256[:16]}", "attempt": f"r1-1-{does}"}
-        request = {**name, "fence": 1, "does": does, "area": "blobs", "tree": BIG.sha256, "deadline_s": 60}
-        return {**request, "address": inside(self.source), **more}
+    def request(self, does: str, **more: Any) -> CopyRequest:
+        name = (f"copy-{BIG.sha256[:16]}", f"r1-1-{does}")
+        request = CopyRequest(*name, 1, does, "blobs", BIG.sha256, 60, inside(self.source))
+        return replace(request, **more)
 
     def ask(self, target: HostTarget, does: str, **more: Any) -> Reply[CopyStatus]:
-        [answer] = self.agent.copy([target], self.request(does, **more))
+        [answer] = self.agent.ask([target], self.request(does, **more))
         return answer
 
     def serve(self, **more: Any) -> CopyStatus:
@@ -552,8 +556,9 @@ class Copies:
         return answer.value
 
     def lacks(self, target: HostTarget, does: str = "fetch") -> LacksReply:
-        name = {key: self.request(does)[key] for key in ("run", "attempt")}
-        [answer] = self.agent.lacks([target], {"area": "blobs", "tree": BIG.sha256, "copy": name})
+        request = self.request(does)
+        name = CopyName(request.run, request.attempt)
+        [answer] = self.agent.ask([target], LacksRequest("blobs", BIG.sha256, copy=name))
         assert answer.value is not None, answer
         return answer.value
 
@@ -568,7 +573,7 @@ class Copies:
         return copy
 
     def stop(self, target: HostTarget, does: str) -> None:
-        self.agent.ask([target], StopRequest(self.request(does)["run"], self.request(does)["attempt"], 0.1))
+        self.agent.ask([target], StopRequest(self.request(does).run, self.request(does).attempt, 0.1))
 
 
 @pytest.fixture
@@ -610,7 +615,8 @@ def test_an_older_fence_begins_no_copy_and_odd_copies_are_refused(copies: Copies
     door = {"port": serving.port, "token": serving.token}
     assert copies.ask(copies.source, "serve", fence=6).error == "stale-fence"
     for odd in ({"run": "r1"}, {"does": "session"}, {"deadline_s": 0}, {"attempt": "../x"}):
-        [answer] = copies.agent.copy([copies.sink], {**copies.request("fetch"), **door, **odd})
+        request = replace(copies.request("fetch", **door), **odd)
+        [answer] = copies.agent.ask([copies.sink], request)
         assert answer.error == "bad-request", odd
     assert copies.lacks(copies.sink).copy == CopyStatus(WorkerState.ABSENT)
     copies.stop(copies.source, "serve")

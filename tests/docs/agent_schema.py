@@ -17,6 +17,7 @@ Made from `tpuctl/hosts/requests.py` by `make docs`; `verbs.check_request` reads
 
 REQUESTS: dict = {
 '''
+LINE_LENGTH = 112
 KINDS = {
     msgspec.inspect.StrType: "str",
     msgspec.inspect.IntType: "int",
@@ -36,9 +37,16 @@ def render_agent_schema() -> str:
 def _verb(request: type) -> Iterator[str]:
     info = msgspec.inspect.type_info(request)
     assert isinstance(info, msgspec.inspect.StructType)
-    rows = [f"        {json.dumps(each.name)}: {_literal(_row(each))},\n" for each in info.fields]
+    rows = [_line(json.dumps(each.name), _row(each)) for each in info.fields]
     name = json.dumps(request.verb)  # type: ignore[attr-defined]
     yield "".join([f"    {name}: {{\n", *rows, "    },\n"]) if rows else f"    {name}: {{}},\n"
+
+
+def _line(name: str, row: tuple[Any, ...]) -> str:
+    line = f"        {name}: {_literal(row)},\n"
+    if len(line) <= LINE_LENGTH + 1:
+        return line
+    return f"        {name}: (\n" + "".join(f"            {_literal(each)},\n" for each in row) + "        ),\n"
 
 
 def _row(field: msgspec.inspect.Field) -> tuple[Any, ...]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tpuctl.hosts.requests import AgentRequest, BucketAccessRequest, BucketUse, HelloRequest, StartRequest
+from tpuctl.hosts.requests import (
+    AgentRequest,
+    BucketAccessRequest,
+    BucketUse,
+    CopyRequest,
+    HelloRequest,
+    Masks,
+    StartRequest,
+    SurveyRequest,
+)
 from tpuctl.lib.codec import to_data
 
 AGENT = Path(__file__).resolve().parents[2] / "tpuctl" / "agent"
@@ -83,10 +91,13 @@ def test_what_is_not_by_the_schema_is_refused_by_the_name_of_its_field() -> None
         assert said == f"bad-request: {name!r} is missing"
 
 
-def test_a_request_to_start_is_shown_without_its_variables() -> None:
-    assert "hunter2" not in repr(START)
+def test_a_request_with_secrets_is_shown_without_them() -> None:
+    copy = CopyRequest("copy-1", "1", 1, "fetch", "blobs", "5a", 60, "10.0.0.1", 7000, "hunter2")
+    masked = SurveyRequest("logs", 10, masks=Masks("r", "1", {"KEY": "hunter2"}))
+    assert "hunter2" not in f"{START!r} {copy!r} {masked!r}"
 
 
-@pytest.mark.parametrize("request_type", AgentRequest.__subclasses__(), ids=lambda each: each.verb)
-def test_every_request_names_a_verb_that_the_agent_has(request_type: type[AgentRequest[Any]]) -> None:
-    assert f'"{request_type.verb}": ' in (AGENT / "verbs.py").read_text()
+def test_every_verb_of_the_agent_has_its_request() -> None:
+    tree = ast.parse((AGENT / "verbs.py").read_text())
+    verbs = [ast.literal_eval(each.value) for each in tree.body if isinstance(each, ast.Assign)]
+    assert verbs[0].keys() == {each.verb for each in AgentRequest.__subclasses__()}

@@ -258,7 +258,7 @@ def server(tmp_path: Path) -> Iterator[dict[str, Any]]:
     digest = hashlib.sha256(b"content").hexdigest()
     (folder / digest).write_bytes(b"content")
     (tmp_path / "serving/secret").write_text("secret")
-    request = {"area": "incoming", "address": "127.0.0.1", "deadline_s": 60}
+    request = {"area": "incoming", "address": "127.0.0.1", "deadline_s": 60, "idle_s": 60}
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", AGENT, "carry", "serve"],
         stdout=subprocess.PIPE,
@@ -335,6 +335,7 @@ def test_a_neighbour_that_sends_other_content_is_not_believed(tmp_path: Path) ->
         "port": listener.getsockname()[1],
         "token": token.hex(),
         "deadline_s": 60,
+        "destination": None,
     }
     done = subprocess.run(
         [sys.executable, "-I", "-S", AGENT, "carry", "fetch"],

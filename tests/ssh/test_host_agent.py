@@ -38,6 +38,7 @@ from tpuctl.hosts.commands import (
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.requests import (
     AttemptsRequest,
+    CopyRequest,
     DiagnoseRequest,
     HelloRequest,
     PrepareRequest,
@@ -351,9 +352,9 @@ def test_what_a_running_copy_is_to_complete_is_not_cleared_away(runs: Runs, home
     tree = bundle_of(a="1")
     runs.prepare("1", bundle=tree)
     shutil.rmtree(home / ".tpuctl/runs/r1/1")
-    name = {"run": f"copy-{tree.sha256[:16]}", "attempt": "r1-1-serve"}
-    request = {**name, "fence": 1, "does": "serve", "area": "blobs", "tree": tree.sha256, "deadline_s": 60}
-    [begun] = runs.agent.copy(runs.targets, {**request, "address": "127.0.0.1"})
+    name = (f"copy-{tree.sha256[:16]}", "r1-1-serve")
+    request = CopyRequest(*name, 1, "serve", "blobs", tree.sha256, 60, "127.0.0.1")
+    [begun] = runs.agent.ask(runs.targets, request)
     assert begun.value is not None
     blob = home / ".tpuctl/blobs" / tree.sha256
 
@@ -363,9 +364,9 @@ def test_what_a_running_copy_is_to_complete_is_not_cleared_away(runs: Runs, home
         return blob.exists()
 
     assert stays("2")
-    runs.agent.ask(runs.targets, StopRequest(name["run"], name["attempt"], 0.1))
+    runs.agent.ask(runs.targets, StopRequest(*name, 0.1))
     until(
-        lambda: runs.agent.ask(runs.targets, StatusRequest(*name.values()))[0].value.state.final,
+        lambda: runs.agent.ask(runs.targets, StatusRequest(*name))[0].value.state.final,
         "the copy's end",
     )
     assert not stays("3")

@@ -21,11 +21,10 @@ from tests.support.real_lab import RealClock
 from tests.support.require import require_tool
 from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Transfer
-from tpuctl.engine.ports import RemoteCall
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.commands import render_agent_command
 from tpuctl.hosts.protocol import MalformedReplyError
+from tpuctl.hosts.requests import SurveyRequest
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.frames import Begin, End, Frame, FrameReader, Piece, render_note
 from tpuctl.transfer.tree import Entry
@@ -335,8 +334,7 @@ def test_the_worker_refuses_a_path_with_too_many_files(
         nonlocal said
         said += data if stream == "stdout" else b""
 
-    request = json.dumps({"path": "out", "limit": 3}).encode() + b"\n"
-    agent.run_held([target], RemoteCall(render_agent_command("survey", agent.sha256), request, sink=take))
+    agent.stream([target], SurveyRequest("out", 3), take)
     with pytest.raises(TpuctlError, match="too many files there"):
         SurveyReader(ListLimits(3, 1 << 20)).feed(said)
     assert said.count(b'["f"') == 3  # with the directory itself, one more than asked for; and no further

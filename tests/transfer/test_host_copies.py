@@ -13,7 +13,9 @@ from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.hosts.agent import HostAgent
+from tpuctl.hosts.requests import CopyRequest
 from tpuctl.hosts.targets import host_targets
+from tpuctl.model.cloud import HostTarget
 from tpuctl.model.records import RunState
 from tpuctl.model.timeouts import STEP_MAX_S
 from tpuctl.runs.follow import start_run
@@ -211,9 +213,12 @@ def test_an_attempt_ends_the_copies_of_others(place, services):
     run = submitted(services)
     agent = HostAgent(services.remote, services.agent_source)
     targets = host_targets(services, get_slice(services, "big").record)
-    name = {"run": f"copy-{'5a' * 8}", "attempt": "earlier-1-serve", "fence": 1, "does": "serve"}
-    request = {**name, "area": "blobs", "tree": "5a" * 32, "deadline_s": COPY_MAX_S}
-    for answer in agent.copy(targets, lambda target: {**request, "address": target.internal_ip}):
+
+    def request(target: HostTarget) -> CopyRequest:
+        name = (f"copy-{'5a' * 8}", "earlier-1-serve")
+        return CopyRequest(*name, 1, "serve", "blobs", "5a" * 32, COPY_MAX_S, target.internal_ip)
+
+    for answer in agent.ask(targets, request):
         assert answer.value is not None
         assert answer.value.going
     before = copying(place)

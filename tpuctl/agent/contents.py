@@ -250,7 +250,7 @@ def write_file(path, entry, area, mask=0o777):
 def receive(request, stdin):
     """The contents that follow the request, by their digests; each counts as soon as it is whole, and what came
     of one that broke off is kept."""
-    area, count = request.get("area"), 0
+    area, count = request["area"], 0
 
     def read(size):
         return stdin.exactly(size, SILENCE_S)

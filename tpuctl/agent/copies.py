@@ -10,7 +10,7 @@ import sys
 import time
 
 import quick_json as json
-from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, need, remove_tree, write_json
+from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, remove_tree, write_json
 from prepare import SPARE_S, remove_ended
 from state import list_attempts, look
 from supervisor import launch
@@ -27,20 +27,20 @@ def copy(request, _stdin):
 
     Whoever serves is answered for when it has a port.
     """
-    attempt, fence = Attempt(request), need(request, "fence", int)
-    does, lasts = request.get("does"), need(request, "deadline_s", int)
+    attempt, fence = Attempt(request), request["fence"]
+    does, lasts = request["does"], request["deadline_s"]
     if does not in ("serve", "fetch") or not attempt.run.startswith(COPY) or lasts < 1:
         raise Refused("bad-request", "no such copy: %r of %r" % (does, attempt.run))
     attempt.locked()
     attempt.check_fence(fence)
     state = look(attempt)["state"]
-    if state in ENDED and request.get("anew"):
+    if state in ENDED and request["anew"]:
         remove_tree(attempt.dir)
         state = "absent"
     if state in ("absent", "prepared"):
         remove_old()
         work = make_dir(attempt.path("work"))
-        wanted = {"schema": SCHEMA, "bundle": None, "wanted": request.get("tree"), "fence": fence}
+        wanted = {"schema": SCHEMA, "bundle": None, "wanted": request["tree"], "fence": fence}
         write_json(attempt.path("prepared.json"), wanted)
         program = os.path.dirname(os.path.abspath(__file__))
         argv = [sys.executable, "-I", "-S", program, "carry", does]

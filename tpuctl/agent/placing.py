@@ -2,7 +2,7 @@
 
 import os
 
-from base import Attempt, Refused, make_dir, need, suppress
+from base import Attempt, Refused, make_dir, suppress
 from client import CHUNK
 from contents import (
     blob_path,
@@ -28,16 +28,15 @@ def lacks(request, stdin):
     counts. With `copy`, the name of one, the answer says how that stands; it waits up to `patience_s` for its
     end.
     """
-    area, digest = request.get("area"), request.get("tree")
-    make_dir(os.path.dirname(blob_path(area, digest)))
-    if request.get("follows"):
+    make_dir(os.path.dirname(blob_path(request["area"], request["tree"])))
+    if request["follows"]:
         receive(request, stdin)
-    if request.get("copy") is None:
+    if request["copy"] is None:
         return lacking_of(request)
     from copies import stands
 
     copy = Attempt(request["copy"])
-    if request.get("patience_s"):
+    if request["patience_s"]:
         from jobs import wait_for_jobs
 
         wait_for_jobs([copy], request)
@@ -46,12 +45,12 @@ def lacks(request, stdin):
 
 
 def lacking_of(request):
-    area = request.get("area")
-    entries = find_tree(area, request.get("tree"))
+    area = request["area"]
+    entries = find_tree(area, request["tree"])
     if entries is None:
         return {"tree": False, "lacking": ""}
     lies_at = {}
-    if request.get("destination") is not None:
+    if request["destination"] is not None:
         lies_at = destinations(entries, placement(request))
     bits, begun = 0, []
     for number, blob in enumerate(blobs_of(entries)):
@@ -71,9 +70,9 @@ def placement(request):
     As with cp: into `destination` if that is a directory, ends in a slash or there are several top-level names;
     otherwise the one name becomes `destination`.
     """
-    text = need(request, "destination", str)
+    text = request["destination"]
     destination = os.path.join(os.fsencode(os.path.expanduser("~")), text.encode("utf-8", "surrogateescape"))
-    into = text.endswith("/") or len(need(request, "names", list)) != 1 or os.path.isdir(destination)
+    into = text.endswith("/") or len(request["names"]) != 1 or os.path.isdir(destination)
     if into:
         return lambda path: os.path.join(destination, path)
     return lambda path: os.path.join(destination, *path.split(b"/")[1:])
@@ -92,7 +91,7 @@ def place(request, _stdin):
     """Puts a tree whose contents are all here in its place: each file at once, a new directory as a whole.
 
     With `mirror` the one directory of the tree is kept equal to it: see `mirroring`."""
-    area, tree = request.get("area"), request.get("tree")
+    area, tree = request["area"], request["tree"]
     entries = find_tree(area, tree)
     if entries is None:
         raise Refused("missing-blob", "the host lost the list of files meanwhile")
@@ -100,8 +99,10 @@ def place(request, _stdin):
     find = placement(request)
     keep_reused(entries, find, area)
     mirror = None
-    if request.get("mirror"):
-        mirror = Mirror(find(os.fsencode(need(request, "names", list)[0])), entries, find)
+    if request["mirror"]:
+        if not request["names"]:
+            raise Refused("bad-request", "nothing to mirror has a name")
+        mirror = Mirror(find(os.fsencode(request["names"][0])), entries, find)
         mirror.begin()
     os.umask(USER_UMASK)
     groups: dict = {}

@@ -23,7 +23,7 @@ def seal(token, role, first, second):
 
 
 def token_of(request):
-    token = bytes.fromhex(need(request, "token", str))
+    token = bytes.fromhex(request["token"])
     if len(token) < 32:
         raise Refused("bad-request", "the token is too short")
     return token
@@ -38,15 +38,15 @@ def serve(request, _stdin):
     import socket
     import threading
 
-    area, token = request.get("area"), os.urandom(32)
+    area, token = request["area"], os.urandom(32)
     make_dir(os.path.dirname(blob_path(area, "0" * 64)))
     try:
-        listener = socket.create_server((need(request, "address", str), 0), backlog=256)
+        listener = socket.create_server((request["address"], 0), backlog=256)
     except OSError as error:
         raise Refused("no-address", "cannot listen on %s: %s" % (request["address"], error)) from error
     answer({"progress": "serving", "port": listener.getsockname()[1], "token": token.hex()})
-    asked, idle = time.monotonic(), float(request.get("idle_s", "inf"))
-    while time.monotonic() < asked + idle:
+    asked = time.monotonic()
+    while time.monotonic() < asked + request["idle_s"]:
         readable = select.select([listener], [], [], 1.0)[0]
         if readable and threading.active_count() < SERVED_AT_ONCE:
             connection = listener.accept()[0]
@@ -103,7 +103,7 @@ def fetch(request, _stdin):
 
     The answer is that of `lacks`: what the other host had not is still lacking.
     """
-    area, tree = request.get("area"), request.get("tree")
+    area, tree = request["area"], request["tree"]
     make_dir(os.path.dirname(blob_path(area, tree)))
     try:
         peer = Peer(request)
@@ -119,7 +119,7 @@ def fetch(request, _stdin):
             "no-peer", "%s has sent nothing for %d s" % (request["address"], PEER_SILENCE_S)
         ) from None
     except (OSError, EOFError) as error:
-        raise Refused("no-peer", "cannot fetch from %s: %s" % (request.get("address"), error)) from error
+        raise Refused("no-peer", "cannot fetch from %s: %s" % (request["address"], error)) from error
     return {**lacking_of(request), "bytes": peer.bytes}
 
 
@@ -132,7 +132,7 @@ class Peer:
         import struct
 
         token = token_of(request)
-        where = (need(request, "address", str), need(request, "port", int))
+        where = (request["address"], need(request, "port", int))
         self.bytes = 0
         self.told = time.monotonic()
         self.connection = socket.create_connection(where, timeout=10.0)

@@ -10,6 +10,22 @@ REQUESTS: dict = {
         "buckets": (("list", ("object", {"bucket": ("str",), "prefix": ("str",), "write": ("bool",)})),),
         "seconds": ("int",),
     },
+    "copy": {
+        "run": ("str",),
+        "attempt": ("str",),
+        "fence": ("int",),
+        "does": ("str",),
+        "area": ("str",),
+        "tree": ("str",),
+        "deadline_s": ("int",),
+        "address": ("str",),
+        "port": (("maybe", "int"), None),
+        "token": ("str", ""),
+        "destination": (("maybe", "str"), None),
+        "names": (("list", "str"), ()),
+        "idle_s": ("float", 60.0),
+        "anew": ("bool", False),
+    },
     "diagnose": {
         "driver_logs": ("str", ""),
     },
@@ -35,12 +51,28 @@ REQUESTS: dict = {
         "sections": (("list", "str"), ()),
         "number": ("bool", False),
     },
+    "lacks": {
+        "area": ("str",),
+        "tree": ("str",),
+        "destination": (("maybe", "str"), None),
+        "names": (("list", "str"), ()),
+        "follows": ("bool", False),
+        "copy": (("maybe", ("object", {"run": ("str",), "attempt": ("str",)})), None),
+        "patience_s": ("float", 0.0),
+    },
     "news": {
         "run": ("str",),
         "attempt": ("str",),
         "offsets": (("map", "int"), {}),
         "limit": ("int", 1048576),
         "times_only": ("bool", False),
+    },
+    "place": {
+        "area": ("str",),
+        "tree": ("str",),
+        "destination": ("str",),
+        "names": (("list", "str"),),
+        "mirror": ("bool", False),
     },
     "prepare": {
         "run": ("str",),
@@ -66,6 +98,18 @@ REQUESTS: dict = {
         "address": ("str",),
         "port": ("int",),
         "seconds": ("int",),
+    },
+    "receive": {
+        "area": ("str",),
+    },
+    "send": {
+        "path": ("str",),
+        "size": ("int",),
+        "masks": (
+            ("maybe", ("object", {"run": ("str",), "attempt": ("str",), "values": (("map", "str"),)})),
+            None,
+        ),
+        "silence_s": ("float", 15.0),
     },
     "stacks": {
         "run": ("str",),
@@ -103,6 +147,16 @@ REQUESTS: dict = {
         "run": ("str",),
         "attempt": ("str",),
         "grace_s": ("float", 30.0),
+    },
+    "survey": {
+        "path": ("str",),
+        "limit": ("int",),
+        "may_lack": ("bool", False),
+        "masks": (
+            ("maybe", ("object", {"run": ("str",), "attempt": ("str",), "values": (("map", "str"),)})),
+            None,
+        ),
+        "silence_s": ("float", 15.0),
     },
     "trace": {
         "run": ("str",),

@@ -6,7 +6,6 @@ import select
 import stat
 
 import quick_json as json
-from base import need
 from client import CHUNK, Lifeline, Refused
 from frames import render_begin, render_failure, render_note, write_pieces
 
@@ -17,7 +16,7 @@ MAX_UNREAD = 100
 
 def top_of(request):
     """The path that was asked for, relative to the home directory; what a link there means, if it is one."""
-    text = need(request, "path", str).encode("utf-8", "surrogateescape")
+    text = request["path"].encode("utf-8", "surrogateescape")
     path = os.path.join(os.fsencode(os.path.expanduser("~")), text)
     return os.path.realpath(path) if os.path.islink(path) else path
 
@@ -56,15 +55,15 @@ def survey(request, _stdin):
     `left_out`. `unread` names what could not be read, and why. A path where nothing is has no names where it
     `may_lack`. With `masks` it refuses what `send` would.
     """
-    top, limit = top_of(request), need(request, "limit", int)
-    if not os.path.lexists(top) and not request.get("may_lack"):
+    top, limit = top_of(request), request["limit"]
+    if not os.path.lexists(top) and not request["may_lack"]:
         raise Refused("not-found", "no such file or directory: %s" % os.fsdecode(top))
     if os.path.isdir(top) and not os.access(top, os.R_OK | os.X_OK):
         raise Refused("unreadable", "permission denied: %s" % os.fsdecode(top))
-    if request.get("masks"):
+    if request["masks"]:
         patterns_of(request["masks"])
     walk = Walk(top)
-    out = Outflow(float(request.get("silence_s", 15.0)))
+    out = Outflow(request["silence_s"])
     count, rows, weight = 0, [], 0
     for row in walk.rows():
         rows.append(row)
@@ -138,10 +137,10 @@ def send(request, stdin):
     What begins is called by its number in the request, and has its mode and
     its time of change now; `end` has the sha256 of the whole.
     """
-    top, size = top_of(request), need(request, "size", int)
-    wanted = json.loads(b"".join(stdin.exactly(size)).decode())
-    masks = patterns_of(request["masks"]) if request.get("masks") else ()
-    out = Outflow(float(request.get("silence_s", 15.0)))
+    top = top_of(request)
+    wanted = json.loads(b"".join(stdin.exactly(request["size"])).decode())
+    masks = patterns_of(request["masks"]) if request["masks"] else ()
+    out = Outflow(request["silence_s"])
     for number, (name, count, digest, whole) in enumerate(wanted):
         try:
             file = open_below(top, name)
@@ -160,7 +159,7 @@ def patterns_of(request):
 
     attempt = Attempt(request)
     pid = look(attempt)["pid"]
-    return known_patterns(attempt, request.get("values") or {}, environment_of(pid) if pid else {})
+    return known_patterns(attempt, request["values"], environment_of(pid) if pid else {})
 
 
 def masked_file(file, patterns):
@@ -240,7 +239,7 @@ def tree(request, _stdin):
     from disks import WORD
 
     no_data = ("lost+found", WORD)  # root's alone, on every ext4; ours, another for each copy of a disk
-    top, limit, endings = top_of(request), need(request, "limit", int), tuple(need(request, "endings", list))
+    top, limit, endings = top_of(request), request["limit"], tuple(request["endings"])
     if not os.path.lexists(top):
         raise Refused("not-found", "no such file or directory: %s" % os.fsdecode(top))
     walk, rows = Walk(top), []
@@ -261,6 +260,6 @@ def tree(request, _stdin):
     answer = {"sha256": digest.hexdigest(), "files": len(files), "bytes": sum(row[1] for row in files)}
     if sample is not None:
         with open_below(top, sample[0]) as file:
-            head = file.read(need(request, "head", int))
+            head = file.read(request["head"])
         answer["sample"] = {"name": sample[0], "size": sample[1], "head": base64.b64encode(head).decode()}
     return answer

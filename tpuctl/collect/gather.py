@@ -21,6 +21,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent, RawReply
 from tpuctl.hosts.facts import Section
 from tpuctl.hosts.protocol import WorkerState
+from tpuctl.hosts.requests import Masks
 from tpuctl.lib.text import sized
 from tpuctl.model.attempts import Attempt
 from tpuctl.model.cloud import HostTarget
@@ -296,7 +297,8 @@ class Gathering:
                 clock=self._services.clock,
                 emit=self._services.emit,
                 select=select,
-                more={"may_lack": True, "masks": self._masks()},
+                may_lack=True,
+                masks=self._masks(),
             )
             for result in pulled.results:
                 if not result.ok:
@@ -334,7 +336,7 @@ class Gathering:
         known = [each for each in times if isinstance(each, int | float)]
         return int((min(known, default=self._run.created_at) - START_SLACK_S) * 1e9)
 
-    def _masks(self) -> Mapping[str, Any] | None:
+    def _masks(self) -> Masks | None:
         """Values of its secrets as far as they can be read here; hosts refuse where neither side knows one."""
         run, values = self._run, {}
         if not run.spec.secrets or run.attempt is None:
@@ -344,7 +346,7 @@ class Gathering:
                 values[name] = self._services.secrets.resolve(reference).reveal()
             except TpuctlError:
                 continue  # a host may have it in memory, and says so if not
-        return {"run": run.id, "attempt": run.attempt.attempt_id, "values": values}
+        return Masks(run.id, run.attempt.attempt_id, values)
 
 
 def _logs_of(attempt: Attempt) -> list[str]:

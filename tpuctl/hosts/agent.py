@@ -17,20 +17,18 @@ from msgspec.structs import replace
 from tpuctl.engine.ports import OutputSink, RemoteCall
 from tpuctl.hosts import log_news, protocol
 from tpuctl.hosts.agent_link import AgentLink
-from tpuctl.hosts.commands import SILENCE_S, render_agent_command
+from tpuctl.hosts.commands import render_agent_command
 from tpuctl.hosts.requests import AgentRequest
 from tpuctl.lib.codec import to_data
-from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
+from tpuctl.model.hosts import HostTarget, RemoteResult
 
 T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S")
-H = TypeVar("H", bound=protocol.HostReply)
 Asked = AgentRequest[R] | Callable[[HostTarget], AgentRequest[R]]
 Request = Mapping[str, Any] | Callable[[HostTarget], Mapping[str, Any]]
 Payload = bytes | Callable[[HostTarget], Iterable[bytes]]
 
-UNREACHED = {FailureKind.CONNECT, FailureKind.HOST_KEY, FailureKind.AUTH}
 EXIT_NO_COMMAND = 127
 
 
@@ -46,11 +44,6 @@ class Reply(Struct, Generic[T], frozen=True):
     error: str | None
     message: str
     result: RemoteResult
-
-    @property
-    def unreached(self) -> bool:
-        """The command was never sent, so it had no effect."""
-        return self.result.failure in UNREACHED
 
 
 RawReply = Reply[Mapping[str, Any]]
@@ -94,120 +87,66 @@ class HostAgent(AgentLink):
         return [[_part_of(reply, number) for reply in replies] for number in range(len(calls))]
 
     def ask(
-        self, targets: Sequence[HostTarget], request: Asked[R], *, timeout_s: float = 20.0
+        self,
+        targets: Sequence[HostTarget],
+        request: Asked[R],
+        *,
+        payload: Payload = b"",
+        timeout_s: float = 20.0,
     ) -> list[Reply[R]]:
-        """What each host answers to a request: the same for all, or made per host."""
+        """What each host answers to a request: the same for all, or made per host. `payload`: see `call`."""
         if not targets:
             return []
         verb, data = _rendered(targets, request)
-        return _read(targets, request, self.call(targets, verb, data, timeout_s=timeout_s))
+        return _read(targets, request, self.call(targets, verb, data, payload=payload, timeout_s=timeout_s))
 
     def ask_both(
-        self, targets: Sequence[HostTarget], first: Asked[R], second: Asked[S], *, timeout_s: float = 20.0
+        self,
+        targets: Sequence[HostTarget],
+        first: Asked[R],
+        second: Asked[S],
+        *,
+        payload: Payload = b"",
+        timeout_s: float = 20.0,
     ) -> tuple[list[Reply[R]], list[Reply[S]]]:
         """Two requests in one call; see `call_several`."""
         if not targets:
             return [], []
         calls = dict(_rendered(targets, each) for each in (first, second))
-        said, more = self.call_several(targets, calls, timeout_s=timeout_s)
+        said, more = self.call_several(targets, calls, payload=payload, timeout_s=timeout_s)
         return _read(targets, first, said), _read(targets, second, more)
-
-    def lacks(
-        self,
-        targets: Sequence[HostTarget],
-        request: Request,
-        *,
-        payload: Payload = b"",
-        timeout_s: float = 60.0,
-    ) -> list[Reply[protocol.LacksReply]]:
-        """What each host lacks of a tree, which is the `payload` where it `follows`."""
-        replies = self.call(targets, "lacks", request, payload=payload, timeout_s=timeout_s)
-        return _parse_as(protocol.LacksReply, replies)
-
-    def copy(
-        self, targets: Sequence[HostTarget], request: Request, *, timeout_s: float = 20.0
-    ) -> list[Reply[protocol.CopyStatus]]:
-        """Has the verb that `does` names done by each host's supervisor, which goes on without us. `request`
-        holds run, attempt, fence and deadline_s, and what that verb is told."""
-        return _parse_as(protocol.CopyStatus, self.call(targets, "copy", request, timeout_s=timeout_s))
-
-    def prepare_or_lack(
-        self, targets: Sequence[HostTarget], request: Asked[protocol.PrepareReply], lacks: Request
-    ) -> tuple[list[Reply[protocol.PrepareReply]], list[Reply[protocol.LacksReply]]]:
-        """`prepare`, and `lacks` of the same tree, in one call."""
-        if not targets:
-            return [], []
-        verb, data = _rendered(targets, request)
-        prepared, lacking = self.call_several(targets, {verb: data, "lacks": lacks})
-        return _read(targets, request, prepared), _parse_as(protocol.LacksReply, lacking)
-
-    def receive(
-        self,
-        targets: Sequence[HostTarget],
-        request: Request,
-        payload: Payload,
-        *,
-        prepare: Asked[protocol.PrepareReply] | None = None,
-        timeout_s: float,
-    ) -> tuple[list[RawReply], list[Reply[protocol.PrepareReply]]]:
-        """Takes contents; then, where it is given, `prepare`, in the same call."""
-        if prepare is None or not targets:
-            return self.call(targets, "receive", request, payload=payload, timeout_s=timeout_s), []
-        verb, data = _rendered(targets, prepare)
-        calls = {"receive": request, verb: data}
-        received, prepared = self.call_several(targets, calls, payload=payload, timeout_s=timeout_s)
-        return received, _read(targets, prepare, prepared)
 
     def read_news(
         self, targets: Sequence[HostTarget], request: Asked[log_news.LogNews]
     ) -> Iterator[Reply[log_news.LogNews]]:
         """What the logs have behind the offsets of a `NewsRequest`. What came before a call was cut off counts;
         `error` is there all the same. Each answer is unpacked when it is taken: together they are large."""
-        call = self._call_of(targets, request) if targets else RemoteCall("")
+        call = self._call_of(targets, request, b"") if targets else RemoteCall("")
         results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
         results.reverse()
         return (_news_of(results.pop()) for _ in targets)
 
-    def follow(
+    def stream(
         self,
         targets: Sequence[HostTarget],
-        request: Asked[log_news.LogNews],
-        sink: OutputSink,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> list[RemoteResult]:
-        """Streams the logs of an attempt, by a `FollowRequest`, until it ended (exit status 0) or there is
-        nothing to follow (98). The follower ends with us."""
-        call = self._call_of(targets, request)
-        return self.run_held(targets, replace(call, sink=sink, timeout_s=None, should_stop=should_stop))
-
-    def _call_of(self, targets: Sequence[HostTarget], request: Asked[Any]) -> RemoteCall:
-        verb, data = _rendered(targets, request)
-        return RemoteCall(render_agent_command(verb, self.sha256), _stdin(data, b""))
-
-    def send_back(
-        self,
-        targets: Sequence[HostTarget],
-        path: str,
-        wants_for: Callable[[HostTarget], bytes],
+        request: Asked[Any],
         sink: OutputSink,
         *,
-        timeout_s: float,
-        should_stop: Callable[[], bool],
-        on_end: Callable[[RemoteResult], None],
-        more: Mapping[str, Any] | None = None,
+        payload: Payload = b"",
+        timeout_s: float | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        on_end: Callable[[RemoteResult], None] | None = None,
     ) -> list[RemoteResult]:
-        """Frames of files below `path`; what is wanted of each host is told by `render_wants` of
-        `tpuctl/transfer/frames.py`, `more` is for that verb, too. It ends with us."""
-
-        def request(target: HostTarget) -> Mapping[str, Any]:
-            return {**(more or {}), "path": path, "size": len(wants_for(target)), "silence_s": SILENCE_S}
-
-        def payload(target: HostTarget) -> Iterable[bytes]:
-            return [wants_for(target)]
-
-        command, stdin = render_agent_command("send", self.sha256), _stdin(request, payload)
-        call = RemoteCall(command, stdin, timeout_s, sink, should_stop=should_stop, on_end=on_end)
+        """A verb that answers with raw output, and ends with us."""
+        if not targets:
+            return []
+        call = self._call_of(targets, request, payload)
+        call = replace(call, sink=sink, timeout_s=timeout_s, should_stop=should_stop, on_end=on_end)
         return self.run_held(targets, call)
+
+    def _call_of(self, targets: Sequence[HostTarget], request: Asked[Any], payload: Payload) -> RemoteCall:
+        verb, data = _rendered(targets, request)
+        return RemoteCall(render_agent_command(verb, self.sha256), _stdin(data, payload))
 
 
 def _part_of(reply: RawReply, number: int) -> RawReply:
@@ -277,10 +216,6 @@ def _rendered(targets: Sequence[HostTarget], request: Asked[Any]) -> tuple[str, 
 def _read(targets: Sequence[HostTarget], request: Asked[R], replies: list[RawReply]) -> list[Reply[R]]:
     one = request if isinstance(request, AgentRequest) else request(targets[0])
     return [_parsed(reply, one.read) for reply in replies]
-
-
-def _parse_as(cls: type[H], replies: list[RawReply]) -> list[Reply[H]]:
-    return [_parsed(reply, cls.parse) for reply in replies]
 
 
 def _parsed(reply: RawReply, parse: Callable[[Mapping[str, Any], int], T]) -> Reply[T]:

@@ -318,6 +318,13 @@ class LacksReply(HostReply, frozen=True):
         return parse_as(cls, data, copy=CopyStatus.parse(copy, worker) if isinstance(copy, dict) else None)
 
 
+class PlaceReply(HostReply, frozen=True):
+    """`kept`: what a mirror found changed on the host, each path with the name under which it lies there now;
+    no name where it lies where it was."""
+
+    kept: tuple[tuple[str, str], ...] = ()
+
+
 class StartReply(HostReply, frozen=True):
     """`already` means that this attempt was started here before and nothing was done now."""
 

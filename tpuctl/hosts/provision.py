@@ -284,11 +284,7 @@ def provision(
     if not told:
         answers = agent.ask(targets, wanted)
         silent = tuple(answer for answer in answers if answer.value is None)
-        known = [
-            (target, answer.value)
-            for target, answer in zip(targets, answers, strict=True)
-            if answer.value is not None
-        ]
+        known = [(t, said.value) for t, said in zip(targets, answers, strict=True) if said.value is not None]
     plans = [
         (target, facts, plan_host(target.worker, facts, asked[target.worker], run, retry=retry))
         for target, facts in known

@@ -16,9 +16,12 @@ from tpuctl.hosts.facts import BegunJob, FactsReply, Hello, Section
 from tpuctl.hosts.log_news import LogNews
 from tpuctl.hosts.protocol import (
     AccessReply,
+    CopyStatus,
     FreeReply,
     HostReply,
     HostUsage,
+    LacksReply,
+    PlaceReply,
     PrepareReply,
     ReachReply,
     StartReply,
@@ -261,6 +264,106 @@ class TreeRequest(AgentRequest[TreeReply], frozen=True):
     limit: int
     endings: tuple[str, ...]
     head: int
+
+
+class CopyName(Struct, frozen=True):
+    """What hosts call a copy from host to host: an attempt of a run of its own."""
+
+    run: str
+    attempt: str
+
+
+class LacksRequest(AgentRequest[LacksReply], frozen=True):
+    """What a host lacks of a tree, which comes behind the request where it `follows`. With `destination` a file
+    that lies there already counts; `names` are those at the top of the tree. `copy` is one to tell of, for
+    whose end the host waits up to `patience_s`."""
+
+    verb = "lacks"
+    area: str
+    tree: str
+    destination: str | None = None
+    names: tuple[str, ...] = ()
+    follows: bool = False
+    copy: CopyName | None = None
+    patience_s: float = 0.0
+
+
+class ReceiveRequest(AgentRequest[Mapping[str, Any]], frozen=True):
+    """Takes the contents that follow."""
+
+    verb = "receive"
+    area: str
+
+
+class PlaceRequest(AgentRequest[PlaceReply], frozen=True):
+    """Puts a tree into its place, all of whose contents are there. With `mirror` its one directory is kept
+    equal to it."""
+
+    verb = "place"
+    area: str
+    tree: str
+    destination: str
+    names: tuple[str, ...]
+    mirror: bool = False
+
+
+class CopyRequest(AgentRequest[CopyStatus], frozen=True):
+    """Has a tree served or fetched, as it `does`, by a supervisor that goes on without us. Who serves listens
+    at `address` until nobody has asked for `idle_s`; who fetches finds it there, at `port` and by `token`.
+    `anew`: also where it was done and has ended."""
+
+    verb = "copy"
+    run: str
+    attempt: str
+    fence: int
+    does: str
+    area: str
+    tree: str
+    deadline_s: int
+    address: str
+    port: int | None = None
+    token: str = ""
+    destination: str | None = None
+    names: tuple[str, ...] = ()
+    idle_s: float = 60.0
+    anew: bool = False
+
+    def __repr__(self) -> str:
+        """Without the secret: errors and logs show values like this."""
+        return f"CopyRequest(run={self.run!r}, attempt={self.attempt!r}, does={self.does!r})"
+
+
+class Masks(Struct, frozen=True):
+    """The attempt whose secrets are masked in what comes back, and those `values` of them that are known."""
+
+    run: str
+    attempt: str
+    values: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Without the values."""
+        return f"Masks(run={self.run!r}, attempt={self.attempt!r})"
+
+
+class SurveyRequest(AgentRequest[Mapping[str, Any]], frozen=True):
+    """The list of what lies at a path, where there `may` be nothing; see `tpuctl/agent/sending.py`."""
+
+    verb = "survey"
+    path: str
+    limit: int
+    may_lack: bool = False
+    masks: Masks | None = None
+    silence_s: float = SILENCE_S
+
+
+class SendRequest(AgentRequest[Mapping[str, Any]], frozen=True):
+    """Frames of files below a path. Which, follows in `size` bytes; see `tpuctl/agent/sending.py`."""
+
+    verb = "send"
+    path: str
+    size: int
+    masks: Masks | None = None
+    silence_s: float = SILENCE_S
 
 
 class ActivityRequest(AgentRequest[Mapping[str, Any]], frozen=True):

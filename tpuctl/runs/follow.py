@@ -160,7 +160,7 @@ def _stream_if_running(services: Services, run_id: str, deadline: float | None) 
             hosts.fetch_logs(emit=True)
             services.clock.sleep(timeouts.FOLLOW_STATUS_S)
     else:
-        hosts.agent.follow(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
+        hosts.agent.stream(hosts.targets, hosts.follow_request, sink, should_stop=watch.needs_decision)
     if watch.behind:
         hosts.fetch_logs(emit=True)
     return True

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import paramiko
 
 CHUNK = 128 * 1024
+PACKET = 32 * 1024 - 64
+"""What paramiko sends to OpenSSH at once; of a longer piece the rest would be copied for each packet."""
 PROBE_AFTER_S = 5.0
 """A connection without a byte for this long is asked for an answer."""
 STDIN_RETRY_MS = 5
@@ -51,7 +53,7 @@ class Feed:
         """Sends what the window takes; false when more is waiting for the window, or for its source."""
         try:
             while self._refill():
-                sent = channel.send(self._pending[:CHUNK].tobytes())
+                sent = channel.send(self._pending[:PACKET].tobytes())
                 if sent == 0:
                     return self._abandon()
                 self._pending = self._pending[sent:]

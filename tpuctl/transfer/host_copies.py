@@ -7,13 +7,13 @@ themselves say.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tpuctl.hosts.protocol import CopyStatus, WorkerState
-from tpuctl.hosts.requests import StopRequest
+from tpuctl.hosts.requests import CopyName, CopyRequest, StopRequest
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.lacking import (
     ASK_TIMEOUT_S,
@@ -55,10 +55,10 @@ def command_job() -> CopyJob:
     return CopyJob(secrets.token_hex(8), _NO_FENCE, int(TRANSFER_TIMEOUT_S))
 
 
-def copy_name(job: CopyJob, tree: str, verb: str) -> dict[str, str]:
+def copy_name(job: CopyJob, tree: str, verb: str) -> CopyName:
     """What hosts call the copy of a tree."""
     run = COMMANDS if job.fence == _NO_FENCE else f"{COPY_RUN}{tree[:16]}"
-    return {"run": run, "attempt": f"{job.owner}-{verb}"}
+    return CopyName(run, f"{job.owner}-{verb}")
 
 
 def is_copy(run: str) -> bool:
@@ -122,16 +122,10 @@ class HostCopies:
     def _status(self, worker: int) -> CopyStatus:
         return self._spread.state.copies.get(worker, _NOT_BEGUN)
 
-    def _request(self, verb: str) -> dict[str, Any]:
-        tree = self._spread.content.sha256
-        return {
-            **copy_name(self._job, tree, verb),
-            "fence": self._job.fence,
-            "does": verb,
-            "area": self._spread.where.area,
-            "tree": tree,
-            "deadline_s": self._job.lasts_s,
-        }
+    def _request(self, verb: str, address: str) -> CopyRequest:
+        tree, job, area = self._spread.content.sha256, self._job, self._spread.where.area
+        name = copy_name(job, tree, verb)
+        return CopyRequest(name.run, name.attempt, job.fence, verb, area, tree, job.lasts_s, address)
 
     def _fetch(self, workers: Sequence[int], sources: Sequence[tuple[HostTarget, CopyStatus]]) -> list[int]:
         """Lets each worker copy from one of `sources`; those that have begun."""
@@ -141,14 +135,19 @@ class HostCopies:
         spread.copy = copy_name(self._job, spread.content.sha256, "fetch")
         chosen = {worker: sources[index % len(sources)] for index, worker in enumerate(workers)}
 
-        def request(target: HostTarget) -> Mapping[str, Any]:
+        def request(target: HostTarget) -> CopyRequest:
             source, serving = chosen[target.worker]
-            where = {"address": inside(source), "port": serving.port, "token": serving.token}
-            return {**spread.request(), **self._request("fetch"), **where}
+            return replace(
+                self._request("fetch", inside(source)),
+                port=serving.port,
+                token=serving.token,
+                destination=spread.where.destination,
+                names=tuple(spread.where.names),
+            )
 
         begun = []
         timeout_s = spread.limited(ASK_TIMEOUT_S)
-        for answer in spread.agent.copy(spread.targets(workers), request, timeout_s=timeout_s):
+        for answer in spread.agent.ask(spread.targets(workers), request, timeout_s=timeout_s):
             if answer.value is not None:
                 spread.state.copies[answer.worker] = answer.value
                 begun.append(answer.worker)
@@ -173,12 +172,12 @@ class HostCopies:
     def _serve(self, targets: Sequence[HostTarget]) -> None:
         if not targets:
             return
-        fixed = {**self._request("serve"), "idle_s": SERVE_IDLE_S, "anew": True}
-        answers = self._spread.agent.copy(
-            targets,
-            lambda target: {**fixed, "address": inside(target)},
-            timeout_s=self._spread.limited(ASK_TIMEOUT_S),
-        )
+
+        def request(target: HostTarget) -> CopyRequest:
+            return replace(self._request("serve", inside(target)), idle_s=SERVE_IDLE_S, anew=True)
+
+        timeout_s = self._spread.limited(ASK_TIMEOUT_S)
+        answers = self._spread.agent.ask(targets, request, timeout_s=timeout_s)
         for target, answer in zip(targets, answers, strict=True):
             if answer.value is not None and answer.value.port is not None:
                 self._serving[target.worker] = (target, answer.value)
@@ -210,4 +209,4 @@ class HostCopies:
         fetching = spread.targets(worker for worker, copy in spread.state.copies.items() if copy.going)
         for verb, targets in (("fetch", fetching), ("serve", [target for target, _ in self._serving.values()])):
             name = copy_name(self._job, spread.content.sha256, verb)
-            spread.agent.ask(targets, StopRequest(name["run"], name["attempt"], GRACE_S))
+            spread.agent.ask(targets, StopRequest(name.run, name.attempt, GRACE_S))

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.hosts.agent import Asked, HostAgent, Reply
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, PrepareReply
+from tpuctl.hosts.requests import CopyName, LacksRequest, ReceiveRequest
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.transfer.frames import render_contents
 from tpuctl.transfer.tree import Blob, Content, list_blobs, parse_tree, select_lacking
@@ -87,7 +89,7 @@ class Spreading:
         where: Where = CODE,
         until: float | None = None,
         complete: Sequence[HostTarget] = (),
-        copy: Mapping[str, str] | None = None,
+        copy: CopyName | None = None,
         prepare: Asked[PrepareReply] | None = None,
     ) -> None:
         self.agent = agent
@@ -139,14 +141,12 @@ class Spreading:
 
     # ------------------------------------------------------------ asking
 
-    def request(self, *, whole: bool = False) -> dict[str, Any]:
-        """What all verbs are told; `whole` disregards what lies at the destination."""
-        request: dict[str, Any] = {"area": self.where.area, "tree": self.content.sha256}
-        if self.where.destination is not None and not whole:
-            request.update(destination=self.where.destination, names=list(self.where.names))
-        if self.copy is not None:
-            request["copy"] = self.copy
-        return request
+    def request(self) -> LacksRequest:
+        """What hosts are asked of the tree."""
+        where = self.where
+        return LacksRequest(
+            where.area, self.content.sha256, where.destination, tuple(where.names), copy=self.copy
+        )
 
     def targets(self, workers: Iterable[int]) -> list[HostTarget]:
         return [self.by_worker[worker] for worker in workers]
@@ -157,13 +157,11 @@ class Spreading:
         if workers:
             tree = [(self._tree, 0, [self.content.tree])] if with_tree else []
             timeout_s = self.limited(ASK_TIMEOUT_S)
-            targets, request = self.targets(workers), self.request()
-            if patience_s:
-                left_s = patience_s if self._until is None else self._until - self.clock.now()
-                request["patience_s"] = max(0.0, min(patience_s, left_s))
-            request["follows"] = with_tree
+            left_s = patience_s if self._until is None else self._until - self.clock.now()
+            request = replace(self.request(), follows=with_tree, patience_s=max(0.0, min(patience_s, left_s)))
             payload = b"".join(render_contents(tree)) if tree else b""
-            for answer in self.agent.lacks(targets, request, payload=payload, timeout_s=timeout_s):
+            targets = self.targets(workers)
+            for answer in self.agent.ask(targets, request, payload=payload, timeout_s=timeout_s):
                 self._note_answer(answer)
             if with_tree:
                 self.meter.add(self._tree.size * len(workers))
@@ -204,7 +202,8 @@ class Spreading:
 
     def lacking_to_serve(self, worker: int) -> frozenset[Blob] | None:
         """What any of them lacks and this one could not hand on; None where it does not say."""
-        [answer] = self.agent.lacks(self.targets([worker]), self.request(whole=True), timeout_s=ASK_TIMEOUT_S)
+        request = replace(self.request(), destination=None)
+        [answer] = self.agent.ask(self.targets([worker]), request, timeout_s=ASK_TIMEOUT_S)
         lacking = None if answer.value is None else self.lacking(answer.value)
         if lacking is None or answer.value is None:
             self.give_up(answer)
@@ -235,13 +234,15 @@ class Spreading:
         self.meter.expect(
             sum(blob.size - received(worker, blob) for worker in workers for blob in needs[worker])
         )
-        replies, prepared = self.agent.receive(
-            self.targets(workers),
-            {"area": self.where.area},
-            lambda target: self._frames([(b, received(target.worker, b)) for b in wanted(target)]),
-            prepare=self._prepare,
-            timeout_s=self.limited(TRANSFER_TIMEOUT_S),
-        )
+
+        def frames(target: HostTarget) -> Iterator[bytes]:
+            return self._frames([(blob, received(target.worker, blob)) for blob in wanted(target)])
+
+        request, timeout_s = ReceiveRequest(self.where.area), self.limited(TRANSFER_TIMEOUT_S)
+        targets, prepare = self.targets(workers), self._prepare
+        if prepare is None:
+            return self.agent.ask(targets, request, payload=frames, timeout_s=timeout_s)
+        replies, prepared = self.agent.ask_both(targets, request, prepare, payload=frames, timeout_s=timeout_s)
         self.state.prepared.update((reply.worker, reply) for reply in prepared)
         return replies
 

@@ -11,7 +11,7 @@ from tpuctl.hosts.agent import Asked, HostAgent, Reply
 from tpuctl.hosts.deadline import is_late
 from tpuctl.hosts.protocol import LacksReply, PrepareReply, WorkerState
 from tpuctl.hosts.provision import Deliver
-from tpuctl.hosts.requests import PrepareRequest
+from tpuctl.hosts.requests import LacksRequest, PrepareRequest
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
@@ -117,7 +117,7 @@ def prepare_on(
         asked = tuple((promised or {}).get(target.worker, ()))
         return PrepareRequest(run, attempt, fence, bundle, want_port, asked, kept or {})
 
-    lacks = {"area": CODE.area, "tree": bundle, "copy": copy_name(job, bundle, "fetch")}
+    lacks = LacksRequest(CODE.area, bundle, copy=copy_name(job, bundle, "fetch"))
     done: dict[int, PrepareReply] = {}
     lacking = list(targets) if send_first else []
     known: list[Reply[LacksReply]] = []
@@ -128,7 +128,7 @@ def prepare_on(
                 return sent
             done.update(sent)
         asked = [target for target in targets if target.worker not in done]
-        answers, told = agent.prepare_or_lack(asked, request, lacks)
+        answers, told = agent.ask_both(asked, request, lacks)
         for target, reply in zip(asked, require_values(answers, "prepare"), strict=True):
             if reply.prepared:
                 done[target.worker] = reply

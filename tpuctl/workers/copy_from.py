@@ -5,22 +5,20 @@ One `FileReceiver` per worker takes what comes.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import Clock, EventSink, RemoteCall
+from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.commands import SILENCE_S, render_agent_command
 from tpuctl.hosts.protocol import MalformedReplyError
+from tpuctl.hosts.requests import Masks, SendRequest, SurveyRequest
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.frames import Begin, Frame, FrameReader, Piece, Want, render_wants
 from tpuctl.transfer.lacking import TransferProgress
@@ -71,16 +69,18 @@ def pull(
     clock: Clock,
     emit: EventSink,
     select: Select = lambda _target, survey: survey,
-    more: Mapping[str, Any] | None = None,
+    may_lack: bool = False,
+    masks: Masks | None = None,
 ) -> Pulled:
-    """Fetches `path` from every target, as far as `select` takes it; `more`: see `survey` of the agent.
+    """Fetches `path` from every target, where nothing `may` be, as far as `select` takes it.
     What broke off before goes on where it was, if the worker's file is still the same; equal files do not
     travel. A worker that fails does not stop the others, and neither does what a worker cannot read.
 
     Raises UsageError for a path that cannot be meant, and TpuctlError before anything is copied when there is
     no room for all of it.
     """
-    return _Pull(agent, targets, host_path(path), clock, emit, select, more).run(open_receiver)
+    survey = SurveyRequest(host_path(path), limits_of(len(targets)).entries, may_lack, masks)
+    return _Pull(agent, targets, survey, clock, emit, select).run(open_receiver)
 
 
 class _Source(Struct):
@@ -111,16 +111,15 @@ class _Pull:
         self,
         agent: HostAgent,
         targets: Sequence[HostTarget],
-        path: str,
+        request: SurveyRequest,
         clock: Clock,
         emit: EventSink,
         select: Select,
-        more: Mapping[str, Any] | None,
     ) -> None:
-        self._select, self._more = select, more or {}
+        self._select = select
         self._agent = agent
         self._targets = list(targets)
-        self._path = path
+        self._request = request
         subject = self._targets[0].slice_name if self._targets else ""
         self._meter = TransferProgress(clock, emit, subject, len(self._targets), back=True)
         self._results: dict[int, RemoteResult] = {}
@@ -157,15 +156,13 @@ class _Pull:
                 except (MalformedReplyError, TpuctlError) as error:
                     wrong[worker] = str(error)
 
-        request = {**self._more, "path": self._path, "limit": limits.entries, "silence_s": SILENCE_S}
-        call = RemoteCall(
-            render_agent_command("survey", self._agent.sha256),
-            json.dumps(request).encode() + b"\n",
-            SURVEY_TIMEOUT_S,
+        results = self._agent.stream(
+            self._targets,
+            self._request,
             take,
+            timeout_s=SURVEY_TIMEOUT_S,
             should_stop=lambda: len(wrong) == len(readers),
         )
-        results = self._agent.run_held(self._targets, call)
         for target, result in zip(self._targets, results, strict=True):
             if target.worker in wrong:  # it answered, and it is we who hung up then
                 result = replace(result, failure=None)
@@ -235,15 +232,18 @@ class _Pull:
                 busy.discard(result.worker)
                 self._meter.done(len(self._sources) - len(busy))
 
-        results = self._agent.send_back(
+        def request(target: HostTarget) -> SendRequest:
+            size = len(self._sources[target.worker].request)
+            return SendRequest(self._request.path, size, self._request.masks)
+
+        results = self._agent.stream(
             targets,
-            self._path,
-            lambda target: self._sources[target.worker].request,
+            request,
             self._take,
+            payload=lambda target: [self._sources[target.worker].request],
             timeout_s=COPY_TIMEOUT_S,
             should_stop=lambda: all(self._sources[t.worker].trouble is not None for t in targets),
             on_end=on_end,
-            more=self._more,
         )
         for result in results:
             self._results[result.worker] = result

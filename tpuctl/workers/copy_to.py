@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.errors import NotFoundError, UsageError
 from tpuctl.hosts.agent import HostAgent, Reply
+from tpuctl.hosts.requests import PlaceRequest, ReceiveRequest
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.distribute import distribute
 from tpuctl.transfer.frames import render_contents
@@ -78,24 +79,18 @@ def push(
     change of it takes one call.
     """
     where = Where("incoming", host_path(destination), tuple(names))
-    request = {
-        "area": where.area,
-        "tree": content.sha256,
-        "destination": where.destination,
-        "names": list(names),
-        **({"mirror": True} if mirror else {}),
-    }
+    request = PlaceRequest(where.area, content.sha256, host_path(destination), where.names, mirror)
     replies, change_bytes = _send_change(agent, targets, content, before, request)
     left = [target for target in targets if target.worker not in replies]
     sent = distribute(agent, left, content, clock=clock, emit=emit, where=where)
     replies.update(sent.failed)
     ready = [target for target in left if target.worker not in sent.failed]
-    placed = agent.call(ready, "place", request, timeout_s=COPY_TIMEOUT_S) if ready else []
+    placed = agent.ask(ready, request, timeout_s=COPY_TIMEOUT_S)
     replies.update((reply.worker, reply) for reply in placed)
     results = tuple(_result_of(replies[target.worker]) for target in targets)
-    kept = {worker: _kept(reply.value) for worker, reply in replies.items() if reply.value is not None}
-    told = {worker: rows for worker, rows in kept.items() if rows}
-    return Pushed(results, change_bytes + sent.sent_bytes, sent.relayed, told)
+    done = {worker: reply.value for worker, reply in replies.items() if reply.value is not None}
+    kept = {worker: answer.kept for worker, answer in done.items() if answer.kept}
+    return Pushed(results, change_bytes + sent.sent_bytes, sent.relayed, kept)
 
 
 def _send_change(
@@ -103,7 +98,7 @@ def _send_change(
     targets: Sequence[HostTarget],
     content: Content,
     before: bytes | None,
-    place: Mapping[str, Any],
+    place: PlaceRequest,
 ) -> tuple[dict[int, Reply[Any]], int]:
     """The answers of the workers that had the rest of `content`, and the bytes that were sent to all. Others,
     which lost something of it or where it was changed, have no answer here; so has nobody a large change."""
@@ -121,14 +116,9 @@ def _send_change(
         contents = ((blob, 0, content.read(blob.sha256)) for blob in lacking)
         return render_contents(chain([(tree, 0, [content.tree])], contents))
 
-    calls = {"receive": {"area": place["area"]}, "place": place}
-    _, placed = agent.call_several(targets, calls, payload=payload, timeout_s=TRANSFER_TIMEOUT_S)
+    receive = ReceiveRequest(place.area)
+    _, placed = agent.ask_both(targets, receive, place, payload=payload, timeout_s=TRANSFER_TIMEOUT_S)
     return {reply.worker: reply for reply in placed if reply.value is not None}, size * len(targets)
-
-
-def _kept(answer: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    rows = answer.get("kept") or ()
-    return tuple((str(row[0]), str(row[1])) for row in rows if isinstance(row, list) and len(row) == 2)
 
 
 def _result_of(reply: Reply[Any]) -> RemoteResult:
