@@ -45,7 +45,6 @@ from tpuctl.transfer.tree import (
     TreeFile,
     TreeLink,
     make_tree,
-    parse_tree,
     render_tree,
 )
 from tpuctl.workers.copy_from import Pulled, pull
@@ -142,14 +141,10 @@ def test_the_agent_installs_itself_and_says_what_the_host_is(agent: HostAgent, t
 def test_several_verbs_are_done_in_one_call_until_one_is_refused(runs: Runs):
     said, listed = runs.agent.ask_both([runs.target], HelloRequest(), AttemptsRequest())
     assert (said[0].value.host.worker_id, listed[0].value.attempts) == ("0", ())
-    ids = {"run": "r1", "attempt": "1"}
-    calls = {
-        "prepare": {**ids, "fence": 1, "bundle": None},
-        "start": {**ids, "fence": 1, "argv": []},
-        "stop": ids,
-    }
-    [prepared], [refused], [undone] = runs.agent.call_several([runs.target], calls)
-    assert (prepared.value["prepared"], refused.error, undone.error) == (True, "bad-request", "bad-request")
+    assert runs.prepare().value.prepared
+    nothing, stop = StartRequest("r1", "1", 1, ()), StopRequest("r1", "1")
+    [refused], [undone] = runs.agent.ask_both([runs.target], nothing, stop)
+    assert (refused.error, undone.error) == ("bad-request", "bad-request")
     assert (runs.status().state, runs.status().stop_asked) == (WorkerState.PREPARED, False)
 
 
@@ -191,7 +186,7 @@ def test_a_run_goes_from_absent_to_exited_with_its_status_and_logs(runs: Runs):
 
 def test_code_arrives_in_the_work_directory_and_variables_in_the_environment(runs: Runs):
     bundle = CODE.sha256
-    assert runs.prepare(bundle=bundle).value.missing == (bundle,)
+    assert not runs.prepare(bundle=bundle).value.prepared
     assert runs.prepare(bundle=give(runs)).value.prepared
     runs.start("sh", "-c", words.WHERE, env={"COLOUR": "blue"})
     assert runs.ended().exit_status == 0
@@ -205,8 +200,7 @@ def test_a_host_names_the_contents_that_it_lacks(runs: Runs):
     frames = b"".join(render_contents([(Blob(CODE.sha256, len(CODE.tree)), 0, [CODE.tree])]))
     [after] = runs.agent.ask([runs.target], replace(request, follows=True), payload=frames)
     assert (after.value.has_tree, after.value.bits) == (True, "3")
-    missing = runs.prepare(bundle=CODE.sha256).value.missing
-    assert set(missing) == {entry.blob.sha256 for entry in parse_tree(CODE.tree) if isinstance(entry, TreeFile)}
+    assert not runs.prepare(bundle=CODE.sha256).value.prepared
     give(runs)
     [done] = runs.agent.ask([runs.target], request)
     assert done.value.bits == "0"
@@ -230,9 +224,10 @@ def test_damaged_content_is_refused(runs: Runs):
         (-1 << 40).to_bytes(8, "big", signed=True),
         render_note({"file": "../x", "size": 1, "from": 0}),
         render_note({"file": "ab" * 32, "size": 1, "from": 2}),
+        render_note({"file": "ab" * 32, "size": 1, "from": 1}) + render_note({"done": True}),
         render_note({"file": "ab" * 32, "size": 1, "from": 0}) + (2).to_bytes(8, "big") + b"ab",
     ],
-    ids=["nothing", "text", "unbegun", "no-object", "endless", "leads-out", "beyond", "longer"],
+    ids=["nothing", "text", "unbegun", "no-object", "endless", "leads-out", "beyond", "at-its-end", "longer"],
 )
 def test_what_is_no_frame_is_refused(runs: Runs, odd: bytes):
     [reply] = runs.agent.call([runs.target], "receive", {"area": "blobs"}, payload=odd)

@@ -65,12 +65,6 @@ def test_noise_of_a_login_script_does_not_hide_the_answer() -> None:
     assert protocol.parse_reply(b'Welcome to host!\n{"time": 1, "new": "field"}\n')["time"] == 1
 
 
-def test_missing_blobs_and_readiness_are_told_apart() -> None:
-    assert protocol.parse_as(protocol.PrepareReply, {"missing": ["a"]}).missing == ("a",)
-    ready = protocol.parse_as(protocol.PrepareReply, {"prepared": True, "free_port": 4})
-    assert (ready.prepared, ready.free_port, ready.missing) == (True, 4, ())
-
-
 def test_a_host_without_the_agent_says_so_by_its_exit_status(tmp_path: Path) -> None:
     command = render_agent_command("hello", "0" * 64)
     done = subprocess.run(["sh", "-c", command], env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})

@@ -31,7 +31,7 @@ from tpuctl.hosts.requests import PrepareRequest
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer import lacking as module
 from tpuctl.transfer.bundle import freeze
-from tpuctl.transfer.distribute import Distributed, distribute, distribute_in_steps
+from tpuctl.transfer.distribute import Distributed, distribute
 from tpuctl.transfer.frames import render_contents, render_note
 from tpuctl.transfer.host_copies import CopyJob
 from tpuctl.transfer.tree import Content, list_blobs, make_tree, parse_tree
@@ -213,7 +213,7 @@ def test_what_the_time_did_not_suffice_for_is_gone_on_with(farm: SshFarm, agent:
     rounds: list[Distributed] = []
     while not rounds or rounds[-1].unfinished:
         assert len(rounds) < 20
-        sent = distribute_in_steps(
+        sent = distribute(
             agent, targets, content, clock=Hurried(), emit=lambda _: None, until=40.0, job=CopyJob("r1-1", 1)
         )
         assert not sent.failed
@@ -237,7 +237,7 @@ def test_a_host_that_still_writes_what_an_earlier_step_sent_is_asked_again(
 
     def step() -> Distributed:
         job, clock = CopyJob("r1-1", 1), RealClock()
-        return distribute_in_steps(
+        return distribute(
             agent, targets, content, clock=clock, emit=lambda _: None, until=clock.now() + 60, job=job
         )
 

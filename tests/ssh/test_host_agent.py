@@ -41,6 +41,7 @@ from tpuctl.hosts.requests import (
     CopyRequest,
     DiagnoseRequest,
     HelloRequest,
+    LacksRequest,
     PrepareRequest,
     StacksRequest,
     StartRequest,
@@ -62,6 +63,7 @@ from tpuctl.transfer.tree import (
     make_tree,
     parse_tree,
     render_tree,
+    select_lacking,
 )
 
 
@@ -290,7 +292,11 @@ def test_content_that_was_damaged_on_the_disk_is_asked_for_again(runs: Runs, hom
         runs.targets, PrepareRequest(run="r1", attempt="1", fence=1, bundle=bundle.sha256)
     )
     assert answer.value is not None
-    assert answer.value.missing == (hashlib.sha256(b"1").hexdigest(),)
+    assert not answer.value.prepared
+    [lacking] = runs.agent.ask(runs.targets, LacksRequest("blobs", bundle.sha256))
+    assert select_lacking(list_blobs(parse_tree(bundle.tree)), lacking.value.bits) == {
+        Blob(hashlib.sha256(b"1").hexdigest(), 1)
+    }
     assert runs.prepare(bundle=bundle)[0].value.prepared
     assert (home / ".tpuctl/runs/r1/1/work/a").read_text() == "1"
 

@@ -28,14 +28,13 @@ COORDINATOR_PORT = 8476
 ATTEMPTS_KEPT = 10  # ended ones, for their logs
 SPARE_S = 3600.0  # content that no attempt uses stays this long: another client may be about to use it
 STALE_S = 86400.0
-MISSING_NAMED = 100  # an answer stays small; what exactly is missing is asked with `lacks`
 
 
 def prepare(request, _stdin):
     attempt, fence, bundle = Attempt(request), request["fence"], request["bundle"]
-    entries, missing = read_bundle(bundle)
-    if missing:
-        return {"missing": missing}
+    entries = read_bundle(bundle)
+    if entries is None:
+        return {"prepared": False}
     attempt.locked()
     attempt.check_fence(fence)
     if request["promised"]:
@@ -52,15 +51,14 @@ def prepare(request, _stdin):
 
 
 def read_bundle(bundle):
-    """The entries of a tree, none without one, and the contents of it that are missing here."""
+    """The entries of a tree, none without one; None where not all of it is here, of which `lacks` tells."""
     if bundle is None:
-        return [], []
+        return []
     entries = find_tree("blobs", need_sha(bundle))
     if entries is None:
-        return [], [bundle]
+        return None
     check_tree(entries, links_inside=True)
-    lacking = [digest for digest, size in blobs_of(entries) if not has_blob("blobs", digest, size)]
-    return entries, lacking[:MISSING_NAMED]
+    return entries if all(has_blob("blobs", digest, size) for digest, size in blobs_of(entries)) else None
 
 
 def make_prepared(attempt, fence, bundle, entries, kept=()):

@@ -41,7 +41,7 @@ FORGET_S = 3600.0  # tries of a job that ended longer ago are not counted with t
 
 def provision(request, _stdin):
     """Begins the job, unless that was done; with `anew` also if it has ended since. Answers how it stands,
-    or the contents of its `bundle` that are `missing` here. With `patience_s` it waits so long for its end, and
+    `absent` where not all of its `bundle` is here. With `patience_s` it waits so long for its end, and
     tells then those `sections` of the facts, too: whoever asked has to ask nothing more."""
     attempt, fence = Attempt(request), request["fence"]
     operations, lasts = request["operations"], request["deadline_s"]
@@ -51,9 +51,9 @@ def provision(request, _stdin):
         if operation.get("kind") not in OPERATIONS:
             raise Refused("bad-request", "no such operation: %r" % (operation,))
     bundle = request["bundle"]
-    entries, missing = read_bundle(bundle)
-    if missing:
-        return {"missing": missing}
+    entries = read_bundle(bundle)
+    if entries is None:
+        return {"run": attempt.run, "attempt": attempt.number, "state": "absent"}
     lock = attempt.locked()
     attempt.check_fence(fence)
     state, tries = look(attempt)["state"], 1

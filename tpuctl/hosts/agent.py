@@ -68,24 +68,6 @@ class HostAgent(AgentLink):
         results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
         return [_reply_of(result) for result in results]
 
-    def call_several(
-        self,
-        targets: Sequence[HostTarget],
-        calls: Mapping[str, Request],
-        *,
-        payload: Payload = b"",
-        timeout_s: float = 20.0,
-    ) -> list[list[RawReply]]:
-        """The requests of several verbs, in their order, with one start of the agent, which costs a host more
-        than most verbs do. For each verb what `call` returns; what comes after a refusal is not done and has
-        that for its answer. `payload` is for the first verb."""
-
-        def request(target: HostTarget) -> Mapping[str, Any]:
-            return {"calls": [each(target) if callable(each) else each for each in calls.values()]}
-
-        replies = self.call(targets, "+".join(calls), request, payload=payload, timeout_s=timeout_s)
-        return [[_part_of(reply, number) for reply in replies] for number in range(len(calls))]
-
     def ask(
         self,
         targets: Sequence[HostTarget],
@@ -109,11 +91,17 @@ class HostAgent(AgentLink):
         payload: Payload = b"",
         timeout_s: float = 20.0,
     ) -> tuple[list[Reply[R]], list[Reply[S]]]:
-        """Two requests in one call; see `call_several`."""
+        """Two requests, in their order, with one start of the agent, which costs a host more than most verbs
+        do. The second is not done after a refusal, and has that for its answer. `payload` is for the first."""
         if not targets:
             return [], []
         calls = dict(_rendered(targets, each) for each in (first, second))
-        said, more = self.call_several(targets, calls, payload=payload, timeout_s=timeout_s)
+
+        def both(target: HostTarget) -> Mapping[str, Any]:
+            return {"calls": [each(target) if callable(each) else each for each in calls.values()]}
+
+        replies = self.call(targets, "+".join(calls), both, payload=payload, timeout_s=timeout_s)
+        said, more = ([_part_of(reply, number) for reply in replies] for number in (0, 1))
         return _read(targets, first, said), _read(targets, second, more)
 
     def read_news(

@@ -234,8 +234,6 @@ class BegunJob(HostJob, HostReply, frozen=True):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], _worker: int) -> Self:
-        if "missing" in data:
-            return cls(run="", attempt="", state="absent")
         return _convert(data, cls, "a job")
 
 

@@ -254,11 +254,10 @@ class HostUsage(HostReply, frozen=True):
 
 
 class PrepareReply(HostReply, frozen=True):
-    """Prepared, or the blobs that the host lacks. `taken_port` was wanted, and another program has it."""
+    """Not `prepared` where the host lacks contents. `taken_port` was wanted, and another program has it."""
 
-    prepared: bool = False
+    prepared: bool
     free_port: Whole | None = None
-    missing: tuple[str, ...] = ()
     taken_port: Whole | None = None
 
 

@@ -37,7 +37,7 @@ from tpuctl.model.verdict import Blocked, Done, Failed, Wait
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice
 from tpuctl.things.sharing import Shareable, SharingHost, able_to_copy, find_source
-from tpuctl.transfer.distribute import distribute_in_steps
+from tpuctl.transfer.distribute import distribute
 from tpuctl.transfer.host_copies import CopyJob
 from tpuctl.transfer.prepare import SLICE_S, deliver_files
 from tpuctl.transfer.tree import Content
@@ -158,7 +158,7 @@ class Provisioning:
         able = able_to_copy(kind, source.offer, facts, lacking)
         if not able:
             return frozenset()
-        sent = distribute_in_steps(
+        sent = distribute(
             self._agent,
             able,
             Content(source.offer.tree, lambda _: ()),

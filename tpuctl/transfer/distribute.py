@@ -43,44 +43,21 @@ def distribute(
     clock: Clock,
     emit: EventSink,
     where: Where = CODE,
-) -> Distributed:
-    """Afterwards every target not in `failed` has all contents of `content`, below ~/.tpuctl or in their place.
-
-    What hosts do for it ends with this call. Raises ValueError for a tree that is none.
-    """
-    job = command_job()
-    spread = Spreading(agent, targets, content, clock, emit, where=where)
-    spread.query_hosts()
-    copies = HostCopies(spread, job)
-    try:
-        copying: frozenset[int] | None = None
-        while copying is None or copying:
-            copying = copies.go_on()
-            spread.send_directly(copying)
-    finally:
-        copies.stop()
-    return _distributed(spread, copies.begun, frozenset())
-
-
-def distribute_in_steps(
-    agent: HostAgent,
-    targets: Sequence[HostTarget],
-    content: Content,
-    *,
-    clock: Clock,
-    emit: EventSink,
-    until: float,
-    job: CopyJob,
+    until: float | None = None,
+    job: CopyJob | None = None,
     complete: Sequence[HostTarget] = (),
-    where: Where = CODE,
     known: Sequence[Reply[LacksReply]] = (),
     prepare: Asked[PrepareReply] | None = None,
 ) -> Distributed:
-    """Like `distribute`, but nothing more is sent from `until` on (by `clock`), and it returns at most
-    OVERTIME_S later. What hosts copy from each other they go on with on their own; the same call later finds
-    how far they got. `complete` are hosts of the slice that have all contents already, `known` what some
-    lack; `prepare` follows what is sent to a host, in the same call."""
-    name = copy_name(job, content.sha256, "fetch")
+    """Afterwards every target not in `failed` has all contents of `content`, below ~/.tpuctl or in their place.
+    Raises ValueError for a tree that is none.
+
+    What hosts do for it ends with this call, unless it is a step of a `job`: then nothing more is sent from
+    `until` on (by `clock`), and it returns at most OVERTIME_S later. What hosts copy from each other they go on
+    with on their own; the same call later finds how far they got. `complete` are hosts of the slice that have
+    all contents already, `known` what some lack; `prepare` follows what is sent to a host, in the same call.
+    """
+    name = None if job is None else copy_name(job, content.sha256, "fetch")
     spread = Spreading(
         agent,
         targets,
@@ -94,16 +71,19 @@ def distribute_in_steps(
         prepare=prepare,
     )
     spread.query_hosts(known)
-    copies = HostCopies(spread, job)
-    copying = copies.go_on()
-    if not spread.late() and not where.hosts_only:
-        spread.send_directly(copying)
-    return _distributed(spread, copies.begun, copying)
-
-
-def _distributed(spread: Spreading, relayed: bool, copying: frozenset[int]) -> Distributed:
-    unfinished = frozenset(spread.state.unfinished())
+    copies = HostCopies(spread, job or command_job())
+    try:
+        while True:
+            copying = copies.go_on()
+            if not spread.late() and not where.hosts_only:
+                spread.send_directly(copying)
+            if job is not None or not copying:
+                break
+    finally:
+        if job is None:
+            copies.stop()
     state = spread.state
+    unfinished = frozenset(state.unfinished())
     return Distributed(
-        dict(state.failed), spread.meter.moved, relayed, unfinished, copying & unfinished, dict(state.prepared)
+        state.failed, spread.meter.moved, copies.begun, unfinished, copying & unfinished, state.prepared
     )

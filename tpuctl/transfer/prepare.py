@@ -18,7 +18,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.cloud import FailureKind, HostTarget, RemoteResult
 from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.transfer.bundle import store_content
-from tpuctl.transfer.distribute import distribute_in_steps
+from tpuctl.transfer.distribute import distribute
 from tpuctl.transfer.host_copies import CopyJob, copy_name
 from tpuctl.transfer.lacking import CODE
 from tpuctl.transfer.tree import Blob, Content, make_tree
@@ -157,7 +157,7 @@ def _send_code(
     """Sends what is lacking until the time is up: what is waited for then, or who prepared it at once."""
     store = services.store
     content = Content(store.get_blob(bundle), lambda sha256: [store.get_blob(sha256)])
-    sent = distribute_in_steps(
+    sent = distribute(
         agent,
         lacking,
         content,
