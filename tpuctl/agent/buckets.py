@@ -19,23 +19,23 @@ PROGRAMS = "/opt/tpuctl-gcsfuse"
 PASSED_ON = r"(https?_proxy|no_proxy|all_proxy|SSL_CERT_(FILE|DIR)|GRPC_DEFAULT_SSL_ROOTS_FILE_PATH|LANG|TZ)\Z"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIMIT_S = 200
+PROBE_S = 5.0
 UNKNOWN_ACCOUNT = "ACCOUNT_OF_THE_HOSTS"
 
 
-def gcsfuse_facts(request):
-    """gcsfuse itself, and the mounts that tpuctl made: each is looked at twice, by children that have `probe_s`
-    seconds. The first gcsfuse answers by itself, the second the bucket."""
+def gcsfuse_facts(_request):
+    """gcsfuse itself, and the mounts that tpuctl made: each is looked at twice, by children that have PROBE_S.
+    The first gcsfuse answers by itself, the second the bucket."""
     found = [each for each in map(read_status, folders()) if each]
-    probe_s = float(request.get("probe_s") or 5.0)
-    alive = probe_all([each["path"] for each in found], probe_s, look_at_server)
-    asked = probe_all([path for path in alive if not alive[path]["error"]], probe_s, look_for_nothing)
+    alive = probe_all([each["path"] for each in found], PROBE_S, look_at_server)
+    asked = probe_all([path for path in alive if not alive[path]["error"]], PROBE_S, look_for_nothing)
     kernel = {mount["path"]: mount for mount in mounts()}
     return {
         "version": version_on_path(),
         "programs": sorted(os.listdir(PROGRAMS)) if os.path.isdir(PROGRAMS) else [],
         "fuse": os.path.exists("/dev/fuse"),
         "mounts": [
-            judged(each, alive.get(each["path"]), asked.get(each["path"]), kernel.get(each["path"]), probe_s)
+            judged(each, alive.get(each["path"]), asked.get(each["path"]), kernel.get(each["path"]))
             for each in found
         ],
     }
@@ -97,7 +97,7 @@ def read_status(folder):
         return None  # it is being made, or removed
 
 
-def judged(status, server, bucket, mount, probe_s):
+def judged(status, server, bucket, mount):
     """`alive`: gcsfuse answers; `error` is then what the bucket has answered."""
     dead = [what for what in ("keeper", "gcsfuse") if not runs(status.get(what))]
     alive, error = False, "it is not mounted"
@@ -111,7 +111,7 @@ def judged(status, server, bucket, mount, probe_s):
         elif server["error"]:
             error = server["error"]
         else:
-            alive, error = True, bucket["error"] if bucket else "nothing within %d s" % probe_s
+            alive, error = True, bucket["error"] if bucket else "nothing within %d s" % PROBE_S
     return {
         "path": status["path"],
         "bucket": status["bucket"],

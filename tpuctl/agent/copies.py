@@ -10,7 +10,7 @@ import sys
 import time
 
 import quick_json as json
-from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, remove_tree, write_json
+from base import COPY, ENDED, SCHEMA, Attempt, Refused, make_dir, remove_tree, suppress, write_json
 from prepare import SPARE_S, remove_ended
 from state import list_attempts, look
 from supervisor import launch
@@ -56,9 +56,10 @@ def copy(request, _stdin):
 def remove_old():
     """What is left of copies for commands: where runs begin, these remove it."""
     for each in list_attempts():
-        old = time.time() - os.stat(each.dir).st_mtime > SPARE_S
-        if old and each.run.startswith(COPY) and look(each)["state"] in ENDED:
-            remove_ended(each.dir)
+        with suppress(FileNotFoundError):  # another one does the same
+            old = time.time() - os.stat(each.dir).st_mtime > SPARE_S
+            if old and each.run.startswith(COPY) and look(each)["state"] in ENDED:
+                remove_ended(each.dir)
 
 
 def stands(attempt):
