@@ -85,7 +85,7 @@ def in_process(_folder: Path) -> Iterator[Place]:
     with closing(World(MemoryHosts(clock), options, clock=clock.manual)) as world:
         api = ComputeApi(world)
         cloud: Any = WorldTpus(options.project, lambda: api, clock, lambda: None)
-        disks: Any = WorldDisks(options.project, lambda: api)
+        disks: Any = WorldDisks(options.project, lambda: api, clock)
         yield Place(cloud, world, disks, clock.manual)
 
 

@@ -5,36 +5,20 @@ What was read is remembered as long as nothing changed in the world.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
-import requests
-from google.api_core import exceptions
-
-from tpuctl.cloud.rest import RestClient
-from tpuctl.cloud.retry import read
+from tests.support.memory.rest import DirectRest
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.engine.ports import Clock
 from tpuctl.model.cloud import Listing
 from tpuctl.sim.api.tpu_rest import TpuRestApi
-from tpuctl.sim.wire.messages import Request
-from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, DroppedConnectionError, Json
+from tpuctl.sim.wire.messages import Request, Response, json_response
+from tpuctl.sim.wire.status import HTTP_STATUS, ApiError, Json
 from tpuctl.sim.world.world import World
 
 T = TypeVar("T")
-
-
-class _Body:
-    """What `requests` would give for a refusal."""
-
-    def __init__(self, data: Json) -> None:
-        self._data = data
-
-    def json(self) -> Json:
-        return self._data
 
 
 class ParsedLists:
@@ -67,12 +51,11 @@ class ParsedLists:
         return answer
 
 
-class _WorldRest(RestClient):
-    """Calls the API of a world. Pauses before another try are those of `clock`."""
+class _WorldRest(DirectRest):
+    """Calls the API of a world."""
 
     def __init__(self, world: World, clock: Clock, lists: ParsedLists) -> None:
-        self._api = TpuRestApi(world)
-        self._sleep = clock.sleep
+        super().__init__(partial(_answer, TpuRestApi(world)), clock)
         self._world = world
         self._lists = lists
 
@@ -82,30 +65,12 @@ class _WorldRest(RestClient):
             return ask()
         return self._lists.list("", path, ask)
 
-    def read(self, what: str, call: Callable[[], T]) -> T:
-        return read(what, call, sleep=self._sleep)
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        body: Mapping[str, Any] | None = None,
-        timeout_s: float = 0.0,
-    ) -> Json:
-        del timeout_s
-        url = urlsplit(path)
-        query = {**parse_qs(url.query), **{name: [str(value)] for name, value in (params or {}).items()}}
-        sent = b"" if body is None else json.dumps(body).encode()
-        try:
-            said = self._api.handle(Request(method, url.path, query, {}, sent))
-        except ApiError as error:
-            raise _as_google_says(error) from error
-        except DroppedConnectionError as error:
-            raise requests.ConnectionError("Remote end closed connection") from error
-        answer: Json = json.loads(bytes(said.body))
-        return answer
+def _answer(api: TpuRestApi, request: Request) -> Response:
+    try:
+        return api.handle(request)
+    except ApiError as error:
+        return json_response(error.to_http_body(), HTTP_STATUS[error.code])
 
 
 class WorldCloud(GoogleCloud):
@@ -131,13 +96,3 @@ class WorldCloud(GoogleCloud):
     def _list(self, what: str, zone: str, kind: str, parse: Callable[[Json], T]) -> Listing[T]:
         known = partial(self._lists.parse, parse=parse)
         return self._lists.list(kind, zone, partial(super()._list, what, zone, kind, known))
-
-
-def _as_google_says(error: ApiError) -> exceptions.GoogleAPICallError:
-    body = error.to_http_body()
-    return exceptions.from_http_status(  # type: ignore[no-untyped-call,no-any-return]
-        HTTP_STATUS[error.code],
-        error.message,
-        details=body["error"].get("details", ()),
-        response=_Body(body),
-    )

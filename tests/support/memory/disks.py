@@ -7,88 +7,50 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
-import requests
 from google.auth.credentials import AnonymousCredentials
-from requests.adapters import BaseAdapter
 
+from tests.support.memory.rest import ENDPOINT, DirectRest, Handle, typed_in_memory
 from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.disks.hosts import LONGEST_S
+from tpuctl.engine.ports import Clock
 from tpuctl.sim.compute.rest import ComputeApi
 from tpuctl.sim.hosts.backend import HostDisk
-from tpuctl.sim.wire.messages import Request
-from tpuctl.sim.wire.status import DroppedConnectionError
 
 if TYPE_CHECKING:
     from tests.support.memory.host import MemoryHost
     from tpuctl.cloud.compute_clients import ComputeClients
 
-ENDPOINT = "http://compute.memory"
 Json = Mapping[str, Any]
 
 
 class WorldDisks:
     """Implements `cloud_ports.Disks`. The API is made when it is first asked: most worlds have no disks."""
 
-    def __init__(self, project: str, api: Callable[[], ComputeApi]) -> None:
+    def __init__(self, project: str, api: Callable[[], ComputeApi], clock: Clock) -> None:
         self._project = project
         self._api = api
+        self._clock = clock
 
     @cached_property
     def _disks(self) -> GoogleDisks:
-        return _DisksInMemory(self._project, InMemory(self._api()))
+        return _DisksInMemory(self._project, self._api().handle, self._clock)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disks, name)
 
 
 class _DisksInMemory(GoogleDisks):
-    """The real adapter, with both of its ways through `adapter`."""
+    """The real adapter, with both of its ways to the API itself."""
 
-    def __init__(self, project: str, adapter: BaseAdapter) -> None:
+    def __init__(self, project: str, handle: Handle, clock: Clock) -> None:
         super().__init__(project, ENDPOINT, AnonymousCredentials())
-        self._adapter = adapter
-        self._rest._session.mount(ENDPOINT, adapter)
+        self._rest = DirectRest(handle, clock)
+        self._handle = handle
 
     @cached_property
     def _clients(self) -> ComputeClients:
-        clients = super()._clients
-        for service in (clients.v1.DisksClient, clients.v1.SnapshotsClient):
-            clients.client(service).transport._session.mount(ENDPOINT, self._adapter)
-        return clients
-
-
-class InMemory(BaseAdapter):
-    """Answers requests by the API itself."""
-
-    def __init__(self, api: ComputeApi) -> None:
-        super().__init__()
-        self._api = api
-
-    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
-        url = urlsplit(str(request.url))
-        body = request.body or b""
-        asked = Request(
-            str(request.method),
-            url.path,
-            parse_qs(url.query),
-            {name.lower(): str(value) for name, value in request.headers.items()},
-            body.encode() if isinstance(body, str) else bytes(body),
-        )
-        try:
-            said = self._api.handle(asked)
-        except DroppedConnectionError as error:
-            raise requests.ConnectionError("Remote end closed connection") from error
-        answer = requests.Response()
-        answer.status_code = said.status
-        answer._content = bytes(said.body)
-        answer.request = request
-        answer.url = str(request.url)
-        return answer
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return typed_in_memory(super()._clients, self._handle, ("DisksClient", "SnapshotsClient"))
 
 
 class OperationFailed(Exception):

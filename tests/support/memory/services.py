@@ -131,7 +131,7 @@ class MemoryServices:
         )
         self.objects: Any = place.objects
         self.project = place.world.options.project
-        self.disks: Any = WorldDisks(self.project, lambda: place.compute)
+        self.disks: Any = WorldDisks(self.project, lambda: place.compute, self.clock)
         self.project_api: Any = NearBuckets()  # quotas and permissions have tests of their own
         self.store: Any = MemoryStore(place.server)
         direct = MemoryRemote(place.hosts, self.public_key, reaches=reaches, bytes_per_s=bytes_per_s)

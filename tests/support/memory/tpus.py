@@ -3,46 +3,27 @@ with both of its ways to the API itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from google.auth.credentials import AnonymousCredentials
-from requests.adapters import BaseAdapter
 
-from tests.support.memory.disks import ENDPOINT, InMemory
+from tests.support.memory.rest import ENDPOINT, DirectRest, Handle, typed_in_memory
 from tpuctl.cloud.groups import KINDS, ComputeTpus
 from tpuctl.cloud.rest import RestClient
-from tpuctl.cloud.retry import read
 from tpuctl.engine.ports import Clock
 from tpuctl.sim.compute.rest import ComputeApi
 
 if TYPE_CHECKING:
     from tpuctl.cloud.compute_clients import ComputeClients
 
-T = TypeVar("T")
-
-
-class _Rest(RestClient):
-    """One call after the other; pauses before another try are those of `clock`."""
-
-    def __init__(self, adapter: BaseAdapter, clock: Clock) -> None:
-        super().__init__(ENDPOINT, AnonymousCredentials())
-        self._session.mount(ENDPOINT, adapter)
-        self._clock = clock
-
-    def read(self, what: str, call: Callable[[], T]) -> T:
-        return read(what, call, sleep=self._clock.sleep)
-
-    def together(self, calls: Sequence[Callable[[RestClient], T]]) -> list[T]:
-        return [call(self) for call in calls]
-
 
 class _TpusInMemory(ComputeTpus):
-    def __init__(self, project: str, adapter: BaseAdapter, clock: Clock) -> None:
+    def __init__(self, project: str, handle: Handle, clock: Clock) -> None:
         super().__init__(project, ENDPOINT, AnonymousCredentials())
-        self._adapter = adapter
-        self._reads.rest = _Rest(adapter, clock)
+        self._handle = handle
+        self._reads.rest = DirectRest(handle, clock)
         self.change = super()._change
 
     def _change(self, *asked: Any) -> Any:
@@ -50,11 +31,8 @@ class _TpusInMemory(ComputeTpus):
 
     @cached_property
     def _clients(self) -> ComputeClients:
-        clients = super()._clients
-        for kind in KINDS.values():
-            client = clients.client(getattr(clients.v1, kind.service))
-            client.transport._session.mount(ENDPOINT, self._adapter)
-        return clients
+        services = [kind.service for kind in KINDS.values()]
+        return typed_in_memory(super()._clients, self._handle, services)
 
 
 class WorldTpus:
@@ -71,7 +49,7 @@ class WorldTpus:
 
     @cached_property
     def _tpus(self) -> _TpusInMemory:
-        return _TpusInMemory(self._project, InMemory(self._api()), self._clock)
+        return _TpusInMemory(self._project, self._api().handle, self._clock)
 
     def put_around(self, around: Callable[..., Any]) -> None:
         """Gives `around` each call of the API that changes something, and its arguments: several of one call of
