@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
-from tests.support.soak import long, soak
+from tests.support.soak import soak
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -97,7 +97,7 @@ def cut(session: Session, client: subprocess.Popen[str]) -> None:
     ("session", "strike"),
     [
         pytest.param("process", kill, id="kill -9"),
-        long("isolated", cut, id="cut cable"),
+        soak("isolated", cut, id="cut cable"),
         soak("process", interrupt, id="ctrl-c"),
         soak("isolated", interrupt, id="isolated, ctrl-c"),
         soak("isolated", kill, id="isolated, kill -9"),
