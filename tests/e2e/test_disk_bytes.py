@@ -71,17 +71,11 @@ def test_commands_killed_at_random_moments_come_to_their_end(names: list[str], s
     _kill_each(names, seed)
 
 
-@pytest.mark.long
-def test_a_command_killed_at_a_random_moment_comes_to_its_end() -> None:
-    [name] = random.Random(SEED).sample(sorted(COMMANDS), 1)
-    _kill_each([name], str(SEED), ("append", "plain"))
-
-
-def _kill_each(names: Sequence[str], seed: str, kinds: Sequence[str] = KINDS) -> None:
+def _kill_each(names: Sequence[str], seed: str) -> None:
     """All moments follow from the seed, as far as processes take the same time."""
     dice = random.Random(seed)
     with open_lab() as lab:
-        scene = open_scene(lab, kinds)
+        scene = open_scene(lab, KINDS)
         for name in names:
             print(f"{name}: killed, seed {seed}")
             moment_s = kill(scene, name, dice)

@@ -1,5 +1,8 @@
 """One story by either API, on isolated hosts: a slice with an environment, a bucket and the copy of a disk, a
-run that is preempted twice and ends like an unbroken one, and nothing is left, as the real gcloud sees it."""
+run that is preempted twice and ends like an unbroken one, and nothing is left, as the real gcloud sees it.
+
+CI has it once, with what its manifest says (test_manifest_story.py); on instances and groups of Compute Engine
+in memory (test_compute_slices.py), and with a disk on isolated hosts (test_disk_bytes.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.e2e.test_training_examples import Followed
 from tests.gcloud.test_real_gcloud import Gcloud
 from tests.support.require import require_gcsfuse, require_index, require_isolated_hosts, require_tool
 from tests.support.session import ROOT, Session, open_session
-from tests.support.soak import long, soak
+from tests.support.soak import soak
 from tests.support.wheels import Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.gcloud, pytest.mark.timeout(1800)]
@@ -94,7 +97,7 @@ COMPUTE = Place(
         soak(TPU, "demo-cpu", (), id="tpu-jax"),
         soak(COMPUTE, "demo-cpu", ("--worker", "1"), id="compute-jax"),
         soak(TPU, "tiny", (), id="tpu-script"),
-        long(COMPUTE, "tiny", ("--worker", "1"), id="compute-script"),
+        soak(COMPUTE, "tiny", ("--worker", "1"), id="compute-script"),
     ],
 )
 def test_a_run_whose_hosts_stop_and_then_vanish_ends_like_an_unbroken_one(

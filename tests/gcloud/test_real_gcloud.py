@@ -139,7 +139,7 @@ def test_guest_attributes_show_each_host_key(gcloud: Gcloud, pair: str) -> None:
     assert len(set(keys.values())) == 2
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_guest_attributes_show_what_a_program_on_the_host_published(gcloud: Gcloud) -> None:
     create(gcloud, "beating", "v4-8")
     url = "http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes/tpuctl/heartbeat"
@@ -149,7 +149,7 @@ def test_guest_attributes_show_what_a_program_on_the_host_published(gcloud: Gclo
     gcloud.tpu("tpu-vm", "delete", "beating")
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_stockout_is_an_error_with_the_clouds_own_words(gcloud: Gcloud) -> None:
     control.fault(gcloud.info, {"preset": "stockout", "name": "none"})
     done = gcloud.run(
@@ -164,7 +164,7 @@ def alpha(gcloud: Gcloud, *arguments: str, zone: str = ZONE) -> subprocess.Compl
     return gcloud.run("alpha", "compute", "tpus", "queued-resources", *arguments, f"--zone={zone}")
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_flex_start_of_the_alpha_track_says_for_how_long(gcloud: Gcloud) -> None:
     zone = "us-east5-a"
     done = alpha(
@@ -185,7 +185,7 @@ def test_flex_start_of_the_alpha_track_says_for_how_long(gcloud: Gcloud) -> None
     assert alpha(gcloud, "delete", "flex", "--force", "--quiet", zone=zone).returncode == 0
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_several_nodes_come_from_one_request(gcloud: Gcloud) -> None:
     gcloud.tpu(
         *("queued-resources", "create", "multi", "--node-count=2", "--node-prefix=part", "--spot"),
