@@ -48,7 +48,7 @@ demo: $(DEMO_READY) ## bring a simulated slice up, train, preempt, recover, take
 	$(BIN)/tpuctl demo
 
 test: $(READY) ## style, types, import contracts, docs freshness, tests; LONG=1: the long ones, too
-	@$(MAKE) --no-print-directory -j 3 lint docs-check collect
+	@$(MAKE) --no-print-directory -j 2 lint collect
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20 \
 		$(if $(LONG),-m "not soak") $(PYTEST_FLAGS)
 
