@@ -184,13 +184,6 @@ def test_an_image_that_is_not_there_is_refused_for_good(place):
         place.cloud.create_node("one-1", replace(OWNED, **{**INSTANCE, "runtime_version": "no-such-family"}))
 
 
-def test_queued_resources_are_not_known_here(place):
-    assert place.cloud.list_queued().items == ()
-    assert place.cloud.find_queued(ZONE, "big-1") is place.cloud.delete_queued(ZONE, "big-1") is None
-    with pytest.raises(InvalidRequestError, match="no queue"):
-        place.cloud.create_queued("big-1", OWNED)
-
-
 def test_machine_types_with_chips_are_what_a_zone_offers(place):
     assert "tpu7x-standard-4t" in {each.name for each in place.cloud.list_offers(ZONE)}
     assert place.cloud.list_offers("us-central2-b") == ()
