@@ -254,6 +254,14 @@ def test_no_path_leads_out_of_the_logs(session, site, page):
         answer = site.ask(f"/runs/{run}/log/part?log={log}&{part}", Cookie=site.cookie)
         assert answer.status in (400, 404), (run, log)
         assert "root:" not in answer.text
+    own = logs / "second" / "1" / "worker-0.stdout.log"
+    kept = own.read_bytes()
+    own.unlink()
+    own.symlink_to("/etc/passwd")
+    for path in (f"/runs/second/log/part?log=1/0/stdout&{part}", "/runs/second", "/runs/second/log"):
+        assert "root:" not in site.ask(path, Cookie=site.cookie).text
+    own.unlink()
+    own.write_bytes(kept)
     assert site.ask("/../../etc/passwd", Cookie=site.cookie).status == 404
     assert site.ask("/runs/first/log/part?log=1/0/stdout&offset=-1&limit=9", Cookie=site.cookie).status == 400
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
 
 from tpuctl.engine.ports import KeptLogs
 
@@ -22,18 +25,29 @@ class LogFiles:
     def _file(self, run_id: str, attempt: int, worker: int, stream: str) -> Path:
         return self._root / run_id / str(attempt) / f"worker-{worker}.{stream}.log"
 
+    def _open(self, run_id: str, attempt: int, worker: int, stream: str) -> BinaryIO:
+        """Only a file: a link in its place would bring another file of this machine into reports and pages."""
+        path = self._file(run_id, attempt, worker, stream)
+        try:
+            return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise FileNotFoundError(errno.ENOENT, "is a link", str(path)) from error
+
     def path(self, run_id: str, attempt: int, worker: int, stream: str) -> str:
         return str(self._file(run_id, attempt, worker, stream))
 
     def size(self, run_id: str, attempt: int, worker: int, stream: str) -> int:
         try:
-            return self._file(run_id, attempt, worker, stream).stat().st_size
+            found = self._file(run_id, attempt, worker, stream).lstat()
         except FileNotFoundError:
             return 0
+        return found.st_size if S_ISREG(found.st_mode) else 0
 
     def read(self, run_id: str, attempt: int, worker: int, stream: str, offset: int, limit: int) -> bytes:
         try:
-            with self._file(run_id, attempt, worker, stream).open("rb") as file:
+            with self._open(run_id, attempt, worker, stream) as file:
                 file.seek(offset)
                 return file.read(limit)
         except FileNotFoundError:
@@ -42,7 +56,7 @@ class LogFiles:
     def tail(self, run_id: str, attempt: int, worker: int, stream: str, limit: int) -> bytes:
         """See `ports.RunLogs.tail`."""
         try:
-            with self._file(run_id, attempt, worker, stream).open("rb") as file:
+            with self._open(run_id, attempt, worker, stream) as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
                 return file.read(limit)
         except FileNotFoundError:
