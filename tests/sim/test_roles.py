@@ -77,6 +77,21 @@ def test_a_role_lets_the_account_do_what_it_holds(sim: RunningSim) -> None:
     assert put(sim, DEFAULT_ACCOUNT).status_code == 200
 
 
+def test_everybody_may_ask_what_everybody_may(sim: RunningSim) -> None:
+    def everybody() -> list[str]:
+        url = f"{sim.endpoint}/{BUCKET}/iam/testPermissions"
+        return requests.get(url, params={"permissions": "storage.objects.get"}, timeout=30).json()[
+            "permissions"
+        ]
+
+    assert everybody() == []
+    give(sim, ("roles/storage.objectViewer", "allAuthenticatedUsers"))
+    assert everybody() == []
+    give(sim, ("roles/storage.objectViewer", "allUsers"))
+    assert everybody() == ["storage.objects.get"]
+    assert requests.get(f"{sim.endpoint}/{BUCKET}/o/a", timeout=30).status_code == 401
+
+
 def test_calls_in_a_batch_are_refused_alike(sim: RunningSim) -> None:
     put(sim)
     give(sim, ("roles/storage.objectViewer", HOST))

@@ -35,10 +35,10 @@ def test_no_login_is_an_option_or_a_command(login: str) -> None:
 
 def test_a_local_store_and_the_simulator_cannot_be_watched_from_elsewhere() -> None:
     with pytest.raises(BadConfigError, match="store is on this machine") as caught:
-        remote_settings(LOCAL, None)
+        remote_settings(LOCAL, {})
     assert "config init --store gs://" in str(caught.value.hint)
     with pytest.raises(BadConfigError, match="simulator"):
-        remote_settings(replace(LOCAL, profile="sim"), None)
+        remote_settings(replace(LOCAL, profile="sim"), {})
 
 
 def test_scripts_quote_what_they_are_told() -> None:

@@ -22,6 +22,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "ui": (
         "tpuctl ui",
         "tpuctl ui --no-open --port 8700    # for ssh -L 8700:127.0.0.1:8700",
+        "tpuctl ui --publish gs://my-bucket/fleet",
     ),
     "up": (
         "tpuctl up v4-32 --spot",

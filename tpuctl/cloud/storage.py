@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import requests
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import Credentials
 from google.auth.transport.requests import AuthorizedSession
@@ -31,7 +32,7 @@ from tpuctl.errors import (
     UsageError,
     disabled_api,
 )
-from tpuctl.model.cloud import ObjectInfo
+from tpuctl.model.cloud import ObjectHeaders, ObjectInfo
 from tpuctl.model.facts import BucketSpec
 
 T = TypeVar("T")
@@ -47,7 +48,8 @@ TOO_FAST = 429
 UPLOAD_PIECE = 8 << 20
 """Bytes of an upload or download in memory; for uploads a multiple of 256 KiB
 (https://cloud.google.com/storage/docs/performing-resumable-uploads#chunked-upload)."""
-_LISTED = "items(name,generation,size,updated,crc32c),nextPageToken"
+_LISTED = "items(name,generation,size,updated,crc32c,metadata),nextPageToken"
+_READ = "storage.objects.get"
 LOOK = "look at bucket"
 """How a call that needs a role for the bucket itself begins; the others need one for its objects."""
 STATUS_HINT = "try again in a minute; https://status.cloud.google.com tells of outages"
@@ -196,12 +198,22 @@ class GoogleObjects:
             raise TransientError(f"could not read {uri}: the answer names no generation")
         return content, int(blob.generation)
 
-    def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
+    def write(
+        self,
+        uri: str,
+        content: bytes,
+        *,
+        if_generation: int | None = None,
+        headers: ObjectHeaders | None = None,
+    ) -> int:
         blob = self._blob(uri)
+        if headers is not None:
+            blob.cache_control, blob.metadata = headers.cache_control or None, dict(headers.metadata)
         try:
             # No retry with a precondition: a lost answer would read as somebody else's write.
             blob.upload_from_string(
                 content,
+                content_type="text/plain" if headers is None else headers.content_type,
                 timeout=CALL_TIMEOUT_S,
                 if_generation_match=if_generation,
                 retry=None,
@@ -265,6 +277,18 @@ class GoogleObjects:
         blobs = read_again(f"list {prefix_uri}", ask)
         return tuple(map(_info, blobs))
 
+    def is_public(self, bucket: str) -> bool:
+        """Asked as anybody, without credentials: what the answer names, everybody may do."""
+        try:
+            answer = requests.get(
+                f"{self._endpoint}/storage/v1/b/{quote(bucket, safe='')}/iam/testPermissions",
+                params={"permissions": _READ},
+                timeout=READ_TIMEOUT_S,
+            )
+            return answer.status_code == 200 and _READ in answer.json().get("permissions", ())
+        except (RequestException, ValueError, AttributeError):
+            return False
+
     def server_time(self, bucket: str) -> float:
         """By the Date of an answer. It has whole seconds (RFC 9110 §6.6.1), cut off: up to a second late and
         never early, so that no lease is taken for expired before it is."""
@@ -285,4 +309,7 @@ class GoogleObjects:
 
 def _info(blob: Any) -> ObjectInfo:
     updated = blob.updated.isoformat() if blob.updated else ""
-    return ObjectInfo(blob.name, int(blob.generation), int(blob.size), updated, blob.crc32c or "")
+    metadata = dict(blob.metadata or {})
+    return ObjectInfo(
+        blob.name, int(blob.generation), int(blob.size), updated, blob.crc32c or "", metadata=metadata
+    )

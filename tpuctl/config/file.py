@@ -15,7 +15,7 @@ SECTIONS = ("settings", "fleet")
 _OF_FLEET = ("name", "slices", "runs")
 """Keys of a fleet, which people put on the top level."""
 LOCAL_ONLY = frozenset(
-    {"ping_url", "proxy_command", "jump_host", "host_keys", "token_file", *ENDPOINTS},
+    {"ping_url", "publish", "proxy_command", "jump_host", "host_keys", "token_file", *ENDPOINTS},
 )
 """Settings that a project file cannot hold: they run programs, weaken trust, or lead credentials away."""
 USER_FILE = "~/.config/tpuctl/config.yaml"

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from tpuctl.config.proxy import check_jump_host, check_ping_url, check_proxy_command
 from tpuctl.errors import BadConfigError, UsageError
-from tpuctl.lib.names import check_bucket_uri, check_project, check_zone_name
+from tpuctl.lib.names import check_bucket_uri, check_page_uri, check_project, check_zone_name
 from tpuctl.lib.options import Option, hints_of, registry
 from tpuctl.lib.text import parse_number
 from tpuctl.lib.time import parse_duration
@@ -136,6 +136,10 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = PINNED
     ping_url: Annotated[
         str | None, Option("https URL called after each good pass of the watchdog", check=check_ping_url)
+    ] = None
+    publish: Annotated[
+        str | None,
+        Option("gs:// place where passes of the watchdog write the pages of `ui`", check=check_page_uri),
     ] = None
     prune_after_days: Annotated[
         int,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Listing,
         NodeInfo,
         NodeState,
+        ObjectHeaders,
         ObjectInfo,
         OfferInfo,
         OperationInfo,
@@ -203,7 +204,14 @@ class Objects(Protocol):
         """Content and generation; NotFoundError if missing."""
         ...
 
-    def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
+    def write(
+        self,
+        uri: str,
+        content: bytes,
+        *,
+        if_generation: int | None = None,
+        headers: ObjectHeaders | None = None,
+    ) -> int:
         """Returns the new generation; ConflictError when the precondition failed."""
         ...
 
@@ -222,6 +230,10 @@ class Objects(Protocol):
 
     def list(self, prefix_uri: str, *, limit: int | None = None, glob: str = "") -> tuple[ObjectInfo, ...]:
         """The first `limit` objects; with `glob`, such as `**/name`, those whose whole name it is."""
+        ...
+
+    def is_public(self, bucket: str) -> bool:
+        """Whether anybody on the internet may read its objects; False too where that cannot be asked."""
         ...
 
     def server_time(self, bucket: str) -> float:

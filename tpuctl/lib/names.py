@@ -23,6 +23,7 @@ _TAG = re.compile(rf"[A-Za-z0-9][^,\n]{{0,{MAX_TAG - 1}}}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BUCKET = re.compile(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
 _BUCKET_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](?:/.*)?", re.DOTALL)
+_PAGE_URI = re.compile(r"gs://[a-z0-9][-_.a-z0-9]+(/[A-Za-z0-9_][-_.A-Za-z0-9]*)*")
 
 RESERVED_VARIABLE_PREFIX = "TPUCTL_"
 ACCESS_PROBE = ".tpuctl-access"
@@ -89,9 +90,14 @@ def label_value(text: str) -> str:
     return re.sub(r"[^-_a-z0-9]", "-", text.lower())[:MAX_LABEL_VALUE]
 
 
+def is_run_id(name: str) -> bool:
+    """Whether a run may be called so."""
+    return len(name) <= MAX_CLOUD_NAME and _RUN.fullmatch(name) is not None
+
+
 def check_run_id(run_id: str) -> str:
     """Returns `run_id`, which becomes a directory and an object name; raises UsageError."""
-    if len(run_id) > MAX_CLOUD_NAME or not _RUN.fullmatch(run_id):
+    if not is_run_id(run_id):
         raise UsageError(
             f"run id {run_id!r} is not valid: lower-case letters, digits and hyphens, no hyphen first or last",
             hint=f"for example {_suggest_name(run_id)[:MAX_CLOUD_NAME].rstrip('-')}; `tpuctl runs` lists all",
@@ -166,6 +172,15 @@ def check_bucket_uri(uri: str) -> str:
     if not _BUCKET_URI.fullmatch(uri):
         raise UsageError(f"{uri!r} is not a bucket prefix", hint="it looks like gs://my-bucket/checkpoints")
     return uri.rstrip("/")
+
+
+def check_page_uri(uri: str) -> str:
+    """The same for where pages are published; what addresses and patterns do not take as it is, is refused."""
+    found = check_bucket_uri(uri)
+    if not _PAGE_URI.fullmatch(found):
+        said = "letters, digits, hyphens, underscores and dots between single slashes"
+        raise UsageError(f"pages cannot be at {uri!r}: {said}", hint="for example gs://my-bucket/fleet")
+    return found
 
 
 def parse_var(word: str) -> tuple[str, str]:

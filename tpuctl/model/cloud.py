@@ -243,3 +243,13 @@ class ObjectInfo(Struct, frozen=True):
     size: int
     updated: str = ""
     crc32c: str = ""
+    metadata: Mapping[str, str] = {}
+    """What its writer noted on it (`ObjectHeaders`)."""
+
+
+class ObjectHeaders(Struct, frozen=True):
+    """How an object is to be served, and notes on it, which listings show."""
+
+    content_type: str
+    cache_control: str = ""
+    metadata: Mapping[str, str] = {}

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 from msgspec import structs
@@ -52,15 +52,15 @@ class Pages:
         self._services, self._stopped = services, stopped
         self._cloud = CloudLook(services)
         self._turn, self._slow_turn = threading.Lock(), threading.Lock()
-        self._templates = templates()
+        self._templates = templates(address=_address, live=True)
         self.looks: Mapping[str, tuple[str, str, Callable[[Request], Facts]]] = {
-            "/": ("Fleet", "ui_fleet.html.j2", lambda _: look_at_fleet(services, self._cloud)),
+            "/": ("Fleet", "ui_fleet.html.j2", lambda _: look_at_fleet(services, *self._cloud.latest())),
             "/slices/{name}": ("Fleet", "ui_slice.html.j2", self._slice),
             "/runs": ("Runs", "ui_runs.html.j2", self._runs),
             "/runs/{name}": ("Runs", "ui_run.html.j2", self._run),
             "/runs/{name}/log": ("Runs", "ui_log.html.j2", self._logs),
             "/compare": ("Runs", "ui_compare.html.j2", self._comparison),
-            "/money": ("Money and capacity", "ui_money.html.j2", lambda _: look_at_money(services)),
+            "/money": ("Money and capacity", "ui_money.html.j2", lambda _: self._money()),
         }
         """By path: the section that is marked in the menu, the template, and what it is given."""
 
@@ -133,6 +133,9 @@ class Pages:
     def _comparison(self, request: Request) -> Facts:
         return look_at_comparison(self._services, request.query_params.getlist("run"))
 
+    def _money(self) -> Facts:
+        return {**look_at_money(self._services), "picture": "/capacity.svg"}
+
     def part(self, request: Request) -> Response:
         """A piece of a log."""
         query = request.query_params
@@ -160,6 +163,11 @@ class Pages:
         if not notes:
             raise HTTPException(404)
         return Response(render_capacity(notes, now), media_type="image/svg+xml", headers=PICTURE)
+
+
+def _address(kind: str, name: str) -> str:
+    """Where the page of a slice or run is, or the log of a run."""
+    return {"slice": "/slices/{}", "run": "/runs/{}", "log": "/runs/{}/log"}[kind].format(quote(name, safe=""))
 
 
 def _status(error: Exception) -> int:

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.inventory.listing import INSTANCES, TpuLists, list_tpus
-from tpuctl.lib.time import parse_timestamp, render_age, render_span
+from tpuctl.lib.time import parse_timestamp, render_age, render_moment, render_span
 from tpuctl.model.cloud import Listing
 from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators
@@ -83,6 +83,29 @@ class CloudLook:
             self._done.set()
 
 
+class Moments(Struct, frozen=True):
+    """Times as a page has them: how long ago, or on one that is read `later` in UTC."""
+
+    now: float
+    later: bool = False
+
+    def age(self, at: float) -> str:
+        return _utc(at) if self.later else render_age(self.now - at)
+
+    def since(self, at: float) -> str:
+        return f"since {_utc(at)}" if self.later else f"for {render_span(self.now - at)}"
+
+    def ago(self, at: float) -> str:
+        return _utc(at) if self.later else f"{render_span(max(0.0, self.now - at))} ago"
+
+    def until(self, at: float) -> str:
+        return _utc(at) if self.later else f"in {render_span(max(0.0, at - self.now))}"
+
+
+def _utc(at: float) -> str:
+    return render_moment(at)[:16].replace("T", " ")
+
+
 class RunsAsked(Struct, frozen=True):
     """What of the runs is shown; an empty value asks for nothing. `text` is looked for in ids, commands, slices
     and reasons; `page` counts from 1."""
@@ -100,19 +123,22 @@ def tone(state: str) -> str:
     return "good" if state in GOOD else "bad" if state in BAD else ""
 
 
-def look_at_fleet(services: Services, cloud: CloudLook) -> dict[str, Any]:
-    """Slices and other TPUs, watchdogs, and what needs a person."""
+def look_at_fleet(
+    services: Services, found: TpuLists | None, why: str, *, later: bool = False
+) -> dict[str, Any]:
+    """Slices and other TPUs, watchdogs, and what needs a person. `found` is what the cloud has as far as it is
+    known, `why` says why that is not all; the page is read at once, or some time `later`."""
     records = {each.name: each for each in readable_slices(services)[0]}
-    found, why = cloud.latest()
     zones = frozenset(place.spec.zone for each in records.values() for place in each.places)
     rows, unread = fleet_rows(services, found or TpuLists(Listing((), zones), Listing((), zones)))
-    now, busy = services.store.now(), _busy_slices(services)
-    shown = [_slice_cells(row, records.get(row["name"]), busy, now) for row in rows]
+    moments, busy = Moments(services.store.now(), later), _busy_slices(services)
+    shown = [_slice_cells(row, records.get(row["name"]), busy, moments) for row in rows]
     paid = [row["usd_per_hour"] for row in rows if row["payer"] == "you" and row["usd_per_hour"] is not None]
     live = [row for row in shown if row["managed"]]
     return {
         "title": "Fleet",
         "rows": shown,
+        "age": "Created" if later else "Age",
         "tiles": [
             ("Slices ready", f"{sum(row['state'] == SliceState.READY for row in live)} of {len(live)}"),
             ("Hosts", f"{sum(row['hosts'] or 0 for row in live):,}"),
@@ -122,7 +148,7 @@ def look_at_fleet(services: Services, cloud: CloudLook) -> dict[str, Any]:
         "remarks": [row["remark"] for row in rows if row["remark"]],
         "unread": "; ".join(filter(None, (why, _unread(unread, found)))),
         "paused": paused_why(services),
-        "watchdogs": [_watchdog(beat, now) for beat in list_heartbeats(services)],
+        "watchdogs": [_watchdog(beat, moments) for beat in list_heartbeats(services)],
         "health": watchdog_health(services),
     }
 
@@ -141,7 +167,10 @@ def _busy_slices(services: Services) -> Mapping[str, list[RunRecord]]:
 
 
 def _slice_cells(
-    row: Mapping[str, Any], record: SliceRecord | None, busy: Mapping[str, list[RunRecord]], now: float
+    row: Mapping[str, Any],
+    record: SliceRecord | None,
+    busy: Mapping[str, list[RunRecord]],
+    moments: Moments,
 ) -> dict[str, Any]:
     created = parse_timestamp(row["created"] or "")
     waits, since = _waiting(record) if record is not None and row["managed"] else ("", None)
@@ -149,10 +178,10 @@ def _slice_cells(
     return {
         **row,
         "tone": "bad" if row["remark"] else tone(row["state"]),
-        "age": "" if created is None else render_age(now - created),
+        "age": "" if created is None else moments.age(created),
         "waits": waits,
-        "since": "" if since is None else f"for {render_span(now - since)}",
-        "ends": "" if ends is None else f"in {render_span(max(0.0, ends - now))}",
+        "since": "" if since is None else moments.since(since),
+        "ends": "" if ends is None else moments.until(ends),
         "runs": [run.id for run in busy.get(row["name"], ())] if row["managed"] else [],
         "hour": _money(row["usd_per_hour"]) if row["payer"] == "you" else "grant" * (row["payer"] == "grant"),
     }
@@ -171,12 +200,12 @@ def _money(usd: float | None) -> str:
     return "" if usd is None else f"${usd:,.2f}"
 
 
-def _watchdog(beat: Any, now: float) -> dict[str, Any]:
+def _watchdog(beat: Any, moments: Moments) -> dict[str, Any]:
     return {
         "host": beat.host,
         "user": beat.user,
-        "last": f"{render_span(max(0.0, now - beat.at))} ago",
-        "late": is_late(beat, now),
+        "last": moments.ago(beat.at),
+        "late": is_late(beat, moments.now),
         "counts": render_counts(beat),
         "troubles": [f"{each.subject} is {each.result}: {each.why}" for each in beat.troubles],
         "note": beat.note,
@@ -185,9 +214,13 @@ def _watchdog(beat: Any, now: float) -> dict[str, Any]:
 
 def look_at_slice(services: Services, name: str) -> dict[str, Any]:
     """One slice: how it stands, its hosts, and what was decided about it. Raises as `status` does."""
-    facts = slice_status(services, name)
-    told = decisions(services, name)[-DECISIONS_SHOWN:]
-    return {"title": name, "facts": facts, "tone": tone(facts["state"]), "decisions": told[::-1]}
+    return slice_facts(slice_status(services, name), decisions(services, name))
+
+
+def slice_facts(status: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the page of a slice shows of its status and of what was decided about it."""
+    shown = {"facts": status, "tone": tone(status["state"]), "decisions": told[-DECISIONS_SHOWN:][::-1]}
+    return {"title": status["name"], **shown}
 
 
 def look_at_runs(services: Services, asked: RunsAsked) -> dict[str, Any]:

@@ -31,6 +31,16 @@ def decisions(services: Services, name: str) -> list[dict[str, Any]]:
     entries += [*_holds(services, name), *_of_sweep(services, name)]
     if not entries and name != "fleet":
         run_called(services, name)  # raises where it is neither
+    return _in_order(entries)
+
+
+def slice_decisions(services: Services, name: str) -> list[dict[str, Any]]:
+    """Those about a slice alone, which one list call of the store finds."""
+    found = read_journal(services, f"slices/{name}")
+    return _in_order([{**document.data, "subject": name} for document in found])
+
+
+def _in_order(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     entries.sort(key=decided_at)
     return [{"action": "", "reason": "", **entry, "at": render_time(decided_at(entry))} for entry in entries]
 

@@ -68,15 +68,18 @@ def make_report(services: Services, source: str) -> ReportPage:
     return ReportPage(str(facts["run"]["id"]), html)
 
 
-def templates() -> jinja2.Environment:
-    """The pages that travel with tpuctl. All that is put into them is escaped."""
-    return jinja2.Environment(
+def templates(**known: Any) -> jinja2.Environment:
+    """The pages that travel with tpuctl, which all of them know what is `known`. All that is put into them is
+    escaped."""
+    made = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: read_template(name).decode()),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals.update(known)
+    return made
 
 
 def report_facts(services: Services, source: str) -> dict[str, Any]:

@@ -181,8 +181,14 @@ def _in_words(value: Any) -> str:
 def slice_status(services: Services, name: str) -> dict[str, Any]:
     """One slice in full, as recorded and as the cloud shows it now."""
     observation = observe_slice(services, name)
-    record, incarnation, node = observation.record, observation.record.incarnation, observation.info.node
-    runs = [_run_on_slice(each) for each in runs_under_way(services) if each.slice_name == name]
+    return describe_slice(services, observation.record, observation)
+
+
+def describe_slice(services: Services, record: SliceRecord, seen: Observation | None = None) -> dict[str, Any]:
+    """One slice in full; without what the cloud and its hosts show now where that was not `seen`."""
+    incarnation, node = record.incarnation, seen.info.node if seen is not None else None
+    runs = [_run_on_slice(each) for each in runs_under_way(services) if each.slice_name == record.name]
+    word = _word_of(seen) if seen is not None else ""
     return {
         "name": record.name,
         "state": str(record.state),
@@ -207,10 +213,10 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
         "incarnation": incarnation.number if incarnation else record.last_incarnation,
         "requested": render_time(incarnation.requested_at) if incarnation else None,
         "ready": render_time(incarnation.ready_at) if incarnation else None,
-        "cloud": observation.observed.why,
-        "remark": condition_of(services, record, _word_of(observation), why=False),
+        "cloud": seen.observed.why if seen is not None else None,
+        "remark": condition_of(services, record, word, why=seen is None),
         "race": [_rival(place) for place in record.places[1:]],
-        "event": str(observation.observed.event),
+        "event": str(seen.observed.event) if seen is not None else None,
         "last_loss": None
         if record.loss is None
         else {"at": render_time(record.loss.at), "kind": record.loss.kind, "detail": record.loss.detail},
@@ -221,7 +227,7 @@ def slice_status(services: Services, name: str) -> dict[str, Any]:
             {"worker": i, "address": w.endpoint.address, "hostname": w.hostname}
             for i, w in enumerate(incarnation.workers if incarnation else ())
         ],
-        "mounts": _mounts(services, record),
+        "mounts": _mounts(services, record) if seen is not None else [],
         "run": runs[0] if runs else None,
         "runs": runs,
     }

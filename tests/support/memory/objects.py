@@ -11,7 +11,7 @@ import google_crc32c
 
 from tpuctl.engine.ports import Clock
 from tpuctl.errors import ConflictError, NotFoundError
-from tpuctl.model.cloud import ObjectInfo
+from tpuctl.model.cloud import ObjectHeaders, ObjectInfo
 from tpuctl.model.facts import BucketSpec
 from tpuctl.sim.wire.timestamps import rfc3339
 
@@ -46,12 +46,20 @@ class MemoryObjects:
             raise NotFoundError(f"{uri} does not exist")
         return found.content, found.info.generation
 
-    def write(self, uri: str, content: bytes, *, if_generation: int | None = None) -> int:
+    def write(
+        self,
+        uri: str,
+        content: bytes,
+        *,
+        if_generation: int | None = None,
+        headers: ObjectHeaders | None = None,
+    ) -> int:
         bucket, name = _split(uri)
         self._expect(uri, if_generation)
         generation = next(self._generations)
         checksum = b64encode(google_crc32c.Checksum(content).digest()).decode()
-        info = ObjectInfo(name, generation, len(content), rfc3339(self._clock.now()), checksum)
+        notes = {} if headers is None else headers.metadata
+        info = ObjectInfo(name, generation, len(content), rfc3339(self._clock.now()), checksum, metadata=notes)
         self._buckets.setdefault(bucket, {})[name] = _Object(content, info)
         return generation
 
@@ -78,6 +86,10 @@ class MemoryObjects:
         ends = glob.removeprefix("**")
         names = [name for name in sorted(found) if name.startswith(prefix) and name.endswith(ends)]
         return tuple(found[name].info for name in names[:limit])
+
+    def is_public(self, bucket: str) -> bool:
+        del bucket
+        return False
 
     def server_time(self, bucket: str) -> float:
         del bucket

@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Annotated
 
 from tpuctl.cli.context import AppContext
+from tpuctl.cli.options import DryRun
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import Option
 
@@ -19,13 +20,30 @@ def ui(
     context: AppContext,
     port: Annotated[int, Option("Which port of this machine; any free one if left out.", metavar="N")] = 0,
     no_open: Annotated[bool, Option("Open no browser.")] = False,
+    publish: Annotated[
+        str | None, Option("Write the pages as files there, once.", metavar="gs://BUCKET/PREFIX")
+    ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Show slices, runs, costs and capacity in a browser.
 
     The page is served to this machine alone, keeps itself fresh, and changes nothing: it shows commands to
     copy. The address that is printed opens it once, in one browser. From another machine, forward the port
     with `ssh -L PORT:127.0.0.1:PORT`.
+
+    With --publish the pages become objects of a bucket, for who may read it; only what differs is written.
+    `tpuctl watch install --publish` has each pass do that.
     """
+    if publish is not None:
+        if port or no_open:
+            raise UsageError(
+                "--publish serves nothing: --port and --no-open say nothing",
+                hint=f"tpuctl ui --publish {publish}",
+            )
+        _publish(context, publish, dry_run=dry_run)
+        return
+    if dry_run:
+        raise UsageError("--dry-run goes with --publish: a served page changes nothing", hint="tpuctl ui")
     try:
         from tpuctl.ui.access import Gate
         from tpuctl.ui.server import LOOPBACK, listen, serve
@@ -45,6 +63,31 @@ def ui(
             if not no_open:  # some browsers run in this terminal, and come back when they are closed
                 Thread(target=_open_browser, args=(context, address, Path(folder)), daemon=True).start()
             serve(context, gate, listening)
+
+
+def _publish(context: AppContext, where: str, *, dry_run: bool) -> None:
+    from tpuctl.lib.names import check_page_uri
+    from tpuctl.lib.text import counted
+    from tpuctl.ui.publish import PUBLIC, publish
+
+    place, console = check_page_uri(where), context.console
+    with context.interruptible("the pages that are there are whole; the same command goes on"):
+        done = publish(context, place, dry_run=dry_run)
+    if done.public:
+        hint = f"gcloud storage buckets update gs://{place.split('/')[2]} --public-access-prevention"
+        console.warn(f"{PUBLIC.format(place=place)}; `{hint}` ends that")
+    if dry_run:
+        for name in done.written:
+            console.line(f"would write: {place}/{name}")
+        for name in done.deleted:
+            console.line(f"would delete: {place}/{name}")
+        return
+    if done.refused:
+        console.say(f"another tpuctl wrote {counted(len(done.refused), 'page')} meanwhile")
+    console.say(
+        f"wrote {counted(len(done.written), 'page')}, {done.same} as before, deleted {len(done.deleted)}"
+    )
+    console.line(done.address)
 
 
 def _open_browser(context: AppContext, address: str, folder: Path) -> None:

@@ -63,6 +63,8 @@ class StorageApi(Protocol):
 
     def needs_token(self, request: Request) -> bool: ...
 
+    def without_token(self, request: Request) -> Request: ...
+
     def refuse_unauthenticated(self, request: Request) -> Response: ...
 
 
@@ -102,7 +104,7 @@ class Router:
         if caller is not None:
             return replace(request, caller=caller)
         if not given and self._storage is not None and not self._storage.needs_token(request):
-            return request
+            return self._storage.without_token(request)
         raise ApiError(
             Code.UNAUTHENTICATED,
             "Request had invalid authentication credentials: the simulator wants its own token "

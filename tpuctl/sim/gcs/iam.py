@@ -66,6 +66,11 @@ def _xml_permissions(request: Request) -> list[tuple[str, str]]:
     return [("storage.objects.list" if listing else f"storage.buckets.{verb}", decode(bucket))]
 
 
+def asks_permissions(request: Request) -> bool:
+    """Whether a call asks which permissions its caller has for a bucket, which everybody may."""
+    return request.path.startswith(JSON_PATHS) and request.path.endswith("/iam/testPermissions")
+
+
 def resource(bucket: str) -> str:
     """A bucket's name as refusals have it."""
     return f"projects/_/buckets/{bucket}"

@@ -19,7 +19,9 @@ _MEMBER = re.compile(
     r"allUsers|allAuthenticatedUsers|(deleted:)?(user|serviceAccount|group|domain|principal|principalSet|"
     r"projectOwner|projectEditor|projectViewer):\S+"
 )
-_PUBLIC = ("allUsers", "allAuthenticatedUsers")
+EVERYBODY = "allUsers"
+"""Who calls without credentials."""
+_PUBLIC = (EVERYBODY, "allAuthenticatedUsers")
 
 
 def default_policy(bucket: Mapping[str, Any]) -> Data:
@@ -54,8 +56,8 @@ def changed_policy(old: Mapping[str, Any], asked: Mapping[str, Any], change: int
 
 
 def permits(policy: Mapping[str, Any], account: str, permission: str) -> bool:
-    """Whether a service account has a permission by a role in the policy."""
-    members = {f"serviceAccount:{account}", *_PUBLIC}
+    """Whether a service account, or everybody, has a permission by a role in the policy."""
+    members = {EVERYBODY} if account == EVERYBODY else {f"serviceAccount:{account}", *_PUBLIC}
     return any(
         fnmatchcase(permission, pattern)
         for binding in policy["bindings"]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tpuctl.errors import BugError
 from tpuctl.sim.gcs.folders import Folders
-from tpuctl.sim.gcs.iam import bucket_of, no_access, permissions_of, resource, unauthenticated
+from tpuctl.sim.gcs.iam import asks_permissions, bucket_of, no_access, permissions_of, resource, unauthenticated
 from tpuctl.sim.gcs.json_api import JsonMethods, storage_layout
 from tpuctl.sim.gcs.methods import BATCH, DOWNLOADS, JSON, JSON_PATHS, UPLOADS, find_method, load_api, read_call
 from tpuctl.sim.gcs.objects import ObjectStore
-from tpuctl.sim.gcs.roles import permits
+from tpuctl.sim.gcs.roles import EVERYBODY, permits
 from tpuctl.sim.gcs.uploads import Uploads, is_session
 from tpuctl.sim.gcs.wire import Data, GcsError, not_implemented
 from tpuctl.sim.gcs.xml_api import XmlApi
@@ -84,6 +84,8 @@ class GcsApi:
     def _permits(self, caller: str, permission: str, bucket: str) -> bool:
         """By the bucket's policy, which binds service accounts once somebody has set one, or the project's."""
         policy = self._store.find_policy(bucket) if caller else None
+        if caller == EVERYBODY:
+            return permits(policy or {"bindings": []}, caller, permission)
         above = {"bindings": []} if self._access is None else self._access.policy
         return policy is None or any(permits(each, caller, permission) for each in (policy, above))
 
@@ -225,7 +227,12 @@ class Storage:
     def needs_token(request: Request) -> bool:
         """The address of a resumable upload lets its bearer in, whoever it is:
         https://cloud.google.com/storage/docs/resumable-uploads#session-uris"""
-        return not is_session(request)
+        return not is_session(request) and not asks_permissions(request)
+
+    @staticmethod
+    def without_token(request: Request) -> Request:
+        """An upload goes on as its user's; questions are everybody's."""
+        return replace(request, caller=EVERYBODY) if asks_permissions(request) else request
 
     @staticmethod
     def refuse_unauthenticated(request: Request) -> Response:

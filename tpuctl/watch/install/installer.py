@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -136,11 +136,10 @@ class Installation(Struct, frozen=True):
         return self.path.is_file() and self.path.read_text() == self.script
 
 
-def plan_install(config: Config, every_min: int, *, systemd: bool, ping_url: str | None) -> Installation:
-    """What `watch install` would write. Raises UsageError for what a script, crontab or unit cannot hold."""
-    environ = pick_environment(os.environ, config, str(Path.cwd()))
-    if ping_url is not None:
-        environ["TPUCTL_PING_URL"] = ping_url
+def plan_install(config: Config, every_min: int, *, systemd: bool, given: Mapping[str, str]) -> Installation:
+    """What `watch install` would write; passes have the variables `given`. Raises UsageError for what a script,
+    crontab or unit cannot hold."""
+    environ = {**pick_environment(os.environ, config, str(Path.cwd())), **given}
     subject = f"profile {config.profile}, project {config.require_project()}"
     script = render_script(
         read_template("watch_pass.sh").decode(),

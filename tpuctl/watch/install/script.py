@@ -195,8 +195,8 @@ def check_login(login: str) -> str:
     return login
 
 
-def remote_settings(config: Config, ping: str | None) -> dict[str, str]:
-    """Variables for the other machine.
+def remote_settings(config: Config, given: Mapping[str, str]) -> dict[str, str]:
+    """Variables for the other machine, with those that are `given` to passes.
 
     Raises BadConfigError where it could not see the same fleet: with a local store, and for the simulator.
     """
@@ -217,8 +217,8 @@ def remote_settings(config: Config, ping: str | None) -> dict[str, str]:
         for name in REMOTE_SETTINGS
         if values.get(name) is not None
     }
-    url = ping or config.ping_url
-    return settings if url is None else {**settings, "TPUCTL_PING_URL": url}
+    own = {"TPUCTL_PING_URL": config.ping_url, "TPUCTL_PUBLISH": config.publish}
+    return {**settings, **{name: value for name, value in own.items() if value is not None}, **given}
 
 
 def render_remote(

@@ -152,6 +152,8 @@ def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, ur
         notes = tell_about(context, report.lines, report.beat.troubles, write)
         if url is not None and report.good:
             notes.append(ping(url))
+        if context.config.publish is not None:
+            notes.append(_publish(context, context.config.publish))
         note = "; ".join(filter(None, notes))
         save_heartbeat(context, report, note)
     except BaseException as error:
@@ -159,6 +161,17 @@ def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, ur
         raise
     _log_report(report, note, write)
     return report
+
+
+def _publish(context: AppContext, place: str) -> str:
+    """Brings published pages up to date; trouble in words: it fails no pass."""
+    from tpuctl.ui.publish import PUBLIC, publish
+
+    try:
+        done = publish(context, place)
+    except TpuctlError as error:
+        return f"publish: {error.message}"
+    return f"publish: {PUBLIC.format(place=place)}" if done.public else ""
 
 
 def _log_report(report: PassReport, note: str, write: Any) -> None:

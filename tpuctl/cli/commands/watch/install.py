@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,9 @@ def install(
     ping: Annotated[
         str | None, Option("Call this after each good pass, as a dead man's switch.", metavar="URL")
     ] = None,
+    publish: Annotated[
+        str | None, Option("Passes write the pages of `tpuctl ui` there.", metavar="gs://BUCKET/PREFIX")
+    ] = None,
     on: On = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -42,14 +46,13 @@ def install(
         raise UsageError("--on and --systemd exclude each other", hint="keep --on; it uses cron there")
     from tpuctl.slices.enrollment import enroll_machine
 
+    given = _variables(ping, publish)
     if on is not None:
-        install_on(context, on, every, ping, dry_run=dry_run, yes=yes)
+        install_on(context, on, every, given, dry_run=dry_run, yes=yes)
         return
-    from tpuctl.config.proxy import check_ping_url
     from tpuctl.watch.install.installer import plan_install
 
-    url = None if ping is None else check_ping_url(ping)
-    plan = plan_install(context.config, every, systemd=systemd, ping_url=url)
+    plan = plan_install(context.config, every, systemd=systemd, given=given)
     warnings = _warnings(context, systemd=systemd)
     there = plan.is_installed()
     _show(context, plan, warnings, dry_run=dry_run, there=there)
@@ -66,6 +69,18 @@ def install(
     )
     if context.console.json_mode:
         context.console.data({**_facts(plan, warnings), "changed": changed})
+
+
+def _variables(ping: str | None, publish: str | None) -> dict[str, str]:
+    """What was asked of passes, as their settings. Raises UsageError."""
+    from tpuctl.config.proxy import check_ping_url
+    from tpuctl.lib.names import check_page_uri
+
+    said = {
+        "TPUCTL_PING_URL": None if ping is None else check_ping_url(ping),
+        "TPUCTL_PUBLISH": None if publish is None else check_page_uri(publish),
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def uninstall(context: AppContext, on: On = None, dry_run: DryRun = False) -> None:
@@ -160,10 +175,9 @@ def say_what_is_installed(context: AppContext) -> None:
 
 
 def install_on(
-    context: AppContext, login: str, every: int, ping: str | None, *, dry_run: bool, yes: bool
+    context: AppContext, login: str, every: int, given: Mapping[str, str], *, dry_run: bool, yes: bool
 ) -> None:
     """Sends this tpuctl to `login` and lets cron there make the passes."""
-    from tpuctl.config.proxy import check_ping_url
     from tpuctl.model.shipped_files import read_template
     from tpuctl.watch.install.crontab import render_schedule
     from tpuctl.watch.install.remote import build_wheel, run_script, send_file
@@ -171,7 +185,7 @@ def install_on(
 
     check_login(login)
     render_schedule(every)
-    settings = remote_settings(context.config, None if ping is None else check_ping_url(ping))
+    settings = remote_settings(context.config, given)
     name, wheel = build_wheel()
     script = render_remote(
         read_template("watch_remote.sh").decode(),
@@ -208,7 +222,7 @@ def uninstall_on(context: AppContext, login: str, *, dry_run: bool) -> None:
     script = render_remote(
         read_template("watch_remote_remove.sh").decode(),
         subject=_subject(context),
-        environ=remote_settings(context.config, None),
+        environ=remote_settings(context.config, {}),
     )
     console = context.console
     if dry_run:

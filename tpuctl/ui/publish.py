@@ -1,0 +1,135 @@
+"""Publishing: the pages as objects of a bucket, which says who may read them.
+
+Several machines may write at once, and any may be killed at any point. Whoever reads sees whole pages whose
+links lead to pages:
+
+1. What is there is listed before the store is read, so that of two writers the later one knows more.
+2. Pages that were not there come first: nothing leads to them yet. Then those that are another now, at last the
+   index. Each is written over what was listed and nothing else.
+3. A page that nobody wants any more is deleted when all that led to it was written without it.
+
+What a page was made of is noted on its object: the same is not written twice, and one list call knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+
+from msgspec import Struct
+
+from tpuctl.engine.services import Services
+from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.lib.retry import patiently
+from tpuctl.model.cloud import ObjectHeaders, ObjectInfo
+from tpuctl.ui.static import INDEX, StaticPage, StaticSite
+
+BROWSER = "https://storage.cloud.google.com"
+"""Shows objects to who is logged in and may read them
+(https://cloud.google.com/storage/docs/access-control/cookie-based-authentication)."""
+FLEET, BASIS = "tpuctl-fleet", "tpuctl-basis"
+"""Notes on an object: whose page it is, and what it was made of."""
+
+PUBLIC = "anybody on the internet can read the pages at {place}"
+
+
+class Publication(Struct, frozen=True):
+    """What became of it: names of pages. `refused` were written by somebody else meanwhile."""
+
+    address: str
+    written: tuple[str, ...]
+    same: int
+    deleted: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+    public: bool = False
+    """Anybody on the internet can read it."""
+
+
+def publish(services: Services, place: str, *, dry_run: bool = False) -> Publication:
+    """Brings the pages below `place` (`check_page_uri`) up to date, or says what that would write.
+
+    Raises NotFoundError where there is no such bucket, DeniedError where it refuses us, and ConflictError where
+    something is in the way that is no page of this fleet. Nothing was written then.
+    """
+    there, strange = _list_pages(services, place)
+    site = StaticSite(services, f"{BROWSER}/{place.removeprefix('gs://')}/")
+    others, index = list(site.others()), site.index()
+    names = {INDEX, *(page.name for page in others)}
+    _check_free(place, names & strange)
+    changed = [page for page in others if page.name not in there or _basis(there[page.name]) != page.basis]
+    changed.sort(key=lambda page: page.name in there)
+    left = [name for name in there if name not in names]
+    address = f"{BROWSER}/{place.removeprefix('gs://')}/{INDEX}"
+    public, same = services.objects.is_public(place.split("/")[2]), len(others) - len(changed)
+    if dry_run:
+        due = tuple(page.name for page in (*changed, index))
+        return Publication(address, due, same, tuple(left), public=public)
+    writer = _Writer(services, place, there, site.written)
+    refused = [page.name for page in changed if not writer.write(page)]
+    # Whoever refused a page wrote it, or deleted it: the index leads to nothing that is not there.
+    if not refused or names - {INDEX} <= _list_pages(services, place)[0].keys():
+        refused += [] if writer.write(index) else [INDEX]
+    else:
+        refused.append(INDEX)
+    deleted = [] if refused else [name for name in left if writer.delete(name)]
+    written = tuple(page.name for page in (*changed, index) if page.name not in refused)
+    return Publication(address, written, same, tuple(deleted), tuple(refused), public)
+
+
+def _list_pages(services: Services, place: str) -> tuple[Mapping[str, ObjectInfo], AbstractSet[str]]:
+    """The pages of this fleet that are there, and the names of what else looks like a page."""
+    bucket, _, prefix = f"{place.removeprefix('gs://')}/".partition("/")
+    uri, glob = f"gs://{bucket}/{prefix}", f"{prefix}*.html"
+    try:
+        listed = services.objects.list(uri, glob=glob)
+    except NotFoundError as error:
+        made = f"gcloud storage buckets create gs://{bucket} --public-access-prevention"
+        raise NotFoundError(f"there is no bucket gs://{bucket} for pages", hint=made) from error
+    found = {item.name.removeprefix(prefix): item for item in listed}
+    fleet = services.store.identity()
+    ours = {name: item for name, item in found.items() if item.metadata.get(FLEET) == fleet}
+    return ours, found.keys() - ours.keys()
+
+
+def _basis(info: ObjectInfo) -> str | None:
+    return info.metadata.get(BASIS)
+
+
+def _check_free(place: str, taken: AbstractSet[str]) -> None:
+    if taken:
+        raise ConflictError(
+            f"{place}/{min(taken)} is there already, and no page of this fleet",
+            hint="choose another prefix: --publish gs://BUCKET/PREFIX",
+        )
+
+
+class _Writer:
+    """Writes over what was listed, and over nothing else."""
+
+    def __init__(self, services: Services, place: str, there: Mapping[str, ObjectInfo], written: str) -> None:
+        self._services, self._place, self._there, self._written = services, place, there, written
+
+    def write(self, page: StaticPage) -> bool:
+        """False where somebody else was first."""
+        content = page.render(self._written).encode("utf-8", "replace")
+        notes = {FLEET: self._services.store.identity(), BASIS: page.basis}
+        headers = ObjectHeaders("text/html; charset=utf-8", cache_control="no-cache", metadata=notes)
+        known = self._there.get(page.name)
+
+        def once() -> None:
+            uri, generation = f"{self._place}/{page.name}", known.generation if known is not None else 0
+            self._services.objects.write(uri, content, if_generation=generation, headers=headers)
+
+        return self._done(once)
+
+    def delete(self, name: str) -> bool:
+        """The same of a page that nobody wants."""
+        uri, generation = f"{self._place}/{name}", self._there[name].generation
+        return self._done(lambda: self._services.objects.delete(uri, if_generation=generation))
+
+    def _done(self, call: Callable[[], None]) -> bool:
+        try:
+            patiently(call, self._services.clock.sleep)
+        except ConflictError:
+            return False
+        return True
