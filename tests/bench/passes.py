@@ -141,7 +141,7 @@ def _request(record: SliceRecord, store_id: str) -> dict[str, Any]:
     }
 
 
-def _write_profile(state: Path, cloud: Cloud) -> None:
+def write_profile(state: Path, cloud: Cloud) -> None:
     """What `tpuctl sim up` leaves for its clients."""
     folder = state / "sim"
     folder.mkdir(parents=True)
@@ -164,7 +164,11 @@ def measure(plan: Plan) -> list[Report]:
         with scratch() as folder, open_cloud(folder) as cloud:
             state, zones = _fill(cloud, folder, count)
             if kind == "bucket":
-                execute(Contender("move", [TPUCTL, "config", "init", "--store", BUCKET_STORE], _environ(state)))
+                execute(
+                    Contender(
+                        "move", [TPUCTL, "config", "init", "--store", BUCKET_STORE], profile_environment(state)
+                    )
+                )
             found.append(_measure(plan, cloud, state, kind))
     reads = sum(found[1].calls.values()) - _lists(found[1].calls)
     setting = f"one `tpuctl watch once` over {count} slices in {zones} zones, nothing to be done"
@@ -181,7 +185,7 @@ def measure_blind(plan: Plan) -> list[Report]:
     with scratch() as folder, open_cloud(folder) as cloud:
         state, _ = _fill(cloud, folder, count, _add_run)
         says_so = ["sh", "-c", f"{TPUCTL} watch once --quiet; test $? = 3"]
-        blind = Contender("tpuctl watch once", says_so, _environ(state), single_process=False)
+        blind = Contender("tpuctl watch once", says_so, profile_environment(state), single_process=False)
         medians = compare([blind], plan.rounds)
     setting = f"one `tpuctl watch once` over {count} runs whose hosts are at addresses of nobody"
     budgets = (
@@ -196,7 +200,7 @@ def _fill(
 ) -> tuple[Path, int]:
     """The state directory of a fleet, with what `add` puts beside each slice; and in how many zones it is."""
     state = folder / "state"
-    _write_profile(state, cloud)
+    write_profile(state, cloud)
     with closing(SqliteStore(state / "sim" / PROJECT / "store.sqlite")) as store:
         zones = populate(cloud, store, count)
         for number in range(count):
@@ -229,7 +233,7 @@ class _Passes(NamedTuple):
 
 
 def _measure(plan: Plan, cloud: Cloud, state: Path, name: str) -> _Passes:
-    contender = Contender(f"over {name}", [TPUCTL, "watch", "once", "--quiet"], _environ(state))
+    contender = Contender(f"over {name}", [TPUCTL, "watch", "once", "--quiet"], profile_environment(state))
     first = execute(contender)
     _settle(cloud, contender)
     calls = Counter(cloud.calls)
@@ -251,5 +255,5 @@ def _lists(calls: Counter[str]) -> float:
     return float(calls["GET nodes"] + calls["GET queuedResources"])
 
 
-def _environ(state: Path) -> dict[str, str]:
+def profile_environment(state: Path) -> dict[str, str]:
     return {"TPUCTL_STATE_DIR": str(state), "TPUCTL_PROFILE": "sim", "HOME": str(state)}

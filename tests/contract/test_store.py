@@ -19,7 +19,7 @@ import pytest
 from tests.support.stores import KINDS, Place, open_places
 from tpuctl.errors import BadConfigError, ConflictError, NotFoundError, TpuctlError
 from tpuctl.state import sqlite as sqlite_store
-from tpuctl.state.sqlite import SqliteStore
+from tpuctl.state.sqlite import LISTED_FROM, SqliteStore
 
 OPEN_SQLITE = """
 import sys
@@ -150,6 +150,20 @@ def test_list_returns_exactly_the_prefix_sorted_by_key(store):
     ]
     assert all(store.get(document.key) == document for document in found)
     assert store.list("none/") == []
+
+
+def test_a_long_list_is_as_new_as_the_store_each_time(store, reopen):
+    """What did not change is not read again."""
+    for number in range(LISTED_FROM + 1):
+        store.put(f"runs/{number:03d}", {"n": number}, if_generation=0)
+    before, other = store.list("runs/"), reopen()
+    other.put("runs/005", {"n": -1}, if_generation=before[5].generation)
+    other.delete("runs/007", if_generation=before[7].generation)
+    other.put("runs/new", {"n": 0}, if_generation=0)
+    after = {document.key: document.data["n"] for document in store.list("runs/")}
+    there = {f"runs/{n:03d}": n for n in range(LISTED_FROM + 1) if n != 7}
+    assert after == {**there, "runs/005": -1, "runs/new": 0}
+    assert store.list("runs/") == other.list("runs/")
 
 
 @everywhere

@@ -28,6 +28,9 @@ BUSY_TIMEOUT_S = 10.0
 """How long a write waits for another process's: transactions here take milliseconds, NFS may take a second."""
 FRESH_S = 60.0
 """How long the time of a `FileTime` is counted on from a read of its file: clocks drift little."""
+LISTED_FROM, LISTS_KEPT = 100, 4
+"""Lists of so many documents are kept, by their prefix and so many of them: the next one then reads what has
+changed. An open page of the browser lists the runs of years each second."""
 COARSE_S = 1.0
 """A smaller difference is the grain of the file system's timestamps, not another clock."""
 LAST_CHARACTER = "\U0010ffff"
@@ -68,12 +71,15 @@ class SqliteStore:
         self._path = path
         self._now = now or FileTime(path.parent / ".clock").now
         self._mutex = threading.RLock()
+        self._listed: dict[str, dict[str, Document]] = {}
+        self._known: Mapping[str, Document] = {}
         self._blobs = BlobFiles(path.parent / "blobs", self._transaction)
         with self._translated():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.exists():
                 _create(path)
             self._db = _connect(path)
+            self._db.create_function("is_news", 2, self._is_news)
             self._migrate()
         self._identity = self._meta("identity")
 
@@ -107,11 +113,25 @@ class SqliteStore:
 
     def list(self, prefix: str) -> list[Document]:
         with self._translated():
+            self._known = self._listed.pop(prefix, {})
             rows = self._db.execute(
-                "SELECT key, generation, data FROM documents WHERE key >= ? AND key < ? ORDER BY key",
+                "SELECT key, generation, CASE WHEN is_news(key, generation) THEN data END FROM documents"
+                " WHERE key >= ? AND key < ? ORDER BY key",
                 (prefix, prefix + LAST_CHARACTER),
             ).fetchall()
-        return [parse_document(key, generation, data) for key, generation, data in rows]
+            known, self._known = self._known, {}
+            found = [
+                known[key] if data is None else parse_document(key, generation, data)
+                for key, generation, data in rows
+            ]
+            if len(found) >= LISTED_FROM:
+                self._listed[prefix] = {document.key: document for document in found}
+                while len(self._listed) > LISTS_KEPT:
+                    self._listed.pop(next(iter(self._listed)))
+        return found
+
+    def _is_news(self, key: str, generation: int) -> bool:
+        return key not in self._known or self._known[key].generation != generation
 
     def list_keys(self) -> Sequence[str]:
         with self._translated():

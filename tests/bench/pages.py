@@ -1,0 +1,194 @@
+"""What the pages of `tpuctl ui` cost its server, over a large fleet and the runs of years.
+
+Measured is processor time of the server's process, from a request to the end of its answer: of the first look
+at a page, after a run has changed, and once more with nothing new.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from statistics import median
+
+from tests.bench.harness import BenchError, Budget, Line, Plan, Report, scratch
+from tests.bench.passes import (
+    PROJECT,
+    SLICES,
+    open_cloud,
+    populate,
+    profile_environment,
+    write_profile,
+    zones_with_one_host,
+)
+from tests.bench.startup import TPUCTL
+from tests.support.builders import a_run, an_attempt
+from tpuctl.lib.codec import to_data
+from tpuctl.model.attempts import AttemptPhase, RunTotals, TimelineEntry, WorkerEnd
+from tpuctl.model.capacity import CapacityNote, note_ready, note_request
+from tpuctl.model.cloud import Tier
+from tpuctl.model.records import RunRecord, RunState
+from tpuctl.state.sqlite import SqliteStore
+
+RUNS = 10_000
+UNDER_WAY = 20
+"""One of so many runs goes on; the others are over."""
+PAGES = {
+    "fleet": "/",
+    "slice": "/slices/s0000",
+    "runs": "/runs",
+    "runs with a text": "/runs?text=lr%3D0.05",
+    "run": "/runs/r00000",
+    "money": "/money",
+    "capacity": "/capacity.svg",
+}
+LIMIT_S = 1.0
+FIRST = 1_000_000
+"""The generation of the first run, beyond those of the slices."""
+
+
+def write_runs(file: Path, count: int, slices: int) -> None:
+    """All at once: a commit for each takes a busy disk minutes."""
+    records = (a_record(number, slices) for number in range(count))
+    rows = ((each.key, number, json.dumps(to_data(each))) for number, each in enumerate(records, start=FIRST))
+    with closing(sqlite3.connect(file)) as db, db:
+        db.executemany("INSERT INTO documents (key, generation, data) VALUES (?, ?, ?)", rows)
+        db.execute("UPDATE meta SET value = ? WHERE key = 'sequence'", (str(FIRST + count),))
+
+
+def write_notes(store: SqliteStore) -> None:
+    """What was learnt of capacity: each hour of the day in each zone."""
+    for zone, kind in zones_with_one_host().items():
+        note = CapacityNote(zone, kind.name, Tier.SPOT, waits_s=(60.0, 300.0), lives_s=(7200.0,))
+        for hour in range(24):
+            note = note_ready(note_request(note, 3600.0 * hour), 3600.0 * hour, 3600.0 * hour + 200)
+        store.put(note.key, to_data(note), if_generation=0)
+
+
+def a_record(number: int, slices: int) -> RunRecord:
+    """As one of some attempts, with what its hosts said and what it was given."""
+    on, begun = number % UNDER_WAY == 0, 1_700_000_000.0 + 600 * number
+    events = ("created", "prepared", "started", "joined", "first step", "checkpoint")
+    attempt = an_attempt(
+        number=2,
+        created_at=begun,
+        started_at=begun + 60,
+        ended_at=None if on else begun + 7000,
+        state=AttemptPhase.RUNNING if on else AttemptPhase.ENDED,
+        workers=(0,),
+        ends=() if on else (WorkerEnd(0, 0, ran_s=6900.0),),
+        timeline=tuple(TimelineEntry(begun + 10 * i, each, f"about {each}") for i, each in enumerate(events)),
+        hosts=(
+            {
+                "worker": "0",
+                "hostname": f"t1v-{number:08x}-w-0",
+                "kernel": "6.5.0-1013-gcp",
+                "python": "3.10.12",
+            },
+        ),
+        variables=tuple({"name": f"VARIABLE_{i}", "value": f"{number}", "workers": "0"} for i in range(12)),
+        step=float(number),
+        steps=20_000.0,
+        steps_per_s=2.5,
+    )
+    return a_run(
+        id=f"r{number:05d}",
+        slice_name=f"s{number % slices:04d}",
+        argv=("python3", "train.py", f"lr={0.01 + number % 10 / 100:.2f}"),
+        created_at=begun,
+        state=RunState.RUNNING if on else RunState.SUCCEEDED,
+        owner=("ada", "grace", "linus")[number % 3],
+        group=f"sweep-{number // 50}",
+        tags=("model=t5", f"seed={number % 7}"),
+        attempt=attempt,
+        ended_at=None if on else begun + 7000,
+        reason="" if on else "every worker exited with 0",
+        totals=None if on else RunTotals(0.93, 31.2, 25.5),
+    )
+
+
+class Served:
+    """A running `tpuctl ui`, let in as a browser is."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        self._pid = process.pid
+        base, _, token = process.stdout.readline().strip().partition("/?")
+        self._host = base.removeprefix("http://")
+        self._cookie = ""
+        entrance = self._answer(f"/?{token}")
+        self._cookie = entrance.headers["Set-Cookie"].partition(";")[0]
+
+    def _answer(self, path: str) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(self._host, timeout=120)
+        connection.request("GET", path, headers={"Cookie": self._cookie})
+        answer = connection.getresponse()
+        if answer.status != 200 or not answer.read():
+            raise BenchError(f"{path}: status {answer.status}")
+        return answer
+
+    def ask(self, path: str) -> tuple[float, float]:
+        """Wall and processor time of a page."""
+        began, spent = time.monotonic(), self._spent()
+        self._answer(path)
+        return time.monotonic() - began, self._spent() - spent
+
+    def _spent(self) -> float:
+        words = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def serve(environ: dict[str, str]) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [TPUCTL, "ui", "--no-open"], env={**os.environ, **environ}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield Served(process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def measure(plan: Plan) -> list[Report]:
+    slices, runs = (SLICES // 20, RUNS // 20) if plan.quick else (SLICES, RUNS)
+    with scratch() as folder, open_cloud(folder) as cloud:
+        state = folder / "state"
+        write_profile(state, cloud)
+        file = state / "sim" / PROJECT / "store.sqlite"
+        with closing(SqliteStore(file)) as store:
+            populate(cloud, store, slices)
+            write_runs(file, runs, slices)
+            write_notes(store)
+            with serve(profile_environment(state)) as site:
+                found = {name: _looks(plan, store, site, path) for name, path in PAGES.items()}
+    lines = [Line(f"{name}, {look}", *spent) for name, looks in found.items() for look, spent in looks.items()]
+    budgets = [
+        Budget(f"CPU of {name}, whichever look", max(cpu for _, cpu in looks.values()), LIMIT_S, unit="s")
+        for name, looks in found.items()
+    ]
+    setting = f"`tpuctl ui` over {slices} slices and {runs:,} runs, one in {UNDER_WAY} of them under way"
+    return [Report("Pages of the browser", setting, lines[0].name, tuple(lines), tuple(budgets))]
+
+
+def _looks(plan: Plan, store: SqliteStore, site: Served, path: str) -> dict[str, tuple[float, float]]:
+    """Wall and processor time by look."""
+    looks: dict[str, list[tuple[float, float]]] = {
+        "first": [site.ask(path)],
+        "a run changed": [],
+        "nothing new": [],
+    }
+    for number in range(plan.rounds):
+        document = store.get("runs/r00020")
+        assert document is not None
+        store.put(document.key, {**document.data, "reason": f"now {number}"}, if_generation=document.generation)
+        looks["a run changed"].append(site.ask(path))
+        looks["nothing new"].append(site.ask(path))
+    return {look: (median(w for w, _ in spent), median(c for _, c in spent)) for look, spent in looks.items()}
