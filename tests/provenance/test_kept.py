@@ -82,7 +82,7 @@ def test_each_part_is_written_once_and_a_changed_byte_is_found(place, services):
     seal_manifest(services, over, None)
     assert load_parts(services, run.id) == parts
     name, part = f"{run.id}/00001", parts.attempts[0]
-    PARTS.update(services, name, lambda _: replace(part, content={**part.content, "cause": "failed"}))
+    PARTS.overwrite(services, name, replace(part, content={**part.content, "cause": "failed"}))
     assert verify_chain(load_manifest(services, run.id)) == ["attempt 1 was changed after it was written"]
 
 

@@ -224,8 +224,7 @@ def refuse_unmet(receipt: Receipt) -> None:
 
 def keep_receipt(services: Services, receipt: Receipt) -> None:
     """The newest receipt of its URI in the store."""
-    # Somebody else may take one at the same time; the last counts.
-    RECEIPTS.update(services, receipt_name(receipt.uri), lambda _: receipt)
+    RECEIPTS.overwrite(services, receipt_name(receipt.uri), receipt)
 
 
 def find_receipt(services: Services, word: str) -> Receipt:

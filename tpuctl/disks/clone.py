@@ -178,4 +178,8 @@ def create_master(services: Services, rules: DiskRules, request: DiskRequest, la
     record = new_record(services, request, master=request.name, generation=0, label=label, blank=blank)
     ask_for(services, record)
     bring_about(services, request.name)
-    return DISKS.update(services, request.name, lambda there: replace(there or record, complete=True))
+
+    def complete(there: DiskRecord | None) -> DiskRecord:
+        return replace(there or get_record(services, request.name), complete=True)  # raises where it is gone
+
+    return DISKS.update(services, request.name, complete)

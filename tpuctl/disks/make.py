@@ -56,7 +56,7 @@ def get_disk(services: Services, record: DiskRecord) -> DiskInfo:
 
 def save_record(services: Services, record: DiskRecord) -> DiskRecord:
     """Writes the record over whatever is there."""
-    return DISKS.update(services, record.name, lambda _: record)
+    return DISKS.overwrite(services, record.name, record)
 
 
 def kept_disks(services: Services) -> dict[str, str]:

@@ -127,10 +127,6 @@ class KeptRun(Struct, frozen=True):
     owner: str
     until: float | None = None
 
-    @property
-    def key(self) -> str:
-        return f"kept/{self.run}"
-
 
 class DiskRecord(Struct, frozen=True):
     """One disk that tpuctl makes, written before it is made. `wanted` is False from `disk rm` on, and of a

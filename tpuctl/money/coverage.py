@@ -52,7 +52,7 @@ def list_grants(services: Services) -> list[Grant]:
 
 def keep_grant(services: Services, grant: Grant) -> None:
     """Writes a grant over the one for the same zone, tier and generation."""
-    GRANTS.update(services, grant.name, lambda _: grant)
+    GRANTS.overwrite(services, grant.name, grant)
 
 
 def quote(

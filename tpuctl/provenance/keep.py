@@ -21,7 +21,7 @@ def keep_run(services: Services, run: RunRecord, until: float | None) -> KeptRun
         names.update(each.name for each in stored.record.spec.disks)
     kept = KeptRun(run.id, tuple(sorted(names)), services.user, until)
     record_decision(services, f"runs/{run.id}", "keep", ", ".join(("its logs", *kept.disks)))
-    return KEPT_RUNS.update(services, run.id, lambda _: kept)
+    return KEPT_RUNS.overwrite(services, run.id, kept)
 
 
 def release_run(services: Services, run: RunRecord) -> bool:

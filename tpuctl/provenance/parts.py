@@ -107,8 +107,7 @@ def begin_manifest(
     a crash left behind before its run was written down is replaced: no run refers to it."""
     if content is None:
         content = _start(services, run, slice_, configuration, checks)
-    start = render_part("", content)
-    PARTS.update(services, f"{run.id}/{START}", lambda _: start)
+    PARTS.overwrite(services, f"{run.id}/{START}", render_part("", content))
 
 
 def _start(

@@ -218,7 +218,7 @@ class _Turn:
             return Outcome(Wait(", ".join(left)), self._acted)
         if not self._acted:
             record_decision(services, sweep.key, "over", progress.said)
-            SWEEPS.update(services, sweep.group, lambda _: replace(self._sweep, over=True))
+            SWEEPS.update(services, sweep.group, lambda there: replace(there or sweep, over=True))
         return Outcome(Done(progress.said), self._acted)
 
     def _progress(self) -> SweepProgress:
@@ -261,7 +261,7 @@ class _Turn:
             return
         record_decision(self._services, sweep.key, "waits", self._missing)
         self._sweep = replace(sweep, lacks=self._missing)
-        SWEEPS.update(self._services, sweep.group, lambda _: self._sweep)
+        SWEEPS.overwrite(self._services, sweep.group, self._sweep)
 
     def _is_usable(self, name: str) -> bool:
         """Whether a slice is there or on its way; one of the sweep's own is asked for first."""

@@ -128,8 +128,15 @@ class Repository(Generic[T]):
                 self.put(services, name, changed, 0 if there is None else there.generation)
             return changed
 
-        sleep = services.clock.sleep
-        return retry(once, (StaleRecordError,), tries=40, pause_s=0.05, growth=1.1, sleep=sleep)
+        return _despite_others(services, once)
+
+    def overwrite(self, services: Services, name: str, record: T) -> T:
+        """Writes over whatever is there, also what cannot be read; of several who do so the last counts."""
+
+        def once() -> T:
+            return self.put(services, name, record, self.generation(services, name)).record
+
+        return _despite_others(services, once)
 
     def delete(self, services: Services, name: str, generation: int | None = None) -> bool:
         """Removes a record, readable or not; False where there is none. Raises StaleRecordError when it changes
@@ -142,6 +149,12 @@ class Repository(Generic[T]):
         except ConflictError as error:
             raise _stale(self.key(name)) from error
         return True
+
+
+def _despite_others(services: Services, once: Callable[[], T]) -> T:
+    """However many write the same: one of them gets through each time."""
+    sleep = services.clock.sleep
+    return retry(once, (StaleRecordError,), tries=40, pause_s=0.05, growth=1.1, sleep=sleep)
 
 
 def _stale(key: str) -> StaleRecordError:

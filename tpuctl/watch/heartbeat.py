@@ -101,10 +101,6 @@ class Heartbeat(Struct, frozen=True):
         return timeouts.WATCH_STALE_INTERVALS * interval
 
 
-def heartbeat_key(machine: str) -> str:
-    return f"watchdogs/{machine}"
-
-
 def next_heartbeat(
     previous: Heartbeat | None, watcher: Watcher, lines: Sequence[PassLine], *, at: float, seconds: float
 ) -> Heartbeat:

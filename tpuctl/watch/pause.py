@@ -46,7 +46,7 @@ def paused_why(services: Services) -> str:
 def pause_fleet(services: Services, *, until: float | None, reason: str = "") -> Pause:
     """Stops every watchdog of this store. Pausing again replaces the end and the reason."""
     pause = Pause(services.user, services.store.now(), until, reason)
-    PAUSE.update(services, "", lambda _: pause)
+    PAUSE.overwrite(services, "", pause)
     record_decision(services, "fleet", "pause", reason or f"asked for by {services.user}")
     return pause
 
@@ -56,7 +56,6 @@ def resume_fleet(services: Services) -> bool:
     pause = current_pause(services)
     if pause is None:
         return False
-    lifted = Pause(services.user, services.store.now(), lifted=True)
-    PAUSE.update(services, "", lambda _: lifted)
+    PAUSE.overwrite(services, "", Pause(services.user, services.store.now(), lifted=True))
     record_decision(services, "fleet", "resume", f"asked for by {services.user}")
     return True
