@@ -185,7 +185,7 @@ def _recover(accelerator: str, hosts: int, start: Callable[[SimInfo, Path, str, 
             job = start(info, folder, accelerator, hosts)
             (name,) = [each["name"].rsplit("/", 1)[-1] for each in control.state(info)["nodes"]]
             before = len(control.journal(info))
-            control.preempt(info, name)
+            control.act(info, "preempt", name)
             began = time.time()
             up_at = _await(lambda: _all_up(info, name), job)
             running_at = _await(partial(job.running, 2, hosts), job)

@@ -27,7 +27,7 @@ def measure(plan: Plan) -> list[Report]:
             ours = sim_environment(folder)
             must([TPUCTL, "up", accelerator, "big", "--spot", "--pay"], ours, folder)
             [node] = [each["name"].rsplit("/", 1)[-1] for each in control.state(info)["nodes"]]
-            control.set_load(info, node, fields={"duty": "90"})
+            control.act(info, "load", node, fields={"duty": "90"})
             contenders = _contenders(ours, hosts)
             compare(contenders[:2], 1)  # host keys and the agent are put in place once
             found = compare(contenders, plan.rounds)

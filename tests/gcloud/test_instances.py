@@ -43,7 +43,7 @@ def test_an_instance_is_made_changed_preempted_and_deleted(tmp_path: Path) -> No
         assert "AAAAC3NzaC1lZDI1NTE5" in keys
         form = "--format=value(status,labels.c,disks[1].deviceName,scheduling.provisioningModel)"
         assert type_("instances", "describe", "one", ZONE, form).split() == ["RUNNING", "d", "mine", "SPOT"]
-        control.preempt(info, "one")
+        control.act(info, "preempt", "one")
         kinds = "--filter=operationType=compute.instances.preempted"
         assert type_("operations", "list", kinds, "--format=value(user,status)").split() == [
             "system@google.com",

@@ -176,7 +176,7 @@ def test_a_host_that_is_preempted_hears_of_it_and_is_off(cloud: Cloud) -> None:
     told = f"curl -sf -H Metadata-Flavor:Google {METADATA}/preempted"
     cloud.ssh("three", f"(trap '{told} > heard; exit' TERM; sleep 100 & wait) > /dev/null 2>&1 & sleep 0.5")
     answer = cloud.sim.call("POST", "_sim/preempt", json={"node": "three"})
-    assert answer.json()["preempted"] == [f"projects/sim-project/locations/{ZONE}/instances/three"]
+    assert answer.json() == [f"projects/sim-project/locations/{ZONE}/instances/three"]
     assert cloud.get("three").status == "TERMINATED"
     request = {"project": "sim-project", "zone": ZONE, "filter": "operationType=compute.instances.preempted"}
     [found] = cloud.operations.list(request=request, metadata=cloud.at["metadata"])

@@ -178,10 +178,10 @@ def test_the_admin_calls_reach_the_running_server(state_dir: Path) -> None:
     info = control.up(state_dir, INSTANT)
     call(info, "POST", "nodes?nodeId=a", NODE)
     wait_for(lambda: call(info, "GET", "nodes/a")["state"] == "READY")
-    assert control.preempt(info, "a") == [f"{PARENT}/nodes/a"]
+    assert control.act(info, "preempt", "a") == [f"{PARENT}/nodes/a"]
     assert [each["state"] for each in control.state(info)["nodes"]] == ["PREEMPTED"]
     with pytest.raises(NotFoundError, match="a is PREEMPTED"):
-        control.preempt(info, "a")
+        control.act(info, "preempt", "a")
     assert control.fault(info, {"preset": "stockout"})["code"] == 8
     assert len(control.faults(info)) == 1
     with pytest.raises(UsageError, match="stockot"):

@@ -162,8 +162,7 @@ def _snapshot(found: wire.Json) -> SnapshotInfo:
 
 
 def _operation(found: wire.Json) -> ComputeOperation:
-    errors = wire.messages(wire.message(found.get("error")).get("errors"))
-    first = errors[0] if errors else {}
+    first = wire.first(wire.message(found.get("error")).get("errors"))
     link = wire.text(found.get("selfLink"))
     return ComputeOperation(
         path="/compute/v1/" + link.partition("/compute/v1/")[2],

@@ -154,8 +154,7 @@ class GroupReads:
 def _links(parts: GroupParts) -> tuple[str, str]:
     """The paths of the template and of the policy that a group names; empty where it names none."""
     group = parts.group or {}
-    versions = wire.messages(group.get("versions"))
-    template = group.get("instanceTemplate") or (versions[0].get("instanceTemplate") if versions else "")
+    template = group.get("instanceTemplate") or wire.first(group.get("versions")).get("instanceTemplate")
     policy = wire.message(group.get("resourcePolicies")).get("workloadPolicy")
     return _path_of(wire.text(template)), _path_of(wire.text(policy))
 

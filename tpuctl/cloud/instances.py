@@ -150,8 +150,7 @@ def parse_tier(found: Json) -> Tier:
 
 
 def _endpoint(found: Json) -> Endpoint:
-    interfaces = wire.messages(found.get("networkInterfaces"))
-    first = interfaces[0] if interfaces else {}
+    first = wire.first(found.get("networkInterfaces"))
     outer = (wire.text(each.get("natIP")) for each in wire.messages(first.get("accessConfigs")))
     address = next((each for each in outer if each), None)
     return Endpoint(wire.text(first.get("networkIP")), address, wire.text(found.get("name")))
@@ -231,12 +230,10 @@ ALL_APIS = "https://www.googleapis.com/auth/cloud-platform"
 def parse_options(found: Json) -> SliceOptions:
     """With which options an instance, or properties of a template, was asked for. Names in its own project come
     as short ones; the default network and service account come as None."""
-    interfaces = wire.messages(found.get("networkInterfaces"))
-    accounts = wire.messages(found.get("serviceAccounts"))
+    network, account = wire.first(found.get("networkInterfaces")), wire.first(found.get("serviceAccounts"))
     values = wire.texts(wire.message(found.get("reservationAffinity")).get("values"))
     metadata = shown_metadata(parse_metadata(wire.message(found.get("metadata"))))
-    own, account = wire.text(found.get("selfLink")), accounts[0] if accounts else {}
-    options = options_of(own, interfaces[0] if interfaces else {}, account, metadata, found)
+    options = options_of(wire.text(found.get("selfLink")), network, account, metadata, found)
     return replace(options, reservation=values[0] if values else None)
 
 

@@ -130,8 +130,7 @@ def parse_status(status: Json) -> CloudErrorInfo:
 
 def parse_offer(found: Json) -> OfferInfo:
     """An accelerator type of a zone; one without a name has an empty one."""
-    configs = wire.messages(found.get("acceleratorConfigs"))
-    config = configs[0] if configs else {}
+    config = wire.first(found.get("acceleratorConfigs"))
     name = wire.text(found.get("type")) or wire.text(found.get("name")).rsplit("/", 1)[-1]
     return OfferInfo(name, wire.text(config.get("type")), wire.text(config.get("topology")))
 
@@ -183,7 +182,7 @@ def parse_queued(queued: Json) -> QueuedInfo:
     """A queued resource of the API as data. Raises TransientError for one without a name."""
     parts = wire.full_name(queued, "read a queued resource").split("/")
     specs = wire.messages(wire.message(queued.get("tpu")).get("nodeSpec"))
-    node = wire.message(specs[0].get("node")) if specs else {}
+    node = wire.message(wire.first(wire.message(queued.get("tpu")).get("nodeSpec")).get("node"))
     state = wire.message(queued.get("state"))
     failed = wire.message(wire.message(state.get("failedData")).get("error"))
     return QueuedInfo(

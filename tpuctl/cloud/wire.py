@@ -49,6 +49,11 @@ def messages(value: Any) -> tuple[Json, ...]:
     return tuple(message(each) for each in value) if isinstance(value, list) else ()
 
 
+def first(value: Any) -> Json:
+    """The first message of a repeated field; an empty one where there is none."""
+    return next(iter(messages(value)), {})
+
+
 def texts(value: Any) -> tuple[str, ...]:
     """The strings of a repeated field."""
     return tuple(text(each) for each in value) if isinstance(value, list) else ()

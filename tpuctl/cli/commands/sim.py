@@ -132,7 +132,7 @@ def preempt(console: Console, node: Node, worker: OnlyWorkers = None, zone: Node
     are stopped and keep their disks, unless they were made with the termination action DELETE. With --worker
     some members of a group are preempted; hosts of one node always are together.
     """
-    for name in control.preempt(running_sim(), node, zone, worker or ()):
+    for name in control.act(running_sim(), "preempt", node, zone, worker or ()):
         console.say(f"preempted {name}")
 
 
@@ -142,7 +142,7 @@ def reboot(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZ
 
     Programs get SIGTERM, disks stay, the node stays READY.
     """
-    for name in control.reboot(running_sim(), node, zone, worker or ()):
+    for name in control.act(running_sim(), "reboot", node, zone, worker or ()):
         console.say(f"rebooting {name}")
 
 
@@ -167,7 +167,7 @@ def load(
     if off and fields:
         raise UsageError("--off takes no fields", hint=f"tpuctl sim load {node} --off")
     changes = None if off else parse_fields(fields or [], "duty=90")
-    for name in control.set_load(running_sim(), node, zone, worker or (), changes):
+    for name in control.act(running_sim(), "load", node, zone, worker or (), fields=changes):
         console.say(f"{'no load on' if off else 'load on'} {name}")
 
 
@@ -356,7 +356,7 @@ def reservation(
 @app.command("crash")
 def crash(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
     """Kill hosts of a node, while the API still says READY."""
-    for name in control.crash(running_sim(), node, zone, worker or ()):
+    for name in control.act(running_sim(), "crash", node, zone, worker or ()):
         console.say(f"crashed hosts of {name}")
 
 

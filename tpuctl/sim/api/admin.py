@@ -42,12 +42,10 @@ class AdminApi:
             ("GET", "faults"): lambda _: [each.to_json() for each in world.faults.list_active()],
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): lambda _: self._end(world.faults.clear, world.follow_os_login),
-            ("POST", "preempt"): lambda body: {"preempted": world.preempt(*_node(body), _workers(body))},
-            ("POST", "reboot"): lambda body: {"rebooted": world.reboot(*_node(body), _workers(body))},
-            ("POST", "crash"): lambda body: {"crashed": world.fail_hosts(*_node(body), _workers(body))},
-            ("POST", "load"): lambda body: {
-                "loaded": world.set_load(*_node(body), _workers(body), body.get("fields"))
-            },
+            ("POST", "preempt"): lambda body: world.preempt(*_meant(body)),
+            ("POST", "reboot"): lambda body: world.reboot(*_meant(body)),
+            ("POST", "crash"): lambda body: world.fail_hosts(*_meant(body)),
+            ("POST", "load"): lambda body: world.set_load(*_meant(body), body.get("fields")),
             ("POST", "quotas"): self._set_quotas,
             ("POST", "set"): self._set_fields,
             ("GET", "delays"): lambda _: world.delays.at(world.options.speed),
@@ -90,12 +88,10 @@ class AdminApi:
         return dict(self._world.metadata)
 
 
-def _node(body: Json) -> tuple[str, str | None]:
-    return str(body.get("node")), body.get("zone")
-
-
-def _workers(body: Json) -> list[int] | None:
-    return [int(worker) for worker in body.get("workers") or ()] or None
+def _meant(body: Json) -> tuple[str, str | None, list[int] | None]:
+    """Name, zone and workers."""
+    workers = [int(worker) for worker in body.get("workers") or ()]
+    return str(body.get("node")), body.get("zone"), workers or None
 
 
 def _refusal(code: Code, error: TpuctlError) -> ApiError:

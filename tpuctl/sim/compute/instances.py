@@ -24,7 +24,7 @@ from tpuctl.sim.world.data_disks import check_kind
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.paths import ResourcePath
 from tpuctl.sim.world.reservations import take_chips
-from tpuctl.sim.world.state import copy_json
+from tpuctl.sim.world.state import copy_json, guest_items
 from tpuctl.sim.world.world import World
 
 KIND = KINDS["instances"]
@@ -78,16 +78,12 @@ class Instances:
             return [(f"zones/{each.path.zone}", each.path.id, copy_json(each.data)) for each in shown]
 
     def guest_attributes(self, scope: Scope, name: str, query: Json) -> Json:
-        """Those below `queryPath`: `NAMESPACE/`, `NAMESPACE/KEY`, or all for nothing."""
+        """Those below `queryPath`."""
         with self._kernel.lock:
             instance = self._existing(scope, name)
             asked = str(query.get("variableKey") or query.get("queryPath") or "")
             found = {} if self._unread(instance) else dict(instance.guest.get(instance.workers.start, {}))
-        items = [
-            {"namespace": path.rpartition("/")[0], "key": path.rpartition("/")[2], "value": value}
-            for path, value in sorted(found.items())
-            if not asked or path == asked or path.startswith(asked.rstrip("/") + "/")
-        ]
+        items = guest_items(dict(sorted(found.items())), asked)
         if not items:
             # The words that gcloud's users are shown, whether there are none or they are off.
             raise ApiError(Code.NOT_FOUND, f"The resource '{asked}' of type 'Guest Attribute' was not found.")

@@ -152,41 +152,18 @@ def _admin(info: SimInfo, verb: str, action: str, body: Mapping[str, Any] | None
         ) from error
 
 
-def preempt(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[int] = ()) -> list[str]:
-    """Preempts a node or instance, or all of a queued resource or group of that name, of a group some members
-    by their worker numbers; their full names."""
-    asked = {"node": node, "zone": zone, "workers": list(workers)}
-    return list(_admin(info, "POST", "preempt", asked)["preempted"])
-
-
-def reboot(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[int] = ()) -> list[str]:
-    """Reboots all hosts of a node, or those of some workers; the nodes' full names."""
-    asked = {"node": node, "zone": zone, "workers": list(workers)}
-    return list(_admin(info, "POST", "reboot", asked)["rebooted"])
-
-
-def set_load(
-    info: SimInfo,
-    node: str,
-    zone: str | None = None,
-    workers: Sequence[int] = (),
-    fields: Mapping[str, str] | None = None,
+def act(
+    info: SimInfo, verb: str, node: str, zone: str | None = None, workers: Sequence[int] = (), **more: Any
 ) -> list[str]:
-    """What programs on the hosts of a node seem to do with its chips, by the fields of
-    `tpuctl.sim.hosts.metrics_server.Load`; None: none run. The nodes' full names."""
-    asked = {"node": node, "zone": zone, "workers": list(workers), "fields": fields}
-    return list(_admin(info, "POST", "load", asked)["loaded"])
+    """Lets something happen to a node or instance, to all of a queued resource or group of that name, or to
+    some workers; their full names. `preempt`, `reboot`, `crash` (hosts die and the API does not notice), or
+    `load`: what chips seem to do, by `fields` of `Load` in `hosts/metrics_server.py`, None for nothing."""
+    return list(_admin(info, "POST", verb, {"node": node, "zone": zone, "workers": list(workers), **more}))
 
 
 def set_quotas(info: SimInfo, quotas: Mapping[str, int]) -> dict[str, int]:
     """Changes quotas, by the keys of `tpuctl.sim.world.quotas`; all that are set now."""
     return dict(_admin(info, "POST", "quotas", quotas))
-
-
-def crash(info: SimInfo, node: str, zone: str | None = None, workers: Sequence[int] = ()) -> list[str]:
-    """Lets all hosts of a node die, or some workers', without the API noticing; the nodes' full names."""
-    asked = {"node": node, "zone": zone, "workers": list(workers)}
-    return list(_admin(info, "POST", "crash", asked)["crashed"])
 
 
 def waits(info: SimInfo) -> dict[str, float]:

@@ -9,6 +9,7 @@ import email.message
 import email.parser
 import email.policy
 from collections.abc import Callable
+from http.client import responses
 from urllib.parse import parse_qs, urlsplit
 
 from tpuctl.sim.wire.messages import Request, Response
@@ -16,14 +17,6 @@ from tpuctl.sim.wire.status import invalid_argument
 
 MAX_CALLS = 1000
 _BOUNDARY = "batch_tpuctl_sim"
-_REASONS = {
-    200: "OK",
-    204: "No Content",
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    409: "Conflict",
-}
 
 
 def handle_batch(request: Request, handle: Callable[[Request], Response]) -> Response:
@@ -36,7 +29,7 @@ def handle_batch(request: Request, handle: Callable[[Request], Response]) -> Res
             "Content-Type: application/http",
             f"Content-ID: <response-{str(part.get('content-id', '')).strip('<>')}>",
             "",
-            f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, 'Error')}",
+            f"HTTP/1.1 {answer.status} {responses.get(answer.status, 'Error')}",
             *(f"{name}: {value}" for name, value in answer.headers.items()),
             f"Content-Length: {len(answer.body)}",
             "",

@@ -141,17 +141,11 @@ class Access:
         if self.is_enabled(service):
             return
         url = f"https://console.developers.google.com/apis/api/{service}/overview?project={PROJECT_NUMBER}"
-        consumer = {"service": service, "consumer": f"projects/{PROJECT_NUMBER}"}
-        link = {"description": "Google developers console API activation", "url": url}
-        raise ApiError(
-            Code.PERMISSION_DENIED,
+        raise _off(
             f"{SERVICES[service]} has not been used in project {PROJECT_NUMBER} before or it is disabled. "
-            f"Enable it by visiting {url} then retry. If you enabled this API recently, wait a few minutes for "
-            "the action to propagate to our systems and retry.",
-            [
-                {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
-                error_info("SERVICE_DISABLED", consumer),
-            ],
+            f"Enable it by visiting {url} then retry. If you enabled this API recently,",
+            {"description": "Google developers console API activation", "url": url},
+            *("SERVICE_DISABLED", service),
         )
 
     def check_permission(self, permission: str, resource: str) -> None:
@@ -178,14 +172,18 @@ class Access:
 def _billing_disabled(service: str) -> ApiError:
     """Words and details as users of several APIs were shown them."""
     url = f"https://console.developers.google.com/billing/enable?project={PROJECT_NUMBER}"
-    link = {"description": "Google developers console billing", "url": url}
-    return ApiError(
-        Code.PERMISSION_DENIED,
+    return _off(
         f"This API method requires billing to be enabled. Please enable billing on project #{PROJECT_NUMBER} "
-        f"by visiting {url} then retry. If you enabled billing for this project recently, wait a few minutes "
-        "for the action to propagate to our systems and retry.",
-        [
-            {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
-            error_info("BILLING_DISABLED", {"service": service, "consumer": f"projects/{PROJECT_NUMBER}"}),
-        ],
+        f"by visiting {url} then retry. If you enabled billing for this project recently,",
+        {"description": "Google developers console billing", "url": url},
+        *("BILLING_DISABLED", service),
     )
+
+
+def _off(text: str, link: Json, reason: str, service: str) -> ApiError:
+    details = [
+        {"@type": "type.googleapis.com/google.rpc.Help", "links": [link]},
+        error_info(reason, {"service": service, "consumer": f"projects/{PROJECT_NUMBER}"}),
+    ]
+    text += " wait a few minutes for the action to propagate to our systems and retry."
+    return ApiError(Code.PERMISSION_DENIED, text, details)

@@ -23,7 +23,7 @@ from tpuctl.sim.world.operations import Made, Operations, show_operation
 from tpuctl.sim.world.paths import ResourcePath, check_id, check_labels, parse_path
 from tpuctl.sim.world.quotas import Quotas
 from tpuctl.sim.world.reservations import take_chips, wanted_reservation
-from tpuctl.sim.world.state import Kernel, Node, copy_json
+from tpuctl.sim.world.state import Kernel, Node, copy_json, guest_items
 from tpuctl.sim.world.tpu_vms import TpuVms
 from tpuctl.sim.world.validation import check_quota, prepare_spec
 
@@ -77,7 +77,6 @@ class Nodes:
 
     @staticmethod
     def _attributes_of(node: Node, worker: int, query: str) -> Json:
-        """Those below `query`: `NAMESPACE/`, `NAMESPACE/KEY`, or all for nothing."""
         if worker >= len(node.addresses):
             return {"queryPath": query, "queryValue": {"items": []}}
         kind, _, key = node.addresses[worker].host_key.partition(" ")
@@ -86,12 +85,7 @@ class Nodes:
             "deviceInfo/hostname": node.hostname(worker),
             **node.guest.get(worker, {}),
         }
-        items = [
-            {"namespace": path.rpartition("/")[0], "key": path.rpartition("/")[2], "value": value}
-            for path, value in found.items()
-            if not query or path == query or path.startswith(query.rstrip("/") + "/")
-        ]
-        return {"queryPath": query, "queryValue": {"items": items}}
+        return {"queryPath": query, "queryValue": {"items": guest_items(found, query)}}
 
     # Creation.
 

@@ -82,6 +82,15 @@ class Life(Protocol):
         ...
 
 
+def guest_items(found: Mapping[str, str], query: str) -> list[Json]:
+    """Guest attributes below `query` (`NAMESPACE/` or `NAMESPACE/KEY`; all for nothing), as APIs show them."""
+    return [
+        {"namespace": path.rpartition("/")[0], "key": path.rpartition("/")[2], "value": value}
+        for path, value in found.items()
+        if not query or path == query or path.startswith(query.rstrip("/") + "/")
+    ]
+
+
 @dataclass(frozen=True)
 class Attachment:
     """A data disk that a machine holds."""
