@@ -6,7 +6,6 @@ The forms are those recorded in GoogleCloudPlatform/k8s-config-connector
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,23 +68,25 @@ CHANGES: dict[str, Callable[[TpuApi], OperationInfo | None]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("said", [{}, {"done": False}], ids=["recorded", "said to be pending"])
-def test_the_operation_of_a_change_is_read_as_google_writes_it(served, change, said):
+def test_the_operation_of_a_change_is_read_as_google_writes_it(served, said):
     api, cloud = served
     api.answer = lambda _query: (200, {**PENDING, **said})
-    assert change(cloud) == OperationInfo(OPERATION, done=False)
-    assert len(api.asked) == 1
+    for name, change in CHANGES.items():
+        api.asked.clear()
+        assert change(cloud) == OperationInfo(OPERATION, done=False), name
+        assert len(api.asked) == 1, name
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"<html>", b"\xff", b'{"name": 0'])
-def test_a_change_with_an_answer_that_makes_no_sense_is_looked_at_again(served, change, body):
+def test_a_change_with_an_answer_that_makes_no_sense_is_looked_at_again(served, body):
     api, cloud = served
     api.answer = lambda _query: (200, body)
-    with pytest.raises(TransientError):
-        change(cloud)
-    assert len(api.asked) == 1
+    for name, change in CHANGES.items():
+        api.asked.clear()
+        with pytest.raises(TransientError):
+            change(cloud)
+        assert len(api.asked) == 1, name
 
 
 DENIED = {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}
@@ -102,13 +103,13 @@ HALF_UNDERSTOOD = [
 
 
 @pytest.mark.parametrize("body", HALF_UNDERSTOOD)
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_refusal_that_is_half_understood_is_still_a_refusal(served, change, body):
+def test_a_refusal_that_is_half_understood_is_still_a_refusal(served, body):
     api, cloud = served
     api.answer = lambda _query: (403, body)
-    with pytest.raises(TpuctlError) as caught:
-        change(cloud)
-    assert caught.value.code == "denied"
+    for name, change in CHANGES.items():
+        with pytest.raises(TpuctlError) as caught:
+            change(cloud)
+        assert caught.value.code == "denied", name
 
 
 def queued(name: str, **failed: Any) -> dict[str, Any]:
@@ -155,18 +156,16 @@ def test_fields_and_values_of_a_later_revision_are_passed_over(served):
     assert (found.state, found.initiator, found.error) == (QueuedState.UNKNOWN, "", None)
 
 
-@pytest.mark.parametrize("strange", [None, 1, "x", [], {}, True, [None], {"a": None}], ids=json.dumps)
-@pytest.mark.parametrize("key", [*NODE, "state", "tpu", "metadata", "error", "done", "schedulingConfig"])
-def test_a_field_of_another_type_loses_nothing_but_itself(served, key, strange):
+@pytest.mark.parametrize("key", sorted({*NODE, "tpu", "metadata", "error", "done"} - {"name"}))
+def test_a_field_of_another_type_loses_nothing_but_itself(served, key):
     api, cloud = served
-    if key == "name":
-        return
-    api.answer = lambda _query: (200, {**NODE, key: strange})
-    assert cloud.find_node(ZONE, "a").name == "a"
-    api.answer = lambda _query: (200, {**queued("a"), key: strange})
-    assert cloud.find_queued(ZONE, "a").name == "a"
-    api.answer = lambda _query: (200, {**PENDING, key: strange})
-    assert cloud.find_operation(OPERATION).name == OPERATION
+    for strange in (None, 1, "x", [], {}, True, [None], {"a": None}):
+        api.answer = lambda _query, it=strange: (200, {**NODE, key: it})
+        assert cloud.find_node(ZONE, "a").name == "a", strange
+        api.answer = lambda _query, it=strange: (200, {**queued("a"), key: it})
+        assert cloud.find_queued(ZONE, "a").name == "a", strange
+        api.answer = lambda _query, it=strange: (200, {**PENDING, key: it})
+        assert cloud.find_operation(OPERATION).name == OPERATION, strange
 
 
 def test_an_operation_that_failed_says_why_although_the_details_are_of_an_unknown_type(served):

@@ -45,8 +45,6 @@ def test_what_is_past_or_negative_is_refused(word):
 
 
 @pytest.mark.parametrize("render", SHOWN)
-@pytest.mark.parametrize(
-    "number", [0.0, -1.0, 1e9, 1e12, -1e12, 1e18, -1e18, 1e300, -1e300, math.inf, -math.inf, math.nan, 2**70]
-)
-def test_any_number_can_be_shown(render, number):
-    assert render(number)
+def test_any_number_can_be_shown(render):
+    numbers = (0.0, -1.0, 1e9, 1e12, -1e12, 1e18, -1e18, 1e300, -1e300, math.inf, -math.inf, math.nan, 2**70)
+    assert [number for number in numbers if not render(number)] == []

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 from tpuctl.errors import UsageError
@@ -27,21 +29,16 @@ def test_chips_and_hosts_come_from_the_table(name, chips, hosts):
     assert (found.chips, found.hosts) == (chips, hosts)
 
 
-@pytest.mark.parametrize("found", CATALOG.types.values(), ids=lambda found: found.name)
-def test_every_row_agrees_with_itself(found):
-    dimensions = [int(part) for part in found.topology.split("x")]
-    product = 1
-    for dimension in dimensions:
-        product *= dimension
-    assert product == found.chips == found.hosts * found.chips_per_host
-    assert found.zones
-    number = int(found.name.rpartition("-")[2])
-    assert number in (found.chips, found.cores)
-    for api in found.apis:
-        assert found.of_api(api).runtime_version
-    assert (Api.COMPUTE in found.apis) == (found.compute is not None)
-    # The discovery document of the TPU API has no type of shape for what it makes for single projects.
-    assert (found.config_type is None) == (found.apis[0] is Api.COMPUTE)
+def test_every_row_agrees_with_itself():
+    for name, found in CATALOG.types.items():
+        product = prod(int(part) for part in found.topology.split("x"))
+        assert product == found.chips == found.hosts * found.chips_per_host, name
+        assert found.zones, name
+        assert int(found.name.rpartition("-")[2]) in (found.chips, found.cores), name
+        assert all(found.of_api(api).runtime_version for api in found.apis), name
+        assert (Api.COMPUTE in found.apis) == (found.compute is not None), name
+        # The discovery document of the TPU API has no type of shape for what it makes for single projects.
+        assert (found.config_type is None) == (found.apis[0] is Api.COMPUTE), name
 
 
 def test_v5p_has_its_94_sizes():
