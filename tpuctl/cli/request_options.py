@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from pathlib import PurePath
 from typing import Annotated, Any
 
 import msgspec
@@ -199,3 +201,19 @@ def _pairs(flag: str, words: list[str] | None) -> dict[str, str]:
             raise UsageError(f"{flag} {key} is given twice", hint="give it once")
         found[key] = value
     return found
+
+
+def program_of(before: Sequence[str], behind: Sequence[str], module: str | None) -> dict[str, Any]:
+    """The words before and behind `--` as fields of the request: a script or module with its
+    arguments, or a command."""
+    if module is not None:
+        return {"module": module, "args": (*before, *behind)}
+    if before:
+        return {"script": _below(before[0]), "args": (*before[1:], *behind)}
+    return {"command": tuple(behind)}
+
+
+def _below(script: str) -> str:
+    """`script` as seen from this directory: on the hosts its parents have other names."""
+    path = PurePath(script)
+    return os.path.relpath(script) if ".." in path.parts or path.is_absolute() else script

@@ -10,6 +10,7 @@ import re
 import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 from msgspec import Struct, field
@@ -21,7 +22,6 @@ from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.names import RUN_ID, SLICE_NAME, check_fleet_name, check_run_id, check_slice_name
 from tpuctl.lib.options import Option, flags_of, hints_of, registry
 from tpuctl.lib.text import suggest
-from tpuctl.model.entrypoint import is_inside
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 from tpuctl.runs.chips import parse_chips
@@ -163,6 +163,16 @@ def _check_beside(where: str, request: RunRequest, others: Mapping[str, RunReque
             raise UsageError.of("on", why, "give one of them a tag, or other arguments")
 
 
+def _is_inside(path: str) -> bool:
+    """Whether a path stays below where it starts, also on its way."""
+    pure, depth = PurePosixPath(path), 0
+    for part in pure.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return False
+    return not pure.is_absolute()
+
+
 def _check_entry(request: RunRequest) -> None:
     given = _entries(request)
     if len(given) != 1:
@@ -171,7 +181,7 @@ def _check_entry(request: RunRequest) -> None:
             hint="script: train.py, or module: pkg.train, or command: [bash, train.sh]",
             details={"key": given[-1]} if given else {},
         )
-    if request.script is not None and not is_inside(request.script):
+    if request.script is not None and not _is_inside(request.script):
         raise UsageError(
             f"script {request.script!r} is not below the directory of the file",
             hint="a path relative to the file",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -28,7 +27,6 @@ from tpuctl.kube.rules import check_job
 from tpuctl.kube.shape import Shape
 from tpuctl.model.refs import DiskRef, MountRef
 from tpuctl.model.requests import ClusterRequest
-from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.provenance.manifest import CommandSection, RunManifest
 from tpuctl.provenance.rerun import image_used
 from tpuctl.runs.containers import ALWAYS
@@ -38,17 +36,8 @@ FATAL_EXITS = (2, 64, 78, 126, 127)
 """Wrong arguments (Python's argparse; EX_USAGE and EX_CONFIG of sysexits.h), and what shells say of a command
 that is not executable or not there: the same again ends the same."""
 JAX_IMAGE = "us-docker.pkg.dev/cloud-tpu-images/jax-ai-image/tpu:latest"
-_OF_RUNS: Mapping[str, Any] = {
-    "per": "host",
-    "chips": "all",
-    "chip": None,
-    "check": "off",
-    "debug": (),
-    "privileged": False,
-    "on_stall": "report",
-    "on_nan": "report",
-}
-"""Options of runs that need tpuctl's agent on the hosts, with their defaults."""
+_OF_RUNS = ("per", "chips", "chip", "check", "debug", "privileged", "on_stall", "on_nan")
+"""Options of runs that need tpuctl's agent on the hosts."""
 
 
 class ExportTarget(Struct, frozen=True, kw_only=True):
@@ -81,8 +70,6 @@ def job_of(
     there."""
     command = manifest.command
     check_command(command)
-    default = RestartPolicy()
-    failures = default.max_failures if command.max_failures is None else command.max_failures
     account = request.kube_account or ""
     job = JobSetSpec(
         name=target.name,
@@ -103,8 +90,8 @@ def job_of(
         secrets={name: SecretKey(request.kube_secret or target.name, name) for name in sorted(command.secrets)},
         buckets=target.buckets,
         disks=target.volumes,
-        policy=FailurePolicy(failures, parse_exits(request.fatal_exit)),
-        grace_s=round(default.grace_s if command.grace_s is None else command.grace_s),
+        policy=FailurePolicy(command.max_failures, parse_exits(request.fatal_exit)),
+        grace_s=round(command.grace_s),
         host_network=request.host_network,
         labels=target.labels,
         annotations={
@@ -118,8 +105,9 @@ def job_of(
 
 def check_command(command: CommandSection) -> None:
     """Raises UsageError for an option that the program would miss on a cluster without a word."""
-    for name, default in _OF_RUNS.items():
-        if getattr(command, name) != default:
+    plain = CommandSection(argv=())
+    for name in _OF_RUNS:
+        if getattr(command, name) != getattr(plain, name):
             flag = f"--{name.replace('_', '-')}"
             why = f"{flag} needs tpuctl's agent on the hosts, and pods of a cluster have none"
             raise UsageError.of(name, why, f"leave out {flag}, or run it on a slice")

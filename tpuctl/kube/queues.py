@@ -119,8 +119,9 @@ def flavor_rows(cluster_queues: Iterable[Object], local_queues: Iterable[Object]
         inactive = condition(queue, "Active")
         why = inactive.get("message", "inactive") if inactive.get("status") == "False" else ""
         held = f"stopped ({spec['stopPolicy']})" if spec.get("stopPolicy", "None") != "None" else ""
+        reserved = _chips_of((queue.get("status") or {}).get("flavorsReservation") or ())
         for flavor, quota in quotas(spec).items():
-            used = _reserved(queue).get(flavor, {})
+            used = reserved.get(flavor, {})
             rows.append(
                 FlavorRow(
                     cluster_queue=name,
@@ -137,20 +138,15 @@ def flavor_rows(cluster_queues: Iterable[Object], local_queues: Iterable[Object]
 
 def quotas(spec: Object) -> dict[str, int]:
     """The quota of chips of each flavour."""
-    return {
-        flavor["name"]: quantity(resource.get("nominalQuota", 0))
-        for group in spec.get("resourceGroups") or ()
-        for flavor in group.get("flavors") or ()
-        for resource in flavor.get("resources") or ()
-        if resource.get("name") == CHIPS
-    }
+    flavors = [flavor for group in spec.get("resourceGroups") or () for flavor in group.get("flavors") or ()]
+    return {name: quantity(chips.get("nominalQuota", 0)) for name, chips in _chips_of(flavors).items()}
 
 
-def _reserved(queue: Object) -> dict[str, Object]:
-    """What is taken of each flavour, by those that are admitted or about to be."""
+def _chips_of(flavors: Iterable[Object]) -> dict[str, Object]:
+    """What a list says of the chips of each flavour."""
     return {
         flavor["name"]: resource
-        for flavor in (queue.get("status") or {}).get("flavorsReservation") or ()
+        for flavor in flavors
         for resource in flavor.get("resources") or ()
         if resource.get("name") == CHIPS
     }

@@ -141,7 +141,7 @@ def compiled_by_inductor(rule: LintRule, module: LintedModule) -> Iterator[Found
             if (
                 (backend is None or text_of(backend) == "inductor")
                 and not has_stars(site.node)
-                and not _off(site.node)
+                and keyword(site.node, "disable") is None  # which may switch it off
             ):
                 yield site.node, site.context, site.name
     for scope in module.scopes:
@@ -151,11 +151,6 @@ def compiled_by_inductor(rule: LintRule, module: LintedModule) -> Iterator[Found
                     (s.context for s in module.names if s.node is each), Context(scope.parent or scope)
                 )
                 yield each, site_under, "torch.compile"
-
-
-def _off(call: ast.Call) -> bool:
-    """`disable=` may switch it off."""
-    return keyword(call, "disable") is not None
 
 
 def variables(rule: LintRule, module: LintedModule) -> Iterator[Found]:

@@ -136,7 +136,7 @@ class Catalog(Struct, frozen=True):
         found = self.find(name)
         if found is None:
             nearest = self.nearest(name)
-            guess = f"; did you mean {_either(nearest)}?" if nearest else ""
+            guess = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
             raise UsageError(
                 f"there is no accelerator type {name!r}{guess}",
                 hint="tpuctl types",
@@ -347,7 +347,3 @@ def _neighbours(names: list[str], size: int) -> tuple[str, ...]:
 
 def _size(name: str) -> int:
     return int(name.rpartition("-")[2])
-
-
-def _either(names: tuple[str, ...]) -> str:
-    return " or ".join(names)

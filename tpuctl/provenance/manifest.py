@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from tpuctl.errors import BadManifestError
 from tpuctl.lib.codec import from_data, parse_json
-from tpuctl.model.run_spec import RunSettings
+from tpuctl.model.run_spec import RestartPolicy, RunSettings
 
 SCHEMA = "tpuctl.run/1"
 
@@ -48,9 +48,9 @@ class CommandSection(RunSettings, frozen=True):
     """Those that take part; empty means all."""
     secrets: tuple[str, ...] = ()
     """Names of the variables, never values."""
-    max_failures: int | None = None
-    max_preemptions: int | None = None
-    grace_s: float | None = None
+    max_failures: int = RestartPolicy().max_failures
+    max_preemptions: int = RestartPolicy().max_preemptions
+    grace_s: float = RestartPolicy().grace_s
 
 
 class SettingSection(Struct, frozen=True):

@@ -170,7 +170,7 @@ class AttemptHosts:
 
         def request(target: HostTarget) -> requests.StartRequest:
             variables = render_environment(self.run, attempt, target.worker)
-            key = self._environment_key(target.worker)
+            key = self._host_row(target.worker).get("environment_key", "")
             cache = self._compile_cache(target.worker, key, {**pinned, **variables})
             bytecode = bytecode_directories(self.environment.spec, key) if self.environment else {}
             held = {name: secret.reveal() for name, secret in secrets.items()}
@@ -195,9 +195,6 @@ class AttemptHosts:
         """Where libtpu logs for this run alone; it does for all of a host in one folder otherwise."""
         folder = f"runs/{self.run.id}/{self.attempt.attempt_id}/{DRIVER_LOGS.folder}"
         return {"TPU_LOG_DIR": folder} if DRIVER_LOGS.asked(self.run) else {}
-
-    def _environment_key(self, worker: int) -> str:
-        return self._host_row(worker).get("environment_key", "")
 
     def _host_row(self, worker: int) -> Mapping[str, str]:
         """What the record says of the host of a worker."""

@@ -203,17 +203,11 @@ def refuse(plan: tuple[RerunChange, ...]) -> UsageError:
 def _spec(manifest: RunManifest, target: Target, place: str | None, secrets: Mapping[str, str]) -> RunSpec:
     """`place`: where it has its checkpoints."""
     command, environment = manifest.command, manifest.environment
-    plain = RestartPolicy()
-    policy = RestartPolicy(
-        max_failures=plain.max_failures if command.max_failures is None else command.max_failures,
-        max_preemptions=plain.max_preemptions if command.max_preemptions is None else command.max_preemptions,
-        grace_s=plain.grace_s if command.grace_s is None else command.grace_s,
-    )
     spec = RunSpec(
         slice_name=target.name,
         argv=command.argv,
         cwd=command.cwd,
-        policy=policy,
+        policy=RestartPolicy(command.max_failures, command.max_preemptions, grace_s=command.grace_s),
         variables=manifest.variables.requested,
         secrets={name: secrets[name] for name in command.secrets if name in secrets},
         workers=command.workers,

@@ -8,7 +8,6 @@ from functools import partial
 from tpuctl.errors import UsageError, with_field
 from tpuctl.lib.names import check_progress, check_tag, parse_secret, parse_var
 from tpuctl.lib.time import parse_duration
-from tpuctl.model.entrypoint import render_argv
 from tpuctl.model.processes import PER, TOPOLOGY
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.secret_patterns import check_argv, check_named
@@ -65,11 +64,26 @@ def check_run(request: RunRequest) -> tuple[str, ...]:
     for name, reference in request.secret.items():
         with_field("secret", partial(parse_secret, f"{name}={reference}"))
     check_tags(request.group, request.tag)
-    argv = render_argv(
-        script=request.script, module=request.module, command=request.command, arguments=list(request.args)
-    )
+    argv = render_argv(request)
     check_argv(patterns, argv)
     return argv
+
+
+PYTHON = "python3"
+"""The interpreter on the host: the pinned environment's when there is one (it is first on PATH)."""
+
+
+def render_argv(request: RunRequest) -> tuple[str, ...]:
+    """What is started. Nothing is quoted or expanded: arguments arrive as they are. Raises UsageError where not
+    exactly one of script, module and command is given."""
+    if sum(map(bool, (request.script, request.module, request.command))) != 1:
+        raise UsageError(
+            "say what to run: a script, -m MODULE, or -- COMMAND",
+            hint="tpuctl run train.py, or tpuctl run -m pkg.train, or tpuctl run -- bash scripts/x.sh",
+        )
+    if request.script:
+        return (PYTHON, request.script, *request.args)
+    return (PYTHON, "-m", request.module, *request.args) if request.module else tuple(request.command)
 
 
 STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")

@@ -17,7 +17,7 @@ from tpuctl.lib.text import fold_workers, group_equal
 from tpuctl.model.processes import worker_of
 from tpuctl.model.shipped_files import load_hang_table
 from tpuctl.runs.attempt import AttemptHosts, find_hosts
-from tpuctl.runs.triage import HangCause, HangTable, gather_facts, judge_hang, parse_hangs
+from tpuctl.runs.triage import HangCause, gather_facts, judge_hang, parse_hangs
 from tpuctl.state.repository import get_run
 from tpuctl.telemetry.read import read_cores
 from tpuctl.telemetry.sample import FIRST_PORT, CoreState, NoServer
@@ -76,7 +76,7 @@ def examine(
         hosts.append(worker, "cores", render_cores(worker, cores, silent).encode())
     cause = None
     if workers is None:
-        table = hang_table()
+        table = parse_hangs(load_hang_table())
         facts = gather_facts(table, status, stacks, cores, hosts.run.spec.stall_s)
         cause = judge_hang(table, facts, hosts.run.id, hosts.run.slice_name)
     return Evidence(tuple(stacks), tuple(cores), tuple(silent), cause)
@@ -88,11 +88,6 @@ def keep_stacks(hosts: AttemptHosts, workers: Collection[int] | None = None) -> 
     for each in found:
         hosts.append(each.worker, "stacks", render_stacks(each).encode())
     return found
-
-
-def hang_table() -> HangTable:
-    """The activities and verdicts that tpuctl knows."""
-    return parse_hangs(load_hang_table())
 
 
 def render_stacks(found: WorkerStacks) -> str:

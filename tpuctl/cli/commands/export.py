@@ -101,7 +101,7 @@ def _source(
     name: str | None,
 ) -> tuple[ExportSource, ExportTarget]:
     """The run that is meant, and where it goes. Raises UsageError."""
-    from tpuctl.cli.programs import program_of
+    from tpuctl.cli.request_options import program_of
     from tpuctl.kube.source import is_run, source_of_run, source_of_script
     from tpuctl.kube.target import resolve_target
     from tpuctl.provenance.manifest import typed

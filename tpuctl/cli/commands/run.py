@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.following import follow_or_leave, submit_and_follow
 from tpuctl.cli.options import DryRun, Timeout, Yes
-from tpuctl.cli.programs import program_of
+from tpuctl.cli.request_options import program_of
 from tpuctl.cli.workers import check_workers
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import argument

@@ -78,7 +78,8 @@ def types(
         return
     shown = rows if console.json_mode else [_shown(catalog, row, zone) for row in rows]
     columns = COLUMNS if zone is None else IN_A_ZONE
-    console.table(shown, columns, empty=_none_there(wanted, zone))
+    of = f" of {wanted}" if wanted else ""
+    console.table(shown, columns, empty=f"no accelerator type{of} is known in {zone}")
     if zone is None and rows:
         console.say(f"`tpuctl types {rows[0]['name']}` lists its zones with their prices")
     if shown and not console.json_mode:
@@ -95,10 +96,6 @@ def _show_zones(console: Console, catalog: Any, found: Any, zone: str | None) ->
     console.table(shown, BY_ZONE, empty=f"{found.name} is not offered in {zone}")
     if shown and not console.json_mode:
         console.say(f"prices: {catalog.prices_note}")
-
-
-def _none_there(generation: str | None, zone: str | None) -> str:
-    return f"no accelerator type{f' of {generation}' if generation else ''} is known in {zone}"
 
 
 def _row(catalog: Any, found: Any, zone: str | None) -> dict[str, Any]:
