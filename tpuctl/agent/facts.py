@@ -56,20 +56,7 @@ def facts(request, _stdin):
 
 
 def host_facts(_request):
-    import pwd
-
-    name = os.uname()
-    return {
-        "hostname": name.nodename,
-        "user": pwd.getpwuid(os.getuid()).pw_name,
-        "home": os.path.expanduser("~"),
-        "root": how_root(),
-        "kernel": name.release,
-        "os": os_name(),
-        "worker_id": os.environ.get("TPU_WORKER_ID"),
-        "numa_nodes": machine.numa_nodes(),
-        "nics": machine.nics(),
-    }
+    return dict(machine.basics(), root=how_root(), os=os_name())
 
 
 def os_name():

@@ -13,8 +13,6 @@ NUMBER = "attributes/agent-worker-number"
 
 def hello(request, _stdin):
     """With `number` also what the metadata server calls this worker, nothing where it does not say."""
-    import pwd
-
     chips, told = None, None
     if request["chips"]:
         from facts_chips import chips_facts
@@ -29,25 +27,17 @@ def hello(request, _stdin):
         from metadata import value
 
         number = value(NUMBER)
-    home = os.path.expanduser("~")
-    space = os.statvfs(home)
-    name = os.uname()
+    space = os.statvfs(os.path.expanduser("~"))
     return {
+        **machine.basics(),
         "schema": SCHEMA,
         "time": time.time(),
         "boot_id": boot_id(),
-        "hostname": name.nodename,
-        "user": pwd.getpwuid(os.getuid()).pw_name,
-        "home": home,
         "python_version": "%d.%d.%d" % sys.version_info[:3],
-        "kernel": name.release,
-        "machine": name.machine,
-        "numa_nodes": machine.numa_nodes(),
-        "nics": machine.nics(),
+        "machine": os.uname().machine,
         "disk_free_bytes": space.f_bavail * space.f_frsize,
         "cpu_count": os.cpu_count(),
         "chips": chips,
-        "worker_id": os.environ.get("TPU_WORKER_ID"),
         "number": number,
         "facts": told,
     }

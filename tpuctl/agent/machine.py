@@ -1,9 +1,25 @@
-"""The hardware of this host beside its chips, by sysfs(5); 0 where it does not say."""
+"""What this host is: its names, and its hardware beside its chips, by sysfs(5); 0 where it does not say."""
 
 import os
 
 NODES = "/sys/devices/system/node"
 INTERFACES = "/sys/class/net"
+
+
+def basics():
+    """What all answers say that tell of a host."""
+    import pwd
+
+    name = os.uname()
+    return {
+        "hostname": name.nodename,
+        "user": pwd.getpwuid(os.getuid()).pw_name,
+        "home": os.path.expanduser("~"),
+        "kernel": name.release,
+        "worker_id": os.environ.get("TPU_WORKER_ID"),
+        "numa_nodes": numa_nodes(),
+        "nics": nics(),
+    }
 
 
 def numa_nodes(folder=NODES):
