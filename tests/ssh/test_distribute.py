@@ -27,8 +27,9 @@ from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.engine.ports import Clock
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.requests import PrepareRequest
+from tpuctl.hosts.requests import PrepareRequest, StopRequest
 from tpuctl.model.cloud import HostTarget
+from tpuctl.model.shipped_files import read_agent
 from tpuctl.transfer import lacking as module
 from tpuctl.transfer.bundle import freeze
 from tpuctl.transfer.distribute import Distributed, distribute
@@ -95,6 +96,29 @@ def test_when_a_command_is_interrupted_its_hosts_stop_copying(farm: SshFarm, age
     with pytest.raises(KeyboardInterrupt):
         spread(agent, targets, make_tree({"f": os.urandom(20 << 20)}), clock=Interrupted())
     no_agent_is_left(farm)
+
+
+def test_what_hosts_copy_for_a_command_that_was_killed_the_same_command_finds(
+    farm: SshFarm, agent: HostAgent
+) -> None:
+    class Killed(HostAgent):
+        def ask(self, targets: Any, request: Any, **more: Any) -> Any:
+            if isinstance(request, StopRequest):
+                raise SystemExit  # before anything is put in order
+            return super().ask(targets, request, **more)
+
+    class Impatient(RealClock):
+        def sleep(self, seconds: float) -> None:
+            raise SystemExit
+
+    targets = [farm.add(worker) for worker in range(6)]
+    agent.ensure_installed(targets)
+    content = make_tree({"f": os.urandom(20 << 20)})
+    with pytest.raises(SystemExit):
+        spread(Killed(agent.remote, read_agent()), targets, content, clock=Impatient())
+    again = spread(agent, targets, content)
+    assert (again.failed, again.unfinished) == ({}, frozenset())
+    assert again.sent_bytes < 100_000
 
 
 def test_of_a_large_project_only_the_changed_file_travels(

@@ -17,7 +17,7 @@ from tpuctl.hosts.agent import Asked, HostAgent, Reply
 from tpuctl.hosts.protocol import LacksReply, PrepareReply
 from tpuctl.model.cloud import HostTarget
 from tpuctl.transfer.host_copies import CopyJob, HostCopies, command_job, copy_name
-from tpuctl.transfer.lacking import CODE, Spreading, Where
+from tpuctl.transfer.lacking import CODE, FEW_WORKERS, Spreading, Where
 from tpuctl.transfer.tree import Content
 
 
@@ -57,7 +57,9 @@ def distribute(
     with on their own; the same call later finds how far they got. `complete` are hosts of the slice that have
     all contents already, `known` what some lack; `prepare` follows what is sent to a host, in the same call.
     """
-    name = None if job is None else copy_name(job, content.sha256, "fetch")
+    own = job or command_job(content.sha256)
+    asks = job is not None or len(targets) > FEW_WORKERS  # to tell of copies costs hosts something
+    name = copy_name(own, content.sha256, "fetch") if asks else None
     spread = Spreading(
         agent,
         targets,
@@ -71,7 +73,7 @@ def distribute(
         prepare=prepare,
     )
     spread.query_hosts(known)
-    copies = HostCopies(spread, job or command_job())
+    copies = HostCopies(spread, own)
     try:
         while True:
             copying = copies.go_on()

@@ -6,7 +6,6 @@ themselves say.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -50,9 +49,9 @@ class CopyJob(Struct, frozen=True):
     lasts_s: int = COPY_MAX_S
 
 
-def command_job() -> CopyJob:
-    """The copies of one command, which ends them."""
-    return CopyJob(secrets.token_hex(8), _NO_FENCE, int(TRANSFER_TIMEOUT_S))
+def command_job(tree: str) -> CopyJob:
+    """The copies of one command, which ends them. Those of one that was killed are found by the same again."""
+    return CopyJob(tree[:16], _NO_FENCE, int(TRANSFER_TIMEOUT_S))
 
 
 def copy_name(job: CopyJob, tree: str, verb: str) -> CopyName:
@@ -132,7 +131,6 @@ class HostCopies:
         if not workers:
             return []
         spread = self._spread
-        spread.copy = copy_name(self._job, spread.content.sha256, "fetch")
         chosen = {worker: sources[index % len(sources)] for index, worker in enumerate(workers)}
 
         def request(target: HostTarget) -> CopyRequest:
@@ -143,6 +141,7 @@ class HostCopies:
                 token=serving.token,
                 destination=spread.where.destination,
                 names=tuple(spread.where.names),
+                anew=self._job.fence == _NO_FENCE,
             )
 
         begun = []

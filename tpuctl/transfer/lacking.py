@@ -105,7 +105,7 @@ class Spreading:
         self._blobs = list_blobs(parse_tree(content.tree))
         self._tree = Blob(content.sha256, len(content.tree))
         self._until = until
-        self.copy = copy
+        self._copy = copy
         self._prepare = prepare
 
     def query_hosts(self, known: Sequence[Reply[LacksReply]] = ()) -> None:
@@ -145,7 +145,7 @@ class Spreading:
         """What hosts are asked of the tree."""
         where = self.where
         return LacksRequest(
-            where.area, self.content.sha256, where.destination, tuple(where.names), copy=self.copy
+            where.area, self.content.sha256, where.destination, tuple(where.names), copy=self._copy
         )
 
     def targets(self, workers: Iterable[int]) -> list[HostTarget]:
@@ -183,6 +183,8 @@ class Spreading:
             self._note_copy(worker, reply.copy)
 
     def _note_copy(self, worker: int, copy: CopyStatus) -> None:
+        if self._until is None and copy.state.final and worker not in self.state.copies:
+            return  # that of an earlier command
         self.state.copies[worker] = copy
         if copy.bytes:
             self.meter.relayed(worker, copy.bytes)
