@@ -13,13 +13,12 @@ from msgspec import Struct, convert
 from tpuctl.lib.names import region_of
 from tpuctl.model.shipped_files import load_sim_compute
 from tpuctl.sim.wire.status import Json
+from tpuctl.sim.world.catalog import DISK_TYPES
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 
 ROOT = "https://www.googleapis.com/compute/v1"
 GLOBAL = "global"
 _MADE = "2024-04-01T05:34:56.123-07:00"
-DISK_TYPES: Mapping[str, tuple[int, int, int]] = load_sim_compute()["disk_types"]
-"""Default, smallest and largest size in GB."""
 SHOWN: Mapping[str, Json] = load_sim_compute()["shown"]
 """What all resources of a kind show, by its singular."""
 INTERNAL_RULE = "default-allow-internal"
@@ -256,10 +255,10 @@ class ComputeCatalog:
             {
                 **self._resource("diskTypes", scope, name, number),
                 "description": name,
-                "defaultDiskSizeGb": str(default),
-                "validDiskSize": f"{smallest}GB-{largest}GB",
+                "defaultDiskSizeGb": str(each.size[0]),
+                "validDiskSize": f"{each.size[1]}GB-{each.size[2]}GB",
             }
-            for number, (name, (default, smallest, largest)) in enumerate(DISK_TYPES.items())
+            for number, (name, each) in enumerate(DISK_TYPES.items())
         ]
 
     def _machine_types(self, scope: Scope) -> list[Json]:

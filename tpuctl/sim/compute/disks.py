@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 from tpuctl.lib.names import region_of
 from tpuctl.sim.compute.bodies import last_part
-from tpuctl.sim.compute.catalog import DISK_TYPES, Scope
+from tpuctl.sim.compute.catalog import Scope
 from tpuctl.sim.compute.refusals import invalid
 from tpuctl.sim.wire.status import ApiError, Code, Json
+from tpuctl.sim.world.catalog import DISK_TYPES
 from tpuctl.sim.world.faults import RATE_EXCEEDED
 from tpuctl.sim.world.quotas import DISK_METRICS
 
-ACCESS_MODES: Mapping[str, tuple[str, ...]] = {
-    "hyperdisk-balanced": ("READ_WRITE_SINGLE", "READ_WRITE_MANY"),
-    "hyperdisk-ml": ("READ_WRITE_SINGLE", "READ_ONLY_MANY"),
-}
+ACCESS_MODES = {name: each.access for name, each in DISK_TYPES.items() if each.access}
 """The first is what a disk gets; other types have none to set."""
 _MULTI_REGIONS = {"us": "us", "europe": "eu", "asia": "asia"}
 """By the first part of a region: where copies of disks are kept unless somebody says otherwise."""
@@ -80,7 +77,7 @@ def _check_clone(scope: Scope, kind: str, source: Source) -> None:
 
 
 def _size(kind: str, body: Json, source: Source | None) -> int:
-    default, smallest, largest = DISK_TYPES[kind]
+    default, smallest, largest = DISK_TYPES[kind].size
     size = int(body.get("sizeGb") or (max(source.size_gb, smallest) if source else default))
     if not smallest <= size <= largest:
         text = f"Disk size must be between {smallest} GB and {largest} GB."
@@ -172,7 +169,7 @@ def copy_details(body: Json, source: Json) -> Json:
 def check_resize(data: Json, size: int) -> None:
     """Disks only grow."""
     kind, before = last_part(data["type"]), int(data["sizeGb"])
-    _, smallest, largest = DISK_TYPES[kind]
+    _, smallest, largest = DISK_TYPES[kind].size
     if not smallest <= size <= largest:
         raise invalid("sizeGb", size, f"Disk size must be between {smallest} GB and {largest} GB.")
     if size <= before:

@@ -6,11 +6,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
+from msgspec import Struct, convert
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.input_files import read_text
 from tpuctl.model.accelerators import AcceleratorType, Catalog, parse_catalog
-from tpuctl.model.shipped_files import load_accelerators
+from tpuctl.model.shipped_files import load_accelerators, load_sim_compute
+
+
+class DiskType(Struct, frozen=True):
+    """A type of disk: see `manifests/tables/sim_compute.yaml`."""
+
+    size: tuple[int, int, int]
+    generations: frozenset[str] = frozenset()
+    quota: str = ""
+    access: tuple[str, ...] = ()
+
+
+DISK_TYPES = convert(load_sim_compute()["disk_types"], dict[str, DiskType])
 
 
 class SimCatalog:

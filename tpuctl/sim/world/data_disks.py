@@ -7,28 +7,18 @@ those sentences are ours.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.hosts.backend import HostDisk
 from tpuctl.sim.wire.status import ApiError, Code, Json, failed_precondition, invalid_argument
+from tpuctl.sim.world.catalog import DISK_TYPES
 from tpuctl.sim.world.faults import FaultKind
 from tpuctl.sim.world.paths import ResourcePath, attached_disk
 from tpuctl.sim.world.state import RO, RW, Kernel, Machine, Node
 
-_PD = frozenset({"pd-standard", "pd-balanced", "pd-ssd"})
-_HYPER = frozenset({"hyperdisk-balanced", "hyperdisk-ml"})
-COMPATIBLE: Mapping[str, Collection[str]] = {
-    "v2": _PD,
-    "v3": _PD,
-    "v4": _PD | {"pd-extreme", "hyperdisk-balanced"},
-    "v5e": (_PD - {"pd-standard"}) | _HYPER,
-    "v5p": (_PD - {"pd-standard"}) | _HYPER,
-    "v6e": _HYPER,
-    "tpu7x": _HYPER,
-}
-"""By generation: deploy/kubernetes/overlays/node-labeler/configmap.yaml of the CSI driver (2026-02-03); v2,
-which is not there, as v3. Of other generations nothing is known, and nothing refused."""
+_KNOWN = frozenset[str]().union(*(each.generations for each in DISK_TYPES.values()))
+"""Of other generations nothing is known, and nothing refused."""
 MAX_DISKS: Mapping[str, int] = {"v6e": 32}
 """With the boot disk (cloud.google.com/tpu/docs/attach-durable-block-storage); 128 for the others."""
 NVME = frozenset({"v6e", "tpu7x"})
@@ -107,8 +97,8 @@ def disk_kind(disk: Json) -> str:
 
 def check_kind(generation: str, kind: str) -> None:
     """Refuses a type of disk that hosts of the generation cannot have."""
-    compatible = COMPATIBLE.get(generation)
-    if compatible is not None and kind not in compatible:
+    known = DISK_TYPES.get(kind)
+    if generation in _KNOWN and (known is None or generation not in known.generations):
         raise failed_precondition(
             f"[{kind}] features and [instance_type: VIRTUAL_MACHINE] InstanceTaxonomies are not compatible for "
             "creating instance."

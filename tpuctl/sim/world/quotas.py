@@ -18,7 +18,7 @@ from tpuctl.errors import UsageError
 from tpuctl.lib.names import region_of
 from tpuctl.model.accelerators import AcceleratorType
 from tpuctl.sim.wire.status import ApiError, Code, Json
-from tpuctl.sim.world.catalog import SimCatalog
+from tpuctl.sim.world.catalog import DISK_TYPES, SimCatalog
 from tpuctl.sim.world.iam import COMPUTE, PROJECT_NUMBER, TPU
 from tpuctl.sim.world.paths import ResourcePath
 from tpuctl.sim.world.state import Kernel, Node
@@ -27,15 +27,8 @@ ADDRESSES = "IN_USE_ADDRESSES"
 INSTANCES = "INSTANCES"
 HEALTH_CHECKS = "HEALTH_CHECKS"
 SNAPSHOTS = "SNAPSHOTS"
-DISK_METRICS: Mapping[str, str] = {
-    "pd-standard": "DISKS_TOTAL_GB",
-    "pd-balanced": "SSD_TOTAL_GB",
-    "pd-ssd": "SSD_TOTAL_GB",
-    "pd-extreme": "SSD_TOTAL_GB",
-    "hyperdisk-balanced": "HDB_TOTAL_GB",
-}
-"""Disk type → the regional quota of its GB: metrics of compute.v1.Quota; that balanced disks count as SSD is
-gcpdiag's, rule gce/WARN/2022_009."""
+DISK_METRICS = {name: each.quota for name, each in DISK_TYPES.items() if each.quota}
+"""Disk type → the regional quota of its GB."""
 COMPUTE_QUOTA_IDS: Mapping[str, str] = {
     "IN-USE-ADDRESSES-per-project-region": ADDRESSES,
     "INSTANCES-per-project-region": INSTANCES,
