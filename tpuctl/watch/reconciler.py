@@ -133,10 +133,8 @@ def _readable(services: Services, records: Repository[T]) -> tuple[Sequence[Vers
     """The records, and a line for each that cannot be read: a damaged one, or one of a newer tpuctl, must not
     leave the others unwatched."""
     found, damaged = records.load(services)
-    failed = PassResult.FAILED
-    return [*found.values()], [
-        PassLine(name, failed, error.message, acted=False) for name, error in damaged.items()
-    ]
+    lines = [PassLine(name, PassResult.FAILED, each.message, acted=False) for name, each in damaged.items()]
+    return [*found.values()], lines
 
 
 class _PlannedSlice(Struct, frozen=True):
