@@ -107,18 +107,23 @@ class _Pending(Struct):
 def fold_lines(lines: Iterable[LogLine], workers: int) -> Iterator[LogLine]:
     """Lines that several of so many `workers` wrote within `FOLD_WINDOW_S` once, each worker's own in their
     order. Lines without a time stay as they are."""
+    if workers < 2:
+        yield from lines
+        return
     pending: OrderedDict[tuple[str, str], _Pending] = OrderedDict()
     newest: dict[Place, int] = {}
     position = 0
+    looked_at = None
     for line in lines:
         if line.at is None:
             yield line
             continue
-        while pending:
+        while pending and (line.at != looked_at or len(pending) >= PENDING_MAX):
             first = pending[next(iter(pending))]
             if len(pending) < PENDING_MAX and line.at - (first.line.at or 0.0) <= FOLD_WINDOW_S:
                 break
             yield _released(pending.popitem(last=False)[1])
+        looked_at = line.at
         key, [worker] = (line.stream, line.text), line.workers
         position += 1
         found = pending.get(key)
@@ -159,4 +164,6 @@ def _release_through(
 
 def _released(pending: _Pending) -> LogLine:
     line = pending.line
+    if len(pending.workers) == 1:
+        return line
     return LogLine(line.at, tuple(sorted_places(pending.workers)), line.stream, line.text)

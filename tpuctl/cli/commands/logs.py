@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpuctl.cli.clusters import seen_now
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from tpuctl.lib.text import Place
     from tpuctl.model.records import RunRecord
     from tpuctl.runs.log_lines import LogLine
+
+PREFIXES = 1024
+"""Kept of what stands before lines: a host tells one time for all that came since its last look."""
 
 
 def logs(context: AppContext, request: LogsRequest) -> None:
@@ -201,8 +205,9 @@ def _print_lines(lines: Iterable[LogLine], slice_name: str, *, stamped: bool) ->
     from tpuctl.cli.live import output_prefix
 
     printed = False
+    prefix_of = lru_cache(PREFIXES)(output_prefix)
     for line in lines:
-        prefix = output_prefix(slice_name, line.workers, line.at if stamped else None)
+        prefix = prefix_of(slice_name, line.workers, line.at if stamped else None)
         sys.stdout.write(f"{prefix}{line.text}\n")
         printed = True
     sys.stdout.flush()
