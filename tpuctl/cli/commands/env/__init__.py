@@ -9,7 +9,6 @@ from tpuctl.cli.commands.env.files import capture, derive, lock, new
 from tpuctl.cli.commands.env.hosts import apply, gc, plan, verify
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.context import AppContext
-from tpuctl.envs.load import environment_folder
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.options import Option, argument
 
@@ -33,7 +32,7 @@ for _verb in (new, lock, derive, capture, plan, apply, verify, gc):
 @app.command("ls", json=True)
 def ls(console: Console) -> None:
     """List environments: the project's and tpuctl's."""
-    from tpuctl.envs.load import environment_names, read_environment
+    from tpuctl.envs.load import environment_folder, environment_names, read_environment
 
     folder = environment_folder()
     rows = []
@@ -80,7 +79,7 @@ def diff(
     (`--on SLICE --on SLICE`). Where hosts of one slice differ, their workers are named.
     """
     from tpuctl.envs.compare import difference_rows, differences, installed_properties
-    from tpuctl.envs.load import read_environment
+    from tpuctl.envs.load import environment_folder, read_environment
 
     files, slices = names or [], on or []
     if len(files) + len(slices) != 2:

@@ -10,7 +10,6 @@ import typer
 from tpuctl.cli.console import Console
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, OnSlice
-from tpuctl.envs.load import environment_folder
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import Flag, Option, argument
 
@@ -39,7 +38,7 @@ def new(
 
     Without --like it starts from what tpuctl ships for the backend; `tpuctl env ls` shows that.
     """
-    from tpuctl.envs.load import environment_names, read_environment
+    from tpuctl.envs.load import environment_folder, environment_names, read_environment
     from tpuctl.envs.spec import check_environment_name
     from tpuctl.envs.write import new_environment
 
@@ -105,7 +104,7 @@ def derive(
 
     DEST is a path inside the environment. SRC is copied beside the new file if it is a path here.
     """
-    from tpuctl.envs.load import read_environment
+    from tpuctl.envs.load import environment_folder, read_environment
     from tpuctl.envs.spec import check_environment_name
     from tpuctl.envs.write import new_environment
 
@@ -138,6 +137,7 @@ def capture(
     is, where all its files are those of today.
     """
     from tpuctl.envs.capture import capture_environment
+    from tpuctl.envs.load import environment_folder
     from tpuctl.envs.spec import check_environment_name
     from tpuctl.envs.write import new_environment, save_environment
     from tpuctl.slices.choose import resolve_slice
@@ -199,6 +199,8 @@ def lock(
     Asks the package index, or the one that UV_DEFAULT_INDEX names. The lock is pylock.NAME.toml beside the
     file (PEP 751); keep both under version control. Flags that its libtpu does not take are refused.
     """
+    from tpuctl.envs.load import environment_folder
+
     _lock(context, console, environment_folder(), name, python=python, dry_run=dry_run)
 
 
