@@ -31,6 +31,7 @@ from tests.bench import (
     startup,
     streaming,
     tops,
+    years,
 )
 from tests.bench.harness import Measurement, Plan, Report
 from tests.bench.report import PAGE, render_page, render_text
@@ -53,6 +54,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "passes": passes.measure,
     "blind": passes.measure_blind,
     "ui": pages.measure,
+    "years": years.measure,
     "top": tops.measure,
     "recovery": recovery.measure,
     "environments": environments.measure,
