@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import Session, open_session
+from tests.support.soak import soak
 from tpuctl.transfer.own_output import REPORT_MARK
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -161,8 +162,8 @@ def test_a_killed_client_leaves_no_program_behind(session: Session, project: Pat
 
 @pytest.mark.parametrize(
     "signals",
-    [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGKILL,)],
-    ids=["Ctrl-C", "twice", "kill -9"],
+    [soak((signal.SIGINT,), id="Ctrl-C"), (signal.SIGINT, signal.SIGINT), (signal.SIGKILL,)],
+    ids=[None, "twice", "kill -9"],
 )
 def test_an_end_while_the_directory_is_sent_leaves_whole_files(
     session: Session, project: Path, signals: tuple[int, ...]

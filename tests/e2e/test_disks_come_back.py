@@ -10,6 +10,7 @@ import pytest
 from tests.support.hosts import wait_until
 from tests.support.require import require_isolated_hosts
 from tests.support.session import Session, open_session
+from tests.support.soak import soak
 
 ZONE = "us-central2-b"
 UP = ("--spot", "--pay", "--zone", ZONE)
@@ -53,9 +54,16 @@ def reboot(session: Session, node: str) -> None:
     session.type("sim", "reboot", node)
 
 
-@pytest.mark.parametrize("lose", [reboot, stop_and_start])
-@pytest.mark.parametrize("how", ["watch", "up", "run"])
-def test_disks_come_back_before_anything_runs(session: Session, lose: Any, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "lose"),
+    [
+        ("watch", reboot),
+        ("up", stop_and_start),
+        ("run", stop_and_start),
+        *(soak(*pair) for pair in (("watch", stop_and_start), ("up", reboot), ("run", reboot))),
+    ],
+)
+def test_disks_come_back_before_anything_runs(session: Session, how: str, lose: Any) -> None:
     lose(session, "dev-1")
     reboot(session, "big-1")
     for name in ("dev", "big"):
