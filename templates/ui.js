@@ -142,8 +142,20 @@ if (box) {
   async function toEnd() { await load(Number.MAX_SAFE_INTEGER); box.scrollTop = box.scrollHeight; }
 
   box.addEventListener("scroll", () => requestAnimationFrame(scrolled));
+  const logs = [...of.options];
+  const filters = [...document.querySelectorAll(".log-filter")];
+  for (const filter of filters) {
+    filter.addEventListener("change", () => {
+      const fits = (log, each) => !each.value || log.dataset[each.dataset.field] === each.value;
+      of.replaceChildren(...logs.filter((log) => filters.every((each) => fits(log, each))));
+      if (!of.options.length) { said.textContent = "no log is like that"; return; }
+      of.selectedIndex = of.options.length - 1;
+      found = 0;
+      toEnd();
+    });
+  }
   of.addEventListener("change", () => { found = 0; toEnd(); });
   document.getElementById("log-form").addEventListener("submit", (event) => { event.preventDefault(); findNext(); });
-  setInterval(() => { if (follow.checked && !busy) toEnd(); }, 1000);
+  setInterval(() => { if (follow.checked && of.value && !busy) toEnd(); }, 1000);
   toEnd();
 }

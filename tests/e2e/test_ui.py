@@ -172,6 +172,24 @@ def test_html_in_logs_names_and_commands_is_text(site, page):
         time.sleep(0.05)
 
 
+def test_a_log_is_chosen_by_attempt_and_worker(site, page):
+    page.visit(f"{site.base}/runs/second/log", width=1280, dark=False)
+    shown = "[...document.getElementById('log-of').options].map((each) => each.value).sort().join()"
+
+    def choose(field: str, value: str) -> str:
+        event = "each.dispatchEvent(new Event('change', { bubbles: true }))"
+        find = f"document.querySelector('[data-field={field}]')"
+        page.evaluate(f"{{ const each = {find}; each.value = '{value}'; {event}; }}")
+        return str(page.evaluate(shown))
+
+    assert page.evaluate(shown) == "1/0/stdout,1/1/stdout,2/0/stdout,2/1/stdout"
+    assert choose("attempt", "1") == "1/0/stdout,1/1/stdout"
+    assert choose("worker", "1") == "1/1/stdout"
+    assert choose("attempt", "") == "1/1/stdout,2/1/stdout"
+    assert page.evaluate("document.querySelector('[data-field=stream]')") is None, "there is no choice"
+    assert page.problems == []
+
+
 def test_filters_find_runs_and_a_damaged_query_is_an_ordinary_page(site, page):
     def shown(query: str) -> list[str]:
         text = site.ask(f"/runs?{query}", Cookie=site.cookie).text

@@ -99,13 +99,15 @@ def grow(services: SimServices) -> None:
 
 
 def test_pages_lead_to_pages_and_only_what_differs_is_written(services):
+    # The page of a run that goes on says for how long.
+    put(services, a_run(id="first", attempt=None, state=RunState.SUCCEEDED, ended_at=5.0))
     done = publish(services, PLACE)
     assert set(read_site(services)) == ALWAYS | {"slice-big.html", "run-first.html"} == set(done.written)
     assert done.address == "https://storage.cloud.google.com/sim-bucket/pages/index.html"
     point = CrashPoint()
     again = publish_by(services, point)
     assert (again.written, again.same, point.count) == ((INDEX,), 4, 1)
-    put(services, a_run(id="first", attempt=None, created_at=1.0, state=RunState.FAILED, reason="it broke"))
+    put(services, a_run(id="first", attempt=None, state=RunState.FAILED, reason="it broke", ended_at=5.0))
     changed = publish(services, PLACE)
     assert {"run-first.html", "runs.html", INDEX} <= set(changed.written)
     assert "slice-big.html" not in set(publish(services, PLACE).written)

@@ -24,7 +24,7 @@ from tpuctl.model.shipped_files import read_template
 from tpuctl.slices.capacity_notes import list_notes
 from tpuctl.ui.access import HEADERS, Gate, PageRequest, find_user
 from tpuctl.ui.live import as_event, changes
-from tpuctl.ui.log_parts import find_in_log, list_logs, read_part
+from tpuctl.ui.log_parts import filters_of, find_in_log, list_logs, read_part
 from tpuctl.ui.look import (
     CloudLook,
     RunsAsked,
@@ -128,7 +128,8 @@ class Pages:
 
     def _logs(self, request: Request) -> Facts:
         run = request.path_params["name"]
-        return {"title": f"Log of {run}", "run": run, "logs": list_logs(self._services, run)}
+        logs = list_logs(self._services, run)
+        return {"title": f"Log of {run}", "run": run, "logs": logs, "filters": filters_of(logs)}
 
     def _comparison(self, request: Request) -> Facts:
         return look_at_comparison(self._services, request.query_params.getlist("run"))

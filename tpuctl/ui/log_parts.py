@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from tpuctl.engine.services import Services
@@ -24,6 +26,17 @@ class LogChoice(Struct, frozen=True):
     value: str
     said: str
     size: int
+    attempt: int
+    worker: int
+    stream: str
+
+
+class LogFilter(Struct, frozen=True):
+    """By what logs are chosen: a field of `LogChoice`, and its values with their words."""
+
+    field: str
+    label: str
+    values: tuple[tuple[object, str], ...]
 
 
 class LogPiece(Struct, frozen=True):
@@ -54,8 +67,28 @@ def list_logs(services: Services, run_id: str) -> list[LogChoice]:
                 if size:
                     place, kind = split_stream(worker, stream)
                     said = f"attempt {number}, worker {fold_workers([place])}, {kind} ({sized(size)})"
-                    found.append(LogChoice(f"{number}/{worker}/{stream}", said, size))
+                    value = f"{number}/{worker}/{stream}"
+                    found.append(LogChoice(value, said, size, number, worker, stream))
     return found
+
+
+def filters_of(logs: Sequence[LogChoice]) -> list[LogFilter]:
+    """Those that tell logs of a run apart: attempt, worker, and stream with its process."""
+    known: tuple[tuple[str, str, dict[object, str]], ...] = (
+        ("attempt", "Attempt", {number: str(number) for number in sorted({each.attempt for each in logs})}),
+        ("worker", "Worker", {worker: str(worker) for worker in sorted({each.worker for each in logs})}),
+        (
+            "stream",
+            "Output",
+            {stream: _stream_words(stream) for stream in sorted({each.stream for each in logs})},
+        ),
+    )
+    return [LogFilter(field, label, tuple(values.items())) for field, label, values in known if len(values) > 1]
+
+
+def _stream_words(stream: str) -> str:
+    place, kind = split_stream(0, stream)
+    return kind if isinstance(place, int) else f"{kind} of process {place[1]}"
 
 
 def read_part(services: Services, run_id: str, log: str, offset: int, limit: int) -> LogPiece:

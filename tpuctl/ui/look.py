@@ -29,6 +29,7 @@ from tpuctl.state.repository import get_run, newest_first, readable_runs, readab
 from tpuctl.views.decisions import decisions
 from tpuctl.views.report import report_facts
 from tpuctl.views.run_status import next_commands
+from tpuctl.views.slice_timeline import draw_slice
 from tpuctl.views.slices import fleet_rows, is_listed, run_row, slice_status
 from tpuctl.watch.cycle import list_heartbeats, watchdog_health
 from tpuctl.watch.heartbeat import is_late, render_counts
@@ -214,12 +215,18 @@ def _watchdog(beat: Any, moments: Moments) -> dict[str, Any]:
 
 def look_at_slice(services: Services, name: str) -> dict[str, Any]:
     """One slice: how it stands, its hosts, and what was decided about it. Raises as `status` does."""
-    return slice_facts(slice_status(services, name), decisions(services, name))
+    return slice_facts(slice_status(services, name), decisions(services, name), services.store.now())
 
 
-def slice_facts(status: Mapping[str, Any], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def slice_facts(status: Mapping[str, Any], told: Sequence[Mapping[str, Any]], now: float) -> dict[str, Any]:
     """What the page of a slice shows of its status and of what was decided about it."""
-    shown = {"facts": status, "tone": tone(status["state"]), "decisions": told[-DECISIONS_SHOWN:][::-1]}
+    own = [row for row in told if row["subject"] == status["name"]]
+    shown = {
+        "timeline": draw_slice(own, now),
+        "facts": status,
+        "tone": tone(status["state"]),
+        "decisions": told[-DECISIONS_SHOWN:][::-1],
+    }
     return {"title": status["name"], **shown}
 
 

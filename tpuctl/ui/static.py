@@ -94,17 +94,23 @@ class StaticSite:
         except TpuctlError as error:
             return None, error.message
 
+    @property
+    def _hour(self) -> float:
+        """As of when pictures are drawn: they are the same for as long as nothing happens."""
+        return self._now - self._now % HOUR_S
+
     def _picture(self) -> str:
-        """Of capacity, as of the full hour, so that it is the same for as long as nothing was learnt."""
+        """Of capacity."""
         notes = list_notes(self._services)
         if not notes:
             return ""
         known = max(each.last_ready_at or 0.0 for each in notes)
-        picture = render_capacity(notes, max(self._now - self._now % HOUR_S, known))
+        picture = render_capacity(notes, max(self._hour, known))
         return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
 
     def _slice(self, record: SliceRecord) -> Facts:
-        return slice_facts(describe_slice(self._services, record), slice_decisions(self._services, record.name))
+        told = slice_decisions(self._services, record.name)
+        return slice_facts(describe_slice(self._services, record), told, self._hour)
 
     def _run_page(self, run: RunRecord) -> StaticPage:
         make = partial(self._made, f"run-{run.id}.html", "Runs", "ui_run.html.j2", partial(self._run, run))
