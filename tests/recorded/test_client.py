@@ -527,6 +527,7 @@ UNRECORDED: Mapping[str, str] = {
     "disks.set_throughput": "the answer is an operation, as of the other changes",
     "objects.create_bucket": "no creation of a bucket is recorded, only the conflict of one (storage/upload)",
     "objects.upload": "parts are put; the upload that is recorded was posted (storage/upload)",
+    "objects.is_public": "no answer to somebody without credentials is recorded",
     "objects.read_pieces": "asks for ranges; the read that is recorded was of the whole (storage/upload)",
     "project.bucket_members": "no policy of a bucket is recorded",
     "project.clock_ahead": "reads the Date of any answer, as objects.server_time does from a recorded one",
