@@ -42,7 +42,7 @@ def test_help_loads_no_google_library_no_paramiko_and_no_yaml() -> None:
         "import sys\nfrom tpuctl.cli.app import app\n"
         "try:\n    app(['--help'], prog_name='tpuctl')\nexcept SystemExit as end:\n    assert end.code == 0\n"
         "loaded = {name.split('.')[0] for name in sys.modules}\n"
-        "heavy = {'google', 'grpc', 'paramiko', 'yaml', 'rich', 'sqlite3', 'kubernetes'}\n"
+        "heavy = {'google', 'grpc', 'paramiko', 'yaml', 'rich', 'sqlite3', 'kubernetes', 'uvicorn', 'jinja2'}\n"
         "print('LOADED', sorted(loaded & heavy))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
