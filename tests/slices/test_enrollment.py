@@ -128,6 +128,22 @@ def test_a_large_fleet_gets_the_keys_in_several_passes(place):
     assert patches(place) == KEYS_PER_PASS + 2
 
 
+def test_one_pass_takes_the_key_of_a_removed_machine_from_a_large_fleet(place):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    for number in range(KEYS_PER_PASS + 2):
+        bring_up(laptop, f"s{number}")
+    passes(place, office, 2)
+    enroll_machine(place.machine("attic"))
+    remove_machine(laptop, "office")
+    before = patches(place)
+    passes(place, laptop, 1)
+    assert patches(place) == before + KEYS_PER_PASS + 2
+    passes(place, laptop, 1)  # the cloud takes a moment to carry it out
+    keys = [line for number in range(KEYS_PER_PASS + 2) for line in key_lines(laptop, f"s{number}-1")]
+    assert len({*keys}) == 2
+    assert not any(office.public_key in line for line in keys)
+
+
 def test_passes_over_hosts_that_know_every_machine_change_nothing(place):
     laptop, office = place.machine("laptop"), place.machine("office")
     bring_up(laptop, "big")

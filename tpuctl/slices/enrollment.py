@@ -8,7 +8,7 @@ no etag: it is read right before, under the slice's lease, and everything else i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,7 +34,8 @@ from tpuctl.state.repository import Repository, Versioned, get_slice, save
 
 KEYS = "ssh-keys"
 KEYS_PER_PASS = 30
-"""Slices whose nodes one pass gives keys to: each takes two calls of the API, and runs wait for the pass."""
+"""Slices whose nodes one pass gives keys to: each takes two calls of the API, and runs wait for the pass. Keys
+that open nothing any more are taken from all nodes at once."""
 
 
 class EnrolledMachine(Struct, frozen=True, omit_defaults=True):
@@ -66,12 +67,21 @@ class MachineKeys(Struct, frozen=True):
     def metadata_of(self, node: NodeInfo, login_user: str) -> dict[str, str]:
         """The metadata that `node` should have. Lines that are not of these machines stay; OS Login, with which
         hosts ignore keys, is off."""
-        away = {_core(f"{login_user}:{key}") for key in self.removed}
-        away -= {_core(f"{login_user}:{key}") for key in self.enrolled}
+        away = self._away(login_user)
         lines = [line for line in node.metadata.get(KEYS, "").splitlines() if _core(line) not in away]
         known = {_core(line) for line in lines}
         lines += [line for line in self.keys_for(login_user).splitlines() if _core(line) not in known]
         return {**node.metadata, OS_LOGIN: OS_LOGIN_OFF, KEYS: "\n".join(lines)}
+
+    def opens_to_removed(self, node: NodeInfo, login_user: str) -> bool:
+        """Whether `node` still lets a key in that opens nothing any more."""
+        away = self._away(login_user)
+        return any(_core(line) in away for line in node.metadata.get(KEYS, "").splitlines())
+
+    def _away(self, login_user: str) -> set[str]:
+        """The lines that no node should have."""
+        enrolled = {_core(f"{login_user}:{key}") for key in self.enrolled}
+        return {_core(f"{login_user}:{key}") for key in self.removed} - enrolled
 
     @property
     def digest(self) -> str:
@@ -175,6 +185,19 @@ def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: MachineKeys
     if asked_at is not None and same and 0 <= now - asked_at < timeouts.KEYS_RETRY_S:
         return False
     return any(machines.lack(part, record.spec.login_user) for part in node.parts or (node,))
+
+
+def in_turn(lacking: Mapping[str, tuple[SliceRecord, NodeInfo | None]], machines: MachineKeys) -> Sequence[str]:
+    """Which of the slices that lack keys this pass sends them to: all that let a removed machine in, and of the
+    others as many as `KEYS_PER_PASS` leaves."""
+
+    def lets_in(record: SliceRecord, node: NodeInfo | None) -> bool:
+        parts = () if node is None else node.parts or (node,)
+        return any(machines.opens_to_removed(part, record.spec.login_user) for part in parts)
+
+    urgent = [name for name, (record, node) in lacking.items() if lets_in(record, node)]
+    others = [name for name in lacking if name not in set(urgent)]
+    return [*urgent, *others[: max(0, KEYS_PER_PASS - len(urgent))]]
 
 
 def send_keys(services: Services, name: str, machines: MachineKeys) -> str:

@@ -24,7 +24,7 @@ from tpuctl.runs.log_archive import archive_logs, restore_logs
 from tpuctl.runs.reconcile import silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.desired import goes_after_run, request_down
-from tpuctl.slices.enrollment import KEYS_PER_PASS, keep_enrolled, lacks_keys, read_machines, send_keys
+from tpuctl.slices.enrollment import in_turn, keep_enrolled, lacks_keys, read_machines, send_keys
 from tpuctl.slices.leaving import Written
 from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
 from tpuctl.slices.orphans import Obsolete, collect_obsolete, find_obsolete, forget_orphans
@@ -220,11 +220,12 @@ class _Pass:
             said = send_keys(self._services, name, machines)
             return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
-        seen = ((name, one.observation) for name, one in planned.items())
-        lacking = [name for name, one in seen if lacks_keys(one.record, one.info.node, machines, now)]
-        lines = [guarded(name, partial(send, name)) for name in lacking[:KEYS_PER_PASS]]
-        if lacking[KEYS_PER_PASS:]:
-            why = f"{counted(len(lacking) - KEYS_PER_PASS, 'slice')} more: later passes send them"
+        seen = {name: (one.observation.record, one.observation.info.node) for name, one in planned.items()}
+        lacking = {name: one for name, one in seen.items() if lacks_keys(*one, machines, now)}
+        turn = in_turn(lacking, machines)
+        lines = [guarded(name, partial(send, name)) for name in turn]
+        if lacking.keys() - set(turn):
+            why = f"{counted(len(lacking) - len(turn), 'slice')} more: later passes send them"
             lines.append(PassLine("keys", PassResult.LATER, why, acted=False))
         return that_say(lines)
 
