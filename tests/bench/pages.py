@@ -35,6 +35,7 @@ from tpuctl.model.attempts import AttemptPhase, RunTotals, TimelineEntry, Worker
 from tpuctl.model.capacity import CapacityNote, note_ready, note_request
 from tpuctl.model.cloud import Tier
 from tpuctl.model.records import RunRecord, RunState
+from tpuctl.slices.capacity_notes import NOTES
 from tpuctl.state.sqlite import SqliteStore
 
 RUNS = 10_000
@@ -69,7 +70,7 @@ def write_notes(store: SqliteStore) -> None:
         note = CapacityNote(zone, kind.name, Tier.SPOT, waits_s=(60.0, 300.0), lives_s=(7200.0,))
         for hour in range(24):
             note = note_ready(note_request(note, 3600.0 * hour), 3600.0 * hour, 3600.0 * hour + 200)
-        store.put(note.key, to_data(note), if_generation=0)
+        store.put(NOTES.key(note.name), to_data(note), if_generation=0)
 
 
 def a_record(number: int, slices: int) -> RunRecord:
