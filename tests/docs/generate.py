@@ -153,7 +153,7 @@ def unhurried(transcript: str) -> list[str]:
     """The lines of a transcript that do not depend on how fast the machine was, nor does their order. Columns
     are as wide as their longest cell, so spaces are not compared; nor is which workers were heard so soon after
     each other that what they said alike stands once."""
-    hurried = re.compile(r"waiting|is (ACCEPTED|CREATING)|asked \(after| doubt |SUSPEND")
+    hurried = re.compile(r"waiting|is (ACCEPTED|CREATING)|asked \(after| doubt |SUSPEND|: (sent|received) \d")
     lines = [" ".join(line.split()) for line in transcript.splitlines() if not hurried.search(line)]
     return sorted(each for line in lines for each in _of_each_worker(line))
 
