@@ -7,10 +7,8 @@ at a page, after a run has changed, and once more with nothing new.
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -29,16 +27,13 @@ from tests.bench.passes import (
     zones_with_one_host,
 )
 from tests.bench.startup import TPUCTL
-from tests.support.builders import a_run, an_attempt
+from tests.bench.stores import RUNS, write_runs
 from tpuctl.lib.codec import to_data
-from tpuctl.model.attempts import AttemptPhase, RunTotals, TimelineEntry, WorkerEnd
 from tpuctl.model.capacity import CapacityNote, note_ready, note_request
 from tpuctl.model.cloud import Tier
-from tpuctl.model.records import RunRecord, RunState
 from tpuctl.slices.capacity_notes import NOTES
 from tpuctl.state.sqlite import SqliteStore
 
-RUNS = 10_000
 UNDER_WAY = 20
 """One of so many runs goes on; the others are over."""
 PAGES = {
@@ -51,17 +46,6 @@ PAGES = {
     "capacity": "/capacity.svg",
 }
 LIMIT_S = 1.0
-FIRST = 1_000_000
-"""The generation of the first run, beyond those of the slices."""
-
-
-def write_runs(file: Path, count: int, slices: int) -> None:
-    """All at once: a commit for each takes a busy disk minutes."""
-    records = (a_record(number, slices) for number in range(count))
-    rows = ((each.key, number, json.dumps(to_data(each))) for number, each in enumerate(records, start=FIRST))
-    with closing(sqlite3.connect(file)) as db, db:
-        db.executemany("INSERT INTO documents (key, generation, data) VALUES (?, ?, ?)", rows)
-        db.execute("UPDATE meta SET value = ? WHERE key = 'sequence'", (str(FIRST + count),))
 
 
 def write_notes(store: SqliteStore) -> None:
@@ -71,48 +55,6 @@ def write_notes(store: SqliteStore) -> None:
         for hour in range(24):
             note = note_ready(note_request(note, 3600.0 * hour), 3600.0 * hour, 3600.0 * hour + 200)
         store.put(NOTES.key(note.name), to_data(note), if_generation=0)
-
-
-def a_record(number: int, slices: int) -> RunRecord:
-    """As one of some attempts, with what its hosts said and what it was given."""
-    on, begun = number % UNDER_WAY == 0, 1_700_000_000.0 + 600 * number
-    events = ("created", "prepared", "started", "joined", "first step", "checkpoint")
-    attempt = an_attempt(
-        number=2,
-        created_at=begun,
-        started_at=begun + 60,
-        ended_at=None if on else begun + 7000,
-        state=AttemptPhase.RUNNING if on else AttemptPhase.ENDED,
-        workers=(0,),
-        ends=() if on else (WorkerEnd(0, 0, ran_s=6900.0),),
-        timeline=tuple(TimelineEntry(begun + 10 * i, each, f"about {each}") for i, each in enumerate(events)),
-        hosts=(
-            {
-                "worker": "0",
-                "hostname": f"t1v-{number:08x}-w-0",
-                "kernel": "6.5.0-1013-gcp",
-                "python": "3.10.12",
-            },
-        ),
-        variables=tuple({"name": f"VARIABLE_{i}", "value": f"{number}", "workers": "0"} for i in range(12)),
-        step=float(number),
-        steps=20_000.0,
-        steps_per_s=2.5,
-    )
-    return a_run(
-        id=f"r{number:05d}",
-        slice_name=f"s{number % slices:04d}",
-        argv=("python3", "train.py", f"lr={0.01 + number % 10 / 100:.2f}"),
-        created_at=begun,
-        state=RunState.RUNNING if on else RunState.SUCCEEDED,
-        owner=("ada", "grace", "linus")[number % 3],
-        group=f"sweep-{number // 50}",
-        tags=("model=t5", f"seed={number % 7}"),
-        attempt=attempt,
-        ended_at=None if on else begun + 7000,
-        reason="" if on else "every worker exited with 0",
-        totals=None if on else RunTotals(0.93, 31.2, 25.5),
-    )
 
 
 class Served:
@@ -166,7 +108,7 @@ def measure(plan: Plan) -> list[Report]:
         file = state / "sim" / PROJECT / "store.sqlite"
         with closing(SqliteStore(file)) as store:
             populate(cloud, store, slices)
-            write_runs(file, runs, slices)
+            write_runs(file, runs, slices, under_way=UNDER_WAY)
             write_notes(store)
             with serve(profile_environment(state)) as site:
                 found = {name: _looks(plan, store, site, path) for name, path in PAGES.items()}

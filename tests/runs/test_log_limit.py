@@ -88,6 +88,7 @@ def test_files_of_logs_are_measured_and_removed_with_a_note(tmp_path: Path) -> N
     files.remove("a", 7.0)
     files.remove("nobody", 7.0)
     assert (files.has("a", 1), files.removed_at("a"), files.removed_at("nobody")) == (False, 7.0, None)
+    assert files.list_removed() == {"a"}
     assert [each.size for each in files.list()] == [0]
     files.append("a", 1, 0, "stdout", b"again, from the store")
-    assert files.removed_at("a") is None
+    assert (files.removed_at("a"), files.list_removed()) == (None, frozenset())

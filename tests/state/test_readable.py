@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
+import pytest
+
 from tests.support.builders import a_run
 from tests.support.memory.services import MemoryPlace
+from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import RunState
-from tpuctl.state.repository import runs_under_way
+from tpuctl.state.repository import get_run, runs_under_way
+from tpuctl.state.sqlite import SqliteStore
 
 
 def test_only_runs_that_may_go_on_are_read(place: MemoryPlace) -> None:
@@ -17,3 +23,29 @@ def test_only_runs_that_may_go_on_are_read(place: MemoryPlace) -> None:
     services.store.put("runs/damaged", {"state": "running"}, if_generation=0)
     services.store.put("runs/strange", {"state": "to-come"}, if_generation=0)
     assert {run.state for run in runs_under_way(services)} == {state for state in RunState if not state.final}
+
+
+def test_last_is_the_newest_run_that_can_be_read(place: MemoryPlace) -> None:
+    services = place.machine()
+    now = services.store.now()
+    for name, at in (("old", now - 60), ("new", now - 30), ("damaged", now), ("ahead", now + 3600)):
+        services.store.put(f"runs/{name}", to_data(a_run(id=name, created_at=at)), if_generation=0)
+    damaged = services.store.get("runs/damaged")
+    services.store.put("runs/damaged", {**damaged.data, "state": 7}, if_generation=damaged.generation)
+    assert get_run(services, "last").record.id == "new"
+
+
+def test_of_a_listed_document_as_much_is_read_as_is_asked_for(tmp_path) -> None:
+    said = {"state": "ready", "at": 1e400, "spec": {"chips": [1, 2]}, "none": None}
+    with closing(SqliteStore(tmp_path / "store.sqlite")) as store:
+        for key, data in (("a", said), ("b", {**said, "at": 5})):
+            store.put(key, data, if_generation=0)
+        odd, plain = (document.data for document in store.list(""))
+    for data in (plain, odd):
+        assert [data.get("state"), data.get("spec"), data.get("none", 1), data.get("no", 1)] == [
+            "ready", {"chips": [1, 2]}, None, 1,
+        ]  # fmt: skip
+        assert (data["state"], "no" in data, len(data)) == ("ready", False, 4)
+        with pytest.raises(DamagedRecordError, match="no is missing"):
+            data["no"]
+    assert (odd, plain, odd == plain) == (said, {**said, "at": 5}, False)

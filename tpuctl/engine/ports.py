@@ -328,3 +328,7 @@ class RunLogs(Protocol):
     def removed_at(self, run_id: str) -> float | None:
         """When its output was removed; None where it was not, or some came again from the store."""
         ...
+
+    def list_removed(self) -> frozenset[str]:
+        """The runs whose output was removed, as `removed_at` says."""
+        ...

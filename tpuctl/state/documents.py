@@ -4,12 +4,14 @@ entries have the same shape in every store, so that they are known again after a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, TypeVar
 
 from tpuctl.engine.ports import Document
 from tpuctl.errors import ConflictError, DamagedRecordError
-from tpuctl.lib.codec import parse_json
+from tpuctl.lib.codec import from_data, from_json, parse_json, parse_json_parts
+
+T = TypeVar("T")
 
 
 class DamagedData(Mapping[str, Any]):
@@ -38,6 +40,54 @@ class RecordData(dict[str, Any]):
 
     def __missing__(self, name: str) -> NoReturn:
         raise DamagedRecordError(self._key, f"{name} is missing")
+
+
+class UnreadData(Mapping[str, Any]):
+    """The data of a document that is still text. Of the thousands that are listed, most are wanted for one
+    value, or as records, which `record` makes of the text itself: plain data of all of them takes longer."""
+
+    def __init__(self, key: str, text: str) -> None:
+        self._key = key
+        self._text = text
+        self._whole: Mapping[str, Any] | None = None
+
+    def record(self, cls: type[T]) -> T:
+        """Raises ValueError or DamagedRecordError for what is none."""
+        if self._whole is None:
+            try:
+                return from_json(cls, self._text)
+            except ValueError:
+                pass  # NaN, which the standard library reads; or it is said below what is wrong
+        return from_data(cls, self._read())
+
+    def _read(self) -> Mapping[str, Any]:
+        if self._whole is None:
+            self._whole = parse_document(self._key, 1, self._text).data
+        return self._whole
+
+    def get(self, name: str, default: Any = None) -> Any:
+        parts = parse_json_parts(self._text) if self._whole is None else None
+        if parts is None:
+            return self._read().get(name, default)
+        return parse_json(bytes(parts[name])) if name in parts else default
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._read()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self) == dict(other)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
 
 def parse_document(key: str, generation: int, text: str | bytes) -> Document:

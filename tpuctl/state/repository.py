@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -16,11 +17,22 @@ from tpuctl.lib.text import suggest
 from tpuctl.model.attempts import Attempt
 from tpuctl.model.disks import DiskRecord, KeptRun
 from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
+from tpuctl.state.documents import UnreadData
 
 R = TypeVar("R", SliceRecord, RunRecord)
 T = TypeVar("T")
 Where = Callable[[Mapping[str, Any]], bool]
 """What is asked of the data of a record before one is made of it: thousands of them take time."""
+
+
+class RequestTime(Struct, frozen=True):
+    """Of a run only what tells which is the newest."""
+
+    id: str
+    created_at: float
+
+
+Requested = TypeVar("Requested", RequestTime, RunRecord)
 
 
 class Versioned(Struct, Generic[T], frozen=True):
@@ -164,14 +176,16 @@ def _stale(key: str) -> StaleRecordError:
 
 def decode(cls: type[T], document: Document) -> T:
     """The record in `document`. Raises DamagedRecordError for one that is none."""
+    data = document.data
     try:
-        return from_data(cls, document.data)
+        return data.record(cls) if isinstance(data, UnreadData) else from_data(cls, data)
     except ValueError as error:
         raise DamagedRecordError(document.key, str(error)) from error
 
 
 SLICES = Repository(SliceRecord, "slices")
 RUNS = Repository(RunRecord, "runs")
+_REQUESTED = Repository(RequestTime, "runs")
 ATTEMPTS = Repository(Attempt, "attempts")
 """Those that have ended, as `RUN/NUMBER`: nobody changes them."""
 DISKS = Repository(DiskRecord, "disks")
@@ -205,10 +219,10 @@ def known_names(records: Sequence[SliceRecord]) -> str:
 def get_run(services: Services, run_id: str) -> Versioned[RunRecord]:
     """The run called `run_id`; `last` means the newest. Raises NotFoundError."""
     if run_id == "last":
-        runs, _ = readable_runs(services)
-        if not runs:
+        newest = _find_newest(services)
+        if newest is None:
             raise NotFoundError("there is no run yet", hint="tpuctl run SCRIPT")
-        run_id = newest_first(runs, services.store.now())[0].id
+        return newest
     stored = find_run(services, run_id)
     if stored is None:
         near = _nearest_run(run_id, readable_runs(services)[0])
@@ -217,11 +231,20 @@ def get_run(services: Services, run_id: str) -> Versioned[RunRecord]:
     return stored
 
 
+def _find_newest(services: Services) -> Versioned[RunRecord] | None:
+    """The newest run that can be read. Of all others only the time is."""
+    for run in newest_first(_REQUESTED.readable(services)[0], services.store.now()):
+        with suppress(DamagedRecordError):
+            if (stored := find_run(services, run.id)) is not None:
+                return stored
+    return None
+
+
 AHEAD_S = 60.0
 """Clocks of machines that share a store agree to about a second (NTP, the bucket's time)."""
 
 
-def newest_first(runs: Iterable[RunRecord], now: float) -> list[RunRecord]:
+def newest_first(runs: Iterable[Requested], now: float) -> list[Requested]:
     """Runs by when they were asked for; those from a machine whose clock was ahead come last: nobody asked for
     them later than now, and one wrong clock must not decide for ever what "the newest run" is."""
     return sorted(runs, key=lambda run: (run.created_at <= now + AHEAD_S, run.created_at, run.id), reverse=True)

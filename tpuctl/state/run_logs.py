@@ -103,6 +103,11 @@ class LogFiles:
             return None
         return None if any(each.is_dir() for each in (self._root / run_id).iterdir()) else at
 
+    def list_removed(self) -> frozenset[str]:
+        """See `ports.RunLogs.list_removed`."""
+        noted = (file.parent.name for file in self._root.glob(f"*/{REMOVED}"))
+        return frozenset(run_id for run_id in noted if self.removed_at(run_id) is not None)
+
     def append(self, run_id: str, attempt: int, worker: int, stream: str, data: bytes) -> None:
         with self._made(run_id, attempt, worker, stream).open("ab") as file:
             file.write(data)

@@ -22,7 +22,7 @@ from tpuctl.lib.files import write_private
 from tpuctl.model import timeouts
 from tpuctl.model.records import MOVED
 from tpuctl.state.blobs import BlobFiles
-from tpuctl.state.documents import check_entry, parse_document
+from tpuctl.state.documents import UnreadData, check_entry, parse_document
 
 BUSY_TIMEOUT_S = 10.0
 """How long a write waits for another process's: transactions here take milliseconds, NFS may take a second."""
@@ -121,7 +121,7 @@ class SqliteStore:
             ).fetchall()
             known, self._known = self._known, {}
             found = [
-                known[key] if data is None else parse_document(key, generation, data)
+                known[key] if data is None else Document(key, generation, UnreadData(key, data))
                 for key, generation, data in rows
             ]
             if len(found) >= LISTED_FROM:

@@ -86,6 +86,9 @@ class MemoryLogs:
     def removed_at(self, run_id: str) -> float | None:
         return self.removed.get(run_id)
 
+    def list_removed(self) -> frozenset[str]:
+        return frozenset(self.removed)
+
 
 class NoRateLimit:
     """Implements `ports.RateLimiter`: every create may go out at once."""

@@ -71,7 +71,8 @@ def runs(
         "row": asked and any(row["tags"] for row in rows),
     }
     columns = [each for each in RUNS if known.get(each.key, True)]
-    removed = [row["id"] for row in rows if context.logs.removed_at(row["id"]) is not None]
+    gone = context.logs.list_removed()
+    removed = [row["id"] for row in rows if row["id"] in gone]
     console.table(shown, columns, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
     if removed:
         some = ", ".join(removed[:3]) + (", …" if len(removed) > 3 else "")
