@@ -36,7 +36,7 @@ from tpuctl.slices.adopt import adopt, find_candidate
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.slices.resolve import WantedSlice
-from tpuctl.slices.states import TIME_OVER
+from tpuctl.slices.states import LossKind
 from tpuctl.state.repository import get_slice, list_runs, save
 from tpuctl.views.decisions import decisions
 from tpuctl.views.slices import fleet_rows, slice_status
@@ -91,7 +91,7 @@ def test_hosts_that_vanish_when_their_time_is_over_were_not_taken_away(place: Me
     place.clock.advance(2 * HOUR)
     passes(services, 10)
     said = [(each["action"], each["reason"]) for each in decisions(services, "big")]
-    assert TIME_OVER in dict(said)
+    assert LossKind.TIME_OVER in dict(said)
     assert said[-1] == ("removed", "its --run-duration of 2h is over")
     assert (state_of(place, "big"), objects(place)) == (SliceState.REMOVED, {})
 

@@ -16,7 +16,7 @@ from tpuctl.slices.classify import SliceInfo, classify_slice
 from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.slices.plan import hosts_end, plan_slice, time_left
 from tpuctl.slices.reconcile import wait_for_slice, wait_until_gone
-from tpuctl.slices.states import TIME_OVER, Effect, ObservedEvent, SliceEvent
+from tpuctl.slices.states import Effect, LossKind, ObservedEvent, SliceEvent
 
 NOW = 5000.0
 SPEC = a_spec(api=Api.COMPUTE, queued=False, accelerator_type="tpu7x-16", topology="2x2x2")
@@ -146,7 +146,7 @@ def test_compute_engine_ends_a_slice_some_time_after_its_ttl():
 
 
 def test_what_ended_with_its_ttl_is_not_asked_for_again_and_what_was_given_more_time_is():
-    ended = Loss(NOW, TIME_OVER, "its time is over")
+    ended = Loss(NOW, LossKind.TIME_OVER, "its time is over")
     record = replace(in_state(SliceState.LOST), loss=ended, lifetime=Lifetime(expires_at=NOW - 1, ttl_s=60))
     over = plan_slice(record, seen(record, None), NOW)
     assert (over.state, over.effect) == (SliceState.REMOVED, None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.views.slice_timeline import TITLES, draw_slice
+from tpuctl.slices.states import TRANSITIONS, LossKind
+from tpuctl.views.slice_timeline import LEADS, TITLES, draw_slice
 
 
 def told(*rows: tuple[str, str]) -> list[dict[str, str]]:
@@ -50,3 +51,29 @@ def test_odd_journals_are_drawn_too(rows, phases):
     drawn = draw_slice(rows, NOON)
     assert (None if drawn is None else [part.phase for part in drawn.segments]) == phases
     assert drawn is None or all(0 <= part.x <= 100 and 0 <= part.width <= 100 for part in drawn.segments)
+
+
+def test_each_state_and_loss_that_the_loop_writes_down_is_drawn():
+    moved = {to.state for to in TRANSITIONS.values() if to.effect is None}
+    assert moved | set(LossKind) <= LEADS.keys()
+
+
+def test_a_queue_and_pauses_after_failed_tries_are_no_coming_up():
+    rows = told(
+        ("00:00:00", "up"),
+        ("00:00:01", "create"),
+        ("00:00:02", "create-failed"),
+        ("02:00:00", "renew"),
+        ("02:00:01", "create"),
+        ("02:00:02", "provisioning"),
+        ("11:00:00", "booting"),
+        ("11:30:00", "ready"),
+    )
+    spent = {share.title: share.said for share in draw_slice(rows, NOON).shares}
+    failed = "not made: tried again later, or refused"
+    assert spent == {"waiting for capacity": "9 h", failed: "120 min", "coming up": "30 min", "ready": "30 min"}
+
+
+def test_mounts_that_are_added_to_a_ready_slice_leave_it_ready():
+    drawn = draw_slice(told(("08:00:00", "ready"), ("09:00:00", "mounts")), NOON)
+    assert [part.phase for part in drawn.segments] == ["training"]

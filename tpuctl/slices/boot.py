@@ -22,7 +22,7 @@ from tpuctl.slices.liveness import Liveness, Silence, classify_silence
 from tpuctl.slices.loss import mark_lost
 from tpuctl.slices.probing import HostAnswers, find_workers, number_workers, probe_workers
 from tpuctl.slices.replacement import find_replacement_limit
-from tpuctl.slices.states import Effect
+from tpuctl.slices.states import Effect, LossKind
 
 
 def probe_hosts(context: ReconcileContext) -> Outcome:
@@ -135,7 +135,7 @@ def _silent(context: ReconcileContext, answers: HostAnswers, until: float) -> Ou
         *(["other hosts answer this machine"] if another and not answers.unfit else []),
         *([describe_liveness(liveness)] if liveness is Liveness.STILL else []),
     ]
-    mark_lost(context, "unreachable", f"{why}; {', '.join(reasons)}", failed=True, give_up=True)
+    mark_lost(context, LossKind.UNREACHABLE, f"{why}; {', '.join(reasons)}", failed=True, give_up=True)
     context.services.emit(Warn(context.record.name, f"given up: {why}"))
     return Outcome(Wait(why), acted=True)
 

@@ -21,7 +21,7 @@ from tpuctl.errors import (
 from tpuctl.inventory.ownership import owner_labels
 from tpuctl.lib.names import cloud_name, label_value
 from tpuctl.model.cloud import USER_LABEL, OperationInfo
-from tpuctl.model.records import DENIED, Incarnation, Loss, SliceRecord, SliceState
+from tpuctl.model.records import Incarnation, Loss, SliceRecord, SliceState
 from tpuctl.model.resources import KIND_WORDS, ResourceKind
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Failed, Wait, wait_for
@@ -32,7 +32,7 @@ from tpuctl.slices.delete import try_again_later
 from tpuctl.slices.enrollment import keep_enrolled, read_machines
 from tpuctl.slices.loss import drop_zone, mark_lost, quota_refused
 from tpuctl.slices.plan import next_incarnation, node_spec, time_left
-from tpuctl.slices.states import SliceEvent
+from tpuctl.slices.states import LossKind, SliceEvent
 from tpuctl.slices.zones import choose_zone
 
 
@@ -121,7 +121,7 @@ def _not_created(context: ReconcileContext, record: SliceRecord, error: TpuctlEr
     """What a refused create means for the slice; `record` is written with its consequences."""
     context.amend(record)
     if isinstance(error, RateLimitedError):
-        mark_lost(context, "create-failed", error.message, failed=True)
+        mark_lost(context, LossKind.CREATE_FAILED, error.message, failed=True)
         return Outcome(Wait(error.message, context.record.not_before), acted=True)
     if isinstance(error, NoCapacityError | QuotaError):
         return _create_failed(context, error)
@@ -132,23 +132,25 @@ def _create_failed(context: ReconcileContext, error: TpuctlError) -> Outcome:
     """Nothing was created, and asking again later or elsewhere may succeed."""
     if isinstance(error, QuotaError):
         return quota_refused(context, error)
-    mark_lost(context, "create-failed", error.message, failed=True, zone=True)
+    mark_lost(context, LossKind.CREATE_FAILED, error.message, failed=True, zone=True)
     return Outcome(Wait(error.message, context.record.not_before), acted=True)
 
 
 def _create_refused(context: ReconcileContext, error: TpuctlError) -> Outcome:
     if isinstance(error, DeniedError) and len(context.record.candidates) > 1:
         # Perhaps only this machine may not: the zone is left alone for a while, not left out for good.
-        mark_lost(context, "create-failed", error.message, failed=True, zone=True)
+        mark_lost(context, LossKind.CREATE_FAILED, error.message, failed=True, zone=True)
         return Outcome(Wait(error.message, context.record.not_before), acted=True)
     if drop_zone(context, error.message):
         return Outcome(wait_for("another zone"), acted=True)
     if isinstance(error, DeniedError):
         # Permissions come late and tokens expire: passes ask again, and warn until it works.
-        again = context.record.loss is not None and context.record.loss.kind == DENIED
+        again = context.record.loss is not None and context.record.loss.kind == LossKind.DENIED
         if again:
             context.journal("still-denied", error.message)
-        mark_lost(context, DENIED, error.message, failed=True, state=SliceState.REFUSED, journaled=again)
+        mark_lost(
+            context, LossKind.DENIED, error.message, failed=True, state=SliceState.REFUSED, journaled=again
+        )
         return Outcome(Failed(_with_way_out(context, error)), acted=True)
     loss = Loss(context.services.store.now(), "refused", error.message)
     context.journal("refused", error.message)

@@ -15,14 +15,18 @@ from tpuctl.money.quota_usage import name_holders, quota_error
 from tpuctl.slices.capacity_notes import remember_failed, remember_lost, zone_backoffs
 from tpuctl.slices.context import ReconcileContext
 from tpuctl.slices.delete import delete_incarnation
-from tpuctl.slices.states import ABSENT, TIME_OVER, SliceEvent
+from tpuctl.slices.states import LossKind, SliceEvent
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import find_slice, save
 
 _TAKEN = {SliceEvent.PREEMPTED, SliceEvent.NODE_MISSING}
 """Losses that are the cloud's doing: asked for again at once, never charged as a failure."""
 
-_KINDS = {SliceEvent.ABSENT: ABSENT, SliceEvent.TIME_OVER: TIME_OVER}
+_KINDS = {
+    **dict.fromkeys(_TAKEN, LossKind.PREEMPTED),
+    SliceEvent.ABSENT: LossKind.ABSENT,
+    SliceEvent.TIME_OVER: LossKind.TIME_OVER,
+}
 
 
 def record_loss(context: ReconcileContext) -> Outcome:
@@ -40,7 +44,7 @@ def record_loss(context: ReconcileContext) -> Outcome:
     quota = _late_quota_error(context, why)
     if quota is not None and event is SliceEvent.CREATE_FAILED:
         return quota_refused(context, quota)
-    kind = "preempted" if taken else _KINDS.get(event, "create-failed")
+    kind = _KINDS.get(event, LossKind.CREATE_FAILED)
     failed = not taken and event is not SliceEvent.TIME_OVER
     mark_lost(context, kind, why, failed=failed, zone=failed, state=context.plan.state)
     context.services.emit(Note(context.record.name, f"{kind}: {why}"))
@@ -57,7 +61,7 @@ def quota_refused(context: ReconcileContext, error: QuotaError) -> Outcome:
     """A quota has no room: the waiting command is told who uses it, and a first try in the only zone ends."""
     own = context.incarnation.queued_name
     named = name_holders(context.services, context.record.spec, error, own=own)
-    mark_lost(context, "create-failed", named.message, failed=True, zone=True, short=error.message)
+    mark_lost(context, LossKind.CREATE_FAILED, named.message, failed=True, zone=True, short=error.message)
     if context.record.last_incarnation == 1 and not context.record.zones:
         if context.observation.info.node is not None:
             delete_incarnation(context)  # a group would go on asking, and cost unseen one day
@@ -72,7 +76,7 @@ def drop_zone(context: ReconcileContext, why: str) -> bool:
     if all(zone == record.spec.zone for zone in record.candidates):
         return False
     context.services.emit(Warn(record.name, f"{record.spec.zone} is left out from now on: {why}"))
-    context.journal("zone-refused", f"{record.spec.zone}: {why}")
+    context.journal(LossKind.ZONE_REFUSED, f"{record.spec.zone}: {why}")
     loss = Loss(context.services.store.now(), "refused", why)
     refused = (*record.refused_zones, record.spec.zone)
     context.save(replace(record, state=SliceState.LOST, loss=loss, refused_zones=refused, not_before=0.0))
@@ -81,7 +85,7 @@ def drop_zone(context: ReconcileContext, why: str) -> bool:
 
 def mark_lost(
     context: ReconcileContext,
-    kind: str,
+    kind: LossKind,
     detail: str,
     *,
     failed: bool,
@@ -131,7 +135,8 @@ def give_up_incarnation(services: Services, name: str, number: int, why: str, *,
         return
     if record.incarnation is None or record.incarnation.number != number or record.by_hand:
         return
-    record_decision(services, record.key, "broken", why, incarnation=record.incarnation.cloud_name, fence=fence)
-    lost = Loss(services.store.now(), "broken", why)
+    life = record.incarnation.cloud_name
+    record_decision(services, record.key, LossKind.BROKEN, why, incarnation=life, fence=fence)
+    lost = Loss(services.store.now(), LossKind.BROKEN, why)
     given_up = replace(record.incarnation, given_up=True)
     save(services, stored, replace(record, state=SliceState.LOST, loss=lost, incarnation=given_up))

@@ -10,7 +10,6 @@ from tpuctl.lib.time import render_moment
 from tpuctl.model import timeouts
 from tpuctl.model.hosts import Api
 from tpuctl.model.records import (
-    DENIED,
     WITH_HOSTS,
     Answer,
     Desired,
@@ -24,11 +23,10 @@ from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Done, Verdict, Wait, wait_for
 from tpuctl.slices.resolve import spent
 from tpuctl.slices.states import (
-    ABSENT,
     IGNORED,
-    TIME_OVER,
     TRANSITIONS,
     Effect,
+    LossKind,
     ObservedEvent,
     SliceEvent,
     To,
@@ -115,11 +113,11 @@ _COMING = {SliceEvent.QUEUED, SliceEvent.CREATING}
 
 def _was_absent(record: SliceRecord) -> bool:
     """Whether it counts as lost only because it was not there."""
-    return record.loss is not None and record.loss.kind == ABSENT
+    return record.loss is not None and record.loss.kind == LossKind.ABSENT
 
 
 def _was_denied(record: SliceRecord) -> bool:
-    return record.desired is Desired.UP and record.loss is not None and record.loss.kind == DENIED
+    return record.desired is Desired.UP and record.loss is not None and record.loss.kind == LossKind.DENIED
 
 
 def _hangs(record: SliceRecord, observed: ObservedEvent, now: float) -> str:
@@ -275,7 +273,7 @@ def time_is_over(record: SliceRecord, now: float) -> str:
 
 def _ended_at(record: SliceRecord) -> float | None:
     """The end of its lifetime, where Compute Engine ended it: no pass has lived to do that."""
-    over = record.loss is not None and record.loss.kind == TIME_OVER
+    over = record.loss is not None and record.loss.kind == LossKind.TIME_OVER
     return record.lifetime.expires_at if over and record.lifetime is not None else None
 
 

@@ -48,7 +48,7 @@ def revisit(services: Services, name: str) -> Revisited:
     why = next((said for worker, facts in answers if (said := _trouble(facts, worker, kinds))), "")
     if why:
         with take_lease(services, name) as lease:
-            record_decision(services, record.key, "mounts", why, fence=lease.fence)
+            record_decision(services, record.key, SliceState.INITIALIZING, why, fence=lease.fence)
             save(services, stored, replace(record, state=SliceState.INITIALIZING))
         return Revisited(why, mends=True)
     gone = lost_buckets(services, record)

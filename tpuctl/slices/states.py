@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from tpuctl.model.records import WITH_HOSTS, SliceState
+from tpuctl.model.records import DENIED, WITH_HOSTS, SliceState
 
 
 class SliceEvent(StrEnum):
@@ -181,10 +181,22 @@ STATE_NOTES: Mapping[SliceState, tuple[str, str]] = {
 FINAL_STATES = frozenset({_S.REFUSED, _S.REMOVED, _S.GONE})
 """States in which a slice waits for a person; only what the cloud still shows of it is of interest."""
 
-ABSENT = "absent"
-"""The kind of loss of what was on its way and is not there any more."""
-TIME_OVER = "time-over"
-"""The kind of loss of what Compute Engine ended when its time was over."""
+
+class LossKind(StrEnum):
+    """How an incarnation ended that the loop goes on from, in the journal and as `Loss.kind`."""
+
+    PREEMPTED = "preempted"
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    """Its hardware fails."""
+    TIME_OVER = "time-over"
+    """Compute Engine ended it when its time was over."""
+    CREATE_FAILED = "create-failed"
+    ABSENT = "absent"
+    """It was on its way and is not there any more."""
+    ZONE_REFUSED = "zone-refused"
+    """That zone will never serve the request, and others are left."""
+    DENIED = DENIED
 
 
 class ObservedEvent(Struct, frozen=True):

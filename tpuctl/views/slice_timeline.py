@@ -10,29 +10,40 @@ from msgspec import Struct
 
 from tpuctl.lib.time import parse_timestamp, render_span
 from tpuctl.model.records import SliceState
+from tpuctl.slices.states import LossKind as Loss
 from tpuctl.views.report_page import Segment, Share
 
 SHOWN = 60
 """Changes of state in a picture, the newest."""
-_WAITING, _COMING, _READY, _LOST, _ENDED = "waiting", "provisioning", "training", "lost", "unseen"
+_WAITING, _UNMADE, _COMING, _READY, _LOST, _ENDED = (
+    "waiting",
+    "preparing",
+    "provisioning",
+    "training",
+    "lost",
+    "unseen",
+)
 TITLES: Mapping[str, str] = {
     _WAITING: "waiting for capacity",
+    _UNMADE: "not made: tried again later, or refused",
     _COMING: "coming up",
     _READY: "ready",
     _LOST: "lost",
     _ENDED: "deleted, or being deleted",
 }
 """By the classes that the style sheet has, in the order of a life."""
-_LEADS: Mapping[str, str] = {
-    **dict.fromkeys(("up", "create", SliceState.REQUESTED), _WAITING),
-    **dict.fromkeys((SliceState.PROVISIONING, SliceState.BOOTING, SliceState.INITIALIZING), _COMING),
-    **dict.fromkeys(("doubt", "mounts"), _COMING),
+LEADS: Mapping[str, str] = {
+    **dict.fromkeys(("up", "create", "renew", SliceState.REQUESTED, SliceState.PROVISIONING), _WAITING),
+    **dict.fromkeys((Loss.CREATE_FAILED, Loss.ABSENT, Loss.ZONE_REFUSED, Loss.DENIED), _UNMADE),
+    SliceState.REFUSED: _UNMADE,
+    **dict.fromkeys((SliceState.BOOTING, SliceState.INITIALIZING, "doubt"), _COMING),
     **dict.fromkeys((SliceState.READY, "adopt"), _READY),
-    **dict.fromkeys(("preempted", "unreachable", "time-over", "broken"), _LOST),
-    **dict.fromkeys((SliceState.LOST, SliceState.REFUSED, SliceState.REMOVED, "denied"), _LOST),
+    **dict.fromkeys((Loss.PREEMPTED, Loss.UNREACHABLE, Loss.BROKEN, Loss.TIME_OVER), _LOST),
+    **dict.fromkeys((SliceState.LOST, SliceState.REMOVED), _LOST),
     **dict.fromkeys(("down", "withdrawn", SliceState.DELETING, SliceState.GONE), _ENDED),
 }
-"""Where decisions lead, as far as a picture tells states apart; others change nothing of it."""
+"""Where decisions lead, as far as a picture tells states apart; others change nothing of it. While the cloud
+has a request, which may be for days, it is waited for: hosts come up from `booting` on."""
 
 
 class SliceTimeline(Struct, frozen=True):
@@ -48,7 +59,7 @@ def draw_slice(told: Sequence[Mapping[str, Any]], now: float) -> SliceTimeline |
     """`told` are the decisions about a slice, oldest first; None where they tell of no state."""
     changes: list[tuple[float, str]] = []
     for row in told:
-        at, phase = parse_timestamp(str(row["at"])), _LEADS.get(str(row["action"]))
+        at, phase = parse_timestamp(str(row["at"])), LEADS.get(str(row["action"]))
         if at is not None and phase is not None and (not changes or changes[-1][1] != phase):
             changes.append((at, phase))
     changes = changes[-SHOWN:]
