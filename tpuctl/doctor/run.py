@@ -57,17 +57,7 @@ def check_up(
     """Reads all facts, within a minute in all; `on_progress` is told what is being read."""
     on_progress("this machine and its store")
     store = read_all({"store": machine.store}, timeout_s=LOCAL_TIMEOUT_S)["store"]
-    local = read_all(
-        {
-            "credentials": machine.credentials,
-            "keys": machine.key,
-            "tools": machine.tools,
-            "watch": machine.watchdog,
-            "records": partial(_read_records, services, catalog, store),
-            "clock_ahead": services.project_api.clock_ahead,
-        },
-        timeout_s=LOCAL_TIMEOUT_S,
-    )
+    local = read_all(_looks_at_this_machine(services, machine, catalog, store), timeout_s=LOCAL_TIMEOUT_S)
     on_progress("the project's APIs, permissions and quotas")
     buckets = {f"bucket {name}": partial(services.project_api.bucket_place, name) for name in wanted.buckets}
     looks: dict[str, Callable[[], Any]] = {
@@ -82,7 +72,7 @@ def check_up(
         "unused_disks": partial(_unused_disks, services, store),
         **buckets,
         **_looks_at_shared(services, wanted),
-        **_looks_at_machines(services, catalog, wanted, local["records"].value),
+        **_looks_at_compute(services, catalog, wanted, local["records"].value),
     }
     seen = _ask(looks, local["credentials"], API_TIMEOUT_S)
     zones = _zones(wanted, local["records"], seen)
@@ -109,7 +99,21 @@ def check_up(
     )
 
 
-def _looks_at_machines(
+def _looks_at_this_machine(
+    services: Services, machine: Machine, catalog: Catalog, store: Reading[StoreFacts]
+) -> dict[str, Callable[[], Any]]:
+    """By fields of `DoctorFacts`, as the other looks."""
+    return {
+        "credentials": machine.credentials,
+        "keys": machine.key,
+        "tools": machine.tools,
+        "watch": machine.watchdog,
+        "records": partial(_read_records, services, catalog, store),
+        "clock_ahead": services.project_api.clock_ahead,
+    }
+
+
+def _looks_at_compute(
     services: Services, catalog: Catalog, wanted: PlannedUse, records: StoreRecords | None
 ) -> dict[str, Callable[[], Any]]:
     """The pool of Compute Engine, where something that is named may be made by it."""

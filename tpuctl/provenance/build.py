@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
-from tpuctl.model.attempts import Attempt, Cause, RunTotals
+from tpuctl.model.attempts import Attempt, Cause, RunTotals, WorkerEnd
 from tpuctl.model.records import WITH_HOSTS, RunRecord, SliceRecord
 from tpuctl.provenance.manifest import (
     AttemptSection,
@@ -60,16 +60,7 @@ def build_start(
             tags=spec.tags,
             wandb_id=run.wandb_id,
         ),
-        "command": CommandSection(
-            argv=spec.argv,
-            cwd=spec.cwd,
-            workers=spec.workers,
-            secrets=tuple(sorted(spec.secrets)),
-            max_failures=spec.policy.max_failures,
-            max_preemptions=spec.policy.max_preemptions,
-            grace_s=spec.policy.grace_s,
-            **spec.kept() | {"checkpoint_dir": run.checkpoint_place, "progress": spec.progress or None},
-        ),
+        "command": _command(run),
         "configuration": dict(configuration or {}),
         "code": CodeSection(
             bundle_sha256=run.code.bundle,
@@ -92,6 +83,20 @@ def build_start(
     }
     found: dict[str, Any] = to_data(sections)
     return found
+
+
+def _command(run: RunRecord) -> CommandSection:
+    spec = run.spec
+    return CommandSection(
+        argv=spec.argv,
+        cwd=spec.cwd,
+        workers=spec.workers,
+        secrets=tuple(sorted(spec.secrets)),
+        max_failures=spec.policy.max_failures,
+        max_preemptions=spec.policy.max_preemptions,
+        grace_s=spec.policy.grace_s,
+        **spec.kept() | {"checkpoint_dir": run.checkpoint_place, "progress": spec.progress or None},
+    )
 
 
 def _slice(slice_: SliceRecord | None, name: str) -> SliceSection:
@@ -140,18 +145,7 @@ def build_attempt(
             mounts=tuple(mounts),
             checks=tuple(attempt.checks),
             variables=tuple(attempt.variables),
-            exits=tuple(
-                ExitRow(
-                    end.worker,
-                    end.exit_status,
-                    end.signal,
-                    None if end.ran_s is None else round(end.ran_s, 1),
-                    end.note or None,
-                    end.process,
-                    tuple(ProcessRow(each.process, each.exit_status, each.signal) for each in end.processes),
-                )
-                for end in attempt.ends
-            ),
+            exits=tuple(map(_exit, attempt.ends)),
             phases=attempt_phases(run, attempt, since, before),
             timeline=tuple(
                 EventRow(render_time(entry.at), entry.event, entry.detail or None)
@@ -160,6 +154,18 @@ def build_attempt(
         )
     )
     return found
+
+
+def _exit(end: WorkerEnd) -> ExitRow:
+    return ExitRow(
+        end.worker,
+        end.exit_status,
+        end.signal,
+        None if end.ran_s is None else round(end.ran_s, 1),
+        end.note or None,
+        end.process,
+        tuple(ProcessRow(each.process, each.exit_status, each.signal) for each in end.processes),
+    )
 
 
 def attempt_phases(run: RunRecord, attempt: Attempt, since: float, before: Row | None = None) -> Phases:
