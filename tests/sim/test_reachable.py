@@ -910,7 +910,7 @@ def test_every_promise_has_a_proof() -> None:
 
 
 @pytest.mark.parametrize("what", CHECKS)
-def test_what_the_readme_promises_is_reached_by_its_command(lab: Lab, what: str) -> None:
+def test_what_the_page_promises_is_reached_by_its_command(lab: Lab, what: str) -> None:
     commands = documented()[what]
     assert commands
 

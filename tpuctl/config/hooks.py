@@ -45,8 +45,9 @@ EVENT_NOTES: Mapping[EventKind, str] = {
     EventKind.RECOVERED: "a slice that was lost is ready again",
     EventKind.GAVE_UP: "a run has used up a budget and is not started again",
     EventKind.NEEDS_HUMAN: (
-        "a slice was refused or removed, a run stands still, became slow, compiles a function again or has "
-        "operations on the CPU, a pass is blocked, or it failed in three passes in a row"
+        "a slice was refused or removed, a run stands still, became slow, has a number that is infinite or "
+        "none, compiles a function again or has operations on the CPU, a pass is blocked, or it failed in "
+        "three passes in a row"
     ),
     EventKind.MOUNT_LOST: "a mount died under a run, or its bucket does not answer",
     EventKind.UNSAVED: (

@@ -65,7 +65,8 @@ def _nothing_answers(facts: DoctorFacts) -> TpuctlError | None:
 
 
 def _readings(facts: DoctorFacts) -> Iterator[Reading[Any]]:
-    """What was asked of the APIs."""
+    """What is asked of the APIs in every case. What may be answered without a call, such as `survey` where
+    there is no store, is left out: it would hide that nothing answers."""
     yield from (facts.services, facts.permissions, facts.project, facts.tpu_quotas, facts.holdings)
     yield facts.network
     yield from facts.regions.values()

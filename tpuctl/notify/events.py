@@ -105,8 +105,8 @@ def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
 
 
 def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
-    """That mounts died under a run, that it stands still, is slow or has numbers that are none, and that it is
-    over without success for good."""
+    """What the record of a run tells: events of its attempt that are in `_OF_TIMELINE`, and that it is over
+    without success for good. The journal of runs is not read."""
     events = _timeline_events(subject, record.get("attempt") or {})
     state = str(record["state"])
     if state not in {RunState.GAVE_UP, RunState.FAILED}:
@@ -122,7 +122,7 @@ _OF_TIMELINE = {MOUNT_LOST: EventKind.MOUNT_LOST} | dict.fromkeys(
 
 
 def _timeline_events(subject: str, attempt: Mapping[str, Any]) -> list[HookEvent]:
-    """Their ids are before that of the end."""
+    """Their ids begin with digits, and so sort before that of the end, which is a word."""
     return [
         HookEvent(
             _OF_TIMELINE[entry["event"]],

@@ -84,8 +84,9 @@ def doctor(
 ) -> None:
     """Check the set-up, and print the fix of each problem.
 
-    Credentials, clock, APIs, permissions, TPU and side quotas, SSH key, OS Login, buckets, store,
-    watchdog and tools. Changes nothing. Ends with 1 when there is a problem; warnings alone end with 0.
+    Credentials, clock, APIs, permissions, TPU and side quotas, SSH key, OS Login, network, buckets, unused
+    TPUs and disks, store, watchdog and tools. Changes nothing. Ends with 1 when there is a problem; warnings
+    alone end with 0.
     With --on: whether runs can go to a cluster, by its context, JobSet, Kueue, TPU nodes, and what pods may do
     with your buckets.
     """

@@ -1,7 +1,7 @@
 """What shall go wrong, decided beforehand: the fault plan.
 
-A fault matches calls by method (`nodes.create`, `*.list`, `*`), resource id and zone, lets `skip` of them pass
-and then strikes `times` times (0: for ever).
+A fault matches calls by method (`nodes.create`, `*.list`, `*`), resource id and zone (`-` where a list is of
+all zones), lets `skip` of them pass and then strikes `times` times (0: for ever).
 """
 
 from __future__ import annotations
