@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.jobs import bring_up, submit
 from tests.support.memory.host import make_host_key
@@ -20,7 +22,7 @@ from tpuctl.runs.reconcile import request_stop
 from tpuctl.slices.enrollment import KEYS, KEYS_PER_PASS, enroll_machine, list_machines, remove_machine
 from tpuctl.slices.probing import probe_workers
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import get_run, get_slice
+from tpuctl.state.repository import get_run, get_slice, save
 from tpuctl.views.decisions import decisions
 from tpuctl.watch.heartbeat import PassLine
 from tpuctl.watch.reconciler import run_pass
@@ -142,6 +144,63 @@ def test_one_pass_takes_the_key_of_a_removed_machine_from_a_large_fleet(place):
     keys = [line for number in range(KEYS_PER_PASS + 2) for line in key_lines(laptop, f"s{number}-1")]
     assert len({*keys}) == 2
     assert not any(office.public_key in line for line in keys)
+
+
+@pytest.fixture
+def many(place: MemoryPlace) -> list[str]:
+    """One more slice than a pass gives keys to."""
+    names = [f"s{number:02}" for number in range(KEYS_PER_PASS + 1)]
+    for name in names:
+        bring_up(place.machine("laptop"), name)
+    return names
+
+
+def test_slices_whose_nodes_somebody_made_anew_keep_no_other_from_its_keys(place, many):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    for name in many[:-1]:
+        stored = get_slice(laptop, name)
+        theirs = replace(stored.record.incarnation, node_uid="of another node")
+        save(laptop, stored, replace(stored.record, incarnation=theirs))
+    passes(place, office, 2)
+    assert patches(place) == 1
+    assert len(key_lines(laptop, f"{many[-1]}-1")) == 2
+
+
+def test_slices_at_which_others_are_at_work_do_not_keep_the_last_one_from_its_keys_for_ever(place, many):
+    laptop, office, other = place.machine("laptop"), place.machine("office"), place.machine("other")
+    for _ in range(5):
+        with ExitStack() as leases:
+            for name in many[:-1]:
+                leases.enter_context(take_lease(other, name))
+            passes(place, office, 1)
+    assert len(key_lines(laptop, f"{many[-1]}-1")) == 2
+
+
+def test_a_key_that_a_machine_only_changed_goes_from_a_large_fleet_in_several_passes(place, many):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    passes(place, office, 3)
+    before = patches(place)
+    old = renew_key(place, office)
+    passes(place, office, 1)
+    assert patches(place) == before + KEYS_PER_PASS
+    passes(place, office, 3)
+    assert not any(old.split()[1] in line for name in many for line in key_lines(laptop, f"{name}-1"))
+
+
+@pytest.mark.parametrize("machine", ["attic", "office"])
+def test_a_damaged_machine_takes_no_key_away_and_ends_no_pass(place, machine):
+    laptop, office = place.machine("laptop"), place.machine("office")
+    bring_up(laptop, "big")
+    run = submit(laptop, "big", "for a day")
+    stored = office.store.get(f"machines/{machine}")
+    generation = 0 if stored is None else stored.generation
+    office.store.put(f"machines/{machine}", {"public_key": 7}, if_generation=generation)
+    lines = passes(place, office, 1)
+    failed = [line for line in lines if line.subject == "keys"]
+    assert {line.result for line in failed} == {"failed"}
+    assert f"machines/{machine}" in failed[0].why
+    assert run.id in [line.subject for line in lines]
+    assert key_lines(laptop) == [f"tpuctl:{laptop.public_key}"]
 
 
 def test_passes_over_hosts_that_know_every_machine_change_nothing(place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import UTC, datetime
 
@@ -148,3 +149,9 @@ def render_clock(at: float) -> str:
         .astimezone()
         .strftime("%H:%M:%S")
     )
+
+
+def draw_by_minute(now: float) -> int:
+    """A number that is drawn anew each minute, the same for everybody. With it passes take turns: none needs to
+    remember where the last one stopped, and no interval between passes leaves one out for ever."""
+    return int.from_bytes(hashlib.sha256(str(int(now / 60)).encode()).digest())

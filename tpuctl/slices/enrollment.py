@@ -8,7 +8,7 @@ no etag: it is read right before, under the slice's lease, and everything else i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from tpuctl.errors import (
 )
 from tpuctl.lib.names import node_names
 from tpuctl.lib.text import counted
+from tpuctl.lib.time import draw_by_minute
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import NodeInfo, NodeState
 from tpuctl.model.records import WITH_HOSTS, SliceRecord
@@ -35,7 +36,7 @@ from tpuctl.state.repository import Repository, Versioned, get_slice, save
 KEYS = "ssh-keys"
 KEYS_PER_PASS = 30
 """Slices whose nodes one pass gives keys to: each takes two calls of the API, and runs wait for the pass. Keys
-that open nothing any more are taken from all nodes at once."""
+of machines that were removed are taken from all nodes at once."""
 
 
 class EnrolledMachine(Struct, frozen=True, omit_defaults=True):
@@ -51,14 +52,15 @@ ENROLLED = Repository(EnrolledMachine, "machines")
 
 
 class MachineKeys(Struct, frozen=True):
-    """The public keys of the machines that may log in, and those that open nothing any more: of machines that
-    were removed, or that have another one now.
+    """The public keys of the machines that may log in, and those that open nothing any more: all of machines
+    that were removed, and the `former` ones of machines that have another now.
 
     A key is the same whatever its comment says. One that two machines share stays as long as either may.
     """
 
     enrolled: tuple[str, ...]
     removed: tuple[str, ...] = ()
+    former: tuple[str, ...] = ()
 
     def keys_for(self, login_user: str) -> str:
         """`ssh-keys` metadata of a new node."""
@@ -67,27 +69,28 @@ class MachineKeys(Struct, frozen=True):
     def metadata_of(self, node: NodeInfo, login_user: str) -> dict[str, str]:
         """The metadata that `node` should have. Lines that are not of these machines stay; OS Login, with which
         hosts ignore keys, is off."""
-        away = self._away(login_user)
+        away = self._away((*self.removed, *self.former), login_user)
         lines = [line for line in node.metadata.get(KEYS, "").splitlines() if _core(line) not in away]
         known = {_core(line) for line in lines}
         lines += [line for line in self.keys_for(login_user).splitlines() if _core(line) not in known]
         return {**node.metadata, OS_LOGIN: OS_LOGIN_OFF, KEYS: "\n".join(lines)}
 
     def opens_to_removed(self, node: NodeInfo, login_user: str) -> bool:
-        """Whether `node` still lets a key in that opens nothing any more."""
-        away = self._away(login_user)
+        """Whether `node` still lets a machine in that was removed."""
+        away = self._away(self.removed, login_user)
         return any(_core(line) in away for line in node.metadata.get(KEYS, "").splitlines())
 
-    def _away(self, login_user: str) -> set[str]:
-        """The lines that no node should have."""
+    def _away(self, keys: Iterable[str], login_user: str) -> set[str]:
+        """The lines of `keys`, without those that nodes should have."""
         enrolled = {_core(f"{login_user}:{key}") for key in self.enrolled}
-        return {_core(f"{login_user}:{key}") for key in self.removed} - enrolled
+        return {_core(f"{login_user}:{key}") for key in keys} - enrolled
 
     @property
     def digest(self) -> str:
         """Changes when some key is to come or to go."""
         wanted = {_core(key) for key in self.enrolled}
-        parts = [sorted(wanted), sorted({_core(key) for key in self.removed} - wanted)]
+        away = {_core(key) for key in (*self.removed, *self.former)}
+        parts = [sorted(wanted), sorted(away - wanted)]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def lack(self, node: NodeInfo, login_user: str) -> bool:
@@ -165,12 +168,13 @@ def list_machines(services: Services) -> list[dict[str, object]]:
 
 
 def read_machines(services: Services) -> MachineKeys:
-    """The keys of all machines."""
+    """The keys of all machines. Raises DamagedRecordError for one that cannot be read: its key may be one that
+    was removed elsewhere, and must not count as removed."""
     machines = ENROLLED.list(services)
     enrolled = tuple(each.public_key for each in machines if not each.removed)
-    removed = [each.public_key for each in machines if each.removed]
-    former = [key for each in machines for key in each.former_keys]
-    return MachineKeys(enrolled, (*removed, *former))
+    removed = [key for each in machines if each.removed for key in (each.public_key, *each.former_keys)]
+    former = [key for each in machines if not each.removed for key in each.former_keys]
+    return MachineKeys(enrolled, tuple(removed), tuple(former))
 
 
 def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: MachineKeys, now: float) -> bool:
@@ -179,25 +183,29 @@ def lacks_keys(record: SliceRecord, node: NodeInfo | None, machines: MachineKeys
     incarnation = record.incarnation
     if record.state not in WITH_HOSTS or incarnation is None or incarnation.by_hand:
         return False
-    if node is None or node.state is not NodeState.READY:
+    if node is None or node.state is not NodeState.READY or not _is_ours(_parts(node), incarnation.node_uid):
         return False
     asked_at, same = incarnation.keys_sent_at, incarnation.keys_sent == machines.digest
     if asked_at is not None and same and 0 <= now - asked_at < timeouts.KEYS_RETRY_S:
         return False
-    return any(machines.lack(part, record.spec.login_user) for part in node.parts or (node,))
+    return any(machines.lack(part, record.spec.login_user) for part in _parts(node))
 
 
-def in_turn(lacking: Mapping[str, tuple[SliceRecord, NodeInfo | None]], machines: MachineKeys) -> Sequence[str]:
+def in_turn(
+    lacking: Mapping[str, tuple[SliceRecord, NodeInfo | None]], machines: MachineKeys, now: float
+) -> Sequence[str]:
     """Which of the slices that lack keys this pass sends them to: all that let a removed machine in, and of the
-    others as many as `KEYS_PER_PASS` leaves."""
+    others as many as `KEYS_PER_PASS` leaves. With which of these it begins is drawn, so that those that take no
+    keys now keep none of the others from theirs."""
 
     def lets_in(record: SliceRecord, node: NodeInfo | None) -> bool:
-        parts = () if node is None else node.parts or (node,)
-        return any(machines.opens_to_removed(part, record.spec.login_user) for part in parts)
+        return any(machines.opens_to_removed(part, record.spec.login_user) for part in _parts(node))
 
     urgent = [name for name, (record, node) in lacking.items() if lets_in(record, node)]
     others = [name for name in lacking if name not in set(urgent)]
-    return [*urgent, *others[: max(0, KEYS_PER_PASS - len(urgent))]]
+    start = draw_by_minute(now) % max(1, len(others))
+    drawn = [*others[start:], *others[:start]]
+    return [*urgent, *drawn[: max(0, KEYS_PER_PASS - len(urgent))]]
 
 
 def send_keys(services: Services, name: str, machines: MachineKeys) -> str:
@@ -273,7 +281,7 @@ def judge_refusal(services: Services, record: SliceRecord, node: NodeInfo, troub
     if incarnation is None or (isinstance(closed, Blocked) and not incarnation.by_hand):
         return closed
     sent = f"{record.spec.login_user}:{services.public_key}"
-    parts = node.parts or (node,)
+    parts = _parts(node)
     there = all(_core(sent) in map(_core, part.metadata.get(KEYS, "").splitlines()) for part in parts)
     since = max(incarnation.cloud_ready_at or now, incarnation.keys_sent_at or 0.0)
     until = since + timeouts.KEY_SHOWS_S
@@ -300,6 +308,11 @@ def _why_ignored(services: Services, record: SliceRecord, parts: Sequence[NodeIn
     return why, f"gcloud compute project-info add-metadata --metadata={OS_LOGIN}={OS_LOGIN_OFF} {at}"
 
 
-def _is_ours(found: list[NodeInfo | None], uid: str | None) -> bool:
+def _parts(node: NodeInfo | None) -> Sequence[NodeInfo]:
+    """The nodes that `node` stands for."""
+    return () if node is None else node.parts or (node,)
+
+
+def _is_ours(found: Sequence[NodeInfo | None], uid: str | None) -> bool:
     """Whether these are the nodes that were pinned, all of them."""
     return uid is not None and ",".join("" if node is None else node.uid for node in found) == uid

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
 from msgspec import Struct
 
+from tpuctl.lib.time import draw_by_minute
 from tpuctl.model.timeouts import PASS_HOSTS_MAX
 
 
@@ -37,16 +37,14 @@ def share_hosts(waiting: Sequence[Demand], now: float) -> frozenset[str]:
 def _round_robin(demands: Sequence[Demand], limit: int, now: float) -> list[Demand]:
     """Those of `demands` that fit into `limit` hosts, and at least one of them.
 
-    Where the round begins is drawn by the minute: no pass needs to remember where the last one stopped, and no
-    interval between passes leaves one out for ever. One draw in two is among hosts, so that a giant comes first
+    Where the round begins is drawn by the minute. One draw in two is among hosts, so that a giant comes first
     in time among many small ones; the other among turns, so that a small one does among giants.
     """
     sizes = [max(1, demand.hosts) for demand in demands]
     if sum(sizes) <= limit:
         return list(demands)
-    minute = hashlib.sha256(str(int(now / 60)).encode()).digest()
-    drawn = int.from_bytes(minute[:8])
-    start = _owner(sizes, drawn % sum(sizes)) if minute[-1] % 2 else drawn % len(demands)
+    among_hosts, drawn = draw_by_minute(now) % 2, draw_by_minute(now) // 2
+    start = _owner(sizes, drawn % sum(sizes)) if among_hosts else drawn % len(demands)
     chosen: list[Demand] = []
     hosts = 0
     for demand, size in zip(

@@ -82,7 +82,7 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
     now = services.store.now()
     if not runs and not any(_of_interest(stored.record, now) for stored in slices):
         return unread
-    keep_enrolled(services)
+    unread += guarded_lines("keys", partial(_enroll, services))
     try:
         records = [stored.record for stored in slices]
         zones = {zone for record in records for zone in _zones(record)}
@@ -92,6 +92,11 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
     if inventory.unread:
         unread.append(PassLine(FLEET, PassResult.FAILED, inventory.unread, acted=False))
     return [*unread, *_Pass(services, slices, runs, inventory).work()]
+
+
+def _enroll(services: Services) -> list[PassLine]:
+    keep_enrolled(services)
+    return []
 
 
 def _remember(services: Services, previous: Heartbeat, runs: Iterable[RunRecord]) -> None:
@@ -186,7 +191,7 @@ class _Pass:
             one = planned[stored.record.name]
             if stored.record.name not in with_run and not self._at_rest(one):
                 lines.append(self._unused(one.observation.record) or self._slice_line(one))
-        lines += self._keys(planned, now)
+        lines += guarded_lines("keys", lambda: self._keys(planned, now))
         lines += self._revisits(with_run)
         lines += self._lifetimes(with_run)
         lines += [self._run_line(run, planned.get(run.slice_name)) for run in self._runs]
@@ -222,7 +227,7 @@ class _Pass:
 
         seen = {name: (one.observation.record, one.observation.info.node) for name, one in planned.items()}
         lacking = {name: one for name, one in seen.items() if lacks_keys(*one, machines, now)}
-        turn = in_turn(lacking, machines)
+        turn = in_turn(lacking, machines, now)
         lines = [guarded(name, partial(send, name)) for name in turn]
         if lacking.keys() - set(turn):
             why = f"{counted(len(lacking) - len(turn), 'slice')} more: later passes send them"
