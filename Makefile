@@ -17,7 +17,7 @@ UNITS := $(filter-out tests/cli tests/sim tests/ssh tests/__pycache__,$(patsubst
 UNITS := $(wildcard $(UNITS))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test again unit collect coverage lint style types agent-types contracts docs docs-check site bench conformance soak clean
+.PHONY: help venv demo test again unit collect coverage lint style types agent-types contracts docs docs-check site bench bench-diff conformance soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -96,6 +96,9 @@ site: $(SITE_READY) ## the documents as a site in build/site; fails on a broken 
 
 bench: $(READY) ## measure beside other tools, write docs/develop/benchmarks.md
 	$(BIN)/python -m tests.bench
+
+bench-diff: $(READY) ## what got slower between the last two times that a section was measured; A=REV B=REV: between two revisions
+	$(BIN)/python -m tests.bench.history $(A) $(B)
 
 conformance: $(READY) ## other people's clients against the simulated cloud, write docs/develop/conformance.md
 	$(BIN)/python -m tests.conformance

@@ -23,6 +23,7 @@ from typing import BinaryIO
 TIMEOUT_S = 300.0
 
 
+Span = tuple[float, float]
 Check = Callable[[BinaryIO], bool]
 
 
@@ -44,11 +45,14 @@ class Contender:
 
 @dataclass(frozen=True)
 class Sample:
-    """One execution, or the median of several. `peak_mb` is the peak of the largest process."""
+    """One execution, or the median of several, with the least and the most of them as spans. `peak_mb` is the
+    peak of the largest process."""
 
     wall_s: float
     cpu_s: float
     peak_mb: float
+    wall_s_span: Span | None = None
+    cpu_s_span: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Line:
     cpu_s: float
     peak_mb: float | None = None
     note: str = ""
+    wall_s_span: Span | None = None
+    cpu_s_span: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,13 @@ def _median(samples: Sequence[Sample]) -> Sample:
         median(sample.wall_s for sample in samples),
         median(sample.cpu_s for sample in samples),
         median(sample.peak_mb for sample in samples),
+        _span([sample.wall_s for sample in samples]),
+        _span([sample.cpu_s for sample in samples]),
     )
+
+
+def _span(values: Sequence[float]) -> Span:
+    return min(values), max(values)
 
 
 def lines(contenders: Sequence[Contender], medians: Mapping[str, Sample]) -> tuple[Line, ...]:
@@ -160,6 +172,8 @@ def lines(contenders: Sequence[Contender], medians: Mapping[str, Sample]) -> tup
             medians[each.name].wall_s,
             medians[each.name].cpu_s,
             medians[each.name].peak_mb if each.single_process else None,
+            wall_s_span=medians[each.name].wall_s_span,
+            cpu_s_span=medians[each.name].cpu_s_span,
         )
         for each in contenders
     )

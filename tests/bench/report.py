@@ -6,13 +6,14 @@ import os
 import platform
 import re
 import subprocess
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from tests.bench.harness import Budget, Line, Report
 from tests.bench.peers import find_tool, peers_folder
+from tests.support import measured
 
 WIDTH = 80
 NAME_WIDTH = 33
@@ -25,8 +26,13 @@ INTRODUCTION = """\
 Written by `make bench`. CPU is user and system time of the whole process tree, interpreter start and imports
 included; memory is the peak of the process, in MB, and a dash where the work is spread over many. Every number
 is a median of interleaved rounds; "x" columns say how many times less than the first line of the table. Hosts
-are on the loopback interface of the same machine: compare ratios, not seconds.
+are on the loopback interface of the same machine: compare ratios, not seconds. Each section says when it was
+measured, and at which load of the machine; machine and versions are those of the last full run.
+`benchmarks.jsonl` has all figures, `make bench-diff` says what got slower.
 """
+NOTE = "<!-- by hand -->"
+"""What follows in a section is written by people."""
+BUSY = " The machine was busy: only rows of this table can be compared."
 
 
 def render_text(report: Report) -> str:
@@ -62,14 +68,33 @@ def _figure(budget: Budget) -> str:
     return f"{budget.value:.2f} ({limit}{'' if budget.unit == 'x' else ' ' + budget.unit})"
 
 
-def render_page(reports: Sequence[Report]) -> str:
-    """The whole page of the docs."""
-    return "\n".join([INTRODUCTION, _circumstances(), *(_section(report) for report in reports)])
+def replace_section(page: str, report: Report, began: Mapping[str, Any], rounds: int) -> str:
+    """The page with what was measured anew. What people wrote below the tables stays; a new section is last."""
+    parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)
+    titles = [part.partition("\n")[0] for part in parts]
+    fresh = _section(report, began, rounds) + "\n"
+    if f"## {report.title}" not in titles:
+        return "".join([*parts, "" if page.endswith("\n\n") else "\n", fresh]).rstrip("\n") + "\n"
+    at = titles.index(f"## {report.title}")
+    _, mark, note = parts[at].partition(NOTE)
+    parts[at] = fresh + (mark + note if mark else "")
+    return "".join(parts).rstrip("\n") + "\n"
 
 
-def _section(report: Report) -> str:
+def replace_head(page: str) -> str:
+    """The page with the machine and the versions of today."""
+    _, mark, sections = page.partition("\n## ")
+    return f"{INTRODUCTION}\n{_circumstances()}{mark}{sections}"
+
+
+def _measured(began: Mapping[str, Any], rounds: int) -> str:
+    told = f"Measured on {began['date']} at {began['revision'] or 'no revision'}"
+    return f"{told}: rounds {rounds}, load {began['load']}." + BUSY * (began["load"] > measured.BUSY_LOAD)
+
+
+def _section(report: Report, began: Mapping[str, Any], rounds: int) -> str:
     base = next(line for line in report.lines if line.name == report.baseline)
-    rows = [f"## {report.title}", "", report.setting, ""]
+    rows = [f"## {report.title}", "", f"{report.setting}.", "", _measured(began, rounds), ""]
     rows += ["| | wall s | CPU s | MB | wall x | CPU x |", "|---|---:|---:|---:|---:|---:|"]
     rows += [f"| {line.name} | {' | '.join(c.strip() for c in _cells(line, base))} |" for line in report.lines]
     if report.budgets:
@@ -79,12 +104,17 @@ def _section(report: Report) -> str:
     return "\n".join(rows) + "\n"
 
 
+def versions() -> dict[str, str]:
+    """Of what is measured besides tpuctl."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+
+
 def _circumstances() -> str:
     facts = {
-        "Date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "Last full run": measured.today(),
         "Machine": f"{_processor()}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "Libraries": ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES),
+        "Libraries": ", ".join(f"{name} {version}" for name, version in versions().items() if name != "python"),
         "OpenSSH": _said(["ssh", "-V"]),
         "Peers": ", ".join(filter(None, _peers())),
         "gcloud": _said(["gcloud", "version"]).removeprefix("Google Cloud SDK "),
