@@ -64,6 +64,17 @@ def test_tests_that_take_seconds_stay_few():
     assert 0 < counts["long"] <= 75
 
 
+def test_a_string_is_not_taken_apart_for_a_set_of_words():
+    """`*("word")` is four letters: a tuple of one has a comma."""
+    starred = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tpuctl").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Starred) and isinstance(node.value, ast.Constant)
+    ]
+    assert starred == []
+
+
 def test_a_run_is_its_table_and_little_more():
     lines = {path.stem: len(path.read_text().splitlines()) for path in (ROOT / "tpuctl/runs").glob("*.py")}
     assert max(lines.values()) <= 400

@@ -18,6 +18,8 @@ from tpuctl.sim.wire.status import PROJECT_NUMBER
 ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"
 NODE = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+FLEX = "projects/sim-project/locations/us-east5-a"
+V6E = {"acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e"}
 COMPUTE = "compute/v1/projects/sim-project"
 
 
@@ -145,3 +147,55 @@ def test_apis_that_are_not_simulated_are_refused_as_such(sim: RunningSim) -> Non
     """And not as objects of a bucket."""
     path = "v1beta1/projects/sim-project/services/tpu.googleapis.com/consumerQuotaMetrics?alt=json"
     assert "does not implement" in refused(sim.call("GET", path))["message"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"description": "what it is for"},
+        {"acceleratorConfig": {"type": "V4", "topology": "2x2x1"}},
+        {"networkConfig": {"network": "default", "enableExternalIps": True}},
+        {"networkConfigs": [{"network": "default"}]},
+        {"cidrBlock": "10.8.0.0/29"},
+        {"serviceAccount": {"email": "mine@sim-project.iam.gserviceaccount.com"}},
+        {"schedulingConfig": {"spot": True}},
+        {"labels": {"of": "ada"}},
+        {"metadata": {"startup-script": "true"}},
+        {"tags": ["training"]},
+        {"dataDisks": [{"sourceDisk": f"projects/sim-project/zones/{ZONE}/disks/d", "mode": "READ_ONLY"}]},
+        {"shieldedInstanceConfig": {"enableSecureBoot": True}},
+        {"bootDiskConfig": {"diskSizeGb": "300"}},
+        {"autocheckpointEnabled": True},
+        {"protectionTier": "CAPACITY_OPTIMIZED"},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_node_shows_what_it_was_given(sim: RunningSim, asked: dict[str, Any]) -> None:
+    name = f"given-{next(iter(asked)).lower()}"
+    version = "v2" if "protectionTier" in asked else "v2alpha1"  # each has fields that the other lacks
+    made = sim.call("POST", f"{version}/{PARENT}/nodes?nodeId={name}", json={**NODE, **asked})
+    assert made.status_code == 200, made.text
+    assert sim.world.settle()
+    shown = sim.call("GET", f"{version}/{PARENT}/nodes/{name}").json()
+    assert {**NODE, **asked}.keys() <= shown.keys()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"spot": {}},
+        {"guaranteed": {"reserved": True}},
+        {"bestEffort": {}},
+        {"queueingPolicy": {"validUntilDuration": "3600s"}},
+        {"reservationName": f"{FLEX}/reservations/mine"},
+        {"provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "14400s"}},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_queued_resource_shows_what_it_was_given(sim: RunningSim, asked: dict[str, Any]) -> None:
+    name = f"given-{next(iter(asked)).lower()}"
+    spec = {"tpu": {"nodeSpec": [{"parent": FLEX, "nodeId": name, "node": V6E}]}, **asked}
+    made = sim.call("POST", f"v2alpha1/{FLEX}/queuedResources?queuedResourceId={name}", json=spec)
+    assert made.status_code == 200, made.text
+    shown = sim.call("GET", f"v2alpha1/{FLEX}/queuedResources/{name}").json()
+    assert {key: shown.get(key) for key in asked} == asked

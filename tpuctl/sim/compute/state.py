@@ -278,7 +278,7 @@ class ComputeState(Records):
             operation = self.operations.begin(named, scope, data, replace(planned, error=error))
             if error is None:
                 record.data = change if verb == "setLabels" else {**data, **change}
-        if verb == "resize" in change and error is None:
+        if verb == "resize" and error is None:
             self._hosts.write_disk(data["id"], int(change["sizeGb"]))
         if verb == "patch":
             self._tell_firewall()

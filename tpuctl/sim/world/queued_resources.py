@@ -19,8 +19,13 @@ from tpuctl.sim.world.validation import check_quota, prepare_spec
 
 _INPUT_FIELDS = frozenset(
     {
-        *("spot", "guaranteed", "bestEffort", "queueingPolicy", "reservationName", "provisioningModel"),
-        *("runDuration"),
+        "spot",
+        "guaranteed",
+        "bestEffort",
+        "queueingPolicy",
+        "reservationName",
+        "provisioningModel",
+        "runDuration",
     }
 )
 _STATE_DATA = {

@@ -17,10 +17,23 @@ from tpuctl.sim.world.state import Kernel, Node, Queued, copy_json
 
 _INPUT_FIELDS = frozenset(
     {
-        *("description", "acceleratorType", "acceleratorConfig", "runtimeVersion", "networkConfig"),
-        *("networkConfigs", "cidrBlock", "serviceAccount", "schedulingConfig", "labels", "metadata"),
-        *("tags", "dataDisks", "shieldedInstanceConfig", "bootDiskConfig", "autocheckpointEnabled"),
-        *("protectionTier"),
+        "description",
+        "acceleratorType",
+        "acceleratorConfig",
+        "runtimeVersion",
+        "networkConfig",
+        "networkConfigs",
+        "cidrBlock",
+        "serviceAccount",
+        "schedulingConfig",
+        "labels",
+        "metadata",
+        "tags",
+        "dataDisks",
+        "shieldedInstanceConfig",
+        "bootDiskConfig",
+        "autocheckpointEnabled",
+        "protectionTier",
     }
 )
 MAX_DESCRIPTION = 512
