@@ -103,10 +103,8 @@ bench-diff: $(READY) ## what got slower between the last two times that a sectio
 conformance: $(READY) ## other people's clients against the simulated cloud, write docs/develop/conformance.md
 	$(BIN)/python -m tests.conformance
 
-soak: $(READY) ## many seeds and long lives, trouble for a long time, and 2000 command lines made at random
-	$(BIN)/python -m pytest -n 2 --dist load -m soak $(PYTEST_FLAGS)
-	TPUCTL_FUZZ_CALLS=2000 TPUCTL_FUZZ_SEED=$$(date +%s) $(BIN)/python -m pytest tests/cli/test_fuzz.py
-	$(BIN)/python -m tests.soak
+soak: $(READY) ## many seeds, long lives and 2000 random command lines, in 120 minutes; SOAK="lives --minutes 30": a part, less time
+	$(BIN)/python -m tests.soak_report $(SOAK)
 
 clean: ## remove .venv, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tpuctl.egg-info

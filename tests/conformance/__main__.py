@@ -2,10 +2,12 @@
 
 Names of clients as arguments run those alone. Of the others the page keeps what stands there, where that is of
 the version that is asked for today; it is written when there is something to say of all.
+`--resume` leaves out those that ran at this very revision.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 from tests.conformance.client import Client
 from tests.conformance.harness import Result, discover, find_result, pinned_version, run_apart
 from tests.conformance.reasons import REASONS
+from tests.support import measured
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "develop" / "conformance.md"
@@ -29,12 +32,13 @@ a sample of them runs in `make test`. The checks are in
 `tests/conformance`. Those of storage clients run twice: with the variables of `tpuctl sim env`, and as
 `--https:` through the proxy of `tpuctl sim env --https`, where clients are not told any address. Some
 checks want a client to be refused [what is not simulated](simulator.md#what-it-refuses), in words that say so.
+Each client says on which day it ran, and since 2026-11-27 at which revision.
 
 | client | version | run on | checks | as the real API | not |
 |---|---|---|---|---|---|
 """
 
-
+NOT_SET_UP = "could not be set up"
 REST = "## Not as the real API"
 
 
@@ -53,7 +57,8 @@ def row_of(result: Result) -> Row:
         return Row(name, f"not run: {result.missing} | | | |")
     wrong = [check for check in result.checks if not check.ok]
     count = len(result.checks)
-    cells = f"{result.version} | {result.day} | {count} | {count - len(wrong)} | {len(wrong)}"
+    when = f"{result.day} at {result.revision}" if result.revision else result.day
+    cells = f"{result.version} | {when} | {count} | {count - len(wrong)} | {len(wrong)}"
     return Row(name, cells, tuple(f"- {name}, {each.name}: {_why(name, each.name)}" for each in wrong))
 
 
@@ -104,16 +109,27 @@ def outdated(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def main(names: Sequence[str]) -> int:
-    clients = discover()
+def run(client: Client) -> Result:
+    """One that cannot be installed, or whose simulator does not start, keeps no other from being run."""
+    try:
+        return run_apart(client)
+    except subprocess.SubprocessError as error:
+        return Result(client, "", missing=f"{NOT_SET_UP}: {type(error).__name__}")
+
+
+def main(argv: Sequence[str]) -> int:
+    resume, names = "--resume" in argv, [each for each in argv if each != "--resume"]
+    clients, at = discover(), measured.revision()
     unknown = sorted(set(names) - {client.name for client in clients})
     if unknown:
         print(f"no client {', '.join(unknown)}; there are: {', '.join(client.name for client in clients)}")
         return 2
     for client in clients:
-        if not names or client.name in names:
+        there = find_result(client, KEPT) if resume else None
+        done = there is not None and not there.missing and measured.is_clean(at) and there.revision == at
+        if (not names or client.name in names) and not done:
             print(f"{client.name} …", flush=True)
-            run_apart(client).save(KEPT)
+            run(client).save(KEPT)
     seen = {client.name: find_result(client, KEPT) for client in clients}
     page = PAGE.read_text()
     rows = [
@@ -127,7 +143,8 @@ def main(names: Sequence[str]) -> int:
         PAGE.write_text(render([row for row in rows if row is not None]))
     ran = [each for name, each in seen.items() if each is not None and (not names or name in names)]
     print(render([row_of(each) for each in ran]))
-    failed = [*unexplained(ran), *outdated(ran)]
+    absent = [f"{each.client.name}: {each.missing}" for each in ran if each.missing.startswith(NOT_SET_UP)]
+    failed = [*absent, *unexplained(ran), *outdated(ran)]
     print("\n".join(failed))
     return 1 if failed else 0
 

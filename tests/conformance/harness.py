@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from uv import find_uv_bin
 
 import tests.conformance
 from tests.conformance.client import Check, Client
+from tests.support import measured
 
 TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
 PROGRAM, NPM, GO = "bin:", "npm:", "go:"
@@ -38,18 +38,20 @@ RAN = "it runs"
 
 @dataclass(frozen=True)
 class Result:
-    """What one client saw, and on which day. `missing`: why it was not run."""
+    """What one client saw, on which day and at which revision. `missing`: why it was not run."""
 
     client: Client
     version: str
     checks: tuple[Check, ...] = ()
     missing: str = ""
-    day: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    day: str = field(default_factory=measured.today)
+    revision: str = field(default_factory=measured.revision)
 
     def save(self, folder: Path) -> None:
         """Keeps it for `find_result`."""
         folder.mkdir(parents=True, exist_ok=True)
         shown = {"requirements": self.client.requirements, "version": self.version, "day": self.day}
+        shown["revision"] = self.revision
         checks = [asdict(each) for each in self.checks]
         text = json.dumps({**shown, "missing": self.missing, "checks": checks}, indent=1)
         _file(folder, self.client).write_text(text)
@@ -64,7 +66,7 @@ def find_result(client: Client, folder: Path) -> Result | None:
     if kept["requirements"] != list(client.requirements):
         return None
     checks = tuple(Check(**each) for each in kept["checks"])
-    return Result(client, kept["version"], checks, kept["missing"], kept["day"])
+    return Result(client, kept["version"], checks, kept["missing"], kept["day"], kept.get("revision", ""))
 
 
 def _file(folder: Path, client: Client) -> Path:

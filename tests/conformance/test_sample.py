@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.__main__ import find_row, outdated, render, row_of, unexplained
+from tests.conformance.__main__ import NOT_SET_UP, find_row, outdated, render, row_of, run, unexplained
 from tests.conformance.client import Check, Client
 from tests.conformance.harness import Result, discover, find_result, pinned_version, run_here, version_here
 from tests.conformance.reasons import REASONS
@@ -35,10 +35,11 @@ def test_what_a_client_saw_is_kept_for_the_version_that_it_was(tmp_path: Path) -
 
 def test_the_page_counts_and_names_what_is_not_as_it_should_be() -> None:
     client = Client("tool", ("tool==1",), lambda _env, _work: [])
-    seen = Result(client, "1.0", (Check("reads", True), Check("writes", False, "403")), day="2026-11-22")
+    seen = Result(client, "1.0", (Check("reads", True), Check("writes", False, "403")), "", "2026-11-22", "abc")
     absent = Result(Client("other", ("bin:other",), client.run), "", missing="needs other")
     page = render([row_of(seen), row_of(absent)])
-    assert "| tool | 1.0 | 2026-11-22 | 2 | 1 | 1 |" in page
+    assert "| tool | 1.0 | 2026-11-22 at abc | 2 | 1 | 1 |" in page
+    assert "| 2026-11-22 | 2 |" in row_of(replace(seen, revision="")).cells
     assert "| other | not run: needs other | | | | |" in page
     assert "- tool, writes: no reason is known" in page
     assert unexplained([Result(client, "1.0", (Check("writes", False, "403"),))]) == ["tool: writes: 403"]
@@ -76,3 +77,10 @@ def test_a_reason_that_nothing_needs_any_more_is_named() -> None:
     assert any(check in line and "no such check" in line for line in outdated([Result(client, "1.0", ())]))
     assert not any(f": {check}:" in line for line in outdated([Result(client, "1.0", (Check(check, False),))]))
     assert outdated([Result(client, "", missing="needs a tool")]) == []
+
+
+def test_a_client_that_cannot_be_installed_keeps_no_other_from_being_run(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    nothing = Client("nothing", (f"nothing @ file://{ROOT}/there/is/none",), lambda _env, _work: [])
+    assert run(nothing).missing.startswith(NOT_SET_UP)

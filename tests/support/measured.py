@@ -52,6 +52,11 @@ def read_entries(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
+def is_clean(at: str) -> bool:
+    """Whether a revision says all of what was measured."""
+    return bool(at) and not at.endswith("+")
+
+
 def is_done(entries: list[dict[str, Any]], name: str, at: str) -> bool:
     """Whether `name` was measured at this very revision, for who goes on where an earlier run ended."""
-    return bool(at) and not at.endswith("+") and any((e["name"], e["revision"]) == (name, at) for e in entries)
+    return is_clean(at) and any((e["name"], e["revision"]) == (name, at) for e in entries)
