@@ -33,7 +33,7 @@ def test_the_time_between_the_last_sign_of_a_slice_and_its_absence_is_told_apart
     if watched:
         place.clock.advance(50.0)
         services = place.machine(process=2)
-        assert save_heartbeat(services, watched_pass(services, watcher))
+        assert save_heartbeat(services, watched_pass(services, watcher)).previous is not None
     place.clock.advance(started + 360.0 - followed.store.now())
     place.world.preempt("big-1")
     place.clock.advance(200.0)

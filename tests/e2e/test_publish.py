@@ -114,6 +114,34 @@ def test_passes_publish_and_go_on_where_they_cannot(session):
     assert f"export TPUCTL_PUBLISH=gs://{BUCKET}/x" in told.replace("'", "")
 
 
+def test_a_pass_is_told_before_it_publishes_and_whatever_happens_there(session):
+    """It is killed at its first change, which is its heartbeat; then a folder where a log should be is a defect
+    that pages do not expect."""
+    session.environ["TPUCTL_PUBLISH"] = f"gs://{BUCKET}/{FOLDER}"
+    session.type("watch", "once", status=None)
+    passes = passes_of(session)
+    assert session.type_killed(1, "after", "watch", "once", "--every", "5").returncode == -signal.SIGKILL
+    assert passes_of(session) == passes + 1
+    folder = session.root / "state" / "sim" / "sim-project" / "runs" / "bad" / "1"
+    log = folder / "worker-0.stdout.log"
+    log.rename(folder / "away")
+    log.mkdir()
+    session.type("watch", "once", status=None, later_s=120.0)
+    log.rmdir()
+    (folder / "away").rename(log)
+    del session.environ["TPUCTL_PUBLISH"]
+    assert passes_of(session) == passes + 2
+    assert "publish: a defect of tpuctl: IsADirectoryError" in session.type("watch", "status").stderr.replace(
+        "\n", " "
+    )
+    logs = (session.root / "state" / "sim" / "sim-project" / "logs").glob("*.log")
+    assert any("Traceback" in each.read_text() and "IsADirectoryError" in each.read_text() for each in logs)
+
+
+def passes_of(session: Session) -> int:
+    return sum(beat["passes"] for beat in session.json("watch", "status")["watchdogs"])
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,12 +81,12 @@ class Reader:
         return found
 
 
-def publish_by(services: SimServices, point: Any) -> Publication:
+def publish_by(services: SimServices, point: Any, deadline: float = math.inf) -> Publication:
     """By another process of the same machine, whose changes go through `point`."""
     objects = services.objects
     services.objects = Crashing(objects, point, lambda name, _: name in CHANGES)
     try:
-        return publish(services, PLACE)
+        return publish(services, PLACE, deadline=deadline)
     finally:
         services.objects = objects
 
@@ -319,3 +320,31 @@ def test_no_link_in_the_state_directory_is_followed(services, tmp_path):
         (logs / f"worker-0.{stream}.log").symlink_to(tmp_path / "outside")
     publish(services, PLACE)
     assert not any("a secret of this machine" in text for text in read_site(services).values())
+
+
+class SlowReader(Reader):
+    """Each change of the writer takes so many seconds."""
+
+    def __init__(self, services: SimServices, seconds: float) -> None:
+        super().__init__(services)
+        self._seconds = seconds
+
+    def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        found = super().around(call, *args, **kwargs)
+        self._services.clock.skip(self._seconds)
+        return found
+
+
+@pytest.mark.parametrize(("limit_s", "written"), [(250.0, [4, 4]), (0.0, [1, 2])])
+def test_what_there_is_no_time_for_is_written_in_the_next_pass(services, monkeypatch, limit_s, written):
+    """And readers see whole pages at each moment. However little time there is, one page is written."""
+    monkeypatch.setattr(static, "RUNS_MAX", 2)
+    publish(services, PLACE)
+    grow(services)
+    slow = SlowReader(services, 100.0)
+    passes = [publish_by(services, slow, services.clock.now() + limit_s) for _ in written]
+    assert [len(each.written) for each in passes] == written
+    assert [INDEX in each.later for each in passes] == [limit_s == 0.0, False]
+    assert (passes[0].deleted, bool(passes[0].later)) == ((), True)
+    assert publish(services, PLACE).deleted == ("run-first.html",)
+    assert set(read_site(services)) == ALWAYS | {"slice-big.html", "run-later-2.html", "run-later-3.html"}

@@ -178,7 +178,9 @@ PING_TIMEOUT_S = 10.0
 HOOK_TIMEOUT_S = 30.0
 """Default time for a hook's command or webhook."""
 HOOKS_MAX_S = 150.0
-"""After so long no further event is sent in one pass, for its heartbeat waits; the next pass sends the rest."""
+"""After so long no further event is sent in one pass, for the next one waits, and sends the rest."""
+PUBLISH_MAX_S = 150.0
+"""After so long no further page is written in one pass, for the same reason; the next pass writes the rest."""
 HOOK_TRIES = 5
 """Passes in which an event is tried before it is given up, so that later ones get their turn."""
 HOOK_MEMORY_S = 7 * 86400.0

@@ -5,7 +5,8 @@ links lead to pages:
 
 1. What is there is listed before the store is read, so that of two writers the later one knows more.
 2. Pages that were not there come first: nothing leads to them yet. Then those that are another now, at last the
-   index. Each is written over what was listed and nothing else.
+   index. Each is written over what was listed and nothing else. Time may run out after any of them: what was
+   written longest ago comes first, so that all get their turn.
 3. A page that nobody wants any more is deleted when all that led to it was written without it.
 
 What a page was made of is noted on its object: the same is not written twice, and one list call knows it.
@@ -13,6 +14,7 @@ What a page was made of is noted on its object: the same is not written twice, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -34,19 +36,25 @@ PUBLIC = "anybody on the internet can read the pages at {place}"
 
 
 class Publication(Struct, frozen=True):
-    """What became of it: names of pages. `refused` were written by somebody else meanwhile."""
+    """What became of it: names of pages. `refused` were written by somebody else meanwhile; for those in
+    `later` there was no time."""
 
     address: str
     written: tuple[str, ...]
     same: int
     deleted: tuple[str, ...]
     refused: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
     public: bool = False
     """Anybody on the internet can read it."""
 
 
-def publish(services: Services, place: str, *, dry_run: bool = False) -> Publication:
-    """Brings the pages below `place` (`check_page_uri`) up to date, or says what that would write.
+def publish(
+    services: Services, place: str, *, dry_run: bool = False, deadline: float = math.inf
+) -> Publication:
+    """Brings the pages below `place` (`check_page_uri`) up to date, or says what that would write. After the
+    `deadline` no further page is begun but the index; the first is written in any case, so that each pass
+    comes further.
 
     Raises NotFoundError where there is no such bucket, DeniedError where it refuses us, and ConflictError where
     something is in the way that is no page of this fleet. Nothing was written then.
@@ -57,7 +65,7 @@ def publish(services: Services, place: str, *, dry_run: bool = False) -> Publica
     names = {INDEX, *(page.name for page in others)}
     _check_free(place, names & strange)
     changed = [page for page in others if page.name not in there or _basis(there[page.name]) != page.basis]
-    changed.sort(key=lambda page: page.name in there)
+    changed.sort(key=lambda page: there[page.name].updated if page.name in there else "")
     left = [name for name in there if name not in names]
     address = f"{BROWSER}/{place.removeprefix('gs://')}/{INDEX}"
     public, same = services.objects.is_public(place.split("/")[2]), len(others) - len(changed)
@@ -65,15 +73,23 @@ def publish(services: Services, place: str, *, dry_run: bool = False) -> Publica
         due = tuple(page.name for page in (*changed, index))
         return Publication(address, due, same, tuple(left), public=public)
     writer = _Writer(services, place, there, site.written)
-    refused = [page.name for page in changed if not writer.write(page)]
-    # Whoever refused a page wrote it, or deleted it: the index leads to nothing that is not there.
-    if not refused or names - {INDEX} <= _list_pages(services, place)[0].keys():
-        refused += [] if writer.write(index) else [INDEX]
-    else:
+    refused, later = [], []
+    for number, page in enumerate(changed):
+        if number and services.clock.now() >= deadline:
+            later.append(page.name)
+        elif not writer.write(page):
+            refused.append(page.name)
+    # Whoever refused a page wrote it, or deleted it, and one for later may be new: the index leads to nothing
+    # that is not there.
+    if (later or refused) and not names - {INDEX} <= _list_pages(services, place)[0].keys():
+        (later or refused).append(INDEX)
+    elif not writer.write(index):
         refused.append(INDEX)
-    deleted = [] if refused else [name for name in left if writer.delete(name)]
-    written = tuple(page.name for page in (*changed, index) if page.name not in refused)
-    return Publication(address, written, same, tuple(deleted), tuple(refused), public)
+    unwanted = [] if later or refused else left
+    deleted = [name for name in unwanted if services.clock.now() < deadline and writer.delete(name)]
+    missed = {*refused, *later}
+    written = tuple(page.name for page in (*changed, index) if page.name not in missed)
+    return Publication(address, written, same, tuple(deleted), tuple(refused), tuple(later), public)
 
 
 def _list_pages(services: Services, place: str) -> tuple[Mapping[str, ObjectInfo], AbstractSet[str]]:

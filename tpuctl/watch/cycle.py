@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tpuctl.engine.services import Services
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import StaleRecordError, TpuctlError
 from tpuctl.model.records import Desired
 from tpuctl.slices.enrollment import was_enrolled
 from tpuctl.state.repository import Repository, readable_runs, readable_slices
@@ -76,12 +76,18 @@ def watched_pass(services: Services, watcher: Watcher, broken: Sequence[TpuctlEr
     return PassReport(tuple(lines), beat, previous, generation, error)
 
 
-def save_heartbeat(services: Services, report: PassReport, note: str = "") -> bool:
-    """Writes the heartbeat of a pass, unless nothing changed; says whether it was written."""
-    beat = replace(report.beat, note=note)
-    # A pass of the same machine that began later may have written its own.
-    due = worth_writing(report.previous, beat)
-    return due and WATCHDOGS.try_put(services, beat.machine, beat, report.generation)
+def save_heartbeat(services: Services, report: PassReport, note: str | None = None) -> PassReport:
+    """Writes the heartbeat of a pass, unless nothing changed; without a `note`, which is known only later, the
+    last one stays. Returns the report after what is stored now, from which it can be saved again."""
+    last = report.previous.note if report.previous is not None else ""
+    beat = replace(report.beat, note=last if note is None else note)
+    if not worth_writing(report.previous, beat):
+        return report
+    try:
+        written = WATCHDOGS.put(services, beat.machine, beat, report.generation)
+    except StaleRecordError:
+        return report  # a pass of the same machine that began later has written its own
+    return replace(report, previous=beat, generation=written.generation)
 
 
 def forget_heartbeat(services: Services, machine: str) -> bool:

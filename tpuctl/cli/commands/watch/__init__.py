@@ -139,7 +139,8 @@ def this_watcher(context: AppContext, interval_s: float | None) -> Watcher:
 
 
 def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, url: str | None) -> PassReport:
-    """One pass with its hooks, its ping and its heartbeat; the log gets a line in any case."""
+    """One pass with its heartbeat, and after that what may fail or hang: hooks, the ping and pages, whose
+    trouble is noted in the heartbeat. The log gets a line in any case."""
     from tpuctl.cli.logging import mask
     from tpuctl.notify.send import ping
     from tpuctl.watch.cycle import save_heartbeat, watched_pass
@@ -149,6 +150,7 @@ def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, ur
 
     try:
         report = watched_pass(context, this_watcher(context, interval_s), hook_problems(context))
+        report = save_heartbeat(context, report)
         notes = tell_about(context, report.lines, report.beat.troubles, write)
         if url is not None and report.good:
             notes.append(ping(url))
@@ -165,13 +167,21 @@ def _logged_pass(context: AppContext, log: PassLog, interval_s: float | None, ur
 
 def _publish(context: AppContext, place: str) -> str:
     """Brings published pages up to date; trouble in words: it fails no pass."""
-    from tpuctl.ui.publish import PUBLIC, publish
+    from tpuctl.model.timeouts import PUBLISH_MAX_S
+    from tpuctl.watch.heartbeat import PassLine, PassResult
+    from tpuctl.watch.pass_lines import guarded
 
-    try:
-        done = publish(context, place)
-    except TpuctlError as error:
-        return f"publish: {error.message}"
-    return f"publish: {PUBLIC.format(place=place)}" if done.public else ""
+    def work() -> PassLine:
+        from tpuctl.ui.publish import PUBLIC, publish
+
+        done = publish(context, place, deadline=context.clock.now() + PUBLISH_MAX_S)
+        public = PUBLIC.format(place=place) if done.public else ""
+        later = f"left to the next pass: {counted(len(done.later), 'page')}" if done.later else ""
+        why = "; ".join(filter(None, (public, later)))
+        return PassLine("pages", PassResult.DONE, why, acted=bool(done.written))
+
+    why = guarded("pages", work).why
+    return f"publish: {why}" if why else ""
 
 
 def _log_report(report: PassReport, note: str, write: Any) -> None:
