@@ -22,7 +22,14 @@ from tpuctl.doctor.checks import (
 from tpuctl.doctor.facts import DoctorFacts, PlannedUse, StoreRecords
 from tpuctl.doctor.finding import Finding, fold_unread
 from tpuctl.doctor.quotas import side_findings
-from tpuctl.errors import SERVICE_DISABLED, DeniedError, NotFoundError, TpuctlError, TransientError
+from tpuctl.errors import (
+    SERVICE_DISABLED,
+    DamagedRecordError,
+    DeniedError,
+    NotFoundError,
+    TpuctlError,
+    TransientError,
+)
 from tpuctl.inventory.reap import TpuSurvey
 from tpuctl.inventory.resources import Fate, Judged
 from tpuctl.lib.parallel import Reading
@@ -148,6 +155,26 @@ def test_instances_are_held_against_the_pool_of_compute_engine_alone():
     assert (found.level, "8 of 8 used" in found.what) == ("warning", True)
     [found] = tpu_quota(wanted=wanted, compute_quotas=UNREAD)
     assert (found.level, found.fix) == ("warning", "try again")
+
+
+ON_TPU = Reading(StoreRecords(health=GOOD, used_apis=frozenset({Api.TPU})))
+BROKEN = Reading(StoreRecords(health=GOOD, damaged=(DamagedRecordError("slices/x", "it is not JSON"),)))
+
+
+@pytest.mark.parametrize(
+    ("records", "level"),
+    [
+        (Reading(StoreRecords(health=GOOD)), "warning"),
+        (Reading(StoreRecords(health=GOOD, used_apis=frozenset({Api.COMPUTE}))), "warning"),
+        (ON_TPU, "problem"),
+        (BROKEN, "problem"),
+        (UNREAD, "problem"),
+    ],
+)
+def test_the_tpu_api_may_be_off_only_where_no_slice_is_of_it_as_far_as_is_known(records, level):
+    listed = Reading(frozenset({*NEEDED_APIS, *USEFUL_APIS} - {"tpu.googleapis.com"}))
+    seen = examine(facts(wanted=replace(V6E, apis=(Api.COMPUTE,)), services=listed, records=records))
+    assert [each.level for each in seen if each.check == "apis"] == [level]
 
 
 def test_a_grant_is_judged_by_quotas_of_the_tpu_api_alone():

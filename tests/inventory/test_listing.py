@@ -18,19 +18,20 @@ ON_COMPUTE = replace(ON_TPU, spec=replace(ON_TPU.spec, api=Api.COMPUTE))
 @pytest.mark.parametrize(
     ("records", "apis"),
     [
-        ((), (Api.TPU,)),
-        ((ON_TPU,), (Api.TPU,)),
-        ((ON_COMPUTE,), (Api.TPU, Api.COMPUTE)),
-        ((ON_TPU, replace(ON_COMPUTE, state=SliceState.GONE)), (Api.TPU, Api.COMPUTE)),
+        ((), set()),
+        ((ON_TPU,), {Api.TPU}),
+        ((ON_COMPUTE,), {Api.COMPUTE}),
+        ((ON_TPU, replace(ON_COMPUTE, state=SliceState.GONE)), {Api.TPU, Api.COMPUTE}),
     ],
 )
-def test_a_pass_reads_compute_engine_where_a_slice_is_or_was_of_it(records, apis):
+def test_an_api_is_in_use_where_a_slice_is_or_was_made_by_it(records, apis):
     assert apis_in_use(records) == apis
 
 
 def test_what_compute_engine_refuses_to_list_is_not_gone():
     nothing = Listing(())
-    refused = TpuLists(nothing, nothing, DeniedError("Compute Engine API has not been used in project"))
+    off = DeniedError("Compute Engine API has not been used in project")
+    refused = TpuLists(nothing, nothing, {Api.COMPUTE: off})
     assert refused.is_dark("us-central1-c", Api.COMPUTE)
     assert not refused.is_dark("us-central1-c", Api.TPU)
     dark = TpuLists(Listing((), frozenset({"us-central1-c"})), nothing)

@@ -44,7 +44,7 @@ NEEDED_APIS = {
     "compute.googleapis.com": "quotas, disks and OS Login cannot be read without it",
     "storage.googleapis.com": "checkpoints and a shared store need it",
 }
-WITHOUT_TPU_API = "Compute Engine makes your slices, but `ls`, `reap` and `watch` list TPUs of both APIs"
+WITHOUT_TPU_API = "Compute Engine makes your slices; `ls`, `reap` and `watch` say that TPUs of it are not read"
 USEFUL_APIS = {
     "cloudquotas.googleapis.com": "TPU quotas cannot be read without it",
     "cloudresourcemanager.googleapis.com": "permissions cannot be checked without it",
@@ -135,8 +135,7 @@ def check_apis(facts: DoctorFacts) -> list[Finding]:
     refused = {disabled_api(reading.error) for reading in _readings(facts)}
     listed = facts.services.value
     off = [name for name in NEEDED_APIS if name in refused or (listed is not None and name not in listed)]
-    needs = named_needs(facts.wanted, facts.records.value)
-    other = bool(needs) and all(Api.TPU not in need.apis for need in needs)
+    other = _compute_alone(facts)
     found = _no_billing(facts)
     for name in off:
         fix = f"gcloud services enable {name} --project={project}"
@@ -152,6 +151,15 @@ def check_apis(facts: DoctorFacts) -> list[Finding]:
         if name not in listed
     ]
     return found or [ok(f"enabled: {', '.join(NEEDED_APIS)}")]
+
+
+def _compute_alone(facts: DoctorFacts) -> bool:
+    """Whether Compute Engine makes all slices that are there or are named; not where a record may say else."""
+    records = facts.records.value
+    if records is None or records.damaged:
+        return False
+    named = [api for need in named_needs(facts.wanted, records) for api in need.apis]
+    return {*named, *records.used_apis} == {Api.COMPUTE}
 
 
 def _no_billing(facts: DoctorFacts) -> list[Finding]:

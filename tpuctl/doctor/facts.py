@@ -47,6 +47,8 @@ class StoreRecords(Struct, frozen=True):
     """Of slices that are wanted."""
     apis: Mapping[tuple[str, str], frozenset[Api]] = field(default_factory=dict)
     """Zone and generation → the APIs that these slices are made by."""
+    used_apis: frozenset[Api] = frozenset()
+    """By which slices are or were made, wanted or not."""
     wanted: int = 0
     health: Health | None = None
     paused: str = ""

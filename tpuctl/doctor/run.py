@@ -24,6 +24,7 @@ from tpuctl.doctor.store import STORE_PERMISSIONS
 from tpuctl.engine.ports import Machine
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
+from tpuctl.inventory.listing import apis_in_use
 from tpuctl.inventory.reap import TpuSurvey, survey
 from tpuctl.lib.names import region_of
 from tpuctl.lib.parallel import Reading, read_all
@@ -185,6 +186,7 @@ def _read_records(services: Services, catalog: Catalog, store: Reading[StoreFact
         grants=tuple(grants),
         zones=tuple(dict.fromkeys(record.spec.zone for record in slices)),
         apis=_apis(catalog, slices),
+        used_apis=apis_in_use(all_slices),
         wanted=len(slices) + len(runs),
         damaged=(*damaged_slices, *damaged_runs, *damaged_grants),
         uses=_uses(services, runs),

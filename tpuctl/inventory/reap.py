@@ -17,7 +17,7 @@ from tpuctl.engine.events import Note, StepStarted, Waiting
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.inventory.delete import delete_owned, find_owned, find_written
-from tpuctl.inventory.listing import INSTANCES, list_tpus
+from tpuctl.inventory.listing import list_tpus
 from tpuctl.inventory.ownership import Refusal, claim_as_labelled, whose
 from tpuctl.inventory.resources import (
     Caller,
@@ -89,7 +89,7 @@ def survey(services: Services, *, all_users: bool = False) -> TpuSurvey:
         else _with_writes(judge(found, records, caller), nodes)
         for found in gather(nodes, tpus.queued.items)
     )
-    return TpuSurvey(judged, (*sorted(dark), *([INSTANCES] if tpus.refused is not None else [])))
+    return TpuSurvey(judged, tuple(tpus.not_read))
 
 
 def _with_writes(judged: Judged, nodes: Iterable[NodeInfo]) -> Judged:

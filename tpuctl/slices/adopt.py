@@ -130,7 +130,7 @@ def find_candidate(services: Services, node_name: str, zone: str | None, name: s
 
 
 def _only(name: str, tpus: TpuLists) -> NodeInfo:
-    """Raises for what Compute Engine refused only where nothing else has the name."""
+    """Raises for what an API refused only where nothing else has the name."""
     found = [node for node in tpus.nodes.items if name in (node.name, node.queued_resource)]
     dark = tpus.unreachable
     if len(found) == 1 and not dark:
@@ -146,8 +146,8 @@ def _only(name: str, tpus: TpuLists) -> NodeInfo:
             raise ConflictError(
                 f"queued resource {name} is {waiting.state}: it has no node yet", hint="tpuctl ls"
             )
-        if tpus.refused is not None:
-            raise tpus.refused
+        for refused in tpus.refused.values():
+            raise refused
         raise NotFoundError(f"no node, queued resource, group or instance called {name}", hint="tpuctl ls")
     places = sorted({node.zone for node in found})
     raise UsageError(

@@ -9,7 +9,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from tpuctl.engine.services import Services, list_queued
-from tpuctl.errors import NoAnswerError, RateLimitedError, TpuctlError, TransientError
+from tpuctl.errors import DeniedError, NoAnswerError, RateLimitedError, TpuctlError, TransientError
 from tpuctl.lib.names import node_names
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import Api, Listing, NodeInfo, NodeState, OperationInfo, QueuedInfo
@@ -141,12 +141,13 @@ def _find_end(services: Services, record: SliceRecord) -> NodeState | None:
 
 class ApiInventory(Struct, frozen=True):
     """What one list call of each kind shows of all slices that one API makes, however many there are, by zone
-    and name. `unread` says why nothing could be read."""
+    and name. `unread` says why nothing could be read; `refused`: it may not be called, and no slice uses it."""
 
     nodes: Mapping[tuple[str, str], NodeInfo] = {}
     queued: Mapping[tuple[str, str], QueuedInfo] = {}
     unreachable: frozenset[str] = frozenset()
     unread: str = ""
+    refused: bool = False
 
     def absent(self, zone: str, name: str, asked: Collection[str]) -> bool:
         """Whether neither a node nor a request has this name, by lists that were read."""
@@ -172,13 +173,18 @@ class CloudInventory(Struct, frozen=True):
 
     @property
     def unread(self) -> str:
-        """Which APIs could not be read, and why; empty where all were."""
-        dark = {api: each.unread for api, each in self.apis.items() if each.unread}
+        """Which APIs could not be read, and why; empty where all that slices use were."""
+        dark = {api: each.unread for api, each in self.apis.items() if each.unread and not each.refused}
         said = "; ".join(dict.fromkeys(dark.values()))
         what = (
             "nothing in the cloud" if len(dark) == len(self.apis) else f"nothing by the API {min(dark or ' ')}"
         )
         return f"{what} could be read: {said}" if dark else ""
+
+    @property
+    def refused(self) -> str:
+        """What an API says that may not be called, and that no slice uses; what is there is unknown."""
+        return "; ".join(each.unread for each in self.apis.values() if each.refused)
 
     def observe(self, stored: Versioned[SliceRecord], store_id: str) -> Observation:
         """What the lists amount to for one record."""
@@ -205,14 +211,17 @@ class CloudInventory(Struct, frozen=True):
 
 
 def list_inventory(
-    services: Services, zones: Collection[str] = (), apis: Collection[Api] = (Api.TPU,)
+    services: Services, zones: Collection[str] = (), used: Collection[Api] = (Api.TPU,)
 ) -> CloudInventory:
-    """What each of `apis` shows: list calls with the wildcard zone; where these leave some of `zones` out, or
-    do not come to an end, one for each of them. Passing trouble makes all of an API unread, never empty."""
-    return CloudInventory({api: _list_api(services, api, zones) for api in apis}, zones)
+    """What each API shows that slices have `used`, and that of TPUs, where something may be left of slices
+    that nobody knows any more: list calls with the wildcard zone; where these leave some of `zones` out, or
+    do not come to an end, one for each of them. Passing trouble makes all of an API unread, never empty; so
+    does the refusal of one that no slice uses, as in projects where the TPU API is off."""
+    apis = [api for api in Api if api is Api.TPU or api in used]
+    return CloudInventory({api: _list_api(services, api, zones, used) for api in apis}, zones)
 
 
-def _list_api(services: Services, api: Api, zones: Collection[str]) -> ApiInventory:
+def _list_api(services: Services, api: Api, zones: Collection[str], used: Collection[Api]) -> ApiInventory:
     until = services.clock.now() + timeouts.ZONE_LISTS_S
 
     def late() -> bool:
@@ -223,6 +232,10 @@ def _list_api(services: Services, api: Api, zones: Collection[str]) -> ApiInvent
         queued = _list_zones(partial(list_queued, services, api), zones, late)
     except (TransientError, RateLimitedError) as error:
         return ApiInventory(unread=error.message)
+    except DeniedError as error:
+        if api in used:
+            raise
+        return ApiInventory(unread=error.message, refused=True)
     return ApiInventory(
         {(item.zone, item.name): item for item in nodes.items},
         {(item.zone, item.name): item for item in queued.items},

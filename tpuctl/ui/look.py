@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError, UsageError
-from tpuctl.inventory.listing import INSTANCES, TpuLists, list_tpus
+from tpuctl.inventory.listing import TPUS_OF, TpuLists, list_tpus
 from tpuctl.lib.time import parse_timestamp, render_age, render_moment, render_span
 from tpuctl.model.cloud import Listing
 from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
@@ -156,7 +156,8 @@ def look_at_fleet(
 
 def _unread(zones: Sequence[str], found: TpuLists | None) -> str:
     """What of the cloud is not on the page, so that absence proves nothing."""
-    parts = [*zones, *([f"{INSTANCES} ({found.refused.message})"] if found and found.refused else [])]
+    refused = found.refused if found is not None else {}
+    parts = [*zones, *(f"{TPUS_OF[api]} ({error.message})" for api, error in refused.items())]
     return f"not read: {', '.join(parts)}; what is there is unknown" if parts and found is not None else ""
 
 

@@ -12,9 +12,10 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
 from tpuctl.hosts.deadline import HOST_TIME_S
-from tpuctl.inventory.listing import apis_in_use
+from tpuctl.inventory.listing import TPUS_OF, apis_in_use
 from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
+from tpuctl.model.cloud import Api
 from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
 from tpuctl.model.verdict import Blocked
 from tpuctl.runs.active import never_began
@@ -91,6 +92,10 @@ def run_pass(services: Services, previous: Heartbeat | None = None) -> list[Pass
         return [*unread, PassLine(FLEET, PassResult.FAILED, error.message, acted=False)]
     if inventory.unread:
         unread.append(PassLine(FLEET, PassResult.FAILED, inventory.unread, acted=False))
+    if inventory.refused:
+        # No trouble of the fleet, which has nothing there as far as anybody knows.
+        why = f"not read: {inventory.refused}"
+        unread.append(PassLine(TPUS_OF[Api.TPU], PassResult.WAITING, why, acted=False))
     return [*unread, *_Pass(services, slices, runs, inventory).work()]
 
 
