@@ -123,3 +123,30 @@ def test_a_hook_hears_of_one_trouble_once_and_under_one_id(place, with_run, how)
     for _ in range(12):
         pass_and_tell()
     assert heard == ["slices/big/needs-human"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"state": "running", "spec": "mine", "created_at": 1.0, "id": "r"},
+        {"state": "running", "attempt": "the first"},
+        {"state": "failed", "ended_at": "yesterday"},
+    ],
+)
+def test_a_damaged_run_ends_no_telling_and_is_told_as_a_trouble(place, data):
+    services = place.machine()
+    pager = parse_hooks([{"name": "pager", "events": ["needs-human"], "command": ["true"]}], "test")
+    heard: list[str] = []
+
+    def tell(_hook: Hook, event: HookEvent) -> str:
+        heard.append(f"{event.subject}/{event.kind}")
+        return ""
+
+    services.store.put("runs/r", data, if_generation=0)
+    watcher, beat = Watcher("laptop", "desk", "ada", "0.1", 60.0), None
+    for _ in range(12):
+        place.clock.advance(60.0)
+        lines = run_pass(services)
+        beat = next_heartbeat(beat, watcher, lines, at=services.store.now(), seconds=1.0)
+        deliver_events(services, pager, lines, beat.troubles, tell)
+    assert heard == ["r/needs-human"]

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from tpuctl.datasets.receipt import RECEIPTS
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DamagedRecordError, NotFoundError
-from tpuctl.model.attempts import Attempt
-from tpuctl.model.capacity import CapacityNote
-from tpuctl.model.records import RunRecord, SliceRecord
-from tpuctl.money.grants import Grant
-from tpuctl.notify.events import Cursor
-from tpuctl.slices.enrollment import EnrolledMachine
-from tpuctl.slices.lifetime import IdleWatch
-from tpuctl.slices.liveness import Heartbeats
-from tpuctl.state.leases import LeaseRecord
-from tpuctl.state.repository import Repository
-from tpuctl.watch.heartbeat import Heartbeat
-from tpuctl.watch.pause import Pause
+from tpuctl.money.coverage import GRANTS
+from tpuctl.notify.deliver import HOOKS
+from tpuctl.provenance.parts import PARTS
+from tpuctl.runs.log_archive import ARCHIVES
+from tpuctl.runs.sweep import SWEEPS
+from tpuctl.slices.capacity_notes import NOTES
+from tpuctl.slices.enrollment import ENROLLED
+from tpuctl.slices.heartbeats import HOST_BEATS
+from tpuctl.state.leases import LEASES
+from tpuctl.state.repository import ATTEMPTS, DISKS, KEPT_RUNS, RUNS, SLICES, Repository
+from tpuctl.watch.cycle import WATCHDOGS
+from tpuctl.watch.grant_expiry import NOTICES
+from tpuctl.watch.lifetime import IDLE
+from tpuctl.watch.pause import PAUSE
 
-KINDS: Mapping[str, type] = {
-    "attempts": Attempt,
-    "capacity": CapacityNote,
-    "grants": Grant,
-    "hooks": Cursor,
-    "host-beats": Heartbeats,
-    "idle": IdleWatch,
-    "leases": LeaseRecord,
-    "machines": EnrolledMachine,
-    "pause": Pause,
-    "runs": RunRecord,
-    "slices": SliceRecord,
-    "watchdogs": Heartbeat,
-}
-"""What the documents below each of these prefixes are."""
+_OF_RUNS = (RUNS, ATTEMPTS, SWEEPS, PARTS, ARCHIVES, KEPT_RUNS, RECEIPTS)
+_OF_SLICES = (SLICES, DISKS, ENROLLED, HOST_BEATS, IDLE, NOTES, GRANTS, NOTICES)
+REPOSITORIES: tuple[Repository[Any], ...] = (*_OF_RUNS, *_OF_SLICES, LEASES, HOOKS, PAUSE, WATCHDOGS)
+"""Those of all kinds of records."""
 
 
 def check_damaged(services: Services, key: str) -> int:
@@ -59,4 +50,4 @@ def remove_damaged(services: Services, key: str, generation: int) -> None:
 
 def _at(key: str) -> tuple[Repository[Any], str]:
     kind, _, name = key.partition("/")
-    return Repository(KINDS.get(kind, dict), kind), name
+    return next((each for each in REPOSITORIES if each.kind == kind), Repository(dict, kind)), name

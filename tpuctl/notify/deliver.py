@@ -1,21 +1,21 @@
 """Telling hooks what happened: each event at least once for each hook, whichever machine saw it.
 
-One document per hook says how far it has come. It is written after each sending: a crash in between repeats the
+One record per hook says how far it has come. It is written after each sending: a crash in between repeats the
 event with the same id, and loses none. Who sends has the hook's lease, so that two machines seldom both do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
 from tpuctl.config.hooks import EventKind, Hook
 from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, StaleRecordError
+from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
-from tpuctl.model.records import SliceState
+from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.notify.events import (
     Cursor,
     HookEvent,
@@ -27,12 +27,13 @@ from tpuctl.notify.events import (
 )
 from tpuctl.state.journal import read_journal
 from tpuctl.state.leases import take_lease
-from tpuctl.state.repository import Repository, Versioned
+from tpuctl.state.repository import RUNS, SLICES, Repository, Versioned
 from tpuctl.watch.heartbeat import UNTROUBLED, PassLine, Trouble
 
 HOOKS = Repository(Cursor, "hooks")
-Subjects = Mapping[str, Versioned[dict[str, Any]]]
-"""What the store says of slices and runs, by their keys."""
+Subject = Versioned[SliceRecord] | Versioned[RunRecord]
+Subjects = Mapping[str, Subject]
+"""The slices and runs of the store, by their keys."""
 Send = Callable[[Hook, HookEvent], str]
 """Tells one hook of one event; returns trouble in words, or an empty string. Never raises."""
 
@@ -51,12 +52,12 @@ def deliver_events(
     """
     if not hooks:
         return []
-    documents = _subjects(services)
+    subjects = _subjects(services)
     notes = []
     deadline = services.clock.now() + timeouts.HOOKS_MAX_S
     for hook in sorted(hooks, key=lambda each: bool(hook_cursor(services, each).error)):
         try:
-            notes += _Telling(services, hook, documents, lines, troubles, send, deadline).work()
+            notes += _Telling(services, hook, subjects, lines, troubles, send, deadline).work()
         except (LeaseHeldError, StaleRecordError):
             continue  # another machine tells this hook
     return notes
@@ -65,11 +66,10 @@ def deliver_events(
 def _subjects(services: Services) -> Subjects:
     """Those that may have events to send. A damaged record has none; the pass reports it."""
     now = services.store.now()
-    found = {}
-    for kind in ("slices", "runs"):
-        records: Repository[dict[str, Any]] = Repository(dict, kind)
-        there, _ = records.load(services, where=lambda data: not is_history(data, now))
-        found.update({f"{kind}/{name}": stored for name, stored in there.items()})
+    slices, _ = SLICES.load(services)
+    runs, _ = RUNS.load(services, where=lambda data: not is_history(data, now))
+    found: dict[str, Subject] = {SLICES.key(name): stored for name, stored in slices.items()}
+    found.update((RUNS.key(name), stored) for name, stored in runs.items())
     return found
 
 
@@ -80,7 +80,7 @@ class _Telling:
         self,
         services: Services,
         hook: Hook,
-        documents: Subjects,
+        subjects: Subjects,
         lines: Sequence[PassLine],
         troubles: Sequence[Trouble],
         send: Send,
@@ -88,9 +88,9 @@ class _Telling:
     ) -> None:
         self._services = services
         self._hook = hook
-        self._documents = documents
+        self._subjects = subjects
         self._resolved = {line.subject for line in lines if line.result in UNTROUBLED}
-        self._troubles = _by_cause(troubles, documents)
+        self._troubles = _by_cause(troubles, subjects)
         self._send = send
         self._deadline = deadline
         stored = HOOKS.find(services, hook.name) or Versioned(Cursor(), 0)
@@ -116,25 +116,25 @@ class _Telling:
         """What there is to tell of each subject whose record was written since it was read to the end."""
         known = self._cursor.read or {}
         return {
-            key: self._events(key, document)
-            for key, document in self._documents.items()
-            if key not in known or known[key].generation != document.generation
+            key: self._events(key, stored)
+            for key, stored in self._subjects.items()
+            if key not in known or known[key].generation != stored.generation
         }
 
     def _read_to_the_end(self, changed: Mapping[str, Sequence[HookEvent]]) -> dict[str, Read]:
         """Subjects that are gone are forgotten."""
         known = self._cursor.read or {}
         return {
-            key: Read(document.generation, changed[key][-1].id if changed[key] else "")
+            key: Read(stored.generation, changed[key][-1].id if changed[key] else "")
             if key in changed
             else known[key]
-            for key, document in self._documents.items()
+            for key, stored in self._subjects.items()
         }
 
-    def _events(self, key: str, stored: Versioned[dict[str, Any]]) -> list[HookEvent]:
+    def _events(self, key: str, stored: Subject) -> list[HookEvent]:
         """The record was read before: what is written down from now on is found in its next generation."""
-        if key.startswith("runs/"):
-            return run_events(key, stored.record)
+        if isinstance(stored.record, RunRecord):
+            return run_events(key, to_data(stored.record))
         return slice_events(key, read_journal(self._services, key))
 
     def _pending(self, changed: Mapping[str, Sequence[HookEvent]]) -> list[HookEvent]:
@@ -174,15 +174,14 @@ class _Telling:
         self._generation, self._cursor = written.generation, cursor
 
 
-def _by_cause(troubles: Sequence[Trouble], documents: Subjects) -> list[Trouble]:
+def _by_cause(troubles: Sequence[Trouble], subjects: Subjects) -> list[Trouble]:
     """The troubles, those of runs that wait for a slice which was refused or removed as one of that slice."""
     found: dict[str, Trouble] = {}
     for trouble in troubles:
-        document = documents.get(f"runs/{trouble.subject}")
-        spec = {} if document is None else document.record.get("spec") or {}
-        name = str(spec.get("slice_name", ""))
-        slice_ = documents.get(f"slices/{name}")
-        if slice_ is not None and slice_.record.get("state") in (SliceState.REFUSED, SliceState.REMOVED):
+        run = subjects.get(RUNS.key(trouble.subject))
+        name = run.record.slice_name if run is not None and isinstance(run.record, RunRecord) else ""
+        slice_ = subjects.get(SLICES.key(name))
+        if slice_ is not None and slice_.record.state in (SliceState.REFUSED, SliceState.REMOVED):
             trouble = replace(trouble, subject=name)
         found.setdefault(trouble.subject, trouble)
     return list(found.values())

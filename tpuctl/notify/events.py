@@ -139,7 +139,7 @@ def _timeline_events(subject: str, attempt: Mapping[str, Any]) -> list[HookEvent
 def is_history(record: Mapping[str, Any], now: float) -> bool:
     """Whether a record ended so long ago that nobody wants to hear of it."""
     ended = record.get("ended_at")
-    return ended is not None and now - float(ended) > timeouts.HOOK_MEMORY_S
+    return isinstance(ended, int | float) and now - ended > timeouts.HOOK_MEMORY_S
 
 
 def trouble_events(troubles: Sequence[Trouble], told: Collection[str]) -> list[HookEvent]:

@@ -22,11 +22,11 @@ from tpuctl.state.documents import UnreadData
 R = TypeVar("R", SliceRecord, RunRecord)
 T = TypeVar("T")
 Where = Callable[[Mapping[str, Any]], bool]
-"""What is asked of the data of a record before one is made of it: thousands of them take time."""
+"""A condition on the data of a record, asked before one is made of it: thousands of them take time."""
 
 
 class RequestTime(Struct, frozen=True):
-    """Of a run only what tells which is the newest."""
+    """The part of a run that tells which is the newest."""
 
     id: str
     created_at: float
@@ -46,16 +46,16 @@ class Repository(Generic[T]):
     """The records of one kind. Their keys in the store are `KIND/NAME`."""
 
     def __init__(self, cls: type[T], kind: str) -> None:
-        self._cls = cls
-        self._kind = kind
+        self.cls = cls
+        self.kind = kind
 
     def key(self, name: str) -> str:
-        return f"{self._kind}/{name}" if name else self._kind
+        return f"{self.kind}/{name}" if name else self.kind
 
     def find(self, services: Services, name: str) -> Versioned[T] | None:
         """Raises DamagedRecordError."""
         document = services.store.get(self.key(name))
-        return None if document is None else Versioned(decode(self._cls, document), document.generation)
+        return None if document is None else Versioned(decode(self.cls, document), document.generation)
 
     def record(self, services: Services, name: str) -> T | None:
         """As `find`, for who does not write over it."""
@@ -63,14 +63,14 @@ class Repository(Generic[T]):
         return None if found is None else found.record
 
     def generation(self, services: Services, name: str) -> int:
-        """That of the record, readable or not; 0 where there is none."""
+        """The generation of the record, readable or not; 0 where there is none."""
         document = services.store.get(self.key(name))
         return 0 if document is None else document.generation
 
     def names(self, services: Services, under: str = "") -> Sequence[str]:
-        """Of all records, readable or not, or of those whose names begin with `under`; sorted."""
-        start = len(self._kind) + 1
-        return [document.key[start:] for document in services.store.list(f"{self._kind}/{under}")]
+        """The names of all records, readable or not, or of those that begin with `under`; sorted."""
+        start = len(self.kind) + 1
+        return [document.key[start:] for document in services.store.list(f"{self.kind}/{under}")]
 
     def load(
         self, services: Services, under: str = "", where: Where | None = None
@@ -79,11 +79,11 @@ class Repository(Generic[T]):
         none: one record says nothing of another."""
         found: dict[str, Versioned[T]] = {}
         damaged: dict[str, DamagedRecordError] = {}
-        for document in services.store.list(f"{self._kind}/{under}"):
-            name = document.key[len(self._kind) + 1 :]
+        for document in services.store.list(f"{self.kind}/{under}"):
+            name = document.key[len(self.kind) + 1 :]
             try:
                 if where is None or where(document.data):
-                    found[name] = Versioned(decode(self._cls, document), document.generation)
+                    found[name] = Versioned(decode(self.cls, document), document.generation)
             except DamagedRecordError as error:
                 damaged[name] = error
         return found, damaged
@@ -187,7 +187,7 @@ SLICES = Repository(SliceRecord, "slices")
 RUNS = Repository(RunRecord, "runs")
 _REQUESTED = Repository(RequestTime, "runs")
 ATTEMPTS = Repository(Attempt, "attempts")
-"""Those that have ended, as `RUN/NUMBER`: nobody changes them."""
+"""Attempts that have ended, as `RUN/NUMBER`: nobody changes them."""
 DISKS = Repository(DiskRecord, "disks")
 KEPT_RUNS = Repository(KeptRun, "kept")
 
@@ -207,7 +207,7 @@ def get_slice(services: Services, name: str) -> Versioned[SliceRecord]:
 
 
 MAX_KNOWN = 8
-"""So many names are said in an error."""
+"""Names that are said in an error."""
 
 
 def known_names(records: Sequence[SliceRecord]) -> str:
