@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tpuctl.engine.events import Pace
 from tpuctl.engine.services import Services
+from tpuctl.errors import StaleRecordError
 from tpuctl.model import capacity as notes
 from tpuctl.model.capacity import CapacityNote, note_name
 from tpuctl.model.cloud import Tier
@@ -107,5 +108,9 @@ class UsualWait:
 def _update(
     services: Services, spec: SliceSpec, change: Callable[[CapacityNote], CapacityNote]
 ) -> CapacityNote:
+    """Where others write all the time a number is lost: no create fails for a statistic."""
     new = CapacityNote(spec.zone, spec.accelerator_type, spec.tier)
-    return NOTES.update(services, new.name, lambda note: change(note or new))
+    try:
+        return NOTES.update(services, new.name, lambda note: change(note or new))
+    except StaleRecordError:
+        return change(NOTES.record(services, new.name) or new)

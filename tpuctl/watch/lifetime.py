@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from tpuctl.engine.events import Warn
 from tpuctl.engine.services import Services
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import StaleRecordError, TpuctlError
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.requests import ActivityRequest, WarnRequest
 from tpuctl.hosts.targets import host_targets
@@ -105,8 +106,10 @@ def _recall(services: Services, record: SliceRecord) -> IdleWatch:
 
 
 def _remember(services: Services, record: SliceRecord, watch: IdleWatch) -> None:
-    """Another machine that writes at the same moment has seen the same; whose note stays does not matter."""
-    IDLE.update(services, record.name, lambda _: watch)
+    """Another machine that writes at the same moment has seen the same: whose note stays does not matter, nor
+    that this one never got through."""
+    with suppress(StaleRecordError):
+        IDLE.update(services, record.name, lambda _: watch)
 
 
 def _warn_hosts(services: Services, record: SliceRecord, text: str) -> None:
