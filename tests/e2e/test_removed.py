@@ -47,7 +47,7 @@ def test_passes_leave_it_alone_and_it_is_told_what_it_eats(services, removed):
     (row,) = fleet_rows(services)[0]
     assert (row["state"], row["cloud"]) == ("removed", "SUSPENDED")
     assert "holds quota" in row["remark"]
-    assert slice_status(services, "big")["event"] == "withdrawn"
+    assert slice_status(services, "big")["event"] == "ended-by-person"
     last = decisions(services, "big")[-1]
     assert (last["action"], last["reason"]) == ("removed", "queued resource big-1 is SUSPENDED by a user")
 
@@ -102,7 +102,7 @@ def test_one_read_removes_nothing(services):
     bring_up(services, "big")
     services.cloud = LyingOnce(services.cloud)
     outcome, look = advance_slice(services, "big")
-    assert look.observed.event is SliceEvent.WITHDRAWN
+    assert look.observed.event is SliceEvent.ENDED_BY_PERSON
     assert isinstance(outcome.verdict, Wait)
     assert outcome.verdict.why.startswith("two reads that agree")
     assert get_slice(services, "big").record.state is SliceState.READY

@@ -100,7 +100,7 @@ def test_a_state_of_our_own_is_nothing_that_the_api_can_say():
         (QueuedState.PROVISIONING, "", SliceEvent.CREATING),
         (QueuedState.ACTIVE, "", SliceEvent.NODE_MISSING),
         (QueuedState.SUSPENDED, "SERVICE", SliceEvent.PREEMPTED),
-        (QueuedState.SUSPENDED, "USER", SliceEvent.WITHDRAWN),
+        (QueuedState.SUSPENDED, "USER", SliceEvent.ENDED_BY_PERSON),
         (QueuedState.DELETING, "", SliceEvent.DELETING),
         (QueuedState.UNKNOWN, "", SliceEvent.UNCLEAR),
     ],
@@ -146,7 +146,7 @@ def test_a_node_in_an_unknown_state_is_deleted_when_the_slice_goes():
 
 def test_a_waiting_request_that_is_gone_was_removed_by_a_person():
     event = classify_slice(a_slice(state=SliceState.PROVISIONING), SliceInfo()).event
-    assert event is SliceEvent.WITHDRAWN
+    assert event is SliceEvent.ENDED_BY_PERSON
     assert TRANSITIONS[SliceState.PROVISIONING, event].state is SliceState.REMOVED
 
 

@@ -82,7 +82,7 @@ BUCKET = MountRef("b", "/mnt/b", "train")
         ((RW,), (BUCKET,), SliceEvent.UNCLEAR, Written(("d-rw",), ("/mnt/b",))),
         ((RW,), (BUCKET,), SliceEvent.CREATING, Written(("d-rw",), ("/mnt/b",))),
         ((RW,), (BUCKET,), SliceEvent.PREEMPTED, Written()),
-        ((RW,), (BUCKET,), SliceEvent.WITHDRAWN, Written()),
+        ((RW,), (BUCKET,), SliceEvent.ENDED_BY_PERSON, Written()),
         ((RW,), (BUCKET,), SliceEvent.STOPPED, Written()),
     ],
 )

@@ -196,7 +196,7 @@ def _find_loss(seen: RunObservation) -> RunFinding | None:
     if slice_.state in {SliceState.LOST, SliceState.REMOVED, SliceState.GONE, SliceState.DELETING}:
         lost = slice_.loss if slice_.state is SliceState.LOST else None
         return RunFinding(_E.PREEMPTED, lost.detail if lost else f"slice {slice_.name} is {slice_.state}")
-    if observed is not None and observed.event in {SliceEvent.PREEMPTED, SliceEvent.WITHDRAWN}:
+    if observed is not None and observed.event in {SliceEvent.PREEMPTED, SliceEvent.ENDED_BY_PERSON}:
         return RunFinding(_E.PREEMPTED, observed.why)
     return None
 

@@ -119,7 +119,7 @@ def classify_slice(record: SliceRecord, info: SliceInfo, store_id: str) -> Obser
         return ObservedEvent(event, f"{incarnation.cloud_name} is gone: {how}")
     cleaning = record.state in _CLEANING
     if record.spec.queued and record.state is _S.PROVISIONING and incarnation.unseen_since is None:
-        return ObservedEvent(_E.WITHDRAWN, f"queued resource {incarnation.cloud_name} is gone")
+        return ObservedEvent(_E.ENDED_BY_PERSON, f"queued resource {incarnation.cloud_name} is gone")
     return _classify_missing(incarnation, info.operation, record.spec.tier, cleaning=cleaning)
 
 
@@ -216,7 +216,7 @@ def _classify_queued(queued: QueuedInfo, tier: Tier, *, expects_node: bool, comi
         return ObservedEvent(_failure(error, tier), f"{why}: {error.message}")
     if state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED}:
         if queued.initiator == "USER":
-            return ObservedEvent(_E.WITHDRAWN, f"{why} by a user")
+            return ObservedEvent(_E.ENDED_BY_PERSON, f"{why} by a user")
         if state is QueuedState.SUSPENDING and coming:
             # On its way to FAILED, which then says why: no capacity, or a quota.
             return ObservedEvent(_E.CREATING, f"{why} by the service before it had a node")

@@ -26,7 +26,7 @@ class SliceEvent(StrEnum):
     """The cloud ended its hosts when the time for which they were asked for was over."""
     CREATE_FAILED = "create-failed"
     CREATE_REFUSED = "create-refused"
-    WITHDRAWN = "withdrawn"
+    ENDED_BY_PERSON = "ended-by-person"
     """A person ended the request: suspended it, or deleted it while it waited."""
     STOPPED = "stopped"
     DELETING = "deleting"
@@ -75,7 +75,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.REQUESTED, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.REQUESTED, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.REQUESTED, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
-    (_S.REQUESTED, _E.WITHDRAWN): To(_S.REMOVED),
+    (_S.REQUESTED, _E.ENDED_BY_PERSON): To(_S.REMOVED),
     (_S.REQUESTED, _E.FOREIGN): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.REQUESTED, _E.HALF_MADE): To(_S.REQUESTED, Effect.CREATE),
     (_S.PROVISIONING, _E.ABSENT): To(_S.LOST, Effect.RECORD_LOSS),
@@ -83,14 +83,14 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
     (_S.PROVISIONING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.PROVISIONING, _E.CREATE_REFUSED): To(_S.REFUSED, Effect.RECORD_LOSS),
-    (_S.PROVISIONING, _E.WITHDRAWN): To(_S.REMOVED),
+    (_S.PROVISIONING, _E.ENDED_BY_PERSON): To(_S.REMOVED),
     # ACTIVE means that all nodes were created: one that nobody saw is gone again.
     (_S.PROVISIONING, _E.NODE_MISSING): To(_S.PROVISIONING, Effect.DOUBT),
     (_S.PROVISIONING, _E.HALF_MADE): To(_S.REQUESTED),
     (_S.BOOTING, _E.NODE_READY): To(_S.BOOTING, Effect.PROBE_HOSTS),
     (_S.BOOTING, _E.PREEMPTED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.BOOTING, _E.ABSENT): To(_S.REMOVED),
-    (_S.BOOTING, _E.WITHDRAWN): To(_S.REMOVED),
+    (_S.BOOTING, _E.ENDED_BY_PERSON): To(_S.REMOVED),
     (_S.BOOTING, _E.CREATE_FAILED): To(_S.LOST, Effect.RECORD_LOSS),
     (_S.BOOTING, _E.NODE_MISSING): To(_S.BOOTING, Effect.DOUBT),
     (_S.BOOTING, _E.CREATING): To(_S.BOOTING, Effect.TRUST),
@@ -104,7 +104,7 @@ TRANSITIONS: Mapping[tuple[SliceState, SliceEvent], To] = {
             (_E.NODE_MISSING, To(_S.BOOTING, Effect.DOUBT)),
             (_E.PREEMPTED, To(_S.LOST, Effect.RECORD_LOSS)),
             (_E.ABSENT, To(_S.REMOVED)),
-            (_E.WITHDRAWN, To(_S.REMOVED)),
+            (_E.ENDED_BY_PERSON, To(_S.REMOVED)),
             (_E.CREATE_FAILED, To(_S.LOST, Effect.RECORD_LOSS)),
             (_E.CREATING, To(_S.BOOTING)),
             (_E.HALF_MADE, To(_S.REMOVED)),
@@ -159,7 +159,7 @@ IGNORED: frozenset[tuple[SliceState, SliceEvent]] = frozenset(
         *((state, _E.UNCLEAR) for state in _S if state is not _S.DELETING),
         *((state, _E.NODE_MISSING) for state in (_S.REQUESTED, _S.REFUSED)),
         *((_S.REFUSED, e) for e in (_E.ABSENT, _E.FOREIGN, _E.STOPPED)),
-        (_S.REFUSED, _E.WITHDRAWN),
+        (_S.REFUSED, _E.ENDED_BY_PERSON),
     ]
 )
 """Pairs that change nothing, on purpose."""
