@@ -104,7 +104,7 @@ class Snapshot(Apart):
 
     def command(self, services: MemoryServices) -> None:
         found = find_record(services, COPY)
-        if found is None or not found[0].complete:
+        if found is None or not found.complete:
             copy(services, snapshot_only=True)
 
     def check(self, place: MemoryPlace) -> None:

@@ -25,7 +25,7 @@ from tests.support.disk_cases import (
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tests.support.stories import HOUR, Watched, make_ready, nodes, state_of
 from tests.support.surviving import Repair, Story, cases, survive_all
-from tpuctl.disks.make import find_record
+from tpuctl.disks.make import find_record, get_record
 from tpuctl.disks.remove import remove_disk
 from tpuctl.disks.resize import resize_disk
 from tpuctl.disks.throughput import set_throughput
@@ -127,7 +127,7 @@ class Resize(Attach):
         super().check(place)
         found = content(place, DISK)
         assert (found.size_gib, found.fs_gib) == (20, 20)
-        [record, _] = find_record(place.machine("server"), DISK) or ()
+        record = get_record(place.machine("server"), DISK)
         assert record.request.size_gib == 20
 
 
@@ -144,7 +144,7 @@ class Throughput(Create):
     def check(self, place: MemoryPlace) -> None:
         super().check(place)
         [disk] = place.machine("server").disks.list_disks().items
-        [record, _] = find_record(place.machine("server"), DISK) or ()
+        record = get_record(place.machine("server"), DISK)
         assert (disk.throughput_mib_s, record.request.throughput_mib_s) == (600, 600)
         assert record.throughput_at > 0.0
 

@@ -416,6 +416,11 @@ def test_what_compute_engine_does_not_have_is_refused_with_a_reason(said, flag):
     assert error.hint == NOT_OF_COMPUTE[flag][1]
 
 
+@pytest.mark.parametrize("tier", [Tier.SPOT, Tier.ON_DEMAND, Tier.FLEX_START])
+def test_what_compute_engine_makes_is_never_asked_of_the_queues_of_the_tpu_api(tier):
+    assert not spec_of("tpu7x-16", zone=ZONE_7X, tier=tier, run_duration="4h").queued
+
+
 def test_any_tier_of_compute_engine_may_have_a_run_duration():
     assert spec_of("tpu7x-16", zone=ZONE_7X, run_duration="30d").run_duration_s == 30 * 86_400
     assert "120 days" in refusal("tpu7x-16", zone=ZONE_7X, run_duration="121d").message

@@ -23,6 +23,7 @@ from tpuctl.disks.make import (
     bring_about,
     get_record,
     new_record,
+    no_disk,
     remove_snapshot,
     save_record,
     take_snapshot,
@@ -180,6 +181,8 @@ def create_master(services: Services, rules: DiskRules, request: DiskRequest, la
     bring_about(services, request.name)
 
     def complete(there: DiskRecord | None) -> DiskRecord:
-        return replace(there or get_record(services, request.name), complete=True)  # raises where it is gone
+        if there is None:
+            raise no_disk(services, request.name)
+        return replace(there, complete=True)
 
     return DISKS.update(services, request.name, complete)

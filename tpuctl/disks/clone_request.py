@@ -161,10 +161,9 @@ def _finished(services: Services, master: DiskRecord, request: CloneRequest, goa
         there = refs_in_zone(services, goal.target.spec.disks, goal.zone)
         names = [ref.name for ref in there if ref.path == goal.path and request.name in ("", ref.name)]
     for name in names:
-        known = find_record(services, name)
-        if known is None:
+        record = find_record(services, name)
+        if record is None:
             continue
-        record = known[0]
         of = record.parent if request.rw else record.master
         same = of == master.name and (record.generation == 0) is request.rw and record.request.zone == goal.zone
         as_asked = request.type in ("", record.request.type) and request.from_snapshot in ("", record.snapshot)
@@ -308,7 +307,7 @@ def _new(services: Services, master: DiskRecord, request: CloneRequest, zone: st
     generation = max(known, default=0) + 1
     name = request.name or f"{master.name}-g{generation}"
     found = find_record(services, name)
-    if found is not None and (found[0].wanted or found[0].is_snapshot):
+    if found is not None and (found.wanted or found.is_snapshot):
         raise _taken(name)
     empty = DiskRequest(name, zone, "", 0, {})
     record = new_record(services, empty, master=master.name, generation=generation, label=master.fs_label)
@@ -320,9 +319,8 @@ def _next_master(
 ) -> DiskRecord:
     """The intent of a master with the content of another, new or begun before."""
     name = request.name
-    found = find_record(services, name)
-    if found is not None and found[0].wanted:
-        known = found[0]
+    known = find_record(services, name)
+    if known is not None and known.wanted:
         if known.complete or (known.parent, known.request.zone) != (master.name, zone):
             raise _taken(name)
         if not _is_same(known, request, kind):

@@ -85,12 +85,11 @@ def resolve_refs(
 
 def _resolve(services: Services, text: str, spec: SliceSpec, zones: Sequence[str], name: str) -> DiskRef:
     asked = parse_disk(text)
-    stored = find_record(services, asked.name)
-    if stored is None or not stored[0].wanted:
+    record = find_record(services, asked.name)
+    if record is None or not record.wanted:
         raise UsageError(
             f"no disk called {asked.name}", hint=f"tpuctl disk create {asked.name} --zone {spec.zone}"
         )
-    record = stored[0]
     _check_zones(services, record, zones, spec)
     alone = not record.generation and spec.hosts == 1
     mode = asked.mode or (DiskMode.READ_WRITE if alone else DiskMode.READ_ONLY)

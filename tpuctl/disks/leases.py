@@ -140,7 +140,7 @@ def has_waited(services: Services) -> bool:
 
 def master_of(services: Services, disk: str) -> str:
     found = find_record(services, disk)
-    return found[0].master if found is not None else disk
+    return found.master if found is not None else disk
 
 
 def alone_with_disk(command: Command) -> Command:

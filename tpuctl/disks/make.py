@@ -28,22 +28,20 @@ from tpuctl.state.repository import DISKS, KEPT_RUNS
 T = TypeVar("T")
 
 
-def find_record(services: Services, name: str) -> tuple[DiskRecord, int] | None:
-    """The record of a disk and its generation."""
-    stored = DISKS.find(services, name)
-    return None if stored is None else (stored.record, stored.generation)
-
-
-list_records = DISKS.list
+find_record, list_records = DISKS.record, DISKS.list
 
 
 def get_record(services: Services, name: str) -> DiskRecord:
     """Raises NotFoundError with the names there are."""
     found = find_record(services, name)
     if found is None:
-        known = ", ".join(record.name for record in list_records(services)) or "none"
-        raise NotFoundError(f"no disk called {name} (known: {known})", hint="tpuctl disk ls")
-    return found[0]
+        raise no_disk(services, name)
+    return found
+
+
+def no_disk(services: Services, name: str) -> NotFoundError:
+    known = ", ".join(record.name for record in list_records(services)) or "none"
+    return NotFoundError(f"no disk called {name} (known: {known})", hint="tpuctl disk ls")
 
 
 def get_disk(services: Services, record: DiskRecord) -> DiskInfo:

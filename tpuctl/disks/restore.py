@@ -59,10 +59,9 @@ class Restore(Struct, frozen=True):
 
 def find_in_zone(services: Services, name: str, zone: str) -> DiskRecord | None:
     """The disk `name` if it is in `zone`, else the clone there that has the same content."""
-    stored = find_record(services, name)
-    if stored is None or stored[0].request.zone == zone:
-        return stored[0] if stored is not None else None
-    known = stored[0]
+    known = find_record(services, name)
+    if known is None or known.request.zone == zone:
+        return known
     for each in list_records(services):
         same = (each.master, each.generation) == (known.master, known.generation)
         if known.generation and same and each.wanted and each.request.zone == zone:

@@ -71,10 +71,9 @@ class DisksOfSlice(ThingOfSlice):
         """With the copy's generation, its snapshot, how many hosts have it, and the id of its file system."""
         found: list[dict[str, Any]] = []
         for ref in _here(services, record):
-            stored = find_record(services, ref.name)
+            disk = find_record(services, ref.name)
             row: dict[str, Any] = {"name": ref.name, "path": ref.path, "mode": ref.mode.short}
-            if stored is not None:
-                disk = stored[0]
+            if disk is not None:
                 row |= {"master": disk.master, "generation": disk.generation, "snapshot": disk.snapshot or None}
                 row["type"] = disk.request.type
             seen = {host[key] for host in rows if host.get(key := f"disk {ref.path} uuid")}

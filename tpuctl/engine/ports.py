@@ -84,7 +84,8 @@ class Store(Protocol):
     def delete(self, key: str, *, if_generation: int) -> None: ...
 
     def list(self, prefix: str) -> list[Document]:
-        """Documents whose key starts with `prefix`, sorted by key."""
+        """Documents whose key starts with `prefix`, sorted by key. Callers do not change them: they may be
+        those that others were given."""
         ...
 
     def list_keys(self) -> Sequence[str]:

@@ -116,7 +116,7 @@ def _disk_refs(services: Services, capacity: SliceRequest, was: SliceSection) ->
     for text in capacity.disk:
         said = parse_disk(text)
         known = find_record(services, said.name)
-        path = said.path or f"/mnt/{known[0].master if known is not None else said.name}"
+        path = said.path or f"/mnt/{known.master if known is not None else said.name}"
         found[said.name] = DiskRef(said.name, path, said.mode or DiskMode.READ_ONLY)
     return tuple(found.values())
 
@@ -124,7 +124,7 @@ def _disk_refs(services: Services, capacity: SliceRequest, was: SliceSection) ->
 def _disk(services: Services, ref: DiskRef, shape: Shape, slices: int, name: str) -> tuple[DiskRef, DiskVolume]:
     """The disk as it is in Compute Engine. Raises UsageError where pods of that shape cannot read it."""
     known = find_record(services, ref.name)
-    zone = known[0].request.zone if known is not None else ""
+    zone = known.request.zone if known is not None else ""
     disk = services.disks.find_disk(zone, ref.name) if zone else None
     if disk is None:
         raise NotFoundError(f"there is no disk {ref.name}", hint="tpuctl disk ls")

@@ -63,7 +63,7 @@ class Receipt(Struct, frozen=True):
 
 def receipt_name(uri: str) -> str:
     """Under which the store has the newest receipt of a URI, which has letters that a key cannot have."""
-    return f"{hashlib.sha256(uri.encode()).hexdigest()[:32]}"
+    return hashlib.sha256(uri.encode()).hexdigest()[:32]
 
 
 def sealed(receipt: Receipt) -> Receipt:

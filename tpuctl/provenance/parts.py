@@ -148,8 +148,8 @@ def add_attempt(
     mounts: Sequence[Row] = (),
 ) -> None:
     """Writes an attempt that has ended; a repeat changes nothing."""
-    name_of_part = f"{run.id}/{attempt.number:05d}"
-    if PARTS.generation(services, name_of_part):
+    part = f"{run.id}/{attempt.number:05d}"
+    if PARTS.generation(services, part):
         return
     parts = load_parts(services, run.id)
     since = _ended(parts) if parts.attempts else run.created_at
@@ -158,7 +158,7 @@ def add_attempt(
     row = build_attempt(
         run, attempt, name, since=since or run.created_at, before=before, disks=disks, mounts=mounts
     )
-    PARTS.create(services, name_of_part, render_part(parts.last_digest, row))
+    PARTS.create(services, part, render_part(parts.last_digest, row))
 
 
 def seal_manifest(services: Services, run: RunRecord, slice_: SliceRecord | None) -> RunTotals | None:

@@ -316,8 +316,8 @@ def _find_disk(services: Services, row: Row, target: Target) -> DiskThere:
 
 
 def _record(services: Services, name: str) -> DiskRecord | None:
-    stored = find_record(services, name)
-    return stored[0] if stored is not None and stored[0].wanted else None
+    record = find_record(services, name)
+    return record if record is not None and record.wanted else None
 
 
 def _is_same(row: Row, there: DiskRecord) -> bool:

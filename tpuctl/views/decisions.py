@@ -9,7 +9,7 @@ from tpuctl.lib.time import render_time
 from tpuctl.model.attempts import Cause
 from tpuctl.slices.choose import run_called
 from tpuctl.state.journal import decided_at, read_journal, read_journals
-from tpuctl.state.repository import RUNS, Repository, readable_runs, readable_slices
+from tpuctl.state.repository import RUNS, readable_runs, readable_slices
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:
@@ -55,11 +55,11 @@ _OF_SLICES = frozenset(
 
 def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
     """What a sweep decided, how its rows began and ended, and which slices it took, lost and gave back."""
-    if not Repository(dict, "sweeps").generation(services, group):
-        return []
-    from tpuctl.runs.sweep import get_sweep  # which brings the steps of runs
+    from tpuctl.runs.sweep import find_sweep  # which brings the steps of runs
 
-    sweep = get_sweep(services, group)
+    sweep = find_sweep(services, group)
+    if sweep is None:
+        return []
     rows = {row.run_id for row in sweep.rows}
     told = [
         *((document, group) for document in read_journal(services, sweep.key)),
