@@ -1,4 +1,4 @@
-"""The client at the other end of stdin and stdout. Imports nothing that takes time: see `entry`."""
+"""The client at the other end of stdin and stdout. Imports nothing slow: see `entry`."""
 
 import os
 import time
@@ -7,7 +7,7 @@ CHUNK = 1 << 20
 
 
 class Refused(Exception):
-    """A request that is answered with an error code instead of being done."""
+    """A request that gets an error code as its answer and is not carried out."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -15,7 +15,7 @@ class Refused(Exception):
 
 
 class Stdin:
-    """File descriptor 0 read by line, then raw, without losing what came in the same packet."""
+    """File descriptor 0, read by line and then raw, without losing data from the same packet."""
 
     def __init__(self):
         self.rest = b""

@@ -1,7 +1,7 @@
 """Container engines of this host, docker or podman: which one works, and the section `engine` of `facts`.
 
-Programs on TPU need more locked memory and device files, which an engine of a plain user cannot give: podman is
-called through sudo where that asks nothing, docker where its socket is not open to this user.
+Programs on TPU need more locked memory and device files, which a rootless engine cannot give: podman is called
+through sudo if that needs no password, docker if this user may not open its socket.
 """
 
 import os
@@ -15,7 +15,7 @@ ABOUT = {
     "docker": "{{.ServerVersion}} {{.DockerRootDir}}",
     "podman": "{{.Version.Version}} {{.Store.GraphRoot}}",
 }
-"""What `info` is asked of each, the one that is preferred first."""
+"""The `info` query of each engine, in order of preference."""
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as images name them, by uname(2)
 
 
@@ -35,7 +35,7 @@ class Engine:
 
 
 def find(only=None):
-    """(the engine of this host, or that which is called `only`, or None, why there is none)."""
+    """(this host's engine, or the one called `only`, or None; why there is none)."""
     why = ""
     for name in [only] if only else ABOUT:
         if shutil.which(name) is None:
@@ -50,13 +50,13 @@ def find(only=None):
 
 
 def ways(name):
-    """How an engine may be called, in the order in which it is tried."""
+    """The ways to call an engine, in the order in which they are tried."""
     rooted = [as_root([name])] if how_root() == "sudo" else []
     return [*rooted, [name]] if name == "podman" and rooted else [[name], *rooted]
 
 
 def said_by(argv, seconds=LOOK_S):
-    """(exit status, all that a program said)."""
+    """(exit status, all output of a program)."""
     try:
         status, said = run_program(["sh", "-c", 'exec "$@" 2>&1', "sh", *argv], seconds)
     except (OSError, TimeoutError) as error:
@@ -65,7 +65,7 @@ def said_by(argv, seconds=LOOK_S):
 
 
 def engine_facts(_request):
-    """`name` is empty where none works; `why` is then what stands in the way, empty where none is installed."""
+    """`name` is empty if none works; `why` is then the obstacle, empty if none is installed."""
     engine, why = find()
     if engine is None:
         return {"name": "", "why": why}
@@ -89,13 +89,13 @@ def free_at(path):
 
 
 def images(engine):
-    """Those that this host has."""
+    """The images on this host."""
     said = output_of([*engine.words, "image", "ls", "--quiet", "--no-trunc"], seconds=LOOK_S) or ""
     return [described(each) for each in inspected(engine, "image", list(dict.fromkeys(said.split())))]
 
 
 def inspected(engine, kind, names):
-    """What the engine has written down of images or containers; nothing of those that are gone."""
+    """What the engine records about images or containers; nothing for those that are gone."""
     if not names:
         return []
     said = output_of([*engine.words, kind, "inspect", *names], any_status=True, seconds=LOOK_S)

@@ -1,4 +1,4 @@
-"""The section `chips` of `facts`: how many, and who has them; `free_chips`: what is left there goes."""
+"""The section `chips` of `facts`: how many there are and who has them; `free_chips` ends leftover processes."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ GRACE_S = 2.0  # from TERM to KILL: nobody looks after these any more
 
 
 def chips_facts(request):
-    """With `claim`, numbers of chips or none for all, also which of them cannot be opened."""
+    """With `claim` (chip numbers, or none for all), also which of these chips cannot be opened."""
     holding, unknown = chip_holders()
     lock = lockfile.look()
     if lock is not None:
@@ -34,8 +34,8 @@ def chips_facts(request):
 
 
 def is_busy(device):
-    """Whether the kernel has not given a chip free yet: it takes up to half a minute after its process was
-    killed. Nobody else may want the chip meanwhile, for it is open here for a moment."""
+    """Whether the kernel has not released a chip yet, which takes up to half a minute after its process was
+    killed. Call it only while nobody else wants the chip, because it opens the chip for a moment."""
     try:
         os.close(os.open(device, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
@@ -48,7 +48,7 @@ def number_of(device):
 
 
 def chip_devices():
-    """In the order of their numbers, by which programs name them."""
+    """The device files, in the order of the chip numbers that programs use."""
     found = []
     for prefix in CHIP_DEVICES:
         folder, start = os.path.split(prefix)
@@ -59,7 +59,7 @@ def chip_devices():
 
 
 def described(holding):
-    """Of processes, each with its devices."""
+    """Describes processes, each with its devices."""
     return [holder for holder in (describe(pid, holding[pid]) for pid in sorted(holding)) if holder]
 
 
@@ -85,7 +85,7 @@ def describe(pid, devices=()):
 
 
 def run_of(pid):
-    """The run of which a process is, and the supervisor that began it, as number and start time."""
+    """The run of a process, and the supervisor that started it, as pid and start time."""
     said = dict(line.partition(b"=")[::2] for line in environment(pid))
     who, run = said.get(MARK.encode(), b"").decode(), said.get(b"TPUCTL_RUN_ID", b"").decode(errors="replace")
     number, _, start = who.partition(".")
@@ -93,13 +93,13 @@ def run_of(pid):
 
 
 def left_by(pid):
-    """The run of which a process is, where the supervisor that began it is gone; else nothing."""
+    """The run of a process whose supervisor is gone; otherwise nothing."""
     run, number, start = run_of(pid)
     return "" if is_alive(number, start) else run
 
 
 def free_chips(request, _stdin):
-    """Ends those of `pids` whose supervisor is gone; with `lock` removes the lock's file if nobody holds it."""
+    """Ends those of `pids` whose supervisor is gone; with `lock`, removes the lock file if nobody holds it."""
     left = [pid for pid in request["pids"] if left_by(pid)]
     signal_all(left, signal.SIGTERM)
     until = time.monotonic() + GRACE_S

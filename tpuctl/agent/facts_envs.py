@@ -1,5 +1,5 @@
-"""The sections `envs` and `variables` of `facts`: installed environments as they are now, and what the login of
-this user sets that leads programs elsewhere."""
+"""The sections `envs` and `variables` of `facts`: the current state of installed environments, and variables of
+this user's login that change what programs load."""
 
 import os
 
@@ -43,8 +43,8 @@ INTERPRETER = "bin/python"
 
 
 def envs_facts(_request):
-    """Environments below ~/.tpuctl/envs: what was written down when they were verified, and which files are not
-    as they were then."""
+    """Environments below ~/.tpuctl/envs: what was recorded when they were verified, and which files have
+    changed since then."""
     folder = root("envs")
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return [
@@ -76,21 +76,20 @@ def environment(folder, name):
 
 
 def changed_packages(wanted):
-    """Packages of the operating system that are not in the versions of the environment any more."""
+    """Operating system packages that no longer have the environment's versions."""
     found = installed(sorted(wanted))
     return ["package %s" % name for name in sorted(wanted) if found.get(name) != wanted[name]]
 
 
 def tree_of(mark):
-    """The folder of an unmanaged environment, or nothing: links lead there from ours."""
+    """The folder of an unmanaged environment, to which links in our folder lead; otherwise nothing."""
     return (mark.get("unmanaged") or {}).get("path")
 
 
 def changed_files(folder, tree, digest=None, compiled=False):
-    """Paths below `tree` that are not as the list in `folder` says. That is read only where the signatures of
-    all files have another digest than was written down; and of files only what has another signature: a write
-    sets the ctime, and nobody can set that back. `compiled`: what Python loads in place of sources is in the
-    list, too."""
+    """Paths below `tree` that differ from the list in `folder`. The list is read only if the digest of all
+    signatures has changed, and a file only if its own signature has: a write sets the ctime, and nobody can set
+    that back. `compiled`: the list includes the bytecode that Python loads instead of sources."""
     rows = signatures(tree, compiled, tree == folder)
     if compiled and tree != folder:
         own = signatures(os.path.join(folder, BYTECODE), compiled)
@@ -114,8 +113,8 @@ def changed_files(folder, tree, digest=None, compiled=False):
 
 
 def signatures(tree, compiled=False, caches=True):
-    """(path, size, mtime, ctime, inode) of each file but ours. Files that Python compiles are included only
-    with `compiled`, those beside sources only if `caches` says so, too."""
+    """(path, size, mtime, ctime, inode) of each file but ours. Bytecode is included only with `compiled`, and
+    bytecode next to sources only if `caches` is set, too."""
     found, folders = [], [""]
     skipped = None if compiled and caches else CACHE
     while folders:
@@ -123,7 +122,7 @@ def signatures(tree, compiled=False, caches=True):
         try:
             handle = os.open(os.path.join(tree, below), os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
-            continue  # gone, or closed to us: its files are missing
+            continue  # gone, or not readable: its files are missing
         cache = below.endswith(CACHE + os.sep)
         # By the handle of their folder, the kernel finds files in half the time that it takes by their paths.
         try:
@@ -146,7 +145,7 @@ def signatures(tree, compiled=False, caches=True):
 
 
 def digest_of(rows):
-    """As the installer writes it down: `signatures_digest` there."""
+    """The same digest that the installer records: its `signatures_digest`."""
     import marshal
 
     data = marshal.dumps(rows, 2)
@@ -169,7 +168,7 @@ def variables_facts(_request):
 
 
 def said_in(name):
-    """The file of a login in which a variable is set, or nothing."""
+    """The login file that sets a variable, or nothing."""
     import glob
     import re
 

@@ -1,5 +1,5 @@
-"""Provisioning jobs (see `provision.py`) as they are told: a section of `facts`, which is asked for often and
-so imports little."""
+"""The state of provisioning jobs (see `provision.py`): a section of `facts` that is requested often and so
+imports little."""
 
 import time
 
@@ -8,7 +8,7 @@ from state import list_attempts, look
 
 LOOK_FIRST_S, LOOK_MAX_S = 0.02, 0.2
 PATIENCE_MAX_S = 15.0
-"""A step takes 20 s at most."""
+"""Because a step takes at most 20 s."""
 
 
 def jobs():
@@ -16,7 +16,7 @@ def jobs():
 
 
 def jobs_facts(_request):
-    """The jobs that this host knows; a section of `facts`."""
+    """The jobs on this host; a section of `facts`."""
     return [stands(attempt) for attempt in jobs()]
 
 
@@ -25,7 +25,7 @@ def is_going(attempt):
 
 
 def wait_for_jobs(attempts, request):
-    """Waits for the end of all of them, `patience_s` seconds at most; whether it came."""
+    """Waits at most `patience_s` seconds for all of them to end; returns whether they did."""
     until = time.monotonic() + min(PATIENCE_MAX_S, float(request["patience_s"]))
     pause = LOOK_FIRST_S
     while True:
@@ -37,7 +37,7 @@ def wait_for_jobs(attempts, request):
 
 
 def stands(attempt):
-    """The state of a job and how far it has got."""
+    """The state and progress of a job."""
     found = look(attempt)
     asked = read_json(attempt.path("operations.json")) or {}
     progress = read_json(attempt.path("progress.json")) or {}

@@ -1,5 +1,5 @@
-"""The file through which libtpu keeps two processes from one host's chips (JAX's advice when it is in the way:
-"Run $ sudo rm /tmp/libtpu_lockfile"). Who made it owns it, and libtpu of any other user cannot open it."""
+"""The lock file with which libtpu keeps a second process off a host's chips (if it is in the way, JAX advises:
+"Run $ sudo rm /tmp/libtpu_lockfile"). Its creator owns it, and another user's libtpu cannot open it."""
 
 import os
 
@@ -10,7 +10,7 @@ PATH = os.environ.get("TPUCTL_CHIP_LOCK") or "/tmp/libtpu_lockfile"  # hosts tha
 
 
 def look(path=PATH):
-    """Whose it is and who holds it; None where there is none."""
+    """Its owner and its holders; None if there is no file."""
     import pwd
 
     try:
@@ -31,7 +31,7 @@ def look(path=PATH):
 
 
 def remove(path=PATH):
-    """Removes it, as root and under its own lock; why it stays, or nothing."""
+    """Removes it, as root and under its own lock; returns why it stays, or nothing."""
     try:
         held = holders(os.stat(path).st_ino)
     except OSError:
@@ -46,8 +46,8 @@ def remove(path=PATH):
 
 
 def holders(inode):
-    """Processes with a lock on it (proc(5), /proc/locks). By the inode alone: the device there is not that of
-    stat where file systems are stacked."""
+    """Processes with a lock on it (proc(5), /proc/locks). Compares only the inode: on stacked file systems the
+    device there is not that of stat."""
     found = set()
     try:
         with open("/proc/locks") as file:

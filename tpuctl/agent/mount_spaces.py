@@ -1,5 +1,5 @@
-"""Mounts in every mount namespace of this host (mount_namespaces(7)): a container, or `unshare -m`, has
-mounts that nobody else sees, and each of them keeps a disk in use. As root."""
+"""Mounts in every mount namespace of this host (mount_namespaces(7)): a container, or `unshare -m`, has mounts
+that no other namespace shows, and each of them keeps a disk in use. Needs root."""
 
 import os
 
@@ -27,8 +27,8 @@ def spaces():
 
 
 def inside(pid, work, seconds=LIMIT_S):
-    """What `work()` answers in the mount namespace of a process, at its root; None where it cannot be
-    entered, or the process is gone. In a child of ours: who enters a namespace does not come back."""
+    """The result of `work()` in the mount namespace of a process, at its root; None if it cannot be entered, or
+    the process is gone. Runs in a child, because a process cannot leave a namespace that it has entered."""
     told, tell = os.pipe()
     child = os.fork()
     if not child:
@@ -48,7 +48,7 @@ def inside(pid, work, seconds=LIMIT_S):
 
 
 def enter(pid):
-    """This process gets the mounts of another, and its root the root of those."""
+    """Moves this process into another's mounts, and its root to their root."""
     import ctypes
 
     handle = os.open("/proc/%d/ns/mnt" % pid, os.O_RDONLY)
@@ -57,8 +57,8 @@ def enter(pid):
 
 
 def table():
-    """The mounts of all namespaces: [{"pid", "mounts"}]; `mounts` is None where nobody can look. Those of this
-    process, mostly the only ones, need no child that enters them."""
+    """The mounts of all namespaces: [{"pid", "mounts"}]; `mounts` is None if they cannot be read. Those of
+    this process, usually the only ones, are read without a child."""
     own = os.getpid()
     return [
         {"pid": pid, "mounts": read_mounts() if pid == own else inside(pid, read_mounts)}
@@ -67,22 +67,22 @@ def table():
 
 
 def read_mounts():
-    """Of the namespace that this process is in, in the order in which they were made."""
+    """The mounts in this process's namespace, in the order of their creation."""
     handle = os.open("self/mountinfo", os.O_RDONLY, dir_fd=PROC)
     with open(handle, encoding="utf-8", errors="surrogateescape") as file:
         return [parse(line) for line in file]
 
 
 def mount_of(handle):
-    """The number of the mount that an open file is of; -1 where it has none."""
+    """The id of the mount of an open file; -1 if it has none."""
     with open(os.open("self/fdinfo/%d" % handle, os.O_RDONLY, dir_fd=PROC)) as file:
         rows = dict(line.split(":", 1) for line in file if ":" in line)
     return int(rows.get("mnt_id", "-1"))
 
 
 def parse(line):
-    """As `facts_storage.parse_mount`, plus what identifies a mount. `fixed`: nobody can write to
-    its file system, by whatever mount."""
+    """Like `facts_storage.parse_mount`, plus the identity of the mount. `fixed`: its file system is read-only
+    through every mount."""
     words = line.split(" - ")[0].split(" ")
     own = {"id": int(words[0]), "parent": int(words[1]), "root": unescape(words[3])}
     own["shared"] = any(each.startswith("shared:") for each in words[6:])
@@ -90,8 +90,8 @@ def parse(line):
 
 
 def mounts_of(devices):
-    """Where these (`major:minor`) are mounted in any namespace, this one first: their mounts, each with the
-    `pid` of a process that has it so."""
+    """The mounts of these devices (`major:minor`) in all namespaces, this one first, each with the `pid` of a
+    process in its namespace."""
     return [
         dict(mount, pid=space["pid"])
         for space in table()
@@ -101,8 +101,8 @@ def mounts_of(devices):
 
 
 def open_mount(mount):
-    """A handle of the top of a mount, in whatever namespace it is; None where something else is mounted over
-    it, or nobody can look."""
+    """A handle of the root of a mount, in any namespace; None if something else is mounted over it, or it
+    cannot be opened."""
     import array
     import socket
 

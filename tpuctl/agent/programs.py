@@ -1,4 +1,4 @@
-"""The processes that an attempt has on this host: what each of them is started with.
+"""The processes of an attempt on this host, with the arguments and variables of each.
 
 `launch` of a request to start says `per`: `host` (one process), `chip` (one for each) or `torchrun` (one that
 starts the others, each through `member.py`). `processes` is how many take part here, `node` of `nodes` is this
@@ -18,12 +18,12 @@ MASTER_OF_ONE = "127.0.0.1"
 
 
 def logins(request):
-    """The variables that this host's login has, as far as a program may have them."""
+    """The variables of this host's login that a program may have."""
     return launch.without_family(os.environ) if request["launch"] else dict(os.environ)
 
 
 def variables(request):
-    """What a program is started with; of this host's login nothing for one in a container."""
+    """The variables with which a program starts; in a container, none from this host's login."""
     found = dict(request["env_defaults"])
     if request["container"]:
         import containers
@@ -38,7 +38,7 @@ def variables(request):
 
 
 def programs(request, attempt, argv, environment):
-    """(arguments, variables) of each process that the supervisor starts. Refused where the host cannot say."""
+    """(arguments, variables) of each process that the supervisor starts. Refused if the host cannot say."""
     asked = request["launch"]
     if not asked:
         return [(argv, environment)]
@@ -64,18 +64,18 @@ def programs(request, attempt, argv, environment):
 
 
 def with_more(environment, asked, *rows):
-    """The environment plus those rows that nobody set by hand."""
+    """The environment plus the rows that nobody set by hand."""
     given = set(asked.get("given") or ())
     return dict(environment, **{name: row[name] for row in rows for name in row if name not in given})
 
 
 def joint(row, asked):
-    """A row whose process sees all chips with the others, as long as no person gave bounds."""
+    """A row whose process shares all chips with the others, unless the user set bounds."""
     return row if set(launch.FAMILY).intersection(asked.get("given") or ()) else dict(row, **{JOINT: "1"})
 
 
 def chips(count):
-    """A row of variables for each chip, by the metadata of this host."""
+    """A row of variables for each chip, from the metadata of this host."""
     import metadata
 
     said = {name: metadata.value("attributes/" + name) for name in ("tpu-env", "worker-network-endpoints")}
@@ -123,6 +123,6 @@ def torchrun(asked, attempt, argv, environment, boxed):
 
 
 def stream_names(request):
-    """The logs of these processes: of several, each has its own beside those of what is above them."""
+    """The logs of these processes: each of several has its own, next to those of their parent."""
     count = int((request["launch"] or {}).get("processes", 1))
     return [*STREAMS, *("%d.%s" % (n, stream) for n in range(count if count > 1 else 0) for stream in STREAMS)]
