@@ -63,6 +63,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     "blind": passes.measure_blind,
     "ui": pages.measure,
     "years": years.measure,
+    "long-logs": years.measure_logs,
     "top": tops.measure,
     "recovery": recovery.measure,
     "environments": environments.measure,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.bench.harness import Budget, Contender, Plan, Report, compare, lines, scratch
@@ -22,21 +23,32 @@ LOOKS = 0.2
 
 def measure(plan: Plan) -> list[Report]:
     """The daily reads, each as it is typed."""
-    runs, size = (RUNS // 20, LOG_BYTES // 100) if plan.quick else (RUNS, LOG_BYTES)
+    runs = RUNS // 20 if plan.quick else RUNS
+    with _old_store(runs, 0) as state:
+        return [_measure_lists(plan, state, runs)]
+
+
+def measure_logs(plan: Plan) -> list[Report]:
+    """Long logs of one run, read in three ways."""
+    size = LOG_BYTES // 100 if plan.quick else LOG_BYTES
+    with _old_store(1, size) as state:
+        return [_measure_logs(plan, state, name_of(0), size)]
+
+
+@contextmanager
+def _old_store(runs: int, size: int) -> Iterator[Path]:
+    """A state directory with so many runs, and so many bytes of logs of the newest."""
     with scratch() as folder, open_cloud(folder) as cloud:
         state = folder / "state"
         write_profile(state, cloud)
-        _fill(state / "sim" / PROJECT, runs, size)
-        return [_measure_lists(plan, state, runs), _measure_logs(plan, state, name_of(runs - 1), size)]
-
-
-def _fill(folder: Path, runs: int, size: int) -> None:
-    with closing(SqliteStore(folder / "store.sqlite")) as store:
-        began_at = store.now() - 86_400.0
-    write_runs(folder / "store.sqlite", runs, SLICES, workers=WORKERS)
-    logs = LogFiles(folder / "runs")
-    for worker in range(WORKERS):
-        _write_log(logs, name_of(runs - 1), worker, size // WORKERS, began_at)
+        store_folder = state / "sim" / PROJECT
+        with closing(SqliteStore(store_folder / "store.sqlite")) as store:
+            began_at = store.now() - 86_400.0
+        write_runs(store_folder / "store.sqlite", runs, SLICES, workers=WORKERS)
+        logs = LogFiles(store_folder / "runs")
+        for worker in range(WORKERS):
+            _write_log(logs, name_of(runs - 1), worker, size // WORKERS, began_at)
+        yield state
 
 
 def _write_log(logs: LogFiles, run_id: str, worker: int, size: int, at: float) -> None:
