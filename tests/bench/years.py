@@ -69,7 +69,7 @@ def _measure_lists(plan: Plan, state: Path, runs: int) -> Report:
     ]
     medians = compare(contenders, plan.rounds)
     budgets = tuple(Budget(f"CPU of {name}", each.cpu_s, 0.5, unit="s") for name, each in medians.items())
-    setting = f"{runs} runs in SQLite; status and report are of the newest"
+    setting = f"{runs:,} runs in SQLite; status and report are of the newest"
     return Report("Many runs", setting, contenders[0].name, lines(contenders, medians), budgets)
 
 
