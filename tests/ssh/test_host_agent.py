@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -38,6 +39,7 @@ from tpuctl.hosts.commands import (
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.requests import (
     AttemptsRequest,
+    CopyName,
     CopyRequest,
     DiagnoseRequest,
     HelloRequest,
@@ -376,6 +378,42 @@ def test_what_a_running_copy_is_to_complete_is_not_cleared_away(runs: Runs, home
         "the copy's end",
     )
     assert not stays("3")
+
+
+def test_to_ask_how_a_copy_stands_that_is_going_reads_nothing_else(runs: Runs, home: Path) -> None:
+    tree = bundle_of(a="1")
+    runs.prepare("1", bundle=tree)
+    name = (f"copy-{tree.sha256[:16]}", "r1-1-serve")
+    request = CopyRequest(*name, 1, "serve", "blobs", tree.sha256, 60, "127.0.0.1")
+    runs.agent.ask(runs.targets, request)
+    blob = home / ".tpuctl/blobs" / tree.sha256
+    blob.unlink()
+    os.mkfifo(blob)  # whoever opens it waits for ever
+    poll = LacksRequest("blobs", tree.sha256, copy=CopyName(*name), patience_s=0.1)
+    [answer] = runs.agent.ask(runs.targets, poll, timeout_s=10.0)
+    assert answer.value is not None, answer
+    assert answer.value.bits is None
+    assert answer.value.copy is not None
+    assert answer.value.copy.going
+
+
+def test_copies_that_somebody_may_begin_again_are_not_cleared_away(runs: Runs, home: Path) -> None:
+    def copy_of(run: str) -> Path:
+        request = CopyRequest(run, "r1-1-fetch", 1, "fetch", "blobs", "5a" * 32, 60, "127.0.0.1", 1, "5a" * 32)
+        runs.agent.ask(runs.targets, request)
+        status = StatusRequest(run, "r1-1-fetch")
+        until(lambda: runs.agent.ask(runs.targets, status)[0].value.state.final, "the copy's end")
+        return home / ".tpuctl/runs" / run / "r1-1-fetch"
+
+    first = copy_of("copy-first")
+    os.utime(first, (1, 1))
+    with (first.parent / "lock").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as whoever begins a copy
+        second = copy_of("copy-second")
+        runs.prepare("1")
+        assert (first.exists(), second.exists()) == (True, False)
+    runs.prepare("2")
+    assert not first.exists()
 
 
 def test_prepare_repairs_what_a_crash_left(runs: Runs, home: Path) -> None:

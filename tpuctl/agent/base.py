@@ -178,9 +178,12 @@ class Attempt:
         """Serialises prepare and start of one run; the lock goes with the process."""
         import fcntl
 
-        handle = os.open(os.path.join(make_dir(self.run_dir), "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        handle = self.open_lock()
         fcntl.flock(handle, fcntl.LOCK_EX)
         return handle
+
+    def open_lock(self):
+        return os.open(os.path.join(make_dir(self.run_dir), "lock"), os.O_RDWR | os.O_CREAT, 0o600)
 
     def check_fence(self, fence):
         path = os.path.join(self.run_dir, "fence.json")

@@ -38,7 +38,7 @@ def copy(request, _stdin):
         remove_tree(attempt.dir)
         state = "absent"
     if state in ("absent", "prepared"):
-        remove_old()
+        remove_old(attempt.run)
         work = make_dir(attempt.path("work"))
         wanted = {"schema": SCHEMA, "bundle": None, "wanted": request["tree"], "fence": fence}
         write_json(attempt.path("prepared.json"), wanted)
@@ -53,12 +53,13 @@ def copy(request, _stdin):
     return stands(attempt)
 
 
-def remove_old():
-    """What is left of copies for commands: where runs begin, these remove it."""
+def remove_old(run):
+    """What is left of copies of a run whose lock this process holds: where no runs begin, which remove it, such
+    as on hosts that get commands only."""
     for each in list_attempts():
-        with suppress(FileNotFoundError):  # another one does the same
-            old = time.time() - os.stat(each.dir).st_mtime > SPARE_S
-            if old and each.run.startswith(COPY) and look(each)["state"] in ENDED:
+        with suppress(FileNotFoundError):  # a run that begins does the same
+            old = each.run == run and time.time() - os.stat(each.dir).st_mtime > SPARE_S
+            if old and look(each)["state"] in ENDED:
                 remove_ended(each.dir)
 
 

@@ -26,7 +26,7 @@ def lacks(request, stdin):
 
     With `follows` the tree itself comes behind the request. With `destination` a file that lies there already
     counts. With `copy`, the name of one, the answer says how that stands; it waits up to `patience_s` for its
-    end.
+    end, and where that has not come then says nothing more: to look would read all that lies there.
     """
     make_dir(os.path.dirname(blob_path(request["area"], request["tree"])))
     if request["follows"]:
@@ -41,6 +41,8 @@ def lacks(request, stdin):
 
         wait_for_jobs([copy], request)
     found = stands(copy)
+    if request["patience_s"] and found["state"] in ("starting", "running"):
+        return {"copy": found}
     return dict(lacking_of(request), copy=found)
 
 

@@ -156,15 +156,32 @@ def remove_ended(folder):
         remove_tree(folder)
 
 
+def remove_copy(attempt):
+    """A copy that has ended: what it was for is here. Not while somebody may begin it again."""
+    import fcntl
+
+    lock = attempt.open_lock()
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if look(attempt)["state"] in ENDED:
+                remove_ended(attempt.dir)
+    finally:
+        os.close(lock)
+
+
 def sweep(current, kept):
     """Keeps the home directory from filling up: old attempts that are over, what is large of those that stay,
     and content nobody uses."""
     over = []
     for attempt in list(list_attempts()):
-        age = time.time() - os.stat(attempt.dir).st_mtime
+        try:
+            age = time.time() - os.stat(attempt.dir).st_mtime
+        except FileNotFoundError:  # another one does the same
+            continue
         state = look(attempt)["state"]
         if state in ENDED and attempt.run.startswith(COPY):
-            remove_ended(attempt.dir)  # what it was for is here
+            remove_copy(attempt)
         elif attempt.dir != current.dir and (state in ENDED or (state == "prepared" and age > STALE_S)):
             over.append((age, attempt.dir))
     for _, folder in sorted(over)[ATTEMPTS_KEPT:]:

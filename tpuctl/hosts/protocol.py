@@ -304,17 +304,21 @@ class CopyStatus(HostReply, frozen=True):
 
 class LacksReply(HostReply, frozen=True):
     """What a host lacks of a tree: nothing is known while it lacks the tree itself. `bits` is hexadecimal;
-    `begun` says of which contents, by their number, it has how many bytes; `copy` is the one asked about."""
+    `begun` says of which contents, by their number, it has how many bytes; `copy` is the one asked about.
+    Without `bits` that copy is still going, and the host has not looked what it lacks."""
 
-    bits: Annotated[str, Meta(pattern="^[0-9a-fA-F]*$")] = field(name="lacking")
+    bits: Annotated[str, Meta(pattern="^[0-9a-fA-F]*$")] | None = field(name="lacking", default=None)
     has_tree: bool = field(default=False, name="tree")
     begun: tuple[tuple[Whole, Whole], ...] = ()
     copy: CopyStatus | None = None
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], worker: int) -> LacksReply:
-        copy = data.get("copy")
-        return parse_as(cls, data, copy=CopyStatus.parse(copy, worker) if isinstance(copy, dict) else None)
+        told = data.get("copy")
+        copy = CopyStatus.parse(told, worker) if isinstance(told, dict) else None
+        if data.get("lacking") is None and (copy is None or not copy.going):
+            raise MalformedReplyError("it does not say what is lacking")
+        return parse_as(cls, data, copy=copy)
 
 
 class PlaceReply(HostReply, frozen=True):

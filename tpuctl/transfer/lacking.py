@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.engine.ports import Clock, EventSink
 from tpuctl.hosts.agent import Asked, HostAgent, Reply
-from tpuctl.hosts.protocol import CopyStatus, LacksReply, PrepareReply
+from tpuctl.hosts.protocol import CopyStatus, LacksReply, PrepareReply, WorkerState
 from tpuctl.hosts.requests import CopyName, LacksRequest, ReceiveRequest
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.transfer.frames import render_contents
@@ -36,8 +36,15 @@ SEEDS_TRIED = 3
 """One host may be sick. Where three cannot serve it is the network, and this machine sends to each itself."""
 TRANSFER_TIMEOUT_S = 3600.0
 ASK_TIMEOUT_S = 60.0
+SILENCE_S = 60.0
+"""A host that copies and has not answered for so long, though it was asked again, is sent to directly."""
 OVERTIME_S = 4.0
 """For what is in the pipes when the time is up."""
+
+
+PASSING = frozenset({FailureKind.CONNECT, FailureKind.LOST, FailureKind.TIMEOUT, FailureKind.AUTH})
+"""Failures of a connection, which say nothing of what the host does. One that is cut during login looks as if
+the host had refused the key."""
 
 
 class Where(Struct, frozen=True):
@@ -102,11 +109,12 @@ class Spreading:
         self.meter = TransferProgress(
             clock, emit, next(iter(targets)).slice_name if targets else "", len(targets)
         )
-        self._blobs = list_blobs(parse_tree(content.tree))
+        self.blobs = list_blobs(parse_tree(content.tree))
         self._tree = Blob(content.sha256, len(content.tree))
         self._until = until
         self._copy = copy
         self._prepare = prepare
+        self._silent_since: dict[int, float] = {}
 
     def query_hosts(self, known: Sequence[Reply[LacksReply]] = ()) -> None:
         """What each lacks, but for `known` answers; a list of files that is short, for few workers, or that no
@@ -116,7 +124,7 @@ class Spreading:
         told = {answer.worker for answer in known}
         self.ask([worker for worker in self.by_worker if worker not in told])
         new = [worker for worker in self.by_worker if self.state.needs.get(worker, frozenset()) is None]
-        everything = frozenset([self._tree, *self._blobs])
+        everything = frozenset([self._tree, *self.blobs])
         if self.where == CODE and sum(blob.size for blob in everything) <= INLINE_TREE:
             self.state.needs.update(dict.fromkeys(new, everything))
         elif self.where.hosts_only or len(new) <= FEW_WORKERS or len(self.content.tree) <= INLINE_TREE:
@@ -168,17 +176,32 @@ class Spreading:
             self.emit_done()
 
     def _note_answer(self, answer: Reply[LacksReply]) -> None:
-        if answer.value is None:
-            if self.cut_off(answer):
-                self.state.needs.setdefault(answer.worker, None)
-            else:
-                self.give_up(answer)
-        else:
+        if answer.value is not None:
+            self._silent_since.pop(answer.worker, None)
             self._note_lacking(answer.worker, answer.value)
+        elif self.cut_off(answer):
+            self.state.needs.setdefault(answer.worker, None)
+        elif self._goes_on_unseen(answer):
+            self._note_silent(answer)
+        else:
+            self.give_up(answer)
+
+    def _goes_on_unseen(self, answer: Reply[LacksReply]) -> bool:
+        """Whether only the connection to a host is gone that copies: it does so without us."""
+        copy = self.state.copies.get(answer.worker)
+        return copy is not None and copy.going and self._until is None and answer.result.failure in PASSING
+
+    def _note_silent(self, answer: Reply[LacksReply]) -> None:
+        worker, now = answer.worker, self.clock.now()
+        if now - self._silent_since.setdefault(worker, now) >= SILENCE_S:
+            self.state.copies[worker] = CopyStatus(WorkerState.UNREACHABLE)
+            self.state.begun.pop(worker, None)  # if its copy goes on all the same, that has the part
+            self.note_unfetched(worker, f"it has not answered for {SILENCE_S:.0f} s: {answer.message}")
 
     def _note_lacking(self, worker: int, reply: LacksReply) -> None:
-        self.state.needs[worker] = self.lacking(reply)
-        self.note_begun(worker, reply)
+        if reply.bits is not None:
+            self.state.needs[worker] = self.lacking(reply)
+            self.note_begun(worker, reply)
         if reply.copy is not None:
             self._note_copy(worker, reply.copy)
 
@@ -196,11 +219,11 @@ class Spreading:
         self.meter.emit(Note(self.by_worker[worker].slice_name, text))
 
     def note_begun(self, worker: int, reply: LacksReply) -> None:
-        count = len(self._blobs)
-        self.state.begun[worker] = {self._blobs[n]: came for n, came in reply.begun if 0 <= n < count}
+        count = len(self.blobs)
+        self.state.begun[worker] = {self.blobs[n]: came for n, came in reply.begun if 0 <= n < count}
 
     def lacking(self, reply: LacksReply) -> frozenset[Blob] | None:
-        return select_lacking(self._blobs, reply.bits) if reply.has_tree else None
+        return select_lacking(self.blobs, reply.bits or "") if reply.has_tree else None
 
     def lacking_to_serve(self, worker: int) -> frozenset[Blob] | None:
         """What any of them lacks and this one could not hand on; None where it does not say."""
@@ -211,8 +234,12 @@ class Spreading:
             self.give_up(answer)
             return None
         self.note_begun(worker, answer.value)
-        needs = [self.state.needs[each] for each in self.state.unfinished()]
-        return lacking & frozenset().union(*(self._blobs if need is None else need for need in needs))
+        return lacking & self.lacking_of(self.state.unfinished())
+
+    def lacking_of(self, workers: Iterable[int]) -> frozenset[Blob]:
+        """What any of them lacks: all, where one has not seen the tree."""
+        needs = [self.state.needs.get(worker) for worker in workers]
+        return frozenset().union(*(self.blobs if need is None else need for need in needs))
 
     def emit_done(self) -> None:
         lacking = len(self.state.unfinished()) + len(self.state.failed)
@@ -228,7 +255,7 @@ class Spreading:
         """Sends each worker its own contents over its own connection."""
 
         def wanted(target: HostTarget) -> list[Blob]:
-            return [blob for blob in (self._tree, *self._blobs) if blob in needs[target.worker]]
+            return [blob for blob in (self._tree, *self.blobs) if blob in needs[target.worker]]
 
         def received(worker: int, blob: Blob) -> int:
             return min(blob.size, max(0, self.state.begun.get(worker, {}).get(blob, 0)))
@@ -291,7 +318,7 @@ class Spreading:
         if not unfinished or len(unfinished) + len(self.complete) <= FEW_WORKERS:
             return False
         unseen = any(self.state.needs[worker] is None for worker in unfinished)
-        wanted: set[Blob] = set(self._blobs) if unseen else set()
+        wanted: set[Blob] = set(self.blobs) if unseen else set()
         for worker in unfinished:
             wanted |= self.state.needs[worker] or frozenset()
         return sum(blob.size for blob in wanted) + (len(self.content.tree) if unseen else 0) > SMALL_BYTES
@@ -302,7 +329,7 @@ class Spreading:
         def missing(worker: int) -> int:
             begun = self.state.begun.get(worker, {})
             needs = self.state.needs.get(worker)
-            blobs = self._blobs if needs is None else needs
+            blobs = self.blobs if needs is None else needs
             return sum(blob.size - begun.get(blob, 0) for blob in blobs)
 
         return sorted(self.state.unfinished(), key=lambda worker: (missing(worker), worker))
