@@ -7,12 +7,14 @@ import hashlib
 import itertools
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,10 @@ from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.engine.ports import Clock
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.requests import PrepareRequest, StopRequest
+from tpuctl.hosts.requests import CopyRequest, LacksRequest, PrepareRequest, StopRequest
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.shipped_files import read_agent
+from tpuctl.transfer import host_copies
 from tpuctl.transfer import lacking as module
 from tpuctl.transfer.bundle import freeze
 from tpuctl.transfer.distribute import Distributed, distribute
@@ -121,6 +124,78 @@ def test_what_hosts_copy_for_a_command_that_was_killed_the_same_command_finds(
     assert again.sent_bytes < 100_000
 
 
+class Obstructed(HostAgent):
+    """The host that serves stands still when the others begin to fetch; at their polls `polled` is called."""
+
+    def __init__(self, agent: HostAgent, farm: SshFarm, polled: Callable[[Obstructed], None]) -> None:
+        super().__init__(agent.remote, read_agent())
+        self.farm = farm
+        self.serving: list[int] = []
+        self.polled = polled
+
+    def ask(self, targets: Any, request: Any, **more: Any) -> Any:
+        one = request(targets[0]) if callable(request) and targets else request
+        if isinstance(one, CopyRequest) and one.does == "fetch":
+            self.serving = serving_on(self.farm)
+            self.signal(signal.SIGSTOP)
+        if isinstance(one, LacksRequest) and one.patience_s:
+            threading.Timer(0.5, self.polled, [self]).start()
+        return super().ask(targets, request, **more)
+
+    def signal(self, number: signal.Signals) -> None:
+        for pid in self.serving:
+            os.kill(pid, number)
+
+
+def serving_on(farm: SshFarm) -> list[int]:
+    return [pid for pid, line in farm.processes().items() if "carry serve" in line]
+
+
+def test_a_lost_connection_ends_no_copy(farm: SshFarm, agent: HostAgent) -> None:
+    dropped: list[bool] = []
+
+    def drop_once(obstructed: Obstructed) -> None:
+        if not dropped:
+            dropped.append(True)
+            farm.drop_connections()
+            obstructed.signal(signal.SIGCONT)
+
+    targets = [farm.add(worker) for worker in range(6)]
+    agent.ensure_installed(targets)
+    sent = spread(Obstructed(agent, farm, drop_once), targets, make_tree({"f": os.urandom(20 << 20)}))
+    assert dropped
+    assert (sent.failed, sent.unfinished) == ({}, frozenset())
+    assert sent.sent_bytes < 1.1 * (20 << 20)
+
+
+def test_hosts_that_do_not_answer_while_they_copy_are_sent_to_directly(farm: SshFarm, agent: HostAgent) -> None:
+    events: list[object] = []
+    targets = [farm.add(worker) for worker in range(6)]
+    agent.ensure_installed(targets)
+    silent = Obstructed(agent, farm, lambda _: farm.drop_connections())
+    sent = spread(silent, targets, make_tree({"f": os.urandom(2 << 20)}), events, Hurried())
+    assert (sent.failed, sent.unfinished) == ({}, frozenset())
+    assert sent.sent_bytes > 6 * (2 << 20)
+    told = [event.text for event in events if isinstance(event, Note)]
+    assert [text for text in told if "it has not answered for 60 s" in text]
+
+
+def test_a_command_interrupted_before_hosts_answer_leaves_no_copy(farm: SshFarm, agent: HostAgent) -> None:
+    class Interrupted(HostAgent):
+        def ask(self, targets: Any, request: Any, **more: Any) -> Any:
+            answers = super().ask(targets, request, **more)
+            if callable(request) and isinstance(request(targets[0]), CopyRequest):
+                raise KeyboardInterrupt  # before anybody has seen the answers
+            return answers
+
+    targets = [farm.add(worker) for worker in range(6)]
+    agent.ensure_installed(targets)
+    with pytest.raises(KeyboardInterrupt):
+        spread(Interrupted(agent.remote, read_agent()), targets, make_tree({"f": os.urandom(2 << 20)}))
+    no_agent_is_left(farm)
+    assert list(farm.folder.glob("home-*/.tpuctl/runs/copy-command/*-serve/stop.json"))
+
+
 def test_of_a_large_project_only_the_changed_file_travels(
     farm: SshFarm, agent: HostAgent, tmp_path: Path
 ) -> None:
@@ -171,13 +246,62 @@ def test_workers_with_different_gaps_all_get_whole(farm: SshFarm, agent: HostAge
 def test_finished_workers_serve_too_when_there_are_many(
     farm: SshFarm, agent: HostAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FLAT_WORKERS", 4)
-    monkeypatch.setattr(module, "FAN_OUT", 2)
+    monkeypatch.setattr(host_copies, "FLAT_WORKERS", 4)
+    monkeypatch.setattr(host_copies, "FAN_OUT", 2)
     content = make_tree({"f": os.urandom(3 << 20)})
     targets = [farm.add(worker) for worker in range(12)]
     sent = spread(agent, targets, content)
     assert (sent.failed, sent.relayed) == ({}, True)
     assert sent.sent_bytes < 1.1 * (3 << 20)
+
+
+def test_hosts_that_ended_serving_meanwhile_serve_again(
+    farm: SshFarm, agent: HostAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Idle(HostAgent):
+        """Hosts end serving as soon as nobody fetches."""
+
+        ended = 0
+
+        def ask(self, targets: Any, request: Any, **more: Any) -> Any:
+            answers = super().ask(targets, request, **more)
+            polled = isinstance(request, LacksRequest) and request.patience_s
+            if polled and not any(each.value.copy.going for each in answers if each.value):
+                for pid in serving_on(farm):
+                    self.ended += 1
+                    os.kill(pid, signal.SIGKILL)
+                wait_until(lambda: not serving_on(farm))
+            return answers
+
+    monkeypatch.setattr(host_copies, "FLAT_WORKERS", 4)
+    monkeypatch.setattr(host_copies, "FAN_OUT", 4)
+    events: list[object] = []
+    targets = [farm.add(worker) for worker in range(8)]
+    idle = Idle(agent.remote, read_agent())
+    sent = spread(idle, targets, make_tree({"f": os.urandom(3 << 20)}), events)
+    assert (sent.failed, sent.unfinished) == ({}, frozenset())
+    assert idle.ended
+    assert not [event for event in events if isinstance(event, Note)]
+    assert sent.sent_bytes < 1.1 * (3 << 20)
+
+
+def test_nobody_fetches_from_a_host_what_lies_in_its_place_alone(
+    farm: SshFarm, agent: HostAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_copies, "FLAT_WORKERS", 1)
+    monkeypatch.setattr(host_copies, "FAN_OUT", 1)
+    old, new = os.urandom(2 << 20), os.urandom(2 << 20)
+    targets = [farm.add(worker) for worker in range(6)]
+    for worker in (0, 1):
+        (farm.folder / f"home-{worker}/in/d").mkdir(parents=True)
+        (farm.folder / f"home-{worker}/in/d/old").write_bytes(old)
+    events: list[object] = []
+    content = make_tree({"d/old": old, "d/new": new})
+    where = module.Where("incoming", "in/", ("d",))
+    sent = distribute(agent, targets, content, clock=RealClock(), emit=events.append, where=where)
+    assert (sent.failed, sent.unfinished) == ({}, frozenset())
+    assert not [event for event in events if isinstance(event, Note)]
+    assert sent.sent_bytes < 1.1 * (4 << 20)
 
 
 def test_a_dead_worker_does_not_keep_the_others_from_it_and_another_one_serves(

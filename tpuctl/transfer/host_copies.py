@@ -6,6 +6,7 @@ themselves say.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from tpuctl.transfer.lacking import (
     TRANSFER_TIMEOUT_S,
     Spreading,
 )
+from tpuctl.transfer.tree import Blob
 
 COPY_RUN = "copy-"
 """Begins the name under which the hosts keep such a job, beside those of runs."""
@@ -38,6 +40,8 @@ COMMANDS = f"{COPY_RUN}command"
 """The run to which all copies belong for which a command waits."""
 _NO_FENCE = 0
 _NOT_BEGUN = CopyStatus(WorkerState.ABSENT)
+Source = tuple[HostTarget, CopyStatus]
+"""A host that serves, and what opens it."""
 
 
 class CopyJob(Struct, frozen=True):
@@ -50,7 +54,8 @@ class CopyJob(Struct, frozen=True):
 
 
 def command_job(tree: str) -> CopyJob:
-    """The copies of one command, which ends them. Those of one that was killed are found by the same again."""
+    """The copies of one command, which ends them. Those of one that was killed are found by the same again.
+    Two commands with one tree at the same time share them: what the first to end stops, the other sends."""
     return CopyJob(tree[:16], _NO_FENCE, int(TRANSFER_TIMEOUT_S))
 
 
@@ -81,8 +86,9 @@ class HostCopies:
     def __init__(self, spread: Spreading, job: CopyJob) -> None:
         self._spread = spread
         self._job = job
-        self._serving: dict[int, tuple[HostTarget, CopyStatus]] = {}
-        self._filled: set[int] = set()
+        self._asked: dict[str, dict[int, HostTarget]] = {"fetch": {}, "serve": {}}
+        self._source: dict[int, int] = {}
+        self._got: dict[int, frozenset[Blob] | None] = {}
         self.begun = False
         """Whether any copy was under way."""
 
@@ -103,15 +109,20 @@ class HostCopies:
         none of those that copy."""
         going = [worker for worker in self._spread.state.unfinished() if self._status(worker).going]
         fresh = self._fresh()
-        if not fresh or self._spread.late() or not (going or self._spread.relay_is_faster()):
+        if not fresh or self._spread.late() or not (self.begun or going or self._spread.relay_is_faster()):
             return going
-        sources = self._sources(len(fresh))
+        hosts = self._hosts()
         fresh = self._fresh()
-        if not sources or not fresh:
+        wanted = len(fresh) + len(going)
+        fan_out = FLAT_WORKERS if wanted <= FLAT_WORKERS else FAN_OUT
+        count = -(-wanted // fan_out)
+        if hosts and fan_out * min(count, len(hosts)) <= len(going):
+            return [*going, *fresh]
+        sources = self._serve(hosts, count) if fresh else []
+        if not sources:
             return going
-        fan_out = FLAT_WORKERS if len(fresh) + len(going) <= FLAT_WORKERS else FAN_OUT
         room = max(0, fan_out * len(sources) - len(going))
-        return [*going, *self._fetch(fresh[:room], sources), *fresh[room:]]
+        return [*going, *self._fetch(fresh[:room], sources, going), *fresh[room:]]
 
     def _fresh(self) -> list[int]:
         """Workers that lack something and have not tried to copy it."""
@@ -126,12 +137,18 @@ class HostCopies:
         name = copy_name(job, tree, verb)
         return CopyRequest(name.run, name.attempt, job.fence, verb, area, tree, job.lasts_s, address)
 
-    def _fetch(self, workers: Sequence[int], sources: Sequence[tuple[HostTarget, CopyStatus]]) -> list[int]:
-        """Lets each worker copy from one of `sources`; those that have begun."""
+    def _fetch(self, workers: Sequence[int], sources: Sequence[Source], going: Sequence[int]) -> list[int]:
+        """Lets each worker copy from that of `sources` from which the fewest do; those that have begun."""
         if not workers:
             return []
         spread = self._spread
-        chosen = {worker: sources[index % len(sources)] for index, worker in enumerate(workers)}
+        clients = Counter(self._source[worker] for worker in going if worker in self._source)
+        chosen: dict[int, Source] = {}
+        for worker in workers:
+            chosen[worker] = min(sources, key=lambda source: clients[source[0].worker])
+            self._source[worker] = chosen[worker][0].worker
+            clients[self._source[worker]] += 1
+            self._got[worker] = spread.state.needs[worker]
 
         def request(target: HostTarget) -> CopyRequest:
             source, serving = chosen[target.worker]
@@ -146,7 +163,9 @@ class HostCopies:
 
         begun = []
         timeout_s = spread.limited(ASK_TIMEOUT_S)
-        for answer in spread.agent.ask(spread.targets(workers), request, timeout_s=timeout_s):
+        targets = spread.targets(workers)
+        self._asked["fetch"].update((target.worker, target) for target in targets)
+        for answer in spread.agent.ask(targets, request, timeout_s=timeout_s):
             if answer.value is not None:
                 spread.state.copies[answer.worker] = answer.value
                 begun.append(answer.worker)
@@ -154,42 +173,47 @@ class HostCopies:
                 spread.give_up(answer)
         return begun
 
-    def _sources(self, wanted: int) -> list[tuple[HostTarget, CopyStatus]]:
-        """Hosts that serve and what opens them: of those that are complete, or of one that is made so now."""
+    def _hosts(self) -> list[HostTarget]:
+        """Hosts that are complete, or one that is made so now."""
         spread = self._spread
-        hosts = {**spread.complete, **{w: spread.by_worker[w] for w in spread.state.finished() if self._has(w)}}
-        if not hosts:
-            hosts = {worker: spread.by_worker[worker] for worker in self._complete_one()}
-        count = 1 if wanted <= FLAT_WORKERS else -(-wanted // FAN_OUT)
-        candidates = [hosts[worker] for worker in sorted(hosts)]
-        for some in (candidates[:count], candidates[count : count + SEEDS_TRIED]):
-            self._serve([target for target in some if target.worker not in self._serving])
-            if self._serving:
-                break
-        return list(self._serving.values())
+        wanted = spread.lacking_of(self._fresh())
+        having = [worker for worker in spread.state.finished() if self._has(worker, wanted)]
+        hosts = {**spread.complete, **{worker: spread.by_worker[worker] for worker in having}}
+        return [hosts[worker] for worker in sorted(hosts)] or spread.targets(self._complete_one())
 
-    def _serve(self, targets: Sequence[HostTarget]) -> None:
-        if not targets:
-            return
+    def _serve(self, hosts: Sequence[HostTarget], count: int) -> list[Source]:
+        """Has `count` of the hosts serve, or go on with it: asked before each use, as each ends by itself."""
 
         def request(target: HostTarget) -> CopyRequest:
             return replace(self._request("serve", inside(target)), idle_s=SERVE_IDLE_S, anew=True)
 
         timeout_s = self._spread.limited(ASK_TIMEOUT_S)
-        answers = self._spread.agent.ask(targets, request, timeout_s=timeout_s)
-        for target, answer in zip(targets, answers, strict=True):
-            if answer.value is not None and answer.value.port is not None:
-                self._serving[target.worker] = (target, answer.value)
+        for some in (hosts[:count], hosts[count : count + SEEDS_TRIED]):
+            self._asked["serve"].update((target.worker, target) for target in some)
+            answers = zip(some, self._spread.agent.ask(some, request, timeout_s=timeout_s), strict=True)
+            values = [(host, said.value) for host, said in answers if said.value is not None]
+            serving = [(host, value) for host, value in values if value.going and value.port]
+            if serving:
+                return serving
+        return []
 
-    def _has(self, worker: int) -> bool:
-        """Whether a worker that lacks nothing can serve all of it: what lies in its place already cannot be."""
-        filled = self._spread.where.destination is None or worker in self._filled
-        return filled or self._status(worker).state is WorkerState.EXITED
+    def _has(self, worker: int, wanted: frozenset[Blob]) -> bool:
+        """Whether a worker that lacks nothing can serve what is wanted: it cannot serve what lay in its place
+        already, so what counts is what came to it."""
+        spread = self._spread
+        if spread.where.destination is None:
+            return True
+        got = self._got.get(worker, frozenset())
+        if got is None:  # it had not seen the tree, and has looked itself
+            return self._status(worker).bytes >= sum(blob.size for blob in spread.blobs)
+        return got >= wanted
 
     def _complete_one(self) -> list[int]:
         """Sends one worker all that any of them lacks, as far as the time allows; that worker."""
         spread = self._spread
-        for seed in spread.seeds()[:SEEDS_TRIED]:
+        lacked = spread.lacking_of(spread.state.unfinished())
+        idle = [worker for worker in spread.seeds() if not self._status(worker).going]
+        for seed in idle[:SEEDS_TRIED]:
             if spread.late():
                 break
             if spread.state.needs.get(seed) is None:
@@ -198,14 +222,15 @@ class HostCopies:
             if need is not None and spread.where.destination is not None:
                 need = spread.lacking_to_serve(seed)
             if need is not None and (not need or spread.note_received(spread.send([seed], {seed: need})[0])):
-                self._filled.add(seed)
+                self._got[seed] = lacked
                 return [seed]
         return []
 
     def stop(self) -> None:
-        """Ends the copies that this job has begun, where their hosts answer."""
+        """Ends the copies of this job, also those that were asked for without an answer so far."""
         spread = self._spread
-        fetching = spread.targets(worker for worker, copy in spread.state.copies.items() if copy.going)
-        for verb, targets in (("fetch", fetching), ("serve", [target for target, _ in self._serving.values()])):
+        going = {w: spread.by_worker[w] for w, copy in spread.state.copies.items() if copy.going}
+        asked = {w: host for w, host in self._asked["fetch"].items() if not self._status(w).state.final}
+        for verb, hosts in (("fetch", going | asked), ("serve", self._asked["serve"])):
             name = copy_name(self._job, spread.content.sha256, verb)
-            spread.agent.ask(targets, StopRequest(name.run, name.attempt, GRACE_S))
+            spread.agent.ask(list(hosts.values()), StopRequest(name.run, name.attempt, GRACE_S))
