@@ -26,6 +26,7 @@ from tests.bench.passes import (
     write_profile,
     zones_with_one_host,
 )
+from tests.bench.published import measure_published
 from tests.bench.startup import TPUCTL
 from tests.bench.stores import RUNS, write_runs
 from tpuctl.lib.codec import to_data
@@ -112,13 +113,14 @@ def measure(plan: Plan) -> list[Report]:
             write_notes(store)
             with serve(profile_environment(state)) as site:
                 found = {name: _looks(plan, store, site, path) for name, path in PAGES.items()}
+        published = measure_published(cloud, state, file, f"over {slices} slices and {runs:,} runs")
     lines = [Line(f"{name}, {look}", *spent) for name, looks in found.items() for look, spent in looks.items()]
     budgets = [
         Budget(f"CPU of {name}, whichever look", max(cpu for _, cpu in looks.values()), LIMIT_S, unit="s")
         for name, looks in found.items()
     ]
     setting = f"`tpuctl ui` over {slices} slices and {runs:,} runs, one in {UNDER_WAY} of them under way"
-    return [Report("Pages of the browser", setting, lines[0].name, tuple(lines), tuple(budgets))]
+    return [Report("Pages of the browser", setting, lines[0].name, tuple(lines), tuple(budgets)), published]
 
 
 def _looks(plan: Plan, store: SqliteStore, site: Served, path: str) -> dict[str, tuple[float, float]]:

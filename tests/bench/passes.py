@@ -53,6 +53,8 @@ class Cloud:
     world: World
     calls: Counter[str]
     endpoint: str
+    sent: Counter[str]
+    """How many bytes, as calls are counted."""
 
 
 @contextmanager
@@ -62,10 +64,13 @@ def open_cloud(folder: Path) -> Iterator[Cloud]:
     world = World(hosts, WorldOptions(project=PROJECT, delays=Delays.instant()))
     storage = Storage(folder / "gcs", world)
     calls: Counter[str] = Counter()
+    sent: Counter[str] = Counter()
 
     def counted(handle: Callable[[Request], Response]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
-            calls[f"{request.method} {request.path.rstrip('/').rsplit('/', 1)[-1]}"] += 1
+            call = f"{request.method} {request.path.rstrip('/').rsplit('/', 1)[-1]}"
+            calls[call] += 1
+            sent[call] += len(request.body if request.spooled is None else request.spooled)
             return handle(request)
 
         return answer
@@ -76,7 +81,7 @@ def open_cloud(folder: Path) -> Iterator[Cloud]:
     server = HttpServer(Router(TOKEN, apis).handle)
     server.start()
     try:
-        yield Cloud(world, calls, server.endpoint)
+        yield Cloud(world, calls, server.endpoint, sent)
     finally:
         server.close()
         world.close()

@@ -22,6 +22,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import NotFoundError, TpuctlError, UsageError
 from tpuctl.model.shipped_files import read_template
 from tpuctl.slices.capacity_notes import list_notes
+from tpuctl.state.repository import readable_runs
 from tpuctl.ui.access import HEADERS, Gate, PageRequest, find_user
 from tpuctl.ui.live import as_event, changes
 from tpuctl.ui.log_parts import filters_of, find_in_log, list_logs, read_part
@@ -44,6 +45,9 @@ PICTURE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inl
 ENTRANCE = '<!doctype html><title>tpuctl</title><meta http-equiv="refresh" content="0; url=/">'
 """Goes on by itself: after a redirect of a link from elsewhere browsers keep back a cookie that is `Strict`."""
 
+COMMON = ("ui_base.html.j2", "ui_parts.html.j2", "ui_error.html.j2", "report_body.html.j2")
+"""Templates that others use. All are compiled before the first page is asked for."""
+
 
 class Pages:
     """The pages over one store. `stopped` ends what is kept open."""
@@ -63,6 +67,8 @@ class Pages:
             "/money": ("Money and capacity", "ui_money.html.j2", lambda _: self._money()),
         }
         """By path: the section that is marked in the menu, the template, and what it is given."""
+        for name in (*COMMON, *(template for _, template, _ in self.looks.values())):
+            self._templates.get_template(name)
 
     def page(self, request: Request, path: str) -> Response:
         """The whole page, which then keeps itself fresh."""
@@ -119,7 +125,7 @@ class Pages:
         def link(number: int) -> str:
             return f"/runs?{urlencode({**structs.asdict(asked), 'page': number})}"
 
-        return {**look_at_runs(self._services, asked), "link": link}
+        return {**look_at_runs(self._services, readable_runs(self._services)[0], asked), "link": link}
 
     def _run(self, request: Request) -> Facts:
         facts = look_at_run(self._services, request.path_params["name"])
@@ -135,7 +141,8 @@ class Pages:
         return look_at_comparison(self._services, request.query_params.getlist("run"))
 
     def _money(self) -> Facts:
-        return {**look_at_money(self._services), "picture": "/capacity.svg"}
+        runs = readable_runs(self._services)[0]
+        return {**look_at_money(self._services, runs), "picture": "/capacity.svg"}
 
     def part(self, request: Request) -> Response:
         """A piece of a log."""

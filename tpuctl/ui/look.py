@@ -25,7 +25,7 @@ from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.provenance.compare import compare
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.slices.capacity_notes import list_notes
-from tpuctl.state.repository import get_run, newest_first, readable_runs, readable_slices, runs_under_way
+from tpuctl.state.repository import get_run, newest_first, readable_slices, runs_under_way
 from tpuctl.views.decisions import decisions
 from tpuctl.views.report import report_facts
 from tpuctl.views.run_status import next_commands
@@ -231,9 +231,9 @@ def slice_facts(status: Mapping[str, Any], told: Sequence[Mapping[str, Any]], no
     return {"title": status["name"], **shown}
 
 
-def look_at_runs(services: Services, asked: RunsAsked) -> dict[str, Any]:
-    """The runs that are asked for, newest first, a page of them; and what one may ask for."""
-    runs = newest_first(readable_runs(services)[0], services.store.now())
+def look_at_runs(services: Services, stored: Sequence[RunRecord], asked: RunsAsked) -> dict[str, Any]:
+    """Of those `stored` the runs that are asked for, newest first, a page of them; and what one may ask for."""
+    runs = newest_first(stored, services.store.now())
     tags = [asked.tag] if asked.tag else []
     chosen = [
         run
@@ -266,9 +266,9 @@ def _has(run: RunRecord, text: str) -> bool:
     )
 
 
-def look_at_money(services: Services) -> dict[str, Any]:
-    """What runs cost by day, owner and group; what is idle; where there was capacity."""
-    runs, now = readable_runs(services)[0], services.store.now()
+def look_at_money(services: Services, runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """What `runs` cost by day, owner and group; what is idle; where there was capacity."""
+    now = services.store.now()
     busy = {run.slice_name for run in runs if not run.state.final}
     idle = [
         each.name

@@ -59,7 +59,8 @@ class StaticSite:
         self._services, self._place, self._now = services, place, services.store.now()
         self._patterns = load_secret_patterns()
         self._slices = _slices_shown(readable_slices(services)[0])
-        self._runs = _runs_shown(newest_first(readable_runs(services)[0], self._now))
+        self._stored = readable_runs(services)[0]
+        self._runs = _runs_shown(newest_first(self._stored, self._now))
         self._templates = templates(address=self._address, live=False)
 
     @property
@@ -75,8 +76,9 @@ class StaticSite:
 
     def others(self) -> Iterator[StaticPage]:
         """All but the index. What cannot be shown is a page that says so."""
-        yield self._page("runs.html", "Runs", "ui_runs.html.j2", look_at_runs(self._services, RunsAsked()))
-        money = {**look_at_money(self._services), "picture": self._picture()}
+        runs = look_at_runs(self._services, self._stored, RunsAsked())
+        yield self._page("runs.html", "Runs", "ui_runs.html.j2", runs)
+        money = {**look_at_money(self._services, self._stored), "picture": self._picture()}
         yield self._page("money.html", "Money and capacity", "ui_money.html.j2", money)
         for name, record in self._slices.items():
             yield self._made(f"slice-{name}.html", "Fleet", "ui_slice.html.j2", partial(self._slice, record))
@@ -110,7 +112,8 @@ class StaticSite:
 
     def _slice(self, record: SliceRecord) -> Facts:
         told = slice_decisions(self._services, record.name)
-        return slice_facts(describe_slice(self._services, record), told, self._hour)
+        under_way = [run for run in self._stored if not run.state.final]
+        return slice_facts(describe_slice(self._services, record, under_way), told, self._hour)
 
     def _run_page(self, run: RunRecord) -> StaticPage:
         make = partial(self._made, f"run-{run.id}.html", "Runs", "ui_run.html.j2", partial(self._run, run))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -181,13 +181,16 @@ def _in_words(value: Any) -> str:
 def slice_status(services: Services, name: str) -> dict[str, Any]:
     """One slice in full, as recorded and as the cloud shows it now."""
     observation = observe_slice(services, name)
-    return describe_slice(services, observation.record, observation)
+    return describe_slice(services, observation.record, runs_under_way(services), observation)
 
 
-def describe_slice(services: Services, record: SliceRecord, seen: Observation | None = None) -> dict[str, Any]:
-    """One slice in full; without what the cloud and its hosts show now where that was not `seen`."""
+def describe_slice(
+    services: Services, record: SliceRecord, under_way: Iterable[RunRecord], seen: Observation | None = None
+) -> dict[str, Any]:
+    """One slice in full, of all runs that are `under_way`; without what the cloud and its hosts show now where
+    that was not `seen`."""
     incarnation, node = record.incarnation, seen.info.node if seen is not None else None
-    runs = [_run_on_slice(each) for each in runs_under_way(services) if each.slice_name == record.name]
+    runs = [_run_on_slice(each) for each in under_way if each.slice_name == record.name]
     word = _word_of(seen) if seen is not None else ""
     return {
         "name": record.name,

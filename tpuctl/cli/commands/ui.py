@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -10,7 +11,7 @@ from typing import Annotated
 
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
-from tpuctl.errors import UsageError
+from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.options import Option
 
 INSTALL = "pip install 'tpuctl[ui]'"
@@ -62,7 +63,17 @@ def ui(
         with TemporaryDirectory(prefix="tpuctl-ui-") as folder:
             if not no_open:  # some browsers run in this terminal, and come back when they are closed
                 Thread(target=_open_browser, args=(context, address, Path(folder)), daemon=True).start()
+            _load_adapters(context)
             serve(context, gate, listening)
+
+
+def _load_adapters(context: AppContext) -> None:
+    """While the browser starts: else the first page waits for Google's libraries."""
+    from tpuctl.model.hosts import Api
+
+    with suppress(TpuctlError):  # without credentials there is a page all the same, which says so
+        for api in Api:
+            context.tpus(api)
 
 
 def _publish(context: AppContext, where: str, *, dry_run: bool) -> None:
