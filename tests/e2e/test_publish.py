@@ -14,6 +14,8 @@ import requests
 
 from tests.support.browser import open_browser
 from tests.support.session import Session, open_session
+from tpuctl.sim.world.iam import account_token
+from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 
 pytestmark = pytest.mark.slow
 BUCKET, FOLDER = "sim-bucket", "pages"
@@ -156,6 +158,23 @@ def test_what_cannot_be_is_one_line(session, words, status, said):
     refused = session.type("ui", *words, status=status)
     assert said in refused.stderr.replace("\n", " ")
     assert len([line for line in refused.stderr.splitlines() if line.startswith("error:")]) == 1
+
+
+def test_a_bucket_that_refuses_us_is_one_line(session, tmp_path):
+    policy = {
+        "bindings": [{"role": "roles/storage.objectViewer", "members": [f"serviceAccount:{DEFAULT_ACCOUNT}"]}]
+    }
+    session.ask("PUT", f"/storage/v1/b/{BUCKET}/iam", policy)
+    own = session.root / "state" / "sim" / "token"
+    kept = own.read_text()
+    try:
+        own.write_text(account_token(session.sim().token, DEFAULT_ACCOUNT))
+        refused = session.type("ui", "--publish", f"gs://{BUCKET}/refused", status=4)
+    finally:
+        own.write_text(kept)
+    assert len([line for line in refused.stderr.splitlines() if line.startswith("error:")]) == 1
+    assert "roles/storage.objectUser" in refused.stderr.replace("\n", " ")
+    assert refused.stdout == ""
 
 
 def test_a_bucket_that_everybody_can_read_is_a_warning(session):

@@ -9,10 +9,12 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -344,6 +346,39 @@ def test_a_port_that_is_taken_and_a_store_that_cannot_be_read_are_one_line(sessi
         assert refused.stdout == ""
     finally:
         file.write_bytes(kept)
+
+
+def test_a_store_of_a_newer_tpuctl_is_one_line(session):
+    file = session.root / "state" / "sim" / "sim-project" / "store.sqlite"
+    with closing(sqlite3.connect(file)) as db:
+        (own,) = db.execute("PRAGMA user_version").fetchone()
+        db.execute(f"PRAGMA user_version = {own + 1}")
+        try:
+            for words in (("ui", "--no-open"), ("ui", "--publish", "gs://sim-bucket/newer")):
+                refused = session.type(*words, status=2)
+                assert len([line for line in refused.stderr.splitlines() if line.startswith("error:")]) == 1
+                assert "newer tpuctl" in refused.stderr.replace("\n", " ")
+                assert refused.stdout == ""
+        finally:
+            db.execute(f"PRAGMA user_version = {own}")
+
+
+def test_where_no_browser_is_found_the_address_is_said_and_the_page_is_served(session, tmp_path):
+    words = [TPUCTL, "ui"]
+    kept = {name: word for name, word in session.environ.items() if name not in {"BROWSER", "DISPLAY"}}
+    environ = {**kept, "PATH": str(tmp_path)}
+    process = subprocess.Popen(
+        words, env=environ, cwd=session.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    site = Site(process, process.stdout.readline().strip())
+    said = iter(process.stderr.readline, "")
+    assert any("no browser was found here: open the address in one" in line for line in said)
+    assert site.ask(f"/?token={site.token}").status == 200
+    process.send_signal(signal.SIGINT)
+    session.finish(process, 30)
+    assert process.returncode == 130
 
 
 def test_without_its_packages_it_says_what_installs_them(session, tmp_path):

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.docs.generate import ROOT
-from tpuctl.lib.text import counted, sized, suggest
+from tpuctl.lib.text import counted, render_value, sized, suggest
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,24 @@ COUNTS = re.compile(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.0, "0"),
+        (1.25e-9, "1.25e-09"),
+        (9999.4, "9999"),
+        (40130.4, "40,130"),
+        (-40130.0, "-40,130"),
+        (4.013e12, "4.013e+12"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_a_measured_number_is_short_and_without_an_exponent_where_that_is_easier(
+    value: float, said: str
+) -> None:
+    assert render_value(value) == said
+
+
 def test_no_message_puts_a_plural_behind_a_count_by_itself() -> None:
     """`{len(x)} hosts` says "1 hosts" some day; `counted` does not. A number that is at least 2 says so."""
     found = []

@@ -114,6 +114,7 @@ def test_passes_bring_a_preempted_slice_and_its_run_back_with_its_logs_up_to_the
         assert collected_s - 10 < 10 * len(kept) <= collected_s + 10
     again = get_run(services, run.id).record
     assert (again.state, again.attempt.number, again.preemptions) == (RunState.RUNNING, 2, 1)
+    assert again.reason == "", "what is over is not why it runs"
     pass_for(place, services, 3 * HOUR)
     assert get_run(services, run.id).record.state is RunState.SUCCEEDED
     assert get_slice(services, "big").record.incarnation.cloud_name == "big-2"

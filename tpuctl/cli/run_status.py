@@ -10,7 +10,7 @@ from tpuctl.cli.clusters import seen_now
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.slice_status import ago
-from tpuctl.lib.text import fold_workers, group_equal
+from tpuctl.lib.text import fold_workers, group_equal, render_value
 from tpuctl.model.clusters import is_cluster
 from tpuctl.model.records import RunRecord
 
@@ -142,7 +142,7 @@ METRICS_MAX, NAME_MAX = 4, 24
 
 def number(value: float | None) -> str:
     """A value of a metric for a person; None is infinite or no number."""
-    return "no number" if value is None else f"{value:.4g}"
+    return "no number" if value is None else render_value(value)
 
 
 def _metrics(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -12,6 +12,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def render_value(value: float) -> str:
+    """A measured number in four digits or so: `0.01234`, `1.25e-09`, `40,130`, `4.013e+12`."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
 def suggest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The known word that `word` was probably meant to be, whatever its case; None if none is like it."""
     from difflib import get_close_matches  # 20 ms, and only for words that are wrong

@@ -239,7 +239,9 @@ def _save(
     timeline = (*context.attempt.timeline, *entries)
     phase = AttemptPhase(plan.to.phase)
     attempt = replace(context.attempt, state=phase, timeline=timeline, **changes)
-    context.save_attempt(attempt, state=state or context.run.state)
+    # Why it had to be tried again is in the journal and in its last attempt, and is over when this one runs.
+    over = {"reason": ""} if state is RunState.RUNNING else {}
+    context.save_attempt(attempt, state=state or context.run.state, **over)
 
 
 def _tell_done(context: RunContext, step: str, what: str) -> None:

@@ -18,7 +18,7 @@ from html import escape
 
 from msgspec import Struct
 
-from tpuctl.lib.text import counted
+from tpuctl.lib.text import counted, render_value
 from tpuctl.lib.time import render_moment, render_span
 from tpuctl.model.capacity import CapacityNote, HourStat
 
@@ -266,7 +266,7 @@ def draw_curves(title: str, attempts: Sequence[Sequence[Point]], marks: Sequence
     across = _Axis(min(places, default=0.0), max(places, default=0.0))
     # Of means, not of extremes: a single outlier would press the curve flat.
     up = _axis_of([point.mean for point in points if math.isfinite(point.mean)])
-    said = f"from {up.low:.4g} to {up.high:.4g}{', logarithmic' if up.logarithmic else ''}"
+    said = f"from {render_value(up.low)} to {render_value(up.high)}{', logarithmic' if up.logarithmic else ''}"
     label = f"{escape(title)} {said}"
     parts = [
         f'<svg class="curves" height="{CURVE_HEIGHT + 18}" role="img" aria-label="{label}">',
