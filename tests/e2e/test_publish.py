@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from tests.support.browser import open_browser
+from tests.support.browser import find_violations, open_browser
 from tests.support.session import Session, open_session
 from tpuctl.sim.world.iam import account_token
 from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
@@ -102,6 +102,17 @@ def test_a_copy_opens_in_a_browser_and_its_links_lead_on(session, tmp_path):
         assert HOSTILE[:8] in browser.evaluate("document.body.innerText")
         browser.open(tmp_path / "slice-big.html", width=1280, dark=False)
         assert "ready" in browser.evaluate("document.querySelector('figure svg').ariaLabel")
+
+
+@pytest.mark.long
+def test_every_published_page_is_accessible(session, tmp_path):
+    session.type(*PUBLISH)
+    with open_browser() as browser:
+        for name, page in read_site(session).items():
+            (tmp_path / name).write_text(page)
+            for width, dark in ((400, True), (1280, False)):
+                browser.open(tmp_path / name, width=width, dark=dark)
+                assert find_violations(browser) == [], (name, width)
 
 
 def test_passes_publish_and_go_on_where_they_cannot(session):

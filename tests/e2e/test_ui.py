@@ -6,12 +6,10 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import Page, open_browser
-from tests.support.require import require_tool
+from tests.support.browser import Page, find_violations, open_browser
 from tests.support.session import TPUCTL, Session, open_session
 
 pytestmark = pytest.mark.slow
@@ -35,8 +32,6 @@ try:
 except urllib.error.HTTPError as error:
     print(error.code)
 """
-AXE = "4.14.1"
-CACHE = Path.home() / ".cache" / "tpuctl-tests"
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 
 
@@ -112,31 +107,12 @@ def test_every_page_is_whole_on_every_screen_and_asks_nobody_else(site, page, pa
         assert across <= width, f"{path} is {across} pixels wide on a screen of {width}"
 
 
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Deque's judge of accessible pages, as npm has it."""
-    kept = CACHE / f"axe-core-{AXE}.js"
-    if not kept.exists():
-        npm, work = require_tool("npm"), tmp_path_factory.mktemp("axe")
-        words = [npm, "pack", "--silent", f"axe-core@{AXE}"]
-        if subprocess.run(words, cwd=work, check=False, timeout=120, stdout=subprocess.DEVNULL).returncode:
-            pytest.skip("needs npm's registry, which does not answer here")
-        with tarfile.open(next(work.glob("axe-core-*.tgz"))) as archive:
-            archive.extract("package/axe.min.js", work, filter="data")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(work / "package" / "axe.min.js", kept)
-    return kept.read_text()
-
-
 @pytest.mark.long
-def test_every_page_is_accessible(site, page, axe):
-    for path in (*PAGES, "/runs/missing"):
+def test_every_page_is_accessible(site, page):
+    for path in (*PAGES, "/runs/second/log", "/runs/missing"):
         for width, dark in ((400, True), (1280, False)):
             page.visit(site.base + path, width=width, dark=dark)
-            page.evaluate(f"{axe}; 0")
-            expression = "axe.run().then((found) => found.violations.map((each) => [each.id, each.impact]))"
-            found = page.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-            assert found["result"]["value"] == [], (path, width)
+            assert find_violations(page) == [], (path, width)
 
 
 def test_the_fleet_can_be_walked_by_keyboard(site, page):

@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.require import require_tool
 
+AXE = "4.14.1"
 ANSWER_S = 60.0
 """A busy machine starts a browser in ten seconds."""
 
@@ -154,3 +158,28 @@ def open_browser() -> Iterator[Page]:
         for fd in (pipes[0][1], pipes[1][0]):
             os.close(fd)
         shutil.rmtree(profile, ignore_errors=True)
+
+
+def find_violations(page: Page) -> list[list[str]]:
+    """What axe-core finds on the page that is open, each with the first element that has it."""
+    page.evaluate(f"{_read_axe()}; 0")
+    each = "[each.id, each.impact, each.nodes[0].html.slice(0, 200)]"
+    expression = f"axe.run().then((found) => found.violations.map((each) => {each}))"
+    found = page.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+    return list(found["result"]["value"])
+
+
+def _read_axe() -> str:
+    """Deque's judge of accessible pages, as npm has it."""
+    kept = Path.home() / ".cache" / "tpuctl-tests" / f"axe-core-{AXE}.js"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory() as work:
+            words = [require_tool("npm"), "pack", "--silent", f"axe-core@{AXE}"]
+            if subprocess.run(words, cwd=work, check=False, timeout=120, stdout=subprocess.DEVNULL).returncode:
+                pytest.skip("needs npm's registry, which does not answer here")
+            with tarfile.open(next(Path(work).glob("axe-core-*.tgz"))) as archive:
+                source = archive.extractfile("package/axe.min.js")
+                assert source is not None
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_bytes(source.read())
+    return kept.read_text()
