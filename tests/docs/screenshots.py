@@ -114,7 +114,7 @@ PICTURES = (
     ("runs", "/runs", 1280, 520, True),
     ("run", "/runs/pretrain-7b", 1280, 1000, False),
     ("log", "/runs/lr-3e-4/log", 1280, 820, False),
-    ("slice", "/slices/big", 1280, 900, True),
+    ("slice", "/slices/big", 1280, 1160, True),
     ("phone", "/", 400, 800, True),
 )
 """Name, path, size in pixels, and whether it is dark."""
