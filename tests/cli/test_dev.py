@@ -162,8 +162,8 @@ def test_a_killed_client_leaves_no_program_behind(session: Session, project: Pat
 
 @pytest.mark.parametrize(
     "signals",
-    [soak((signal.SIGINT,), id="Ctrl-C"), (signal.SIGINT, signal.SIGINT), (signal.SIGKILL,)],
-    ids=[None, "twice", "kill -9"],
+    [(signal.SIGINT,), soak((signal.SIGINT, signal.SIGINT), id="twice"), (signal.SIGKILL,)],
+    ids=["Ctrl-C", None, "kill -9"],
 )
 def test_an_end_while_the_directory_is_sent_leaves_whole_files(
     session: Session, project: Path, signals: tuple[int, ...]
@@ -175,7 +175,7 @@ def test_an_end_while_the_directory_is_sent_leaves_whole_files(
         client.end(*signals)
         killed = signal.SIGKILL in signals
         # Of two, the second may come last of all.
-        ends = (-signal.SIGKILL,) if killed else (130, -signal.SIGINT)
+        ends = (-signal.SIGKILL,) if killed else (130, *([-signal.SIGINT] if len(signals) > 1 else []))
         assert client.process.returncode in ends, client.said
         assert killed or any("stays and may cost money" in line for line in client.said)
     assert not any("Traceback" in line for line in client.said)
