@@ -247,6 +247,26 @@ def test_a_bucket_that_everybody_can_read_is_told(services, sim):
     assert not publish(services, PLACE).public
 
 
+def test_whether_everybody_can_read_a_bucket_is_asked_without_credentials_of_this_user(
+    services, sim, tmp_path, monkeypatch
+):
+    set_policy(sim, "roles/storage.objectViewer", "allUsers")
+    with monkeypatch.context() as patch:
+        netrc = tmp_path / "netrc"
+        netrc.write_text("default login ada password not-for-google\n")
+        patch.setenv("NETRC", str(netrc))
+        assert services.objects.is_public("sim-bucket") is True
+    set_policy(sim, "roles/storage.objectViewer", "user:ada@example.com")
+    assert services.objects.is_public("sim-bucket") is False
+
+
+def test_what_no_answer_says_is_not_taken_for_private(services, sim):
+    sim.fault(preset="storage-unavailable")
+    assert services.objects.is_public("sim-bucket") is None
+    away = GoogleObjects("p", "http://127.0.0.1:1", Credentials(token="t"))
+    assert away.is_public("sim-bucket") is None
+
+
 def set_policy(sim: RunningSim, role: str, member: str) -> None:
     policy = {"bindings": [{"role": role, "members": [member]}]}
     assert sim.call("PUT", "storage/v1/b/sim-bucket/iam", json=policy).status_code == 200

@@ -50,6 +50,7 @@ UPLOAD_PIECE = 8 << 20
 (https://cloud.google.com/storage/docs/performing-resumable-uploads#chunked-upload)."""
 _LISTED = "items(name,generation,size,updated,crc32c,metadata),nextPageToken"
 _READ = "storage.objects.get"
+_REFUSED = (401, 403)
 LOOK = "look at bucket"
 """How a call that needs a role for the bucket itself begins; the others need one for its objects."""
 STATUS_HINT = "try again in a minute; https://status.cloud.google.com tells of outages"
@@ -277,17 +278,21 @@ class GoogleObjects:
         blobs = read_again(f"list {prefix_uri}", ask)
         return tuple(map(_info, blobs))
 
-    def is_public(self, bucket: str) -> bool:
+    def is_public(self, bucket: str) -> bool | None:
         """Asked as anybody, without credentials: what the answer names, everybody may do."""
         try:
             answer = requests.get(
                 f"{self._endpoint}/storage/v1/b/{quote(bucket, safe='')}/iam/testPermissions",
                 params={"permissions": _READ},
                 timeout=READ_TIMEOUT_S,
+                auth=_as_anybody,
+                allow_redirects=False,
             )
-            return answer.status_code == 200 and _READ in answer.json().get("permissions", ())
+            if answer.status_code in _REFUSED:
+                return False
+            return _READ in (answer.json().get("permissions") or ()) if answer.status_code == 200 else None
         except (RequestException, ValueError, AttributeError):
-            return False
+            return None
 
     def server_time(self, bucket: str) -> float:
         """By the Date of an answer. It has whole seconds (RFC 9110 §6.6.1), cut off: up to a second late and
@@ -305,6 +310,11 @@ class GoogleObjects:
             return parsedate_to_datetime(answer.headers["Date"]).timestamp()
         except (KeyError, ValueError) as error:
             raise TransientError(f"could not {what}: the answer has no Date") from error
+
+
+def _as_anybody(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Without this `requests` would take credentials for the host from ~/.netrc."""
+    return request
 
 
 def _info(blob: Any) -> ObjectInfo:

@@ -232,8 +232,8 @@ class Objects(Protocol):
         """The first `limit` objects; with `glob`, such as `**/name`, those whose whole name it is."""
         ...
 
-    def is_public(self, bucket: str) -> bool:
-        """Whether anybody on the internet may read its objects; False too where that cannot be asked."""
+    def is_public(self, bucket: str) -> bool | None:
+        """Whether anybody on the internet may read its objects; None where no answer says so."""
         ...
 
     def server_time(self, bucket: str) -> float:

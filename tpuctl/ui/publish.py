@@ -33,6 +33,7 @@ FLEET, BASIS = "tpuctl-fleet", "tpuctl-basis"
 """Notes on an object: whose page it is, and what it was made of."""
 
 PUBLIC = "anybody on the internet can read the pages at {place}"
+UNKNOWN = "it is not known whether anybody on the internet can read the pages at {place}"
 
 
 class Publication(Struct, frozen=True):
@@ -45,8 +46,8 @@ class Publication(Struct, frozen=True):
     deleted: tuple[str, ...]
     refused: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
-    public: bool = False
-    """Anybody on the internet can read it."""
+    public: bool | None = False
+    """Anybody on the internet can read it; None where that could not be found out."""
 
 
 def publish(

@@ -87,7 +87,7 @@ class MemoryObjects:
         names = [name for name in sorted(found) if name.startswith(prefix) and name.endswith(ends)]
         return tuple(found[name].info for name in names[:limit])
 
-    def is_public(self, bucket: str) -> bool:
+    def is_public(self, bucket: str) -> bool | None:
         del bucket
         return False
 

@@ -79,14 +79,18 @@ def _load_adapters(context: AppContext) -> None:
 def _publish(context: AppContext, where: str, *, dry_run: bool) -> None:
     from tpuctl.lib.names import check_page_uri
     from tpuctl.lib.text import counted
-    from tpuctl.ui.publish import PUBLIC, publish
+    from tpuctl.ui.publish import PUBLIC, UNKNOWN, publish
 
     place, console = check_page_uri(where), context.console
     with context.interruptible("the pages that are there are whole; the same command goes on"):
         done = publish(context, place, dry_run=dry_run)
+    bucket = f"gs://{place.split('/')[2]}"
     if done.public:
-        hint = f"gcloud storage buckets update gs://{place.split('/')[2]} --public-access-prevention"
+        hint = f"gcloud storage buckets update {bucket} --public-access-prevention"
         console.warn(f"{PUBLIC.format(place=place)}; `{hint}` ends that")
+    elif done.public is None:
+        hint = f"gcloud storage buckets get-iam-policy {bucket}"
+        console.warn(f"{UNKNOWN.format(place=place)}; `{hint}` shows it")
     if dry_run:
         for name in done.written:
             console.line(f"would write: {place}/{name}")

@@ -172,10 +172,10 @@ def _publish(context: AppContext, place: str) -> str:
     from tpuctl.watch.pass_lines import guarded
 
     def work() -> PassLine:
-        from tpuctl.ui.publish import PUBLIC, publish
+        from tpuctl.ui.publish import PUBLIC, UNKNOWN, publish
 
         done = publish(context, place, deadline=context.clock.now() + PUBLISH_MAX_S)
-        public = PUBLIC.format(place=place) if done.public else ""
+        public = {True: PUBLIC, None: UNKNOWN}.get(done.public, "").format(place=place)
         later = f"left to the next pass: {counted(len(done.later), 'page')}" if done.later else ""
         why = "; ".join(filter(None, (public, later)))
         return PassLine("pages", PassResult.DONE, why, acted=bool(done.written))
