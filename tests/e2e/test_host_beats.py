@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.jobs import bring_up, pass_until, submit
 from tests.support.memory.host import BEAT
@@ -13,14 +14,14 @@ from tests.support.sim import running_sim
 from tpuctl.errors import DeniedError, PendingError, TransientError
 from tpuctl.model import timeouts
 from tpuctl.model.attempts import AttemptPhase, Cause
-from tpuctl.model.records import RunState, SliceState
+from tpuctl.model.records import Doubt, RunState, SliceState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.reconcile import advance_run, request_stop
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.heartbeats import HOST_BEATS
 from tpuctl.slices.liveness import Liveness
 from tpuctl.slices.reconcile import wait_for_slice
-from tpuctl.state.repository import get_run, get_slice, list_runs
+from tpuctl.state.repository import get_run, get_slice, list_runs, save
 from tpuctl.views.decisions import decisions
 from tpuctl.views.slices import describe_condition, fleet_rows, slice_status
 from tpuctl.watch.heartbeat import PassLine
@@ -188,6 +189,34 @@ def test_hosts_that_only_do_not_answer_this_machine_are_left_alone_for_a_day(pla
     assert [row["action"] for row in decisions(services, "big")].count("heartbeat") == 1
     (line,) = passes(place, services, MINUTE)
     assert line.result == "waiting"
+
+
+def test_silence_counts_from_when_hosts_answered_last_whichever_machine_asked(place):
+    services = place.machine()
+    run_id = running(place, services)
+    theirs = place.hosts.all()
+    bring_up(services, "other")
+    partly = place.machine(process=2, reaches=lambda host: host not in theirs)
+    for host in theirs:
+        host.crash()
+        host.refuse()
+    passes(place, partly, 6 * MINUTE)  # it sees the run as silent, and waits
+    for host in theirs:
+        host.reboot()
+        host.recover()
+    stored = get_slice(services, "big")  # another machine's doubt, which ends
+    doubted = replace(stored.record.incarnation, doubt=Doubt(services.store.now(), "it does not answer"))
+    save(services, stored, replace(stored.record, state=SliceState.BOOTING, incarnation=doubted))
+    wait_for_slice(services, "big")
+    answered_at = get_slice(services, "big").record.incarnation.ready_at
+    passes(place, partly, 8 * MINUTE)
+    record = get_slice(services, "big").record
+    assert record.incarnation.number == 1
+    assert get_run(services, run_id).record.attempt.cause is Cause.HOST_LOST
+    assert record.incarnation.doubt.since >= answered_at
+    passes(place, services, 5 * MINUTE)
+    assert get_slice(services, "big").record.incarnation.number == 1
+    assert get_run(services, run_id).record.state is RunState.RUNNING
 
 
 def test_a_run_whose_sshd_is_dead_is_left_to_train_although_others_answer(place):

@@ -201,8 +201,10 @@ def _doubt_slice(context: RunContext, attempt: Attempt) -> None:
     if record.incarnation is None or record.incarnation.number != attempt.incarnation:
         return
     silent = any(worker.state is WorkerState.UNREACHABLE for worker in context.workers)
-    since = attempt.suspect_since if silent else None  # silence goes on: it does not begin anew
-    doubt = Doubt(since or context.services.store.now(), attempt.suspect_why)
+    began = attempt.suspect_since if silent else None
+    # Silence goes on: it does not begin anew, unless all hosts have answered since, perhaps another machine.
+    since = context.services.store.now() if began is None else max(began, record.incarnation.ready_at or began)
+    doubt = Doubt(since, attempt.suspect_why)
     doubted = replace(record.incarnation, doubt=doubt)
     record_decision(context.services, record.key, "doubt", attempt.suspect_why, fence=context.fence)
     save(context.services, stored, replace(record, state=SliceState.BOOTING, incarnation=doubted))
