@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,8 @@ def test_readers_see_whole_pages_at_each_moment(services, monkeypatch):
     reader = Reader(services)
     publish_by(services, reader)
     grow(services)
+    assert publish_by(services, reader).deleted == ()
+    assert publish(services, PLACE, dry_run=True).deleted == ("run-first.html",)
     assert publish_by(services, reader).deleted == ("run-first.html",)
     assert reader.count > 8
     assert {"run-later-2.html", "run-later-3.html"} <= set(read_site(services))
@@ -173,12 +177,15 @@ def test_a_crash_at_any_change_leaves_whole_pages(services, monkeypatch, at, aft
     publish(services, PLACE)
     grow(services)
     try:
-        publish_by(services, CrashPoint(at, after=after))
+        point = CrashPoint(at, after=after)
+        publish_by(services, point)
+        publish_by(services, point)
         assert at > 6, "fewer changes than the test thinks"
     except Crash:
         pass
-    read_site(services)
-    publish(services, PLACE)
+    for _ in range(2):
+        read_site(services)
+        publish(services, PLACE)
     assert set(read_site(services)) == ALWAYS | {"slice-big.html", "run-later-2.html", "run-later-3.html"}
     names = {item.name for item in services.objects.list(PLACE)}
     assert "pages/run-first.html" not in names
@@ -204,6 +211,42 @@ def test_two_writers_at_once_leave_whole_pages(services, monkeypatch, at, after)
     latest = read_site(services)
     if "later-3" in latest["runs.html"]:
         assert set(latest) >= {"run-later-2.html", "run-later-3.html"}
+
+
+class Delayed:
+    """Changes of a process that the machine does not let run; `release` lets it."""
+
+    def __init__(self) -> None:
+        self._held: list[Callable[[], Any]] = []
+
+    def around(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self._held.append(partial(call, *args, **kwargs))
+
+    def release(self) -> None:
+        assert self._held
+        for change in self._held:
+            with suppress(ConflictError):
+                change()
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_a_page_that_one_deletes_and_another_wants_again_is_linked_only_when_it_is_there(
+    services, monkeypatch, at
+):
+    monkeypatch.setattr(static, "RUNS_MAX", 1)
+    put(services, a_run(id="first", attempt=None, created_at=1.0, state=RunState.SUCCEEDED, ended_at=5.0))
+    publish(services, PLACE)
+    put(services, a_run(id="urgent", attempt=None, created_at=0.5))
+    objects, delayed = services.objects, Delayed()
+    services.objects = Crashing(objects, delayed, lambda name, _: name == "delete")
+    for _ in range(2):
+        publish(services, PLACE)
+    services.objects = objects
+    put(services, a_run(id="urgent", attempt=None, created_at=0.5, state=RunState.SUCCEEDED, ended_at=6.0))
+    publish_by(services, Sleep(at, delayed.release))
+    read_site(services)
+    publish(services, PLACE)
+    assert "run-first.html" in read_site(services)
 
 
 def test_a_lost_answer_is_no_failure(services, sim):

@@ -7,7 +7,9 @@ links lead to pages:
 2. Pages that were not there come first: nothing leads to them yet. Then those that are another now, at last the
    index. Each is written over what was listed and nothing else. Time may run out after any of them: what was
    written longest ago comes first, so that all get their turn.
-3. A page that nobody wants any more is deleted when all that led to it was written without it.
+3. A page that nobody wants any more is deleted when all that led to it was written without it: the index notes
+   it, and a later pass deletes it. Who wants it all the same writes it anew before anything leads to it: of
+   that write and the deletion one is refused.
 
 What a page was made of is noted on its object: the same is not written twice, and one list call knows it.
 """
@@ -29,8 +31,10 @@ from tpuctl.ui.static import INDEX, StaticPage, StaticSite
 BROWSER = "https://storage.cloud.google.com"
 """Shows objects to who is logged in and may read them
 (https://cloud.google.com/storage/docs/access-control/cookie-based-authentication)."""
-FLEET, BASIS = "tpuctl-fleet", "tpuctl-basis"
-"""Notes on an object: whose page it is, and what it was made of."""
+FLEET, BASIS, LEFT = "tpuctl-fleet", "tpuctl-basis", "tpuctl-left"
+"""Notes on an object: whose page it is, what it was made of; on the index, which pages will be deleted."""
+LEFT_MAX = 50
+"""Notes on an object have 8 KiB (https://cloud.google.com/storage/docs/metadata#custom-metadata)."""
 
 PUBLIC = "anybody on the internet can read the pages at {place}"
 UNKNOWN = "it is not known whether anybody on the internet can read the pages at {place}"
@@ -65,32 +69,45 @@ def publish(
     others, index = list(site.others()), site.index()
     names = {INDEX, *(page.name for page in others)}
     _check_free(place, names & strange)
-    changed = [page for page in others if page.name not in there or _basis(there[page.name]) != page.basis]
-    changed.sort(key=lambda page: there[page.name].updated if page.name in there else "")
-    left = [name for name in there if name not in names]
+    noted = there[INDEX].metadata.get(LEFT, "").split() if INDEX in there else []
+    lasting = there.keys() - set(noted)
+    changed = [page for page in others if page.name not in lasting or _basis(there[page.name]) != page.basis]
+    changed.sort(key=lambda page: there[page.name].updated if page.name in lasting else "")
+    left = sorted(there.keys() - names)
+    unwanted = [name for name in left if name in noted]
     address = f"{BROWSER}/{place.removeprefix('gs://')}/{INDEX}"
     public, same = services.objects.is_public(place.split("/")[2]), len(others) - len(changed)
     if dry_run:
         due = tuple(page.name for page in (*changed, index))
-        return Publication(address, due, same, tuple(left), public=public)
+        return Publication(address, due, same, tuple(unwanted), public=public)
     writer = _Writer(services, place, there, site.written)
-    refused, later = [], []
+    refused: list[str] = []
+    later: list[str] = []
+    new = sum(page.name not in lasting for page in changed)
+    complete = True
     for number, page in enumerate(changed):
-        if number and services.clock.now() >= deadline:
+        if number == new and (later or refused):
+            complete = _are_there(services, place, names)
+        if not complete or (number and services.clock.now() >= deadline):
             later.append(page.name)
         elif not writer.write(page):
             refused.append(page.name)
-    # Whoever refused a page wrote it, or deleted it, and one for later may be new: the index leads to nothing
-    # that is not there.
-    if (later or refused) and not names - {INDEX} <= _list_pages(services, place)[0].keys():
+    # Whoever refused a page wrote it, or deleted it, and one for later may be new: nothing leads to what is not
+    # there.
+    if (later or refused) and not _are_there(services, place, names):
         (later or refused).append(INDEX)
-    elif not writer.write(index):
+    elif not writer.write(index, {LEFT: " ".join(left[:LEFT_MAX])}):
         refused.append(INDEX)
-    unwanted = [] if later or refused else left
+    if later or refused:
+        unwanted = []
     deleted = [name for name in unwanted if services.clock.now() < deadline and writer.delete(name)]
     missed = {*refused, *later}
     written = tuple(page.name for page in (*changed, index) if page.name not in missed)
     return Publication(address, written, same, tuple(deleted), tuple(refused), tuple(later), public)
+
+
+def _are_there(services: Services, place: str, names: AbstractSet[str]) -> bool:
+    return names - {INDEX} <= _list_pages(services, place)[0].keys()
 
 
 def _list_pages(services: Services, place: str) -> tuple[Mapping[str, ObjectInfo], AbstractSet[str]]:
@@ -126,10 +143,10 @@ class _Writer:
     def __init__(self, services: Services, place: str, there: Mapping[str, ObjectInfo], written: str) -> None:
         self._services, self._place, self._there, self._written = services, place, there, written
 
-    def write(self, page: StaticPage) -> bool:
-        """False where somebody else was first."""
+    def write(self, page: StaticPage, more: Mapping[str, str] | None = None) -> bool:
+        """With `more` notes; False where somebody else was first."""
         content = page.render(self._written).encode("utf-8", "replace")
-        notes = {FLEET: self._services.store.identity(), BASIS: page.basis}
+        notes = {FLEET: self._services.store.identity(), BASIS: page.basis, **(more or {})}
         headers = ObjectHeaders("text/html; charset=utf-8", cache_control="no-cache", metadata=notes)
         known = self._there.get(page.name)
 
