@@ -112,6 +112,6 @@ def test_a_host_that_is_silent_wants_force_which_is_written_down(lab: Lab) -> No
         assert lab.stands(services) == (True, True)
         leave_disk(services, "data", to="box", detached=True, force=True)
         assert lab.stands(services) == (False, False)
-        entries = [str(each.data) for each in services.store.list("journal/slices/box/")]
+        entries = [str(dict(each.data)) for each in services.store.list("journal/slices/box/")]
         [entry] = [each for each in entries if "--force" in each]
         assert "worker 0 of box does not answer" in entry
