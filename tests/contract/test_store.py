@@ -269,7 +269,8 @@ while True:
     writer = start(path, body)
     reported = [int(writer.stdout.readline()) for _ in range(20)][-1]
     writer.send_signal(signal.SIGKILL)
-    rest, _ = writer.communicate()
+    rest = writer.stdout.read()  # communicate() does not know what readline() has read ahead
+    writer.wait()
     reported = max([reported, *(int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n"))])
     store = SqliteStore(path)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.hosts import wait_until
 from tests.support.jobs import SPEC, bring_up, pass_until, submit
 from tests.support.services import SimServices, sim_services
 from tests.support.sim import running_sim
@@ -298,13 +299,16 @@ def test_up_does_not_believe_a_ready_slice_whose_hosts_are_gone(tmp_path):
 
 
 def test_a_pass_that_created_it_says_that_its_hosts_are_asked_later(services):
-    for name in (f"s{number}" for number in range(15)):
-        request_slice(services, name, SPEC, pay=False, admit=lambda: None)
-        (line,) = (each for each in run_pass(services) if each.subject == name)
-        if line.result != "waiting":  # on a busy machine the pass ends before its node is there
-            break
-    assert (line.result, line.why) == ("later", JUST_UP)
-    assert {line.subject: line.result for line in run_pass(services)}[name] == "done"
+    truth = services.cloud
+
+    def until_ready(answer: Any) -> Any:
+        wait_until(lambda: [node.state for node in truth.list_nodes().items] == [NodeState.READY])
+        return answer
+
+    services.cloud = Lying(truth, "create_queued", until_ready, times=1)
+    request_slice(services, "big", SPEC, pay=False, admit=lambda: None)
+    assert [(line.result, line.why) for line in run_pass(services)] == [("later", JUST_UP)]
+    assert [line.result for line in run_pass(services)] == ["done"]
 
 
 def test_a_slice_whose_run_never_began_needs_a_person_until_a_run_takes_it(services):

@@ -72,9 +72,8 @@ def test_a_preempted_run_goes_on_as_the_next_attempt_on_a_new_incarnation(sim, s
     assert (second.cause, second.incarnation) == (Cause.SUCCEEDED, 2)
     assert first.coordinator != second.coordinator
     assert attempt_row(services, run.id, 1)["cause"] == "preempted"
-    tpus = services.tpus(spec.get("api", Api.TPU))
-    assert [node.name for node in tpus.list_nodes().items] == ["big-2"]
-    assert [q.name for q in tpus.list_queued().items] == (["big-2"] if spec["queued"] else [])
+    assert [node.name for node in services.tpus(spec.get("api", Api.TPU)).list_nodes().items] == ["big-2"]
+    assert [q.name for q in services.cloud.list_queued().items] == (["big-2"] if spec.get("queued") else [])
     # The output of the lost attempt outlived its hosts.
     assert Path(services.logs.path(run.id, 1, 0, "stdout")).read_text() == "attempt 1\n"
 

@@ -126,12 +126,13 @@ def stand(attempt, folder, _request):
     with suppress(OSError):
         os.utime(folder)
     asked = read_json(os.path.join(folder, REQUEST)) or {}
+    processes = rows(folder, asked)  # before what there is: one that is done has all of it there
     out = os.path.join(folder, OUT)
     names = os.listdir(out) if os.path.isdir(out) else []
     return {
         "state": look(attempt)["state"],
         "time": time.time(),
-        "processes": rows(folder, asked),
+        "processes": processes,
         "bytes": sum(os.path.getsize(os.path.join(out, name)) for name in names),
         "free_bytes": free_bytes(),
     }
