@@ -82,6 +82,18 @@ def test_silence_after_refused_log_ins_is_told_as_what_it_may_be(
     assert "after 1 refused log-in an intrusion blocker, such as sshguard, may have banned" in told.detail
 
 
+def test_a_connection_that_breaks_during_a_log_in_is_no_refused_key(
+    farm: SshFarm, target: HostTarget, key: KeyPair
+) -> None:
+    farm.cuts_logins = True
+    with closing(SshRemote(key.private_path)) as remote:
+        [told] = remote.run([target], RemoteCall("true"))
+        assert told.failure is FailureKind.CONNECT
+        assert "cut the connection during authentication" in told.detail
+        farm.cuts_logins = False
+        assert remote.run([target], RemoteCall("true"))[0].ok
+
+
 def test_a_busy_reader_does_not_end_the_session(target: HostTarget, key: KeyPair) -> None:
     source = AGENT.read_bytes()
     command = render_agent_command("session", hashlib.sha256(source).hexdigest())

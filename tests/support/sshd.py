@@ -32,6 +32,8 @@ class _Auth(asyncssh.SSHServer):
 
     def begin_auth(self, username: str) -> bool:
         self._farm.users_seen.append(username)
+        if self._farm.cuts_logins:
+            self._farm.connections[-1].abort()
         return True
 
     def public_key_auth_supported(self) -> bool:
@@ -48,6 +50,7 @@ class SshFarm:
         self.folder = folder
         self.accepted = {public_line.split()[1].encode()}
         self.users_seen: list[str] = []
+        self.cuts_logins = False
         self.connections: list[asyncssh.SSHServerConnection] = []
         self.marker = f"TPUCTL_TEST_FARM={folder}"
         self._loop = asyncio.new_event_loop()

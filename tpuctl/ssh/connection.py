@@ -242,14 +242,14 @@ def _authenticate(transport: paramiko.Transport, target: HostTarget, key: parami
 
     try:
         remaining = transport.auth_publickey(target.user, key)
-    except paramiko.AuthenticationException as error:
-        raise ConnectError(
-            FailureKind.AUTH, f"{target.label} refused the key of user {target.user}: {error}"
-        ) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise ConnectError(
-            FailureKind.CONNECT, f"{target.label} cut the connection during authentication: {error}"
-        ) from error
+        # paramiko raises AuthenticationException also where the connection ended before an answer; who refuses
+        # a key leaves it open for another.
+        if isinstance(error, paramiko.AuthenticationException) and transport.is_active():
+            failure, said = FailureKind.AUTH, f"refused the key of user {target.user}"
+        else:
+            failure, said = FailureKind.CONNECT, "cut the connection during authentication"
+        raise ConnectError(failure, f"{target.label} {said}: {error}") from error
     if remaining:
         raise ConnectError(FailureKind.AUTH, f"{target.label} wants more than a key: {', '.join(remaining)}")
 
