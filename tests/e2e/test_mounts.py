@@ -56,9 +56,8 @@ def rows(session: Session) -> list[dict[str, Any]]:
 
 
 def well(session: Session) -> bool:
-    done = session.start("mount", "check", "--json")
-    out, _ = done.communicate(timeout=60)
-    return done.returncode == 0 and all(row["well"] for row in json.loads(out))
+    done = session.type("mount", "check", "--json", status=None)
+    return done.returncode == 0 and all(row["well"] for row in json.loads(done.stdout))
 
 
 def test_what_one_host_writes_another_sees_at_once_without_a_cache(session: Session) -> None:
@@ -139,10 +138,9 @@ def trouble(session: Session, fault: str, *more: str) -> Iterator[None]:
 
 def healths(session: Session, hint: str = "") -> set[str]:
     """What is said of all mounts of all hosts; `hint` is a part of what to type."""
-    done = session.start("mount", "check", "--json")
-    out, err = done.communicate(timeout=60)
-    assert done.returncode in (0, 3), err
-    found = json.loads(out)
+    done = session.type("mount", "check", "--json", status=None)
+    assert done.returncode in (0, 3), done.stderr
+    found = json.loads(done.stdout)
     assert not hint or hint in found["error"]["hint"]
     return {row["health"] for row in (found if done.returncode == 0 else found["error"]["details"]["mounts"])}
 
