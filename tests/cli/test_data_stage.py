@@ -17,14 +17,14 @@ from tests.support.session import Session, open_session
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 
 INSTALL_S = 400.0
-MODEL = random.Random(1).randbytes(30 << 20)
 SOURCE, PLACE = "hf://org/name@main", "gs://sim-bucket/models/name"
 
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
     with serving_hub() as made:
-        made.add("models/org/name", {"config.json": b"{}", "model.bin": MODEL})
+        model = random.Random(1).randbytes(30 << 20)
+        made.add("models/org/name", {"config.json": b"{}", "model.bin": model})
         made.add("models/org/gated", {"a.json": b"{}"}, token="open-sesame", gated=True)
         yield made
 

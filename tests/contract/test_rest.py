@@ -11,7 +11,6 @@ from google.oauth2.credentials import Credentials
 from tests.contract.test_project_api import ENDPOINTS
 from tests.support.json_api import JsonApi, json_api
 from tests.support.sim import running_sim
-from tpuctl.cloud.compute_clients import ComputeClients
 from tpuctl.cloud.disks import GoogleDisks
 from tpuctl.cloud.project import GoogleProject
 from tpuctl.cloud.rest import RestClient
@@ -133,6 +132,8 @@ def test_typed_clients_fail_as_calls_by_rest_do_and_send_once(api, status, body)
     path, what = "/compute/v1/projects/p/zones/z/disks/d", "delete disk d in z"
     with pytest.raises(TpuctlError) as by_rest:
         client.change("DELETE", path, what)
+    from tpuctl.cloud.compute_clients import ComputeClients  # 1.5 s, and each worker collects this file
+
     clients = ComputeClients(told.endpoint, Credentials(token="t"))
     request = clients.v1.DeleteDiskRequest(project="p", zone="z", disk="d")
     with pytest.raises(TpuctlError) as typed:
