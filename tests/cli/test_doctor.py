@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -146,46 +144,6 @@ def test_a_permission_that_is_missing(session: Session) -> None:
     assert "--role=roles/tpu.admin" in fix
 
 
-def test_no_quota(session: Session) -> None:
-    session.type("sim", "quota", f"{ZONE}/v4=0")
-    try:
-        what, fix = the_problem(session, "tpu quota")
-    finally:
-        session.type("sim", "quota", f"{ZONE}/v4=50000")
-    assert f"spot v4 in {ZONE}" in what
-    assert "--quota-id=TPUV4sPreemptiblePodPerProjectPerZoneForTPUAPI" in fix
-    assert f"--dimensions=zone={ZONE}" in fix
-
-
-def test_quota_that_a_dead_request_holds(session: Session) -> None:
-    session.type("sim", "quota", f"{ZONE}/v4=8")
-    session.type("up", "v4-8", "dead", "--spot")
-    session.type("sim", "preempt", "dead-1")
-    try:
-        what, fix = the_problem(session, "tpu quota")
-    finally:
-        session.type("down", "dead", "--yes")
-        session.type("sim", "quota", f"{ZONE}/v4=50000")
-    assert "16 of 16 used" in what
-    assert "8 of them by dead requests" in what
-    assert fix == "tpuctl quota --zone us-central2-b"
-
-
-@pytest.mark.parametrize(
-    ("quota", "limit", "metric"),
-    [("IN_USE_ADDRESSES/us-central2", 1, "IN_USE_ADDRESSES"), ("HEALTH_CHECKS", 2, "HEALTH_CHECKS")],
-)
-def test_a_side_quota_that_is_full(session: Session, quota: str, limit: int, metric: str) -> None:
-    session.type("sim", "quota", f"{quota}={limit}")
-    try:
-        what, fix = the_problem(session, "side quotas")
-    finally:
-        session.type("sim", "quota", f"{quota}=100000")
-    assert metric in what
-    assert "0 free" in what
-    assert f"--quota-id={metric.replace('_', '-')}-per-project" in fix
-
-
 @pytest.mark.parametrize(("seconds", "word"), [("900.0", "behind"), ("-900.0", "ahead of")])
 def test_a_clock_that_is_off(session: Session, seconds: str, word: str) -> None:
     session.type("sim", "fault", "clock-off", "--set", f"seconds={seconds}")
@@ -219,64 +177,6 @@ def test_a_key_that_is_not_usable(
     assert fix.startswith(mends)
 
 
-def test_a_bucket_in_the_wrong_region(session: Session) -> None:
-    make_bucket(session, "far-away", "EUROPE-WEST4")
-    session.environ["TPUCTL_CHECKPOINT_BUCKET"] = "gs://far-away/checkpoints"
-    what, fix = the_problem(session, "buckets")
-    assert "gs://far-away (checkpoint_bucket) is in europe-west4" in what
-    assert ZONE in what
-    assert "--location=us-central2" in fix
-
-
-def make_bucket(session: Session, name: str, location: str) -> None:
-    session.ask("POST", "/storage/v1/b?project=sim-project", {"name": name, "location": location})
-
-
-def test_a_bucket_that_does_not_exist(session: Session) -> None:
-    session.environ["TPUCTL_CHECKPOINT_BUCKET"] = "gs://nowhere-at-all/checkpoints"
-    what, fix = the_problem(session, "buckets")
-    assert "does not exist" in what
-    assert fix.startswith(f"{SIM_FIRST}gcloud storage buckets create gs://nowhere-at-all")
-
-
-HOLD = """
-import sqlite3, sys
-db = sqlite3.connect(sys.argv[1], isolation_level=None)
-db.execute(sys.argv[2])
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_store_that_is_locked(session: Session) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(store(session)), "BEGIN IMMEDIATE"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        what, fix = the_problem(session, "store")
-    finally:
-        holder.communicate()
-    assert "is locked" in what
-    assert f"pid {holder.pid}" in what
-    assert fix.startswith("fuser -v ")
-
-
-def test_a_store_that_is_damaged(session: Session) -> None:
-    good = store(session).read_bytes()
-    store(session).write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
-    try:
-        what, fix = the_problem(session, "store")
-    finally:
-        store(session).write_bytes(good)
-    assert "is damaged" in what
-    assert fix.startswith("mv ")
-
-
 def set_schema(session: Session, version: int) -> int:
     """Returns the one before."""
     with closing(sqlite3.connect(store(session))) as db:
@@ -284,17 +184,6 @@ def set_schema(session: Session, version: int) -> int:
         db.execute(f"PRAGMA user_version = {version}")
         db.commit()
     return before
-
-
-def test_a_tpuctl_whose_schema_is_too_old_for_the_store(session: Session) -> None:
-    before = set_schema(session, 99)
-    try:
-        what, fix = the_problem(session, "store")
-    finally:
-        set_schema(session, before)
-    assert "schema 99" in what
-    assert "this tpuctl is old" in what
-    assert fix == "pip install --upgrade tpuctl"
 
 
 def test_cron_is_gone(session: Session, tmp_path: Path) -> None:
@@ -386,22 +275,6 @@ def test_a_project_without_the_network_of_new_slices(session: Session) -> None:
     refused = session.type("up", "v4-8", "other", "--spot", status=2)
     assert "gcloud compute networks create default" in refused.stderr
     session.type("down", "other", "--yes")
-
-
-def test_a_network_in_which_hosts_do_not_reach_each_other(session: Session) -> None:
-    rules = "/compute/v1/projects/sim-project/global/firewalls"
-    session.ask("DELETE", f"{rules}/default-allow-internal")
-    found = the_warning(session, "vpc")
-    assert "no rule of network default lets hosts reach each other" in found["what"]
-    assert found["fix"].startswith(f"{SIM_FIRST}gcloud compute firewall-rules create default-allow-internal ")
-    # The rule that the fix makes.
-    made = {
-        "name": "default-allow-internal",
-        "allowed": [{"IPProtocol": each} for each in ("tcp", "udp", "icmp")],
-        "sourceRanges": ["10.128.0.0/9"],
-    }
-    session.ask("POST", rules, made)
-    assert "vpc" not in {each["check"] for each in findings(session, status=0) if each["level"] != "ok"}
 
 
 def test_whoever_has_disks_is_told_of_their_role(session: Session) -> None:

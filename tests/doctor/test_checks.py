@@ -266,14 +266,6 @@ def test_an_api_that_refused_is_off_even_if_the_list_says_nothing():
     assert ("apis", "problem") in found
 
 
-@pytest.mark.parametrize(("made_by", "level"), [(Api.COMPUTE, "warning"), (Api.TPU, "problem")])
-def test_who_has_slices_of_compute_engine_alone_need_not_enable_the_tpu_api(made_by: Api, level: str) -> None:
-    wanted = replace(V6E, apis=(made_by,))
-    listed = Reading(frozenset({*NEEDED_APIS, *USEFUL_APIS} - {"tpu.googleapis.com"}))
-    [found] = [each for each in examine(facts(wanted=wanted, services=listed)) if each.check == "apis"]
-    assert (found.level, found.fix) == (level, "gcloud services enable tpu.googleapis.com --project=p-roject")
-
-
 def test_spot_without_quota_is_no_matter_for_on_demand():
     wanted = PlannedUse("p-roject", (ZONE,), "v4", Tier.ON_DEMAND, external_ips=True)
     assert worst(wanted=wanted, tpu_quotas=tpu_quotas(spot=0, on_demand=16)) == []
