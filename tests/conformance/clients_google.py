@@ -24,7 +24,6 @@ CLIENTS = [
         ("npm:@google-cloud/compute@6.15.0", "bin:node"),
         _plain("node_compute_checks.cjs"),
     ),
-    Client("requests by hand", ("requests==2.34.2",), _plain("rest_checks.py")),
     Client(
         "Secret Manager, Resource Manager, Cloud Quotas, Service Usage",
         (

@@ -70,7 +70,8 @@ def test_operations_take_time_and_are_listed() -> None:
     done = lab.get(f"{place}/{begun['name']}")
     assert (done["status"], done["progress"], "endTime" in done) == ("DONE", 100, True)
     assert lab.call("POST", f"{place}/{begun['name']}/wait")[1] == done
-    assert lab.get(f"{DISKS}/one")["status"] == "READY"
+    made = lab.get(f"{DISKS}/one")
+    assert (made["status"], made["creationTimestamp"][-6:] in ("-07:00", "-08:00")) == ("READY", True)
     assert "items" not in lab.get("/global/operations")
     assert lab.get("/aggregated/operations")["items"][f"zones/{ZONE}"]["operations"] == [done]
     lab.call("DELETE", f"{DISKS}/one")
@@ -118,6 +119,7 @@ def test_every_kind_of_call_asks_for_its_permission(lab: Lab) -> None:
         ("GET /aggregated/images", None, "conditionNotMet", "does not implement"),
         (f"PATCH {DISKS}/a", {}, "conditionNotMet", "does not implement"),
         (f"POST /zones/{ZONE}/instances/vm/setTags", {}, "conditionNotMet", "does not implement"),
+        ("POST /setCommonInstanceMetadata", {}, "conditionNotMet", "does not implement"),
         ("GET /../p/zones", None, "conditionNotMet", "does not implement"),
     ],
 )

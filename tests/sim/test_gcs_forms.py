@@ -94,7 +94,12 @@ def test_forms_of_answers_are_known_or_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("bucket", "says"),
     [
-        ({"name": "a..b"}, "Invalid bucket name"),
+        *(
+            ({"name": name}, "Invalid bucket name")
+            for name in ("a..b", "goog-x", "mygoogle1", "192.168.5.4", "UPPER")
+        ),
+        ({"name": "ccc", "location": "mars"}, "location constraint is not valid"),
+        ({"name": "ccc", "labels": {"K": "v"}}, "label"),
         ({"name": "ccc", "labels": {f"k{n}": "v" for n in range(65)}}, "64 labels"),
     ],
 )
@@ -116,10 +121,19 @@ def test_objects_that_cannot_be_are_refused(url: str) -> None:
     insert = f"{url}/upload/storage/v1/b/bbb/o"
     challenge = f"{insert}?uploadType=media&name=.well-known/acme-challenge/x"
     assert ".well-known" in refused(requests.post(challenge, data=b"x", timeout=5))
+    assert "uploadType" in refused(requests.post(f"{insert}?name=x", data=b"x", timeout=5))
+    elsewhere = f"{url}/storage/v1/b/bbb/o?uploadType=media&name=x"
+    assert "/upload/" in refused(requests.post(elsewhere, data=b"x", timeout=5))
+    assert requests.get(f"{url}/storage/v1/b/bbb/o/", timeout=5).status_code == 404
     upload(url, "a")
     large = {"metadata": {"k": "v" * 8192}}
     assert "8192 bytes" in refused(requests.patch(f"{url}/storage/v1/b/bbb/o/a", json=large, timeout=5))
     assert requests.get(f"{url}/storage/v1/b/bbb/o", timeout=5).json()["items"][0]["name"] == "a"
+
+
+def test_parameters_that_it_does_not_know_are_ignored(url: str) -> None:
+    upload(url, "a")
+    assert requests.delete(f"{url}/storage/v1/b/bbb/o/a?versions=true&force=true", timeout=5).status_code == 204
 
 
 def test_content_that_is_json_is_no_answer_of_the_api(url: str) -> None:

@@ -181,6 +181,8 @@ def test_roles_in_the_project_are_read_and_given(sim: RunningSim) -> None:
     given = project_policy(sim, ("roles/storage.objectViewer", HOST), etag=before["etag"])
     assert sim.call("POST", read, json={}).json() == given.json()
     assert project_policy(sim, etag=before["etag"]).status_code == 409
+    asked = {"permissions": ["tpu.nodes.get", "bogus.x.y"]}
+    assert "is not valid" in sim.call("POST", "v1/projects/sim-project:testIamPermissions", json=asked).text
     put(sim)
     give(sim, ("roles/storage.objectCreator", HOST))
     assert sim.call("GET", f"{BUCKET}/o/a", account=DEFAULT_ACCOUNT).status_code == 200
