@@ -234,32 +234,6 @@ def test_what_tpuctl_asks_for_is_what_gcloud_shows(gcloud: Gcloud) -> None:
     assert alpha(gcloud, "delete", "ours-1", "--force", "--quiet").returncode == 0
 
 
-@pytest.mark.long
-def test_a_group_of_tpu_instances_is_made_of_its_policy_and_template_and_deleted(gcloud: Gcloud) -> None:
-    zone, region = "us-east5-a", "us-east5"
-    here, above = f"--zone={zone}", f"projects/{gcloud.info.project}/regions/{region}"
-    compute, groups = ("compute",), ("compute", "instance-groups", "managed")
-    topology = ("--type=high-throughput", "--accelerator-topology=2x4", f"--region={region}")
-    gcloud.ok(*compute, "resource-policies", "create", "workload-policy", "wp", *topology)
-    gcloud.ok(
-        *(*compute, "instance-templates", "create", "it", f"--instance-template-region={region}"),
-        *("--machine-type=ct6e-standard-4t", "--maintenance-policy=TERMINATE", "--scopes=cloud-platform"),
-        *("--image-family=ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "--boot-disk-size=100GB"),
-        *("--image-project=ubuntu-os-accelerator-images", "--boot-disk-type=hyperdisk-balanced"),
-    )
-    gcloud.ok(
-        *("alpha", *groups, "create", "mig", here, "--size=2", "--target-size-policy-mode=bulk"),
-        *(f"--template={above}/instanceTemplates/it", f"--workload-policy={above}/resourcePolicies/wp"),
-    )
-    gcloud.ok(*groups, "wait-until", "mig", here, "--stable", "--timeout=60")
-    found = json.loads(gcloud.ok(*groups, "list-instances", "mig", here, "--format=json"))
-    assert [each["instanceStatus"] for each in found] == ["RUNNING", "RUNNING"]
-    gcloud.ok(*groups, "delete", "mig", here, "--quiet")
-    assert json.loads(gcloud.ok(*compute, "instances", "list", "--format=json")) == []
-    gcloud.ok(*compute, "instance-templates", "delete", "it", f"--region={region}", "--quiet")
-    gcloud.ok(*compute, "resource-policies", "delete", "wp", f"--region={region}", "--quiet")
-
-
 @pytest.mark.soak
 def test_managed_folders_are_created_listed_and_deleted(gcloud: Gcloud) -> None:
     gcloud.ok("storage", "buckets", "create", "gs://managed", "--uniform-bucket-level-access")
