@@ -180,17 +180,6 @@ def test_secrets_are_nowhere_but_in_its_memory_and_a_stop_reaches_it_once(
     assert session.on("one", ENGINE_LEFT) == [""]
 
 
-def test_a_killed_client_does_not_end_it(session: Session, registry: Registry) -> None:
-    process = start(session, "alone")
-    process.kill()
-    process.communicate()
-    assert all(len(each.split()) == 1 for each in session.on("one", "sudo podman ps --quiet"))
-    let_go(session, "alone")
-    session.type("attach", "alone")
-    assert session.json("status", "alone")["state"] == "succeeded"
-    assert session.on("one", ENGINE_LEFT) == [""]
-
-
 def test_what_outlives_its_supervisor_is_ended_before_the_next_attempt(
     session: Session, registry: Registry
 ) -> None:

@@ -103,28 +103,6 @@ def test_a_host_whose_chips_are_behind_is_named_before_the_restart(session: Sess
     assert (cores.parent / "worker-1.stacks.log").exists()
 
 
-@pytest.mark.long
-def test_a_program_that_ended_below_a_shell_that_lives_is_named(session: Session) -> None:
-    left = "if os.environ['TPUCTL_RANK'] == '1': raise SystemExit"
-    (session.work / "left.py").write_text(f"{STEPS}{left}\n{WAIT}\n")
-    session.type(
-        *RUN,
-        "--name",
-        "gone",
-        "--on-stall",
-        "restart",
-        "--",
-        "sh",
-        "-c",
-        "python3 left.py; sleep 600",
-        status=1,
-    )
-    took_s, said = session.stalled_after("gone")
-    assert said.endswith("worker 1: its program has ended, although its command lives; the others wait for it")
-    assert took_s <= LIMIT_S + NAMED_WITHIN_S
-    assert programs_of("gone") == []
-
-
 def test_stacks_come_from_the_py_spy_of_the_environment(session: Session) -> None:
     folder = shared_folder(session.root / "spy")
     shutil.copy(Path(sys.executable).with_name("py-spy"), folder)

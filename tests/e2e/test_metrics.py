@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.jax_python import VARIABLES, jax_python
 from tests.support.session import Session, open_session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -18,20 +17,6 @@ import os, time
 for step in range(1, 2000):
     loss = 9 / step if step < 12 or os.environ["TPUCTL_RANK"] == "0" else float("nan")
     print(f"step {step}/2000 loss {loss}", flush=True)
-    time.sleep(0.1)
-"""
-JAX = """\
-import time
-import jax, jax.numpy as jnp
-
-@jax.jit
-def train_step(w, rate):
-    return w - rate * jax.grad(lambda w: jnp.sum(w ** 4))(w), jnp.sum(w ** 4)
-
-w, rate = jnp.ones(4), 1.0
-for step in range(1, 2000):
-    w, loss = train_step(w, rate)
-    print(f"step {step}/2000 loss {float(loss)}", flush=True)
     time.sleep(0.1)
 """
 STEP = r"step (?P<step>\d+)/(?P<steps>\d+) loss (?P<loss>\S+)"
@@ -67,18 +52,6 @@ def test_a_run_without_numbers_says_how_to_have_some(session: Session) -> None:
     assert "exclude each other" in session.type("metrics", "bad", "--csv", "--json", status=2).stdout
     refused = session.type("run", "--on", "big", "--no-checkpoint", "--on-nan", "stop", "--", "true", status=2)
     assert "--progress names none" in refused.stderr
-
-
-@pytest.mark.long
-def test_a_program_of_jax_that_diverges_ends_at_the_first_loss_that_is_none(session: Session) -> None:
-    (session.work / "train.py").write_text(JAX)
-    with jax_python() as python:
-        command = ("--", str(python), "train.py")
-        done = session.type(*RUN, *VARIABLES, "--name", "diverges", *command, status=1, within_s=240.0)
-    said = " ".join(done.stderr.split())
-    assert "loss is inf at step" in said or "loss is nan at step" in said
-    (last,) = [each["last"] for each in session.json("status", "diverges")["metrics"] if each["name"] == "loss"]
-    assert last is None
 
 
 def test_numbers_are_there_when_the_slice_is_gone(session: Session) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import shared_folder, wait_until
 from tests.support.jobs import bring_up, submit
 from tests.support.sim import RunningSim
 from tpuctl.engine.ports import RemoteCall
@@ -43,42 +40,6 @@ def test_a_look_that_is_denied_neither_deletes_nor_creates(sim, services, code):
         assert [line.result for line in run_pass(services)] == ["failed"]
     assert changes(sim) == before
     assert get_slice(services, "big").record.state is SliceState.READY
-
-
-def test_looks_that_fail_for_a_moment_neither_delete_nor_create(sim, services):
-    bring_up(services, "big")
-    before = changes(sim)
-    sim.fault(preset="blip", method="*.get", times=3)
-    bring_up(services, "big")
-    assert changes(sim) == before
-
-
-def test_a_dropped_connection_launches_nothing_twice(sim, services, tmp_path):
-    tally, go = shared_folder(tmp_path / "shared") / "tally", tmp_path / "go"
-    program = f"""
-import os, time
-open({str(tally)!r}, "a").write(os.environ["TPUCTL_RANK"] + "-" + os.environ["TPUCTL_ATTEMPT"] + " ")
-while not os.path.exists({str(go)!r}):
-    time.sleep(0.05)
-print("finished", flush=True)
-"""
-    bring_up(services, "big")
-    run = submit(services, "big", program)
-
-    def trouble() -> None:
-        wait_until(lambda: tally.exists() and len(tally.read_text().split()) == 2)
-        for _ in range(4):
-            sim.cut_connections("big-1")
-            time.sleep(0.3)
-        go.touch()
-
-    hiccups = threading.Thread(target=trouble)
-    hiccups.start()
-    ended = follow_run(services, run.id)
-    hiccups.join()
-    assert (ended.state, ended.failures, ended.preemptions) == (RunState.SUCCEEDED, 0, 0)
-    assert sorted(tally.read_text().split()) == ["0-1", "1-1"]
-    assert services.output().count("finished") == 2
 
 
 def test_no_file_of_the_project_has_windows_line_ends():

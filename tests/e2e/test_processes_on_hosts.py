@@ -120,28 +120,6 @@ def test_after_a_preemption_and_a_killed_client_all_processes_come_back(session:
     assert sorted(name for row in lines for name in row["processes"]) == PROCESSES
 
 
-JAX = """\
-import os, jax
-jax.distributed.initialize(os.environ["TPUCTL_COORDINATOR"], int(os.environ["TPUCTL_WORLD_SIZE"]),
-                           int(os.environ["TPUCTL_RANK"]))
-from jax.experimental import multihost_utils
-found = multihost_utils.process_allgather(jax.numpy.array([jax.process_index()]))
-print(jax.process_count(), int(found.sum()), flush=True)
-"""
-
-
-@pytest.mark.long
-def test_processes_of_jax_come_together(session: Session) -> None:
-    (session.work / "together.py").write_text(JAX)
-    variables = {"PYTHONPATH": str(flax_packages()), "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"}
-    given = [word for name, value in variables.items() for word in ("--var", f"{name}={value}")]
-    done = session.type("run", *CHIP, *given, "--", sys.executable, "together.py", within_s=400.0)
-    assert "succeeded" in done.stderr
-    rows = session.json("logs", "last")
-    said = [name for row in rows if row["text"] == "8 28" for name in row["processes"]]
-    assert sorted(said) == [f"{worker}.{own}" for worker in (0, 1) for own in range(4)]
-
-
 STARTED = """\
 import os, sys, time
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")

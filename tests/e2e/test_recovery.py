@@ -21,7 +21,7 @@ from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.reconcile import request_stop
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_down, request_slice
-from tpuctl.slices.reconcile import advance_slice, wait_for_slice
+from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_run, get_slice, list_attempts
 from tpuctl.views.decisions import decisions
 from tpuctl.watch.reconciler import run_pass
@@ -110,13 +110,6 @@ def test_stockouts_are_waited_out_with_a_new_name_each_time(sim, services):
     assert kinds.count("create-failed") == 2
 
 
-def test_an_operation_that_never_ends_does_not_cost_a_live_node(sim, services):
-    sim.fault(preset="slow-operation", times=1, seconds=0)
-    record = bring_up(services, "big", queued=False)
-    assert record.state is SliceState.READY
-    assert record.incarnation.cloud_name == "big-1"
-
-
 def test_two_fleets_in_one_project_leave_each_others_slices_alone(sim, services, tmp_path):
     theirs = bring_up(services, "big", queued=False)
     with sim_services(sim, tmp_path / "other-state", process=2) as others:
@@ -125,13 +118,6 @@ def test_two_fleets_in_one_project_leave_each_others_slices_alone(sim, services,
         take_down(others, "big")
     assert [node.name for node in services.cloud.list_nodes().items] == ["big-1"]
     assert bring_up(services, "big", queued=False) == theirs
-
-
-def test_a_queued_resource_that_a_person_deleted_is_not_asked_for_again(services):
-    record = bring_up(services, "big")
-    services.cloud.delete_queued(record.spec.zone, "big-1")
-    wait_until(lambda: advance_slice(services, "big")[1].record.state is SliceState.REMOVED)
-    assert services.cloud.list_queued().items == ()
 
 
 def test_down_ends_the_run_keeps_its_logs_and_leaves_nothing(services):

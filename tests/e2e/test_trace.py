@@ -194,14 +194,3 @@ def test_a_program_goes_on_where_there_is_no_room_for_its_trace(session: Session
     assert on_hosts(session, "full") == []
     assert session.json("status", "full")["state"] == "running"
     session.type("stop", "full", "--yes")
-
-
-@pytest.mark.long
-def test_hosts_that_do_not_answer_any_more_are_named(session: Session) -> None:
-    start(session, "lost", "train.py")
-    tracing = session.start("trace", "lost", "--seconds", "300")
-    until(lambda: on_hosts(session, "lost"))
-    session.type("sim", "preempt", session.json("status", "big")["node"])
-    done = session.finish(tracing, 200)
-    assert done.returncode == 1
-    assert "big[0-1]: it does not answer: " in " ".join(done.stderr.split())
