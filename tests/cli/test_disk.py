@@ -360,14 +360,6 @@ def test_an_attachment_that_fails_says_why(session: Session, preset: str, said: 
     session.type("sim", "fault", "--clear")
 
 
-def test_a_quota_of_disks_is_said_with_what_to_do(session: Session) -> None:
-    session.type("sim", "fault", "disk-quota")
-    done = session.type("disk", "create", "large", "--zone", ZONE, status=7)
-    assert "Quota 'SSD_TOTAL_GB' exceeded" in done.stderr
-    assert "tpuctl quota" in done.stderr
-    session.type("disk", "rm", "large", "--yes")
-
-
 def test_quotas_of_disks_are_shown_and_what_is_beyond_them_is_refused(session: Session) -> None:
     """And nothing is left of what was refused."""
     metric = "SSD_TOTAL_GB"

@@ -136,10 +136,3 @@ def test_what_is_mounted_elsewhere_or_not_empty_is_left_alone(session: Session) 
     assert "tpuctl exec --worker 0 dev -- ls -lA '/mnt/my full'" in told
     session.type("disk", "mount", "data", "--to", "dev", "--path", "/mnt/data")
     assert session.on("dev", "cat /mnt/data/word") == ["second\n"]
-
-
-def test_taking_a_slice_down_leaves_its_disks(session: Session) -> None:
-    session.type("down", "big", "--yes")
-    rows = {row["name"]: row for row in session.json("disk", "ls")}
-    assert rows["data-g1"]["used_by"] == []
-    assert rows["data"]["used_by"] == ["dev-1-w-0"]

@@ -67,17 +67,6 @@ def mend(session: Session, hints: list[str]) -> None:
         session.type(*shlex.split(hint, comments=True)[1:])
 
 
-def test_a_disk_that_is_nearly_full_is_refused_before_it_is_full_and_named(session: Session) -> None:
-    on(session, 1, 'sudo mount -t tmpfs -o size=100m,mode=700,uid=$(id -u) tmpfs "$HOME"')
-    refused = session.type(*APPLY, status=1).stderr
-    assert "MiB free, and environment tiny needs " in refused
-    assert "tpuctl env gc --on big, or a larger boot disk" in refused
-    on(session, 1, "test ! -e .tpuctl/envs || test -z $(ls .tpuctl/envs)")
-    on(session, 1, 'sudo umount -l "$HOME"')
-    session.type(*APPLY)
-    session.type(*VERIFY)
-
-
 def test_a_disk_that_became_full_is_named_and_what_no_run_needs_goes(alike: Session) -> None:
     on(alike, 1, 'cp -a "$HOME" /var/tmp/kept')
     on(alike, 1, 'sudo mount -t tmpfs -o size=1300m,mode=700,uid=$(id -u) tmpfs "$HOME"')

@@ -81,13 +81,6 @@ def test_a_run_is_in_the_environment_of_its_slice(session: Session) -> None:
     assert "tiny==1.0" in session.type("manifest", "inside").stdout
 
 
-def test_after_a_preemption_the_environment_is_there_before_the_slice_is_ready(session: Session) -> None:
-    session.type("sim", "preempt", session.json("status", "dev")["node"])
-    session.type("up", "dev")
-    assert session.json("status", "dev")["state"] == "ready"
-    assert has(session, "tiny")
-
-
 def test_a_client_that_is_killed_while_hosts_install_is_not_needed(session: Session) -> None:
     calling = session.start("up", "dev", "--env", "slow")
     deadline = time.time() + 60
@@ -124,15 +117,6 @@ def test_what_cannot_be_is_refused_before_anything_is_created(
     assert "hint: " in refused.stderr
     assert "other" not in session.type("ls").stdout
     assert len(session.sim_journal()) == calls
-
-
-def test_the_environment_of_a_slice_is_never_old(session: Session) -> None:
-    session.type("up", "dev", "--env", "tiny")
-    for number in (1, 2):
-        session.project.add(f"new{number}", {f"new{number}": "1.0"}, f"imports: [new{number}]")
-        session.type("env", "apply", f"new{number}", "--on", "dev")
-    session.type("env", "gc", "--on", "dev")
-    assert has(session, "tiny")
 
 
 def test_one_that_nobody_saw_work_is_told_of_in_a_fleet_file(session: Session) -> None:

@@ -165,14 +165,6 @@ def test_an_interpreter_of_a_host_becomes_a_file(alike: Session) -> None:
     assert not (alike.project.envs / "no.yaml").exists()
 
 
-def test_a_half_made_environment_is_never_used(alike: Session) -> None:
-    on(alike, 1, "rm .tpuctl/envs/*/tpuctl-env.json")
-    assert "not installed" in alike.type("env", "verify", "tiny", "--on", "big", status=3).stderr
-    plan = alike.json("env", "plan", "tiny", "--on", "big")
-    assert {row["workers"]: row["why"] for row in plan}["1"] == "an installation was not completed"
-    alike.type("env", "apply", "tiny", "--on", "big")
-
-
 def test_whoever_starts_the_interpreter_adds_nothing(alike: Session) -> None:
     """Here a module that the installation did not import."""
     alike.project.add("more", {"more": "1.0"}, files={"more/__init__.py": "", "more/late.py": "VERSION = 1"})
@@ -241,16 +233,6 @@ def test_an_extra_file_with_another_checksum_is_refused(session: Session) -> Non
     more = "files:\n  - {source: extra.txt, to: lib/extra.txt, sha256: " + "0" * 64 + "}"
     session.project.add("extra", {"extra": "1.0"}, more)
     assert "has the sha256" in session.type("env", "apply", "extra", "--on", "big", status=2).stderr
-
-
-def test_a_setting_of_the_kernel_is_refused_where_nobody_may_set_it(session: Session) -> None:
-    file = "/sys/kernel/mm/transparent_hugepage/enabled"
-    mode = "madvise" if "[never]" in on(session, 0, f"cat {file}") else "never"
-    session.project.add("pages", {"pages": "1.0"}, f"kernel: {{transparent_hugepages: {mode}}}")
-    refused = session.type("env", "apply", "pages", "--on", "big", status=1).stderr
-    assert "environment pages sets transparent hugepages, and " in refused
-    assert f"as an administrator of the host: sudo sh -c 'echo {mode} > {file}'" in refused
-    assert "pages" not in on(session, 0, f"ls {SITE}")
 
 
 def test_old_environments_go_and_the_newest_two_and_that_of_the_slice_stay(session: Session) -> None:

@@ -405,10 +405,3 @@ def test_mounts_of_a_fleet_file_are_there_before_its_slice_is_ready_and_follow_t
         "/mnt/c",
     }
     session.type("down", "filed", "--yes")
-
-
-def test_after_a_preemption_mounts_are_there_before_the_slice_is_ready(session: Session) -> None:
-    session.type("sim", "preempt", session.json("status", "big")["node"])
-    session.type("up", "big")
-    assert session.json("status", "big")["state"] == "ready"
-    assert on(session, 1, f"cat {CKPT}/stays") == "stays\n"
