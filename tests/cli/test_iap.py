@@ -91,22 +91,6 @@ def test_commands_reach_every_worker_by_its_instance_name(session: Session, name
     assert all(name in told for name in names)
 
 
-def test_files_go_and_come_through_the_tunnel(session: Session, names: list[str]) -> None:
-    del names
-    (session.work / "there").write_text("a file")
-    session.type("cp", "there", "big:")
-    session.type("cp", "big:there", "back")
-    assert sorted(path.read_text() for path in (session.work / "back").rglob("there")) == ["a file"] * 2
-
-
-def test_a_run_lives_behind_the_tunnel(session: Session, names: list[str]) -> None:
-    del names
-    (session.work / "main.py").write_text("import os; print('rank', os.environ['TPUCTL_RANK'])\n")
-    told = session.type("run", "main.py", "--on", "big", "--no-checkpoint").stdout
-    assert "rank 0" in told
-    assert "rank 1" in told
-
-
 def test_the_users_own_ssh_goes_through_the_tunnel(session: Session, names: list[str]) -> None:
     require_tool("ssh")
     done = session.type("ssh", "big", "--worker", "1", "--", "hostname")

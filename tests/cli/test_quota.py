@@ -163,12 +163,6 @@ def test_zones_that_were_not_reached_leave_use_unknown(session: Session) -> None
     assert any("us-east1-d" in row["why"] for row in found["unread"])
 
 
-def test_a_limit_that_limits_nothing_is_refused(session: Session) -> None:
-    for word in ("CPUS=3", "us-central2-b", "us-nowhere1-a=3", "HEALTH_CHECKS=-1"):
-        done = session.type("sim", "quota", "--", word, status=2)
-        assert "hint: " in done.stderr
-
-
 def test_small_slices_of_v5e_have_a_quota_of_their_own(session: Session) -> None:
     zone = "us-west4-a"
     session.type("sim", "quota", f"{zone}/v5e:serving=4", f"{zone}/v5e=0")

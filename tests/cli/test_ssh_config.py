@@ -88,8 +88,7 @@ def test_a_printed_entry_refuses_a_worker_with_another_key(session: Session, tmp
         assert b"Host key verification failed" in done.stderr
 
 
-@pytest.mark.parametrize("worker", [0, 1])
-@pytest.mark.parametrize("program", ["scp", "rsync"])
+@pytest.mark.parametrize(("program", "worker"), [("scp", 0), ("rsync", 1)])
 def test_files_travel_both_ways_by_alias(session: Session, program: str, worker: int, tmp_path: Path) -> None:
     require_tool(program)
     conf, alias = included(session), f"big-{worker}"

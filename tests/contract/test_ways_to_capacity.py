@@ -11,7 +11,6 @@ import pytest
 import requests
 from google.oauth2.credentials import Credentials
 
-from tests.support.hosts import shared_folder
 from tests.support.sim import RunningSim, running_sim
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.errors import InvalidRequestError, QuotaError
@@ -275,15 +274,3 @@ def test_gclouds_mixture_of_standard_and_spot_is_refused_in_its_own_words(sim: R
     }
     answer = requests.post(url, json=body, headers={"Authorization": f"Bearer {sim.token}"}, timeout=10)
     assert "STANDARD provisioning model incompatible with spot requests" in answer.json()["error"]["message"]
-
-
-def test_the_startup_script_runs_on_every_host(cloud: GoogleCloud, sim: RunningSim, tmp_path: Path) -> None:
-    folder = shared_folder(tmp_path / "booted")
-    script = f"#!/bin/sh\ntouch {folder}/$HOSTNAME\n"
-    cloud.create_node(*a_request(accelerator_type="v4-16", metadata={"startup-script": script}))
-    assert sim.world.settle()
-    deadline = time.monotonic() + 20
-    while len(list(folder.iterdir())) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    assert sorted(path.name[-4:] for path in folder.iterdir()) == ["-w-0", "-w-1"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -14,8 +13,6 @@ import requests
 
 from tests.support.browser import find_violations, open_browser
 from tests.support.session import Session, open_session
-from tpuctl.sim.world.iam import account_token
-from tpuctl.sim.world.identity import DEFAULT_ACCOUNT
 
 pytestmark = pytest.mark.slow
 BUCKET, FOLDER = "sim-bucket", "pages"
@@ -52,35 +49,6 @@ def read_site(session: Session) -> dict[str, str]:
             pages[name] = page
             due += re.findall(r'href="([^"#:]+\.html)"', page)
     return pages
-
-
-def test_kills_and_two_at_once_leave_whole_pages(session, tmp_path):
-    for at, when in ((1, "before"), (3, "after"), (2, "before")):
-        killed = session.type_killed(at, when, *PUBLISH)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        read_site(session)
-    session.type("run", "--on", "big", "--no-checkpoint", "--name", "good", "--", "true")
-    both = [session.start(*PUBLISH), session.start(*PUBLISH)]
-    over = threading.Event()
-    troubles: list[BaseException] = []
-
-    def read() -> None:
-        while not over.is_set():
-            try:
-                read_site(session)
-            except AssertionError as error:
-                troubles.append(error)
-                return
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    done = [session.finish(each) for each in both]
-    over.set()
-    reader.join()
-    assert troubles == []
-    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
-    names = {"index.html", "runs.html", "money.html", "slice-big.html", "run-bad.html", "run-good.html"}
-    assert set(read_site(session)) == names
 
 
 def test_a_copy_opens_in_a_browser_and_its_links_lead_on(session, tmp_path):
@@ -169,23 +137,6 @@ def test_what_cannot_be_is_one_line(session, words, status, said):
     refused = session.type("ui", *words, status=status)
     assert said in refused.stderr.replace("\n", " ")
     assert len([line for line in refused.stderr.splitlines() if line.startswith("error:")]) == 1
-
-
-def test_a_bucket_that_refuses_us_is_one_line(session, tmp_path):
-    policy = {
-        "bindings": [{"role": "roles/storage.objectViewer", "members": [f"serviceAccount:{DEFAULT_ACCOUNT}"]}]
-    }
-    session.ask("PUT", f"/storage/v1/b/{BUCKET}/iam", policy)
-    own = session.root / "state" / "sim" / "token"
-    kept = own.read_text()
-    try:
-        own.write_text(account_token(session.sim().token, DEFAULT_ACCOUNT))
-        refused = session.type("ui", "--publish", f"gs://{BUCKET}/refused", status=4)
-    finally:
-        own.write_text(kept)
-    assert len([line for line in refused.stderr.splitlines() if line.startswith("error:")]) == 1
-    assert "roles/storage.objectUser" in refused.stderr.replace("\n", " ")
-    assert refused.stdout == ""
 
 
 def test_a_bucket_that_everybody_can_read_is_a_warning(session):

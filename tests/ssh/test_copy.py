@@ -92,21 +92,6 @@ def test_a_tree_goes_to_all_workers_and_comes_back_the_same(
         assert tree(back / f"big-{worker}") == tree(local)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nasty_names_survive_both_ways(
-    farm: SshFarm, target: HostTarget, agent: HostAgent, tmp_path: Path, name: str
-) -> None:
-    source = tmp_path / "from" / name
-    source.parent.mkdir()
-    source.write_text("content")
-    [result] = send(agent, [target], source, f"there {name}/{name}").results
-    assert result.ok, result
-    assert (farm.folder / "home-0" / f"there {name}" / name).read_text() == "content"
-    [result] = fetch(agent, [target], f"there {name}/{name}", tmp_path / "to" / name).results
-    assert result.ok, result.detail
-    assert (tmp_path / "to" / name / "big-0").read_text() == "content"
-
-
 def test_a_file_becomes_the_named_file_or_goes_into_the_directory(
     farm: SshFarm, target: HostTarget, agent: HostAgent, local: Path
 ) -> None:
