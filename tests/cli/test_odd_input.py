@@ -237,13 +237,3 @@ def test_a_request_that_the_cloud_refuses_says_how_to_clear_it_away(session):
     before = everything(session)
     session.type("up", "v4-8", "nowhere", "--zone", "us-east9-z", "--spot", "--pay", status=2)
     assert everything(session) == before
-
-
-def test_whatever_kind_of_record_is_damaged_the_hint_removes_it(session):
-    session.type("store", "forget", "leases/b", "--yes", status=6)
-    with sqlite3.connect(store_of(session)) as db:
-        for key in ("pause", "leases/b"):
-            db.execute("INSERT OR REPLACE INTO documents (key, generation, data) VALUES (?, 1, '{}')", (key,))
-    for key in ("pause", "leases/b"):
-        session.type("store", "forget", key, "--yes")
-    session.type("up", "b", "--pay")

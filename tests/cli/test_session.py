@@ -139,13 +139,6 @@ def test_a_slice_made_for_a_run_goes_with_it_and_others_are_not_taken(session: S
     assert "does not belong to a run" in done.stderr
 
 
-def test_destructive_commands_refuse_without_a_terminal_and_without_yes(session: Session) -> None:
-    done = session.type("down", "big", status=2)
-    assert "--yes" in done.stderr
-    assert session.type("down", "big", "--dry-run").stdout.startswith("[sim] WOULD DELETE")
-    assert json.loads(session.type("ls", "--json").stdout)[0]["state"] == "ready"
-
-
 def test_files_travel_both_ways_with_odd_names(session: Session) -> None:
     odd = "a 'file' ü.txt"
     (session.work / odd).write_text("content")
