@@ -16,6 +16,7 @@ from tests.support.remotes import LABS, Lab, is_running
 from tpuctl.engine.ports import Remote, RemoteCall
 from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.commands import EXIT_NOT_INSTALLED, render_agent_command, render_install_command
+from tpuctl.hosts.deadline import TimedRemote
 from tpuctl.hosts.facts import Section
 from tpuctl.hosts.log_news import LogNews
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, WorkerState
@@ -156,6 +157,14 @@ def test_an_agent_that_arrives_damaged_is_not_installed(remote: Remote, target: 
         remote.run([target], RemoteCall(render_agent_command("hello", digest)))[0].exit_status
         == EXIT_NOT_INSTALLED
     )
+
+
+def test_a_host_gets_the_agent_while_another_one_still_says_nothing(tmp_path: Path, key: KeyPair):
+    lab = LABS["memory"](tmp_path, key)
+    timed = TimedRemote(lab.remote(), lab.clock, lab.clock.now() + 4.0)
+    [silent, answer] = HostAgent(timed, read_agent()).ask([lab.mute(), lab.add(0)], HelloRequest())
+    assert silent.result.failure is not None
+    assert answer.value is not None, answer
 
 
 def test_an_unreachable_worker_has_its_reply_in_its_place(lab: Lab, agent: HostAgent, target: HostTarget):

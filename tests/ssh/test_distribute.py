@@ -29,7 +29,7 @@ from tests.support.sshd import SshFarm
 from tpuctl.engine.events import Note, Transfer
 from tpuctl.engine.ports import Clock
 from tpuctl.hosts.agent import HostAgent
-from tpuctl.hosts.requests import CopyRequest, LacksRequest, PrepareRequest, StopRequest
+from tpuctl.hosts.requests import CopyRequest, HelloRequest, LacksRequest, PrepareRequest, StopRequest
 from tpuctl.model.cloud import HostTarget
 from tpuctl.model.shipped_files import read_agent
 from tpuctl.transfer import host_copies
@@ -90,7 +90,7 @@ def no_agent_is_left(farm: SshFarm) -> None:
 
 def test_when_a_command_is_interrupted_its_hosts_stop_copying(farm: SshFarm, agent: HostAgent) -> None:
     targets = [farm.add(worker) for worker in range(6)]
-    agent.ensure_installed(targets)
+    agent.ask(targets, HelloRequest())
 
     class Interrupted(RealClock):
         def sleep(self, seconds: float) -> None:
@@ -115,7 +115,7 @@ def test_what_hosts_copy_for_a_command_that_was_killed_the_same_command_finds(
             raise SystemExit
 
     targets = [farm.add(worker) for worker in range(6)]
-    agent.ensure_installed(targets)
+    agent.ask(targets, HelloRequest())
     content = make_tree({"f": os.urandom(20 << 20)})
     with pytest.raises(SystemExit):
         spread(Killed(agent.remote, read_agent()), targets, content, clock=Impatient())
@@ -161,7 +161,7 @@ def test_a_lost_connection_ends_no_copy(farm: SshFarm, agent: HostAgent) -> None
             obstructed.signal(signal.SIGCONT)
 
     targets = [farm.add(worker) for worker in range(6)]
-    agent.ensure_installed(targets)
+    agent.ask(targets, HelloRequest())
     sent = spread(Obstructed(agent, farm, drop_once), targets, make_tree({"f": os.urandom(20 << 20)}))
     assert dropped
     assert (sent.failed, sent.unfinished) == ({}, frozenset())
@@ -171,7 +171,7 @@ def test_a_lost_connection_ends_no_copy(farm: SshFarm, agent: HostAgent) -> None
 def test_hosts_that_do_not_answer_while_they_copy_are_sent_to_directly(farm: SshFarm, agent: HostAgent) -> None:
     events: list[object] = []
     targets = [farm.add(worker) for worker in range(6)]
-    agent.ensure_installed(targets)
+    agent.ask(targets, HelloRequest())
     silent = Obstructed(agent, farm, lambda _: farm.drop_connections())
     sent = spread(silent, targets, make_tree({"f": os.urandom(2 << 20)}), events, Hurried())
     assert (sent.failed, sent.unfinished) == ({}, frozenset())
@@ -189,7 +189,7 @@ def test_a_command_interrupted_before_hosts_answer_leaves_no_copy(farm: SshFarm,
             return answers
 
     targets = [farm.add(worker) for worker in range(6)]
-    agent.ensure_installed(targets)
+    agent.ask(targets, HelloRequest())
     with pytest.raises(KeyboardInterrupt):
         spread(Interrupted(agent.remote, read_agent()), targets, make_tree({"f": os.urandom(2 << 20)}))
     no_agent_is_left(farm)
@@ -357,7 +357,7 @@ def test_progress_tells_bytes_rate_and_hosts(farm: SshFarm, agent: HostAgent) ->
 def test_what_the_time_did_not_suffice_for_is_gone_on_with(farm: SshFarm, agent: HostAgent, hosts: int) -> None:
     content = make_tree({"f": os.urandom(6 << 20)})
     targets = [farm.add(worker) for worker in range(hosts)]
-    agent.ensure_installed(targets)
+    agent.ask(targets, HelloRequest())
     rounds: list[Distributed] = []
     while not rounds or rounds[-1].unfinished:
         assert len(rounds) < 20

@@ -169,9 +169,10 @@ def test_what_a_verb_imported_is_compiled_once(agent: HostAgent, target: HostTar
 
 
 def test_a_second_install_changes_nothing(agent: HostAgent, target: HostTarget, home: Path) -> None:
-    assert agent.ensure_installed([target])[0].ok
+    install = RemoteCall(render_install_command(agent.sha256), AGENT.read_bytes())
+    assert agent.remote.run([target], install)[0].ok
     before = {path: path.stat().st_ino for path in (home / AGENT_FOLDER).rglob("*")}
-    assert agent.ensure_installed([target])[0].ok
+    assert agent.remote.run([target], install)[0].ok
     assert {path: path.stat().st_ino for path in (home / AGENT_FOLDER).rglob("*")} == before
 
 
@@ -186,7 +187,7 @@ DAMAGED = [("entry.py", "empty"), ("session.py", "zeros"), ("base.py", "half"), 
 def test_an_agent_that_the_disk_damaged_is_mended_by_the_next_command(
     agent: HostAgent, target: HostTarget, home: Path, module: str, damage: str
 ) -> None:
-    assert agent.ensure_installed([target])[0].ok
+    agent.ask([target], HelloRequest())
     [folder] = (home / AGENT_FOLDER).iterdir()
     (folder / module).write_bytes(DAMAGE[damage])
     heard: list[tuple[str, bytes]] = []
@@ -738,7 +739,7 @@ def test_the_agent_installs_itself_and_runs_a_command_under_python_3_8(tmp_path:
 def test_a_session_whose_request_is_no_request_says_so(
     remote: SshRemote, agent: HostAgent, target: HostTarget
 ) -> None:
-    agent.ensure_installed([target])
+    agent.ask([target], HelloRequest())
     for damaged in (b"", b"{}\n", b"5\n1\0", b"4\n1\0002\0"):
         [result] = remote.run(
             [target], RemoteCall(render_agent_command("session", agent.sha256), stdin=damaged)

@@ -19,6 +19,7 @@ from tests.support.sshd import SshFarm
 from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import render_agent_command, render_session_request
+from tpuctl.hosts.requests import HelloRequest
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.ssh.keys import KeyPair
 from tpuctl.ssh.remote import SshRemote
@@ -107,7 +108,7 @@ def test_a_busy_reader_does_not_end_the_session(target: HostTarget, key: KeyPair
         seen += len(data)
 
     with closing(SshRemote(key.private_path, heartbeat_s=0.2)) as remote:
-        HostAgent(remote, source).ensure_installed([target])
+        HostAgent(remote, source).ask([target], HelloRequest())
         [result] = remote.run(
             [target], RemoteCall(command, sink=sink, timeout_s=None, stdin=request, hold_stdin=True)
         )

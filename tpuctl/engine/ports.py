@@ -178,6 +178,27 @@ class Input(Protocol):
         ...
 
 
+class Remedy(Struct, frozen=True):
+    """What a command needs on a worker, and the command that brings it there."""
+
+    exit_status: int
+    said: bytes
+    """With this exit status, and this last on stderr, a command says that it lacks it."""
+    command: str
+    stdin: bytes
+    failed: str
+    """For a person: that it could not be brought."""
+
+    def is_for(self, exit_status: int | None, stderr: bytes) -> bool:
+        """Whether a command that ended so needs it."""
+        return exit_status == self.exit_status and stderr.endswith(self.said)
+
+    def explain(self, exit_status: int, stderr: bytes) -> str:
+        """Why it could not be brought."""
+        said = stderr.decode(errors="replace").strip()[-400:]
+        return f"{self.failed} (exit status {exit_status}) {said}".strip()
+
+
 class RemoteCall(Struct, frozen=True):
     """One shell command for many workers. Who passes it on changes it by `msgspec.structs.replace`."""
 
@@ -195,6 +216,10 @@ class RemoteCall(Struct, frozen=True):
     """Then stdin is closed first, and a command has so long to end by itself; none if this is not given."""
     on_end: Callable[[RemoteResult], None] | None = None
     """Gets each result, without output, as soon as it is known, from the thread of the sink."""
+    remedy: Remedy | None = None
+    """Where the command lacks something, that is brought and the command runs once more: at once, whatever
+    other workers do, and within the same time limit. If it cannot be brought, that end is the result, with the
+    reason as `detail`."""
 
 
 class Remote(Protocol):

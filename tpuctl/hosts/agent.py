@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from tpuctl.engine.ports import OutputSink, RemoteCall
 from tpuctl.hosts import log_news, protocol
 from tpuctl.hosts.agent_link import AgentLink
-from tpuctl.hosts.commands import render_agent_command
 from tpuctl.hosts.requests import AgentRequest
 from tpuctl.lib.codec import to_data
 from tpuctl.model.hosts import HostTarget, RemoteResult
@@ -62,11 +61,10 @@ class HostAgent(AgentLink):
         payload: Payload = b"",
         timeout_s: float = 20.0,
     ) -> list[RawReply]:
-        """One verb on all targets at once; answers in the order of `targets`. Hosts without the agent get it
-        and are asked again once. `payload` follows the request, in pieces if it is made per target."""
-        call = RemoteCall(render_agent_command(verb, self.sha256), _stdin(request, payload), timeout_s)
-        results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
-        return [_reply_of(result) for result in results]
+        """One verb on all targets at once; answers in the order of `targets`. `payload` follows the request, in
+        pieces if it is made per target."""
+        call = self.agent_call(verb, _stdin(request, payload), timeout_s)
+        return [_reply_of(result) for result in self.remote.run(targets, call)]
 
     def ask(
         self,
@@ -110,7 +108,7 @@ class HostAgent(AgentLink):
         """What the logs have behind the offsets of a `NewsRequest`. What came before a call was cut off counts;
         `error` is there all the same. Each answer is unpacked when it is taken: together they are large."""
         call = self._call_of(targets, request, b"") if targets else RemoteCall("")
-        results = self.with_install(targets, lambda asked: self.remote.run(asked, call))
+        results = list(self.remote.run(targets, call))
         results.reverse()
         return (_news_of(results.pop()) for _ in targets)
 
@@ -134,7 +132,7 @@ class HostAgent(AgentLink):
 
     def _call_of(self, targets: Sequence[HostTarget], request: Asked[Any], payload: Payload) -> RemoteCall:
         verb, data = _rendered(targets, request)
-        return RemoteCall(render_agent_command(verb, self.sha256), _stdin(data, payload))
+        return self.agent_call(verb, _stdin(data, payload))
 
 
 def _part_of(reply: RawReply, number: int) -> RawReply:

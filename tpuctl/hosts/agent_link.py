@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import Input, OutputSink, Remote, RemoteCall
+from tpuctl.engine.ports import Input, OutputSink, Remedy, Remote, RemoteCall, Stdin
 from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
     NOT_INSTALLED_LINE,
@@ -37,10 +37,16 @@ class AgentLink:
         self._source = source
         self.sha256 = hashlib.sha256(source).hexdigest()
 
-    def ensure_installed(self, targets: Sequence[HostTarget], *, timeout_s: float = 20.0) -> list[RemoteResult]:
-        """Puts the agent on all targets; harmless where it already is."""
-        command = render_install_command(self.sha256)
-        return self.remote.run(targets, RemoteCall(command, stdin=self._source, timeout_s=timeout_s))
+    def agent_call(self, verb: str, stdin: Stdin, timeout_s: float | None = 20.0) -> RemoteCall:
+        """What asks the agent. A host that has none, or one that does not start, gets it and is asked again."""
+        install = Remedy(
+            EXIT_NOT_INSTALLED,
+            NOT_INSTALLED_LINE,
+            render_install_command(self.sha256),
+            self._source,
+            "the agent could not be installed",
+        )
+        return RemoteCall(render_agent_command(verb, self.sha256), stdin, timeout_s, remedy=install)
 
     def session(
         self,
@@ -62,11 +68,9 @@ class AgentLink:
         to stop ends when nothing of the command is left on the hosts, if that comes in time.
         """
         request = render_session_request(command, env or {}, cwd=cwd, grace_s=grace_s)
-        call = RemoteCall(
-            render_agent_command("session", self.sha256),
-            request,
-            timeout_s,
-            sink,
+        call = replace(
+            self.agent_call("session", request, timeout_s),
+            sink=sink,
             should_stop=should_stop,
             end_within_s=end_within_s,
             on_end=on_end,
@@ -118,61 +122,14 @@ class AgentLink:
 
     def run_held(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
         """A verb that ends with this call: its raw output goes to the sink."""
-        bare: set[int] = set()
-        doubtful: list[RemoteResult] = []
 
         def heard(worker: int, stream: str, data: bytes) -> None:
-            if stream == "stderr" and data.endswith(NOT_INSTALLED_LINE):
-                bare.add(worker)
-                data = data[: -len(NOT_INSTALLED_LINE)]
+            if stream == "stderr":
+                data = data.removesuffix(NOT_INSTALLED_LINE)
             if data and call.sink is not None:
                 call.sink(worker, stream, data)
 
-        def is_bare(result: RemoteResult) -> bool:
-            # The status alone may be that of a command in a session, which must not run twice.
-            return result.exit_status == EXIT_NOT_INSTALLED and result.worker in bare
-
-        def ended(result: RemoteResult) -> None:
-            if result.exit_status == EXIT_NOT_INSTALLED:
-                doubtful.append(result)  # what it said last may not have been heard yet
-            elif call.on_end is not None:
-                call.on_end(result)
-
-        def ask(asked: Sequence[HostTarget]) -> list[RemoteResult]:
-            bare.clear()
-            doubtful.clear()
-            results = self.remote.run(asked, replace(call, sink=heard, hold_stdin=True, on_end=ended))
-            for result in doubtful:
-                if call.on_end is not None and not is_bare(result):
-                    call.on_end(result)
-            return results
-
-        return self.with_install(targets, ask, is_bare)
-
-    def with_install(
-        self,
-        targets: Sequence[HostTarget],
-        ask: Callable[[Sequence[HostTarget]], list[RemoteResult]],
-        is_bare: Callable[[RemoteResult], bool] = lambda result: result.exit_status == EXIT_NOT_INSTALLED,
-    ) -> list[RemoteResult]:
-        """What `ask` finds; hosts without an agent that starts get it and are asked again once."""
-        results = ask(targets)
-        bare = [i for i, result in enumerate(results) if is_bare(result)]
-        if not bare:
-            return results
-        installs = self.ensure_installed([targets[i] for i in bare])
-        ready = []
-        for i, install in zip(bare, installs, strict=True):
-            if install.ok:
-                ready.append(i)
-            else:
-                said = install.stderr.decode(errors="replace").strip()[-400:]
-                why = f"the agent could not be installed (exit status {install.exit_status}) {said}".strip()
-                results[i] = replace(install, detail=install.detail or why)
-        if ready:
-            for i, result in zip(ready, ask([targets[i] for i in ready]), strict=True):
-                results[i] = result
-        return results
+        return self.remote.run(targets, replace(call, sink=heard, hold_stdin=True))
 
 
 class _Feeding:

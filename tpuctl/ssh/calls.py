@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import OutputSink
+from tpuctl.engine.ports import OutputSink, RemoteCall
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.ssh.session import Ending, Feed
 
@@ -34,19 +34,47 @@ COLLECTED_MAX = 64 << 20
 """Of what is kept as a whole. The longest answers, parts of logs and lists of contents, have a tenth of it."""
 
 
+class CollectedOutput:
+    """The whole output of a call, for commands that print little. Output beyond COLLECTED_MAX bytes is not
+    read, so that its command runs into its time limit."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._streams: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+
+    def emit(self, name: str, data: bytes) -> bool:
+        if self._size + len(data) > COLLECTED_MAX:
+            time.sleep(FULL_WAIT_S)
+            return False
+        self._size += len(data)
+        self._streams[name].append(data)
+        return True
+
+    def drop(self) -> None:
+        """Forgets what a first try said."""
+        self._size, self._streams = 0, {"stdout": [], "stderr": []}
+
+    def said_on(self, stream: str) -> bytes:
+        """All that has come on a stream."""
+        return b"".join(self._streams[stream])
+
+    def added_to(self, result: RemoteResult) -> RemoteResult:
+        """`result` with the output, which is given away: of 32 logs each copy counts."""
+        said, self._streams = self._streams, {"stdout": [], "stderr": []}
+        return replace(result, stdout=b"".join(said["stdout"]), stderr=b"".join(said["stderr"]))
+
+
 class WorkerCall:
     """One command on one worker, run in its own thread, and how it ended."""
 
-    def __init__(
-        self, target: HostTarget, command: str, feed: Feed, changed: threading.Event, timeout_s: float | None
-    ) -> None:
+    def __init__(self, target: HostTarget, asked: RemoteCall, changed: threading.Event) -> None:
         self.target = target
-        self.command = command
-        self.feed = feed
-        self.emit: Emit = _discard
+        self.asked = asked
+        self.output = CollectedOutput()
         self.changed = changed
         self.began = time.monotonic()
-        self.deadline = None if timeout_s is None else self.began + timeout_s
+        self.deadline = None if asked.timeout_s is None else self.began + asked.timeout_s
+        self.emit: Emit = self.output.emit
         self.result: RemoteResult | None = None
         self.bug: BaseException | None = None
         self.window_bytes = MAX_WINDOW
@@ -54,6 +82,18 @@ class WorkerCall:
         self._cancelled = threading.Event()
         self._channel: paramiko.Channel | None = None
         self._lock = threading.Lock()
+
+    @property
+    def command(self) -> str:
+        command = self.asked.command
+        return command if isinstance(command, str) else command(self.target)
+
+    def make_feed(self, heartbeat_s: float) -> Feed:
+        """The stdin of the command, from its start."""
+        given = self.asked.stdin
+        return Feed(
+            given if isinstance(given, bytes) else given(self.target), self.asked.hold_stdin, heartbeat_s
+        )
 
     @property
     def done(self) -> bool:
@@ -107,26 +147,20 @@ class WorkerCall:
         return self.result
 
 
-class CollectedOutput:
-    """The whole output of a call, for commands that print little. Output beyond COLLECTED_MAX bytes is not
-    read, so that its command runs into its time limit."""
+class LastWords:
+    """Passes output on, and keeps the end of stderr."""
 
-    def __init__(self) -> None:
-        self._size = 0
-        self._streams: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    def __init__(self, emit: Emit, size: int) -> None:
+        self._emit = emit
+        self._size = size
+        self.text = b""
 
-    def emit(self, name: str, data: bytes) -> bool:
-        if self._size + len(data) > COLLECTED_MAX:
-            time.sleep(FULL_WAIT_S)
+    def __call__(self, name: str, data: bytes) -> bool:
+        if not self._emit(name, data):
             return False
-        self._size += len(data)
-        self._streams[name].append(data)
+        if name == "stderr":
+            self.text = (self.text + data)[-self._size :]
         return True
-
-    def added_to(self, result: RemoteResult) -> RemoteResult:
-        """`result` with the output, which is given away: of 32 logs each copy counts."""
-        said, self._streams = self._streams, {"stdout": [], "stderr": []}
-        return replace(result, stdout=b"".join(said["stdout"]), stderr=b"".join(said["stderr"]))
 
 
 def queued(chunks: Chunks, call: WorkerCall) -> Emit:
@@ -150,7 +184,3 @@ def pump(chunks: Chunks, sink: OutputSink) -> None:
     with contextlib.suppress(queue.Empty):
         for _ in range(QUEUE_CHUNKS):
             sink(*chunks.get_nowait())
-
-
-def _discard(_name: str, _data: bytes) -> bool:
-    return True

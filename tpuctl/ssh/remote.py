@@ -10,15 +10,15 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.engine.ports import Forwarding, RemoteCall, Stdin
+from tpuctl.engine.ports import Forwarding, RemoteCall
 from tpuctl.errors import BugError
 from tpuctl.hosts.commands import HEARTBEAT_S, LINK_SILENCE_S
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
-from tpuctl.ssh.calls import QUEUE_CHUNKS, Chunks, CollectedOutput, WorkerCall, pump, queued
+from tpuctl.ssh.calls import QUEUE_CHUNKS, Chunks, CollectedOutput, Emit, LastWords, WorkerCall, pump, queued
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S
 from tpuctl.ssh.errors import ConnectError
 from tpuctl.ssh.pool import CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, Access, ConnectionPool
@@ -70,20 +70,13 @@ class SshRemote:
         """See `Remote.run`. Workers that were stopped have failure LOST and say so in `detail`."""
         chunks: Chunks = queue.Queue(QUEUE_CHUNKS)
         changed = threading.Event()
-        outputs = [CollectedOutput() for _ in targets]
-        calls: list[WorkerCall] = []
-        for target, output in zip(targets, outputs, strict=True):
-            command = call.command if isinstance(call.command, str) else call.command(target)
-            feed = Feed(_stdin_for(target, call.stdin), hold=call.hold_stdin, heartbeat_s=self._heartbeat_s)
-            one = WorkerCall(target, command, feed, changed, call.timeout_s)
-            if call.sink is None:
-                one.emit = output.emit
-            else:
+        calls = [WorkerCall(target, call, changed) for target in targets]
+        if call.sink is not None:
+            for one in calls:
                 one.emit = queued(chunks, one)
                 one.share_window(len(targets))
-            calls.append(one)
         self._perform(calls, changed, chunks, call)
-        return [output.added_to(one.outcome()) for one, output in zip(calls, outputs, strict=True)]
+        return [one.output.added_to(one.outcome()) for one in calls]
 
     def forward(
         self,
@@ -196,7 +189,7 @@ class SshRemote:
 
     def _carry_out(self, call: WorkerCall) -> None:
         try:
-            call.result = call.finish(self._attempt(call))
+            call.result = call.finish(self._run_with_remedy(call))
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the caller, not hang it
             call.bug = error
         finally:
@@ -204,7 +197,26 @@ class SshRemote:
                 self._calls.discard(call)
             call.changed.set()
 
-    def _attempt(self, call: WorkerCall) -> Ending:
+    def _run_with_remedy(self, call: WorkerCall) -> Ending:
+        """Runs the command; where it lacks what its remedy brings, that and then the command once more."""
+        remedy, command = call.asked.remedy, call.command
+        if remedy is None:
+            return self._attempt(call, command, call.make_feed(self._heartbeat_s), call.emit)
+        words = LastWords(call.emit, len(remedy.said))
+        ending = self._attempt(call, command, call.make_feed(self._heartbeat_s), words)
+        if not remedy.is_for(ending.exit_status, words.text):
+            return ending
+        call.output.drop()
+        brought = CollectedOutput()
+        ending = self._attempt(call, remedy.command, Feed(remedy.stdin, hold=False), brought.emit)
+        if ending.exit_status is None:
+            return ending
+        if ending.exit_status:
+            why = remedy.explain(ending.exit_status, brought.said_on("stderr"))
+            return Ending(exit_status=ending.exit_status, detail=why)
+        return self._attempt(call, command, call.make_feed(self._heartbeat_s), call.emit)
+
+    def _attempt(self, call: WorkerCall, command: str, feed: Feed, emit: Emit) -> Ending:
         try:
             transport, channel = self._pool.open_session(
                 call.target, call.window_bytes, call.deadline, call.is_cancelled
@@ -219,9 +231,9 @@ class SshRemote:
             return exchange(
                 channel,
                 transport,
-                call.command,
-                call.feed,
-                call.emit,
+                command,
+                feed,
+                emit,
                 call.deadline,
                 self._silence_s,
                 call.is_cancelled,
@@ -245,7 +257,3 @@ def _allow_files(count: int) -> None:
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
         )
-
-
-def _stdin_for(target: HostTarget, stdin: Stdin) -> bytes | Iterable[bytes | None]:
-    return stdin if isinstance(stdin, bytes) else stdin(target)

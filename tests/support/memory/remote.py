@@ -7,7 +7,7 @@ holds both to them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,29 +53,31 @@ class Failed(Exception):
 class _Call:
     """One command on one worker, as steps that say when they want to be run again."""
 
-    def __init__(self, remote: MemoryRemote, target: HostTarget, call: RemoteCall, emit: Emit) -> None:
+    def __init__(self, remote: MemoryRemote, target: HostTarget, call: RemoteCall) -> None:
         self.target = target
+        self.output = {"stdout": bytearray(), "stderr": bytearray()}
+        self._asked = call
         self.command = call.command if isinstance(call.command, str) else call.command(target)
-        stdin = call.stdin(target) if callable(call.stdin) else call.stdin
         self.result: RemoteResult | None = None
         self.process: Process | None = None
         self.wake_at = -NEVER
         self._remote = remote
         self._clock = remote.hosts.clock
-        self._chunks: Iterator[bytes | None] = iter([stdin] if isinstance(stdin, bytes) else stdin)
-        self._hold = call.hold_stdin
-        self._emit = emit
+        self._chunks: Iterator[bytes | None] = iter(())
+        self._hold = False
+        self._emit = _collect(self.output) if call.sink is None else _pass_to(call.sink, target.worker)
+        self._detail = ""
         self.began = self._clock.now()
         self.deadline = NEVER if call.timeout_s is None else self.began + call.timeout_s
         self._line_free_at = -NEVER
-        self._steps = self._converse()
+        self._steps = self._with_remedy(self.command, self._emit)
 
     def go_on(self) -> None:
         """Runs it up to its next wait; sets `result` at its end."""
         try:
             self.wake_at = next(self._steps)
         except StopIteration as end:
-            self._finish(exit_status=end.value)
+            self._finish(exit_status=end.value, detail=self._detail)
         except Failed as error:
             self._finish(failure=error.kind, detail=str(error))
 
@@ -93,6 +95,38 @@ class _Call:
             self.process.detach()
         took = self._clock.now() - self.began
         self.result = RemoteResult(self.target.worker, **{"exit_status": None, **ending}, duration_s=took)
+
+    def _with_remedy(self, command: str, emit: Emit) -> Generator[float, None, int]:
+        remedy, words = self._asked.remedy, bytearray()
+
+        def listen(stream: str, data: bytes) -> None:
+            emit(stream, data)
+            if stream == "stderr":
+                words.extend(data)
+
+        status = yield from self._run(command, self._stdin(), self._asked.hold_stdin, listen)
+        if remedy is None or not remedy.is_for(status, bytes(words)):
+            return status
+        for said in self.output.values():
+            said.clear()
+        words.clear()
+        status = yield from self._run(remedy.command, [remedy.stdin], False, lambda _, data: words.extend(data))
+        if status:
+            self._detail = remedy.explain(status, bytes(words))
+            return status
+        return (yield from self._run(command, self._stdin(), self._asked.hold_stdin, emit))
+
+    def _stdin(self) -> Iterable[bytes | None]:
+        stdin = self._asked.stdin
+        given = stdin(self.target) if callable(stdin) else stdin
+        return [given] if isinstance(given, bytes) else given
+
+    def _run(
+        self, command: str, stdin: Iterable[bytes | None], hold: bool, emit: Emit
+    ) -> Generator[float, None, int]:
+        self.command, self._chunks, self._hold, self._emit = command, iter(stdin), hold, emit
+        self._line_free_at = -NEVER
+        return (yield from self._converse())
 
     def _converse(self) -> Generator[float, None, int]:
         connection = yield from self._connected()
@@ -227,15 +261,11 @@ class MemoryRemote:
 
     def run(self, targets: Sequence[HostTarget], call: RemoteCall) -> list[RemoteResult]:
         """See `Remote.run`. A command here ends with its channel, so that nothing is waited for."""
-        outputs = [{"stdout": bytearray(), "stderr": bytearray()} for _ in targets]
-        calls = []
-        for target, output in zip(targets, outputs, strict=True):
-            emit = _collect(output) if call.sink is None else _pass_to(call.sink, target.worker)
-            calls.append(_Call(self, target, call, emit))
+        calls = [_Call(self, target, call) for target in targets]
         results = self._perform(calls, call.should_stop, call.on_end)
         return [
-            replace(result, stdout=bytes(output["stdout"]), stderr=bytes(output["stderr"]))
-            for result, output in zip(results, outputs, strict=True)
+            replace(result, stdout=bytes(one.output["stdout"]), stderr=bytes(one.output["stderr"]))
+            for result, one in zip(results, calls, strict=True)
         ]
 
     def forward(
