@@ -38,14 +38,19 @@ class Counting:
 
 
 @pytest.fixture
-def services() -> Iterator[MemoryServices]:
-    place = MemoryPlace()
+def place() -> Iterator[MemoryPlace]:
+    made = MemoryPlace()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def services(place: MemoryPlace) -> MemoryServices:
     place.hosts.programs["main.py"] = scripted(0.1)
     made = place.machine()
     bring_up(made, "big")
     made.remote = Counting(made.remote)  # type: ignore[assignment]
-    yield made
-    place.close()
+    return made
 
 
 BEGIN = ["hello+attempts", "prepare+lacks"]
@@ -64,6 +69,15 @@ def test_new_code_costs_one_call_more_or_two_where_it_is_long(services, code, se
     assert took(services) == [*BEGIN, *sent, "receive+prepare", *END]
     run_to_end(services, "big", code)
     assert took(services) == [*BEGIN, *END]
+
+
+def test_slow_hosts_are_not_asked_again_for_what_they_did(place, services):
+    run_to_end(services, "big", CODE)
+    took(services)
+    place.hosts.answer_s = 3.0
+    run_to_end(services, "big", CODE)
+    verbs = took(services)
+    assert verbs[: verbs.index("start")] == [*BEGIN, "reach"]
 
 
 def test_a_stop_looks_at_the_workers_before_and_after(services):

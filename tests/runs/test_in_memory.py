@@ -795,8 +795,9 @@ def test_a_worker_lost_before_it_said_that_it_began_is_named_at_once_and_the_run
     bring_up(services, "big")
     wait = {"on_stall": "restart", "stall_s": 30.0, "first_step_limit_s": limit_s}
     run = submit(services, "big", "waits for its peer", policy=RestartPolicy(), **wait)
-    place.hosts.answer_s = 4.0
-    while get_run(services, run.id).record.attempt is None or not attempt_of(services, run).coordinator:
+    place.hosts.answer_s = 5.0  # such that they are prepared in one pass and started in the next
+    advance_run(services, run.id)
+    while attempt_of(services, run).state is AttemptPhase.PREPARING:
         advance_run(services, run.id)
     assert attempt_of(services, run).state is AttemptPhase.STARTING
     _, cut = place.hosts.all()

@@ -78,20 +78,37 @@ class Preparation:
             row.update(more)
         return found.facts
 
+    @property
+    def coordinator(self) -> str:
+        """Where workers are to meet, once all have the code; in this pass or before."""
+        found = self.acknowledged
+        return self.hosts.address(found[0]) if found else self.hosts.attempt.coordinator
+
     def changes(self) -> dict[str, Any]:
         """What the record of the attempt then says; there is no trouble."""
-        known = {"hosts": tuple(self.rows), "checks": tuple(self.hosts.checks)}
+        known = {"hosts": tuple(self.rows), "checks": tuple(self.hosts.checks), "coordinator": self.coordinator}
         return {**known, "suspect_since": None, "suspect_why": "", "mend": ""}
 
     def postpone(self) -> RunFinding:
         """The rest is for the next pass, which need not find again what this one found."""
         slow = "slow workers"
-        return RunFinding(RunEvent.POSTPONED, slow, wait_for(slow), self.changes())
+        return self.with_port(RunFinding(RunEvent.POSTPONED, slow, wait_for(slow), self.changes()))
+
+    def with_port(self, found: RunFinding) -> RunFinding:
+        """What was found, with a word of the port if this pass chose another than the usual one."""
+        note = _port_note(self.hosts, self.acknowledged)
+        if not note:
+            return found
+        said = tuple(replace(each, detail=f"{each.detail}; {note}", said=note) for each in found.news)
+        return replace(
+            found, journal="coordinator", reason=note, news=said or (News("coordinator", note, said=note),)
+        )
 
     def is_late(self) -> bool:
         """Whether little of the time of this pass is left, and it found what is worth being written down."""
         attempt, checks = self.hosts.attempt, tuple(self.hosts.checks)
-        news = self.rows and (tuple(self.rows) != attempt.hosts or checks != attempt.checks)
+        known = attempt.hosts, attempt.checks, attempt.coordinator
+        news = self.rows and (tuple(self.rows), checks, self.coordinator) != known
         return bool(news) and self.hosts.late()
 
     def lack(self, found: NotSetUp) -> RunFinding:
@@ -125,16 +142,9 @@ def prepare(hosts: AttemptHosts) -> RunFinding:
                     return found
     except PartialError as error:
         return explain_refusal(hosts, error)
-    first = preparation.acknowledged[0]
-    done, note = "every worker acknowledged", _port_note(hosts, first)
-    return RunFinding(
-        RunEvent.PREPARED,
-        f"{done} the code",
-        changes={**preparation.changes(), "coordinator": hosts.address(first)},
-        journal="coordinator" if note else "",
-        reason=note,
-        news=(News("prepared", f"{done}; {note}" if note else done, said=note),),
-    )
+    done = "every worker acknowledged"
+    news, changes = (News("prepared", done),), preparation.changes()
+    return preparation.with_port(RunFinding(RunEvent.PREPARED, f"{done} the code", changes=changes, news=news))
 
 
 def _say_hello(p: Preparation) -> None:
@@ -317,9 +327,8 @@ def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str
 
 def _check_network(p: Preparation) -> RunFinding | None:
     """Workers of a slice meet at a port of the first one."""
-    hosts, first = p.hosts, p.acknowledged[0]
-    coordinator = hosts.address(first)
-    places = {coordinator: _port_note(hosts, first)}
+    hosts, coordinator = p.hosts, p.coordinator
+    places = {coordinator: _port_note(hosts, p.acknowledged)}
     if hosts.attempt.processes > 1 and hosts.is_for_chips():
         last = LIBTPU_PORT + hosts.attempt.processes - 1
         places[f"{coordinator.rpartition(':')[0]}:{last}"] = "where libtpu has a process"
@@ -331,9 +340,10 @@ def _check_network(p: Preparation) -> RunFinding | None:
     return None
 
 
-def _port_note(hosts: AttemptHosts, first: PrepareReply) -> str:
-    if first.taken_port is None or len(hosts.targets) < 2:
+def _port_note(hosts: AttemptHosts, acknowledged: Sequence[PrepareReply]) -> str:
+    if not acknowledged or acknowledged[0].taken_port is None or len(hosts.targets) < 2:
         return ""
+    first = acknowledged[0]
     taken = f"port {first.taken_port} of worker {hosts.targets[0].worker} is taken"
     return f"{taken}: workers meet at {first.free_port}"
 
@@ -366,7 +376,7 @@ STEPS = (
     PrepareStep(
         "probe", lambda p: not set(map(probe_check, probed(p.hosts.run.spec.data))) <= p.checked, _probe_data
     ),
-    PrepareStep("code", lambda _: True, _deliver_code),
+    PrepareStep("code", lambda p: not p.hosts.attempt.coordinator, _deliver_code),
     PrepareStep("network", lambda p: len(p.hosts.targets) > 1, _check_network),
 )
 """What is made sure of, in this order."""
