@@ -17,6 +17,7 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 from tests.support.require import require_tool
+from tests.support.typist import gcloud_typist
 from tpuctl.cloud.tpu import GoogleCloud
 from tpuctl.model.cloud import Tier
 from tpuctl.model.slice_spec import SliceSpec
@@ -48,15 +49,7 @@ class Gcloud:
             **environment(self.info),
             "CLOUDSDK_CONFIG": str(self.home / "gcloud"),
         }
-        return subprocess.run(
-            [self.binary, *arguments],
-            env=env,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            stdin=subprocess.DEVNULL,
-        )
+        return gcloud_typist(self.binary).type(("gcloud", *arguments), self.home, env, timeout_s=120)
 
     def ok(self, *arguments: str) -> str:
         done = self.run(*arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from tests.support import disk_writer
 from tests.support.disk_judge import Listener, Lost, Said, as_json, judge, judge_image
 from tests.support.require import require_isolated_hosts, require_tool
 from tests.support.session import Session, another_machine, open_session
+from tests.support.typist import gcloud_typist
 from tpuctl.sim.hosts.files import memory_of
 from tpuctl.sim.server import control
 from tpuctl.sim.server.environment import environment
@@ -254,18 +254,12 @@ def check_lists(lab: DiskLab) -> None:
 
 
 def _gcloud_list(lab: DiskLab, kind: str) -> list[dict[str, Any]]:
-    binary = require_tool("gcloud")
+    gcloud = gcloud_typist(require_tool("gcloud"))
     home = lab.session.root / "gcloud"
     home.mkdir(exist_ok=True)
     variables = {"PATH": os.environ["PATH"], "HOME": str(home), "CLOUDSDK_CONFIG": str(home), "LANG": "C.UTF-8"}
-    done = subprocess.run(
-        [binary, "compute", kind, "list", "--format=json"],
-        env={**variables, **environment(lab.session.sim())},
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        stdin=subprocess.DEVNULL,
-    )
+    variables |= environment(lab.session.sim())
+    done = gcloud.type(("gcloud", "compute", kind, "list", "--format=json"), home, variables, WITHIN_S)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found

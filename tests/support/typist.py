@@ -4,6 +4,8 @@ Most of the processor time of a short command goes into imports, 0.6 s of it int
 typed command is still a process of its own, with its environment, folder, standard files and exit status, and
 runs the same `main`. Tests of start-up, signals and processes by name use `Session.start`: the real script.
 The simulator that `sim up` starts is forked in the same way, in processes that are related as always.
+
+The real gcloud is typed so, too: of the second that a command of it takes, imports are three quarters.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ HUGE_PAGE, MADV_COLLAPSE = 2 << 20, 25  # madvise(2), since Linux 6.1
 
 
 class Typist:
-    """The client's side: one server per test process, which ends with it."""
+    """The client's side: one server per test process, which ends with it. `words` are its interpreter."""
 
-    def __init__(self) -> None:
+    def __init__(self, *words: str, serves: str) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.typist", str(theirs.fileno())],
+                [*words, "-m", "tests.support.typist", str(theirs.fileno()), serves],
                 cwd=ROOT,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -95,7 +97,16 @@ class Typist:
 @cache
 def typist() -> Typist:
     """The server of this test process."""
-    return Typist()
+    return Typist(sys.executable, serves="tpuctl")
+
+
+@cache
+def gcloud_typist(binary: str) -> Typist:
+    """That of the gcloud whose script `binary` is."""
+    root = Path(binary).resolve().parents[1]
+    bundled = root / "platform/bundledpythonunix/bin/python3"
+    # As the script: its own interpreter if it has one, without site-packages.
+    return Typist(str(bundled) if bundled.exists() else sys.executable, "-S", serves=str(root))
 
 
 def _read_all(numbers: Sequence[int], timeout_s: float) -> list[bytes] | None:
@@ -232,9 +243,10 @@ def _end_with(status: int) -> NoReturn:
     commands."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):  # gcloud keeps those of its imports
         try:
-            stream.flush()
+            if stream is not None:
+                stream.flush()
         except OSError:
             status = 120
     os._exit(status)
@@ -291,13 +303,32 @@ def _use_huge_pages() -> None:
             madvise((begin + 1) * HUGE_PAGE, max(0, end - begin - 1) * HUGE_PAGE, MADV_COLLAPSE)
 
 
-if __name__ == "__main__":
+def _serve_tpuctl(line: socket.socket) -> int:
     _import_everything()
-    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    asked = _serve(line)
     from tests.support.killed_cli import main_until_killed
     from tpuctl.cli.main import main
 
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
     if asked["later_s"]:
         _set_clock(asked["later_s"])
-    _end_with(_run(partial(main_until_killed, *asked["killed"]) if asked["killed"] else main))
+    return _run(partial(main_until_killed, *asked["killed"]) if asked["killed"] else main)
+
+
+def _serve_gcloud(line: socket.socket, root: str) -> int:
+    import importlib
+
+    sys.path.insert(0, f"{root}/lib")
+    importlib.import_module("gcloud")  # finds what gcloud brings along
+    gcloud_main = importlib.import_module("googlecloudsdk.gcloud_main")
+    compute = "generated_clients.apis.compute.v1.compute_v1_client"  # half of what a command takes
+    for name in (compute, "api_lib.compute.base_classes", "api_lib.util.waiter", "core.credentials.requests"):
+        importlib.import_module(f"googlecloudsdk.{name}")
+    gc.freeze()
+    _serve(line)
+    return _run(gcloud_main.main)
+
+
+if __name__ == "__main__":
+    its_end, what = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    _end_with(_serve_tpuctl(its_end) if what == "tpuctl" else _serve_gcloud(its_end, what))
