@@ -11,8 +11,6 @@ from tests.support.builders import ZONE, a_node, a_queued
 from tpuctl.disks.unused import UnusedDisks
 from tpuctl.doctor.checks import (
     CHECKS,
-    NEEDED_APIS,
-    USEFUL_APIS,
     all_others,
     check_buckets,
     check_credentials,
@@ -21,6 +19,7 @@ from tpuctl.doctor.checks import (
 )
 from tpuctl.doctor.facts import DoctorFacts, PlannedUse, StoreRecords
 from tpuctl.doctor.finding import Finding, fold_unread
+from tpuctl.doctor.project import NEEDED_APIS, USEFUL_APIS
 from tpuctl.doctor.quotas import side_findings
 from tpuctl.errors import (
     SERVICE_DISABLED,

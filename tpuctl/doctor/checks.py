@@ -6,7 +6,7 @@ belongs to another check (credentials, APIs, permissions); only what is known to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -14,15 +14,14 @@ from msgspec import Struct
 from tpuctl.disks.unused import UnusedDisks, cost_in_words
 from tpuctl.doctor.facts import DoctorFacts
 from tpuctl.doctor.finding import Finding, because, found_by, not_checked, ok, problem, warning
-from tpuctl.doctor.quotas import named_needs, side_findings, tpu_findings
+from tpuctl.doctor.project import check_apis, check_permissions
+from tpuctl.doctor.quotas import side_findings, tpu_findings
 from tpuctl.doctor.store import store_findings
 from tpuctl.errors import (
-    BILLING_DISABLED,
     DeniedError,
     NotFoundError,
     TpuctlError,
     TransientError,
-    disabled_api,
 )
 from tpuctl.inventory.reap import TpuSurvey
 from tpuctl.inventory.resources import Fate
@@ -32,23 +31,11 @@ from tpuctl.lib.shell import quote
 from tpuctl.lib.time import render_span, render_time
 from tpuctl.model.facts import BucketPlace, KeyFacts, ToolFacts, WatchFacts
 from tpuctl.model.firewall import Reach, internal_rule, judge_reach
-from tpuctl.model.hosts import Api
-from tpuctl.model.quota import QUOTA_SERVICES, ProjectInfo
-from tpuctl.model.roles import PROJECT, asked_permissions, needs_of
+from tpuctl.model.quota import ProjectInfo
 from tpuctl.slices.validation import OS_LOGIN
 from tpuctl.watch.heartbeat import Verdict
 
 LOGIN = "gcloud auth application-default login"
-NEEDED_APIS = {
-    "tpu.googleapis.com": "nothing works without it",
-    "compute.googleapis.com": "quotas, disks and OS Login cannot be read without it",
-    "storage.googleapis.com": "checkpoints and a shared store need it",
-}
-WITHOUT_TPU_API = "Compute Engine makes your slices; `ls`, `reap` and `watch` say that TPUs of it are not read"
-USEFUL_APIS = {
-    "cloudquotas.googleapis.com": "TPU quotas cannot be read without it",
-    "cloudresourcemanager.googleapis.com": "permissions cannot be checked without it",
-}
 CLOCK_PROBLEM_S = 300.0
 """Google refuses a service account's signed request that is five minutes off."""
 CLOCK_WARNING_S = 30.0
@@ -56,21 +43,12 @@ CLOCK_WARNING_S = 30.0
 
 def _nothing_answers(facts: DoctorFacts) -> TpuctlError | None:
     """Why no API answered anything; None where one did, be it with a refusal."""
-    readings = [*_readings(facts), facts.clock_ahead]
+    readings = [*facts.asked_in_every_case(), facts.clock_ahead]
     errors = [reading.error for reading in readings if reading.error is not None]
     answered = any(isinstance(error.details.get("status"), int) for error in errors)
     if answered or len(errors) < len(readings):
         return None
     return facts.clock_ahead.error
-
-
-def _readings(facts: DoctorFacts) -> Iterator[Reading[Any]]:
-    """What is asked of the APIs in every case. What may be answered without a call, such as `survey` where
-    there is no store, is left out: it would hide that nothing answers."""
-    yield from (facts.services, facts.permissions, facts.project, facts.tpu_quotas, facts.holdings)
-    yield facts.network
-    yield from facts.regions.values()
-    yield from facts.buckets.values()
 
 
 def check_credentials(facts: DoctorFacts) -> list[Finding]:
@@ -81,7 +59,7 @@ def check_credentials(facts: DoctorFacts) -> list[Finding]:
         return [problem(error.message if error else "none", (error.hint if error else None) or LOGIN)]
     words = f"{found.kind} {found.where}".strip() + (f" of {found.account}" if found.account else "")
     fix = _renewal(facts)
-    if any(_status(reading) == 401 for reading in _readings(facts)):
+    if any(_status(reading) == 401 for reading in facts.asked_in_every_case()):
         return [problem(f"expired or revoked: the API refuses them ({words})", fix)]
     if found.expires_at is None:
         if found.renews or facts.wanted.simulated:
@@ -127,68 +105,6 @@ def check_clock(_: DoctorFacts, ahead: float) -> list[Finding]:
     what = f"{render_span(abs(ahead))} {'behind' if ahead > 0 else 'ahead of'} the API's clock"
     fix = "sudo timedatectl set-ntp true"
     return [(problem if abs(ahead) >= CLOCK_PROBLEM_S else warning)(what, fix)]
-
-
-def check_apis(facts: DoctorFacts) -> list[Finding]:
-    """The APIs that tpuctl calls are enabled. An API that refused to be called counts, listed or not."""
-    project = facts.wanted.project
-    refused = {disabled_api(reading.error) for reading in _readings(facts)}
-    listed = facts.services.value
-    off = [name for name in NEEDED_APIS if name in refused or (listed is not None and name not in listed)]
-    other = _compute_alone(facts)
-    found = _no_billing(facts)
-    for name in off:
-        fix = f"gcloud services enable {name} --project={project}"
-        if other and name == QUOTA_SERVICES[Api.TPU]:
-            found.append(warning(f"{name} is not enabled: {WITHOUT_TPU_API}", fix))
-        else:
-            found.append(problem(f"{name} is not enabled: {NEEDED_APIS[name]}", fix))
-    if listed is None:
-        return [*found, not_checked(facts.services.error)]
-    found += [
-        warning(f"{name} is not enabled: {why}", f"gcloud services enable {name} --project={project}")
-        for name, why in USEFUL_APIS.items()
-        if name not in listed
-    ]
-    return found or [ok(f"enabled: {', '.join(NEEDED_APIS)}")]
-
-
-def _compute_alone(facts: DoctorFacts) -> bool:
-    """Whether Compute Engine makes all slices that are there or are named; not where a record may say else."""
-    records = facts.records.value
-    if records is None or records.damaged:
-        return False
-    named = [api for need in named_needs(facts.wanted, records) for api in need.apis]
-    return {*named, *records.used_apis} == {Api.COMPUTE}
-
-
-def _no_billing(facts: DoctorFacts) -> list[Finding]:
-    """Without a billing account the APIs refuse every call but a few."""
-    errors = [reading.error for reading in _readings(facts) if reading.error is not None]
-    if not any(error.details.get("reason") == BILLING_DISABLED for error in errors):
-        return []
-    project = facts.wanted.project
-    fix = f"gcloud billing projects link {project} --billing-account=ACCOUNT; `gcloud billing accounts list`"
-    return [problem(f"project {project} has no billing account: its APIs refuse to work", fix)]
-
-
-def check_permissions(facts: DoctorFacts, granted: frozenset[str]) -> list[Finding]:
-    """What tpuctl must be allowed, and what it is better off with, for what the fleet does."""
-    uses = facts.records.value.uses if facts.records.value is not None else frozenset()
-    found = []
-    for need in needs_of(uses):
-        missing = [each for each in need.permissions if each not in granted]
-        if missing:
-            where = "" if need.on == PROJECT else " on the project"
-            what = f"not granted{where}: {', '.join(missing)}" + (f"; {need.without}" if need.without else "")
-            found.append((problem if need.stops else warning)(what, _grant_role(facts, need.role)))
-    return found or [ok(f"all {len(asked_permissions(uses))} are granted")]
-
-
-def _grant_role(facts: DoctorFacts, role: str) -> str:
-    return (
-        f"gcloud projects add-iam-policy-binding {facts.wanted.project} --member={facts.member} --role={role}"
-    )
 
 
 def judge_key(found: KeyFacts) -> Finding:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -114,3 +115,11 @@ class DoctorFacts(Struct, frozen=True):
         account = found.account if found else ""
         kind = "serviceAccount" if account.endswith(".gserviceaccount.com") else "user"
         return f"{kind}:{account}" if account else "user:YOU@EXAMPLE.COM"
+
+    def asked_in_every_case(self) -> Iterator[Reading[Any]]:
+        """What is asked of the APIs whatever there is. What may be answered without a call, such as `survey`
+        where there is no store, is left out: it would hide that nothing answers."""
+        yield from (self.services, self.permissions, self.project, self.tpu_quotas, self.holdings)
+        yield self.network
+        yield from self.regions.values()
+        yield from self.buckets.values()

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from msgspec import Struct
-
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import TpuctlError
@@ -17,7 +15,6 @@ from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.cloud import Api
 from tpuctl.model.records import WITH_HOSTS, Desired, RunRecord, SliceRecord, SliceState
-from tpuctl.model.verdict import Blocked
 from tpuctl.runs.active import never_began
 from tpuctl.runs.attempt import find_hosts
 from tpuctl.runs.follow import step_run_and_slice
@@ -26,22 +23,19 @@ from tpuctl.runs.reconcile import silence_is_proved
 from tpuctl.runs.stops import confirm_stop_once, is_stop_confirmed, stop_error
 from tpuctl.slices.desired import goes_after_run, request_down
 from tpuctl.slices.enrollment import in_turn, keep_enrolled, lacks_keys, read_machines, send_keys
-from tpuctl.slices.leaving import Written
-from tpuctl.slices.observe import CloudInventory, Observation, list_inventory
+from tpuctl.slices.observe import CloudInventory, list_inventory
 from tpuctl.slices.orphans import Obsolete, collect_obsolete, find_obsolete, forget_orphans
-from tpuctl.slices.plan import SlicePlan, plan_slice, time_is_over
 from tpuctl.slices.probing import PartitionCheck
-from tpuctl.slices.racing import race_moves
 from tpuctl.slices.reconcile import advance_slice
 from tpuctl.slices.revisit import is_revisited, revisit
 from tpuctl.slices.ssh_entries import follow_slices
-from tpuctl.slices.states import FINAL_STATES, Effect
-from tpuctl.slices.vacate import hosts_to_ask
+from tpuctl.slices.states import Effect
 from tpuctl.state.repository import RUNS, SLICES, Repository, Versioned, get_run, get_slice
 from tpuctl.watch.fair_share import Demand, share_hosts
 from tpuctl.watch.grant_expiry import announce_grant_ends
 from tpuctl.watch.heartbeat import FLEET, Heartbeat, PassLine, PassResult
 from tpuctl.watch.lifetime import apply_lifetime, read_activity
+from tpuctl.watch.listed import ListedSlice, plan_listed
 from tpuctl.watch.pass_lines import advance_sweeps, guarded, guarded_lines, line_of, look_at_clusters, that_say
 from tpuctl.watch.pause import paused_why
 
@@ -147,26 +141,6 @@ def _readable(services: Services, records: Repository[T]) -> tuple[Sequence[Vers
     return [*found.values()], lines
 
 
-class _PlannedSlice(Struct, frozen=True):
-    """What the lists show of a slice, and what follows from it."""
-
-    observation: Observation
-    plan: SlicePlan
-    asks_to_leave: bool
-    """Its TPU is to be deleted, and its hosts are asked what they write before that."""
-    race_moves: bool = False
-    """Something is to be done where it is asked for beside."""
-
-    @property
-    def moves(self) -> bool:
-        return self.race_moves or self.plan.moves(self.observation.record)
-
-    @property
-    def probes(self) -> bool:
-        """Whether its hosts are to be asked, now or in a moment."""
-        return self.moves and self.plan.state in {SliceState.BOOTING, SliceState.INITIALIZING}
-
-
 class _Pass:
     """One pass: the inventory from its start, and which hosts it has reached so far."""
 
@@ -187,15 +161,18 @@ class _Pass:
     def work(self) -> list[PassLine]:
         with_run = {run.slice_name for run in self._runs}
         now = self._services.store.now()
-        planned = {stored.record.name: self._plan(stored, now) for stored in self._slices}
+        planned = {
+            stored.record.name: plan_listed(self._services, stored, self._inventory, now)
+            for stored in self._slices
+        }
         obsolete = self._obsolete()
         self._admitted = share_hosts(self._waiting(planned, obsolete, with_run), now)
         lines = guarded_lines("collecting", lambda: self._collected(obsolete))
         lines += guarded_lines("grants", self._grant_news)
         for stored in sorted(self._slices, key=lambda each: each.record.state not in _CLEANING):
             one = planned[stored.record.name]
-            if stored.record.name not in with_run and not self._at_rest(one):
-                lines.append(self._unused(one.observation.record) or self._slice_line(one))
+            if stored.record.name not in with_run and not one.at_rest(now):
+                lines.append(self._unused(one.record) or self._slice_line(one))
         lines += guarded_lines("keys", lambda: self._keys(planned, now))
         lines += self._revisits(with_run)
         lines += self._lifetimes(with_run)
@@ -204,7 +181,7 @@ class _Pass:
 
     def _waiting(
         self,
-        planned: Mapping[str, _PlannedSlice],
+        planned: Mapping[str, ListedSlice],
         obsolete: Iterable[Obsolete],
         with_run: Collection[str],
     ) -> list[Demand]:
@@ -212,7 +189,7 @@ class _Pass:
         that go with what their hosts write, earlier lives among them."""
         found = [Demand(each.key, each.hosts) for each in obsolete if each.hosts]
         for one in planned.values():
-            record = one.observation.record
+            record = one.record
             if record.name in with_run:
                 continue
             if one.probes or one.asks_to_leave or _ends_when_idle(record) or is_revisited(record):
@@ -222,7 +199,7 @@ class _Pass:
             found.append(Demand(run.key, self._hosts_of(run), in_need=under is not None and under.probes))
         return found
 
-    def _keys(self, planned: Mapping[str, _PlannedSlice], now: float) -> list[PassLine]:
+    def _keys(self, planned: Mapping[str, ListedSlice], now: float) -> list[PassLine]:
         """Lets machines that came later into the hosts that live already, this one among them."""
         machines = read_machines(self._services)
 
@@ -230,7 +207,7 @@ class _Pass:
             said = send_keys(self._services, name, machines)
             return PassLine(name, PassResult.DONE, said, acted=bool(said))
 
-        seen = {name: (one.observation.record, one.observation.info.node) for name, one in planned.items()}
+        seen = {name: (one.record, one.observation.info.node) for name, one in planned.items()}
         lacking = {name: one for name, one in seen.items() if lacks_keys(*one, machines, now)}
         turn = in_turn(lacking, machines, now)
         lines = [guarded(name, partial(send, name)) for name in turn]
@@ -290,30 +267,6 @@ class _Pass:
             lines.append(guarded(listed.name, work))
         return that_say(lines)
 
-    def _plan(self, stored: Versioned[SliceRecord], now: float) -> _PlannedSlice:
-        observation = self._inventory.observe(stored, self._services.store.identity())
-        plan = plan_slice(observation.record, observation.observed, now)
-        goes = plan.effect is Effect.DELETE or goes_after_run(observation.record)
-        asks = goes and hosts_to_ask(observation, now) != Written()
-        return _PlannedSlice(observation, plan, asks, race_moves(self._services, stored, self._inventory))
-
-    def _at_rest(self, one: _PlannedSlice) -> bool:
-        observation = one.observation
-        shown = observation.info.node is not None or observation.info.queued is not None
-        refused = observation.record.state is SliceState.REFUSED and shown
-        return (
-            observation.record.state in FINAL_STATES
-            and not refused
-            and not one.moves
-            and not self._unsettled(one)
-        )
-
-    def _unsettled(self, one: _PlannedSlice) -> bool:
-        """Whether a person is waited for; not where the time that was asked for is over."""
-        record = one.observation.record
-        waits = record.desired is Desired.UP and isinstance(one.plan.verdict, Blocked)
-        return waits and not time_is_over(record, self._services.store.now())
-
     def _hosts_of(self, run: RunRecord) -> int:
         if run.attempt is not None:
             return len(run.attempt.workers)
@@ -324,8 +277,8 @@ class _Pass:
         why = never_began(self._services, record)
         return PassLine(record.name, PassResult.BLOCKED, why, acted=False) if why else None
 
-    def _slice_line(self, one: _PlannedSlice) -> PassLine:
-        record = one.observation.record
+    def _slice_line(self, one: ListedSlice) -> PassLine:
+        record = one.record
         name = record.name
         may_connect = record.key in self._admitted
         if one.asks_to_leave and not may_connect:
@@ -349,14 +302,14 @@ class _Pass:
 
         return self._repeat(name, name, step, may_connect=may_connect)
 
-    def _run_line(self, run: RunRecord, one: _PlannedSlice | None) -> PassLine:
+    def _run_line(self, run: RunRecord, one: ListedSlice | None) -> PassLine:
         may_connect = run.key in self._admitted
         moved = one is not None and one.moves and one.plan.effect is not Effect.PROBE_HOSTS
         cut_off = self._partition.cut_off and may_connect and not moved
         if cut_off and not silence_is_proved(self._services, run):
             why = "this machine reaches no host; another watchdog may"
             return PassLine(run.id, PassResult.BLIND, why, acted=False)
-        has_hosts = one is None or one.observation.record.state in WITH_HOSTS
+        has_hosts = one is None or one.record.state in WITH_HOSTS
         if not may_connect and not moved and has_hosts:
             return PassLine(run.id, PassResult.LATER, LATER, acted=False)
 
