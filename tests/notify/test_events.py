@@ -82,7 +82,7 @@ def test_what_only_a_person_can_solve(action: str) -> None:
 @pytest.mark.parametrize(("state", "count"), [("gave-up", 1), ("failed", 1), ("succeeded", 0), ("stopped", 0)])
 def test_a_run_that_is_not_started_again(state: str, count: int) -> None:
     record = {"state": state, "ended_at": 5.0, "created_at": 1.0, "reason": "100 preemptions"}
-    assert len(run_events("runs/r", record)) == count
+    assert len(run_events("runs/r", {}, record)) == count
 
 
 def test_what_ended_a_week_ago_is_history() -> None:
@@ -156,19 +156,52 @@ def test_mistakes_in_hooks_name_the_file_and_the_key(value: Any, words: str) -> 
     assert caught.value.message.startswith("config.yaml")
 
 
-def test_a_mount_that_died_under_a_run_is_told_before_its_end() -> None:
-    timeline = [
-        {"at": 1.0, "event": "started", "detail": ""},
-        {"at": 2.0, "event": "mount-lost", "detail": "/mnt/data on worker 1: gcsfuse died"},
-        {"at": 3.0, "event": "mount-back", "detail": "well"},
-    ]
-    record = {
-        "state": "failed",
-        "created_at": 0.0,
-        "ended_at": 9.0,
-        "attempt": {"number": 1, "timeline": timeline},
+LOST = "/mnt/data on worker 1: gcsfuse died"
+OLD_TIMELINE = [
+    {"at": 1.0, "event": "started", "detail": ""},
+    {"at": 2.0, "event": "mount-lost", "detail": LOST},
+    {"at": 3.0, "event": "mount-back", "detail": "well"},
+]
+OVER = {"state": "failed", "created_at": 0.0, "ended_at": 9.0, "reason": "worker 0 exited with 1"}
+END = ("gave-up", EventKind.GAVE_UP, 9.0, "failed: worker 0 exited with 1")
+
+
+def entry(at: float, action: str, reason: str) -> dict[str, Any]:
+    return {"at": at, "action": action, "reason": reason}
+
+
+def told_of_run(journal: dict[str, Any], record: dict[str, Any]) -> list[tuple[str, str, float, str]]:
+    return [(each.id, each.kind, each.at, each.detail) for each in run_events("runs/r", journal, record)]
+
+
+def test_of_a_run_the_journal_is_told_with_what_befell_attempts_before_the_last() -> None:
+    journal = {
+        "gave-up": entry(9.0, "failed", "worker 0 exited with 1"),
+        "00001-00001": entry(2.0, "mount-lost", LOST),
+        "00001-00002": entry(3.0, "mount-back", "well"),
+        "00002-00001": entry(4.0, "stalled", "stands still"),
     }
-    lost, end = run_events("runs/r", record)
-    assert (lost.kind, lost.at, lost.detail) == (EventKind.MOUNT_LOST, 2.0, timeline[1]["detail"])
-    assert end.kind is EventKind.GAVE_UP
-    assert lost.id < end.id
+    assert told_of_run(journal, {"state": "failed", "created_at": 0.0}) == [
+        ("00001-00001", EventKind.MOUNT_LOST, 2.0, LOST),
+        ("00002-00001", EventKind.NEEDS_HUMAN, 4.0, "stands still"),
+        END,
+    ]
+
+
+@pytest.mark.parametrize("action", ["stalled", "slow", "not-finite", "recompiled", "on-cpu"])
+def test_what_befalls_a_program_is_for_a_person(action: str) -> None:
+    [(_, kind, *_)] = told_of_run({"00001-00001": entry(2.0, action, "so")}, {"state": "running"})
+    assert kind is EventKind.NEEDS_HUMAN
+
+
+def test_what_an_earlier_version_wrote_into_the_record_alone_is_told_under_the_same_ids() -> None:
+    """Its ids are in cursors, and users drop what they saw by them."""
+    record = {**OVER, "attempt": {"number": 1, "timeline": OLD_TIMELINE}}
+    lost = ("00001-00001", EventKind.MOUNT_LOST, 2.0, LOST)
+    assert told_of_run({}, record) == [lost, END]
+    later = {"00001-00003": entry(5.0, "stalled", "stands still"), "gave-up": entry(9.0, "failed", "no")}
+    assert told_of_run(later, record) == [
+        lost,
+        ("00001-00003", EventKind.NEEDS_HUMAN, 5.0, "stands still"),
+        (*END[:3], "failed: no"),
+    ]

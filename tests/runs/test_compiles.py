@@ -171,17 +171,17 @@ def test_what_is_being_compiled_is_named_with_the_time() -> None:
     assert describe_compiling([worker(0)]) == ""
 
 
-def test_an_event_of_it_is_recorded_journaled_and_told_to_hooks() -> None:
+def test_an_event_of_it_is_written_down_and_told_to_hooks() -> None:
     run = a_run(progress="step (.*)", attempt=an_attempt(state=AttemptPhase.RUNNING, compiled="x"))
     plan = plan_run(RunObservation(run, a_slice(), ALIVE, [worker(0, again(1, "(8,5)"))], NOW))
     said = "train_step (train.py:7) compiled again at step 100: (8,5)"
     assert (plan.event, plan.effect) == (RunEvent.COMPILES, RunEffect.RECORD)
-    assert (plan.found.journal, plan.found.why) == (RECOMPILED, said)
+    assert plan.found.why == said
     assert [(each.event, each.said, each.warns) for each in plan.found.news] == [(RECOMPILED, said, True)]
     assert plan.found.changes["troubles"] == (ProgramTrouble(RECOMPILED, "train_step (train.py:7)", 1, said),)
-    entry = {"at": NOW, "event": RECOMPILED, "detail": said}
-    record = {"state": "running", "created_at": 0.0, "attempt": {"number": 1, "timeline": [entry]}}
-    assert [(each.kind, each.detail) for each in run_events("runs/r", record)] == [("needs-human", said)]
+    journal = {"00001-00000": {"at": NOW, "action": RECOMPILED, "reason": said}}
+    told = run_events("runs/r", journal, {"state": "running", "created_at": 0.0})
+    assert [(each.kind, each.detail) for each in told] == [("needs-human", said)]
 
 
 def test_what_a_program_wrote_there_itself_is_left_out() -> None:

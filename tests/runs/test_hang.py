@@ -11,7 +11,6 @@ from tpuctl.hosts.protocol import WorkerState
 from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.records import RunState
-from tpuctl.notify.events import run_events
 from tpuctl.runs.charge import charge
 from tpuctl.runs.hang import Slowdown, describe_progress, judge_pace, judge_stall, step_rate
 from tpuctl.runs.plan import RunObservation, plan_run
@@ -158,21 +157,6 @@ def test_a_stall_restarts_a_run_that_wants_that_and_is_charged_as_a_failure() ->
     assert (found.event, found.to.cause) == (RunEvent.STALLED_FOR_GOOD, Cause.STALLED)
     ended = an_attempt(state=AttemptPhase.ENDED, cause=Cause.STALLED)
     assert charge(a_run(), ended, NOW).failures == 1
-
-
-def test_hooks_are_told_of_a_stall_before_the_end() -> None:
-    timeline = [
-        {"at": 6.0, "event": "started"},
-        {"at": 7.0, "event": "stalled", "detail": "worker 1: no output"},
-        {"at": 8.0, "event": "slow", "detail": "0.9 steps/s"},
-    ]
-    attempt = {"number": 1, "timeline": timeline}
-    record = {"state": "running", "created_at": 1.0, "attempt": attempt}
-    told, slow = run_events("runs/r", record)
-    (*_, end) = run_events("runs/r", {**record, "state": "failed", "ended_at": 9.0})
-    assert (told.kind, told.detail) == ("needs-human", "worker 1: no output")
-    assert (slow.kind, slow.detail) == ("needs-human", "0.9 steps/s")
-    assert told.id < slow.id < end.id
 
 
 PACES = [

@@ -15,7 +15,6 @@ from tpuctl.lib.names import check_progress
 from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RunRequest
-from tpuctl.notify.events import run_events
 from tpuctl.runs.metrics import (
     RATE,
     MetricRow,
@@ -114,14 +113,6 @@ def test_an_expression_that_was_given_up_is_said_once() -> None:
     found = plan(slow)
     assert found.event is RunEvent.UNSEARCHED
     assert plan(slow, **found.found.changes).event is RunEvent.RUNS
-
-
-def test_hooks_hear_of_what_is_no_number() -> None:
-    timeline = [{"at": 7.0, "event": "not-finite", "detail": "loss is nan"}]
-    (told,) = run_events(
-        "runs/r", {"state": "running", "created_at": 1.0, "attempt": {"number": 1, "timeline": timeline}}
-    )
-    assert (told.kind, told.detail) == ("needs-human", "loss is nan")
 
 
 def one(value: float) -> Span:

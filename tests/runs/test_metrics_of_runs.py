@@ -9,12 +9,14 @@ import pytest
 from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.memory.process import Process, Steps
 from tpuctl.engine.events import Warn
+from tpuctl.lib.codec import to_data
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.notify.events import run_events
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.log_archive import fetch_metrics
 from tpuctl.runs.submit import check_request
+from tpuctl.state.journal import read_events
 from tpuctl.state.repository import get_run
 from tpuctl.views.metrics import columns, run_metrics
 from tpuctl.watch.reconciler import run_pass
@@ -112,5 +114,5 @@ def test_a_loss_that_is_none_is_told_once_and_the_run_goes_on(place, services):
     assert [f"`tpuctl metrics {run.id}`" in text for text in told if "loss is nan" in text] == [True]
     rows = [document.data for document in services.store.list(f"journal/{run.key}/")]
     assert [row["reason"] for row in rows if row["action"] == "not-finite"] == [run.attempt.not_finite]
-    (record,) = [document.data for document in services.store.list(run.key)]
-    assert [event.detail for event in run_events(run.key, record)] == [run.attempt.not_finite]
+    events = run_events(run.key, read_events(services, run.key), to_data(run))
+    assert [event.detail for event in events] == [run.attempt.not_finite]

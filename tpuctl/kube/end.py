@@ -111,7 +111,7 @@ def finish(
         add_attempt(services, run, None, attempt)
         save_attempt_history(services, run, attempt)
     run = replace(run, state=state, reason=reason, ended_at=ended_at)
-    context.journal("finish", f"the run {state}: {reason}")
+    context.journal_end(run)
     context.save(replace(run, totals=seal_manifest(services, run, None)))
 
 

@@ -125,6 +125,15 @@ class WorkerEnd(Struct, frozen=True):
     """It did not end by itself: we stopped it, because another worker failed or somebody asked."""
 
 
+GIVEN_UP = "gave-up"
+"""The id of the event that a run is over without success. It sorts after those of attempts."""
+
+
+def event_id(attempt: int, position: int) -> str:
+    """The id of the event at a position in the timeline of an attempt."""
+    return f"{attempt:05d}-{position:05d}"
+
+
 class TimelineEntry(Struct, frozen=True):
     """One event of a run. `at` is seconds since the epoch."""
 

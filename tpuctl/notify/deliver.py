@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tpuctl.config.hooks import EventKind, Hook
 from tpuctl.engine.services import Services
-from tpuctl.errors import LeaseHeldError, StaleRecordError
+from tpuctl.errors import DamagedRecordError, LeaseHeldError, StaleRecordError
 from tpuctl.lib.codec import to_data
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
@@ -25,7 +25,7 @@ from tpuctl.notify.events import (
     slice_events,
     trouble_events,
 )
-from tpuctl.state.journal import read_journal
+from tpuctl.state.journal import read_events, read_journal
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import RUNS, SLICES, Repository, Versioned
 from tpuctl.watch.heartbeat import UNTROUBLED, PassLine, Trouble
@@ -47,8 +47,9 @@ def deliver_events(
 ) -> list[str]:
     """Tells every hook what it has not heard yet; returns what went wrong, in words.
 
-    A hook that is new is told of troubles that last, and not of what happened before it was there. One that
-    failed last time comes last, so that its time-outs do not take the time of those that work.
+    A hook that is new is told of troubles that last, and not of what happened before it was there; so is one
+    whose cursor is damaged, because it would be told everything again. One that failed last time comes last, so
+    that its time-outs do not take the time of those that work.
     """
     if not hooks:
         return []
@@ -93,17 +94,19 @@ class _Telling:
         self._troubles = _by_cause(troubles, subjects)
         self._send = send
         self._deadline = deadline
-        stored = HOOKS.find(services, hook.name) or Versioned(Cursor(), 0)
+        stored = _stored_cursor(services, hook)
         self._cursor, self._generation = stored.record, stored.generation
 
     def work(self) -> list[str]:
+        notes: list[str] = []
         if self._cursor.read is None:
+            if self._cursor.error:
+                notes.append(f"hook {self._hook.name}: {self._cursor.error}")
             self._save(replace(self._cursor, read=self._read_to_the_end(self._changed())))
         services, old = self._services, self._cursor
         self._cursor = old.without_resolved(services.machine, self._troubles, self._resolved)
         changed = self._changed()
         pending = self._pending(changed)
-        notes: list[str] = []
         if pending and (services.clock.now() >= self._deadline or not self._tell(pending, notes)):
             return notes
         # What this hook does not want counts as told, also if it should want it later.
@@ -134,7 +137,7 @@ class _Telling:
     def _events(self, key: str, stored: Subject) -> list[HookEvent]:
         """The record was read before: what is written down from now on is found in its next generation."""
         if isinstance(stored.record, RunRecord):
-            return run_events(key, to_data(stored.record))
+            return run_events(key, read_events(self._services, key), to_data(stored.record))
         return slice_events(key, read_journal(self._services, key))
 
     def _pending(self, changed: Mapping[str, Sequence[HookEvent]]) -> list[HookEvent]:
@@ -189,7 +192,16 @@ def _by_cause(troubles: Sequence[Trouble], subjects: Subjects) -> list[Trouble]:
 
 def hook_cursor(services: Services, hook: Hook) -> Cursor:
     """How far a hook has come, and its last error."""
-    return HOOKS.record(services, hook.name) or Cursor()
+    return _stored_cursor(services, hook).record
+
+
+def _stored_cursor(services: Services, hook: Hook) -> Versioned[Cursor]:
+    """A damaged one is that of a hook that is new, and is written over."""
+    try:
+        return HOOKS.find(services, hook.name) or Versioned(Cursor(), 0)
+    except DamagedRecordError as error:
+        said = f"{error.message}; it begins anew, and is not told what happened before"
+        return Versioned(Cursor(error=said), HOOKS.generation(services, hook.name))
 
 
 def sample_event(services: Services) -> HookEvent:

@@ -1,6 +1,6 @@
 """Hooks: what is told to programs and web addresses of the user's own, and when.
 
-Events are read out of the journal and the run records, which are written before the effect they announce.
+Events are read out of the journal, which is written before the effect that it announces.
 Each has an id that is the same on every machine and after every crash: who is told twice knows it again.
 Hooks come only from the user's own configuration file: what a shared store or a directory holds is never run.
 """
@@ -17,7 +17,16 @@ from tpuctl.config.hooks import EventKind
 from tpuctl.engine.ports import Document
 from tpuctl.lib.time import render_time
 from tpuctl.model import timeouts
-from tpuctl.model.attempts import MOUNT_LOST, NOT_FINITE, ON_CPU, RECOMPILED, SLOW, STALLED
+from tpuctl.model.attempts import (
+    GIVEN_UP,
+    MOUNT_LOST,
+    NOT_FINITE,
+    ON_CPU,
+    RECOMPILED,
+    SLOW,
+    STALLED,
+    event_id,
+)
 from tpuctl.model.records import RunState
 from tpuctl.state.journal import decided_at
 from tpuctl.watch.heartbeat import PassResult, Trouble
@@ -104,36 +113,34 @@ def slice_events(subject: str, journal: Sequence[Document]) -> list[HookEvent]:
     return list(found.values())
 
 
-def run_events(subject: str, record: Mapping[str, Any]) -> list[HookEvent]:
-    """What the record of a run tells: events of its attempt that are in `_OF_TIMELINE`, and that it is over
-    without success for good. The journal of runs is not read."""
-    events = _timeline_events(subject, record.get("attempt") or {})
-    state = str(record["state"])
-    if state not in {RunState.GAVE_UP, RunState.FAILED}:
-        return events
-    at = float(record.get("ended_at") or record["created_at"])
-    detail = f"{state}: {record.get('reason') or 'no reason given'}"
-    return [*events, HookEvent(EventKind.GAVE_UP, subject, str(EventKind.GAVE_UP), at, detail)]
-
-
-_OF_TIMELINE = {MOUNT_LOST: EventKind.MOUNT_LOST} | dict.fromkeys(
+_OF_RUNS = {MOUNT_LOST: EventKind.MOUNT_LOST} | dict.fromkeys(
     (STALLED, SLOW, NOT_FINITE, RECOMPILED, ON_CPU), EventKind.NEEDS_HUMAN
 )
+"""What hooks are told of attempts, by the actions of the journal."""
 
 
-def _timeline_events(subject: str, attempt: Mapping[str, Any]) -> list[HookEvent]:
-    """Their ids begin with digits, and so sort before that of the end, which is a word."""
-    return [
-        HookEvent(
-            _OF_TIMELINE[entry["event"]],
-            subject,
-            f"{attempt['number']:05d}-{position:05d}",
-            float(entry["at"]),
-            str(entry.get("detail", "")),
-        )
+def run_events(
+    subject: str, journal: Mapping[str, Mapping[str, Any]], record: Mapping[str, Any]
+) -> list[HookEvent]:
+    """What the journal of a run tells, by the ids of its entries: events of attempts that are in `_OF_RUNS`,
+    and that it is over without success for good. An earlier version of tpuctl wrote them into the record alone,
+    under the same ids."""
+    attempt, state = record.get("attempt") or {}, str(record["state"])
+    rows = {
+        event_id(attempt["number"], position): (entry["event"], entry["at"], entry.get("detail", ""))
         for position, entry in enumerate(attempt.get("timeline") or ())
-        if entry["event"] in _OF_TIMELINE
-    ]
+    }
+    if state in {RunState.GAVE_UP, RunState.FAILED}:
+        at = record.get("ended_at") or record["created_at"]
+        rows[GIVEN_UP] = (state, at, record.get("reason") or "no reason given")
+    rows |= {event: (each["action"], decided_at(each), each["reason"]) for event, each in journal.items()}
+    found = []
+    for event, (action, at, detail) in sorted(rows.items()):
+        kind = EventKind.GAVE_UP if event == GIVEN_UP else _OF_RUNS.get(action)
+        if kind is not None:
+            said = f"{action}: {detail}" if kind is EventKind.GAVE_UP else str(detail)
+            found.append(HookEvent(kind, subject, event, float(at), said))
+    return found
 
 
 def is_history(record: Mapping[str, Any], now: float) -> bool:

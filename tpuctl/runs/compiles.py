@@ -70,10 +70,7 @@ def find_compiles(run: RunRecord, attempt: Attempt, workers: Sequence[WorkerStat
     news = tuple(News(each.kind, each.said, each.said, warns=True) for each in changed.new)
     why = "; ".join(each.said for each in changed.new) or "its programs were compiled"
     changes = {"compiled": changed.compiled, "troubles": changed.troubles}
-    journal = changed.new[0].kind if changed.new else ""
-    return RunFinding(
-        RunEvent.COMPILES, why, wait_for("the run"), changes, journal=journal, news=(*first, *news)
-    )
+    return RunFinding(RunEvent.COMPILES, why, wait_for("the run"), changes, news=(*first, *news))
 
 
 def find_troubles(run: RunRecord, workers: Sequence[WorkerStatus]) -> list[ProgramTrouble]:

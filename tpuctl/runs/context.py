@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -9,10 +10,10 @@ from msgspec.structs import replace
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError
 from tpuctl.hosts.worker_status import WorkerStatus
-from tpuctl.model.attempts import Attempt, TimelineEntry
-from tpuctl.model.records import RunRecord, SliceRecord
+from tpuctl.model.attempts import GIVEN_UP, Attempt, TimelineEntry, event_id
+from tpuctl.model.records import RunRecord, RunState, SliceRecord
 from tpuctl.runs.attempt import AttemptHosts, attempt_hosts
-from tpuctl.state.journal import record_decision
+from tpuctl.state.journal import decided_at, read_events, record_decision
 from tpuctl.state.repository import Versioned, save
 
 
@@ -57,14 +58,38 @@ class RunContext:
         """The same, for the current attempt."""
         self.save(replace(self.run, attempt=attempt, **run_changes))
 
-    def journal(self, action: str, reason: str) -> None:
-        """Writes into the run's journal what is about to be done, and why."""
+    def journal(self, action: str, reason: str, *, event: str = "") -> float:
+        """Writes into the run's journal what is about to be done, and why; returns the time. `event` is the id
+        under which hooks are told."""
         incarnation = self.slice.incarnation if self.slice else None
-        name = incarnation.cloud_name if incarnation else ""
-        record_decision(self.services, self.run.key, action, reason, incarnation=name, fence=self.fence)
+        name, fence = incarnation.cloud_name if incarnation else "", self.fence
+        return record_decision(
+            self.services, self.run.key, action, reason, incarnation=name, fence=fence, event=event
+        )
+
+    def journal_end(self, run: RunRecord) -> None:
+        """The same, of a run that is to be final."""
+        lost = run.state in {RunState.FAILED, RunState.GAVE_UP}
+        self.journal(run.state, run.reason, event=GIVEN_UP if lost else "")
+
+    def tell(self, *told: tuple[str, str]) -> tuple[TimelineEntry, ...]:
+        """The timeline of the attempt with these events and details, for its record. The journal has each of
+        them first, under its position. What a crash left in the journal alone comes into the timeline now, and
+        is not written again."""
+        attempt, timeline = self.attempt, [*self.attempt.timeline]
+        known = read_events(self.services, self.run.key) if told else {}
+        while (left := known.get(event_id(attempt.number, len(timeline)))) is not None:
+            timeline.append(TimelineEntry(decided_at(left), str(left["action"]), str(left["reason"])))
+        again = Counter(each.event for each in timeline[len(attempt.timeline) :])
+        for event, detail in told:
+            again[event] -= 1
+            if again[event] < 0:
+                at = self.journal(event, detail, event=event_id(attempt.number, len(timeline)))
+                timeline.append(TimelineEntry(at, event, detail))
+        return tuple(timeline)
 
     def entry(self, event: str, detail: str = "") -> TimelineEntry:
-        """For the timeline of the attempt."""
+        """For the timeline of the attempt, of what the journal has in other words."""
         return TimelineEntry(self.services.store.now(), event, detail)
 
     def hosts(self) -> AttemptHosts | None:

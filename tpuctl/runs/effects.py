@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.hosts.protocol import WorkerState
 from tpuctl.lib.text import counted
 from tpuctl.lib.time import render_span
-from tpuctl.model.attempts import Attempt, AttemptPhase, Cause, TimelineEntry
+from tpuctl.model.attempts import Attempt, AttemptPhase, Cause
 from tpuctl.model.records import RunState
 from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.provenance.parts import seal_manifest
@@ -110,8 +110,8 @@ def _mark_running(context: RunContext, plan: RunPlan) -> Outcome:
     _save(
         context,
         plan,
-        [context.entry("started", plan.why)],
         RunState.RUNNING,
+        timeline=context.tell(("started", plan.why)),
         started_at=context.services.store.now(),
         variables=variables,
         suspect_since=None,
@@ -165,12 +165,11 @@ def _begin_end(context: RunContext, plan: RunPlan) -> Outcome:
         now = (*context.attempt.mounts, *mounts_now(context.attempt, context.slice, context.workers))
         said = troubled_mounts({(each.worker, each.path): each for each in now}.values())
         why = f"{why}; {said}" if said else why
-    context.journal(cause, why)
     _save(
         context,
         plan,
-        [context.entry(cause, why)],
         RunState.STOPPING if cause is Cause.STOPPED else None,
+        timeline=context.tell((cause, why)),
         cause=cause,
         ending_since=context.services.store.now(),
         suspect_why=why,
@@ -187,9 +186,9 @@ def _stop_workers(context: RunContext, _: RunPlan) -> Outcome:
 
 
 def _finish(context: RunContext, plan: RunPlan) -> Outcome:
-    context.journal(RunState.STOPPED, plan.why)
     now = context.services.store.now()
     run = replace(context.run, state=RunState.STOPPED, reason=plan.why, ended_at=now)
+    context.journal_end(run)
     run = replace(run, totals=seal_manifest(context.services, run, context.slice))
     release_slice(context, run)
     context.save(run)
@@ -217,28 +216,20 @@ _NO_HOSTS = Outcome(wait_for("its slice"), acted=False)
 def _write_down(context: RunContext, plan: RunPlan) -> None:
     """What was found: in the journal, in the record of the attempt, and for whoever watches."""
     found = plan.found
-    entries = [context.entry(each.event, each.detail) for each in found.news]
     if found.journal:
         context.journal(found.journal, found.reason or found.why)
-    if found.changes or entries:
-        _save(context, plan, entries, **found.changes)
+    if found.changes or found.news:
+        timeline = context.tell(*((each.event, each.detail) for each in found.news))
+        _save(context, plan, timeline=timeline, **found.changes)
     for each in found.news:
         if each.said:
             event = Warn if each.warns else Note
             context.services.emit(event(context.run.id, each.said))
 
 
-def _save(
-    context: RunContext,
-    plan: RunPlan,
-    entries: Iterable[TimelineEntry],
-    state: RunState | None = None,
-    **changes: Any,
-) -> None:
+def _save(context: RunContext, plan: RunPlan, state: RunState | None = None, **changes: Any) -> None:
     """The attempt in the phase that the table says, and the run in another state where one is given."""
-    timeline = (*context.attempt.timeline, *entries)
-    phase = AttemptPhase(plan.to.phase)
-    attempt = replace(context.attempt, state=phase, timeline=timeline, **changes)
+    attempt = replace(context.attempt, state=AttemptPhase(plan.to.phase), **changes)
     # Why it had to be tried again is in the journal and in its last attempt, and is over when this one runs.
     over = {"reason": ""} if state is RunState.RUNNING else {}
     context.save_attempt(attempt, state=state or context.run.state, **over)

@@ -104,6 +104,7 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
         # Before the run is final: a crash in between must not leave a slice that nobody releases.
         run = replace(run, totals=seal_manifest(context.services, run, context.slice))
         release_slice(context, run)
+        context.journal_end(run)
     context.save(run)
     return Outcome(wait_for("the next attempt"), acted=True)
 

@@ -82,7 +82,6 @@ def find_not_finite(run: RunRecord, attempt: Attempt, workers: Sequence[WorkerSt
         why,
         wait_for("the run"),
         changes={"not_finite": why},
-        journal=NOT_FINITE,
         news=(new,),
     )
 
@@ -98,7 +97,6 @@ def find_unsearched(attempt: Attempt, workers: Sequence[WorkerStatus]) -> RunFin
         said,
         wait_for("the run"),
         changes={"unsearched": said},
-        journal=UNSEARCHED,
         news=(News(UNSEARCHED, said, said, warns=True),),
     )
 

@@ -217,7 +217,6 @@ def _find_mount_news(seen: RunObservation) -> RunFinding | None:
         "; ".join(each.text for each in news),
         wait_for("the run"),
         changes={"mounts": seen.mounts},
-        journal="mounts",
         news=tuple(
             News(MOUNT_BACK if each.well else MOUNT_LOST, each.text, f"mount {each.text}", not each.well)
             for each in news
@@ -254,7 +253,7 @@ def _find_stall(seen: RunObservation) -> RunFinding | None:
         event, why = _E.GOES_ON, f"no longer: {attempt.stalled}"
         new = News(GOES_ON, why)
     changes = {"stalled": stall.why, "stalled_by": ""}
-    return RunFinding(event, why, wait_for("the run"), changes, journal=new.event, news=(new,))
+    return RunFinding(event, why, wait_for("the run"), changes, news=(new,))
 
 
 def _find_pace(seen: RunObservation) -> RunFinding | None:
@@ -266,7 +265,7 @@ def _find_pace(seen: RunObservation) -> RunFinding | None:
     said = f"{event}: {pace.said}".replace("-", " ")
     new = News(event, pace.said, said, warns=bool(pace.usual))
     changes = {"usual_rate": pace.usual}
-    return RunFinding(_E.PACE_CHANGED, pace.said, wait_for("the run"), changes, journal=event, news=(new,))
+    return RunFinding(_E.PACE_CHANGED, pace.said, wait_for("the run"), changes, news=(new,))
 
 
 def _find_trouble(seen: RunObservation) -> RunFinding | None:

@@ -100,9 +100,7 @@ class Preparation:
         if not note:
             return found
         said = tuple(replace(each, detail=f"{each.detail}; {note}", said=note) for each in found.news)
-        return replace(
-            found, journal="coordinator", reason=note, news=said or (News("coordinator", note, said=note),)
-        )
+        return replace(found, news=said or (News("coordinator", note, said=note),))
 
     def is_late(self) -> bool:
         """Whether little of the time of this pass is left, and it found what is worth being written down."""

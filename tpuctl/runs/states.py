@@ -129,7 +129,8 @@ class To(Struct, frozen=True):
 
 
 class News(Struct, frozen=True):
-    """An entry for the timeline of an attempt, and what whoever watches is told of it, if anything."""
+    """An event for the journal and the timeline of an attempt, and what whoever watches is told of it, if
+    anything."""
 
     event: str
     detail: str
@@ -147,7 +148,7 @@ class RunFinding(Struct, frozen=True):
     changes: Mapping[str, Any] = {}
     """Fields of the attempt."""
     journal: str = ""
-    """The action under which the journal has it, with `reason`, or `why` without one."""
+    """The action under which the journal has it without `news`, with `reason`, or `why` without one."""
     reason: str = ""
     news: tuple[News, ...] = ()
     is_suspicion: bool = False

@@ -42,7 +42,8 @@ def slice_decisions(services: Services, name: str) -> list[dict[str, Any]]:
 
 def _in_order(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     entries.sort(key=decided_at)
-    return [{"action": "", "reason": "", **entry, "at": render_time(decided_at(entry))} for entry in entries]
+    blank = {"action": "", "reason": "", "event": ""}
+    return [{**blank, **entry, "at": render_time(decided_at(entry))} for entry in entries]
 
 
 _OF_ROWS = frozenset({"run", "stop", "ended", *Cause}) - {Cause.SUCCEEDED}
