@@ -230,9 +230,7 @@ def test_a_disk_that_somebody_else_made_is_taken_over_as_the_hint_says(session: 
 
 def test_many_who_make_one_disk_at_once_make_one(session: Session) -> None:
     words = ("disk", "create", "crowd", "--size", "10", "--zone", ZONE)
-    for process in [session.start(*words) for _ in range(5)]:
-        done = session.finish(process)
-        assert done.returncode == 0, done.stderr
+    session.type_at_once(*[words] * 5)
     assert named(session).count("crowd") == 1
     session.type("disk", "rm", "crowd", "--yes")
 
@@ -407,10 +405,7 @@ def doctor(session: Session) -> str:
 def test_two_writers_of_a_list_do_not_lose_each_other(session: Session) -> None:
     for name in ("one", "two"):
         session.type("disk", "create", name, "--size", "10", "--zone", ZONE)
-    started = [session.start("disk", "attach", name, "--to", "dev", "--no-mount") for name in ("one", "two")]
-    for process in started:
-        done = session.finish(process)
-        assert done.returncode == 0, done.stderr
+    session.type_at_once(*(("disk", "attach", name, "--to", "dev", "--no-mount") for name in ("one", "two")))
     used = {row["name"]: row["used_by"] for row in session.json("disk", "ls")}
     assert used["one"] == used["two"] == ["dev-1-w-0"]
     session.type("disk", "detach", "one")
@@ -460,9 +455,8 @@ def test_keep_says_what_it_cannot_keep(session: Session) -> None:
     assert "--until and --release exclude each other" in both.stderr
     (session.work / "job.py").write_text("print(1)\n")
     session.type("run", "job.py", "--on", "dev", "--no-checkpoint", "--detach")
-    for process in [session.start("keep", "last") for _ in range(4)]:
-        done = session.finish(process)
-        assert (done.returncode, "kept the logs of " in done.stderr) == (0, True), done.stderr
+    for done in session.type_at_once(*[("keep", "last")] * 4):
+        assert "kept the logs of " in done.stderr
     assert "is not kept any more" in session.type("keep", "last", "--release").stderr
     assert "is in the past" in session.type("keep", "last", "--until", "2020-01-01", status=2).stderr
     assert "was not kept" in session.type("keep", "last", "--release").stderr

@@ -223,9 +223,7 @@ def test_several_slices_go_at_the_same_time(session):
 
 
 def test_two_shells_that_ask_for_the_same_slice_at_once_both_get_it(session):
-    typed = [session.start("up", "v4-8", "both", "--spot") for _ in range(3)]
-    ended = [session.finish(process) for process in typed]
-    assert [done.returncode for done in ended] == [0, 0, 0], [done.stderr for done in ended]
+    session.type_at_once(*[("up", "v4-8", "both", "--spot")] * 3)
     created = [call for call in session.sim_journal() if call["method"] == "queuedResources.create"]
     assert sum("both-" in json.dumps(call) for call in created) == 1
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,11 @@ class Session:
         done = typist().type((TPUCTL, *words), self.work, self.environ, timeout_s=within_s, later_s=later_s)
         assert status in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
+
+    def type_at_once(self, *commands: Sequence[str]) -> list[subprocess.CompletedProcess[str]]:
+        """Runs all of them beside each other, each as `type` does, to their ends."""
+        with ThreadPoolExecutor(len(commands)) as pool:
+            return list(pool.map(lambda words: self.type(*words), commands))
 
     def type_killed(self, at: int, when: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Runs a command that is killed at its `at`-th change, "before" or "after" it took effect."""

@@ -46,7 +46,7 @@ class Typist:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
-        self._line = ours
+        self._line, self._asking = ours, threading.Lock()
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -78,8 +78,9 @@ class Typist:
             }
         ).encode()
         files = [theirs.fileno(), null, out_write, err_write]
-        socket.send_fds(self._line, [len(message).to_bytes(8, "big")], files)
-        self._line.sendall(message)
+        with self._asking:
+            socket.send_fds(self._line, [len(message).to_bytes(8, "big")], files)
+            self._line.sendall(message)
         theirs.close()
         for number in files[1:]:
             os.close(number)
