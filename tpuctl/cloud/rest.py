@@ -14,11 +14,11 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.auth.credentials import Credentials
-from google.auth.transport.requests import AuthorizedSession
 
 from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
 from tpuctl.cloud.retry import read
+from tpuctl.cloud.session import ApiSession
 from tpuctl.errors import NotFoundError, TpuctlError, TransientError
 from tpuctl.lib.codec import parse_json
 from tpuctl.model.cloud import Listing
@@ -50,7 +50,7 @@ class RestClient:
         self._endpoint = endpoint.rstrip("/")
         self._credentials = credentials
         self._spare: SimpleQueue[RestClient] = SimpleQueue()
-        self._session: Any = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+        self._session: Any = ApiSession(credentials)
 
     def read(self, what: str, call: Callable[[], T]) -> T:
         """The answer of a call that changes nothing, asked again after passing trouble."""

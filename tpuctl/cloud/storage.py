@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from email.utils import parsedate_to_datetime
-from functools import cached_property
 from http.client import HTTPException
 from io import BytesIO
 from typing import Any, TypeVar
@@ -14,7 +13,6 @@ from urllib.parse import quote
 import requests
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import Credentials
-from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests import RequestException
@@ -22,6 +20,7 @@ from urllib3.exceptions import HTTPError
 
 from tpuctl.cloud import errors
 from tpuctl.cloud.retry import read
+from tpuctl.cloud.session import ApiSession
 from tpuctl.errors import (
     DeniedError,
     NoCapacityError,
@@ -39,6 +38,8 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 20.0
 """Without a byte, for reads: a pass asks again, and a step must end."""
+REFRESH_TIMEOUT_S = 300
+"""For all tries to get a new token."""
 _BROKEN_TRANSFERS = (DataCorruption, InvalidResponse, RequestException, HTTPError, HTTPException, OSError)
 """What the client and what it builds on raise for an answer that broke off or does not match its checksum."""
 GONE = 410
@@ -151,16 +152,15 @@ class GoogleObjects:
 
     def __init__(self, project: str, endpoint: str, credentials: Credentials) -> None:
         self._endpoint = endpoint
-        self._credentials = credentials
+        # As the client makes its own.
+        self._session = ApiSession(credentials, refresh_timeout=REFRESH_TIMEOUT_S)
+        self._session.configure_mtls_channel()  # type: ignore[no-untyped-call]
         self._client = Client(
             project=project,
             credentials=credentials,
+            _http=self._session,
             client_options=ClientOptions(api_endpoint=endpoint),
         )
-
-    @cached_property
-    def _session(self) -> Any:
-        return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
 
     def bucket_exists(self, bucket: str, *, timeout_s: float | None = None) -> bool:
         def ask() -> bool:
