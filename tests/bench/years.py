@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,6 +18,12 @@ from tpuctl.state.sqlite import SqliteStore
 SLICES = 50
 WORKERS = 4
 LOG_BYTES = 200_000_000
+LEAST = """
+import sqlite3, sys, msgspec, typer
+for (data,) in sqlite3.connect(sys.argv[1]).execute("SELECT data FROM documents"):
+    msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+"""
+"""What any list of all runs does at least: starts, reads each document, and finds its fields."""
 LOOKS = 0.2
 """Seconds between two looks of a host at its log, in each of which fifty lines came."""
 
@@ -67,8 +74,14 @@ def _measure_lists(plan: Plan, state: Path, runs: int) -> Report:
     contenders = [
         Contender(f"tpuctl {words[0]}", [TPUCTL, *words], profile_environment(state)) for words in asked
     ]
+    budgeted = [each.name for each in contenders]
+    store = str(state / "sim" / PROJECT / "store.sqlite")
+    contenders += [
+        Contender("python: typer, SELECT and msgspec", [sys.executable, "-c", LEAST, store]),
+        Contender('python -c "import typer"', [sys.executable, "-c", "import typer"]),
+    ]
     medians = compare(contenders, plan.rounds)
-    budgets = tuple(Budget(f"CPU of {name}", each.cpu_s, 0.5, unit="s") for name, each in medians.items())
+    budgets = tuple(Budget(f"CPU of {name}", medians[name].cpu_s, 0.5, unit="s") for name in budgeted)
     setting = f"{runs:,} runs in SQLite; status and report are of the newest"
     return Report("Many runs", setting, contenders[0].name, lines(contenders, medians), budgets)
 

@@ -406,3 +406,9 @@ def test_a_status_line_gives_up_times_to_come_before_its_reason(monkeypatch) -> 
 
 def test_a_number_keeps_its_unit() -> None:
     assert wrap("prepared on 4 workers (after 15 s)", 31) == ["prepared on 4 workers (after", "15 s)"]
+
+
+def test_a_first_column_of_long_names_alone_fits_the_narrowest_terminal() -> None:
+    rows = [{"name": "x" * 30, "text": "y"}]
+    lines = render_table(rows, (Column("name", "SLICE"), Column("text", "N")), width=20)
+    assert lines == ["SLICE  N", "x" * 20, "x" * 10, "       y"]

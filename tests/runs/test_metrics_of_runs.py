@@ -13,8 +13,8 @@ from tpuctl.lib.codec import to_data
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.notify.events import run_events
+from tpuctl.runs.fetch import fetch_metrics
 from tpuctl.runs.follow import start_run
-from tpuctl.runs.log_archive import fetch_metrics
 from tpuctl.runs.submit import check_request
 from tpuctl.state.journal import read_events
 from tpuctl.state.repository import get_run

@@ -10,12 +10,21 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, TextIO
 
 from msgspec import Struct
 
-from tpuctl.cli.wrapping import MAX_WIDTH, cell_len, cut, hang, hint_lines, longest_word, terminal_width, wrap
+from tpuctl.cli.wrapping import (
+    MAX_WIDTH,
+    cell_len,
+    cut,
+    hang,
+    hint_lines,
+    longest_word,
+    terminal_width,
+    widest,
+    wrap,
+)
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 GAP = "  "
@@ -68,6 +77,8 @@ def paint(text: str, word: str, *, colour: bool) -> str:
 
 def cell(value: Any) -> str:
     """A value in a table: nothing is a dash, yes and no are words, control characters are shown."""
+    if type(value) is str and value.isprintable():
+        return value or "-"
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -86,60 +97,57 @@ def render_table(
     A last column that is left with too little room goes beneath its row instead; a name in the first column
     that would have to be broken stands on a line of its own, above its row.
     """
-    cells = [[cell(row.get(column.key)) for column in columns] for row in rows]
-    stacks = [
-        [*dict.fromkeys([column.title, *(line[i] for line in cells)])] for i, column in enumerate(columns)
-    ]
+    cells = [[column.title, *(cell(row.get(column.key)) for row in rows)] for column in columns]
+    stacks = [[*dict.fromkeys(texts)] for texts in cells]
     kept = _kept(stacks, columns, width)
     moved = [i for i, column in enumerate(columns) if i not in kept and not column.drop]
-    notes = [_note(line, columns, moved) for line in cells]
-    columns, stacks = [columns[i] for i in kept], [stacks[i] for i in kept]
-    cells = [[line[i] for i in kept] for line in cells]
+    notes = [_note(texts, columns, moved) for texts in zip(*cells, strict=True)] if moved else []
+    columns = [columns[i] for i in kept]
+    cells, stacks = [cells[i] for i in kept], [stacks[i] for i in kept]
     widths = _fit(stacks, columns, width)
-    above = max(cell_len(word) for text in stacks[0] for word in text.split()) > widths[0]
+    above = widths[0] < longest_word(stacks[0], breaks=False)
     if above:
         shown = [text for text in stacks[0] if cell_len(text) <= width // 6]
-        widths = _fit([shown, *stacks[1:]], columns, width)
-    longest = max(map(cell_len, stacks[-1]))
+        widths = _fit([[columns[0].title, *shown], *stacks[1:]], columns, width)
+    last = columns[-1]
     beneath = (
         len(columns) > 1
-        and columns[-1].give > 0
-        and not columns[-1].whole
-        and columns[-1].most != 1
-        and widths[-1] < min(longest, MIN_ROOM)
+        and last.give > 0
+        and not last.whole
+        and last.most != 1
+        and widths[-1] < min(widest(stacks[-1]), MIN_ROOM)
     )
     if beneath:
         widths = _fit(stacks[:-1], columns, width)
         widths.append(max(0, width - _total(widths) - len(GAP)))
-    lines = _row_lines(
-        [column.title for column in columns], columns, widths, width if beneath else 0, colour=False
-    )
-    for texts, note in zip(cells, notes, strict=True):
-        if above and cell_len(texts[0]) > widths[0]:
-            lines += wrap(texts[0], width)
-            texts = ["", *texts[1:]]
-        lines += _row_lines(texts, columns, widths, width if beneath else 0, colour=colour)
-        lines += [" " * BENEATH + line for line in wrap(note, width - BENEATH) if line]
+    blocks = [_blocks(*each, colour=colour) for each in zip(stacks, columns, widths, strict=True)]
+    heads = {text: wrap(text, width) for text in _too_long(stacks[0], widths[0])} if above else {}
+    blocks[0].update({key: [" " * widths[0]] for key in heads})
+    tails = {text: _tail(text, last, width) for text in _too_long(stacks[-1], widths[-1])} if beneath else {}
+    blocks[-1].update({key: [" " * widths[-1]] for key in tails})
+    lines: list[str] = []
+    for number, texts in enumerate(zip(*cells, strict=True)):
+        lines += heads.get(texts[0], ())
+        lines += _side_by_side([found[text] for found, text in zip(blocks, texts, strict=True)], widths)
+        lines += tails.get(texts[-1], ())
+        if number and moved:
+            lines += [" " * BENEATH + line for line in wrap(notes[number], width - BENEATH) if line]
     return lines
 
 
 def _kept(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
     """Which columns stand side by side: those that may be dropped leave until each row has room on one line,
     then whole ones, the highest `give` first, until the rest has room."""
-    kept = list(range(len(columns)))
-
-    def one_line(index: int) -> int:
-        full = max(map(cell_len, stacks[index]))
-        return min(full, LEAST_CUT) if columns[index].most == 1 else full
-
+    kept, full = list(range(len(columns))), [*map(widest, stacks)]
+    one_line = [min(full[i], LEAST_CUT) if columns[i].most == 1 else full[i] for i in kept]
     for index in sorted((i for i in kept if columns[i].drop), key=lambda i: -columns[i].drop):
-        if _total([one_line(i) for i in kept]) > width:
+        if _total([one_line[i] for i in kept]) > width:
             kept.remove(index)
     movable = [i for i in kept if columns[i].whole and columns[i].give and not columns[i].drop]
     leaving = sorted(movable, key=lambda i: columns[i].give)
 
     def least(index: int) -> int:
-        return max(map(cell_len, stacks[index])) if columns[index].whole else len(columns[index].title)
+        return full[index] if columns[index].whole else len(columns[index].title)
 
     while leaving and _total([least(i) for i in kept]) > width:
         kept.remove(leaving.pop())
@@ -151,17 +159,36 @@ def _note(texts: Sequence[str], columns: Sequence[Column], moved: Sequence[int])
     return GAP.join(f"{columns[i].title} {texts[i]}" for i in moved if texts[i] != "-")
 
 
-def _row_lines(
-    texts: Sequence[str], columns: Sequence[Column], widths: Sequence[int], beneath: int, *, colour: bool
-) -> list[str]:
-    """One row. `beneath`: the table's width if a last cell that does not fit goes under its row, else 0."""
-    tail: list[str] = []
-    if beneath and cell_len(texts[-1]) > widths[-1]:
-        tail = [" " * BENEATH + line for line in wrap(texts[-1], beneath - BENEATH)[: columns[-1].most]]
-        texts = [*texts[:-1], ""]
-    parts = [_cell_lines(*each) for each in zip(texts, columns, widths, strict=True)]
-    stacked = zip_longest(*parts, fillvalue="")
-    return [*(_line(line, columns, widths, colour=colour, words=texts) for line in stacked), *tail]
+def _too_long(texts: Sequence[str], width: int) -> list[str]:
+    return [text for text in texts if cell_len(text) > width]
+
+
+def _tail(text: str, column: Column, width: int) -> list[str]:
+    """The lines beneath a row of a last cell that does not fit."""
+    return [" " * BENEATH + line for line in wrap(text, width - BENEATH)[: column.most]]
+
+
+def _blocks(texts: Sequence[str], column: Column, width: int, *, colour: bool) -> dict[str, list[str]]:
+    """The lines of each cell of a column, filled up to its width. Most cells of a long table are alike."""
+    found = {}
+    for text in texts:
+        lines = []
+        for line in _cell_lines(text, column, width):
+            shown = paint(line, text, colour=colour and bool(line) and text != column.title)
+            space = " " * (width - cell_len(line))
+            lines.append(space + shown if column.right else shown + space)
+        found[text] = lines
+    return found
+
+
+def _side_by_side(blocks: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """The lines of one row: what has fewer of them than its neighbours ends first."""
+    if max(map(len, blocks)) == 1:
+        return [GAP.join([block[0] for block in blocks]).rstrip()]
+    padded = zip(blocks, widths, strict=True)
+    height = max(map(len, blocks))
+    columns = [[*block, *[" " * width] * (height - len(block))] for block, width in padded]
+    return [GAP.join(line).rstrip() for line in zip(*columns, strict=True)]
 
 
 def _cell_lines(text: str, column: Column, width: int) -> list[str]:
@@ -178,7 +205,9 @@ def _cell_lines(text: str, column: Column, width: int) -> list[str]:
 
 def _fit(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[int]:
     """Columns are made narrower until the table fits: first to their longest word, then as far as it takes."""
-    widths = [max(map(cell_len, stack)) for stack in stacks]
+    widths = [*map(widest, stacks)]
+    if _total(widths) <= width:
+        return widths
     words = [longest_word(stack) for stack in stacks]
     words = [min(word, LEAST_CUT) if columns[i].most == 1 else word for i, word in enumerate(words)]
     unbroken = [widths[i] if columns[i].whole else word for i, word in enumerate(words)]
@@ -192,22 +221,6 @@ def _fit(stacks: Sequence[Sequence[str]], columns: Sequence[Column], width: int)
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
-
-
-def _line(
-    texts: Sequence[str],
-    columns: Sequence[Column],
-    widths: Sequence[int],
-    *,
-    colour: bool,
-    words: Sequence[str],
-) -> str:
-    """One line of a table; `words` are the whole cells, which say what colour theirs has."""
-    parts = []
-    for text, column, width, word in zip(texts, columns, widths, words, strict=True):
-        shown, space = paint(text, word, colour=colour and bool(text)), " " * (width - cell_len(text))
-        parts.append(space + shown if column.right else shown + space)
-    return GAP.join(parts).rstrip()
 
 
 def render_json(value: Any) -> str:

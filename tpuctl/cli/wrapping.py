@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TextIO
 
 from tpuctl.lib.text import parse_number
@@ -87,10 +87,17 @@ def _break(word: str, width: int) -> int:
     return (slashes or joints)[-1].end() if joints else most
 
 
-def longest_word(texts: Iterable[str]) -> int:
-    """Columns that the longest piece in any of `texts` takes which `wrap` leaves whole if it can."""
+def widest(texts: Collection[str]) -> int:
+    """Columns that the longest of `texts` takes. Of thousands, which are plain as a rule, it is one look."""
+    return max(map(len if "".join(texts).isascii() else cell_len, texts), default=0)
+
+
+def longest_word(texts: Iterable[str], *, breaks: bool = True) -> int:
+    """Columns that the longest piece in any of `texts` takes which `wrap` leaves whole if it can; without
+    `breaks` whole words."""
     words = {word for text in texts for word in text.split()}
-    return max((cell_len(piece) for word in words for piece in _JOINT.sub(r"\g<0> ", word).split()), default=0)
+    pieces = {piece for word in words for piece in _JOINT.sub(r"\g<0> ", word).split()} if breaks else words
+    return widest(pieces)
 
 
 def _glued(quoted: str, width: int) -> str:

@@ -29,8 +29,8 @@ from tpuctl.model.processes import times_of
 from tpuctl.model.records import RunRecord
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.attempt import AttemptHosts, find_hosts
+from tpuctl.runs.fetch import fetch_metrics
 from tpuctl.runs.host_parts import DRIVER_LOGS, HOST_PARTS, HostPart
-from tpuctl.runs.log_archive import fetch_metrics
 from tpuctl.runs.stacks import examine, render_cores, render_stacks
 from tpuctl.state.repository import list_attempts
 from tpuctl.telemetry.observe import Observer

@@ -98,7 +98,7 @@ def render_age(seconds: float) -> str:
 
 def render_moment(at: float) -> str:
     """`2026-12-24T18:00:00Z`."""
-    return datetime.fromtimestamp(_shown(at, _LEAST, _MOST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(_shown(at, _LEAST, _MOST), UTC).isoformat(timespec="seconds")[:-6] + "Z"
 
 
 def render_instant(at: float, *, whole: bool = False) -> str:

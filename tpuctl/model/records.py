@@ -322,9 +322,10 @@ class RunState(StrEnum):
 
     @property
     def final(self) -> bool:
-        return self in {RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.GAVE_UP}
+        return self in _FINAL
 
 
+_FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.GAVE_UP})
 RUN_STATE_NOTES: Mapping[RunState, str] = {
     RunState.WAITING: "its slice is on its way, or the next attempt is due",
     RunState.PREPARING: "code and environment go to every worker; each acknowledges",

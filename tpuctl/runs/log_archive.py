@@ -17,12 +17,10 @@ from msgspec import Struct, field
 
 from tpuctl.engine.services import Services
 from tpuctl.errors import StaleRecordError
-from tpuctl.hosts.deadline import HOST_TIME_S
 from tpuctl.lib.codec import parse_json
 from tpuctl.model.attempts import Attempt
 from tpuctl.model.processes import split_stream, times_of
 from tpuctl.model.records import RunRecord
-from tpuctl.runs.attempt import find_hosts
 from tpuctl.runs.log_lines import LogLine, LogTimes, merge_lines, parse_times, timed_lines
 from tpuctl.state.repository import Repository, Versioned
 
@@ -111,20 +109,6 @@ def restore_logs(services: Services, run_id: str, number: int) -> None:
             for part in parse_segment(services.store.get_blob(blob)):
                 if part.end > services.logs.size(run_id, number, part.worker, part.name):
                     services.logs.write(run_id, number, part.worker, part.name, part.offset, part.data)
-
-
-def fetch_metrics(services: Services, run: RunRecord) -> None:
-    """What the hosts of a run have since the last time, as far as they answer; together with their logs where
-    nothing of these is here."""
-    hosts = find_hosts(services, run, services.clock.now() + HOST_TIME_S)
-    if hosts is None or run.attempt is None or run.attempt.started_at is None:
-        return
-    if not services.logs.has(run.id, run.attempt.number):
-        restore_logs(services, run.id, run.attempt.number)
-    if services.logs.has(run.id, run.attempt.number):
-        hosts.fetch_times()
-    else:
-        hosts.fetch_logs(emit=False)
 
 
 def _new_parts(services: Services, run_id: str, attempt: Attempt, ends: Mapping[str, int]) -> list[LogPart]:

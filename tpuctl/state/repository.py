@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -32,7 +32,14 @@ class RequestTime(Struct, frozen=True):
     created_at: float
 
 
-Requested = TypeVar("Requested", RequestTime, RunRecord)
+class _Requested(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def created_at(self) -> float: ...
+
+
+Requested = TypeVar("Requested", bound=_Requested)
 
 
 class Versioned(Struct, Generic[T], frozen=True):

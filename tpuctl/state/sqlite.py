@@ -115,9 +115,9 @@ class SqliteStore:
         with self._translated():
             self._known = self._listed.pop(prefix, {})
             rows = self._db.execute(
-                "SELECT key, generation, CASE WHEN is_news(key, generation) THEN data END FROM documents"
+                "SELECT key, generation, CASE WHEN ? OR is_news(key, generation) THEN data END FROM documents"
                 " WHERE key >= ? AND key < ? ORDER BY key",
-                (prefix, prefix + LAST_CHARACTER),
+                (not self._known, prefix, prefix + LAST_CHARACTER),
             ).fetchall()
             known, self._known = self._known, {}
             found = [

@@ -25,6 +25,7 @@ from tpuctl.runs.mounts import sick_mounts
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.ssh_entries import follow_slices
+from tpuctl.state.listed_runs import EndedRun, listed_runs
 from tpuctl.state.repository import (
     active_runs,
     find_slice,
@@ -326,14 +327,16 @@ def synthetic_runs(services: Services, name: str) -> list[str]:
 def run_rows(services: Services, group: str | None = None, tags: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One row per run, newest first; with a group or tags those that have all of them. What a run came to is as
     of now while it goes on."""
-    readable, damaged = readable_runs(services)
-    runs = newest_first(readable, services.store.now())
+    listed, damaged = listed_runs(services)
+    runs = newest_first(listed, services.store.now())
     rows = [run_row(services, run) for run in runs if is_listed(run, group, tags)]
     return [*rows, *(_damaged_run(error) for error in damaged if group is None and not tags)]
 
 
-def is_listed(run: RunRecord, group: str | None, tags: Sequence[str]) -> bool:
+def is_listed(run: RunRecord | EndedRun, group: str | None, tags: Sequence[str]) -> bool:
     """A tag without a value stands for all with its key."""
+    if not tags:
+        return group is None or run.spec.group == group
     own = {*run.spec.tags, *(tag.partition("=")[0] for tag in run.spec.tags)}
     return (group is None or run.spec.group == group) and own.issuperset(tags)
 
@@ -348,10 +351,14 @@ def _damaged_run(error: DamagedRecordError) -> dict[str, Any]:
     }
 
 
-def run_row(services: Services, run: RunRecord) -> dict[str, Any]:
+def run_row(services: Services, run: RunRecord | EndedRun) -> dict[str, Any]:
     """How a run stands and what it came to, with the keys `RUN_KEYS`."""
-    stored = None if run.state.final else find_slice(services, run.slice_name)
-    spent = run.totals if run.state.final else current_totals(services, run, stored.record if stored else None)
+    spent, trouble = run.totals, None
+    if isinstance(run, RunRecord):
+        trouble = _trouble(run)
+        if not run.state.final:
+            stored = find_slice(services, run.slice_name)
+            spent = current_totals(services, run, stored.record if stored else None)
     spent = spent or RunTotals()
     attempt = run.attempt
     return {
@@ -373,7 +380,7 @@ def run_row(services: Services, run: RunRecord) -> dict[str, Any]:
         "command": list(run.spec.argv),
         "created": render_time(run.created_at),
         "ended": render_time(run.ended_at),
-        "reason": run.reason or _trouble(run) or "",
+        "reason": run.reason or trouble or "",
         "failure": _failure(run),
         "user": run.owner,
         "data": [receipt.uri for receipt in run.spec.data],
@@ -382,7 +389,7 @@ def run_row(services: Services, run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _failure(run: RunRecord) -> dict[str, Any] | None:
+def _failure(run: RunRecord | EndedRun) -> dict[str, Any] | None:
     """Why its last attempt failed; None where that did not."""
     failure = run.attempt.failure if run.attempt else None
     return dict(to_data(failure)) if failure is not None else None

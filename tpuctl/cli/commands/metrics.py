@@ -38,7 +38,7 @@ def metrics(
     The hosts of a run that goes on are asked. A row of a long run stands for COUNT matches: it has their mean,
     least and most. With --json, null stands for what is infinite or no number.
     """
-    from tpuctl.runs.log_archive import fetch_metrics
+    from tpuctl.runs.fetch import fetch_metrics
     from tpuctl.state.repository import get_run
     from tpuctl.views.metrics import csv_rows, data_rows, run_metrics
 

@@ -6,6 +6,7 @@ import csv
 import io
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any
 
 from tpuctl.cli.console import Column
@@ -48,7 +49,6 @@ def runs(
     narrow terminal shows fewer columns.
     """
     from tpuctl.state.repository import get_run, readable_runs
-    from tpuctl.views.metrics import last_values
     from tpuctl.views.slices import run_rows
 
     if as_csv and context.shared.json:
@@ -59,6 +59,8 @@ def runs(
         return
     rows, console = run_rows(context, group, tag or ()), context.console
     if as_csv:
+        from tpuctl.views.metrics import last_values
+
         shown_ids = {row["id"] for row in rows}
         records = [record for record in readable_runs(context)[0] if record.id in shown_ids]
         console.line(_csv(rows, last_values(context, records)))
@@ -104,8 +106,12 @@ def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
         "goodput": None if row["goodput"] is None else f"{row['goodput']:.0%}",
         "cost": cost_text(row["usd"], row["unseen_usd"]),
         "created": (row["created"] or "")[: len("2026-11-21T10:15")].replace("T", " "),
-        "command": shlex.join(row["command"]),
+        "command": " ".join(map(_quoted, row["command"])),
     }
+
+
+_quoted = lru_cache(maxsize=None)(shlex.quote)
+"""Of thousands of commands, most words are the same."""
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], numbers: Mapping[str, Mapping[str, Any]]) -> str:
