@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from tests.ssh.conftest import AGENT
 from tests.support.memory.host import make_host_key
 from tests.support.sshd import SshFarm
-from tpuctl.engine.ports import RemoteCall
+from tpuctl.engine.ports import Remedy, RemoteCall
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.commands import render_agent_command, render_session_request
 from tpuctl.hosts.requests import HelloRequest
@@ -113,6 +114,28 @@ def test_a_busy_reader_does_not_end_the_session(target: HostTarget, key: KeyPair
             [target], RemoteCall(command, sink=sink, timeout_s=None, stdin=request, hold_stdin=True)
         )
     assert (result.exit_status, seen) == (5, 60_000_000)
+
+
+def test_what_workers_lack_is_brought_to_a_few_at_a_time(farm: SshFarm, key: KeyPair, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    targets = [farm.add(worker) for worker in range(4)]
+    bring = f"echo begins >> {log}; sleep 0.1; touch there; echo ends >> {log}"
+    remedy = Remedy(97, b"it is not there\n", bring, b"", "it could not be brought")
+    command = "test -e there || { echo it is not there >&2; exit 97; }; echo there"
+    with closing(SshRemote(key.private_path, max_remedies=1)) as remote:
+        results = remote.run(targets, RemoteCall(command, timeout_s=None, remedy=remedy))
+    assert [(each.stdout, each.stderr) for each in results] == [(b"there\n", b"")] * 4
+    assert log.read_text().split() == ["begins", "ends"] * 4
+
+
+def test_a_worker_to_which_nothing_was_brought_in_time_says_so(
+    farm: SshFarm, target: HostTarget, key: KeyPair
+) -> None:
+    remedy = Remedy(97, b"", "touch there", b"", "it could not be brought")
+    with closing(SshRemote(key.private_path, max_remedies=0)) as remote:
+        [told] = remote.run([target], RemoteCall("exit 97", timeout_s=1.0, remedy=remedy))
+    assert told.failure is FailureKind.TIMEOUT
+    assert "was still being brought to other workers" in told.detail
 
 
 def test_a_connection_that_breaks_while_it_sends_is_lost_and_nobody_pressed_ctrl_c(

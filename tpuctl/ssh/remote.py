@@ -32,6 +32,11 @@ STOP_MAX_S = 2.0
 """After a stop, threads still busy connecting are not waited for any longer."""
 FILES_PER_CALL = 3
 """A socket, and the pipe by which paramiko announces output."""
+REMEDIES_AT_ONCE = 32
+"""Of all workers, those to which what they lack is brought at the same time: where a link is slow, all at once
+would share it until the time is up, and none would have it whole."""
+SLOT_POLL_S = 0.5
+WAITED = "what it lacks was still being brought to other workers when the time was up"
 FORWARD_TIMEOUT_S = 20.0
 """For the connection behind a forwarded one."""
 JOIN_S = 30.0
@@ -55,12 +60,14 @@ class SshRemote:
         heartbeat_s: float = HEARTBEAT_S,
         boot_retry: bool = False,
         max_handshakes: int = 64,
+        max_remedies: int = REMEDIES_AT_ONCE,
         proxy: tuple[str, ...] = (),
     ) -> None:
         access = Access(private_key_path, connect_timeout_s, handshake_timeout_s, boot_retry, proxy)
         self._pool = ConnectionPool(access, max_handshakes)
         self._silence_s = silence_s
         self._heartbeat_s = heartbeat_s
+        self._remedies = threading.BoundedSemaphore(max_remedies)
         self._lock = threading.Lock()
         self._calls: set[WorkerCall] = set()
         self._forwarded: list[tuple[HostTarget, paramiko.Channel]] = []
@@ -207,8 +214,14 @@ class SshRemote:
         if not remedy.is_for(ending.exit_status, words.text):
             return ending
         call.output.drop()
+        while not self._remedies.acquire(timeout=SLOT_POLL_S):
+            if call.is_cancelled() or call.is_late():
+                return Ending(failure=FailureKind.TIMEOUT, detail=WAITED)
         brought = CollectedOutput()
-        ending = self._attempt(call, remedy.command, Feed(remedy.stdin, hold=False), brought.emit)
+        try:
+            ending = self._attempt(call, remedy.command, Feed(remedy.stdin, hold=False), brought.emit)
+        finally:
+            self._remedies.release()
         if ending.exit_status is None:
             return ending
         if ending.exit_status:
