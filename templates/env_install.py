@@ -952,7 +952,8 @@ def find_uv(cache, python):
 
 def uv_commands(uv, python, env, cache):
     common = [uv, "-q", "--cache-dir", os.path.join(cache, "uv"), "--no-config"]
-    # Copies, not uv's default of hard links: editing a file of one environment must not change the others.
+    # Copies, because editing a file of one environment must not change the others. Where the file system shares
+    # blocks (XFS, btrfs), a copy does so, too; uv's `clone` makes hard links where it does not, as on ext4.
     # pip's variables are honoured, for hosts that reach only a mirror or a directory of wheels.
     install = ["pip", "sync", "--python", environment_python(env), "--require-hashes", "--link-mode", "copy",
                "--only-binary", ":all:", "--strict", "requirements.txt"]  # fmt: skip

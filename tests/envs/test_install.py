@@ -270,16 +270,29 @@ def test_python_that_the_host_lacks_is_named(host: Host) -> None:
     assert "no Python 3.99" in failed.stderr
 
 
-def test_second_host_installs_from_the_shared_cache_without_an_index(
-    quick_host: Host, warm_cache: Path
-) -> None:
-    if not list(warm_cache.glob("tools/uv-*/bin/uv")):
+def install_from_cache(host: Host, cache: Path) -> Path:
+    """idna from a cache that has it, without an index; one of its files. Skips without uv in the cache."""
+    if not list(cache.glob("tools/uv-*/bin/uv")):
         pytest.skip("needs a package index to fetch uv from")
-    quick_host.want(IDNA, verify=("idna",))
-    offline = {"UV_OFFLINE": "1", **quick_host.environment}
+    host.want(IDNA, verify=("idna",))
+    offline = {"UV_OFFLINE": "1", **host.environment, "TPUCTL_WHEEL_CACHE": str(cache)}
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
         del offline[name]
-    quick_host.environment = offline
-    done = quick_host.install()
+    host.environment = offline
+    done = host.install()
     assert done.returncode == 0, done.stderr
-    assert quick_host.facts()["packages"] == {"idna": "3.10"}
+    [file] = host.env.glob("lib/*/site-packages/idna/core.py")
+    return file
+
+
+def test_hosts_install_from_a_shared_cache_without_an_index_and_an_edit_of_one_stays_its_own(
+    tmp_path: Path, warm_cache: Path
+) -> None:
+    first, second, third = (Host(tmp_path / each) for each in ("first", "second", "third"))
+    edited, other = (install_from_cache(each, warm_cache) for each in (first, second))
+    assert first.facts()["packages"] == {"idna": "3.10"}
+    before = other.read_bytes()
+    with edited.open("ab") as file:
+        file.write(b"# in place\n")
+    assert other.read_bytes() == before
+    assert install_from_cache(third, warm_cache).read_bytes() == before
