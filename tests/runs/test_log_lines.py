@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 import pytest
 
-from tpuctl.runs.log_lines import LogLine, LogTimes, fold_lines, merge_lines, parse_times, timed_lines
+from tpuctl.runs.log_folding import PENDING_MAX, fold_blocks
+from tpuctl.runs.log_lines import LogBlock, LogTimes, merge_blocks, parse_times, timed_blocks
 
 INDEX = b"000000000000004 0000000001000\n000000000000009 0000000002500\n"
 
@@ -29,8 +32,8 @@ def test_an_index_is_read_as_far_as_it_is_whole(data: bytes, times: LogTimes) ->
 
 
 def lines(*pieces: bytes, times: LogTimes | None = None, begin: int = 0) -> list[Any]:
-    found = timed_lines(pieces, parse_times(INDEX) if times is None else times, 3, "stdout", begin)
-    return [(line.at, line.text) for line in found]
+    found = timed_blocks(pieces, parse_times(INDEX) if times is None else times, 3, "stdout", begin)
+    return [(block.at, text) for block in found for text in block.texts]
 
 
 @pytest.mark.parametrize(
@@ -62,12 +65,13 @@ def test_reading_since_a_moment_begins_where_that_was(since: float, begin: int) 
     assert parse_times(INDEX).begin(since) == begin
 
 
-def written(*each: tuple[float | None, int, str]) -> list[LogLine]:
-    return [LogLine(at, (worker,), "stdout", text) for at, worker, text in each]
+def written(*each: tuple[float | None, int, str]) -> list[LogBlock]:
+    return [LogBlock(at, (worker,), "stdout", [text]) for at, worker, text in each]
 
 
 def folded(workers: int, *each: tuple[float | None, int, str]) -> list[str]:
-    return [f"{','.join(map(str, line.workers))} {line.text}" for line in fold_lines(written(*each), workers)]
+    found = fold_blocks(written(*each), workers)
+    return [f"{','.join(map(str, block.workers))} {text}" for block in found for text in block.texts]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,33 @@ def test_a_line_that_not_all_wrote_waits_no_longer_than_the_window() -> None:
 
 def test_lines_of_several_logs_come_by_time_and_those_without_first() -> None:
     logs = [written((1, 0, "a"), (3, 0, "c")), written((2, 1, "b"), (4, 1, "d")), written((None, 2, "x"))]
-    assert [line.text for line in merge_lines(logs)] == ["x", "a", "b", "c", "d"]
+    assert [block.texts[0] for block in merge_blocks(logs)] == ["x", "a", "b", "c", "d"]
+
+
+def flat(blocks: Iterable[LogBlock]) -> list[Any]:
+    return [(block.at, block.workers, text) for block in blocks for text in block.texts]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_blocks_of_any_size_come_out_as_single_lines_do(seed: int) -> None:
+    """Blocks that no other worker wrote are passed on whole; where that changes is decided anew for each."""
+    random = Random(seed)
+    kinds, workers = random.choice([3, 30, 3000]), random.choice([2, 3])
+    blocks, at = [], 100.0
+    for _ in range(300):
+        at += random.choice([0.0, 0.05, 0.4])
+        texts = [str(random.randrange(kinds)) for _ in range(random.choice([1, 2, 40]))]
+        blocks.append(LogBlock(at, (random.randrange(workers),), "stdout", texts))
+    singly = [LogBlock(each.at, each.workers, each.stream, [text]) for each in blocks for text in each.texts]
+    assert flat(fold_blocks(blocks, workers)) == flat(fold_blocks(singly, workers))
+
+
+def test_many_lines_at_once_do_not_all_wait() -> None:
+    blocks = [LogBlock(1.0, (0,), "stdout", [f"{n}.{line}" for line in range(100)]) for n in range(500)]
+    taken = iter(blocks)
+    found = fold_blocks(taken, 2)
+    assert next(found).texts == blocks[0].texts
+    assert len(list(taken)) == len(blocks) - PENDING_MAX // 100 - 1
 
 
 @pytest.mark.slow
@@ -103,6 +133,6 @@ def test_many_lines_at_once_take_time_in_proportion() -> None:
     count, workers = 30_000, 4
     each = [(worker / 10, worker, str(n % 20_000)) for worker in range(workers) for n in range(count)]
     began = time.process_time()
-    found = list(fold_lines(written(*each), workers))
-    assert sum(len(line.workers) for line in found) == count * workers
+    found = list(fold_blocks(written(*each), workers))
+    assert sum(len(block.workers) * len(block.texts) for block in found) == count * workers
     assert time.process_time() - began < 20.0

@@ -64,8 +64,13 @@ def _squeezed(word: str, room: int) -> str:
 
 def output_prefix(subject: str, workers: Iterable[Place], at: float | None) -> str:
     """What stands before a line of these workers, with its time where that is given."""
-    stamp = "" if at is None else f"{render_instant(at)} "
+    stamp = "" if at is None else output_stamp(at)
     return f"{stamp}{fold_label(subject, workers)} │ "
+
+
+def output_stamp(at: float) -> str:
+    """The time of a line, before everything else."""
+    return f"{render_instant(at)} "
 
 
 class _Pending(Struct):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from tpuctl.errors import UsageError
 from tpuctl.lib.text import counted
@@ -104,8 +105,13 @@ def render_moment(at: float) -> str:
 def render_instant(at: float, *, whole: bool = False) -> str:
     """`12-24T18:00:00.2Z`: to a tenth of a second; with the year only if `whole`."""
     tenths = int(_shown(at, _LEAST, _MOST) * 10)
-    moment = datetime.fromtimestamp(tenths // 10, UTC)
-    return f"{moment:%Y-}{moment:%m-%dT%H:%M:%S}.{tenths % 10}Z"[0 if whole else 5 :]
+    return f"{_second(tenths // 10)}.{tenths % 10}Z"[0 if whole else 5 :]
+
+
+@lru_cache(16)
+def _second(at: int) -> str:
+    """Logs have many lines in each second, each with its time."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def render_time(at: float | None) -> str | None:

@@ -21,7 +21,7 @@ from tpuctl.lib.codec import parse_json
 from tpuctl.model.attempts import Attempt
 from tpuctl.model.processes import split_stream, times_of
 from tpuctl.model.records import RunRecord
-from tpuctl.runs.log_lines import LogLine, LogTimes, merge_lines, parse_times, timed_lines
+from tpuctl.runs.log_lines import LogBlock, LogTimes, merge_blocks, parse_times, timed_blocks
 from tpuctl.state.repository import Repository, Versioned
 
 SEGMENT_BYTES = 16 << 20
@@ -131,30 +131,30 @@ def _name(part: LogPart) -> str:
     return f"{part.worker}.{part.name}"
 
 
-def kept_lines(
+def kept_blocks(
     services: Services,
     run_id: str,
     attempt: int,
     logs: Iterable[tuple[int, str]],
     since: float | None = None,
-) -> Iterator[LogLine]:
+) -> Iterator[LogBlock]:
     """What stands in these logs, each by its worker and stream, by time; with `since` (epoch seconds) only what
     was written after that, and what has no time."""
-    return merge_lines([_lines_of(services, run_id, attempt, worker, name, since) for worker, name in logs])
+    return merge_blocks([_blocks_of(services, run_id, attempt, worker, name, since) for worker, name in logs])
 
 
-def _lines_of(
+def _blocks_of(
     services: Services, run_id: str, attempt: int, worker: int, stream: str, since: float | None
-) -> Iterator[LogLine]:
+) -> Iterator[LogBlock]:
     path = Path(services.logs.path(run_id, attempt, worker, stream))
     index = Path(services.logs.path(run_id, attempt, worker, times_of(stream)))
     times = parse_times(index.read_bytes()) if index.exists() else LogTimes()
     # A line that goes on there began before it, and is told by its time.
     begin = 0 if since is None else max(0, times.begin(since) - 1)
     place, kind = split_stream(worker, stream)
-    for line in timed_lines(_pieces(path, begin), times, place, kind, begin):
-        if since is None or line.at is None or line.at >= since:
-            yield line
+    for block in timed_blocks(_pieces(path, begin), times, place, kind, begin):
+        if since is None or block.at is None or block.at >= since:
+            yield block
 
 
 def _pieces(path: Path, begin: int) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""What workers wrote, in the order of time: lines with their times, merged, and those alike shown once.
+"""What workers wrote, in the order of time: lines with their times, merged.
 
 Times are those at which a host saw that a line was there, to a fifth of a second at best, by its own clock.
 """
@@ -8,17 +8,12 @@ from __future__ import annotations
 import heapq
 import re
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from tpuctl.lib.text import Place, sorted_places
+from tpuctl.lib.text import Place
 
-FOLD_WINDOW_S = 1.0
-"""How far apart lines may be that are taken for the same: hosts look at logs now and then, and have clocks."""
-PENDING_MAX = 10_000
-"""Lines that wait for others like them, so that memory is bounded where all come at once."""
 LINE_MAX = 1 << 20
 """A line without an end is taken for several."""
 _TIME = re.compile(rb"^(\d{15}) (\d{13})$", re.MULTILINE)
@@ -42,14 +37,17 @@ class LogTimes(Struct, frozen=True):
         return self.offsets[count - 1] if count else 0
 
 
-class LogLine(Struct, frozen=True):
-    """One line, of one worker or process, or of several that wrote it alike. `at` is None where nobody noted
-    it."""
+class LogBlock(Struct, frozen=True):
+    """Lines that follow each other in one log and came at the same time, of one worker or process, or of
+    several that wrote them alike. `at` is None where nobody noted it.
+
+    A log has millions of lines: whatever is done for each of them takes longer than reading them.
+    """
 
     at: float | None
     workers: tuple[Place, ...]
     stream: str
-    text: str
+    texts: Sequence[str]
 
 
 def parse_times(data: bytes) -> LogTimes:
@@ -64,9 +62,9 @@ def parse_times(data: bytes) -> LogTimes:
     return LogTimes(offsets, times)
 
 
-def timed_lines(
+def timed_blocks(
     pieces: Iterable[bytes], times: LogTimes, worker: Place, stream: str, begin: int = 0
-) -> Iterator[LogLine]:
+) -> Iterator[LogBlock]:
     """The lines of a log whose content from the offset `begin` on comes in `pieces`. What is missing in it are
     zeros."""
     offset, rest = begin, b""
@@ -75,95 +73,38 @@ def timed_lines(
             offset += len(rest) + len(piece)
             rest = b""
             continue
-        lines = (rest + piece).split(b"\n")
-        rest = lines.pop()
-        for line in lines:
-            yield _line(line, times.at(offset), worker, stream)
-            offset += len(line) + 1
+        data = rest + piece
+        end = data.rfind(b"\n") + 1
+        yield from _blocks(data[:end], offset, times, worker, stream)
+        offset, rest = offset + end, data[end:]
         if len(rest) >= LINE_MAX:
-            yield _line(rest, times.at(offset), worker, stream)
+            yield from _blocks(rest, offset, times, worker, stream)
             offset, rest = offset + len(rest), b""
-    if rest:
-        yield _line(rest, times.at(offset), worker, stream)
+    yield from _blocks(rest, offset, times, worker, stream)
 
 
-def _line(line: bytes, at: float | None, worker: Place, stream: str) -> LogLine:
-    return LogLine(at, (worker,), stream, line.lstrip(b"\0").decode("utf-8", "replace"))
+def _blocks(data: bytes, offset: int, times: LogTimes, worker: Place, stream: str) -> Iterator[LogBlock]:
+    """Whole lines, cut where those begin that came later."""
+    begin, last, workers = 0, len(times.times) - 1, (worker,)
+    while begin < len(data):
+        entry = bisect_right(times.offsets, offset + begin)
+        later = data.find(b"\n", times.offsets[entry] - offset - 1) + 1 if entry < last else 0
+        end = later or len(data)
+        texts = data[begin:end].decode("utf-8", "replace").removesuffix("\n").split("\n")
+        if data.find(0, begin, end) >= 0:
+            texts = [text.lstrip("\0") for text in texts]
+        yield LogBlock(times.times[min(entry, last)] if last >= 0 else None, workers, stream, texts)
+        begin = end
 
 
-def merge_lines(logs: Sequence[Iterable[LogLine]]) -> Iterator[LogLine]:
+def merge_blocks(logs: Sequence[Iterable[LogBlock]]) -> Iterator[LogBlock]:
     """Lines of several logs by time. Logs without times come first, one after the other."""
-    return heapq.merge(*logs, key=lambda line: line.at or 0.0)
+    return heapq.merge(*logs, key=lambda block: block.at or 0.0)
 
 
-class _Pending(Struct):
-    """A line that some workers wrote and others may still be found to have written; `position` is its own."""
-
-    line: LogLine
-    workers: list[Place]
-    position: int
-
-
-def fold_lines(lines: Iterable[LogLine], workers: int) -> Iterator[LogLine]:
-    """Lines that several of so many `workers` wrote within `FOLD_WINDOW_S` once, each worker's own in their
-    order. Lines without a time stay as they are."""
-    if workers < 2:
-        yield from lines
-        return
-    pending: OrderedDict[tuple[str, str], _Pending] = OrderedDict()
-    newest: dict[Place, int] = {}
-    position = 0
-    looked_at = None
-    for line in lines:
-        if line.at is None:
-            yield line
-            continue
-        while pending and (line.at != looked_at or len(pending) >= PENDING_MAX):
-            first = pending[next(iter(pending))]
-            if len(pending) < PENDING_MAX and line.at - (first.line.at or 0.0) <= FOLD_WINDOW_S:
-                break
-            yield _released(pending.popitem(last=False)[1])
-        looked_at = line.at
-        key, [worker] = (line.stream, line.text), line.workers
-        position += 1
-        found = pending.get(key)
-        if found is not None and not _joins(found, worker, newest):
-            yield from _release_through(pending, key)
-            found = None
-        if found is None:
-            pending[key] = _Pending(line, [worker], position)
-        else:
-            if newest.get(worker, 0) > found.position:  # behind what this worker wrote before it
-                pending.move_to_end(key)
-                found.position = position
-                newest.update(dict.fromkeys(found.workers, position))
-            found.workers.append(worker)
-            if len(found.workers) == workers:
-                yield from _release_through(pending, key)
-        newest[worker] = found.position if found is not None else position
-    for each in pending.values():
-        yield _released(each)
-
-
-def _joins(found: _Pending, worker: Place, newest: dict[Place, int]) -> bool:
-    """Whether the line of a worker may be shown with that of others and every one's order stays: it wrote
-    nothing since, or they did not."""
-    if worker in found.workers:
-        return False
-    return newest.get(worker, 0) < found.position or all(
-        newest[each] == found.position for each in found.workers
-    )
-
-
-def _release_through(
-    pending: OrderedDict[tuple[str, str], _Pending], last: tuple[str, str]
-) -> Iterator[LogLine]:
-    while last in pending:
-        yield _released(pending.popitem(last=False)[1])
-
-
-def _released(pending: _Pending) -> LogLine:
-    line = pending.line
-    if len(pending.workers) == 1:
-        return line
-    return LogLine(line.at, tuple(sorted_places(pending.workers)), line.stream, line.text)
+def grep_blocks(blocks: Iterable[LogBlock], pattern: re.Pattern[str]) -> Iterator[LogBlock]:
+    """Only the lines in which `pattern` is found."""
+    search = pattern.search
+    for block in blocks:
+        if texts := [text for text in block.texts if search(text)]:
+            yield LogBlock(block.at, block.workers, block.stream, texts)

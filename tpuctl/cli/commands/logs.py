@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from tpuctl.cli.clusters import seen_now
@@ -20,10 +20,10 @@ from tpuctl.model.requests import LogsRequest
 if TYPE_CHECKING:
     from tpuctl.lib.text import Place
     from tpuctl.model.records import RunRecord
-    from tpuctl.runs.log_lines import LogLine
+    from tpuctl.runs.log_lines import LogBlock
 
-PREFIXES = 1024
-"""Kept of what stands before lines: a host tells one time for all that came since its last look."""
+LABELS = 1024
+"""Of workers that wrote lines alike; there may be as many as there are sets of workers."""
 
 
 def logs(context: AppContext, request: LogsRequest) -> None:
@@ -50,7 +50,7 @@ def logs(context: AppContext, request: LogsRequest) -> None:
         restore_logs(context, record.id, number)
     here = [number for number in numbers if context.logs.has(record.id, number)]
     names = _logs(record, chosen, processes)
-    lines = [(number, _lines(context, record, number, names, begin, pattern)) for number in here]
+    lines = [(number, _blocks(context, record, number, names, begin, pattern)) for number in here]
     if context.console.json_mode:
         if not here:
             _say_where(context, record, numbers[-1], request.since)
@@ -122,22 +122,23 @@ def _begin(context: AppContext, since: str | None) -> float | None:
     return None if since is None else context.clock.now() - parse_duration(since, "--since")
 
 
-def _lines(
+def _blocks(
     context: AppContext,
     record: RunRecord,
     number: int,
     logs: Sequence[tuple[int, str]],
     begin: float | None,
     pattern: re.Pattern[str] | None,
-) -> Iterator[LogLine]:
+) -> Iterator[LogBlock]:
     from tpuctl.model.processes import split_stream
-    from tpuctl.runs.log_archive import kept_lines
-    from tpuctl.runs.log_lines import fold_lines
+    from tpuctl.runs.log_archive import kept_blocks
+    from tpuctl.runs.log_folding import fold_blocks
+    from tpuctl.runs.log_lines import grep_blocks
 
-    found = kept_lines(context, record.id, number, logs, begin)
+    found = kept_blocks(context, record.id, number, logs, begin)
     if pattern is not None:
-        found = (line for line in found if pattern.search(line.text))
-    return fold_lines(found, len({split_stream(*log)[0] for log in logs}))
+        found = grep_blocks(found, pattern)
+    return fold_blocks(found, len({split_stream(*log)[0] for log in logs}))
 
 
 def _say_where(
@@ -186,7 +187,7 @@ def _pattern(grep: str | None) -> re.Pattern[str] | None:
 def _print_attempts(
     context: AppContext,
     record: RunRecord,
-    attempts: Sequence[tuple[int, Iterable[LogLine]]],
+    attempts: Sequence[tuple[int, Iterable[LogBlock]]],
     *,
     named: bool,
     stamped: bool,
@@ -196,38 +197,42 @@ def _print_attempts(
     for number, found in attempts:
         if named and record.attempt is not None:
             context.console.say(f"attempt {number} of {record.attempt.number}")
-        printed = _print_lines(found, record.slice_name, stamped=stamped) or printed
+        printed = _print_blocks(found, record.slice_name, stamped=stamped) or printed
     return printed
 
 
-def _print_lines(lines: Iterable[LogLine], slice_name: str, *, stamped: bool) -> bool:
+def _print_blocks(blocks: Iterable[LogBlock], slice_name: str, *, stamped: bool) -> bool:
     """Whether there was anything to print."""
-    from tpuctl.cli.live import output_prefix
+    from tpuctl.cli.live import output_prefix, output_stamp
 
     printed = False
-    prefix_of = lru_cache(PREFIXES)(output_prefix)
-    for line in lines:
-        prefix = prefix_of(slice_name, line.workers, line.at if stamped else None)
-        sys.stdout.write(f"{prefix}{line.text}\n")
+    label_of = lru_cache(LABELS)(partial(output_prefix, slice_name, at=None))
+    for block in blocks:
+        prefix = label_of(block.workers)
+        if stamped and block.at is not None:
+            prefix = output_stamp(block.at) + prefix
+        sys.stdout.write(prefix + f"\n{prefix}".join(block.texts) + "\n")
         printed = True
     sys.stdout.flush()
     return printed
 
 
-def _print_json(context: AppContext, attempts: Sequence[tuple[int, Iterable[LogLine]]]) -> None:
+def _print_json(context: AppContext, attempts: Sequence[tuple[int, Iterable[LogBlock]]]) -> None:
     """A list, an object a line: it may be longer than memory."""
     import json
 
+    from tpuctl.model.processes import worker_of
+
     between = "[\n"
-    for number, line in ((number, line) for number, lines in attempts for line in lines):
+    for number, block in ((number, block) for number, blocks in attempts for block in blocks):
         row = {
             "attempt": number,
-            "time": None if line.at is None else render_instant(line.at, whole=True),
-            "workers": sorted({place if isinstance(place, int) else place[0] for place in line.workers}),
-            "processes": [f"{place[0]}.{place[1]}" for place in line.workers if not isinstance(place, int)],
-            "stream": line.stream,
-            "text": line.text,
+            "time": None if block.at is None else render_instant(block.at, whole=True),
+            "workers": sorted({worker_of(place) for place in block.workers}),
+            "processes": [f"{place[0]}.{place[1]}" for place in block.workers if not isinstance(place, int)],
+            "stream": block.stream,
         }
-        context.console.out.write(between + json.dumps(row, ensure_ascii=False))
-        between = ",\n"
+        for text in block.texts:
+            context.console.out.write(between + json.dumps({**row, "text": text}, ensure_ascii=False))
+            between = ",\n"
     context.console.line("[]" if between.startswith("[") else "\n]")
