@@ -19,11 +19,12 @@ from tpuctl.sim.server.options import SimOptions
 
 TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
 NODES = 20
+IMPORT_TYPER = 'python -c "import typer"'
 
 
 def measure(plan: Plan) -> list[Report]:
     """Both are about CPU; a person feels it at every command."""
-    return [_help(plan), _list(plan)]
+    return [_help(plan), _dry_runs(plan), _list(plan)]
 
 
 def measure_interpreter(plan: Plan) -> list[Report]:
@@ -43,19 +44,59 @@ def measure_interpreter(plan: Plan) -> list[Report]:
 
 
 def _help(plan: Plan) -> Report:
-    contenders = [
-        Contender('python -c "import typer"', [sys.executable, "-c", "import typer"]),
-        Contender("tpuctl --help", [TPUCTL, "--help"], check=lambda out: b"Usage: tpuctl" in out.read()),
+    typer = Contender(IMPORT_TYPER, [sys.executable, "-c", "import typer"])
+    least = Contender("import typer, msgspec", [sys.executable, "-c", "import typer, msgspec"])
+    ours = [
+        Contender(f"tpuctl {words}", [TPUCTL, *words.split()], check=lambda out: b"Usage: tpuctl" in out.read())
+        for words in ("--help", "env --help", "disk --help")
     ]
+    contenders = [typer, least, *ours]
     found = compare(contenders, 3 * plan.rounds)
-    ratio = found["tpuctl --help"].cpu_s / found[contenders[0].name].cpu_s
+    root, *nouns = ours
+    ratio = found[root.name].cpu_s / found[typer.name].cpu_s
+    budgets = [Budget("CPU of the help, of importing typer", ratio, 1.1)]
+    for each in nouns:
+        budgets += [
+            Budget(f"CPU of {each.name}, of {base.name}", found[each.name].cpu_s / found[base.name].cpu_s, 1.1)
+            for base in (root, least)
+        ]
     return Report(
         title="Help",
-        setting="the library that tpuctl's command line is made with, and tpuctl's help",
-        baseline=contenders[0].name,
+        setting="the libraries that tpuctl's command line and its options are made with, and tpuctl's help",
+        baseline=typer.name,
         lines=lines(contenders, found),
-        budgets=(Budget("CPU of the help, of importing typer", ratio, 1.1),),
+        budgets=tuple(budgets),
     )
+
+
+def _dry_runs(plan: Plan) -> Report:
+    """What a person waits for before anything is asked for: prices, zones and quotas are read for it."""
+    place = "--spot --zone us-central2-b --pay --dry-run"
+    words = (f"up v4-32 {place}", f"run --up v4-8 --no-checkpoint {place} -- hostname")
+    typer = Contender(IMPORT_TYPER, [sys.executable, "-c", "import typer"])
+    with scratch() as folder:
+        (folder / "code").mkdir()
+        control.up(folder / "sim", SimOptions(delays="instant"))
+        try:
+            ours = [
+                Contender(
+                    f"tpuctl {each.split()[0]} --dry-run",
+                    ["sh", "-c", f"cd {folder}/code && exec {TPUCTL} {each}"],
+                    sim_environment(folder),
+                    check=lambda out: b"would ask for" in out.read(),
+                )
+                for each in words
+            ]
+            compare(ours, 1)  # which writes caches
+            found = compare([typer, *ours], 3 * plan.rounds)
+        finally:
+            control.down(folder / "sim")
+    budgets = [
+        Budget(f"CPU of {each.name}, of importing typer", found[each.name].cpu_s / found[typer.name].cpu_s, 5.0)
+        for each in ours
+    ]
+    setting = "of a slice, and of a run with a slice of its own; one simulator"
+    return Report("Dry runs", setting, typer.name, lines([typer, *ours], found), tuple(budgets))
 
 
 def _list(plan: Plan) -> Report:

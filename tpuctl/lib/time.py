@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -160,4 +159,6 @@ def render_clock(at: float) -> str:
 def draw_by_minute(now: float) -> int:
     """A number that is drawn anew each minute, the same for everybody. With it passes take turns: none needs to
     remember where the last one stopped, and no interval between passes leaves one out for ever."""
+    import hashlib  # OpenSSL comes with it, which no help needs
+
     return int.from_bytes(hashlib.sha256(str(int(now / 60)).encode()).digest())
