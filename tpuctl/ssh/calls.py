@@ -22,8 +22,9 @@ Emit = Callable[[str, bytes], bool]
 """Takes a stream's name and a chunk; false: not now."""
 Chunks = queue.Queue[tuple[int, str, bytes]]
 
-QUEUE_CHUNKS = 64
-"""Chunks of at most 128 KiB between the workers' threads and a slow sink; when full, hosts are not read."""
+QUEUE_CHUNKS = 16
+"""Chunks of at most 128 KiB between the workers' threads and a slow sink; when full, hosts are not read. More
+only takes memory: the sink is one thread, and each host has a window and a chunk of its own besides."""
 FULL_WAIT_S = 0.1
 ALL_WINDOWS = 8 << 20
 MIN_WINDOW = 128 << 10
