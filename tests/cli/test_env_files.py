@@ -74,10 +74,6 @@ def test_a_file_beside_the_environment_is_copied_with_its_digest(session: Sessio
     assert [row["item"] for row in rows if row["item"].startswith("file ")] == ["file lib/fix.so"]
 
 
-def test_two_environments_that_are_the_same_have_no_difference(session: Session) -> None:
-    assert session.json("env", "diff", "cpu", "cpu") == []
-
-
 @pytest.mark.slow
 def test_a_new_environment_is_locked_from_the_package_index(session: Session) -> None:
     require_index()

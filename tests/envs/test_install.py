@@ -6,7 +6,6 @@ Where a package index is reachable, some of them use uv and are faster.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -15,13 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.support.environments import make_pinned
 from tests.support.require import require_tool
+from tests.support.wheels import make_wheel
 from tpuctl.envs.pinned import environment_files, environment_key
 
 pytestmark = pytest.mark.slow
@@ -32,22 +31,9 @@ IDNA = "idna==3.10 --hash=sha256:946d195a0d259cbba61165e88e65941f16e9b36ea6ddb97
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def make_wheel(directory: Path, name: str, version: str, code: str = "") -> str:
-    """A minimal valid wheel; returns its line for a lock file."""
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": code,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = ""
-    for path, text in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        record += f"{path},sha256={digest},{len(text)}\n"
-    wheel = directory / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in {**files, f"{info}/RECORD": record + f"{info}/RECORD,,\n"}.items():
-            archive.writestr(path, text)
+def locked_wheel(directory: Path, name: str, version: str, code: str = "") -> str:
+    """Makes the wheel; its line for a lock file."""
+    wheel = make_wheel(directory, name, version, {f"{name}.py": code})
     return f"{name}=={version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
 
 
@@ -134,7 +120,7 @@ def quick_host(tmp_path: Path, warm_cache: Path) -> Host:
 
 
 def test_environment_is_installed_verified_and_then_left_alone(host: Host) -> None:
-    lock = make_wheel(host.wheels, "tiny_one", "1.0") + make_wheel(host.wheels, "tiny_two", "2.5")
+    lock = locked_wheel(host.wheels, "tiny_one", "1.0") + locked_wheel(host.wheels, "tiny_two", "2.5")
     host.want(lock, verify=("tiny_one", "tiny_two"))
     first = host.install()
     assert first.returncode == 0, first.stderr
@@ -152,7 +138,7 @@ def test_environment_is_installed_verified_and_then_left_alone(host: Host) -> No
 
 
 def test_drifted_version_is_reported_and_repaired(quick_host: Host) -> None:
-    quick_host.want(make_wheel(quick_host.wheels, "tiny_one", "1.0"))
+    quick_host.want(locked_wheel(quick_host.wheels, "tiny_one", "1.0"))
     assert quick_host.install().returncode == 0
     (metadata,) = quick_host.env.glob("lib/python*/site-packages/tiny_one-1.0.dist-info/METADATA")
     metadata.write_text(metadata.read_text().replace("Version: 1.0", "Version: 9.9"))
@@ -166,7 +152,7 @@ def test_drifted_version_is_reported_and_repaired(quick_host: Host) -> None:
 
 
 def test_wheel_with_another_hash_is_refused_and_nothing_stays(quick_host: Host) -> None:
-    lock = make_wheel(quick_host.wheels, "tiny_one", "1.0")
+    lock = locked_wheel(quick_host.wheels, "tiny_one", "1.0")
     quick_host.want(re.sub(r"[0-9a-f]{64}", "0" * 64, lock))
     refused = quick_host.install()
     assert refused.returncode == 1
@@ -176,7 +162,7 @@ def test_wheel_with_another_hash_is_refused_and_nothing_stays(quick_host: Host) 
 
 def test_package_that_does_not_import_fails_the_installation(quick_host: Host) -> None:
     quick_host.want(
-        make_wheel(quick_host.wheels, "tiny_bad", "1.0", "raise OSError('no libtpu here')"), ("tiny_bad",)
+        locked_wheel(quick_host.wheels, "tiny_bad", "1.0", "raise OSError('no libtpu here')"), ("tiny_bad",)
     )
     failed = quick_host.install()
     assert failed.returncode == 3
@@ -223,7 +209,7 @@ def wait_until_begun(host: Host, process: subprocess.Popen[str]) -> None:
 def test_installation_killed_half_way_is_completed_by_the_next_one(
     quick_host: Host, how: signal.Signals
 ) -> None:
-    quick_host.want(make_wheel(quick_host.wheels, "tiny_one", "1.0"), ("tiny_one",))
+    quick_host.want(locked_wheel(quick_host.wheels, "tiny_one", "1.0"), ("tiny_one",))
     process = quick_host.start()
     wait_until_begun(quick_host, process)
     # Only the installer, not the uv that it runs: that may outlive it and must not disturb the next.
@@ -237,7 +223,7 @@ def test_installation_killed_half_way_is_completed_by_the_next_one(
 
 
 def test_two_installations_at_once_make_one_environment(quick_host: Host) -> None:
-    quick_host.want(make_wheel(quick_host.wheels, "tiny_one", "1.0"))
+    quick_host.want(locked_wheel(quick_host.wheels, "tiny_one", "1.0"))
     both = [quick_host.start(), quick_host.start()]
     output = [process.communicate(timeout=120)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
@@ -254,7 +240,7 @@ def test_two_installations_at_once_make_one_environment(quick_host: Host) -> Non
     ],
 )
 def test_unusable_input_is_refused_before_anything_is_made(host: Host, file: str, text: str, word: str) -> None:
-    host.want(make_wheel(host.wheels, "tiny_one", "1.0"))
+    host.want(locked_wheel(host.wheels, "tiny_one", "1.0"))
     (host.work / file).write_text(text)
     refused = host.install()
     assert (refused.returncode, host.home.joinpath(".tpuctl").exists()) == (2, False)
@@ -262,7 +248,7 @@ def test_unusable_input_is_refused_before_anything_is_made(host: Host, file: str
 
 
 def test_python_that_the_host_lacks_is_named(host: Host) -> None:
-    host.want(make_wheel(host.wheels, "tiny_one", "1.0"))
+    host.want(locked_wheel(host.wheels, "tiny_one", "1.0"))
     request = json.loads((host.work / "env.json").read_text())
     (host.work / "env.json").write_text(json.dumps({**request, "python": "3.99"}))
     failed = host.install()
