@@ -15,7 +15,7 @@ from tpuctl.hosts.worker_status import WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.model.attempts import Attempt, AttemptPhase, Cause, Failure, Fault
 from tpuctl.model.processes import LOG_STREAMS, stream_of
-from tpuctl.model.records import Desired, Doubt, RunRecord, SliceState
+from tpuctl.model.records import Desired, Doubt, RunRecord, RunState, SliceState
 from tpuctl.model.shipped_files import load_failure_table, load_secret_patterns
 from tpuctl.model.verdict import wait_for
 from tpuctl.provenance.parts import add_attempt, seal_manifest
@@ -104,6 +104,7 @@ def end_attempt(context: RunContext, plan: RunPlan) -> Outcome:
         # Before the run is final: a crash in between must not leave a slice that nobody releases.
         run = replace(run, totals=seal_manifest(context.services, run, context.slice))
         release_slice(context, run)
+    if run.state in {RunState.FAILED, RunState.GAVE_UP}:
         context.journal_end(run)
     context.save(run)
     return Outcome(wait_for("the next attempt"), acted=True)
