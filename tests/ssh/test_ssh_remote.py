@@ -210,3 +210,12 @@ def test_thirty_two_hosts_answer_at_once_with_few_handshakes_in_flight(farm: Ssh
     with closing(SshRemote(key.private_path, max_handshakes=4)) as remote:
         results = remote.run(targets, RemoteCall("printenv TPU_WORKER_ID"))
     assert [result.stdout for result in results] == [f"{worker}\n".encode() for worker in range(32)]
+
+
+def test_the_time_of_a_call_is_also_that_of_waiting_for_a_handshake(target: HostTarget, key: KeyPair) -> None:
+    with closing(SshRemote(key.private_path, max_handshakes=0)) as remote:
+        [told] = remote.run([target], RemoteCall("true", timeout_s=1.0))
+    assert (told.failure, told.detail) == (
+        FailureKind.TIMEOUT,
+        "other hosts were still logged in to when the time was up",
+    )

@@ -100,10 +100,6 @@ class WorkerCall:
     def done(self) -> bool:
         return self.result is not None or self.bug is not None
 
-    def is_late(self) -> bool:
-        """Its time is up."""
-        return self.deadline is not None and time.monotonic() >= self.deadline
-
     def is_cancelled(self) -> bool:
         return self._cancelled.is_set()
 

@@ -15,7 +15,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import paramiko
 
 CHANNEL_TIMEOUT_S = 10.0
+SLOT_POLL_S = 0.5
 USER_TIMEOUT_MS = int(LINK_SILENCE_S * 1000)
 """TCP gives up on unacknowledged data after this: a cut cable shows in 12 s instead of 15 minutes."""
 KEEPALIVE_IDLE_S = 4
@@ -60,6 +61,28 @@ def load_private_key(path: Path) -> paramiko.PKey:
         ) from error
 
 
+def limited(timeout_s: float, deadline: float | None) -> float:
+    """A part of a call never takes longer than what is left of the whole."""
+    return timeout_s if deadline is None else max(0.1, min(timeout_s, deadline - time.monotonic()))
+
+
+@contextlib.contextmanager
+def turn(
+    slots: threading.Semaphore, deadline: float | None, is_cancelled: Callable[[], bool], late: str
+) -> Iterator[None]:
+    """Holds one of `slots`. Raises ConnectError if it is stopped while it waits for one, or the time is up:
+    then `late` is why."""
+    while not slots.acquire(timeout=SLOT_POLL_S):
+        if is_cancelled():
+            raise ConnectError(FailureKind.LOST, "stopped by this side")
+        if deadline is not None and time.monotonic() >= deadline:
+            raise ConnectError(FailureKind.TIMEOUT, late)
+    try:
+        yield
+    finally:
+        slots.release()
+
+
 def open_connection(
     target: HostTarget,
     key: paramiko.PKey,
@@ -67,7 +90,8 @@ def open_connection(
     connect_timeout_s: float,
     handshake_timeout_s: float,
     refused_for_s: float,
-    handshake_slot: contextlib.AbstractContextManager[object],
+    handshake_slots: threading.Semaphore,
+    deadline: float | None,
     is_cancelled: Callable[[], bool],
     proxy: tuple[str, ...] = (),
 ) -> paramiko.Transport:
@@ -78,10 +102,11 @@ def open_connection(
 
         sock = open_proxy(proxy, target)
     else:
-        sock = _connect(target, connect_timeout_s, refused_for_s, is_cancelled)
+        sock = _connect(target, limited(connect_timeout_s, deadline), refused_for_s, is_cancelled)
+    late = "other hosts were still logged in to when the time was up"
     try:
-        with handshake_slot:
-            return _handshake(sock, target, key, handshake_timeout_s, is_cancelled)
+        with turn(handshake_slots, deadline, is_cancelled, late):
+            return _handshake(sock, target, key, limited(handshake_timeout_s, deadline), is_cancelled)
     except BaseException:
         sock.close()
         raise

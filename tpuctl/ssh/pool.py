@@ -12,7 +12,13 @@ from msgspec import Struct
 
 from tpuctl.lib.text import counted
 from tpuctl.model.hosts import FailureKind, HostTarget
-from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S, load_private_key, open_connection, read_host_key
+from tpuctl.ssh.connection import (
+    CHANNEL_TIMEOUT_S,
+    limited,
+    load_private_key,
+    open_connection,
+    read_host_key,
+)
 from tpuctl.ssh.errors import ConnectError
 
 if TYPE_CHECKING:
@@ -133,10 +139,11 @@ class ConnectionPool:
         return open_connection(
             target,
             self.load_key(),
-            connect_timeout_s=_limited(access.connect_timeout_s, deadline),
-            handshake_timeout_s=_limited(access.handshake_timeout_s, deadline),
+            connect_timeout_s=access.connect_timeout_s,
+            handshake_timeout_s=access.handshake_timeout_s,
             refused_for_s=BOOT_RETRY_S if access.boot_retry else 0.0,
-            handshake_slot=self._handshakes,
+            handshake_slots=self._handshakes,
+            deadline=deadline,
             is_cancelled=is_cancelled,
             proxy=access.proxy,
         )
@@ -160,7 +167,7 @@ class ConnectionPool:
         transport = self.connection(target, deadline, is_cancelled)
         try:
             return transport, transport.open_session(
-                window_size=window_bytes, timeout=_limited(CHANNEL_TIMEOUT_S, deadline)
+                window_size=window_bytes, timeout=limited(CHANNEL_TIMEOUT_S, deadline)
             )
         except paramiko.ChannelException as error:
             raise ConnectError(
@@ -202,8 +209,3 @@ class ConnectionPool:
                     hang_up(slot.transport)
         for slot in slots:
             slot.close()
-
-
-def _limited(timeout_s: float, deadline: float | None) -> float:
-    """A part of a call never takes longer than what is left of the whole."""
-    return timeout_s if deadline is None else max(0.1, min(timeout_s, deadline - time.monotonic()))

@@ -19,7 +19,7 @@ from tpuctl.errors import BugError
 from tpuctl.hosts.commands import HEARTBEAT_S, LINK_SILENCE_S
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.ssh.calls import QUEUE_CHUNKS, Chunks, CollectedOutput, Emit, LastWords, WorkerCall, pump, queued
-from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S
+from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S, turn
 from tpuctl.ssh.errors import ConnectError
 from tpuctl.ssh.pool import CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, Access, ConnectionPool
 from tpuctl.ssh.session import Ending, Feed, exchange
@@ -35,7 +35,6 @@ FILES_PER_CALL = 3
 REMEDIES_AT_ONCE = 32
 """Of all workers, those to which what they lack is brought at the same time: where a link is slow, all at once
 would share it until the time is up, and none would have it whole."""
-SLOT_POLL_S = 0.5
 WAITED = "what it lacks was still being brought to other workers when the time was up"
 FORWARD_TIMEOUT_S = 20.0
 """For the connection behind a forwarded one."""
@@ -214,14 +213,12 @@ class SshRemote:
         if not remedy.is_for(ending.exit_status, words.text):
             return ending
         call.output.drop()
-        while not self._remedies.acquire(timeout=SLOT_POLL_S):
-            if call.is_cancelled() or call.is_late():
-                return Ending(failure=FailureKind.TIMEOUT, detail=WAITED)
         brought = CollectedOutput()
         try:
-            ending = self._attempt(call, remedy.command, Feed(remedy.stdin, hold=False), brought.emit)
-        finally:
-            self._remedies.release()
+            with turn(self._remedies, call.deadline, call.is_cancelled, WAITED):
+                ending = self._attempt(call, remedy.command, Feed(remedy.stdin, hold=False), brought.emit)
+        except ConnectError as error:
+            return Ending(failure=error.kind, detail=error.detail)
         if ending.exit_status is None:
             return ending
         if ending.exit_status:
