@@ -34,7 +34,7 @@ from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.runs.follow import follow_run
-from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.request import request_run
 from tpuctl.runs.submit import check_request, freeze_run
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice

@@ -16,7 +16,8 @@ from tpuctl.model import timeouts
 from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.records import Doubt, RunState, SliceState
 from tpuctl.model.run_spec import RestartPolicy
-from tpuctl.runs.reconcile import advance_run, request_stop
+from tpuctl.runs.reconcile import advance_run
+from tpuctl.runs.request import request_stop
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.heartbeats import HOST_BEATS
 from tpuctl.slices.liveness import Liveness

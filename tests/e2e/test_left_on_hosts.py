@@ -22,7 +22,7 @@ from tpuctl.model.attempts import Cause
 from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.run_spec import RestartPolicy
 from tpuctl.runs.follow import follow_run
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.runs.stops import stop_error
 from tpuctl.state.repository import get_run, get_slice, list_attempts
 from tpuctl.views.slices import run_rows

@@ -16,7 +16,7 @@ from tpuctl.errors import DeniedError
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.runs.follow import follow_run
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.slices.reconcile import wait_for_slice
 from tpuctl.state.repository import get_slice
 from tpuctl.watch.reconciler import run_pass

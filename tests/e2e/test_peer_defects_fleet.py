@@ -12,7 +12,7 @@ from tests.support.sim import RunningSim, running_sim
 from tests.support.soak import soak
 from tpuctl.errors import TransientError
 from tpuctl.model.records import Desired, RunState, SliceState
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.slices.desired import request_slice
 from tpuctl.state.repository import get_run, get_slice
 from tpuctl.watch.heartbeat import TROUBLED

@@ -18,7 +18,7 @@ from tpuctl.model.attempts import AttemptPhase, Cause
 from tpuctl.model.cloud import Api
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.provenance.parts import load_manifest
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.slices.reconcile import wait_for_slice

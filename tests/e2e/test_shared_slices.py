@@ -18,7 +18,7 @@ from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.money.coverage import keep_grant
 from tpuctl.money.grants import AtEnd, Grant
 from tpuctl.runs.follow import start_run
-from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.request import request_run
 from tpuctl.runs.submit import freeze_run
 from tpuctl.state.repository import get_run, list_runs
 from tpuctl.transfer.tree import make_tree

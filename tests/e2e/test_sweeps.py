@@ -25,7 +25,7 @@ from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Wait
 from tpuctl.runs.follow import follow_run
 from tpuctl.runs.matrix import parse_matrix
-from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.request import request_run
 from tpuctl.runs.submit import freeze_run
 from tpuctl.runs.sweep import (
     SweepRecord,

@@ -16,7 +16,7 @@ from tpuctl.kube.client import connect
 from tpuctl.model.clusters import ClusterPlace
 from tpuctl.model.records import RunState
 from tpuctl.provenance.parts import load_manifest
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 
 
 def test_a_jobset_that_comes_between_a_look_and_its_own_is_not_taken_over(lab: Lab) -> None:

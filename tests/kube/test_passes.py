@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.kube.lab import Lab
 from tests.support.kube_objects import waiting
 from tpuctl.model.records import RunState
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.state.repository import get_run, save
 from tpuctl.watch.cycle import secrets_of_active_runs
 from tpuctl.watch.pass_lines import look_at_clusters

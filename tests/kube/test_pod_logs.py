@@ -12,7 +12,7 @@ from tests.support.kube.pod_logs import lines_of
 from tpuctl.engine.events import Warn
 from tpuctl.kube.pod_logs import stamp_key
 from tpuctl.model.records import RunState
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 
 
 def test_output_is_fetched_once_whole_and_with_its_times(lab: Lab) -> None:

@@ -13,7 +13,7 @@ from tpuctl.lib.time import render_time
 from tpuctl.model.attempts import Cause
 from tpuctl.model.records import RunState
 from tpuctl.provenance.parts import load_manifest
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 
 
 def test_it_is_applied_runs_and_succeeds_with_its_manifest(lab: Lab) -> None:

@@ -18,7 +18,7 @@ from tpuctl.provenance.parts import PARTS, begin_manifest, load_manifest, load_p
 from tpuctl.provenance.phases import goodput
 from tpuctl.provenance.verify import verify_manifest
 from tpuctl.runs.follow import follow_run, start_run
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.state.repository import get_run
 from tpuctl.views.slices import run_rows
 from tpuctl.watch.reconciler import run_pass

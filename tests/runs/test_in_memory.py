@@ -26,7 +26,8 @@ from tpuctl.runs.attempt import attempt_hosts
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.progress import go_on
-from tpuctl.runs.reconcile import advance_run, find_end, request_stop
+from tpuctl.runs.reconcile import advance_run, find_end
+from tpuctl.runs.request import request_stop
 from tpuctl.runs.stops import confirm_stop, stop_error
 from tpuctl.runs.take_down import take_down
 from tpuctl.slices.desired import request_slice

@@ -18,7 +18,7 @@ from tpuctl.errors import DeniedError, NotFoundError, TpuctlError, TransientErro
 from tpuctl.model.hosts import FailureKind
 from tpuctl.model.records import RunState, SliceState
 from tpuctl.runs.follow import follow_run, start_run
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.slices.enrollment import KEYS, KEYS_PER_PASS, enroll_machine, list_machines, remove_machine
 from tpuctl.slices.probing import probe_workers
 from tpuctl.state.leases import take_lease

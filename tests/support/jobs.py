@@ -17,7 +17,7 @@ from tpuctl.model.run_spec import RestartPolicy, RunSpec
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.provenance.parts import load_manifest
 from tpuctl.runs.follow import follow_run
-from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.request import request_run
 from tpuctl.runs.submit import check_request, freeze_run
 from tpuctl.slices.desired import request_slice
 from tpuctl.slices.reconcile import wait_for_slice

@@ -19,7 +19,8 @@ from tpuctl.model.cloud import HostTarget
 from tpuctl.model.records import RunState
 from tpuctl.model.timeouts import STEP_MAX_S
 from tpuctl.runs.follow import start_run
-from tpuctl.runs.reconcile import advance_run, request_stop
+from tpuctl.runs.reconcile import advance_run
+from tpuctl.runs.request import request_stop
 from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.state.repository import get_run, get_slice
 from tpuctl.transfer.host_copies import COPY_MAX_S, SERVE_IDLE_S

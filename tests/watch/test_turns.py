@@ -15,7 +15,7 @@ from tpuctl.model.records import SliceState
 from tpuctl.model.refs import MountRef
 from tpuctl.model.timeouts import PASS_HOSTS_MAX
 from tpuctl.runs.follow import start_run
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.slices.desired import request_down, request_slice
 from tpuctl.state.repository import get_slice, list_slices, readable_runs, save
 from tpuctl.watch.reconciler import run_pass

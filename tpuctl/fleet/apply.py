@@ -29,7 +29,8 @@ from tpuctl.model.attempts import AttemptPhase
 from tpuctl.model.records import Desired, SliceState
 from tpuctl.model.verdict import Done, Failed, wait_for
 from tpuctl.runs.follow import step_run_and_slice
-from tpuctl.runs.reconcile import find_end, request_run, request_stop
+from tpuctl.runs.reconcile import find_end
+from tpuctl.runs.request import request_run, request_stop
 from tpuctl.runs.submit import freeze_run
 from tpuctl.runs.take_down import end_slice
 from tpuctl.slices.bring_up import request_wanted, store_for_hosts

@@ -30,7 +30,7 @@ from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.verdict import Done, Wait, wait_for
 from tpuctl.runs.charge import worker_ends
 from tpuctl.runs.context import RunContext
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_run
 

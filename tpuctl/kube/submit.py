@@ -29,7 +29,7 @@ from tpuctl.model.requests import ClusterRequest, LaunchRequest
 from tpuctl.model.run_identity import fingerprint
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
-from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.request import request_run
 
 
 def check_launch(launch: LaunchRequest, request: RunRequest, cluster: ClusterRequest) -> None:

@@ -12,7 +12,8 @@ from tpuctl.runs.attempt import AttemptHosts, find_hosts
 from tpuctl.runs.last_sign import note_sign
 from tpuctl.runs.log_archive import restore_logs
 from tpuctl.runs.plan import RunObservation, plan_run
-from tpuctl.runs.reconcile import advance_run, request_stop
+from tpuctl.runs.reconcile import advance_run
+from tpuctl.runs.request import request_stop
 from tpuctl.runs.states import RunEvent
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.plan import plan_slice

@@ -33,7 +33,7 @@ from tpuctl.runs.code_check import check_code
 from tpuctl.runs.data import check_data, find_data
 from tpuctl.runs.metrics import stepless
 from tpuctl.runs.preset import with_preset
-from tpuctl.runs.reconcile import end_with_slice, request_run
+from tpuctl.runs.request import request_run
 from tpuctl.runs.rules import check_run, check_spmd, topology_notes
 from tpuctl.slices.bring_up import after_refused_login, request_wanted, resolve_wanted
 from tpuctl.slices.choose import resolve_slice
@@ -195,6 +195,8 @@ def submit_run(services: Services, submission: Submission, run_id: str, *, named
 def refused_run(services: Services, record: RunRecord, error: DeniedError, *, since: float) -> TpuctlError:
     """The refusal, with what became of the run: a slice that was requested for it since then, and of which
     nothing was sent, is not wanted any more, nor is its run; otherwise the run stays submitted."""
+    from tpuctl.runs.reconcile import end_with_slice  # which brings all steps of runs
+
     refusal: TpuctlError = error
     if record.spec.owns_slice:
         made = get_slice(services, record.slice_name).record

@@ -34,7 +34,7 @@ from tpuctl.model.verdict import Blocked, Done, Failed, Wait
 from tpuctl.provenance.manifest import SettingSection
 from tpuctl.runs.chips import ONE
 from tpuctl.runs.follow import step_run_and_slice
-from tpuctl.runs.reconcile import request_run, request_stop
+from tpuctl.runs.request import request_run, request_stop
 from tpuctl.slices.bring_up import request_wanted
 from tpuctl.slices.desired import never_sent, request_down
 from tpuctl.slices.reconcile import advance_slice

@@ -14,7 +14,7 @@ from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.model.records import Desired, RunRecord, SliceRecord
 from tpuctl.model.verdict import Wait, wait_for
 from tpuctl.runs.follow import step_run_and_slice
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.slices.desired import goes_after_run, request_down, withdraw_if_unsent
 from tpuctl.slices.reconcile import advance_slice, wait_until_gone
 from tpuctl.slices.vacate import refuse_if_silent

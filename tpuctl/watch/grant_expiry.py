@@ -12,7 +12,7 @@ from tpuctl.model.records import Desired, SliceRecord
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.money.coverage import list_grants
 from tpuctl.money.grants import AtEnd, Grant, days_left, due_warning, ended_on, same_pool
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.state.journal import record_decision
 from tpuctl.state.repository import Repository, Versioned, active_runs

@@ -12,7 +12,7 @@ from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.requests import ActivityRequest, WarnRequest
 from tpuctl.hosts.targets import host_targets
 from tpuctl.model.records import Desired, Lifetime, SliceRecord, SliceState
-from tpuctl.runs.reconcile import request_stop
+from tpuctl.runs.request import request_stop
 from tpuctl.slices.desired import request_down
 from tpuctl.slices.lifetime import (
     HostActivity,

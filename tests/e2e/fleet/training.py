@@ -14,7 +14,7 @@ from tests.support.memory.process import Process, Steps, Wait
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.model.records import RunRecord
 from tpuctl.model.run_spec import RestartPolicy, RunSpec
-from tpuctl.runs.reconcile import request_run
+from tpuctl.runs.request import request_run
 from tpuctl.runs.submit import freeze_run
 from tpuctl.transfer.tree import make_tree
 

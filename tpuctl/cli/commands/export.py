@@ -106,7 +106,7 @@ def _source(
     from tpuctl.kube.target import resolve_target
     from tpuctl.provenance.manifest import typed
     from tpuctl.runs.containers import check_container
-    from tpuctl.runs.reconcile import choose_run_id
+    from tpuctl.runs.request import choose_run_id
     from tpuctl.runs.rules import check_run
 
     before, behind = context.shared.split(words)

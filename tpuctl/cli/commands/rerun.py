@@ -29,7 +29,7 @@ def rerun(context: AppContext, request: RerunRequest, timeout: Timeout = None, d
     """
     from tpuctl.provenance.bundle import is_bundle, store_bundle
     from tpuctl.provenance.parts import load_source
-    from tpuctl.runs.reconcile import choose_run_id
+    from tpuctl.runs.request import choose_run_id
     from tpuctl.runs.rerun import prepare_rerun, refuse, resolve_target
 
     manifest, record = load_source(context, request.source)

@@ -53,7 +53,7 @@ def run(
     --on gke:CONTEXT/NAMESPACE it goes to a cluster, as a JobSet.
     """
     _check_together(launch, capacity, shares=parse_chips(request) != ())
-    from tpuctl.runs.reconcile import choose_run_id
+    from tpuctl.runs.request import choose_run_id
     from tpuctl.runs.submit import prepare_launch
 
     here = Path.cwd()
@@ -215,7 +215,7 @@ def run_on_cluster(
     from tpuctl.kube.submit import check_cluster, check_launch, cluster_fingerprint, submit_to_cluster
     from tpuctl.kube.target import resolve_target
     from tpuctl.model.clusters import parse_cluster
-    from tpuctl.runs.reconcile import check_new_id, choose_run_id, find_same
+    from tpuctl.runs.request import check_new_id, choose_run_id, find_same
     from tpuctl.state.repository import active_runs
 
     check_launch(launch, request, cluster)
