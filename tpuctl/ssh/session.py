@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 import time
@@ -22,6 +23,9 @@ PACKET = 32 * 1024 - 64
 """What paramiko sends to OpenSSH at once; of a longer piece the rest would be copied for each packet."""
 PROBE_AFTER_S = 5.0
 """A connection without a byte for this long is asked for an answer."""
+LOOK_S = 5.0
+"""How often a thread wakes for a command from which nothing comes, and for which nothing is due: at 256 hosts
+each time adds up. Whoever ends a command closes its channel, and that wakes the thread."""
 STDIN_RETRY_MS = 5
 """How soon a full SSH window is tried again; nothing in paramiko's public API announces that it opened."""
 
@@ -48,6 +52,11 @@ class Feed:
         self._heartbeat_s = heartbeat_s
         self._next_beat = time.monotonic() + heartbeat_s
         self._closed = False
+
+    @property
+    def due_at(self) -> float:
+        """When the next heartbeat is to be sent."""
+        return self._next_beat if self._hold and not self._closed else math.inf
 
     def push(self, channel: paramiko.Channel) -> bool:
         """Sends what the window takes; false when more is waiting for the window, or for its source."""
@@ -97,22 +106,26 @@ class Probe:
     def __init__(self, transport: paramiko.Transport, silence_s: float) -> None:
         self._transport = transport
         self._silence_s = silence_s
-        self._answered = threading.Event()
+        self._answered_at: float | None = None
         self._asked = False
         self.heard = time.monotonic()
 
     def note_life(self) -> None:
         self.heard = time.monotonic()
 
+    @property
+    def due_at(self) -> float:
+        """When there is something to be checked: whether to ask, or whether an answer came."""
+        patience = self._silence_s if self._asked else min(PROBE_AFTER_S, self._silence_s / 3)
+        return self.heard + patience
+
     def check(self) -> bool:
         """False when the other side has been dead for `silence_s`."""
-        if self._asked and self._answered.is_set():
-            self._asked = False
-            self.note_life()
+        if self._asked and self._answered_at is not None:
+            self._asked, self.heard = False, max(self.heard, self._answered_at)
         silent = time.monotonic() - self.heard
-        if silent > min(PROBE_AFTER_S, self._silence_s / 3) and not self._asked:
-            self._asked = True
-            self._answered.clear()
+        if silent >= min(PROBE_AFTER_S, self._silence_s / 3) and not self._asked:
+            self._asked, self._answered_at = True, None
             threading.Thread(target=self._ask, name="tpuctl-ssh-probe", daemon=True).start()
         return silent < self._silence_s
 
@@ -122,7 +135,7 @@ class Probe:
             self._transport.global_request("keepalive@openssh.com", wait=True)
         except (OSError, EOFError):
             return  # the connection is gone; the channel says so too
-        self._answered.set()
+        self._answered_at = time.monotonic()
 
 
 class Outlet:
@@ -169,7 +182,7 @@ def exchange(
     probe, outlet = Probe(transport, silence_s), Outlet(emit)
     while True:
         flowing = feed.push(channel)
-        wait_ms = _wait_ms(deadline) if flowing else STDIN_RETRY_MS
+        wait_ms = _wait_ms(deadline, feed, probe) if flowing else STDIN_RETRY_MS
         # Looked at before draining: whatever came before the end is then in the buffers that are drained below.
         ended = channel.eof_received or channel.closed
         if not outlet.flush() or ((ended or poll.poll(wait_ms)) and _drain(channel, outlet)):
@@ -185,9 +198,10 @@ def exchange(
             return Ending(failure=FailureKind.LOST, detail=f"no sign of life for {silence_s:g} s")
 
 
-def _wait_ms(deadline: float | None) -> float:
-    left = 1.0 if deadline is None else deadline - time.monotonic()
-    return 1000 * max(0.0, min(0.5, left))
+def _wait_ms(deadline: float | None, feed: Feed, probe: Probe) -> float:
+    now = time.monotonic()
+    due = min(now + LOOK_S, math.inf if deadline is None else deadline, feed.due_at, probe.due_at)
+    return 1000 * max(0.0, due - now)
 
 
 def _drain(channel: paramiko.Channel, outlet: Outlet) -> bool:
