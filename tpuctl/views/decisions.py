@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tpuctl.engine.services import Services
-from tpuctl.lib.names import cloud_name
 from tpuctl.lib.time import render_time
 from tpuctl.model.attempts import Cause
 from tpuctl.slices.choose import run_called
@@ -88,17 +87,10 @@ def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
 
 def _holds(services: Services, name: str) -> list[dict[str, Any]]:
     """When the disks of a slice were held still on it: its programs waited then."""
-    found = []
-    for each in readable_slices(services)[0]:
-        if each.name == name:
-            lives = {cloud_name(name, number) for number in range(1, each.last_incarnation + 1)}
-            lives |= {
-                place.incarnation.cloud_name for place in each.places if place.incarnation
-            }  # an adopted one
-            found += [
-                {**document.data, "subject": ref.name}
-                for ref in each.spec.disks
-                for document in read_journal(services, f"disks/{ref.name}")
-                if document.data["action"] == "hold" and document.data["incarnation"] in lives
-            ]
-    return found
+    refs = [ref for each in readable_slices(services)[0] if each.name == name for ref in each.spec.disks]
+    return [
+        {**document.data, "subject": ref.name}
+        for ref in refs
+        for document in read_journal(services, f"disks/{ref.name}")
+        if document.data["action"] == "hold" and str(document.data["reason"]).endswith(f"on {name}")
+    ]
