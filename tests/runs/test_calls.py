@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,13 +34,6 @@ class Counting:
             return found(targets, call)
 
         return run
-
-
-@pytest.fixture
-def place() -> Iterator[MemoryPlace]:
-    made = MemoryPlace()
-    yield made
-    made.close()
 
 
 @pytest.fixture
