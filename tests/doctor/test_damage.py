@@ -11,6 +11,7 @@ import tpuctl
 from tests.support.memory.services import MemoryPlace
 from tpuctl.doctor.damage import REPOSITORIES, check_damaged, remove_damaged
 from tpuctl.errors import ConflictError, DamagedRecordError
+from tpuctl.state.journal import read_journal, record_decision
 
 KINDS = {each.kind: each for each in REPOSITORIES}
 
@@ -43,3 +44,17 @@ def test_a_record_that_can_be_read_is_not_removed(place: MemoryPlace):
     services.store.put("notes/x", {}, if_generation=0)
     with pytest.raises(ConflictError, match="notes/x can be read"):
         check_damaged(services, "notes/x")
+
+
+def test_a_damaged_entry_of_a_journal_is_removed_as_its_error_says(place: MemoryPlace):
+    services = place.machine()
+    record_decision(services, "slices/big", "up", "asked for")
+    key = services.store.append("journal/slices/big/", {"reason": "lost its action"})
+    whole, damaged = (each.data for each in read_journal(services, "slices/big"))
+    assert (whole["action"], damaged["action"]) == ("up", "damaged")
+    assert key in damaged["reason"]
+    remove_damaged(services, key, check_damaged(services, key))
+    assert [each.data["action"] for each in read_journal(services, "slices/big")] == ["up"]
+    [left] = services.store.list("journal/")
+    with pytest.raises(ConflictError, match="can be read"):
+        check_damaged(services, left.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.support.builders import a_run, an_attempt
+from tests.support.builders import a_run, a_slice, an_attempt
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.config.hooks import Hook, parse_hooks
@@ -17,7 +17,7 @@ from tpuctl.runs.context import RunContext
 from tpuctl.runs.effects import apply_plan
 from tpuctl.runs.plan import plan_event
 from tpuctl.runs.states import News, RunEvent, RunFinding
-from tpuctl.state.repository import RUNS, get_run
+from tpuctl.state.repository import RUNS, SLICES, get_run
 from tpuctl.views.decisions import decisions
 
 PAGER = parse_hooks(
@@ -145,3 +145,16 @@ def test_a_hook_whose_cursor_is_damaged_begins_anew_and_keeps_no_other_from_bein
     find(services, STALL)
     assert deliver_events(services, [PAGER, other], [], [], send) == []
     assert sorted(heard) == ["other no output", "pager no output"]
+
+
+def test_a_damaged_entry_of_a_journal_keeps_nobody_from_being_told(services: MemoryServices) -> None:
+    begin(services)
+    for entry in ({"at": 1.0}, {"at": 1.0, "action": "stalled", "event": "00001-00001"}):
+        services.store.append("journal/runs/r1/", entry)
+    find(services, MOUNTS)
+    assert listen(services) == DIED
+    record = a_slice()
+    SLICES.put(services, record.name, record, 0)
+    for entry in ({"at": 1.0, "reason": "because"}, {"at": 2.0, "action": "refused", "reason": "no"}):
+        services.store.append(f"journal/{record.key}/", entry)
+    assert [detail for _, detail in listen(services)] == ["refused: no"]

@@ -126,6 +126,17 @@ def test_decisions_outlive_the_record_and_the_fleet_has_its_own(place: MemoryPla
     assert [(row["subject"], row["action"]) for row in decisions(services, "fleet")] == [("fleet", "pause")]
 
 
+def test_a_damaged_decision_is_said_in_its_place_and_hides_no_other(place: MemoryPlace) -> None:
+    services = place.machine("laptop")
+    record_decision(services, "slices/big", "up", "asked for")
+    key = services.store.append("journal/slices/big/", {"at": 5.0, "reason": None})
+    record_decision(services, "slices/big", "ready", "4 hosts answered")
+    before, damaged, after = decisions(services, "big")
+    assert [before["action"], damaged["action"], after["action"]] == ["up", "damaged", "ready"]
+    assert damaged["at"] == before["at"]
+    assert damaged["reason"].startswith(f"the record {key} in the store is damaged")
+
+
 def test_why_a_program_waited_while_a_disk_of_its_slice_was_copied_is_shown(place: MemoryPlace) -> None:
     services = place.machine("laptop")
     ref = DiskRef("data", "/mnt/data", DiskMode.READ_WRITE)

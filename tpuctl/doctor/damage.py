@@ -15,6 +15,8 @@ from tpuctl.runs.sweep import SWEEPS
 from tpuctl.slices.capacity_notes import NOTES
 from tpuctl.slices.enrollment import ENROLLED
 from tpuctl.slices.heartbeats import HOST_BEATS
+from tpuctl.state.documents import is_entry
+from tpuctl.state.journal import ENTRIES
 from tpuctl.state.leases import LEASES
 from tpuctl.state.repository import ATTEMPTS, DISKS, KEPT_RUNS, RUNS, SLICES, Repository
 from tpuctl.watch.cycle import WATCHDOGS
@@ -24,7 +26,11 @@ from tpuctl.watch.pause import PAUSE
 
 _OF_RUNS = (RUNS, ATTEMPTS, SWEEPS, PARTS, ARCHIVES, KEPT_RUNS, RECEIPTS)
 _OF_SLICES = (SLICES, DISKS, ENROLLED, HOST_BEATS, IDLE, NOTES, GRANTS, NOTICES)
-REPOSITORIES: tuple[Repository[Any], ...] = (*_OF_RUNS, *_OF_SLICES, LEASES, HOOKS, PAUSE, WATCHDOGS)
+REPOSITORIES: tuple[Repository[Any], ...] = (
+    *_OF_RUNS,
+    *_OF_SLICES,
+    *(LEASES, HOOKS, PAUSE, WATCHDOGS, ENTRIES),
+)
 """Those of all kinds of records."""
 
 
@@ -45,7 +51,10 @@ def check_damaged(services: Services, key: str) -> int:
 def remove_damaged(services: Services, key: str, generation: int) -> None:
     """Removes what `check_damaged` found. Raises StaleRecordError when it changed since."""
     records, name = _at(key)
-    records.delete(services, name, generation)
+    if is_entry(key):
+        services.store.remove_entries([key])
+    else:
+        records.delete(services, name, generation)
 
 
 def _at(key: str) -> tuple[Repository[Any], str]:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
+
+from msgspec import Struct
 
 from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError
+from tpuctl.state.repository import Repository, decode
+
+DAMAGED = "damaged"
+"""The action of what stands for an entry that cannot be read; its reason says what is wrong."""
+
+
+class DecisionEntry(Struct, frozen=True):
+    """What every entry tells."""
+
+    action: str
+    reason: str
+
+
+ENTRIES = Repository(DecisionEntry, "journal")
 
 
 def record_decision(
@@ -42,23 +58,37 @@ def record_decision(
 
 def read_journal(services: Services, subject: str) -> Sequence[Document]:
     """The entries of a subject, oldest first. Who reads one takes what it tells: entries stay for years."""
-    return services.store.list(f"journal/{subject}/")
+    return [*_readable(services.store.list(f"journal/{subject}/"))]
 
 
 def read_events(services: Services, subject: str) -> Mapping[str, Mapping[str, Any]]:
-    """The entries of a subject that have the id of an event, the first of each. What cannot be read is none."""
+    """The entries of a subject that have the id of an event, the first of each."""
     found: dict[str, Mapping[str, Any]] = {}
     for document in read_journal(services, subject):
-        with suppress(DamagedRecordError):
-            if event := document.data.get("event"):
-                found.setdefault(str(event), document.data)
+        if event := document.data.get("event"):
+            found.setdefault(str(event), document.data)
     return found
 
 
 def read_journals(services: Services, beginning: str) -> Sequence[tuple[str, Document]]:
     """The entries of all subjects that begin so, each with its subject, in one listing."""
     documents = services.store.list(f"journal/{beginning}")
-    return [(each.key.removeprefix("journal/").rpartition("/")[0], each) for each in documents]
+    of_subjects = groupby(documents, lambda each: each.key.removeprefix("journal/").rpartition("/")[0])
+    return [(subject, each) for subject, found in of_subjects for each in _readable(found)]
+
+
+def _readable(documents: Iterable[Document]) -> Iterator[Document]:
+    """Entries of one subject; in the place of a damaged one, one that says so: it keeps no other from being
+    read. Its time is that of the entry before it."""
+    at = 0.0
+    for document in documents:
+        try:
+            decode(DecisionEntry, document)
+            at = decided_at(document.data)
+            yield document
+        except DamagedRecordError as error:
+            said = {"at": at, "action": DAMAGED, "reason": error.message}
+            yield Document(document.key, document.generation, said)
 
 
 def decided_at(entry: Mapping[str, Any]) -> float:

@@ -8,7 +8,7 @@ from tpuctl.engine.services import Services
 from tpuctl.lib.time import render_time
 from tpuctl.model.attempts import Cause
 from tpuctl.slices.choose import run_called
-from tpuctl.state.journal import decided_at, read_journal, read_journals
+from tpuctl.state.journal import DAMAGED, decided_at, read_journal, read_journals
 from tpuctl.state.repository import RUNS, Repository, readable_runs, readable_slices
 
 
@@ -46,10 +46,10 @@ def _in_order(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**blank, **entry, "at": render_time(decided_at(entry))} for entry in entries]
 
 
-_OF_ROWS = frozenset({"run", "stop", "ended", *Cause}) - {Cause.SUCCEEDED}
+_OF_ROWS = frozenset({"run", "stop", "ended", DAMAGED, *Cause}) - {Cause.SUCCEEDED}
 _OF_SLICES = frozenset(
     {"up", "down", "ready", "preempted", "unreachable", "time-over", "broken", "refused", "denied", "removed"}
-    | {"end"}
+    | {"end", DAMAGED}
 )
 """What is decided about a sweep's runs and slices as far as it concerns the sweep."""
 
