@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Iterable
 from random import Random
 from typing import Any
@@ -45,6 +46,7 @@ def lines(*pieces: bytes, times: LogTimes | None = None, begin: int = 0) -> list
         ((b"on\xff\n\n",), [(1.0, "on\N{REPLACEMENT CHARACTER}"), (2.5, "")]),
         ((), []),
         ((b"\0" * 6, b"\0\nx\n"), [(2.5, ""), (2.5, "x")]),
+        ((b"on\0", b"\0" * 3, b"\0o\n"), [(1.0, "on"), (2.5, "o")]),
     ],
 )
 def test_a_line_has_the_time_at_which_it_began_to_be_there(pieces: Any, shown: Any) -> None:
@@ -125,6 +127,23 @@ def test_many_lines_at_once_do_not_all_wait() -> None:
     found = fold_blocks(taken, 2)
     assert next(found).texts == blocks[0].texts
     assert len(list(taken)) == len(blocks) - PENDING_MAX // 100 - 1
+
+
+def test_many_lines_of_one_time_take_no_more_memory_than_those_that_wait() -> None:
+    """Where a host could write no index, all of a log has its last time."""
+
+    def log(worker: int) -> Iterable[LogBlock]:
+        for n in range(40):
+            yield LogBlock(1.0, (worker,), "stdout", [f"{worker}.{n}.{line}" for line in range(2000)])
+
+    tracemalloc.start()
+    try:
+        count = sum(len(block.texts) for block in fold_blocks(merge_blocks([log(0), log(1)]), 2))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 160_000
+    assert peak < 100 * 4 * PENDING_MAX, "about a hundred bytes of each line"
 
 
 @pytest.mark.slow

@@ -56,7 +56,8 @@ class _Whole:
         self.queue: deque[LogBlock] = deque()
         self._lines = 0
         self._lately: dict[str, Place | None] = {}
-        """Who wrote a line, None for several; since less than `FOLD_WINDOW_S`, and in the one before."""
+        """Who wrote a line, None for several; since less than `FOLD_WINDOW_S`, and in the one before. Where
+        more lines come in that time than may wait, those that wait are enough."""
         self._before: dict[str, Place | None] = {}
         self._since = 0.0
 
@@ -74,17 +75,22 @@ class _Whole:
         self.queue.append(block)
         self._lines += len(block.texts)
         place = block.workers[0] if len(block.workers) == 1 else None
+        if len(self._lately) > PENDING_MAX:
+            self._forget_before(block.at or 0.0)
         self._lately.update(dict.fromkeys(block.texts, place))
 
     def release(self, at: float) -> list[LogBlock]:
         """What need not wait any longer at that time."""
         if at - self._since > FOLD_WINDOW_S:
-            self._before, self._lately, self._since = self._lately, {}, at
+            self._forget_before(at)
         queue, ready = self.queue, list[LogBlock]()
         while queue and at - (queue[0].at or 0.0) > FOLD_WINDOW_S:
             ready.append(queue.popleft())
             self._lines -= len(ready[-1].texts)
         return ready
+
+    def _forget_before(self, at: float) -> None:
+        self._before, self._lately, self._since = self._lately, {}, at
 
     def release_surplus(self) -> Iterator[LogBlock]:
         """What there is no room for."""

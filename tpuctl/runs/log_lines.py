@@ -70,6 +70,7 @@ def timed_blocks(
     offset, rest = begin, b""
     for piece in pieces:
         if not piece.strip(b"\0"):
+            yield from _blocks(rest.rstrip(b"\0"), offset, times, worker, stream)  # the rest of it is missing
             offset += len(rest) + len(piece)
             rest = b""
             continue
