@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from tests.docs.reference import groups
 from tests.support.typed import trouble
-from tpuctl.cli.app import COMMANDS, Entry, app, load_command
+from tpuctl.cli.app import app, load_command
 from tpuctl.cli.help import EXAMPLES
 from tpuctl.cli.invocation import Invocation
+from tpuctl.cli.registry import COMMANDS, Entry
 from tpuctl.errors import EXIT_MEANINGS
 
 runner = CliRunner()
@@ -37,16 +38,24 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_help_loads_no_google_library_no_paramiko_and_no_yaml() -> None:
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("--help", ""), ("disk --help", ""), ("sim", ""), ("", "tpuctl "), ("", "tpuctl disk ")],
+)
+def test_lists_of_commands_load_none_of_them_and_no_options(typed: str, completed: str) -> None:
     code = (
         "import sys\nfrom tpuctl.cli.app import app\n"
-        "try:\n    app(['--help'], prog_name='tpuctl')\nexcept SystemExit as end:\n    assert end.code == 0\n"
-        "loaded = {name.split('.')[0] for name in sys.modules}\n"
-        "heavy = {'google', 'grpc', 'paramiko', 'yaml', 'rich', 'sqlite3', 'kubernetes', 'uvicorn', 'jinja2'}\n"
-        "print('LOADED', sorted(loaded & heavy))\n"
+        "try:\n    app(sys.argv[1:], prog_name='tpuctl')\nexcept SystemExit as end:\n    assert not end.code\n"
+        "loaded = {name for name in sys.modules if name.startswith('tpuctl.cli.commands')}\n"
+        "print('LOADED', loaded | sys.modules.keys() & {'msgspec', 'google', 'paramiko', 'yaml', 'rich'})\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "LOADED []" in done.stdout
+    environ = {**os.environ, "COMP_WORDS": completed, "COMP_CWORD": str(len(completed.split()))}
+    if completed:
+        environ["_TPUCTL_COMPLETE"] = "complete_bash"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *typed.split()], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("LOADED set()\n")
 
 
 def test_calls_of_the_cloud_load_no_grpc() -> None:
@@ -59,9 +68,13 @@ def test_calls_of_the_cloud_load_no_grpc() -> None:
 def test_every_listed_command_exists_and_has_help() -> None:
     for entry in COMMANDS:
         command = load_command(entry)
-        assert command.name is None or command.name == entry.name or command.commands
+        assert command.name == entry.name
         assert command.help, entry.name
         assert entry.summary.endswith(".")
+        for verb in entry.verbs:
+            found = command.get_command(None, verb.name)
+            assert found.name == verb.name
+            assert " ".join([*found.help.split(), ""]).startswith(f"{verb.summary} "), found.help
 
 
 def test_help_of_every_command_fits_eighty_columns() -> None:

@@ -12,7 +12,8 @@ import typer
 import tpuctl.cli.commands
 from tests.docs.schemas import environment_schema, file_help, fleet_schema, run_schema
 from tpuctl import __version__
-from tpuctl.cli.app import COMMANDS, DAILY, GROUPS, app
+from tpuctl.cli.app import app
+from tpuctl.cli.registry import COMMANDS, DAILY, GROUPS
 from tpuctl.config.file import LOCAL_ONLY
 from tpuctl.config.hooks import EVENT_NOTES
 from tpuctl.config.schema import render_example
@@ -61,7 +62,8 @@ def render_modules() -> str:
     folder = Path(tpuctl.cli.commands.__file__).parent
     rows = []
     for each in COMMANDS:
-        file = each.module + ("/" if (folder / each.module).is_dir() else ".py")
+        module, _ = each.code
+        file = module + ("/" if (folder / module).is_dir() else ".py")
         rows.append((f"`tpuctl {each.name}`", f"`tpuctl/cli/commands/{file}`"))
     return _table(("command", "file"), rows)
 
@@ -82,7 +84,8 @@ def groups() -> Iterator[tuple[str, Any, Any]]:
         command = root.get_command(context, entry.name)  # type: ignore[attr-defined]
         child = typer.Context(command, info_name=entry.name, parent=context, terminal_width=WIDTH)
         yield f"tpuctl {entry.name}", command, child
-        for name, verb in getattr(command, "commands", {}).items():
+        for name in getattr(command, "list_commands", lambda _: ())(child):
+            verb = command.get_command(child, name)
             verb_context = typer.Context(verb, info_name=name, parent=child, terminal_width=WIDTH)
             yield f"tpuctl {entry.name} {name}", verb, verb_context
 

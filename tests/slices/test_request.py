@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from tpuctl.cli.app import COMMANDS, load_command
+from tpuctl.cli.app import load_command
+from tpuctl.cli.registry import COMMANDS
 from tpuctl.config.settings import Config, Layer, resolve
 from tpuctl.errors import UsageError
 from tpuctl.lib.options import flags_of as flags_of_option

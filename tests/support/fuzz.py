@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from tpuctl.cli.app import app
+from tests.docs.reference import groups
+from tpuctl.cli.app import EntryGroup
 
 UNTRIED = frozenset({"demo", "sim up", "sim down", "forward"})
 """Run for long, or end the simulator under the others."""
@@ -92,16 +91,10 @@ def make_files(folder: Path) -> None:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command by its words, with what it takes."""
-    root: Any = typer.main.get_command(app)
-    context = typer.Context(root, info_name="tpuctl")
-    for name in root.list_commands(context):
-        command = root.get_command(context, name)
-        verbs = getattr(command, "commands", None)
-        for path, each in (
-            [(name, command)] if verbs is None else [(f"{name} {v}", c) for v, c in verbs.items()]
-        ):
-            if path not in UNTRIED:
-                yield path, each
+    for path, command, _ in groups():
+        words = path.removeprefix("tpuctl ")
+        if not isinstance(command, EntryGroup) and words not in UNTRIED:
+            yield words, command
 
 
 def calls(seed: int, count: int) -> Iterator[Call]:

@@ -67,7 +67,7 @@ def trouble(command: str) -> str:
                     return f"{command!r}: {context.command_path} has no {option}"
             if known.get(word) and words:
                 words.pop(0)
-        elif hasattr(found, "commands"):
+        elif hasattr(found, "list_commands"):
             if word in {HOLE, "…", "COMMAND", "OPTIONS"}:
                 return ""
             verb = found.get_command(context, word)

@@ -261,7 +261,7 @@ def _import_everything() -> None:
     import typer.main
 
     import tpuctl
-    from tpuctl.cli.app import app
+    from tests.docs.reference import groups
     from tpuctl.model import shipped_files
 
     gc.disable()  # all of it stays
@@ -283,10 +283,7 @@ def _import_everything() -> None:
             read()
     # Typer makes commands of the functions and their annotations in each process: half the time of a short one.
     typer.main.get_command = cache(typer.main.get_command)
-    root = typer.main.get_command(app)
-    assert isinstance(root, typer.main.TyperGroup)
-    for command in root.list_commands(None):  # type: ignore[arg-type]
-        root.get_command(None, command)  # type: ignore[arg-type]
+    assert list(groups())
     gc.enable()
     gc.freeze()
     _use_huge_pages()

@@ -7,126 +7,82 @@ is used. Nothing here decides anything about slices or runs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tpuctl import __version__
 from tpuctl.cli.help import HelpfulCommand
 from tpuctl.cli.invocation import Invocation, invocation
+from tpuctl.cli.registry import COMMANDS, DAILY, GROUPS, Entry
 from tpuctl.cli.starting import end_start
 from tpuctl.cli.typer_lazy import spare, spared
 
 
-class Entry(NamedTuple):
-    """One command: `cli/commands/NAME.py` has a function of its name, or what `target` says, function or Typer;
-    `summary` is its line in the root help, and it has the options --json and --quiet where that is said."""
+class EntryGroup(TyperGroup):
+    """A group whose commands are listed without being imported; one is loaded when it is used."""
 
-    name: str
-    summary: str
-    target: str = ""
-    json: bool = False
-    quiet: bool = False
+    _lists = False
 
-    @property
-    def module(self) -> str:
-        return self.name.replace("-", "_")
+    def entries(self) -> Sequence[Entry]:
+        """What the registry has of it."""
+        return COMMANDS
 
-
-DAILY = "Every day"
-GROUPS: Mapping[str, tuple[Entry, ...]] = {
-    DAILY: (
-        Entry("up", "Bring a slice up and wait until every host answers.", json=True, quiet=True),
-        Entry("run", "Run a script, module or command on every worker.", json=True, quiet=True),
-        Entry("ls", "List the slices and all other TPUs of the project.", json=True),
-        Entry("status", "Show one slice or run in full.", json=True),
-        Entry("logs", "Print the output of a run.", json=True),
-        Entry("exec", "Run one command on the workers of a slice.", target="exec_", json=True),
-        Entry("ssh", "Open a shell on one worker."),
-        Entry("cp", "Copy files to and from the workers of a slice."),
-        Entry("dev", "Develop on a slice: your files, a program and ports follow you.", quiet=True),
-        Entry("down", "Delete slices, and wait until nothing is left in the cloud.", json=True, quiet=True),
-    ),
-    "Runs": (
-        Entry("runs", "List runs, newest first, or show one.", json=True),
-        Entry("attach", "Follow a run that was started earlier.", json=True, quiet=True),
-        Entry("stop", "Stop a run.", json=True, quiet=True),
-        Entry("stacks", "Show what the processes of a run are doing.", json=True),
-        Entry(
-            "trace", "Trace a run on all its hosts at once, for xprof and TensorBoard.", json=True, quiet=True
-        ),
-        Entry("ui", "Show slices, runs, costs and capacity in a browser."),
-        Entry("metrics", "Show the numbers that the program of a run printed.", json=True),
-        Entry("top", "Show what the chips and hosts of a slice or run do.", json=True),
-        Entry("collect", "Bring dumps, logs and the state of hosts home, in one file.", json=True, quiet=True),
-        Entry("env", "Pin the packages of runs, the same on every host.", target="app"),
-        Entry("manifest", "Show, compare, verify what a run ran, where, with which versions.", target="app"),
-        Entry("report", "Write a page about a run: what happened, what it cost.", json=True),
-        Entry("rerun", "Do a run again, from its manifest.", json=True, quiet=True),
-        Entry("export", "Write a run as a JobSet for a cluster of GKE.", json=True, quiet=True),
-        Entry("keep", "Keep the logs and disks of a run."),
-    ),
-    "Before a run": (
-        Entry("lint", "Find what a program does that TPUs punish.", json=True),
-        Entry("fits", "Compile a training step for slices, and say which it fits.", json=True, quiet=True),
-        Entry("check", "Check the weights of a model or checkpoint.", target="app"),
-    ),
-    "Slices": (
-        Entry("why", "Show the decisions about a slice or run, and their reasons.", json=True),
-        Entry("smoke", "Test every chip of a slice.", json=True, quiet=True),
-        Entry("disk", "Develop on a disk, clone it, train on all hosts.", target="app"),
-        Entry("mount", "Mount buckets as folders on every worker.", target="app"),
-        Entry("data", "Bring data into buckets, and write receipts of it.", target="app"),
-        Entry("forward", "Forward a local port to a worker."),
-        Entry("ssh-config", "Print ssh config entries for the workers of a slice."),
-        Entry("adopt", "Take over a TPU that was created without tpuctl.", json=True, quiet=True),
-        Entry("reap", "Delete TPUs of yours that no slice uses any more.", json=True, quiet=True),
-    ),
-    "Keep it up": (
-        Entry("watch", "Let a watchdog restore slices and runs.", target="app"),
-        Entry("pause", "Pause all watchdogs of this fleet."),
-        Entry("resume", "End a pause of the watchdogs."),
-        Entry("apply", "Create and change what the fleet file describes.", json=True, quiet=True),
-        Entry("diff", "Show what `apply` would change, and why.", json=True),
-    ),
-    "Capacity and money": (
-        Entry("types", "List accelerator types: chips, hosts, zones, prices.", json=True),
-        Entry("capacity", "Show where there was capacity, how soon and for how long.", json=True),
-        Entry("quota", "Show quotas, who uses them, grants, and the cost per hour.", json=True, quiet=True),
-        Entry("grant", "Record what you may use without --pay.", target="app"),
-        Entry("bill", "List everything in the project that can cost money.", json=True),
-    ),
-    "Set up and try": (
-        Entry("doctor", "Check the set-up, and print the fix of each problem.", json=True),
-        Entry("config", "Show settings and where each came from; share the store.", target="app"),
-        Entry("store", "Clean up the store, and manage its machines.", target="app"),
-        Entry("sim", "Start and control the simulated cloud.", target="app"),
-        Entry("demo", "Show a training run that survives a preemption."),
-    ),
-}
-"""Every command, in the order in which people come to need them."""
-COMMANDS: tuple[Entry, ...] = tuple(entry for group in GROUPS.values() for entry in group)
-
-
-class RootGroup(TyperGroup):
-    """Lists commands from `COMMANDS`, loads one when it is used, and turns errors into exit codes."""
+    def load(self, entry: Entry) -> Any:
+        """The command of an entry."""
+        return load_command(entry)
 
     def get_params(self, ctx: Any) -> Any:
         return spared(super().get_params(ctx))
 
     def list_commands(self, _ctx: Any) -> list[str]:
-        return [entry.name for entry in COMMANDS]
+        return [entry.name for entry in self.entries()]
 
     def get_command(self, _ctx: Any, cmd_name: str) -> Any:
+        entry = next((entry for entry in self.entries() if entry.name == cmd_name), None)
+        if entry is None:
+            return None
+        if self._lists:
+            return TyperCommand(cmd_name, help=entry.summary, rich_markup_mode=None)
         if cmd_name not in self.commands:
-            entry = next((entry for entry in COMMANDS if entry.name == cmd_name), None)
-            if entry is None:
-                return None
-            self.commands[cmd_name] = load_command(entry)
+            self.commands[cmd_name] = self.load(entry)
         return self.commands[cmd_name]
+
+    @contextmanager
+    def _listing(self) -> Iterator[None]:
+        """Meanwhile commands are nothing but names and summaries."""
+        self._lists = True
+        try:
+            yield
+        finally:
+            self._lists = False
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with self._listing():
+            super().format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        with self._listing():
+            return super().shell_complete(ctx, incomplete)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        from tpuctl.cli.errors import unknown_command
+
+        name, names = args[0], self.list_commands(ctx)
+        if not name.startswith("-") and name not in names and not ctx.resilient_parsing:
+            raise unknown_command(name, names, group=str(ctx.info_name) if ctx.parent else "")
+        found = super().resolve_command(ctx, args)
+        if not isinstance(found[1], EntryGroup):
+            end_start()
+        return found
+
+
+class RootGroup(EntryGroup):
+    """Lists all commands in their groups, and turns errors into exit codes."""
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
         width = max(len(entry.name) for entry in COMMANDS)
@@ -161,58 +117,29 @@ class RootGroup(TyperGroup):
 
         return guarded(ctx.obj, lambda: super(RootGroup, self).invoke(ctx))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from tpuctl.cli.errors import unknown_command
 
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
-            raise unknown_command(name, [entry.name for entry in COMMANDS])
-        found = super().resolve_command(ctx, args)
-        end_start()
-        return found
+class Noun(EntryGroup):
+    """A noun with its verbs."""
 
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(
+            name=entry.name,
+            help=entry.help or entry.summary,
+            no_args_is_help=not entry.default_verb,
+            rich_markup_mode=None,
+        )
+        self.entry = entry
 
-class SubGroup(TyperGroup):
-    """A noun with verbs; an unknown verb gets a suggestion."""
+    def entries(self) -> Sequence[Entry]:
+        return self.entry.verbs
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from tpuctl.cli.errors import unknown_command
-
-        name = args[0]
-        if not name.startswith("-") and name not in self.commands and not ctx.resilient_parsing:
-            raise unknown_command(name, list(self.commands), group=str(ctx.info_name))
-        return super().resolve_command(ctx, args)
-
-
-class ShowGroup(SubGroup):
-    """A noun whose verb `show` may be left out: `manifest RUN` is `manifest show RUN`."""
+    def load(self, entry: Entry) -> Any:
+        return load_command(entry._replace(module=entry.module or self.entry.name), label=self.entry.label)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        first = args[0] if args else ""
-        named = first in self.commands or first in ctx.help_option_names
-        return super().parse_args(ctx, args if named else ["show", *args])
-
-
-Verb = TypeVar("Verb", bound=Callable[..., Any])
-
-
-class Noun(typer.Typer):
-    """A group whose verbs have the same help as other commands."""
-
-    label = ""
-
-    def command(  # type: ignore[override]
-        self, name: str, *, json: bool = False, quiet: bool = False
-    ) -> Callable[[Verb], Verb]:
-        from tpuctl.cli.request_options import with_requests
-
-        made = super().command(name, cls=command_class(json=json, quiet=quiet))
-
-        def register(verb: Verb) -> Verb:
-            made(with_requests(verb, label=self.label))
-            return verb
-
-        return register
+        default, first = self.entry.default_verb, args[0] if args else ""
+        named = first in self.list_commands(ctx) or first in ctx.help_option_names
+        return super().parse_args(ctx, [default, *args] if default and not named else args)
 
 
 def _first_help() -> str:
@@ -230,21 +157,6 @@ on every worker.
   tpuctl up v4-32 --spot    bring a slice up
 """
 MORE_HELP = "`tpuctl --help` shows all commands, `tpuctl up --help` one of them."
-
-
-def new_group(help_text: str, cls: type[SubGroup] = SubGroup, *, label: str = "") -> Noun:
-    """A noun for other modules to hang their verbs on; `label` marks what those print that need no profile."""
-    noun = Noun(
-        cls=cls,
-        help=help_text,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        add_completion=False,
-        no_args_is_help=cls is SubGroup,
-    )
-    noun.label = label
-    noun.callback()(lambda: None)  # else a noun with one verb would be a command
-    return noun
 
 
 @cache
@@ -271,14 +183,17 @@ def _printing_options() -> Mapping[str, Any]:
     return params
 
 
-def load_command(entry: Entry) -> Any:
-    """Imports the command's module and builds the command."""
-    module = importlib.import_module(f"tpuctl.cli.commands.{entry.module}")
-    target = getattr(module, entry.target or entry.module)
-    if isinstance(target, typer.Typer):
-        return spare(typer.main.get_command(target))
-    single = Noun(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
-    single.command(entry.name, json=entry.json, quiet=entry.quiet)(target)
+def load_command(entry: Entry, *, label: str = "") -> Any:
+    """Imports what is behind an entry and builds the command; a noun has its verbs loaded one by one."""
+    if entry.verbs:
+        return Noun(entry)
+    from tpuctl.cli.request_options import with_requests
+
+    module, function = entry.code
+    target = getattr(importlib.import_module(f"tpuctl.cli.commands.{module}"), function)
+    single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    register = single.command(entry.name, cls=command_class(json=entry.json, quiet=entry.quiet))
+    register(with_requests(target, label=label))
     return spare(typer.main.get_command(single))
 
 

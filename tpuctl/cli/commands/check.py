@@ -7,13 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import Timeout
 from tpuctl.lib.options import Option, argument
-
-app = new_group("Check the weights of a model or checkpoint.")
 
 COLUMNS = (Column("level", "LEVEL"), Column("leaf", "LEAF", give=2), Column("what", "WHAT", give=1))
 
@@ -21,7 +18,6 @@ NO_NUMBERS = {"nan": 0, "inf": 0, "zeros": 0, "mean": 0.0, "std": None, "equal":
 """Of a leaf that holds whole numbers, and is no stack of layers."""
 
 
-@app.command("weights", json=True, quiet=True)
 def weights(
     context: AppContext,
     target: Annotated[str, argument("FILE:FUNCTION|CHECKPOINT", "What makes parameters, or where they are.")],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
@@ -13,10 +12,7 @@ from tpuctl.errors import ConflictError, NotFoundError, UsageError
 from tpuctl.lib.options import Option
 from tpuctl.lib.text import counted
 
-app = new_group("Show settings and where each came from; share the store.")
 
-
-@app.command("show", json=True)
 def show(context: AppContext) -> None:
     """Show every setting with its value and where it came from."""
     from tpuctl.config.settings import BY_NAME
@@ -42,7 +38,6 @@ def _at_home(value: Any, home: str) -> Any:
     return f"~/{value.removeprefix(home)}" if isinstance(value, str) and value.startswith(home) else value
 
 
-@app.command("init")
 def init(
     context: AppContext,
     store: Annotated[

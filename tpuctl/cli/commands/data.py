@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, Timeout
 from tpuctl.datasets.stage import StageRequest
 from tpuctl.lib.options import Option, argument
 
-__all__ = ["app"]
-
-app = new_group("Bring data into buckets, and write receipts of it.")
 Uri = Annotated[str, argument("gs://BUCKET/PREFIX", "Where the pack is.")]
 SHARDS = (
     Column("name", "SHARD"),
@@ -39,7 +35,6 @@ CHECKS = (
 )
 
 
-@app.command("pack", json=True, quiet=True)
 def pack(
     context: AppContext,
     folder: Annotated[str, argument("DIR", "The folder with the files.")],
@@ -61,7 +56,6 @@ def pack(
         context.console.answer(found, found["said"])
 
 
-@app.command("stage", json=True, quiet=True)
 def stage(context: AppContext, request: StageRequest, timeout: Timeout = None, dry_run: DryRun = False) -> None:
     """Bring files of the Hugging Face hub into a bucket, by a host.
 
@@ -101,7 +95,6 @@ def stage(context: AppContext, request: StageRequest, timeout: Timeout = None, d
     context.console.sentence(f"{said}; receipt {receipt.digest.value[:12]}")
 
 
-@app.command("verify", json=True, quiet=True)
 def verify(
     context: AppContext,
     uri: Uri,
@@ -123,7 +116,6 @@ def verify(
     context.console.say(f"{counted(len(rows), 'object')} of {uri} as the manifest says")
 
 
-@app.command("receipt", json=True, quiet=True)
 def receipt(
     context: AppContext,
     uri: Annotated[str, argument("URI", "gs://BUCKET/PREFIX, a disk that is mounted, or SLICE:/PATH.")],
@@ -155,7 +147,6 @@ def receipt(
     console.sentence(f"{found.uri}: {what}, {found.digest.of} sha256 {found.digest.value}")
 
 
-@app.command("ls", json=True)
 def ls(
     context: AppContext,
     uri: Annotated[str, argument("gs://BUCKET[/PREFIX]", "A pack, or what packs are below of.")],

@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun
@@ -18,8 +17,6 @@ from tpuctl.lib.text import counted
 
 if TYPE_CHECKING:
     from tpuctl.money.grants import Grant
-
-app = new_group("Record what you may use without --pay.")
 
 COLUMNS = (
     Column("zone", "ZONE", whole=True),
@@ -36,7 +33,6 @@ AtEnd = Annotated[str, Option("Its slices at the end: keep (they cost money), or
 Ends = Annotated[str | None, Option("Last day of the grant, YYYY-MM-DD.", metavar="DATE")]
 
 
-@app.command("show", json=True)
 def show(context: AppContext) -> None:
     """List the grants."""
     from tpuctl.lib.codec import to_data
@@ -46,7 +42,6 @@ def show(context: AppContext) -> None:
     context.console.table(rows, COLUMNS, empty="no grants: creates need --pay")
 
 
-@app.command("import", json=True)
 def import_(
     context: AppContext,
     file: Annotated[str, argument("FILE", "The letter as text; - reads stdin.")],
@@ -100,7 +95,6 @@ def import_(
         )
 
 
-@app.command("add")
 def add(
     context: AppContext,
     chips: Annotated[int, argument("CHIPS", "How many chips.", minimum=1)],
@@ -132,7 +126,6 @@ def add(
     _print_changes(context, old, found, dry_run=dry_run)
 
 
-@app.command("rm")
 def rm(context: AppContext, tier: Tier, generation: Generation, zone: Zone, dry_run: DryRun = False) -> None:
     """Remove one grant.
 

@@ -6,7 +6,6 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tpuctl.cli.app import ShowGroup, new_group
 from tpuctl.cli.completion import run_ids
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
@@ -18,9 +17,6 @@ from tpuctl.lib.text import counted
 if TYPE_CHECKING:
     from tpuctl.model.records import RunRecord
 
-__all__ = ["app"]
-
-app = new_group("Show, compare and verify the records of what ran.", ShowGroup)
 Source = Annotated[
     str, argument("[RUN]", "Id of the run, or a file with a manifest; the newest run if left out.")
 ]
@@ -43,7 +39,6 @@ DIFFERENCES = (
 )
 
 
-@app.command("show", json=True)
 def show(
     context: AppContext,
     source: Source = "last",
@@ -73,7 +68,6 @@ def show(
     context.console.line(yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True).rstrip())
 
 
-@app.command("diff", json=True)
 def diff(
     context: AppContext,
     left: Annotated[str, argument("RUN", "A run, or a file.")],
@@ -103,7 +97,6 @@ def diff(
     context.console.table(shown, columns, empty=f"{titles[0]} and {titles[1]} ran the same")
 
 
-@app.command("verify", json=True)
 def verify(context: AppContext, source: Source = "last") -> None:
     """Check that a manifest is as it was written.
 
@@ -128,7 +121,6 @@ def verify(context: AppContext, source: Source = "last") -> None:
     context.console.sentence(f"run {name}: {counted(len(found['chain']), 'part')} as written, sha256 {digest}")
 
 
-@app.command("export")
 def export(
     context: AppContext,
     source: Source = "last",

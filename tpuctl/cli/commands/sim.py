@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tpuctl.cli.app import new_group
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.running_sim import facts_of, running_sim, show_facts, sim_state_dir
 from tpuctl.errors import UsageError
@@ -25,10 +24,8 @@ if TYPE_CHECKING:
 Node = Annotated[str, argument("NODE", "Node, queued resource, instance or group, such as big-1.")]
 NodeZone = Annotated[str | None, Option("Its zone, if the name is not enough.", metavar="ZONE")]
 OnlyWorkers = Annotated[list[int] | None, Option("Only this worker's host; repeatable.", metavar="N")]
-app = new_group("Start and control the simulated cloud.", label="sim")
 
 
-@app.command("up", json=True)
 def up(ctx: typer.Context, console: Console, request: SimRequest) -> None:
     """Start the simulator, unless it runs already.
 
@@ -72,7 +69,6 @@ def _was_typed(ctx: typer.Context, parameter: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-@app.command("down")
 def down(console: Console) -> None:
     """Stop the simulator.
 
@@ -82,7 +78,6 @@ def down(console: Console) -> None:
     console.say("stopped" if was_running else "was not running")
 
 
-@app.command("status", json=True)
 def status(console: Console) -> None:
     """Show the addresses of the simulator and what is in it."""
     info = running_sim()
@@ -99,7 +94,6 @@ def status(console: Console) -> None:
     console.table(nodes, (Column("name", "NODE"), Column("state", "STATE")), empty="no nodes")
 
 
-@app.command("env", json=True)
 def env(
     console: Console,
     https: Annotated[
@@ -124,7 +118,6 @@ def env(
         console.line(f"export {name}={shlex.quote(value)}")
 
 
-@app.command("preempt")
 def preempt(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
     """Preempt a node, an instance or a group.
 
@@ -136,7 +129,6 @@ def preempt(console: Console, node: Node, worker: OnlyWorkers = None, zone: Node
         console.say(f"preempted {name}")
 
 
-@app.command("reboot")
 def reboot(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
     """Reboot the hosts of a node, as maintenance does.
 
@@ -146,7 +138,6 @@ def reboot(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZ
         console.say(f"rebooting {name}")
 
 
-@app.command("load")
 def load(
     console: Console,
     node: Node,
@@ -171,7 +162,6 @@ def load(
         console.say(f"{'no load on' if off else 'load on'} {name}")
 
 
-@app.command("fault", json=True)
 def fault(
     console: Console,
     preset: Annotated[str | None, argument("[PRESET]", "One of those above.")] = None,
@@ -245,7 +235,6 @@ def _parse_field(word: str) -> tuple[str, Any]:
         return name, value
 
 
-@app.command("quota", json=True)
 def quota(
     console: Console,
     limits: Annotated[list[str] | None, argument("[KEY=N]...", "What to limit.")] = None,
@@ -278,7 +267,6 @@ def _parse_quotas(words: Sequence[str]) -> dict[str, int]:
     return quotas
 
 
-@app.command("reset")
 def reset(console: Console) -> None:
     """Delete everything in the simulated cloud, buckets too.
 
@@ -288,7 +276,6 @@ def reset(console: Console) -> None:
     console.say("empty again")
 
 
-@app.command("set")
 def set_fields(
     console: Console,
     name: Annotated[str, argument("NAME", "Node or queued resource, such as big-1.")],
@@ -307,7 +294,6 @@ def set_fields(
         console.say(f"set {each}")
 
 
-@app.command("capacity", json=True)
 def capacity(
     console: Console,
     limits: Annotated[
@@ -327,7 +313,6 @@ def capacity(
     console.table(rows, columns, empty="plenty everywhere")
 
 
-@app.command("reservation", json=True)
 def reservation(
     console: Console,
     name: Annotated[str | None, argument("[NAME]", "Its name.")] = None,
@@ -353,14 +338,12 @@ def reservation(
     console.table(found, columns, empty="no reservations")
 
 
-@app.command("crash")
 def crash(console: Console, node: Node, worker: OnlyWorkers = None, zone: NodeZone = None) -> None:
     """Kill hosts of a node, while the API still says READY."""
     for name in control.act(running_sim(), "crash", node, zone, worker or ()):
         console.say(f"crashed hosts of {name}")
 
 
-@app.command("delay", json=True)
 def delay(
     console: Console,
     delays: Annotated[list[str] | None, argument("[NAME=SECONDS]...", "Which step takes how long.")] = None,

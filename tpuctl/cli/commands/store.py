@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tpuctl.cli.app import new_group
 from tpuctl.cli.confirm import confirm
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from tpuctl.engine.ports import KeptLogs
     from tpuctl.state.gc import Waste
 
-app = new_group("Clean up the store, and manage its machines.")
-
 COLUMNS = (
     Column("kind", "WHAT"),
     Column("name", "NAME", give=1),
@@ -28,7 +25,6 @@ COLUMNS = (
 )
 
 
-@app.command("prune", json=True)
 def prune(
     context: AppContext,
     older_than: Annotated[
@@ -127,7 +123,6 @@ def _show(context: AppContext, waste: Waste, logs: Sequence[KeptLogs], *, remove
     context.console.table(rows, COLUMNS, empty="nothing to remove: all of it is in use")
 
 
-@app.command("forget")
 def forget(
     context: AppContext,
     key: Annotated[str, argument("KEY", "Of a damaged record, such as slices/big.")],
@@ -158,7 +153,6 @@ MACHINES = (
 )
 
 
-@app.command("machines", json=True)
 def machines(
     context: AppContext,
     remove: Annotated[

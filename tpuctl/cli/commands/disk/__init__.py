@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tpuctl.cli.app import new_group
-from tpuctl.cli.commands.disk.attach import attach, detach, mount, repair, umount
-from tpuctl.cli.commands.disk.change import gc, resize, rm, throughput
-from tpuctl.cli.commands.disk.clone import clone, create, snapshot
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.lib.options import Option
@@ -59,27 +55,3 @@ def show(context: AppContext, name: DiskName) -> None:
         context.console.data(found)
     else:
         context.console.fields(found)
-
-
-__all__ = ["app"]
-
-app = new_group("Develop on a disk, clone it, train on all hosts.")
-
-
-for _verb in (
-    create,
-    ls,
-    show,
-    attach,
-    detach,
-    mount,
-    umount,
-    snapshot,
-    clone,
-    resize,
-    throughput,
-    repair,
-    gc,
-    rm,
-):
-    app.command(_verb.__name__, json=True, quiet=_verb.__name__ not in {"ls", "show", "resize"})(_verb)

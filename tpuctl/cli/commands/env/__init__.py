@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from tpuctl.cli.app import new_group
-from tpuctl.cli.commands.env.files import capture, derive, lock, new
-from tpuctl.cli.commands.env.hosts import apply, gc, plan, verify
 from tpuctl.cli.console import Column, Console
 from tpuctl.cli.context import AppContext
 from tpuctl.errors import TpuctlError, UsageError
 from tpuctl.lib.options import Option, argument
-
-app = new_group("Pin the packages of runs, the same on every host.")
 
 LISTED = (
     Column("name", "NAME"),
@@ -25,11 +20,6 @@ LISTED = (
 )
 
 
-for _verb in (new, lock, derive, capture, plan, apply, verify, gc):
-    app.command(_verb.__name__, json=_verb in {plan, apply, verify})(_verb)
-
-
-@app.command("ls", json=True)
 def ls(console: Console) -> None:
     """List environments: the project's and tpuctl's."""
     from tpuctl.envs.load import environment_folder, environment_names, read_environment
@@ -64,7 +54,6 @@ def _row(found: Any) -> dict[str, Any]:
     }
 
 
-@app.command("diff", json=True)
 def diff(
     context: AppContext,
     console: Console,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from tpuctl.cli.app import new_group
-from tpuctl.cli.commands.mount.bench import bench, cost
-from tpuctl.cli.commands.mount.show import check, ls, show
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.options import DryRun, MountPoint
 from tpuctl.model.requests import ToSlice
@@ -43,12 +40,3 @@ def rm(context: AppContext, path: MountPoint, on: ToSlice = None, dry_run: DryRu
         found = remove_mount(context, record, path, dry_run=dry_run)
         said = found.pop("said")
         context.console.answer(found, said)
-
-
-__all__ = ["app"]
-
-app = new_group("Mount buckets as folders on every worker.")
-
-
-for _verb in (add, ls, show, check, bench, cost, rm):
-    app.command(_verb.__name__, json=True, quiet=_verb in {add, bench, rm})(_verb)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tpuctl import __version__
-from tpuctl.cli.app import new_group
-from tpuctl.cli.commands.watch.hooks import hooks, tell_about
-from tpuctl.cli.commands.watch.install import install, say_what_is_installed, uninstall
+from tpuctl.cli.commands.watch.hooks import tell_about
+from tpuctl.cli.commands.watch.install import say_what_is_installed
 from tpuctl.cli.console import Column
 from tpuctl.cli.context import AppContext
 from tpuctl.cli.hooks import hook_problems
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
     CleanUp = Callable[[AppContext, PassLog], None]
 
-app = new_group("Let a watchdog restore slices and runs, and look after it.")
-
 COLUMNS = (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("why", "WHY", give=1))
 WATCHDOGS = (
     Column("host", "MACHINE", give=2),
@@ -40,11 +37,6 @@ WATCHDOGS = (
 )
 
 
-for _verb in (install, uninstall, hooks):
-    app.command(_verb.__name__, json=True)(_verb)
-
-
-@app.command("once", json=True, quiet=True)
 def once(
     context: AppContext,
     every: Annotated[
@@ -233,7 +225,6 @@ def _trouble_line(trouble: Trouble) -> str:
     return f"{subject} {verb}{trouble.result}: {trouble.why}"
 
 
-@app.command("status", json=True)
 def status(context: AppContext) -> None:
     """Show which machines make passes, and what needs a person.
 
