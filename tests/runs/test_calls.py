@@ -45,7 +45,9 @@ def services(place: MemoryPlace) -> MemoryServices:
     return made
 
 
-BEGIN = ["hello+attempts", "prepare+lacks"]
+FRESH = ["hello+attempts"]
+"""Of hosts on which no run was prepared before."""
+BEGIN = [*FRESH, "prepare+lacks"]
 END = ["reach", "start", "follow", "status", "news"]
 
 
@@ -57,10 +59,18 @@ def took(services: Any) -> list[str]:
 
 @pytest.mark.parametrize(("code", "sent"), [(CODE, []), (LONG, ["lacks"])], ids=["short", "long"])
 def test_new_code_costs_one_call_more_or_two_where_it_is_long(services, code, sent):
+    run_to_end(services, "big", "other code")
+    assert took(services) == [*FRESH, "receive+prepare", *END]
     run_to_end(services, "big", code)
     assert took(services) == [*BEGIN, *sent, "receive+prepare", *END]
     run_to_end(services, "big", code)
     assert took(services) == [*BEGIN, *END]
+
+
+@pytest.mark.parametrize(("code", "sent"), [(CODE, []), (LONG, ["lacks"])], ids=["short", "long"])
+def test_hosts_that_had_no_run_are_not_asked_whether_they_have_its_code(services, code, sent):
+    run_to_end(services, "big", code)
+    assert took(services) == [*FRESH, *sent, "receive+prepare", *END]
 
 
 def test_slow_hosts_are_not_asked_again_for_what_they_did(place, services):

@@ -8,6 +8,7 @@ from functools import partial
 from tpuctl.engine.events import Note
 from tpuctl.hosts.agent import Reply
 from tpuctl.hosts.protocol import ChipHolder, ChipLock, HostFacts, WorkerState
+from tpuctl.hosts.provision import PROVISION
 from tpuctl.hosts.requests import FreeChipsRequest
 from tpuctl.hosts.worker_status import AttemptsReply
 from tpuctl.lib.shell import quote
@@ -38,6 +39,12 @@ def stop_leftovers(hosts: AttemptHosts, running: Sequence[Reply[AttemptsReply]])
     names = ", ".join(f"attempt {attempt} of {run}" for run, attempt in found if not is_copy(run))
     left = "; ".join(each.survivors_said for one in known for each in one.attempts if each.survivors)
     return busy(f"what is left of {names} to end{f' ({left})' if left else ''}") if names else None
+
+
+def are_fresh(running: Sequence[Reply[AttemptsReply]]) -> bool:
+    """Whether all hosts have just said that no run was ever prepared there, and that no code is on its way."""
+    known = [reply.value.attempts for reply in running if reply.value is not None]
+    return bool(known) and all(each.run.startswith(PROVISION) for attempts in known for each in attempts)
 
 
 def _is_left_over(hosts: AttemptHosts, run: str, attempt: str) -> bool:

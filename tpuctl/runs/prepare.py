@@ -29,7 +29,7 @@ from tpuctl.model.verdict import Blocked, Wait, wait_for
 from tpuctl.runs.attempt import AttemptHosts, busy, explain_refusal, in_the_way
 from tpuctl.runs.data import why_changed
 from tpuctl.runs.host_parts import large_parts
-from tpuctl.runs.leftovers import free_chips, stop_leftovers
+from tpuctl.runs.leftovers import are_fresh, free_chips, stop_leftovers
 from tpuctl.runs.probe import probe_check, probed
 from tpuctl.runs.probe_run import DataProbe, probed_before
 from tpuctl.runs.process_env import LIBTPU_PORT, PORT_BESIDE_LIBTPU, PORT_BESIDE_RUNS
@@ -317,6 +317,7 @@ def _make_directory(p: Preparation, attempt_id: str) -> list[PrepareReply] | str
         owner=hosts.owner,
         until=hosts.until,
         send_first=not p.begins,
+        fresh=are_fresh(p.running),
         promised=hosts.promised(() if attempt_id != hosts.attempt.attempt_id else p.rows),
         port=PORT_BESIDE_RUNS + hosts.run.chips[0] if hosts.run.chips else beside_libtpu,
         kept=large_parts(),

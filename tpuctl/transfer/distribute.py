@@ -47,6 +47,7 @@ def distribute(
     job: CopyJob | None = None,
     complete: Sequence[HostTarget] = (),
     known: Sequence[Reply[LacksReply]] = (),
+    fresh: bool = False,
     prepare: Asked[PrepareReply] | None = None,
 ) -> Distributed:
     """Afterwards every target not in `failed` has all contents of `content`, below ~/.tpuctl or in their place.
@@ -55,7 +56,8 @@ def distribute(
     What hosts do for it ends with this call, unless it is a step of a `job`: then nothing more is sent from
     `until` on (by `clock`), and it returns at most OVERTIME_S later. What hosts copy from each other they go on
     with on their own; the same call later finds how far they got. `complete` are hosts of the slice that have
-    all contents already, `known` what some lack; `prepare` follows what is sent to a host, in the same call.
+    all contents already, `known` what some lack. On `fresh` hosts no such tree was ever put. `prepare` follows
+    what is sent to a host, in the same call.
     """
     own = job or command_job(content.sha256)
     asks = job is not None or len(targets) > FEW_WORKERS  # to tell of copies costs hosts something
@@ -72,7 +74,7 @@ def distribute(
         copy=name,
         prepare=prepare,
     )
-    spread.query_hosts(known)
+    spread.query_hosts(known, fresh=fresh)
     copies = HostCopies(spread, own)
     try:
         while True:

@@ -116,18 +116,23 @@ class Spreading:
         self._prepare = prepare
         self._silent_since: dict[int, float] = {}
 
-    def query_hosts(self, known: Sequence[Reply[LacksReply]] = ()) -> None:
+    def query_hosts(self, known: Sequence[Reply[LacksReply]] = (), *, fresh: bool = False) -> None:
         """What each lacks, but for `known` answers; a list of files that is short, for few workers, or that no
-        other host has goes to those that have not seen it."""
+        other host has goes to those that have not seen it. `fresh` hosts cannot have seen it, and get one that
+        is short at once."""
+        short = len(self.content.tree) <= INLINE_TREE
         for answer in known:
             self._note_answer(answer)
-        told = {answer.worker for answer in known}
-        self.ask([worker for worker in self.by_worker if worker not in told])
+        if fresh and short and not known:
+            self.state.needs.update(dict.fromkeys(self.by_worker))
+        else:
+            told = {answer.worker for answer in known}
+            self.ask([worker for worker in self.by_worker if worker not in told])
         new = [worker for worker in self.by_worker if self.state.needs.get(worker, frozenset()) is None]
         everything = frozenset([self._tree, *self.blobs])
         if self.where == CODE and sum(blob.size for blob in everything) <= INLINE_TREE:
             self.state.needs.update(dict.fromkeys(new, everything))
-        elif self.where.hosts_only or len(new) <= FEW_WORKERS or len(self.content.tree) <= INLINE_TREE:
+        elif self.where.hosts_only or len(new) <= FEW_WORKERS or short:
             self.ask(new, with_tree=True)
 
     def late(self) -> bool:

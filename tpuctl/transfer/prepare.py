@@ -94,6 +94,7 @@ def prepare_on(
     owner: str,
     until: float | None = None,
     send_first: bool = False,
+    fresh: bool = False,
     promised: Mapping[int, Sequence[Mapping[str, Any]]] | None = None,
     port: int | None = None,
     kept: Mapping[str, int] | None = None,
@@ -101,10 +102,10 @@ def prepare_on(
     """`prepare` on `targets`, sending those of the bundle's contents that they lack. The first one looks for a
     free port. Returns what is waited for when that takes longer than a step may; the same call goes on there.
 
-    `owner` names what hosts copy from each other for this, also between two steps (see `host_copies`).
-    `until` is when the step ends, by this machine's clock. `send_first`: hosts that answer slowly are not asked
-    first whether they lack anything, so that in each of several steps there is time to send. `promised`: what
-    each worker has to have, or it refuses. `port`: the one that is wanted. `kept`: see `sweep` of the agent.
+    `owner` names what hosts copy from each other for this, also between two steps (see `host_copies`). `until`
+    is when the step ends, by this machine's clock. `send_first`: slow hosts are not asked first what they lack,
+    so that each step has time to send; nor are `fresh` ones, on which no code was ever put. `promised`: what
+    each has to have, or it refuses. `port`: the wanted one. `kept`: see `sweep` of the agent.
 
     Raises PartialError when a worker does not acknowledge.
     """
@@ -119,11 +120,11 @@ def prepare_on(
 
     lacks = LacksRequest(CODE.area, bundle, copy=copy_name(job, bundle, "fetch"))
     done: dict[int, PrepareReply] = {}
-    lacking = list(targets) if send_first else []
+    lacking = list(targets) if send_first or fresh else []
     known: list[Reply[LacksReply]] = []
     for _ in range(PREPARE_ROUNDS):
         if lacking:
-            sent = _send_code(services, agent, lacking, targets, bundle, job, sending, known, request)
+            sent = _send_code(services, agent, lacking, targets, bundle, job, sending, known, fresh, request)
             if isinstance(sent, str):
                 return sent
             done.update(sent)
@@ -152,6 +153,7 @@ def _send_code(
     job: CopyJob,
     until: float,
     known: Sequence[Reply[LacksReply]],
+    fresh: bool,
     prepare: Asked[PrepareReply],
 ) -> dict[int, PrepareReply] | str:
     """Sends what is lacking until the time is up: what is waited for then, or who prepared it at once."""
@@ -167,6 +169,7 @@ def _send_code(
         job=job,
         complete=[target for target in everyone if target not in lacking],
         known=known,
+        fresh=fresh,
         prepare=prepare,
     )
     require_all(list(sent.failed.values()), "receive the code")
