@@ -73,6 +73,14 @@ def test_hosts_that_had_no_run_are_not_asked_whether_they_have_its_code(services
     assert took(services) == [*FRESH, *sent, "receive+prepare", *END]
 
 
+def test_hosts_prepare_when_they_have_copied_the_code_from_each_other(services):
+    bring_up(services, "wide", accelerator_type="v4-64", hosts=8, chips=32)
+    took(services)
+    run_to_end(services, "wide", CODE + "\n# a comment" * 100_000)
+    copied = ["lacks", "receive+prepare", "copy", "copy", "lacks+prepare"]
+    assert took(services) == [*FRESH, *copied, *END]
+
+
 def test_slow_hosts_are_not_asked_again_for_what_they_did(place, services):
     run_to_end(services, "big", CODE)
     took(services)

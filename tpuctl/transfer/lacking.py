@@ -5,23 +5,23 @@ Call `distribute`. Code that copies from host to host uses `Spreading`, too.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tpuctl.engine.events import Note, Transfer
+from tpuctl.engine.events import Note
 from tpuctl.engine.ports import Clock, EventSink
-from tpuctl.hosts.agent import Asked, HostAgent, Reply
+from tpuctl.hosts.agent import Asked, HostAgent, Payload, Reply
 from tpuctl.hosts.protocol import CopyStatus, LacksReply, PrepareReply, WorkerState
-from tpuctl.hosts.requests import CopyName, LacksRequest, ReceiveRequest
+from tpuctl.hosts.requests import AgentRequest, CopyName, LacksRequest, ReceiveRequest
 from tpuctl.model.cloud import FailureKind, HostTarget
 from tpuctl.transfer.frames import render_contents
+from tpuctl.transfer.progress import TransferProgress
 from tpuctl.transfer.tree import Blob, Content, list_blobs, parse_tree, select_lacking
 
+R = TypeVar("R")
 FEW_WORKERS = 4
 SMALL_BYTES = 1 << 20
 """Up to so many workers or bytes, sending to each of them directly is faster than setting up a relay."""
@@ -166,15 +166,15 @@ class Spreading:
 
     def ask(self, workers: Sequence[int], *, with_tree: bool = False, patience_s: float = 0.0) -> None:
         """What they lack now; sends the list of files along if they have not seen it. So long, but not beyond
-        the end of the time, they wait for the end of their copies."""
+        the end of the time, they wait for the end of their copies; who then has everything prepares."""
         if workers:
             tree = [(self._tree, 0, [self.content.tree])] if with_tree else []
             timeout_s = self.limited(ASK_TIMEOUT_S)
             left_s = patience_s if self._until is None else self._until - self.clock.now()
             request = replace(self.request(), follows=with_tree, patience_s=max(0.0, min(patience_s, left_s)))
             payload = b"".join(render_contents(tree)) if tree else b""
-            targets = self.targets(workers)
-            for answer in self.agent.ask(targets, request, payload=payload, timeout_s=timeout_s):
+            targets, prepare = self.targets(workers), self._prepare if patience_s else None
+            for answer in self._ask_with(prepare, targets, request, payload, timeout_s):
                 self._note_answer(answer)
             if with_tree:
                 self.meter.add(self._tree.size * len(workers))
@@ -273,10 +273,20 @@ class Spreading:
             return self._frames([(blob, received(target.worker, blob)) for blob in wanted(target)])
 
         request, timeout_s = ReceiveRequest(self.where.area), self.limited(TRANSFER_TIMEOUT_S)
-        targets, prepare = self.targets(workers), self._prepare
+        return self._ask_with(self._prepare, self.targets(workers), request, frames, timeout_s)
+
+    def _ask_with(
+        self,
+        prepare: Asked[PrepareReply] | None,
+        targets: Sequence[HostTarget],
+        request: AgentRequest[R],
+        payload: Payload,
+        timeout_s: float,
+    ) -> list[Reply[R]]:
+        """Asks hosts, and in the same call to prepare, if they are to."""
         if prepare is None:
-            return self.agent.ask(targets, request, payload=frames, timeout_s=timeout_s)
-        replies, prepared = self.agent.ask_both(targets, request, prepare, payload=frames, timeout_s=timeout_s)
+            return self.agent.ask(targets, request, payload=payload, timeout_s=timeout_s)
+        replies, prepared = self.agent.ask_both(targets, request, prepare, payload=payload, timeout_s=timeout_s)
         self.state.prepared.update((reply.worker, reply) for reply in prepared)
         return replies
 
@@ -338,60 +348,3 @@ class Spreading:
             return sum(blob.size - begun.get(blob, 0) for blob in blobs)
 
         return sorted(self.state.unfinished(), key=lambda worker: (missing(worker), worker))
-
-
-PROGRESS_EVERY_S = 1.0
-
-
-@dataclass
-class TransferProgress:
-    """Used by many threads. `moved` bytes left this machine, or came to it with `back`."""
-
-    clock: Clock
-    emit: EventSink
-    subject: str
-    hosts: int
-    back: bool = False
-
-    def __post_init__(self) -> None:
-        self._began = self._told = self.clock.now()
-        self._lock = threading.Lock()
-        self._hosts_done = self._total = self.moved = 0
-        self._relayed: dict[int, int] = {}
-
-    def expect(self, more: int) -> None:
-        with self._lock:
-            self._total += more
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self.moved += count
-        self._emit_progress()
-
-    def relayed(self, worker: int, total: int) -> None:
-        with self._lock:
-            self._relayed[worker] = total
-        self._emit_progress()
-
-    def done(self, hosts: int) -> None:
-        with self._lock:
-            self._hosts_done = hosts
-        self._emit_progress()
-
-    def _emit_progress(self) -> None:
-        now = self.clock.now()
-        with self._lock:
-            if now - self._told < PROGRESS_EVERY_S or not self._total:  # nothing but questions so far
-                return
-            self._told = now
-            event = Transfer(
-                self.subject,
-                self.moved,
-                max(self._total, self.moved),
-                sum(self._relayed.values()),
-                self._hosts_done,
-                self.hosts,
-                now - self._began,
-                self.back,
-            )
-        self.emit(event)

@@ -21,7 +21,7 @@ from tpuctl.hosts.protocol import MalformedReplyError
 from tpuctl.hosts.requests import Masks, SendRequest, SurveyRequest
 from tpuctl.model.cloud import HostTarget, RemoteResult
 from tpuctl.transfer.frames import Begin, Frame, FrameReader, Piece, Want, render_wants
-from tpuctl.transfer.lacking import TransferProgress
+from tpuctl.transfer.progress import TransferProgress
 from tpuctl.transfer.tree import TreeFile
 from tpuctl.workers.copy_to import COPY_TIMEOUT_S, host_path
 from tpuctl.workers.file_list import FileSurvey, SurveyReader, UnreadFile, describe_missing, limits_of
