@@ -10,7 +10,7 @@ from tests.support.jobs import bring_up, run_to_end, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.engine.ports import RemoteCall
-from tpuctl.runs.follow import start_run, stop_run
+from tpuctl.runs.follow import follow_run, start_run, stop_run
 
 CODE = "as registered"
 LONG = CODE + "\n# a comment" * 4000
@@ -88,6 +88,17 @@ def test_slow_hosts_are_not_asked_again_for_what_they_did(place, services):
     run_to_end(services, "big", CODE)
     verbs = took(services)
     assert verbs[: verbs.index("start")] == [*BEGIN, "reach"]
+
+
+@pytest.mark.parametrize(("answer_s", "most"), [(0.0, 62), (2.0, 8)], ids=["quick", "slow"])
+def test_who_follows_a_run_asks_hosts_a_fifth_of_the_time_at_most(place, services, answer_s, most):
+    place.hosts.programs["main.py"] = scripted(60.0)
+    run = start_run(services, submit(services, "big", CODE).id)
+    took(services)
+    place.hosts.answer_s = answer_s
+    follow_run(services, run.id)
+    looks = took(services).count("status")
+    assert most / 2 < looks <= most
 
 
 def test_a_stop_looks_at_the_workers_before_and_after(services):
