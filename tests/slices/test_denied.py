@@ -7,6 +7,7 @@ import pytest
 from tests.support.jobs import SPEC, bring_up, submit
 from tests.support.memory.process import scripted
 from tests.support.memory.services import MemoryPlace
+from tests.support.surviving import changes_of
 from tpuctl.config.hooks import Hook, parse_hooks
 from tpuctl.errors import DeniedError
 from tpuctl.model.records import SliceState
@@ -150,3 +151,18 @@ def test_a_damaged_run_ends_no_telling_and_is_told_as_a_trouble(place, data):
         beat = next_heartbeat(beat, watcher, lines, at=services.store.now(), seconds=1.0)
         deliver_events(services, pager, lines, beat.troubles, tell)
     assert heard == ["r/needs-human"]
+
+
+@pytest.mark.parametrize("code", [7, 16], ids=["permission denied", "unauthenticated"])
+def test_a_look_that_is_denied_neither_deletes_nor_creates(place, services, code):
+    bring_up(services, "big")
+    before = changes_of(place)
+    message = "Request had invalid credentials."
+    place.world.faults.add({"kind": "error", "method": "*", "code": code, "message": message, "times": 0})
+    for _ in range(3):
+        with pytest.raises(DeniedError) as raised:
+            wait_for_slice(services, "big")
+        assert raised.value.exit_code == 4
+        assert [line.result for line in run_pass(services)] == ["failed"]
+    assert changes_of(place) == before
+    assert get_slice(services, "big").record.state is SliceState.READY

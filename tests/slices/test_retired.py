@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.jobs import bring_up
-from tests.support.services import sim_services
-from tests.support.sim import running_sim
 from tpuctl.model import timeouts
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.gc import prune
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice
-
-
-@pytest.fixture
-def services(tmp_path):
-    with running_sim(tmp_path) as sim, sim_services(sim, tmp_path / "state") as made:
-        yield made
 
 
 def test_numbers_go_on_when_a_name_comes_back(services):

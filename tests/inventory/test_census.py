@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.jobs import bring_up
-from tests.support.services import SimServices
-from tests.support.sim import RunningSim
+from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.errors import QuotaError
 from tpuctl.inventory.reap import caller_of, reap, survey
 from tpuctl.inventory.resources import Fate
@@ -20,16 +19,16 @@ ZONE = "us-central2-b"
 PARENT = f"projects/sim-project/locations/{ZONE}"
 
 
-def make_node(sim: RunningSim, name: str, labels: dict[str, str], zone: str = ZONE) -> None:
+def make_node(place: MemoryPlace, name: str, labels: dict[str, str], zone: str = ZONE) -> None:
     """A node that somebody made without this store."""
     wanted = "v4-8" if zone == ZONE else "v6e-8"
     node = {"acceleratorType": wanted, "runtimeVersion": "tpu-ubuntu2204-base", "labels": labels}
     parent = f"projects/sim-project/locations/{zone}"
-    sim.world.call("CreateNode", {"parent": parent, "nodeId": name, "node": node})
-    assert sim.world.settle()
+    place.world.call("CreateNode", {"parent": parent, "nodeId": name, "node": node})
+    place.clock.advance(600.0)
 
 
-def labels_of(services: SimServices, name: str, **changes: str) -> dict[str, str]:
+def labels_of(services: MemoryServices, name: str, **changes: str) -> dict[str, str]:
     ours = {
         OWNER_LABEL: name,
         "tpuctl-incarnation": "1",
@@ -39,17 +38,19 @@ def labels_of(services: SimServices, name: str, **changes: str) -> dict[str, str
     return {**ours, **{key.replace("_", "-"): value for key, value in changes.items()}}
 
 
-def names(sim: RunningSim) -> set[str]:
-    return {node["name"].rsplit("/", 1)[-1] for node in sim.world.snapshot()["nodes"]}
+def names(place: MemoryPlace) -> set[str]:
+    return {node["name"].rsplit("/", 1)[-1] for node in place.world.snapshot()["nodes"]}
 
 
-def deletions(sim: RunningSim) -> list[str]:
+def deletions(place: MemoryPlace) -> list[str]:
     return [
-        entry.resource.rsplit("/", 1)[-1] for entry in sim.journal.entries() if entry.method.endswith(".delete")
+        entry.resource.rsplit("/", 1)[-1]
+        for entry in place.world.journal.entries()
+        if entry.method.endswith(".delete")
     ]
 
 
-def run_reap(services: SimServices, *, all_users: bool = False) -> dict[str, str]:
+def run_reap(services: MemoryServices, *, all_users: bool = False) -> dict[str, str]:
     found = survey(services, all_users=all_users)
     caller = caller_of(services, all_users=all_users)
     results = reap(services, found.of(Fate.DELETE), caller, deadline=services.clock.now() + 600)
@@ -57,37 +58,37 @@ def run_reap(services: SimServices, *, all_users: bool = False) -> dict[str, str
 
 
 @pytest.fixture
-def crowd(sim, services) -> None:
+def crowd(place, services) -> None:
     """One wanted slice and one TPU of each kind that is not."""
     bring_up(services, "big")
-    make_node(sim, "lost-1", labels_of(services, "lost"))
-    make_node(sim, "theirs-1", labels_of(services, "theirs", tpuctl_user="bob"))
-    make_node(sim, "fleet-1", labels_of(services, "fleet", tpuctl_store="another"))
-    make_node(sim, "hand", {})
-    make_node(sim, "hand", {}, "us-east1-d")
+    make_node(place, "lost-1", labels_of(services, "lost"))
+    make_node(place, "theirs-1", labels_of(services, "theirs", tpuctl_user="bob"))
+    make_node(place, "fleet-1", labels_of(services, "fleet", tpuctl_store="another"))
+    make_node(place, "hand", {})
+    make_node(place, "hand", {}, "us-east1-d")
 
 
-def test_a_reap_takes_what_is_ours_and_unwanted_and_nothing_else(sim, services, crowd):
+def test_a_reap_takes_what_is_ours_and_unwanted_and_nothing_else(place, services, crowd):
     assert run_reap(services) == {"lost-1": "gone"}
-    assert names(sim) == {"big-1", "theirs-1", "fleet-1", "hand"}
-    assert deletions(sim) == ["lost-1"]
+    assert names(place) == {"big-1", "theirs-1", "fleet-1", "hand"}
+    assert deletions(place) == ["lost-1"]
     assert run_reap(services) == {}
     entries = [document.data for document in services.store.list("journal/slices/lost/")]
     assert [(entry["action"], entry["user"]) for entry in entries] == [("reap", services.user)]
     assert run_reap(services, all_users=True) == {"theirs-1": "gone"}
-    assert names(sim) == {"big-1", "fleet-1", "hand"}
+    assert names(place) == {"big-1", "fleet-1", "hand"}
 
 
-def test_nothing_is_deleted_where_a_zone_cannot_be_read_whole(sim, services):
-    make_node(sim, "lost-1", labels_of(services, "lost"))
-    sim.fault(kind="unreachable", zone=ZONE, times=0)
+def test_nothing_is_deleted_where_a_zone_cannot_be_read_whole(place, services):
+    make_node(place, "lost-1", labels_of(services, "lost"))
+    place.world.faults.add({"kind": "unreachable", "zone": ZONE, "times": 0})
     found = survey(services)
     assert (found.judged, found.unread) == ((), (ZONE,))
     assert run_reap(services) == {}
-    assert deletions(sim) == []
+    assert deletions(place) == []
 
 
-def test_an_intent_that_comes_in_between_saves_it(sim, services):
+def test_an_intent_that_comes_in_between_saves_it(place, services):
     bring_up(services, "big")
     stored = get_slice(services, "big")
     services.store.delete("slices/big", if_generation=stored.generation)
@@ -96,13 +97,15 @@ def test_an_intent_that_comes_in_between_saves_it(sim, services):
     save(services, replace(stored, generation=0), stored.record)
     results = reap(services, doomed, caller_of(services, all_users=False), deadline=services.clock.now() + 600)
     assert [each.result for each in results] == ["kept"]
-    assert names(sim) == {"big-1"}
+    assert names(place) == {"big-1"}
 
 
-def test_a_deletion_that_fails_is_told_and_the_others_go_on(sim, services):
+def test_a_deletion_that_fails_is_told_and_the_others_go_on(place, services):
     for name in ("a-1", "b-1"):
-        make_node(sim, name, labels_of(services, name[0]))
-    sim.fault(kind="error", method="nodes.delete", name="a-1", code=7, message="no tpu.nodes.delete")
+        make_node(place, name, labels_of(services, name[0]))
+    place.world.faults.add(
+        {"kind": "error", "method": "nodes.delete", "name": "a-1", "code": 7, "message": "no tpu.nodes.delete"}
+    )
     assert run_reap(services) == {"a-1": "failed", "b-1": "gone"}
     assert run_reap(services) == {"a-1": "gone"}
 
@@ -123,20 +126,20 @@ def test_ls_shows_everybodys_with_their_user_and_what_is_unwanted(services, crow
     }
 
 
-def test_a_request_that_waits_is_listed_too(sim, services):
+def test_a_request_that_waits_is_listed_too(place, services):
     node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     spec = {"parent": PARENT, "nodeId": "n", "node": node}
-    sim.fault(preset="queued-internal")
+    place.world.faults.add({"preset": "queued-internal"})
     request = {"parent": PARENT, "queuedResourceId": "hand", "queuedResource": {"tpu": {"nodeSpec": [spec]}}}
-    sim.world.call("CreateQueuedResource", request)
-    assert sim.world.settle()
+    place.world.call("CreateQueuedResource", request)
+    place.clock.advance(600.0)
     rows, _ = fleet_rows(services)
     assert [(row["name"], row["state"], row["cloud"]) for row in rows] == [("hand", "unmanaged", "FAILED")]
 
 
-def test_a_slice_is_not_taken_for_one_of_the_same_name_elsewhere(sim, services):
+def test_a_slice_is_not_taken_for_one_of_the_same_name_elsewhere(place, services):
     bring_up(services, "big")
-    make_node(sim, "big-1", {}, "us-east1-d")
+    make_node(place, "big-1", {}, "us-east1-d")
     rows, _ = fleet_rows(services)
     assert sorted((row["name"], row["zone"], row["state"]) for row in rows) == [
         ("big", ZONE, "ready"),
@@ -144,10 +147,10 @@ def test_a_slice_is_not_taken_for_one_of_the_same_name_elsewhere(sim, services):
     ]
 
 
-def test_a_quota_refusal_names_the_holders_of_that_pool(sim, services):
+def test_a_quota_refusal_names_the_holders_of_that_pool(place, services):
     bring_up(services, "big")
-    make_node(sim, "theirs-1", labels_of(services, "theirs", tpuctl_user="bob"))
-    make_node(sim, "far-1", labels_of(services, "far"), "us-east1-d")
+    make_node(place, "theirs-1", labels_of(services, "theirs", tpuctl_user="bob"))
+    make_node(place, "far-1", labels_of(services, "far"), "us-east1-d")
     spec = get_slice(services, "big").record.spec
     held = holders(services, spec)
     assert [(each.resource.user, each.resource.name, each.chips) for each in held] == [
@@ -160,9 +163,9 @@ def test_a_quota_refusal_names_the_holders_of_that_pool(sim, services):
     assert error.details["holders"][0]["chips"] == 8
     message = r"holds big-1 \(v4-16, us-central2-b, READY\)"
     quota = "Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 8 in region us-central2"
-    sim.fault(kind="error", method="queuedResources.create", code=8, message=quota)
+    place.world.faults.add({"kind": "error", "method": "queuedResources.create", "code": 8, "message": quota})
     with pytest.raises(QuotaError, match=message) as refused:
         bring_up(services, "more")
     assert "tpuctl down more" in str(refused.value.hint)
-    sim.fault(kind="error", method="nodes.list", code=7, message="denied")
+    place.world.faults.add({"kind": "error", "method": "nodes.list", "code": 7, "message": "denied"})
     assert name_holders(services, spec, QuotaError("quota used up")).message == "quota used up"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.e2e.test_census import ZONE, make_node
+from tests.inventory.test_census import ZONE, make_node
 from tests.support.jobs import bring_up
 from tests.support.memory.services import MemoryPlace, MemoryServices
-from tests.support.services import SimServices
 from tpuctl.engine.events import Waiting, Warn
 from tpuctl.errors import DeniedError, TpuctlError
 from tpuctl.model import timeouts
@@ -23,13 +22,13 @@ from tpuctl.watch.reconciler import run_pass
 from tpuctl.workers.exec import execute
 
 
-def metadata(services: SimServices, name: str) -> dict[str, str]:
+def metadata(services: MemoryServices, name: str) -> dict[str, str]:
     node = services.cloud.find_node(ZONE, name)
     assert node is not None
     return dict(node.metadata)
 
 
-def waits(services: SimServices | MemoryServices) -> list[str]:
+def waits(services: MemoryServices) -> list[str]:
     return [event.why for event in services.events if isinstance(event, Waiting)]
 
 
@@ -38,8 +37,10 @@ def waits(services: SimServices | MemoryServices) -> list[str]:
 
 @pytest.mark.parametrize("queued", [True, False])
 @pytest.mark.parametrize("boot_disk_gib", [None, 200])
-def test_os_login_of_the_project_is_turned_off_on_every_node_that_is_made(sim, services, queued, boot_disk_gib):
-    sim.world.set_metadata({"enable-oslogin": "TRUE"})
+def test_os_login_of_the_project_is_turned_off_on_every_node_that_is_made(
+    place, services, queued, boot_disk_gib
+):
+    place.world.set_metadata({"enable-oslogin": "TRUE"})
     record = bring_up(services, "big", queued=queued, boot_disk_gib=boot_disk_gib)
     assert record.state is SliceState.READY
     assert metadata(services, "big-1")["enable-oslogin"] == "FALSE"
@@ -61,9 +62,9 @@ def test_os_login_that_a_policy_forces_ends_the_wait_with_its_cause_and_what_men
     assert wait_for_slice(services, "big").state is SliceState.READY
 
 
-def test_os_login_on_a_node_that_was_made_by_hand_is_turned_off_by_adopting_it_with_the_key(sim, services):
-    sim.world.set_metadata({"enable-oslogin": "TRUE"})
-    make_node(sim, "hand", {})
+def test_os_login_on_a_node_that_was_made_by_hand_is_turned_off_by_adopting_it_with_the_key(place, services):
+    place.world.set_metadata({"enable-oslogin": "TRUE"})
+    make_node(place, "hand", {})
     with pytest.raises(DeniedError, match="cannot log in"):
         adopt_it(services, add_key=False)
     assert adopt_it(services, add_key=True) is SliceState.READY
@@ -83,7 +84,7 @@ def test_the_first_refusals_of_a_young_host_are_waited_out(place):
     assert not any(entry.method == "nodes.patch" for entry in place.world.journal.entries())
 
 
-def adopt_it(services: SimServices | MemoryServices, *, add_key: bool) -> SliceState:
+def adopt_it(services: MemoryServices, *, add_key: bool) -> SliceState:
     found = find_candidate(services, "hand", None, None)
     adopt(services, load_accelerators(), found, login_user="tpuctl", add_key=add_key, pay=True)
     return wait_for_slice(services, "hand", deadline=services.clock.now() + 3600).state
@@ -129,8 +130,8 @@ def test_guest_attributes_that_are_refused_count_as_none_and_first_use_is_reache
 
 
 @pytest.mark.parametrize("code", [3, 5, 7, 9])
-def test_no_refusal_of_guest_attributes_keeps_a_slice_from_coming_up_with_first_use(sim, services, code):
-    sim.fault(preset="guest-attributes-refused", code=code)
+def test_no_refusal_of_guest_attributes_keeps_a_slice_from_coming_up_with_first_use(place, services, code):
+    place.world.faults.add({"preset": "guest-attributes-refused", "code": code})
     services.trust_first_use = True
     assert bring_up(services, "big").state is SliceState.READY
 
@@ -159,8 +160,10 @@ def test_guest_attributes_that_come_late_are_waited_for(place):
     assert "host keys of 2 workers" in waits(services)
 
 
-def test_credentials_that_are_refused_are_not_taken_for_missing_host_keys(sim, services):
-    sim.fault(preset="guest-attributes-refused", code=16, message="Request had invalid credentials.")
+def test_credentials_that_are_refused_are_not_taken_for_missing_host_keys(place, services):
+    place.world.faults.add(
+        {"preset": "guest-attributes-refused", "code": 16, "message": "Request had invalid credentials."}
+    )
     services.trust_first_use = True
     with pytest.raises(DeniedError):
         bring_up(services, "big")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.support.crashing import Crash, CrashPoint, make_crashing
-from tests.support.jobs import bring_up, run_to_end
-from tests.support.services import SimServices, sim_services
-from tests.support.sim import RunningSim, running_sim
+from tests.support.jobs import bring_up, pass_until, run_to_end
+from tests.support.memory.process import scripted
+from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.config.hooks import EventKind, Hook, parse_hooks
+from tpuctl.model.records import SliceState
 from tpuctl.model.timeouts import HOOK_TRIES, HOOKS_MAX_S
 from tpuctl.notify.deliver import HOOKS, deliver_events, hook_cursor
 from tpuctl.notify.events import HookEvent
+from tpuctl.state.repository import get_slice
 from tpuctl.watch.heartbeat import PassLine, Trouble
-from tpuctl.watch.reconciler import run_pass
 
 ALL = ["preempted", "recovered", "gave-up", "needs-human"]
 
@@ -44,7 +42,7 @@ class Listener:
         self.ids.append((event.subject, event.id))
         return self.trouble
 
-    def listen(self, services: SimServices, *hooks: Hook, troubles: tuple[Trouble, ...] = ()) -> list[str]:
+    def listen(self, services: MemoryServices, *hooks: Hook, troubles: tuple[Trouble, ...] = ()) -> list[str]:
         """What is told in one pass."""
         before = len(self.heard)
         lines = [PassLine(each.subject, each.result, each.why, False) for each in troubles]
@@ -52,21 +50,11 @@ class Listener:
         return self.heard[before:]
 
 
-@pytest.fixture(scope="module")
-def sim(tmp_path_factory) -> Iterator[RunningSim]:
-    with running_sim(tmp_path_factory.mktemp("sim")) as running:
-        yield running
-
-
-def lose_and_recover(sim: RunningSim, services: SimServices, name: str, number: int = 1) -> None:
+def lose_and_recover(place: MemoryPlace, services: MemoryServices, name: str, number: int = 1) -> None:
     """One preemption, and passes until the slice is ready again."""
-    sim.preempt(f"{name}-{number}")
-    for _ in range(200):
-        lines = run_pass(services)
-        if [line.result for line in lines if line.subject == name] == ["done"] and not lines[0].acted:
-            return
-        services.clock.sleep(5.0)
-    raise AssertionError(f"{name} never came back")
+    place.world.preempt(f"{name}-{number}")
+    pass_until(services, lambda: get_slice(services, name).record.last_incarnation == number + 1)
+    pass_until(services, lambda: get_slice(services, name).record.state is SliceState.READY)
 
 
 LIFE = ["slices/NAME/preempted", "slices/NAME/recovered"]
@@ -76,42 +64,43 @@ def life(name: str) -> list[str]:
     return [token.replace("NAME", name) for token in LIFE]
 
 
-def test_a_preemption_and_its_end_are_told_once(sim, services) -> None:
+def test_a_preemption_and_its_end_are_told_once(place, services) -> None:
     pager, listener = hook("pager"), Listener()
     bring_up(services, "one")
     assert listener.listen(services, pager) == []
-    lose_and_recover(sim, services, "one")
+    lose_and_recover(place, services, "one")
     assert listener.listen(services, pager) == life("one")
     generation = HOOKS.generation(services, pager.name)
     assert listener.listen(services, pager) == []
     assert HOOKS.generation(services, pager.name) == generation
 
 
-def test_a_new_hook_is_not_told_of_the_past_and_a_wider_one_neither(sim, services) -> None:
+def test_a_new_hook_is_not_told_of_the_past_and_a_wider_one_neither(place, services) -> None:
     listener, narrow = Listener(), hook("narrow", "gave-up")
     bring_up(services, "past")
     listener.listen(services, narrow)
-    lose_and_recover(sim, services, "past")
+    lose_and_recover(place, services, "past")
     assert listener.listen(services, hook("late")) == []
     assert listener.listen(services, narrow) == []
     assert listener.listen(services, hook("narrow")) == []
-    lose_and_recover(sim, services, "past", 2)
+    lose_and_recover(place, services, "past", 2)
     assert listener.listen(services, hook("narrow")) == life("past")
 
 
-def test_what_an_earlier_version_kept_of_a_hook_is_not_told_again(sim, services) -> None:
+def test_what_an_earlier_version_kept_of_a_hook_is_not_told_again(place, services) -> None:
     pager, listener = hook("pager"), Listener()
     bring_up(services, "old")
-    lose_and_recover(sim, services, "old")
+    lose_and_recover(place, services, "old")
     generation = services.store.get("slices/old").generation
     ledger = {"seen": {"slices/old": {"generation": generation, "told": ["1/preempted"]}}, "troubled": {}}
     services.store.put(HOOKS.key(pager.name), {**ledger, "holder": "", "expires": 0.0}, if_generation=0)
     assert listener.listen(services, pager) == []
-    lose_and_recover(sim, services, "old", 2)
+    lose_and_recover(place, services, "old", 2)
     assert listener.listen(services, pager) == life("old")
 
 
-def test_a_run_that_gave_up_is_told(services) -> None:
+def test_a_run_that_gave_up_is_told(place, services) -> None:
+    place.hosts.programs["main.py"] = scripted(exit_status=1)
     pager, listener = hook("pager"), Listener()
     listener.listen(services, pager)
     bring_up(services, "worn")
@@ -119,47 +108,43 @@ def test_a_run_that_gave_up_is_told(services) -> None:
     assert listener.listen(services, pager) == [f"runs/{run.id}/gave-up"]
 
 
-def test_two_machines_with_the_same_hook_tell_once_and_with_different_hooks_both(
-    sim, services, tmp_path
-) -> None:
+def test_two_machines_with_the_same_hook_tell_once_and_with_different_hooks_both(place, services) -> None:
     shared, own = hook("shared"), hook("own")
     first, second = Listener(), Listener()
     bring_up(services, "two")
     first.listen(services, shared, own)
-    lose_and_recover(sim, services, "two")
-    with sim_services(sim, tmp_path / "state", process=2) as other:
-        other.machine = "another"
+    lose_and_recover(place, services, "two")
+    other = place.machine("another")
 
-        def meanwhile(each: Hook, event: HookEvent) -> str:
-            # While this machine sends, the other one makes its pass.
-            assert second.listen(other, shared) == []
-            return first(each, event)
+    def meanwhile(each: Hook, event: HookEvent) -> str:
+        # While this machine sends, the other one makes its pass.
+        assert second.listen(other, shared) == []
+        return first(each, event)
 
-        other.process_alive = lambda _owner: True
-        deliver_events(services, [shared], [], [], meanwhile)
-        assert first.heard == life("two")
-        assert second.listen(other, shared, own) == life("two")
+    deliver_events(services, [shared], [], [], meanwhile)
+    assert first.heard == life("two")
+    assert second.listen(other, shared, own) == life("two")
     assert first.listen(services, shared, own) == []
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_while_telling_repeats_at_most_the_one_that_was_being_told(sim, tmp_path, after) -> None:
+def test_a_crash_while_telling_repeats_at_most_the_one_that_was_being_told(place, after) -> None:
     points = [1, 2, 3, 4]
     hooks = {k: hook(f"crash-{k}") for k in points}
     name = f"crash-{'a' if after else 'b'}"
-    with sim_services(sim, tmp_path / "state") as services:
-        bring_up(services, name)
-        Listener().listen(services, *hooks.values())
-        lose_and_recover(sim, services, name)
+    services = place.machine()
+    bring_up(services, name)
+    Listener().listen(services, *hooks.values())
+    lose_and_recover(place, services, name)
     for k in points:
         listener = Listener()
-        with sim_services(sim, tmp_path / "state", process=1) as services:
-            make_crashing(services, CrashPoint(k, after=after))
-            with pytest.raises(Crash):
-                listener.listen(services, hooks[k])
-        with sim_services(sim, tmp_path / "state", process=2) as services:
-            listener.listen(services, hooks[k])
-            assert listener.listen(services, hooks[k]) == []
+        killed = place.machine()
+        make_crashing(killed, CrashPoint(k, after=after))
+        with pytest.raises(Crash):
+            listener.listen(killed, hooks[k])
+        services = place.machine(process=2)
+        listener.listen(services, hooks[k])
+        assert listener.listen(services, hooks[k]) == []
         assert sorted(set(listener.heard)) == sorted(life(name))
         assert len(listener.heard) <= 3
         # Who was told twice knows it by the id.
@@ -167,12 +152,12 @@ def test_a_crash_while_telling_repeats_at_most_the_one_that_was_being_told(sim, 
 
 
 def test_a_hook_that_fails_is_tried_again_and_then_given_up_so_that_others_get_their_turn(
-    sim, services
+    place, services
 ) -> None:
     pager, listener = hook("pager"), Listener()
     bring_up(services, "down")
     listener.listen(services, pager)
-    lose_and_recover(sim, services, "down")
+    lose_and_recover(place, services, "down")
     listener.trouble = "the answer was 500"
     for _ in range(HOOK_TRIES - 1):
         assert listener.listen(services, pager) == life("down")[:1]
@@ -193,7 +178,7 @@ def test_what_only_a_person_can_mend_is_told_once_per_trouble(services) -> None:
     assert listener.listen(services, pager, troubles=(again,)) == ["big/needs-human/900"]
 
 
-def test_records_that_are_gone_are_forgotten(services, tmp_path: Path) -> None:
+def test_records_that_are_gone_are_forgotten(services) -> None:
     pager, listener = hook("pager"), Listener()
     bring_up(services, "gone")
     listener.listen(services, pager)
@@ -204,11 +189,11 @@ def test_records_that_are_gone_are_forgotten(services, tmp_path: Path) -> None:
     assert "slices/gone" not in hook_cursor(services, pager).read
 
 
-def test_slow_hooks_do_not_hold_up_a_pass_for_ever(sim, services) -> None:
+def test_slow_hooks_do_not_hold_up_a_pass_for_ever(place, services) -> None:
     pager, other, listener = hook("pager"), hook("other"), Listener()
     bring_up(services, "slow")
     listener.listen(services, pager, other)
-    lose_and_recover(sim, services, "slow")
+    lose_and_recover(place, services, "slow")
 
     def slow(each: Hook, event: HookEvent) -> str:
         services.clock.sleep(HOOKS_MAX_S + 1.0)
@@ -220,11 +205,11 @@ def test_slow_hooks_do_not_hold_up_a_pass_for_ever(sim, services) -> None:
         assert listener.heard == expected
 
 
-def test_a_hook_that_hangs_takes_no_time_from_one_that_works(sim, services) -> None:
+def test_a_hook_that_hangs_takes_no_time_from_one_that_works(place, services) -> None:
     hangs, works, listener = hook("a-hangs"), hook("works"), Listener()
     bring_up(services, "patient")
     listener.listen(services, hangs, works)
-    lose_and_recover(sim, services, "patient")
+    lose_and_recover(place, services, "patient")
     heard: list[str] = []
 
     def send(each: Hook, event: HookEvent) -> str:
