@@ -12,7 +12,7 @@ import pytest
 from tests.support import vocabulary as words
 from tests.support.remotes import LABS, SSHD, Lab
 from tests.support.require import require_isolated_hosts
-from tests.support.soak import long
+from tests.support.soak import soak
 from tpuctl.engine.ports import RemoteCall
 from tpuctl.hosts.agent import HostAgent
 from tpuctl.hosts.deadline import RemoteWrapper
@@ -47,9 +47,9 @@ EVERYWHERE = [
     "memory",
     "simulated",
     pytest.param("sshd", marks=[no_sshd, pytest.mark.soak]),
-    long("isolated"),
+    soak("isolated"),
 ]
-"""Of what needs root, tests of disks and mounts have stories on isolated hosts."""
+"""Isolated hosts have the same agent; environments, disks and mounts have stories there."""
 
 
 @pytest.fixture(params=EVERYWHERE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.session import Session, open_training
-from tests.support.soak import long
+from tests.support.soak import soak
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -68,11 +68,11 @@ def failed(session: Session, name: str, *words: str, limit: int = 0) -> tuple[di
     ("name", "signature", "whose"),
     [
         ("symbol", "undefined-symbol", "environment"),
-        long("python", "wrong-python", "environment"),
-        long("killed", "killed", "unknown"),
-        long("crashed", "crashed", "unknown"),
+        soak("python", "wrong-python", "environment"),
+        soak("killed", "killed", "unknown"),
+        soak("crashed", "crashed", "unknown"),
         ("disk", "disk-full", "environment"),
-        long("port", "port-in-use", "environment"),
+        soak("port", "port-in-use", "environment"),
     ],
 )
 def test_the_worker_with_the_cause_is_named_not_the_one_that_lost_it(

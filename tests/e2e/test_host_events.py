@@ -12,7 +12,7 @@ from tests.support.hosts import require_tier
 from tests.support.jobs import attempt_row, bring_up, meanwhile, submit
 from tests.support.services import SimServices
 from tests.support.sim import RunningSim, running_sim
-from tests.support.soak import long, soak
+from tests.support.soak import soak
 from tpuctl.model.attempts import Cause
 from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.run_spec import RestartPolicy
@@ -66,7 +66,7 @@ def went_on(services: SimServices, run: RunRecord, cause: Cause, incarnations: t
     ("sim", "ending"),
     [
         ("process", ENDINGS[0]),
-        long("process", ENDINGS[1]),
+        soak("process", ENDINGS[1]),
         *(soak("process", ending) for ending in ENDINGS[2:]),
         soak("isolated", "0"),
     ],
@@ -99,7 +99,7 @@ def test_a_run_goes_on_after_one_of_its_hosts_rebooted_in_order(sim, services, w
         ("process", "dies", True),
         soak("process", "0", False),
         soak("process", "1", True),
-        long("isolated", "0", True),
+        soak("isolated", "0", True),
     ],
     indirect=["sim"],
 )

@@ -1,4 +1,4 @@
-"""A real kill -9 of the real command line at a change, then the same command again."""
+"""A real kill -9 of the real command line at a change, then the same command again, or a pass."""
 
 from __future__ import annotations
 
@@ -61,3 +61,32 @@ def test_the_same_command_after_a_kill_converges_and_leaves_nothing(session, tmp
     creates = [entry for entry in session.sim_journal() if entry["method"].endswith(".create")]
     ours = [e for e in creates if f"/{name}-" in e["resource"] and e["status"] == "OK"]
     assert len(ours) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("at", "when"), [soak(1, "after"), (3, "after"), *(soak(at, "after") for at in (6, 8, 10))]
+)
+def test_the_pass_after_a_killed_one_goes_on_and_creates_nothing_twice(
+    session: Session, at: int, when: str
+) -> None:
+    name = f"k-{at}-{when}"
+    session.type("up", "v4-8", name, "--spot", "--pay", "--zone", "us-central2-b")
+    session.type("sim", "preempt", f"{name}-1")
+    killed = 0
+    for _ in range(20):
+        done = session.type_killed(at, when, "watch", "once", "--every", "1")
+        killed += done.returncode == -signal.SIGKILL
+        if killed:
+            break
+    assert killed
+
+    def back() -> bool:
+        facts = session.json("status", name)
+        return (facts["node"], facts["state"]) == (f"{name}-2", "ready")
+
+    session.watch_until(back, "--every", "1")
+    creates = [entry for entry in session.sim_journal() if entry["method"].endswith(".create")]
+    assert len([e for e in creates if f"/{name}-2" in e["resource"] and e["status"] == "OK"]) == 1
+    assert session.json("watch", "status")["health"] == "good"
+    session.type("down", name, "--yes")

@@ -1,10 +1,9 @@
-"""Several slices in one request: up, commands and runs on all of them, the loss of one, and down."""
+"""Several slices in one request: up, commands and runs on all of them, and down."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -19,10 +18,6 @@ def session() -> Iterator[Session]:
     with open_session(*REAL_PACE) as session:
         session.type("up", "v4-16", "big", "--slices", "2", "--spot", "--pay")
         yield session
-
-
-def simulated(session: Session) -> dict[str, Any]:
-    return control.state(session.sim())
 
 
 def printed(session: Session, *words: str) -> dict[int, str]:
@@ -61,18 +56,8 @@ def test_the_fleet_shows_it_once(session: Session) -> None:
     assert [(row["name"], row["hosts"], row["managed"]) for row in rows] == [("big", 4, True)]
 
 
-def test_one_node_taken_is_the_loss_of_all_and_all_come_back(session: Session) -> None:
-    session.type("sim", "preempt", "big-1-1")
-    session.type("up", "v4-16", "big", "--slices", "2", "--spot", "--pay")
-    facts = session.json("status", "big")
-    assert (facts["node"], facts["state"], facts["last_loss"]["kind"]) == ("big-2", "ready", "preempted")
-    left = [(node["name"].rsplit("/", 1)[-1], node["state"]) for node in simulated(session)["nodes"]]
-    assert left == [("big-2-0", "READY"), ("big-2-1", "READY")]
-    assert len(printed(session, "true")) == 4
-
-
 def test_down_leaves_nothing(session: Session) -> None:
     session.type("down", "big", "--yes")
-    state = simulated(session)
+    state = control.state(session.sim())
     assert not state["nodes"]
     assert not state["queuedResources"]

@@ -74,7 +74,7 @@ class Repair(StrEnum):
 
 KILLS_EVERY, OTHERS_EVERY = 5, 24
 """Of the kills before a call, and of the other accidents, a sample has one in so many."""
-KILLS_MAX, OTHERS_MAX = 6, 2
+KILLS_MAX, OTHERS_MAX = 4, 1
 """So many of a kind are enough of a long story: most of its calls are those of one pass, again and again, and
 stories that differ in one thing have their samples elsewhere; `make soak` has all."""
 
