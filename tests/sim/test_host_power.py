@@ -31,7 +31,7 @@ from tests.support.hosts import (
     start_daemons,
     wait_until,
 )
-from tests.support.soak import long, soak
+from tests.support.soak import soak
 from tpuctl.sim.hosts.backend import HostAddress, HostSpec
 from tpuctl.sim.hosts.isolated.requirements import remove_leftovers
 from tpuctl.sim.hosts.metadata import etag_of
@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 EVERY_TIER = pytest.mark.parametrize("empty", TIERS, indirect=True)
 
 
-@pytest.fixture(params=["process", long("isolated")])
+@pytest.fixture(params=["process", soak("isolated")])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
     """Isolated hosts lose their power in test_isolated_hosts.py, too."""
     require_tier(request.param)
