@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +17,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.e2e.test_mounts import make_tree_bucket
+from tests.support.cache import cached, link_tree, run_commands
 from tests.support.require import require_gcsfuse, require_isolated_hosts
 from tests.support.session import Session, open_session
 from tests.support.soak import soak
@@ -129,22 +128,14 @@ def test_thousands_of_files_of_one_folder_are_listed_by_every_host(session: Sess
 
 
 def install_orbax(folder: Path) -> None:
-    """With all that it needs, 600 MB, which is kept for the next time; compiled is what an import takes."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpuctl-tests"
-    kept = cache / f"orbax-{ORBAX}-{sys.implementation.cache_tag}"
-    if not kept.is_dir():
-        fresh = cache / f".{kept.name}-{os.getpid()}"
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(fresh)]
-        if subprocess.run([*pip, f"orbax-checkpoint=={ORBAX}"], check=False, timeout=600).returncode:
-            shutil.rmtree(fresh, ignore_errors=True)
-            pytest.skip(f"needs a package index that has orbax-checkpoint {ORBAX}")
-        compiled = {"PYTHONPATH": str(fresh), "PATH": os.environ["PATH"]}
-        subprocess.run([sys.executable, "-c", "import orbax.checkpoint"], env=compiled, check=True, timeout=300)
-        fresh.replace(kept)
-    try:
-        shutil.copytree(kept, folder, copy_function=os.link)
-    except shutil.Error:  # the cache is on another disk
-        shutil.copytree(kept, folder, dirs_exist_ok=True)
+    """With all that it needs, 600 MB; compiled is what an import takes."""
+
+    def install(made: Path) -> None:
+        pip = (sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--upgrade", "--target", made)
+        run_commands((*pip, f"orbax-checkpoint=={ORBAX}"))
+        run_commands((sys.executable, "-c", "import orbax.checkpoint"), PYTHONPATH=str(made))
+
+    link_tree(cached(f"orbax-{ORBAX}-{sys.implementation.cache_tag}", install), folder)
 
 
 @pytest.mark.parametrize(("readers", "size"), [("1", 50_000_000), soak("0-1", 500_000_000)])

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support.cache import cached
 from tests.support.memory.services import MemoryPlace
-from tests.support.require import require_index
 from tests.support.soak import soak
 from tpuctl.engine.events import Warn
 from tpuctl.envs.flags import (
@@ -98,24 +96,20 @@ def test_flags_that_nothing_on_this_machine_can_check_are_said_to_be_unchecked()
 
 def libtpu(version: str) -> Path:
     """The real library of a release, from the package index: 570 MB, unpacked once. A release never changes."""
-    require_index()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpuctl-tests"
-    place = cache / f"libtpu-{version}"
-    if not place.is_dir():
+
+    def fetch(folder: Path) -> None:
         spec = EnvironmentSpec("probe", ("3.12",), Backend.CPU, requirements=(f"libtpu=={version}",))
         (package,) = resolve_environment(spec).packages
         (wheel,) = package.wheels
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".libtpu-") as folder:
-            fresh, packed = Path(folder) / "fresh", Path(folder) / wheel.name
-            fresh.mkdir()
-            with urllib.request.urlopen(wheel.url, timeout=60) as answer, packed.open("wb") as file:
-                shutil.copyfileobj(answer, file, 1 << 20)
-            assert hashlib.sha256(packed.read_bytes()).hexdigest() == wheel.sha256
-            unpack_library(packed, fresh)
-            with suppress(OSError):  # another session was faster
-                fresh.replace(place)
-    return place / "libtpu.so"
+        with tempfile.NamedTemporaryFile(dir=folder.parent) as packed:
+            with urllib.request.urlopen(wheel.url, timeout=60) as answer:
+                shutil.copyfileobj(answer, packed, 1 << 20)
+            packed.flush()
+            with open(packed.name, "rb") as file:
+                assert hashlib.file_digest(file, "sha256").hexdigest() == wheel.sha256
+            unpack_library(Path(packed.name), folder)
+
+    return cached(f"libtpu-{version}", fetch) / "libtpu.so"
 
 
 ALWAYS = "--xla_tpu_enable_async_collective_fusion=true --xla_tpu_use_enhanced_launch_barrier=false"

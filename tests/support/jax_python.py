@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import uv
 
+from tests.support.cache import CACHE, cached, link_tree, run_commands
 from tests.support.require import require_index
 from tests.support.session import ROOT
 
@@ -32,24 +34,29 @@ def jax_python() -> Iterator[Path]:
 
 @contextmanager
 def locked_python(name: str, imports: str) -> Iterator[Path]:
-    """With the packages of environment `name`, linked out of uv's cache, in a folder that hosts see, and those
-    of `imports` compiled once. Skips without an index."""
-    require_index()
+    """With the packages of environment `name`, in a folder that hosts see. They are links into the cache, where
+    they are installed once, and those of `imports` compiled: both take 8 s of a processor."""
+    lock = ROOT / "manifests" / "env" / f"pylock.{name}.toml"
+
+    def install(folder: Path) -> None:
+        python = folder / "bin" / "python"
+        environ = {"UV_LINK_MODE": "hardlink"}
+        if "PIP_CERT" in os.environ:  # behind a proxy with certificates of its own
+            environ["SSL_CERT_FILE"] = os.environ.get("SSL_CERT_FILE", os.environ["PIP_CERT"])
+        run_commands(
+            (uv.find_uv_bin(), "-q", "venv", "--clear", "--python", sys.executable, folder),
+            (uv.find_uv_bin(), "-q", "pip", "sync", "--python", python, lock),
+            (python, "-c", imports),
+            **environ,
+        )
+
+    digest = hashlib.sha256(lock.read_bytes() + imports.encode()).hexdigest()[:12]
+    installed = cached(f"{name}-{digest}-{sys.implementation.cache_tag}", install)
     folder = Path(tempfile.mkdtemp(prefix=f"tpuctl-{name}-", dir="/var/tmp"))
     try:
         folder.chmod(0o755)
-        python = folder / "env" / "bin" / "python"
-        environ = {**os.environ, "UV_LINK_MODE": "hardlink"}
-        if "PIP_CERT" in environ:  # behind a proxy with certificates of its own
-            environ.setdefault("SSL_CERT_FILE", environ["PIP_CERT"])
-        lock = ROOT / "manifests" / "env" / f"pylock.{name}.toml"
-        for words in (
-            (uv.find_uv_bin(), "-q", "venv", "--python", sys.executable, str(folder / "env")),
-            (uv.find_uv_bin(), "-q", "pip", "sync", "--python", str(python), str(lock)),
-            (str(python), "-c", imports),
-        ):
-            subprocess.run(words, env=environ, check=True, timeout=400)
-        yield python
+        link_tree(installed, folder / "env")
+        yield folder / "env" / "bin" / "python"
     finally:
         shutil.rmtree(folder)
 
@@ -74,18 +81,12 @@ def old_jax_packages() -> Path:
 
 def packages(*requirements: str) -> Path:
     """A folder for PYTHONPATH with these, installed once into the cache. Skips without an index."""
-    folder = (
-        Path.home() / ".cache" / "tpuctl-tests" / f"{'-'.join(requirements)}-{sys.implementation.cache_tag}"
-    )
-    if not folder.exists():
-        require_index()
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            words = (uv.find_uv_bin(), "-q", "pip", "install", "--python", sys.executable, "--target", made)
-            environ = {"UV_SYSTEM_CERTS": "1", **os.environ}
-            subprocess.run((*words, *requirements), env=environ, check=True, timeout=400)
-            shutil.move(made, folder)
-            Path(made).mkdir()
-    return folder
+
+    def install(folder: Path) -> None:
+        words = (uv.find_uv_bin(), "-q", "pip", "install", "--python", sys.executable, "--target", folder)
+        run_commands((*words, *requirements), UV_SYSTEM_CERTS="1")
+
+    return cached(f"{'-'.join(requirements)}-{sys.implementation.cache_tag}", install)
 
 
 XPROF = "xprof==2.24.2"
@@ -94,18 +95,16 @@ XPROF = "xprof==2.24.2"
 def xprof_program() -> Path:
     """The viewer of traces, in an environment of its own: 300 MB in the cache, installed once. Skips without an
     index."""
-    folder = Path.home() / ".cache" / "tpuctl-tests" / f"{XPROF}-{sys.implementation.cache_tag}"
-    program = folder / "bin" / "xprof"
-    if not program.exists():
-        require_index()
-        environ = {"UV_SYSTEM_CERTS": "1", **os.environ}
-        python = str(folder / "bin" / "python")
-        for words in (
-            ("venv", "--clear", "--python", sys.executable, str(folder)),
-            ("pip", "install", "--python", python, XPROF, "setuptools"),
-        ):
-            subprocess.run((uv.find_uv_bin(), "-q", *words), env=environ, check=True, timeout=400)
-    return program
+
+    def install(folder: Path) -> None:
+        python = folder / "bin" / "python"
+        run_commands(
+            (uv.find_uv_bin(), "-q", "venv", "--clear", "--relocatable", "--python", sys.executable, folder),
+            (uv.find_uv_bin(), "-q", "pip", "install", "--python", python, XPROF, "setuptools"),
+            UV_SYSTEM_CERTS="1",
+        )
+
+    return cached(f"{XPROF}-{sys.implementation.cache_tag}", install) / "bin" / "xprof"
 
 
 def tpu_jax() -> Path:
@@ -120,5 +119,5 @@ def tpu_jax() -> Path:
     if subprocess.run(words, capture_output=True, check=False).returncode:
         pytest.skip(f"needs Python {minor}")
     require_index()
-    folder = Path.home() / ".cache" / "tpuctl-tests" / "preflight"
+    folder = CACHE / "preflight"
     return ensure_interpreter(pinned, folder, lambda _text: None).python

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import uv
 
-from tests.support.require import require_index
+from tests.support.cache import cached, run_commands
 
 REQUIREMENT = "tpu-info==0.14.2"
 READ = """\
@@ -36,20 +34,16 @@ print(json.dumps({
 
 def tpu_info_python() -> Path:
     """An interpreter that has it, installed once into the cache. Skips without an index."""
-    folder = Path.home() / ".cache" / "tpuctl-tests" / f"{REQUIREMENT}-{sys.implementation.cache_tag}"
-    if not folder.exists():
-        require_index()
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        environ = {"UV_SYSTEM_CERTS": "1", **os.environ}
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            venv, python = Path(made) / "env", Path(made) / "env" / "bin" / "python"
-            for words in (
-                (uv.find_uv_bin(), "-q", "venv", "--relocatable", "--python", sys.executable, str(venv)),
-                (uv.find_uv_bin(), "-q", "pip", "install", "--python", str(python), REQUIREMENT),
-            ):
-                subprocess.run(words, env=environ, check=True, timeout=400)
-            shutil.move(venv, folder)
-    return folder / "bin" / "python"
+
+    def install(folder: Path) -> None:
+        python = folder / "bin" / "python"
+        run_commands(
+            (uv.find_uv_bin(), "-q", "venv", "--clear", "--relocatable", "--python", sys.executable, folder),
+            (uv.find_uv_bin(), "-q", "pip", "install", "--python", python, REQUIREMENT),
+            UV_SYSTEM_CERTS="1",
+        )
+
+    return cached(f"{REQUIREMENT}-{sys.implementation.cache_tag}", install) / "bin" / "python"
 
 
 def read_by_tpu_info(address: str, chip: str) -> dict[str, Any]:
