@@ -81,10 +81,11 @@ def test_twenty_megabytes_to_many_hosts_leave_this_machine_once(
     again = send(agent, targets, data, "in/")
     assert all(result.ok for result in again.results)
     assert again.sent_bytes < hosts * 1000, "content travelled again"
-    no_agent_is_left(farm)
+    no_agent_is_left(farm, agent)
 
 
-def no_agent_is_left(farm: SshFarm) -> None:
+def no_agent_is_left(farm: SshFarm, agent: HostAgent) -> None:
+    agent.remote.rest()  # those that wait for the next request
     wait_until(lambda: not [line for line in farm.processes().values() if "agent-" in line])
 
 
@@ -98,7 +99,7 @@ def test_when_a_command_is_interrupted_its_hosts_stop_copying(farm: SshFarm, age
 
     with pytest.raises(KeyboardInterrupt):
         spread(agent, targets, make_tree({"f": os.urandom(20 << 20)}), clock=Interrupted())
-    no_agent_is_left(farm)
+    no_agent_is_left(farm, agent)
 
 
 def test_what_hosts_copy_for_a_command_that_was_killed_the_same_command_finds(
@@ -192,7 +193,7 @@ def test_a_command_interrupted_before_hosts_answer_leaves_no_copy(farm: SshFarm,
     agent.ask(targets, HelloRequest())
     with pytest.raises(KeyboardInterrupt):
         spread(Interrupted(agent.remote, read_agent()), targets, make_tree({"f": os.urandom(2 << 20)}))
-    no_agent_is_left(farm)
+    no_agent_is_left(farm, agent)
     assert list(farm.folder.glob("home-*/.tpuctl/runs/copy-command/*-serve/stop.json"))
 
 

@@ -12,10 +12,14 @@ def main(arguments):
     try:
         run = load(verb)
     except Exception as error:
-        # A folder that the disk damaged: nothing was done yet, and to install it again mends it.
-        sys.stderr.write("tpuctl: the agent does not start: %r\n%s" % (error, NOT_INSTALLED_LINE))
-        return NOT_INSTALLED
+        return do_not_start(error)
     return run(arguments)
+
+
+def do_not_start(error):
+    """A folder that the disk damaged: nothing was done yet, and to install it again mends it."""
+    sys.stderr.write("tpuctl: the agent does not start: %r\n%s" % (error, NOT_INSTALLED_LINE))
+    return NOT_INSTALLED
 
 
 def load(verb):
@@ -24,6 +28,10 @@ def load(verb):
         from session import session
 
         return lambda _: session()
+    if verb == "serve":
+        from serve import serve
+
+        return lambda _: serve()
     if verb == "feed":
         from feed import feed
 

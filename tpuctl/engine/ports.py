@@ -199,6 +199,13 @@ class Remedy(Struct, frozen=True):
         return f"{self.failed} (exit status {exit_status}) {said}".strip()
 
 
+class Server(Struct, frozen=True):
+    """A command that does `verb`, and then more, without being started anew: see `tpuctl/agent/serve.py`."""
+
+    command: str
+    verb: str
+
+
 class RemoteCall(Struct, frozen=True):
     """One shell command for many workers. Who passes it on changes it by `msgspec.structs.replace`."""
 
@@ -220,6 +227,9 @@ class RemoteCall(Struct, frozen=True):
     """Where the command lacks something, that is brought and the command runs once more: at once, whatever
     other workers do, and within the same time limit. If it cannot be brought, that end is the result, with the
     reason as `detail`."""
+    server: Server | None = None
+    """What may do the same as the command, on connections that last: for a call whose `stdin` is bytes, and
+    whose output is not passed on as it comes."""
 
 
 class Remote(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from tpuctl.engine.ports import Input, OutputSink, Remedy, Remote, RemoteCall, Stdin
+from tpuctl.engine.ports import Input, OutputSink, Remedy, Remote, RemoteCall, Server, Stdin
 from tpuctl.hosts.commands import (
     EXIT_NOT_INSTALLED,
     NOT_INSTALLED_LINE,
@@ -37,8 +37,11 @@ class AgentLink:
         self._source = source
         self.sha256 = hashlib.sha256(source).hexdigest()
 
-    def agent_call(self, verb: str, stdin: Stdin, timeout_s: float | None = 20.0) -> RemoteCall:
-        """What asks the agent. A host that has none, or one that does not start, gets it and is asked again."""
+    def agent_call(
+        self, verb: str, stdin: Stdin, timeout_s: float | None = 20.0, *, lasts: bool = False
+    ) -> RemoteCall:
+        """What asks the agent. A host that has none, or one that does not start, gets it and is asked again.
+        With `lasts` the agent stays for the next request, on connections that last."""
         install = Remedy(
             EXIT_NOT_INSTALLED,
             NOT_INSTALLED_LINE,
@@ -46,7 +49,9 @@ class AgentLink:
             self._source,
             "the agent could not be installed",
         )
-        return RemoteCall(render_agent_command(verb, self.sha256), stdin, timeout_s, remedy=install)
+        server = Server(render_agent_command("serve", self.sha256), verb) if lasts else None
+        command = render_agent_command(verb, self.sha256)
+        return RemoteCall(command, stdin, timeout_s, remedy=install, server=server)
 
     def session(
         self,

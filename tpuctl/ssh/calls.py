@@ -6,12 +6,13 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from tpuctl.engine.ports import OutputSink, RemoteCall
+from tpuctl.errors import BugError
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
 from tpuctl.ssh.session import Ending, Feed
 
@@ -91,10 +92,18 @@ class WorkerCall:
 
     def make_feed(self, heartbeat_s: float) -> Feed:
         """The stdin of the command, from its start."""
+        return Feed(self._given(), self.asked.hold_stdin, heartbeat_s)
+
+    def stdin_bytes(self) -> bytes:
+        """The stdin of a command that a server may do. BugError if it is made piece by piece."""
+        given = self._given()
+        if not isinstance(given, bytes):
+            raise BugError("a server is asked with bytes")
+        return given
+
+    def _given(self) -> bytes | Iterable[bytes | None]:
         given = self.asked.stdin
-        return Feed(
-            given if isinstance(given, bytes) else given(self.target), self.asked.hold_stdin, heartbeat_s
-        )
+        return given if isinstance(given, bytes) else given(self.target)
 
     @property
     def done(self) -> bool:

@@ -7,6 +7,7 @@ are not. Connections stay open for the life of the object and are opened again w
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.engine.ports import Forwarding, RemoteCall
+from tpuctl.engine.ports import Forwarding, RemoteCall, Server
 from tpuctl.errors import BugError
 from tpuctl.hosts.commands import HEARTBEAT_S, LINK_SILENCE_S
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
@@ -22,6 +23,7 @@ from tpuctl.ssh.calls import QUEUE_CHUNKS, Chunks, CollectedOutput, Emit, LastWo
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S, turn
 from tpuctl.ssh.errors import ConnectError
 from tpuctl.ssh.pool import CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, Access, ConnectionPool
+from tpuctl.ssh.served import Link, ServedAnswer, Servers, render_request
 from tpuctl.ssh.session import Ending, Feed, exchange
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class SshRemote:
         self._pool = ConnectionPool(access, max_handshakes)
         self._silence_s = silence_s
         self._heartbeat_s = heartbeat_s
+        self._servers = Servers()
         self._remedies = threading.BoundedSemaphore(max_remedies)
         self._lock = threading.Lock()
         self._calls: set[WorkerCall] = set()
@@ -118,6 +121,7 @@ class SshRemote:
         self._forwarded = [each for each in self._forwarded if not each[1].closed]
         with self._lock:
             busy = {call.target for call in self._calls} | {target for target, _ in self._forwarded}
+        self._servers.forget_all_but(busy)
         self._pool.close_all_but(busy)
         return bool(busy)
 
@@ -205,11 +209,11 @@ class SshRemote:
 
     def _run_with_remedy(self, call: WorkerCall) -> Ending:
         """Runs the command; where it lacks what its remedy brings, that and then the command once more."""
-        remedy, command = call.asked.remedy, call.command
+        remedy = call.asked.remedy
         if remedy is None:
-            return self._attempt(call, command, call.make_feed(self._heartbeat_s), call.emit)
+            return self._perform_once(call, call.emit)
         words = LastWords(call.emit, len(remedy.said))
-        ending = self._attempt(call, command, call.make_feed(self._heartbeat_s), words)
+        ending = self._perform_once(call, words)
         if not remedy.is_for(ending.exit_status, words.text):
             return ending
         call.output.drop()
@@ -224,18 +228,70 @@ class SshRemote:
         if ending.exit_status:
             why = remedy.explain(ending.exit_status, brought.said_on("stderr"))
             return Ending(exit_status=ending.exit_status, detail=why)
-        return self._attempt(call, command, call.make_feed(self._heartbeat_s), call.emit)
+        return self._perform_once(call, call.emit)
+
+    def _perform_once(self, call: WorkerCall, emit: Emit) -> Ending:
+        """The command from its start, or what answers in its place."""
+        server = call.asked.server
+        if server is None:
+            return self._attempt(call, call.command, call.make_feed(self._heartbeat_s), emit)
+        request = render_request(server, call.stdin_bytes())
+        kept = self._servers.take(call.target, server.command)
+        if kept is not None:
+            ending, answer = self._ask(call, server, request, emit, kept)
+            if answer.begun or ending.failure is FailureKind.TIMEOUT or call.is_cancelled():
+                return ending
+        # None waits, or it went before it began: nothing was done.
+        try:
+            link = self._open(call)
+        except ConnectError as error:
+            return Ending(failure=error.kind, detail=error.detail)
+        ending, answer = self._ask(call, server, request, emit, link, server.command)
+        if answer.said:
+            emit("stderr", answer.said)
+        return ending
+
+    def _ask(
+        self, call: WorkerCall, server: Server, request: bytes, emit: Emit, link: Link, command: str = ""
+    ) -> tuple[Ending, ServedAnswer]:
+        """One request to a server on `link`, which waits there unless `command` starts it."""
+        answer = ServedAnswer(emit)
+        ending = self._converse(
+            call,
+            link,
+            command,
+            Feed(request, hold=True, heartbeat_s=math.inf),
+            answer.take,
+            lambda: answer.ending,
+        )
+        if answer.ending is not None:
+            self._servers.keep(call.target, server.command, link)
+        return ending, answer
 
     def _attempt(self, call: WorkerCall, command: str, feed: Feed, emit: Emit) -> Ending:
         try:
-            transport, channel = self._pool.open_session(
-                call.target, call.window_bytes, call.deadline, call.is_cancelled
-            )
+            link = self._open(call)
         except ConnectError as error:
             return Ending(failure=error.kind, detail=error.detail)
+        return self._converse(call, link, command, feed, emit)
+
+    def _open(self, call: WorkerCall) -> Link:
+        return self._pool.open_session(call.target, call.window_bytes, call.deadline, call.is_cancelled)
+
+    def _converse(
+        self,
+        call: WorkerCall,
+        link: Link,
+        command: str,
+        feed: Feed,
+        emit: Emit,
+        answered: Callable[[], Ending | None] = lambda: None,
+    ) -> Ending:
+        """See `exchange`. The channel is closed then, unless an answer came whole."""
         from tpuctl.ssh.paramiko_tuning import paramiko
 
         broken = (paramiko.SSHException, OSError, EOFError)
+        transport, channel = link
         call.adopt(channel)
         try:
             return exchange(
@@ -247,14 +303,16 @@ class SshRemote:
                 call.deadline,
                 self._silence_s,
                 call.is_cancelled,
+                answered,
             )
         except broken as error:
             return Ending(
                 failure=FailureKind.LOST, detail=f"the connection broke: {error or 'no more answers'}"
             )
         finally:
-            with contextlib.suppress(*broken):
-                channel.close()
+            if answered() is None:
+                with contextlib.suppress(*broken):
+                    channel.close()
 
 
 def _allow_files(count: int) -> None:

@@ -30,6 +30,9 @@ STDIN_RETRY_MS = 5
 """How soon a full SSH window is tried again; nothing in paramiko's public API announces that it opened."""
 
 
+KILLED = "the command was killed by a signal"
+
+
 class Ending(Struct):
     """How a command ended; exactly one of `exit_status` and `failure` is set."""
 
@@ -168,12 +171,18 @@ def exchange(
     deadline: float | None,
     silence_s: float,
     is_cancelled: Callable[[], bool],
+    answered: Callable[[], Ending | None] = lambda: None,
 ) -> Ending:
-    """Runs `command`, passing its output to `emit` until it ended, was lost, cancelled, or the time is up."""
+    """Runs `command`, passing its output to `emit` until it ended, was lost, cancelled, or the time is up.
+
+    With `answered` the end of an answer is the end, of which that tells, and the command goes on; without a
+    `command` it is one that waits on the channel.
+    """
     from tpuctl.ssh.paramiko_tuning import hang_up, paramiko
 
     try:
-        channel.exec_command(command)
+        if command:
+            channel.exec_command(command)
     except (paramiko.SSHException, OSError, EOFError) as error:
         return Ending(failure=FailureKind.LOST, detail=f"the command was not accepted: {error}")
     channel.setblocking(0)
@@ -187,6 +196,8 @@ def exchange(
         ended = channel.eof_received or channel.closed
         if not outlet.flush() or ((ended or poll.poll(wait_ms)) and _drain(channel, outlet)):
             probe.note_life()
+            if (ending := answered()) is not None:
+                return ending
         elif ended:
             return _conclude(channel, transport, deadline, is_cancelled)
         if is_cancelled():
@@ -242,5 +253,5 @@ def _conclude(
     if is_cancelled():
         return Ending(failure=FailureKind.LOST, detail="stopped by this side")
     if transport.is_active():
-        return Ending(failure=FailureKind.SIGNAL, detail="the command was killed by a signal")
+        return Ending(failure=FailureKind.SIGNAL, detail=KILLED)
     return Ending(failure=FailureKind.LOST, detail="the connection was lost before the command ended")

@@ -1,0 +1,180 @@
+"""One agent on a host answers request after request, each as if it was the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from tests.ssh.test_host_agent import until
+from tests.support.sshd import SshFarm
+from tpuctl.hosts.agent import HostAgent, Reply
+from tpuctl.hosts.protocol import ReachReply
+from tpuctl.hosts.requests import HelloRequest, ReachRequest
+from tpuctl.model.cloud import HostTarget
+from tpuctl.ssh.served import ServedAnswer
+
+
+def servers(farm: SshFarm) -> set[int]:
+    """The agents that wait for a request, without the forks that do one."""
+    found = {pid for pid, line in farm.processes().items() if line.split()[-1:] == ["serve"]}
+    return {pid for pid in found if parent(pid) not in found}
+
+
+def parent(pid: int) -> int:
+    """0 for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def greeted(agent: HostAgent, target: HostTarget) -> bool:
+    return agent.ask([target], HelloRequest())[0].value is not None
+
+
+@pytest.fixture
+def server(farm: SshFarm, agent: HostAgent, target: HostTarget) -> int:
+    assert greeted(agent, target)
+    [pid] = servers(farm)
+    return pid
+
+
+def test_requests_are_answered_without_another_start(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int
+) -> None:
+    refused = agent.ask([target], ReachRequest(address="", port=-1, seconds=1))[0]
+    assert refused.error == "host-error"
+    assert greeted(agent, target)
+    assert servers(farm) == {server}
+
+
+def test_what_waits_keeps_nobody_from_unmounting_something(server: int) -> None:
+    assert os.readlink(f"/proc/{server}/cwd") == "/"
+
+
+def kill_server(_farm: SshFarm, server: int) -> None:
+    os.kill(server, signal.SIGKILL)
+
+
+def cut(farm: SshFarm, _server: int) -> None:
+    farm.drop_connections()
+
+
+@pytest.mark.parametrize("strike", [kill_server, cut])
+def test_a_server_that_went_between_two_requests_is_replaced(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int, strike: Callable[[SshFarm, int], None]
+) -> None:
+    strike(farm, server)
+    assert greeted(agent, target)
+    until(lambda: server not in farm.processes(), "the end of the first server")
+    assert len(servers(farm)) == 1
+
+
+@pytest.fixture
+def long() -> Iterator[ReachRequest]:
+    """A request that takes 20 s: its port has no room for another connection."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        yield ReachRequest(address="127.0.0.1", port=full.getsockname()[1], seconds=20)
+
+
+def interrupt(
+    farm: SshFarm,
+    agent: HostAgent,
+    target: HostTarget,
+    server: int,
+    request: ReachRequest,
+    strike: Callable[[int], None],
+) -> Reply[ReachReply]:
+    """The answer to a request that `strike` hits: it is called with the number of the process that does it."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lambda: agent.ask([target], request)[0])
+        strike(until(lambda: next((pid for pid in farm.processes() if parent(pid) == server), 0), "a fork"))
+        return asked.result()
+
+
+def test_a_request_whose_process_is_killed_says_so_and_the_next_is_answered(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int, long: ReachRequest
+) -> None:
+    reply = interrupt(farm, agent, target, server, long, lambda fork: os.kill(fork, signal.SIGKILL))
+    assert (reply.error, reply.message) == ("signal", "the command was killed by a signal")
+    assert greeted(agent, target)
+    assert servers(farm) == {server}
+
+
+def test_a_request_whose_server_is_killed_is_not_made_twice(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int, long: ReachRequest
+) -> None:
+    reply = interrupt(farm, agent, target, server, long, lambda _fork: os.kill(server, signal.SIGKILL))
+    assert reply.error == "signal"
+    assert len(farm.processes()) == 1, "only what the server had begun goes on"
+    assert greeted(agent, target)
+
+
+def test_what_did_not_answer_in_time_is_not_asked_again(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int, long: ReachRequest
+) -> None:
+    assert agent.ask([target], long, timeout_s=0.5)[0].error == "timeout"
+    assert greeted(agent, target)
+    assert servers(farm) - {server}
+
+
+def test_requests_at_the_same_time_leave_one_server(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int
+) -> None:
+    together = threading.Barrier(4)
+
+    def ask() -> bool:
+        together.wait()
+        return greeted(agent, target)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(each.result() for each in [pool.submit(ask) for _ in range(4)])
+    until(lambda: len(servers(farm)) == 1, "the end of the others")
+
+
+def test_who_rests_leaves_nothing_on_hosts(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int
+) -> None:
+    assert not agent.remote.rest()
+    until(lambda: not farm.processes(), "the end of the server")
+    assert greeted(agent, target)
+
+
+SAID = b"b\0\0\0\0o\0\0\0\x05hello" + b"e\0\0\0\x03odd" + b"o\0\0\0\x06 there" + b"x\0\0\0\x01" + b"3"
+
+
+@pytest.mark.parametrize("size", range(1, len(SAID) + 1))
+def test_an_answer_is_read_in_whatever_pieces_it_comes(size: int) -> None:
+    heard: list[tuple[str, bytes]] = []
+    answer = ServedAnswer(lambda *piece: heard.append(piece) is None)
+    for start in range(0, len(SAID), size):
+        assert answer.ending is None
+        assert answer.take("stdout", SAID[start : start + size])
+    assert heard == [("stdout", b"hello"), ("stderr", b"odd"), ("stdout", b" there")]
+    assert answer.begun
+    assert answer.ending is not None
+    assert answer.ending.exit_status == 3
+
+
+def test_an_answer_that_nobody_takes_waits_and_loses_nothing() -> None:
+    heard: list[bytes] = []
+    ready = False
+    answer = ServedAnswer(lambda _, data: ready and heard.append(data) is None)
+    assert answer.take("stdout", SAID[:-3])
+    assert not answer.take("stdout", SAID[-3:])
+    ready = True
+    assert answer.take("stdout", SAID[-3:])
+    assert heard == [b"hello", b"odd", b" there"]
+    assert answer.ending is not None
