@@ -20,7 +20,7 @@ from tpuctl.fleet.load import FLEET_MAX, load_fleet
 from tpuctl.lib.names import check_progress
 from tpuctl.lib.text import parse_number
 from tpuctl.model.receipt import parse_receipt
-from tpuctl.money.grants import parse_trc_letter
+from tpuctl.money.letters import parse_trc_letter
 from tpuctl.provenance.parts import read_manifest
 from tpuctl.sim.world.catalog import load_catalog
 from tpuctl.state.journal import decided_at

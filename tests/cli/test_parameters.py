@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 import typer
 
+from tests.support.session import open_session
 from tpuctl.cli.typer_lazy import spare
 
 PARSED = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -82,3 +83,23 @@ def test_a_command_line_of_words_loads_no_converters(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "False True"
+
+
+def test_a_dry_run_of_a_run_loads_no_ssh_and_no_steps() -> None:
+    """A person waits for it, and what it leaves out is a fifth of what it would import."""
+    code = (
+        "import sys\n"
+        "from tpuctl.cli.app import app\n"
+        "try:\n"
+        "    app(sys.argv[1:], prog_name='tpuctl')\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code\n"
+        "unused = {'ssh.remote', 'hosts.agent', 'slices.reconcile', 'transfer.prepare', 'provenance.parts',\n"
+        "    'datasets.receipt', 'money.letters'}\n"
+        "print('LOADED', {name for name in unused if f'tpuctl.{name}' in sys.modules})\n"
+    )
+    words = "run --up v4-8 --no-checkpoint --spot --pay --zone us-central2-b --dry-run -- hostname"
+    with open_session() as session:
+        done = session.finish(session.start(*words.split(), program=(sys.executable, "-c", code)))
+    assert "would ask for" in done.stdout
+    assert done.stdout.endswith("LOADED set()\n")

@@ -6,7 +6,8 @@ import pytest
 
 from tpuctl.model.cloud import Tier
 from tpuctl.model.shipped_files import load_accelerators
-from tpuctl.money.grants import Grant, GrantLine, check_coverage, parse_trc_letter, to_grants, unread_lines
+from tpuctl.money.grants import Grant, check_coverage
+from tpuctl.money.letters import GrantLine, parse_trc_letter, to_grants, unread_lines
 
 LETTER = """\
 Hi there,

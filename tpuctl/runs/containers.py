@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpuctl.containers.hosts import ENGINE, IMAGE_ID
 from tpuctl.containers.spec import parse_image
 from tpuctl.errors import UsageError
 from tpuctl.model.run_spec import RunRequest, RunSpec
@@ -38,6 +37,8 @@ def start_in_container(spec: RunSpec, row: Mapping[str, str], paths: Sequence[st
     """What the agent is told of the container; `row` is that of its host, `paths` are disks and mounts."""
     if spec.container is None:
         return None
+    from tpuctl.containers.hosts import ENGINE, IMAGE_ID
+
     engine = row.get(ENGINE, "").partition(" ")[0]
     told = {"image": row.get(IMAGE_ID, ""), "engine": engine, "privileged": spec.privileged}
     return {**told, "binds": list(paths)}

@@ -14,7 +14,6 @@ from tpuctl.lib.retry import retry
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord
 from tpuctl.provenance.manifest import Row, SettingSection
-from tpuctl.provenance.parts import begin_manifest
 from tpuctl.runs.chips import ONE, claim_chips, describe_chips
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import Lease, is_unbroken, take_lease
@@ -107,6 +106,8 @@ def _request_run(
     why: str,
     start: Row | None,
 ) -> RunRecord:
+    from tpuctl.provenance.parts import begin_manifest
+
     others = active_runs(services, run.slice_name)
     same = find_same(others, run.id, run.fingerprint, named=named)
     if same is not None:

@@ -26,7 +26,6 @@ from tpuctl.money.grants import Grant
 from tpuctl.money.quota_report import check_side_quotas
 from tpuctl.slices.desired import check_same, is_wanted, request_slice, withdraw_if_unsent
 from tpuctl.slices.offers import Named, beyond_tables
-from tpuctl.slices.reconcile import advance_slice, renew_if_removed, wait_for_slice
 from tpuctl.slices.resolve import (
     WantedSlice,
     api_doubt,
@@ -283,6 +282,8 @@ def bring_up(
 
     `since` is when this command began, in the store's time. Raises as `converge` does.
     """
+    from tpuctl.slices.reconcile import renew_if_removed, wait_for_slice  # which brings all steps of slices
+
     name = wanted.name
     record = get_slice(services, name).record
     try:
@@ -298,6 +299,8 @@ def bring_up(
 
 
 def _send_request(services: Services, name: str) -> None:
+    from tpuctl.slices.reconcile import advance_slice
+
     for _ in range(_STEPS_TO_REQUEST):
         outcome, _ = advance_slice(services, name)
         state = get_slice(services, name).record.state

@@ -18,7 +18,6 @@ from tpuctl.model.cloud import USER_LABEL, Api, Listing
 from tpuctl.model.records import WITH_HOSTS, Desired, Incarnation, LifetimeLimits, SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec, option_of
 from tpuctl.slices.capacity_notes import read_notes, zone_backoffs
-from tpuctl.slices.enrollment import enroll_machine
 from tpuctl.slices.lifetime import extend_lifetime
 from tpuctl.slices.plan import hosts_end
 from tpuctl.slices.race import end_race, is_out, is_unsent
@@ -91,6 +90,8 @@ def _request_slice(
     without: Collection[str],
 ) -> SliceRecord:
     """`wanted` is the record as it is to be, before its first incarnation."""
+    from tpuctl.slices.enrollment import enroll_machine
+
     stored = find_slice(services, wanted.name)
     if stored is None:
         admit()

@@ -4,6 +4,7 @@ of hosts, of which the cloud says nothing. One protocol for all kinds, in passes
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +20,9 @@ from tpuctl.slices.things import fleeting_on_hosts, has_fleeting, lost_buckets
 from tpuctl.state.journal import record_decision
 from tpuctl.state.leases import take_lease
 from tpuctl.state.repository import get_slice, save
-from tpuctl.things.of_slice import Revisitable
+
+if TYPE_CHECKING:
+    from tpuctl.things.of_slice import Revisitable
 
 
 class Revisited(Struct, frozen=True):

@@ -15,12 +15,12 @@ from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, DeniedError, NotFoundError, PendingError, QuotaError, UsageError
 from tpuctl.hosts.deadline import HOST_TIME_S
-from tpuctl.hosts.provision import Kind
 from tpuctl.model.records import SliceRecord, SliceState
 from tpuctl.model.slice_spec import SliceSpec
 from tpuctl.model.verdict import Blocked, Wait
 
 if TYPE_CHECKING:
+    from tpuctl.hosts.provision import Kind
     from tpuctl.things.of_slice import Asked, Revisitable, Specs, ThingChange, ThingOfSlice
 
 

@@ -8,18 +8,37 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from tpuctl.config.settings import Config
 from tpuctl.engine.services import Services
-from tpuctl.hosts.facts import FactsReply
-from tpuctl.hosts.provision import Kind
 from tpuctl.model.records import SliceRecord
 from tpuctl.model.refs import EnvironmentRef
 from tpuctl.model.slice_spec import SliceRequest, SliceSpec
-from tpuctl.things.driver import Rows
+
+if TYPE_CHECKING:
+    from tpuctl.hosts.facts import FactsReply
+    from tpuctl.hosts.provision import Kind
+    from tpuctl.things.driver import Rows
+
+    class Revisitable(Kind, Protocol):
+        """What hosts may lose while they live."""
+
+        @property
+        def column(self) -> str:
+            """Its column in the host's row of a manifest."""
+            ...
+
+        def promise(self, row: Mapping[str, str]) -> Mapping[str, Any]:
+            """What a host whose `row` says that it is there has to have until a program starts."""
+            ...
+
+        def trouble(self, facts: FactsReply) -> str:
+            """What is wrong with it on this host, in words; empty where all is as asked."""
+            ...
+
 
 Specs = tuple[SliceSpec, ...]
 """A slice as it is wanted, in each zone in which it may be."""
@@ -50,23 +69,6 @@ class ThingChange(Struct, frozen=True):
     said: str
     told: str
     adds: bool = True
-
-
-class Revisitable(Kind, Protocol):
-    """What hosts may lose while they live."""
-
-    @property
-    def column(self) -> str:
-        """Its column in the host's row of a manifest."""
-        ...
-
-    def promise(self, row: Mapping[str, str]) -> Mapping[str, Any]:
-        """What a host whose `row` says that it is there has to have until a program starts."""
-        ...
-
-    def trouble(self, facts: FactsReply) -> str:
-        """What is wrong with it on this host, in words; empty where all is as asked."""
-        ...
 
 
 class ThingOfSlice(ABC):

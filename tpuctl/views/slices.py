@@ -19,7 +19,6 @@ from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators
 from tpuctl.model.slice_spec import SliceOptions, SliceSpec
 from tpuctl.money.slice_costs import Costs, names_shown
-from tpuctl.provenance.parts import current_totals
 from tpuctl.runs.active import never_began
 from tpuctl.runs.mounts import sick_mounts
 from tpuctl.slices.observe import Observation, observe_slice
@@ -357,6 +356,8 @@ def run_row(services: Services, run: RunRecord | EndedRun) -> dict[str, Any]:
     if isinstance(run, RunRecord):
         trouble = _trouble(run)
         if not run.state.final:
+            from tpuctl.provenance.parts import current_totals
+
             stored = find_slice(services, run.slice_name)
             spent = current_totals(services, run, stored.record if stored else None)
     spent = spent or RunTotals()

@@ -60,7 +60,7 @@ def import_(
     from tpuctl.model.shipped_files import load_accelerators
     from tpuctl.money.coverage import keep_grant
     from tpuctl.money.grants import AtEnd as AtEndChoice
-    from tpuctl.money.grants import days_granted, parse_trc_letter, to_grants, unread_lines
+    from tpuctl.money.letters import days_granted, parse_trc_letter, to_grants, unread_lines
 
     last_day = _check_day(ends)
     letter, types = _read(file), load_accelerators().types
