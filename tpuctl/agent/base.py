@@ -44,6 +44,12 @@ def root(*parts):
     return os.path.join(os.path.expanduser("~"), ".tpuctl", *parts)
 
 
+def source_of(module):
+    """The text of a module of this program; `pkgutil`, which has it, takes longer to import than most verbs."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), module + ".py"), "rb") as file:
+        return file.read()
+
+
 def make_dir(path):
     os.makedirs(path, mode=0o700, exist_ok=True)
     return path

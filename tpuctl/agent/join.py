@@ -6,7 +6,7 @@ the attempt's command loads, and the files that it writes, one per process that 
 
 import os
 
-from base import Refused, make_dir, read_json, suppress
+from base import Refused, make_dir, read_json, source_of, suppress
 from processes import process_stat
 
 REPORTS_MAX = 32
@@ -48,13 +48,11 @@ def watch(attempt, environment, devices, weights=""):
 
 def write_modules(folder):
     """Each of them whole, or none that Python would find."""
-    import pkgutil
-
     make_dir(folder)
     for name, module in beside().items():
         path = os.path.join(folder, name + ".py")
         with open(path + ".new", "wb") as file:
-            file.write(pkgutil.get_data("join_hook", module + ".py") or b"")
+            file.write(source_of(module))
         os.rename(path + ".new", path)
 
 

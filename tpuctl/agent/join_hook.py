@@ -8,10 +8,11 @@ import os
 import sys
 import time
 
-if sys.version_info >= (3, 6):
-    from contextlib import suppress
-
 FOLDER = "TPUCTL_JOIN"  # where the files go
+
+if FOLDER in os.environ and sys.version_info >= (3, 6):
+    from contextlib import suppress  # which the agent, that reads only names here, need not wait for
+
 PLATFORMS = "TPUCTL_JOIN_PLATFORMS"  # the JAX_PLATFORMS with which the run was started
 STACKS = "stacks.txt"  # beside them; where Python writes what each thread does, for who asks by STACKS_SIGNAL
 STACKS_SIGNAL = 45  # a real-time signal that nothing known uses, and that ends who does not catch it

@@ -9,7 +9,7 @@ import os
 import sys
 
 import launch
-from base import Refused, make_dir, root
+from base import Refused, make_dir, root, source_of
 from log_times import STREAMS
 from state import MEMBERS
 
@@ -95,10 +95,8 @@ def chips(count):
 
 def torchrun(asked, attempt, argv, environment, boxed):
     """`torchrun` of the run's environment, which starts each process through `member.py`."""
-    import pkgutil
-
     with open(attempt.path("member.py"), "wb") as file:
-        file.write(pkgutil.get_data("launch", "member.py") or b"")
+        file.write(source_of("member"))
     make_dir(attempt.path(MEMBERS))
     address, _, port = environment.get("TPUCTL_COORDINATOR", "").rpartition(":")
     master = address if int(asked["nodes"]) > 1 else MASTER_OF_ONE

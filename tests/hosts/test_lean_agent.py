@@ -1,0 +1,34 @@
+"""What a start of a program imports on its host: many modules of the standard library take longer than that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.hosts import wait_until
+from tpuctl.hosts.requests import AgentRequest, PrepareRequest, StartRequest
+from tpuctl.lib.codec import to_data
+
+AGENT = Path(__file__).parents[2] / "tpuctl/agent"
+BEGIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from entry import main; sys.exit(main(sys.argv[1:]))"
+DEAR = {"contextlib", "pkgutil", "re", "shutil", "subprocess", "typing"}
+
+
+def imported(home: Path, request: AgentRequest) -> set[str]:
+    """The modules that Python imports to do what is asked."""
+    words = [sys.executable, "-B", "-I", "-S", "-X", "importtime", "-c", BEGIN, str(AGENT), request.verb]
+    line = json.dumps(to_data(request)).encode() + b"\n"
+    done = subprocess.run(words, input=line, env={"HOME": str(home)}, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    return {row.rpartition("|")[2].strip() for row in done.stderr.decode().splitlines()}
+
+
+def test_to_prepare_and_start_a_program_imports_nothing_dear(tmp_path):
+    found = imported(tmp_path, PrepareRequest("r1", "1", 1, None, 0))
+    found |= imported(tmp_path, StartRequest("r1", "1", 1, ("true",), watch_join=True))
+    assert {"prepare", "supervisor", "join_hook"} <= found
+    assert not found & DEAR
+    status = tmp_path / ".tpuctl/runs/r1/1/status.json"
+    wait_until(lambda: json.loads(status.read_text())["state"] == "exited")
