@@ -44,6 +44,10 @@ def is_held(session: Session) -> bool:
 def test_a_program_that_opens_and_closes_files_loses_none_of_them(session: Session) -> None:
     done = session.type("disk", "clone", "data", "--to", "big")
     assert "data: held still on dev: frozen" in done.stderr
+    held = [
+        (row["subject"], row["incarnation"]) for row in session.json("why", "dev") if row["action"] == "hold"
+    ]
+    assert held == [("data", "dev-1")]
     session.on("dev", "touch /tmp/stop; sleep 0.5; test ! -e /tmp/refused")
     check = "sort /tmp/written > /tmp/a; ls /mnt/data/all | sort > /tmp/b; diff /tmp/a /tmp/b"
     session.on("dev", check)

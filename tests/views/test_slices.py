@@ -141,8 +141,11 @@ def test_why_a_program_waited_while_a_disk_of_its_slice_was_copied_is_shown(plac
     services = place.machine("laptop")
     ref = DiskRef("data", "/mnt/data", DiskMode.READ_WRITE)
     request_slice(services, "big", replace(a_spec(), disks=(ref,)), pay=True, admit=lambda: None)
+    stored = get_slice(services, "big")
+    save(services, stored, replace(stored.record, last_incarnation=2))
     for slice_name in ("big", "other"):
-        record_decision(services, "disks/data", "hold", f"for data-g1, on {slice_name}")
+        reason, life = f"for data-g1, on {slice_name}", f"{slice_name}-1"
+        record_decision(services, "disks/data", "hold", reason, incarnation=life)
     record_decision(services, "disks/data", "create", "10 GiB, on big")
     shown = [(row["subject"], row["reason"]) for row in decisions(services, "big") if row["subject"] == "data"]
     assert shown == [("data", "for data-g1, on big")]

@@ -106,7 +106,8 @@ def take_hold(
     name = services.ids.new_id()
     word = f"{record.name}-{name}"
     _note(services, record, hold=name, token=word)
-    record_decision(services, master.key, "hold", f"for {record.name}, on {writer.name}")
+    life = writer.incarnation.cloud_name if writer.incarnation else ""
+    record_decision(services, master.key, "hold", f"for {record.name}, on {writer.name}", incarnation=life)
     hold = Hold(services, master, writer, name, deadline)
     row = _begin(services, master, writer, name, word, unmount, deadline)
     how = row.get("how", "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tpuctl.engine.services import Services
+from tpuctl.lib.names import cloud_name
 from tpuctl.lib.time import render_time
 from tpuctl.model.attempts import Cause
+from tpuctl.model.records import SliceRecord
 from tpuctl.slices.choose import run_called
 from tpuctl.state.journal import DAMAGED, decided_at, read_journal, read_journals
 from tpuctl.state.repository import RUNS, Repository, readable_runs, readable_slices
@@ -86,11 +88,18 @@ def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
 
 
 def _holds(services: Services, name: str) -> list[dict[str, Any]]:
-    """When the disks of a slice were held still on it: its programs waited then."""
-    refs = [ref for each in readable_slices(services)[0] if each.name == name for ref in each.spec.disks]
+    """When the disks of a slice were held still on it: its programs waited then. Entries that name no life of a
+    slice are those of an earlier revision, and their reason says for which slice they are."""
     return [
         {**document.data, "subject": ref.name}
-        for ref in refs
+        for each in readable_slices(services)[0]
+        if each.name == name
+        for ref in each.spec.disks
         for document in read_journal(services, f"disks/{ref.name}")
-        if document.data["action"] == "hold" and str(document.data["reason"]).endswith(f"on {name}")
+        if document.data["action"] == "hold" and document.data["incarnation"] in {"", *_lives(each)}
     ]
+
+
+def _lives(slice_record: SliceRecord) -> set[str]:
+    numbered = {cloud_name(slice_record.name, each + 1) for each in range(slice_record.last_incarnation)}
+    return numbered | {place.incarnation.cloud_name for place in slice_record.places if place.incarnation}
