@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -238,3 +240,19 @@ def test_the_boot_disk_of_v5p_is_a_persistent_one():
     found = body(TEMPLATE, spec(machine_type="ct5p-hightpu-4t", boot_disk_gib=500))["properties"]["disks"][0]
     assert found["initializeParams"]["diskType"] == "pd-balanced"
     assert found["initializeParams"]["diskSizeGb"] == "500"
+
+
+def test_what_stands_in_for_googles_library_has_all_its_clients_and_messages_and_imports_few() -> None:
+    code = """
+import sys
+from tpuctl.cloud.lean_compute import NAME, compute_v1 as lean
+assert lean.DisksClient and lean.Disk
+services = {name.split(".")[4] for name in sys.modules if name.startswith(f"{NAME}.services.")}
+from google.cloud import compute_v1
+assert compute_v1 is lean
+del sys.modules[NAME]
+import google.cloud.compute_v1 as whole
+print(sorted(services), [name for name in whole.__all__ if getattr(lean, name) is not getattr(whole, name)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['disks', 'zone_operations'] []\n"

@@ -12,11 +12,11 @@ from typing import Any
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import Credentials
 from google.auth.exceptions import MutualTLSChannelError
-from google.cloud import compute_v1
 from google.protobuf.json_format import MessageToDict, ParseError
 
 from tpuctl.cloud import wire
 from tpuctl.cloud.errors import translate
+from tpuctl.cloud.lean_compute import compute_v1
 from tpuctl.cloud.rest import CALL_TIMEOUT_S, Translate, api_error, refusal
 from tpuctl.errors import BadConfigError
 

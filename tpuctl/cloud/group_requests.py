@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from google.cloud import compute_v1 as v1
-
 from tpuctl.cloud.instances import GUEST_ATTRIBUTES
+from tpuctl.cloud.lean_compute import compute_v1 as v1
 from tpuctl.lib.names import region_of
 from tpuctl.model.cloud import Tier
 from tpuctl.model.resources import ZONE_MARK, marks_text
