@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tpuctl.ssh.calls import COLLECTED_MAX, CollectedOutput
+from tpuctl.ssh.paramiko_tuning import ask_for_life, new_transport
 from tpuctl.ssh.session import Feed, exchange
 
 
@@ -105,3 +108,25 @@ def test_output_that_is_kept_as_a_whole_is_bounded() -> None:
     assert collected.emit("stdout", bytes(COLLECTED_MAX - 1))
     assert collected.emit("stderr", b"y")
     assert not collected.emit("stdout", b"z")
+
+
+def test_a_sign_of_life_is_asked_for_without_waiting_for_a_side_that_takes_nothing():
+    ours, theirs = socket.socketpair()
+    transport = new_transport(ours)
+    transport.active = True
+    transport.clear_to_send.set()  # as after a handshake
+    ask_for_life(transport)
+    assert theirs.recv(100)
+    ours.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            ours.send(bytes(4096))
+    ours.setblocking(True)
+    asking = threading.Thread(target=ask_for_life, args=(transport,), daemon=True)
+    asking.start()
+    asking.join(60)
+    assert not asking.is_alive()
+    theirs.close()
+    ask_for_life(transport)
+    ours.close()
+    ask_for_life(transport)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import select
 import socket
 import sys
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,9 +72,10 @@ def _version_beside(package: str) -> str | None:
 # And it asks importlib.metadata, behind which is a parser of e-mails, for nothing but its own version.
 with absent("invoke"), knowing_version("paramiko"):
     import paramiko
+    from paramiko.common import cMSG_GLOBAL_REQUEST
     from paramiko.packet import Packetizer
 
-__all__ = ["BufferedSocket", "end", "hang_up", "new_transport", "paramiko"]
+__all__ = ["BufferedSocket", "ask_for_life", "end", "hang_up", "heard_at", "new_transport", "paramiko"]
 
 READ_AHEAD = 32 * 1024
 TICK_S = 5.0
@@ -98,7 +101,16 @@ class BufferedSocket(socket.socket):
 
 
 class UntimedPacketizer(Packetizer):
-    """Leaves the handshake's deadline to `connection`, which watches it anyway: one thread less per worker."""
+    """Leaves the handshake's deadline to `connection`, which watches it anyway: one thread less per worker.
+    Knows when something came last."""
+
+    heard_at = 0.0
+
+    def read_message(self) -> tuple[int, paramiko.Message]:
+        """As paramiko's."""
+        found: tuple[int, paramiko.Message] = super().read_message()
+        self.heard_at = time.monotonic()
+        return found
 
     def start_handshake(self, timeout: float) -> None:
         """Starts no timer."""
@@ -116,6 +128,28 @@ def new_transport(sock: socket.socket) -> paramiko.Transport:
     transport.daemon = True
     sock.settimeout(TICK_S)
     return transport
+
+
+def heard_at(transport: paramiko.Transport) -> float:
+    """When the other side last said something, whatever it was."""
+    packetizer = transport.packetizer
+    return packetizer.heard_at if isinstance(packetizer, UntimedPacketizer) else 0.0
+
+
+def ask_for_life(transport: paramiko.Transport) -> None:
+    """Asks the other side for an answer, of which `heard_at` tells: any will do, a refusal too. This is how
+    OpenSSH's ServerAliveInterval works. It never waits: nothing is sent while keys are exchanged, and while the
+    other side does not take what was sent before."""
+    request = paramiko.Message()
+    request.add_byte(cMSG_GLOBAL_REQUEST)
+    request.add_string("keepalive@openssh.com")
+    request.add_boolean(True)
+    poll = select.poll()
+    # Whoever closes it meanwhile ends its channels, too, and a closed socket has no number, a ValueError.
+    with contextlib.suppress(OSError, EOFError, ValueError, paramiko.SSHException):
+        poll.register(transport.sock, select.POLLOUT)
+        if transport.clear_to_send.is_set() and poll.poll(0):
+            transport._send_user_message(request)  # type: ignore[attr-defined]
 
 
 def hang_up(transport: paramiko.Transport) -> None:

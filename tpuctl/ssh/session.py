@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import select
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,8 @@ PACKET = 32 * 1024 - 64
 """What paramiko sends to OpenSSH at once; of a longer piece the rest would be copied for each packet."""
 PROBE_AFTER_S = 5.0
 """A connection without a byte for this long is asked for an answer."""
+EARLY = 0.1
+"""By this part of that time earlier if its thread is awake for a heartbeat: it need not wake once more then."""
 LOOK_S = 5.0
 """How often a thread wakes for a command from which nothing comes, and for which nothing is due: at 256 hosts
 each time adds up. Whoever ends a command closes its channel, and that wakes the thread."""
@@ -109,36 +110,36 @@ class Probe:
     def __init__(self, transport: paramiko.Transport, silence_s: float) -> None:
         self._transport = transport
         self._silence_s = silence_s
-        self._answered_at: float | None = None
-        self._asked = False
-        self.heard = time.monotonic()
+        self._ask_after_s = min(PROBE_AFTER_S, silence_s / 3)
+        self._early_s = self._ask_after_s * EARLY
+        self._note(time.monotonic())
+
+    def _note(self, heard: float) -> None:
+        self.heard = heard
+        self._ask_at = heard + self._ask_after_s
 
     def note_life(self) -> None:
-        self.heard = time.monotonic()
+        self._note(time.monotonic())
 
     @property
     def due_at(self) -> float:
         """When there is something to be checked: whether to ask, or whether an answer came."""
-        patience = self._silence_s if self._asked else min(PROBE_AFTER_S, self._silence_s / 3)
-        return self.heard + patience
+        return min(self._ask_at, self.heard + self._silence_s)
 
     def check(self) -> bool:
         """False when the other side has been dead for `silence_s`."""
-        if self._asked and self._answered_at is not None:
-            self._asked, self.heard = False, max(self.heard, self._answered_at)
-        silent = time.monotonic() - self.heard
-        if silent >= min(PROBE_AFTER_S, self._silence_s / 3) and not self._asked:
-            self._asked, self._answered_at = True, None
-            threading.Thread(target=self._ask, name="tpuctl-ssh-probe", daemon=True).start()
-        return silent < self._silence_s
+        now = time.monotonic()
+        if now < self.due_at - self._early_s:
+            return True
+        from tpuctl.ssh.paramiko_tuning import ask_for_life, heard_at
 
-    def _ask(self) -> None:
-        try:
-            # Any answer will do, a refusal too: this is how OpenSSH's ServerAliveInterval works.
-            self._transport.global_request("keepalive@openssh.com", wait=True)
-        except (OSError, EOFError):
-            return  # the connection is gone; the channel says so too
-        self._answered_at = time.monotonic()
+        heard = heard_at(self._transport)
+        if heard > self.heard:
+            self._note(heard)
+        if now >= self._ask_at - self._early_s:
+            self._ask_at = now + self._ask_after_s
+            ask_for_life(self._transport)
+        return now - self.heard < self._silence_s
 
 
 class Outlet:
