@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from types import CodeType
 from typing import Any
 
 import jinja2
 import yaml
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 from msgspec import Struct
 
@@ -68,6 +70,22 @@ def make_report(services: Services, source: str) -> ReportPage:
     return ReportPage(str(facts["run"]["id"]), html)
 
 
+class _CompiledOnce(jinja2.BytecodeCache):
+    """In the memory of this process: environments differ in what they know, and not in their templates."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType | None] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+_COMPILED = _CompiledOnce()
+
+
 def templates(**known: Any) -> jinja2.Environment:
     """The pages that travel with tpuctl, which all of them know what is `known`. All that is put into them is
     escaped."""
@@ -77,6 +95,7 @@ def templates(**known: Any) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_COMPILED,
     )
     made.globals.update(known)
     return made
