@@ -49,35 +49,56 @@ def fold_blocks(blocks: Iterable[LogBlock], workers: int) -> Iterator[LogBlock]:
     yield from whole.queue if not apart.pending else apart.take()
 
 
+class _Written:
+    """Lines and who wrote them. Nearly all are one worker's alone: a set tells that, and who it was is worked
+    out only for lines that come again."""
+
+    def __init__(self) -> None:
+        self._lines: set[str] = set()
+        self._blocks: list[LogBlock] = []
+        self._writers: dict[str, Place | None] = {}
+        """None for several; without those of `_blocks`."""
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, block: LogBlock) -> None:
+        self._lines.update(block.texts)
+        self._blocks.append(block)
+
+    def is_by_another(self, block: LogBlock) -> bool:
+        """Whether a line of this block of one worker is another's, too."""
+        if self._lines.isdisjoint(block.texts):
+            return False
+        for each in self._blocks:
+            place = each.workers[0] if len(each.workers) == 1 else None
+            self._writers.update(dict.fromkeys(each.texts, place))
+        self._blocks.clear()
+        [worker] = block.workers
+        return any(self._writers.get(text, worker) != worker for text in block.texts)
+
+
 class _Whole:
     """Blocks that wait, none of which has a line that another worker wrote, too."""
 
     def __init__(self) -> None:
         self.queue: deque[LogBlock] = deque()
         self._lines = 0
-        self._lately: dict[str, Place | None] = {}
-        """Who wrote a line, None for several; since less than `FOLD_WINDOW_S`, and in the one before. Where
-        more lines come in that time than may wait, those that wait are enough."""
-        self._before: dict[str, Place | None] = {}
+        self._lately, self._before = _Written(), _Written()
+        """Since less than `FOLD_WINDOW_S`, and in the one before. Where more lines come in that time than may
+        wait, those that wait are enough."""
         self._since = 0.0
 
     def is_shared(self, block: LogBlock) -> bool:
         """Whether another worker may have written one of its lines within the window."""
-        [worker] = block.workers
-        for known in (self._lately, self._before):
-            if known.keys().isdisjoint(block.texts):
-                continue
-            if any(known.get(text, worker) != worker for text in block.texts):
-                return True
-        return False
+        return self._lately.is_by_another(block) or self._before.is_by_another(block)
 
     def add(self, block: LogBlock) -> None:
         self.queue.append(block)
         self._lines += len(block.texts)
-        place = block.workers[0] if len(block.workers) == 1 else None
         if len(self._lately) > PENDING_MAX:
             self._forget_before(block.at or 0.0)
-        self._lately.update(dict.fromkeys(block.texts, place))
+        self._lately.add(block)
 
     def release(self, at: float) -> list[LogBlock]:
         """What need not wait any longer at that time."""
@@ -90,7 +111,7 @@ class _Whole:
         return ready
 
     def _forget_before(self, at: float) -> None:
-        self._before, self._lately, self._since = self._lately, {}, at
+        self._before, self._lately, self._since = self._lately, _Written(), at
 
     def release_surplus(self) -> Iterator[LogBlock]:
         """What there is no room for."""

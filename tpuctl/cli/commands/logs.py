@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpuctl.cli.clusters import seen_now
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LABELS = 1024
 """Of workers that wrote lines alike; there may be as many as there are sets of workers."""
+PRINTED_BYTES = 1 << 16
+"""Written at once where no person waits for them: a call for each few lines takes as long as the lines."""
 
 
 def logs(context: AppContext, request: LogsRequest) -> None:
@@ -205,16 +207,27 @@ def _print_blocks(blocks: Iterable[LogBlock], slice_name: str, *, stamped: bool)
     """Whether there was anything to print."""
     from tpuctl.cli.live import output_prefix, output_stamp
 
+    label_of = lru_cache(LABELS)(lambda workers: output_prefix(slice_name, workers, at=None).encode())
+    waiting, room = bytearray(), 0 if sys.stdout.isatty() else PRINTED_BYTES
     printed = False
-    label_of = lru_cache(LABELS)(partial(output_prefix, slice_name, at=None))
-    for block in blocks:
-        prefix = label_of(block.workers)
-        if stamped and block.at is not None:
-            prefix = output_stamp(block.at) + prefix
-        sys.stdout.write(prefix + f"\n{prefix}".join(block.texts) + "\n")
-        printed = True
-    sys.stdout.flush()
+    try:
+        for block in blocks:
+            prefix = label_of(block.workers)
+            if stamped and block.at is not None:
+                prefix = output_stamp(block.at).encode() + prefix
+            waiting += prefix + "\n".join(block.texts).encode().replace(b"\n", b"\n" + prefix) + b"\n"
+            printed = True
+            if len(waiting) >= room:
+                _put(waiting)
+    finally:
+        _put(waiting)
     return printed
+
+
+def _put(waiting: bytearray) -> None:
+    sys.stdout.buffer.write(waiting)
+    sys.stdout.flush()
+    waiting.clear()
 
 
 def _print_json(context: AppContext, attempts: Sequence[tuple[int, Iterable[LogBlock]]]) -> None:
