@@ -25,7 +25,7 @@ from tpuctl.runs.follow import follow_run
 from tpuctl.runs.request import request_stop
 from tpuctl.runs.stops import stop_error
 from tpuctl.state.repository import get_run, get_slice, list_attempts
-from tpuctl.views.slices import run_rows
+from tpuctl.views.runs import run_rows
 from tpuctl.workers.exec import execute
 
 

@@ -10,7 +10,7 @@ from tpuctl.model.records import RunState
 from tpuctl.runs.follow import start_run
 from tpuctl.runs.reconcile import advance_run
 from tpuctl.state.repository import get_run
-from tpuctl.views.slices import run_rows
+from tpuctl.views.runs import run_rows
 from tpuctl.watch.cycle import save_heartbeat, watched_pass
 from tpuctl.watch.heartbeat import Watcher
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tpuctl.errors import UsageError
@@ -50,3 +52,8 @@ def test_what_is_no_time_is_refused_by_its_flag(word):
     with pytest.raises(UsageError, match="--until") as refused:
         parse_moment(word, "--until")
     assert "UTC" in refused.value.hint
+
+
+@pytest.mark.parametrize("at", [0.0, -0.5, -86_400.0, 951_782_400.0, 951_868_799.9, 1_732_579_199.0, 253e9])
+def test_a_moment_is_told_as_the_standard_library_tells_it(at: float) -> None:
+    assert render_moment(at) == datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

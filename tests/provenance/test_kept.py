@@ -20,7 +20,7 @@ from tpuctl.provenance.verify import verify_manifest
 from tpuctl.runs.follow import follow_run, start_run
 from tpuctl.runs.request import request_stop
 from tpuctl.state.repository import get_run
-from tpuctl.views.slices import run_rows
+from tpuctl.views.runs import run_rows
 from tpuctl.watch.reconciler import run_pass
 
 pytestmark = pytest.mark.slow

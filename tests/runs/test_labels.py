@@ -12,7 +12,7 @@ from tpuctl.model.run_identity import fingerprint
 from tpuctl.model.run_spec import RunRequest
 from tpuctl.runs.process_env import render_defaults
 from tpuctl.runs.rules import check_run
-from tpuctl.views.slices import is_listed
+from tpuctl.views.runs import is_listed
 
 TAGS = ("baseline", "stage=pretrain")
 

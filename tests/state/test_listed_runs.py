@@ -15,7 +15,7 @@ from tpuctl.model.records import RunRecord
 from tpuctl.model.run_spec import RunSpec
 from tpuctl.state.listed_runs import EndedRun, ListedAttempt, ListedReceipt, ListedSpec, listed_runs
 from tpuctl.state.repository import RUNS
-from tpuctl.views.slices import run_row
+from tpuctl.views.runs import run_row
 
 PARTS = {EndedRun: RunRecord, ListedSpec: RunSpec, ListedAttempt: Attempt, ListedReceipt: Receipt}
 

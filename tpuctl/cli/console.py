@@ -97,7 +97,7 @@ def render_table(
     A last column that is left with too little room goes beneath its row instead; a name in the first column
     that would have to be broken stands on a line of its own, above its row.
     """
-    cells = [[column.title, *(cell(row.get(column.key)) for row in rows)] for column in columns]
+    cells = [[column.title, *map(cell, [row.get(column.key) for row in rows])] for column in columns]
     stacks = [[*dict.fromkeys(texts)] for texts in cells]
     kept = _kept(stacks, columns, width)
     moved = [i for i, column in enumerate(columns) if i not in kept and not column.drop]
@@ -125,6 +125,9 @@ def render_table(
     blocks[0].update({key: [" " * widths[0]] for key in heads})
     tails = {text: _tail(text, last, width) for text in _too_long(stacks[-1], widths[-1])} if beneath else {}
     blocks[-1].update({key: [" " * widths[-1]] for key in tails})
+    if not (moved or heads or tails or any(len(block) > 1 for found in blocks for block in found.values())):
+        plain = [[found[text][0] for text in texts] for found, texts in zip(blocks, cells, strict=True)]
+        return [GAP.join(row).rstrip() for row in zip(*plain, strict=True)]
     lines: list[str] = []
     for number, texts in enumerate(zip(*cells, strict=True)):
         lines += heads.get(texts[0], ())
@@ -183,8 +186,6 @@ def _blocks(texts: Sequence[str], column: Column, width: int, *, colour: bool) -
 
 def _side_by_side(blocks: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     """The lines of one row: what has fewer of them than its neighbours ends first."""
-    if max(map(len, blocks)) == 1:
-        return [GAP.join([block[0] for block in blocks]).rstrip()]
     padded = zip(blocks, widths, strict=True)
     height = max(map(len, blocks))
     columns = [[*block, *[" " * width] * (height - len(block))] for block, width in padded]

@@ -158,9 +158,10 @@ def follow(context: AppContext, run_id: str, *, timeout: float | None) -> None:
 
 def print_run(context: AppContext, run_id: str) -> None:
     """One line, or one object, about how a run stands."""
-    from tpuctl.views.slices import run_rows
+    from tpuctl.state.repository import get_run
+    from tpuctl.views.runs import run_row
 
-    row = next(row for row in run_rows(context) if row["id"] == run_id)
+    row = run_row(context, get_run(context, run_id).record)
     if context.console.json_mode:
         context.console.data(row)
     else:

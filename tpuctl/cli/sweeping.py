@@ -70,7 +70,7 @@ def run_sweep(
 def print_sweep(context: AppContext, group: str) -> None:
     """How its rows stand: in one line, or as `tpuctl runs --group` has them."""
     from tpuctl.runs.sweep import get_sweep, progress_of
-    from tpuctl.views.slices import run_rows
+    from tpuctl.views.runs import run_rows
 
     if context.console.json_mode:
         context.console.data(run_rows(context, group))

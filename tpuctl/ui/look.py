@@ -29,8 +29,9 @@ from tpuctl.state.repository import get_run, newest_first, readable_slices, runs
 from tpuctl.views.decisions import decisions
 from tpuctl.views.report import report_facts
 from tpuctl.views.run_status import next_commands
+from tpuctl.views.runs import is_listed, run_row
 from tpuctl.views.slice_timeline import draw_slice
-from tpuctl.views.slices import fleet_rows, is_listed, run_row, slice_status
+from tpuctl.views.slices import fleet_rows, slice_status
 from tpuctl.watch.cycle import list_heartbeats, watchdog_health
 from tpuctl.watch.heartbeat import is_late, render_counts
 from tpuctl.watch.pause import paused_why

@@ -17,7 +17,7 @@ from tpuctl.provenance.parts import load_parts
 from tpuctl.state.repository import find_slice
 from tpuctl.views.metrics import attempt_metrics, columns
 from tpuctl.views.report_page import end_said, plain
-from tpuctl.views.slices import run_row
+from tpuctl.views.runs import run_row
 
 NEXT: Mapping[RunState, tuple[str, ...]] = {
     RunState.WAITING: ("attach", "why", "stop"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -11,9 +11,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError
 from tpuctl.inventory.listing import TpuLists, list_tpus
 from tpuctl.inventory.resources import Caller, Fate, Judged, gather, judge
-from tpuctl.lib.codec import to_data
 from tpuctl.lib.time import render_time
-from tpuctl.model.attempts import SLOW, AttemptPhase, RunTotals
 from tpuctl.model.cloud import CloudResource
 from tpuctl.model.records import RunRecord, SliceRecord, SliceState
 from tpuctl.model.shipped_files import load_accelerators
@@ -24,16 +22,15 @@ from tpuctl.runs.mounts import sick_mounts
 from tpuctl.slices.observe import Observation, observe_slice
 from tpuctl.slices.replacement import find_replacement_limit
 from tpuctl.slices.ssh_entries import follow_slices
-from tpuctl.state.listed_runs import EndedRun, listed_runs
 from tpuctl.state.repository import (
     active_runs,
     find_slice,
-    newest_first,
     readable_runs,
     readable_slices,
     runs_under_way,
 )
 from tpuctl.views.conditions import Condition, cloud_word, judge_condition
+from tpuctl.views.runs import failure_of, trouble_of
 
 MOUNTS_MAX_S = 15.0
 """For asking hosts how their mounts are: a probe of one that hangs takes 5 s."""
@@ -73,7 +70,7 @@ def fleet_rows(services: Services, tpus: TpuLists | None = None) -> tuple[list[d
     lives = [(place.spec.zone, place.incarnation) for place in places if place.incarnation]
     ours = {(zone, name) for zone, life in lives for name in (life.cloud_name, life.queued_name)}
     caller = Caller(services.store.identity(), services.user, all_users=True)
-    rows += [_damaged_row(FLEET_KEYS, "name", error) for error in damaged]
+    rows += [_damaged_row(error) for error in damaged]
     lost = {error.details["key"].removeprefix("slices/") for error in damaged}
     rows += [
         _other_row(_unless(each, lost) or judge(each, records, caller), states, hosts[each.location, each.name])
@@ -100,19 +97,14 @@ FLEET_KEYS = (
     "name", "type", "zone", "tier", "hosts", "state", "cloud", "node", "user", "created", "managed", "remark",
     "adopted", "payer", "usd_per_hour", "paid", "synthetic",
 )  # fmt: skip
-RUN_KEYS = (
-    "id", "slice", "group", "tags", "state", "attempts", "failures", "preemptions", "goodput", "chip_hours",
-    "usd", "unseen_usd", "step", "steps", "steps_per_s", "command", "created", "ended", "reason", "failure",
-    "user", "data", "synthetic", "chips",
-)  # fmt: skip
 
 
-def _damaged_row(keys: Sequence[str], name: str, error: DamagedRecordError) -> dict[str, Any]:
+def _damaged_row(error: DamagedRecordError) -> dict[str, Any]:
     """A row for a record that cannot be read, beside those that can."""
     label = error.details["key"].partition("/")[2]
     remark = Condition(label, "{why}; {hint}", why=error.message, hint=error.hint)
-    said = {name: label, "state": "damaged", "remark": remark, "managed": True}
-    return {key: said.get(key) for key in keys}
+    said = {"name": label, "state": "damaged", "remark": remark, "managed": True}
+    return {key: said.get(key) for key in FLEET_KEYS}
 
 
 def _slice_row(
@@ -255,27 +247,10 @@ def _run_on_slice(run: RunRecord) -> dict[str, Any]:
         "id": run.id,
         "state": str(run.state),
         "chips": list(run.chips),
-        "failure": _failure(run),
-        "trouble": _trouble(run),
+        "failure": failure_of(run),
+        "trouble": trouble_of(run),
         "synthetic": run.spec.synthetic,
     }
-
-
-def _trouble(run: RunRecord) -> str | None:
-    """Why a run that goes on does not go on well: something is in its way, it stands still, is slow, or its
-    program has a trouble of its own."""
-    attempt = run.attempt
-    if attempt is None or attempt.cause is not None:
-        return None
-    if attempt.state is AttemptPhase.PREPARING and attempt.suspect_why:
-        return f"does not start: {attempt.suspect_why}"
-    if attempt.stalled:
-        return f"stands still: {attempt.stall_said}"
-    told = [entry.detail for entry in attempt.timeline if entry.event == SLOW]
-    if attempt.usual_rate and told:
-        return f"slow: {told[-1]}"
-    program = [*(each.said for each in attempt.troubles), attempt.unsearched, attempt.not_finite]
-    return next((said for said in reversed(program) if said), None)
 
 
 def _mounts(services: Services, record: SliceRecord) -> list[dict[str, Any]]:
@@ -321,76 +296,3 @@ def synthetic_runs(services: Services, name: str) -> list[str]:
     """The run of this id, or those under way on the slice of this name, that run on made-up data."""
     runs = [run for run in readable_runs(services)[0] if run.spec.synthetic]
     return [run.id for run in runs if run.id == name or (run.slice_name == name and not run.state.final)]
-
-
-def run_rows(services: Services, group: str | None = None, tags: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """One row per run, newest first; with a group or tags those that have all of them. What a run came to is as
-    of now while it goes on."""
-    listed, damaged = listed_runs(services)
-    runs = newest_first(listed, services.store.now())
-    rows = [run_row(services, run) for run in runs if is_listed(run, group, tags)]
-    return [*rows, *(_damaged_run(error) for error in damaged if group is None and not tags)]
-
-
-def is_listed(run: RunRecord | EndedRun, group: str | None, tags: Sequence[str]) -> bool:
-    """A tag without a value stands for all with its key."""
-    if not tags:
-        return group is None or run.spec.group == group
-    own = {*run.spec.tags, *(tag.partition("=")[0] for tag in run.spec.tags)}
-    return (group is None or run.spec.group == group) and own.issuperset(tags)
-
-
-def _damaged_run(error: DamagedRecordError) -> dict[str, Any]:
-    return {
-        **_damaged_row(RUN_KEYS, "id", error),
-        "command": [],
-        "tags": [],
-        "data": [],
-        "reason": error.message,
-    }
-
-
-def run_row(services: Services, run: RunRecord | EndedRun) -> dict[str, Any]:
-    """How a run stands and what it came to, with the keys `RUN_KEYS`."""
-    spent, trouble = run.totals, None
-    if isinstance(run, RunRecord):
-        trouble = _trouble(run)
-        if not run.state.final:
-            from tpuctl.provenance.parts import current_totals
-
-            stored = find_slice(services, run.slice_name)
-            spent = current_totals(services, run, stored.record if stored else None)
-    spent = spent or RunTotals()
-    attempt = run.attempt
-    return {
-        "id": run.id,
-        "slice": run.slice_name,
-        "group": run.spec.group or None,
-        "tags": list(run.spec.tags),
-        "state": str(run.state),
-        "attempts": attempt.number if attempt else 0,
-        "failures": run.failures,
-        "preemptions": run.preemptions,
-        "goodput": spent.goodput,
-        "chip_hours": spent.chip_hours,
-        "usd": spent.usd,
-        "unseen_usd": spent.unseen_usd,
-        "step": attempt.step if attempt else None,
-        "steps": attempt.steps if attempt else None,
-        "steps_per_s": attempt.steps_per_s if attempt else None,
-        "command": list(run.spec.argv),
-        "created": render_time(run.created_at),
-        "ended": render_time(run.ended_at),
-        "reason": run.reason or trouble or "",
-        "failure": _failure(run),
-        "user": run.owner,
-        "data": [receipt.uri for receipt in run.spec.data],
-        "synthetic": run.spec.synthetic,
-        "chips": list(run.chips),
-    }
-
-
-def _failure(run: RunRecord | EndedRun) -> dict[str, Any] | None:
-    """Why its last attempt failed; None where that did not."""
-    failure = run.attempt.failure if run.attempt else None
-    return dict(to_data(failure)) if failure is not None else None

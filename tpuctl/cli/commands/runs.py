@@ -49,7 +49,7 @@ def runs(
     narrow terminal shows fewer columns.
     """
     from tpuctl.state.repository import get_run, readable_runs
-    from tpuctl.views.slices import run_rows
+    from tpuctl.views.runs import run_rows
 
     if as_csv and context.shared.json:
         raise UsageError("--csv and --json exclude each other", hint="keep one of them")
@@ -90,22 +90,22 @@ def _check_alone(flags: Mapping[str, Any], run_id: str) -> None:
 
 
 def _run_line(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A run as a person reads it; its command can be pasted."""
+    """A run as a person reads it, by the columns of `RUNS`; its command can be pasted."""
     failure = row["failure"] if row["state"] in ("failed", "gave-up") else None
     lost = f", {row['preemptions']} lost" if row["preemptions"] else ""
     stuck = row["state"] == "preparing" and row["reason"]
+    chips = f":{','.join(map(str, row['chips']))}" if row["chips"] else ""
+    said = f": {failure['signature'] if failure else 'blocked'}" if failure or stuck else ""
     return {
-        **row,
-        "slice": row["slice"] + f":{','.join(map(str, row['chips'] or ()))}" * bool(row["chips"]),
-        "row": " ".join(row["tags"] or ()),
-        "made_up": "synthetic" if row["synthetic"] else None,
-        "state": f"{row['state']}: {failure['signature'] if failure else 'blocked'}"
-        if failure or stuck
-        else row["state"],
-        "attempts": f"{row['attempts']}{lost}",
+        "id": row["id"],
+        "slice": row["slice"] and row["slice"] + chips,
+        "state": row["state"] + said,
+        "row": " ".join(row["tags"]),
+        "attempts": None if row["attempts"] is None else f"{row['attempts']}{lost}",
         "goodput": None if row["goodput"] is None else f"{row['goodput']:.0%}",
         "cost": cost_text(row["usd"], row["unseen_usd"]),
         "created": (row["created"] or "")[: len("2026-11-21T10:15")].replace("T", " "),
+        "made_up": "synthetic" if row["synthetic"] else None,
         "command": " ".join(map(_quoted, row["command"])),
     }
 
@@ -117,7 +117,7 @@ _quoted = lru_cache(maxsize=None)(shlex.quote)
 def _csv(rows: Sequence[Mapping[str, Any]], numbers: Mapping[str, Mapping[str, Any]]) -> str:
     """Lines by RFC 4180, with the keys of `--json` as header, then the names of the programs' last `numbers`;
     nothing for what is not known."""
-    from tpuctl.views.slices import RUN_KEYS
+    from tpuctl.views.runs import RUN_KEYS
 
     out = io.StringIO()
     columns = [key for key in RUN_KEYS if key not in NOT_IN_CSV]
