@@ -28,16 +28,14 @@ from tpuctl.runs.matrix import parse_matrix
 from tpuctl.runs.request import request_run
 from tpuctl.runs.submit import freeze_run
 from tpuctl.runs.sweep import (
-    SweepRecord,
-    SweepRow,
     advance_sweep,
-    find_sweep,
     follow_sweep,
     get_sweep,
     progress_of,
     request_sweep,
     stop_sweep,
 )
+from tpuctl.runs.sweep_record import SweepRecord, SweepRow, find_sweep
 from tpuctl.runs.take_down import take_down
 from tpuctl.state.gc import find_old, prune
 from tpuctl.state.repository import get_run, get_slice, list_runs, list_slices

@@ -14,7 +14,7 @@ from tpuctl.model.run_spec import RunRequest
 from tpuctl.model.slice_spec import SliceRequest
 
 if TYPE_CHECKING:
-    from tpuctl.runs.sweep import SweepRecord
+    from tpuctl.runs.sweep_record import SweepRecord
     from tpuctl.runs.sweep_request import PreparedSweep
 
 ASKS_FROM = 200
@@ -32,7 +32,8 @@ def run_sweep(
     yes: bool,
 ) -> None:
     """Runs each row of a grid, or goes on with that."""
-    from tpuctl.runs.sweep import SweepRecord, advance_sweep, follow_sweep, request_sweep
+    from tpuctl.runs.sweep import advance_sweep, follow_sweep, request_sweep
+    from tpuctl.runs.sweep_record import SweepRecord
     from tpuctl.runs.sweep_request import freeze_sweep, prepare_sweep
 
     _check_together(request, launch)
@@ -103,7 +104,7 @@ def _ended(sweep: SweepRecord) -> str:
 
 def _show(context: AppContext, found: PreparedSweep | SweepRecord) -> None:
     """What --dry-run prints."""
-    from tpuctl.runs.sweep import SweepRecord
+    from tpuctl.runs.sweep_record import SweepRecord
     from tpuctl.slices.bring_up import Price
 
     if isinstance(found, SweepRecord):

@@ -261,8 +261,9 @@ def _project(link: str) -> str:
 
 
 def _short(link: str, project: str, place: str) -> str:
-    path = link[link.find("projects/") :] if "projects/" in link else link
-    return re.sub(rf"^projects/{project}/{place}", "", path)
+    if "projects/" not in link:
+        return link
+    return re.sub(rf"^projects/{project}/{place}", "", link[link.find("projects/") :])
 
 
 def find_unsaid(found: Json) -> tuple[str, ...]:

@@ -318,7 +318,8 @@ def _as_anybody(request: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 def _info(blob: Any) -> ObjectInfo:
-    updated = blob.updated.isoformat() if blob.updated else ""
+    at = blob.updated  # parsed each time that it is asked for
+    updated = at.isoformat() if at else ""
     metadata = dict(blob.metadata or {})
     return ObjectInfo(
         blob.name, int(blob.generation), int(blob.size), updated, blob.crc32c or "", metadata=metadata

@@ -20,6 +20,8 @@ Json = Mapping[str, Any]
 
 def text(value: Any) -> str:
     """A string, or the digits of an int64, which JSON may show either way."""
+    if value is None or type(value) is str:  # nearly all: of a thousand nodes sixty thousand are asked for
+        return value or ""
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
@@ -41,12 +43,14 @@ def moment(value: Any) -> float:
 
 def message(value: Any) -> Json:
     """A message; an empty one for anything else."""
+    if value is None or type(value) is dict:  # as `text`: what is asked of `Mapping` is asked in Python
+        return value or {}
     return value if isinstance(value, Mapping) else {}
 
 
 def messages(value: Any) -> tuple[Json, ...]:
     """The messages of a repeated field, in order; what is no message comes as an empty one."""
-    return tuple(message(each) for each in value) if isinstance(value, list) else ()
+    return tuple(map(message, value)) if isinstance(value, list) else ()
 
 
 def first(value: Any) -> Json:
@@ -56,7 +60,7 @@ def first(value: Any) -> Json:
 
 def texts(value: Any) -> tuple[str, ...]:
     """The strings of a repeated field."""
-    return tuple(text(each) for each in value) if isinstance(value, list) else ()
+    return tuple(map(text, value)) if isinstance(value, list) else ()
 
 
 def strings(value: Any) -> dict[str, str]:

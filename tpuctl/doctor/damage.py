@@ -11,7 +11,7 @@ from tpuctl.money.coverage import GRANTS
 from tpuctl.notify.deliver import HOOKS
 from tpuctl.provenance.parts import PARTS
 from tpuctl.runs.log_archive import ARCHIVES
-from tpuctl.runs.sweep import SWEEPS
+from tpuctl.runs.sweep_record import SWEEPS
 from tpuctl.slices.capacity_notes import NOTES
 from tpuctl.slices.enrollment import ENROLLED
 from tpuctl.slices.heartbeats import HOST_BEATS

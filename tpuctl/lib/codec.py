@@ -42,6 +42,17 @@ def parse_json_parts(text: str) -> dict[str, msgspec.Raw] | None:
         return None
 
 
+def parse_json_texts(content: str) -> dict[str, str]:
+    """The values of a JSON object, each as its text. Raises ValueError for what is none."""
+    parts = parse_json_parts(content)
+    if parts is not None:
+        return {name: bytes(part).decode() for name, part in parts.items()}
+    found = parse_json(content)
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return {name: json.dumps(value, ensure_ascii=False) for name, value in found.items()}
+
+
 def parse_json(content: str | bytes) -> Any:
     """What JSON from outside says: a file, a bucket, a host. Raises ValueError, for what is nested without end
     as well."""

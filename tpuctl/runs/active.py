@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from tpuctl.engine.services import Services
 from tpuctl.model import timeouts
-from tpuctl.model.records import Desired, SliceRecord
+from tpuctl.model.attempts import WorkerEnd
+from tpuctl.model.records import Desired, RunRecord, RunState, SliceRecord
 from tpuctl.state.repository import RUNS
 
 
@@ -22,3 +23,17 @@ def never_began(services: Services, record: SliceRecord) -> str:
     return (
         f"made for run {record.run_id}, which never began: `tpuctl down {record.name}`, or the same run again"
     )
+
+
+def is_stop_confirmed(run: RunRecord) -> bool:
+    """Whether its end was seen on every worker, as far as its record says."""
+    return not unproven_ends(run)
+
+
+def unproven_ends(run: RunRecord) -> list[WorkerEnd]:
+    """Workers on which something of a stopped run lives, or may."""
+    if run.state is not RunState.STOPPED or run.attempt is None:
+        return []
+    from tpuctl.hosts.protocol import ALIVE, SILENT
+
+    return [end for end in run.attempt.ends if end.survivors or end.note in ALIVE | SILENT]

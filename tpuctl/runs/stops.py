@@ -11,8 +11,8 @@ from tpuctl.hosts.protocol import ALIVE, SILENT
 from tpuctl.lib.codec import to_data
 from tpuctl.lib.text import fold_workers
 from tpuctl.model import timeouts
-from tpuctl.model.attempts import WorkerEnd
-from tpuctl.model.records import RunRecord, RunState
+from tpuctl.model.records import RunRecord
+from tpuctl.runs.active import unproven_ends
 from tpuctl.runs.attempt import AttemptHosts, find_hosts, kill_hint
 from tpuctl.runs.charge import worker_ends
 from tpuctl.state.journal import record_decision
@@ -22,7 +22,7 @@ from tpuctl.state.repository import get_run, save
 def stop_error(services: Services, run: RunRecord) -> PartialError | None:
     """What a stop could not end, such as root's processes, or could not see the end of; None when nothing
     outlived it."""
-    ends = _unproven(run) if _hosts(services, run) is not None else []
+    ends = unproven_ends(run) if _hosts(services, run) is not None else []
     if not ends:
         return None
     first, workers = ends[0], [end.worker for end in ends]
@@ -49,7 +49,7 @@ def confirm_stop(services: Services, run_id: str) -> RunRecord:
     give_up_at = services.clock.now() + run.spec.policy.grace_s + timeouts.STOP_MAX_S
     while True:
         run = confirm_stop_once(services, run)
-        alive = any(end.note in ALIVE for end in _unproven(run))
+        alive = any(end.note in ALIVE for end in unproven_ends(run))
         if not alive or services.clock.now() >= give_up_at:
             return run
         services.clock.sleep(timeouts.POLL_FIRST_S)
@@ -58,12 +58,12 @@ def confirm_stop(services: Services, run_id: str) -> RunRecord:
 def confirm_stop_once(services: Services, run: RunRecord) -> RunRecord:
     """One read of `confirm_stop`."""
     hosts = _hosts(services, run)
-    if hosts is None or not _unproven(run):
+    if hosts is None or not unproven_ends(run):
         return run
     hosts.stop(run.spec.policy.grace_s)
     stored = get_run(services, run.id)
     now = {end.worker: end for end in worker_ends(hosts.observe())}
-    unproven = {end.worker for end in _unproven(stored.record)}
+    unproven = {end.worker for end in unproven_ends(stored.record)}
     attempt = stored.record.attempt
     if attempt is None or not stored.record.state.final:
         return stored.record
@@ -74,18 +74,6 @@ def confirm_stop_once(services: Services, run: RunRecord) -> RunRecord:
         services, run.key, "stop-confirmed", "; ".join(f"worker {end.worker}: {end.note}" for end in ends)
     )
     return save(services, stored, replace(stored.record, attempt=replace(attempt, ends=ends))).record
-
-
-def is_stop_confirmed(run: RunRecord) -> bool:
-    """Whether its end was seen on every worker, as far as its record says."""
-    return not _unproven(run)
-
-
-def _unproven(run: RunRecord) -> list[WorkerEnd]:
-    """Workers on which something of a stopped run lives, or may."""
-    if run.state is not RunState.STOPPED or run.attempt is None:
-        return []
-    return [end for end in run.attempt.ends if end.survivors or end.note in ALIVE | SILENT]
 
 
 def _hosts(services: Services, run: RunRecord) -> AttemptHosts | None:

@@ -27,7 +27,8 @@ from tpuctl.runs.chips import ONE
 from tpuctl.runs.matrix import MatrixRow, parse_matrix
 from tpuctl.runs.rules import check_run
 from tpuctl.runs.submit import Submission, freeze_code, freeze_run, own_slice_name, prepare_run
-from tpuctl.runs.sweep import SweepRecord, SweepRow, check_same_sweep, find_sweep
+from tpuctl.runs.sweep import check_same_sweep
+from tpuctl.runs.sweep_record import SweepRecord, SweepRow, find_sweep
 from tpuctl.slices.bring_up import Price, resolve_wanted, store_for_hosts
 from tpuctl.slices.choose import resolve_slice
 from tpuctl.slices.resolve import WantedSlice

@@ -37,7 +37,7 @@ from tpuctl.lib.retry import patiently
 from tpuctl.state.blobs import BlobFiles
 from tpuctl.state.bucket_blobs import BucketBlobs
 from tpuctl.state.cache import ObjectCache
-from tpuctl.state.documents import DamagedData, RecordData, check_entry, is_entry
+from tpuctl.state.documents import DamagedData, RecordData, UnreadData, check_entry, is_entry
 
 T = TypeVar("T")
 
@@ -121,8 +121,9 @@ class BucketStore:
         documents = []
         for key, generation in keys.items():
             content = known.get(self._doc(key))
-            found = (content, generation) if content is not None else fetched.get(key)
-            if found is not None:
+            if content is not None:
+                documents.append(Document(key, generation, UnreadData(key, content["data"])))
+            elif (found := fetched.get(key)) is not None:
                 documents.append(_document(key, found[1], found[0]["data"]))
         return sorted(documents, key=lambda document: document.key)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tpuctl.lib.codec import parse_json
+from tpuctl.lib.codec import parse_json_texts
 
 KEPT_BYTES = 256 * 2**20
 """A store of years, at one or two kilobytes a document; beyond it what was not used for longest goes."""
@@ -78,19 +78,20 @@ class ObjectCache:
         )
         db.execute("VACUUM")
 
-    def find(self, wanted: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-        """The contents of those objects that are known in exactly the wanted generation."""
+    def find(self, wanted: Mapping[str, int]) -> dict[str, dict[str, str]]:
+        """The contents of those objects that are known in exactly the wanted generation: the values of each by
+        their names, as JSON. Of thousands few are looked into."""
         rows = self._run(
             "SELECT uri, generation, content, used FROM objects WHERE uri IN (SELECT value FROM json_each(?))",
             [json.dumps([*wanted])],
         )
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, dict[str, str]] = {}
         today, stale = self._today(), []
         for uri, generation, content, used in rows:
             if generation != wanted[uri]:
                 continue
             try:
-                found[uri] = parse_json(content)
+                found[uri] = parse_json_texts(content)
             except (ValueError, TypeError):
                 continue  # damaged: it is read again
             if used != today:

@@ -9,9 +9,10 @@ from tpuctl.lib.names import cloud_name
 from tpuctl.lib.time import render_time
 from tpuctl.model.attempts import Cause
 from tpuctl.model.records import SliceRecord
+from tpuctl.runs.sweep_record import find_sweep
 from tpuctl.slices.choose import run_called
 from tpuctl.state.journal import DAMAGED, decided_at, read_journal, read_journals
-from tpuctl.state.repository import RUNS, Repository, readable_runs, readable_slices
+from tpuctl.state.repository import RUNS, readable_runs, readable_slices
 
 
 def decisions(services: Services, name: str) -> list[dict[str, Any]]:
@@ -56,15 +57,8 @@ _OF_SLICES = frozenset(
 """What is decided about a sweep's runs and slices as far as it concerns the sweep."""
 
 
-_ANY_SWEEP = Repository(dict, "sweeps")
-
-
 def _of_sweep(services: Services, group: str) -> list[dict[str, Any]]:
     """What a sweep decided, how its rows began and ended, and which slices it took, lost and gave back."""
-    if not _ANY_SWEEP.generation(services, group):
-        return []
-    from tpuctl.runs.sweep import find_sweep  # which brings the steps of runs
-
     sweep = find_sweep(services, group)
     if sweep is None:
         return []

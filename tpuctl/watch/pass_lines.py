@@ -12,7 +12,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import LeaseHeldError, StaleRecordError, TpuctlError
 from tpuctl.model.records import RunRecord
 from tpuctl.model.verdict import Blind, Blocked, Done, Failed
-from tpuctl.runs.sweep import advance_sweep, open_sweeps
+from tpuctl.runs.sweep_record import open_sweeps
 from tpuctl.watch.heartbeat import PassLine, PassResult
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ def advance_sweeps(services: Services) -> list[PassLine]:
     """One turn of each sweep that is not over: the next rows begin, and slices that no row needs go."""
 
     def work(group: str) -> PassLine:
+        from tpuctl.runs.sweep import advance_sweep
+
         outcome = advance_sweep(services, group)
         return line_of(f"sweep {group}", outcome, outcome.acted)
 
