@@ -22,7 +22,7 @@ from tpuctl.errors import (
     NoAnswerError,
     TpuctlError,
 )
-from tpuctl.model.error_table import ERRORS, classify, find_hint
+from tpuctl.model.error_table import ERRORS, ErrorKind, classify, find_hint
 from tpuctl.model.shipped_files import load_error_table
 
 if TYPE_CHECKING:
@@ -92,12 +92,20 @@ def _translate_auth(error: auth.GoogleAuthError, what: str) -> TpuctlError:
 def _translate_call(error: api.GoogleAPICallError, what: str) -> TpuctlError:
     message = _said(error)
     http_status = int(error.code) if error.code is not None else None
-    table = load_error_table()
-    told = _details(error)
+    table, told = load_error_table(), _details(error)
     status = _status_name(error)
     kind = classify(table, http_status=http_status, status=status, message=message, details=told)
     hint = LOGIN_HINT if http_status == 401 else _enable_hint(told) or find_hint(table, message)
-    details = {"status": http_status, "kind": str(kind), **render_details(told)}
+    return render_call(error, what, kind, hint)
+
+
+def render_call(
+    error: api.GoogleAPICallError, what: str, kind: ErrorKind, hint: str | None = None
+) -> TpuctlError:
+    """Our error for an answer of which the kind is known."""
+    message, status = _said(error), _status_name(error)
+    http_status = int(error.code) if error.code is not None else None
+    details = {"status": http_status, "kind": str(kind), **render_details(_details(error))}
     denied = _PERMISSION.search(message)
     if denied is not None:
         details["permission"] = denied[1]

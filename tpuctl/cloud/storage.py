@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import requests
 from google.api_core.client_options import ClientOptions
+from google.api_core.exceptions import NotFound
 from google.auth.credentials import Credentials
 from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
@@ -32,6 +33,7 @@ from tpuctl.errors import (
     disabled_api,
 )
 from tpuctl.model.cloud import ObjectHeaders, ObjectInfo
+from tpuctl.model.error_table import ErrorKind
 from tpuctl.model.facts import BucketSpec
 
 T = TypeVar("T")
@@ -102,6 +104,8 @@ def _answered(error: Exception, ours: TpuctlError, what: str) -> str:
 
 
 def _translate_any(error: Exception, what: str) -> TpuctlError:
+    if isinstance(error, NotFound):  # stores ask for what may not be there, and the table tells nothing of it
+        return errors.render_call(error, what, ErrorKind.NOT_FOUND)
     try:
         return errors.translate(error, what)
     except _BROKEN_TRANSFERS as broken:
