@@ -7,6 +7,7 @@ connects to none.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -42,6 +43,11 @@ SLICES = 1000
 PAGE_SIZE = 500
 """Of the API's lists at most; so many items take so many pages."""
 BUCKET_STORE = "gs://sim-bucket/fleet"
+LEAST = {
+    "SQLite": "import typer, msgspec, sqlite3, google.auth.transport.requests",
+    "bucket": "import typer, msgspec, sqlite3, google.auth.transport.requests, google.cloud.storage",
+}
+"""What a pass over each kind of store imports of others at least, before anything is asked."""
 TOKEN = "bench"
 PROJECT = "sim-project"
 
@@ -223,11 +229,11 @@ def _add_run(store: SqliteStore, slice_name: str) -> None:
 class _Passes(NamedTuple):
     """What passes over one kind of store cost, and what one of them asked."""
 
-    lines: tuple[Line, Line]
+    lines: tuple[Line, Line, Line]
     calls: Counter[str]
 
     def budgets(self, pages: int) -> list[Budget]:
-        usual, first = self.lines
+        usual, first, _ = self.lines
         asked = f"{usual.name}: calls of the TPU API, for {2 * pages} pages of {PAGE_SIZE}"
         return [
             Budget(f"{usual.name}: CPU", usual.cpu_s, 0.6, unit="s"),
@@ -242,9 +248,10 @@ def _measure(plan: Plan, cloud: Cloud, state: Path, name: str) -> _Passes:
     first = execute(contender)
     _settle(cloud, contender)
     calls = Counter(cloud.calls)
-    (usual,) = lines([contender], compare([contender], plan.rounds))
+    least = Contender(f"python: what a pass over {name} imports of others", [sys.executable, "-c", LEAST[name]])
+    usual, floor = lines([contender, least], compare([contender, least], plan.rounds))
     began = Line(f"{contender.name}, the first", first.wall_s, first.cpu_s, first.peak_mb)
-    return _Passes((usual, began), calls)
+    return _Passes((usual, began, floor), calls)
 
 
 def _settle(cloud: Cloud, contender: Contender) -> None:
