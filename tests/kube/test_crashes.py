@@ -11,7 +11,7 @@ from tests.kube.lab import Lab
 from tests.support.crashing import STORE_CHANGES, Crash, Crashing, CrashPoint
 from tests.support.kube_api import serve_kube
 from tests.support.memory.services import MemoryPlace
-from tests.support.soak import long
+from tests.support.soak import soak
 from tpuctl.kube.client import connect
 from tpuctl.model.clusters import ClusterPlace
 from tpuctl.model.records import RunState
@@ -64,7 +64,7 @@ def _arm(lab: Lab, point: CrashPoint) -> Any:
     return cluster
 
 
-@pytest.mark.parametrize("after", [long(False), True], ids=["before", "after"])
+@pytest.mark.parametrize("after", [soak(False), True], ids=["before", "after"])
 def test_a_crash_at_any_change_converges_and_leaves_nothing(
     lab: Lab, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,9 @@ def test_two_days_of_twelve_slices_with_a_blocked_day_between():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("share", "hours", "creates"), [(SMALL, 6, 60), soak(1.0, 12, 400)])
+@pytest.mark.parametrize(
+    ("share", "hours", "creates"), [(SMALL, 3, 30), soak(SMALL, 6, 60), soak(1.0, 12, 400)]
+)
 def test_hours_with_clocks_ten_minutes_apart(share, hours, creates):
     third = hours * HOUR / 3
     plan = Plan(51, 3 * third, blocked_from_s=third, blocked_s=third, share=share, skew_s=10 * MINUTE)
