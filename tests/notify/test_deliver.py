@@ -9,7 +9,7 @@ from tests.support.builders import a_run, a_slice, an_attempt
 from tests.support.crashing import Crash, CrashPoint, make_crashing
 from tests.support.memory.services import MemoryPlace, MemoryServices
 from tpuctl.config.hooks import Hook, parse_hooks
-from tpuctl.model.attempts import GOES_ON, MOUNT_LOST, STALLED, TimelineEntry
+from tpuctl.model.attempts import GIVEN_UP, GOES_ON, MOUNT_LOST, STALLED, TimelineEntry
 from tpuctl.model.records import RunRecord, RunState
 from tpuctl.notify.deliver import HOOKS, deliver_events, hook_cursor
 from tpuctl.notify.events import HookEvent
@@ -17,6 +17,7 @@ from tpuctl.runs.context import RunContext
 from tpuctl.runs.effects import apply_plan
 from tpuctl.runs.plan import plan_event
 from tpuctl.runs.states import News, RunEvent, RunFinding
+from tpuctl.state.journal import NEW_RUN, record_decision
 from tpuctl.state.repository import RUNS, SLICES, get_run
 from tpuctl.views.decisions import decisions
 
@@ -158,3 +159,18 @@ def test_a_damaged_entry_of_a_journal_keeps_nobody_from_being_told(services: Mem
     for entry in ({"at": 1.0, "reason": "because"}, {"at": 2.0, "action": "refused", "reason": "no"}):
         services.store.append(f"journal/{record.key}/", entry)
     assert [detail for _, detail in listen(services)] == ["refused: no"]
+
+
+def test_a_run_is_told_nothing_of_an_earlier_one_of_its_name(services: MemoryServices) -> None:
+    """As after `tpuctl store forget`: of runs that are pruned the journal goes first."""
+    begin(services)
+    find(services, MOUNTS)
+    stored = get_run(services, "r1")
+    record_decision(services, "runs/r1", "failed", "worker 0 exited with 1", event=GIVEN_UP)
+    RUNS.delete(services, "r1", stored.generation)
+    record_decision(services, "runs/r1", NEW_RUN, "asked for by me")
+    begin(services)
+    assert listen(services) == []
+    find(services, STALL)
+    assert listen(services) == [("00001-00001", "no output")]
+    assert [each.event for each in get_run(services, "r1").record.attempt.timeline] == ["started", STALLED]

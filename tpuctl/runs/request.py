@@ -15,7 +15,7 @@ from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord
 from tpuctl.provenance.manifest import Row, SettingSection
 from tpuctl.runs.chips import ONE, claim_chips, describe_chips
-from tpuctl.state.journal import record_decision
+from tpuctl.state.journal import NEW_RUN, record_decision
 from tpuctl.state.leases import Lease, is_unbroken, take_lease
 from tpuctl.state.repository import (
     RUNS,
@@ -124,7 +124,7 @@ def _request_run(
     services.logs.set_aside(run.id)
     said = describe_chips(chips)
     why = why or f"asked for by {services.user}"
-    record_decision(services, run.key, "run", f"{why}, on {said}" if said else why)
+    record_decision(services, run.key, NEW_RUN, f"{why}, on {said}" if said else why)
     stored = find_slice(services, run.slice_name)
     begin_manifest(services, run, stored.record if stored is not None else None, configuration, checks, start)
     saved = save(services, Versioned(run, 0), run)

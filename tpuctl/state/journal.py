@@ -15,6 +15,8 @@ from tpuctl.state.repository import Repository, decode
 
 DAMAGED = "damaged"
 """The action of what stands for an entry that cannot be read; its reason says what is wrong."""
+NEW_RUN = "run"
+"""The action of the first entry of a run. What stands before it is of an earlier one of that name."""
 
 
 class DecisionEntry(Struct, frozen=True):
@@ -62,9 +64,11 @@ def read_journal(services: Services, subject: str) -> Sequence[Document]:
 
 
 def read_events(services: Services, subject: str) -> Mapping[str, Mapping[str, Any]]:
-    """The entries of a subject that have the id of an event, the first of each."""
+    """The entries of a run that have the id of an event, the first of each."""
     found: dict[str, Mapping[str, Any]] = {}
     for document in read_journal(services, subject):
+        if document.data["action"] == NEW_RUN:
+            found.clear()
         if event := document.data.get("event"):
             found.setdefault(str(event), document.data)
     return found
