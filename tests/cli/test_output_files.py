@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import Session, open_session
+from tpuctl.cli.commands.exec import WorkerFiles
+from tpuctl.errors import TpuctlError
 
 pytestmark = pytest.mark.slow
 
@@ -126,3 +128,21 @@ def test_an_environment_is_not_written_through_a_link(session, tmp_path):
     session.type("env", "new", "mine", "--backend", "cpu", "--no-lock", status=2)
     assert notes.read_text() == NOTES
     assert link.is_symlink()
+
+
+class FilesOnAFullDisk(WorkerFiles):
+    def path(self, worker: int, stream: str) -> Path:
+        return Path("/dev/full")
+
+
+@pytest.mark.parametrize("count", [1, 1 << 20], ids=["at-the-end", "at-once"])
+def test_output_for_which_a_disk_has_no_room_names_it_and_what_to_type(tmp_path, count):
+    files = FilesOnAFullDisk(tmp_path, "--output-dir")
+
+    def keep():
+        files.write(0, "stdout", b"x" * count)
+        files.close()
+
+    with pytest.raises(TpuctlError, match="/dev/full: no space left on device") as refused:
+        keep()
+    assert refused.value.hint == "free some space on that disk: df -h /dev"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -146,27 +145,42 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WorkerFiles:
-    """One file per worker and stream below `directory`, written as output arrives and never held in memory."""
+    """One file per worker and stream below `directory`, which `flag` names, written as output arrives and never
+    held in memory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, flag: str = "") -> None:
         self._directory = directory
+        self._flag = flag
         self._open: dict[Path, BinaryIO] = {}
 
     def path(self, worker: int, stream: str) -> Path:
         return self._directory / f"worker-{worker}.{stream}"
 
     def write(self, worker: int, stream: str, data: bytes) -> None:
-        """An output sink; see `ports.OutputSink`."""
+        """An output sink; see `ports.OutputSink`. Raises TpuctlError where the disk is full."""
         path = self.path(worker, stream)
-        if path not in self._open:
-            handle = os.open(path, NEW_FILE, 0o666)
-            self._open[path] = os.fdopen(handle, "wb")
-        self._open[path].write(data)
+        with self._naming(path):
+            if path not in self._open:
+                handle = os.open(path, NEW_FILE, 0o666)
+                self._open[path] = os.fdopen(handle, "wb")
+            self._open[path].write(data)
 
     def close(self) -> None:
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
+        """All of them, also where the last bytes of one have no room, of which it raises as `write`."""
+        with ExitStack() as closing:
+            for path, file in self._open.items():
+                closing.enter_context(self._naming(path))
+                closing.callback(file.close)
+            self._open.clear()
+
+    @contextmanager
+    def _naming(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            from tpuctl.lib.output_files import refused
+
+            raise refused(path, self._flag, error) from error
 
     def read(self, worker: int, stream: str) -> bytes:
         path = self.path(worker, stream)
@@ -192,7 +206,7 @@ def open_output_dir(directory: str) -> WorkerFiles:
     for stream in STREAMS:
         for earlier in path.glob(f"worker-*.{stream}"):
             check_output(earlier, "--output-dir", kind="output", overwrite=True)
-    return WorkerFiles(path)
+    return WorkerFiles(path, "--output-dir")
 
 
 @contextmanager
@@ -200,13 +214,12 @@ def temporary_files() -> Iterator[WorkerFiles]:
     """Files that are gone afterwards."""
     import tempfile
 
-    directory = Path(tempfile.mkdtemp(prefix="tpuctl-output-"))
-    files = WorkerFiles(directory)
-    try:
-        yield files
-    finally:
-        files.close()
-        shutil.rmtree(directory)
+    with tempfile.TemporaryDirectory(prefix="tpuctl-output-") as directory:
+        files = WorkerFiles(Path(directory))
+        try:
+            yield files
+        finally:
+            files.close()
 
 
 def print_groups(
