@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ElementTree
 
+from msgspec.structs import replace
+
 from tests.support.builders import a_run, an_attempt
 from tests.support.memory.services import MemoryServices
 from tpuctl.lib.codec import to_data
@@ -62,6 +64,14 @@ def test_a_column_has_its_last_value_its_extremes_and_its_line(services: MemoryS
     assert loss.line.endswith("┊▄×") or loss.line.endswith("┊×")
     assert (rate.name, rate.last) == ("steps/s", 2.0)
     assert len(loss.line) <= 9
+
+
+def test_a_run_that_goes_on_says_the_step_that_its_numbers_have(services: MemoryServices) -> None:
+    run = put(services, (None, {0: ["1 50 1 0.5", "3 58 1 0.25"], 1: []}))
+    status = run_status(services, run)
+    assert (status["step"], status["steps"], status["steps_per_s"]) == (58.0, None, 4.0)
+    over = replace(run, attempt=replace(run.attempt, cause=Cause.FAILED, step=57.0))
+    assert run_status(services, over)["step"] == 57.0, "as the record has it"
 
 
 def test_rates_are_of_whole_looks_and_the_last_value_is_no_mean(services: MemoryServices) -> None:

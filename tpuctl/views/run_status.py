@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpuctl.containers.hosts import IMAGE
@@ -14,8 +14,9 @@ from tpuctl.model.processes import LOG_STREAMS, stream_of
 from tpuctl.model.records import RunRecord, RunState
 from tpuctl.model.shipped_files import load_secret_patterns
 from tpuctl.provenance.parts import load_parts
+from tpuctl.runs.metrics import RATE
 from tpuctl.state.repository import find_slice
-from tpuctl.views.metrics import attempt_metrics, columns
+from tpuctl.views.metrics import AttemptMetrics, MetricColumn, attempt_metrics, columns
 from tpuctl.views.report_page import end_said, plain
 from tpuctl.views.runs import run_row
 
@@ -37,9 +38,12 @@ TAIL_BYTES, LINE_MAX = 4_000, 400
 def run_status(services: Services, run: RunRecord) -> dict[str, Any]:
     """One run in full, as recorded; what its programs wrote last as far as it is on this machine."""
     row, attempt = run_row(services, run), run.attempt
+    found = attempt_metrics(services, run.id, attempt) if attempt is not None and run.spec.progress else None
+    metrics = [] if found is None else columns([found])
     stored = find_slice(services, run.slice_name)
     return {
         **row,
+        **_progress(row, found, metrics),
         "slice_state": None if stored is None else str(stored.record.state),
         "cwd": run.spec.cwd,
         "environment": run.spec.environment.name if run.spec.environment is not None else None,
@@ -49,7 +53,7 @@ def run_status(services: Services, run: RunRecord) -> dict[str, Any]:
         "question": run.question or None,
         "attempt": None if attempt is None else _attempt(attempt),
         "earlier": _earlier(services, run),
-        "metrics": [] if attempt is None else _metrics(services, run, attempt),
+        "metrics": to_data(metrics),
         "workers": [] if attempt is None else _workers(services, run, attempt),
         "next": next_commands(run),
     }
@@ -86,10 +90,15 @@ def _image(run: RunRecord) -> str:
     return pin if "@" in pin or pin == named else f"{named} ({pin})"
 
 
-def _metrics(services: Services, run: RunRecord, attempt: Attempt) -> list[dict[str, Any]]:
-    """The numbers of the last attempt that are on this machine."""
-    found = attempt_metrics(services, run.id, attempt) if run.spec.progress else None
-    return [] if found is None else to_data(columns([found]))
+def _progress(
+    row: Mapping[str, Any], found: AttemptMetrics | None, metrics: Sequence[MetricColumn]
+) -> Mapping[str, Any]:
+    """How far the last attempt is, by the numbers of it that are on this machine: while it goes on, the record
+    does not say."""
+    if found is None or found.cause or row["step"] is not None:
+        return {}
+    rate = next((each.last for each in metrics if each.name == RATE), None)
+    return {"step": found.last_step, "steps_per_s": rate}
 
 
 def _earlier(services: Services, run: RunRecord) -> list[dict[str, Any]]:
