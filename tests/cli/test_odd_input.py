@@ -191,8 +191,9 @@ def test_a_damaged_run_is_shown_beside_the_others_and_holds_back_new_ones(sessio
     session.type("run", "ok.py", "--on", "a", "--no-checkpoint", "--name", "one")
     with damaged(session, "runs/one", "{}"):
         assert {row["id"]: row["state"] for row in session.json("runs")}["one"] == "damaged"
-        shown = [line.split()[:3] for line in session.type("runs").stdout.splitlines()]
-        assert ["one", "-", "damaged"] in shown
+        told = session.type("runs")
+        assert ["one", "-", "damaged"] in [line.split()[:3] for line in told.stdout.splitlines()]
+        assert "the record runs/one in the store is damaged" in told.stderr
         assert session.json("status", "a")["run"] is None
         done = session.type("run", "ok.py", "--on", "a", "--no-checkpoint", status=1)
         assert "the record runs/one" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -10,8 +11,8 @@ from tests.support.builders import a_run
 from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.codec import to_data
-from tpuctl.model.records import RunState
-from tpuctl.state.repository import get_run, runs_under_way
+from tpuctl.model.records import RunRecord, RunState
+from tpuctl.state.repository import decode, get_run, runs_under_way
 from tpuctl.state.sqlite import SqliteStore
 
 
@@ -49,3 +50,14 @@ def test_of_a_listed_document_as_much_is_read_as_is_asked_for(tmp_path) -> None:
         with pytest.raises(DamagedRecordError, match="no is missing"):
             data["no"]
     assert (odd, plain, odd == plain) == (said, {**said, "at": 5}, False)
+
+
+@pytest.mark.parametrize(("text", "why"), [('{"id": "r', "it is not JSON"), ("[]", "it is no JSON object")])
+def test_of_what_is_no_document_it_is_said_that_it_is_none(tmp_path, text, why) -> None:
+    with closing(SqliteStore(tmp_path / "store.sqlite")) as store:
+        store.put("runs/r", {}, if_generation=0)
+        with sqlite3.connect(tmp_path / "store.sqlite") as db:
+            db.execute("UPDATE documents SET data = ?", (text,))
+        for document in (store.get("runs/r"), *store.list("runs/")):
+            with pytest.raises(DamagedRecordError, match=why):
+                decode(RunRecord, document)

@@ -28,7 +28,7 @@ class DamagedData(Mapping[str, Any]):
     def _raise(self, *_: object) -> NoReturn:
         raise DamagedRecordError(self._key, self._why, hint=self._hint)
 
-    __getitem__ = __iter__ = __len__ = __contains__ = _raise
+    __getitem__ = __iter__ = __len__ = __contains__ = record = _raise
 
 
 class RecordData(dict[str, Any]):
@@ -58,7 +58,8 @@ class UnreadData(Mapping[str, Any]):
                 return from_json(cls, self._text)
             except ValueError:
                 pass  # NaN, which the standard library reads; or it is said below what is wrong
-        return from_data(cls, self._read())
+        whole = self._read()
+        return whole.record(cls) if isinstance(whole, DamagedData) else from_data(cls, whole)
 
     def _read(self) -> Mapping[str, Any]:
         if self._whole is None:

@@ -17,7 +17,7 @@ from tpuctl.lib.text import suggest
 from tpuctl.model.attempts import Attempt
 from tpuctl.model.disks import DiskRecord, KeptRun
 from tpuctl.model.records import RunRecord, RunState, SliceRecord, SliceState
-from tpuctl.state.documents import UnreadData
+from tpuctl.state.documents import DamagedData, UnreadData
 
 R = TypeVar("R", SliceRecord, RunRecord)
 T = TypeVar("T")
@@ -185,7 +185,7 @@ def decode(cls: type[T], document: Document) -> T:
     """The record in `document`. Raises DamagedRecordError for one that is none."""
     data = document.data
     try:
-        return data.record(cls) if isinstance(data, UnreadData) else from_data(cls, data)
+        return data.record(cls) if isinstance(data, UnreadData | DamagedData) else from_data(cls, data)
     except ValueError as error:
         raise DamagedRecordError(document.key, str(error)) from error
 

@@ -76,6 +76,9 @@ def runs(
     gone = context.logs.list_removed()
     removed = [row["id"] for row in rows if row["id"] in gone]
     console.table(shown, columns, empty="no such runs; `tpuctl runs` lists all" if asked else empty)
+    for row in rows:
+        if row["state"] == "damaged":
+            console.warn(f"{row['reason']}; `tpuctl doctor` says what to type")
     if removed:
         some = ", ".join(removed[:3]) + (", …" if len(removed) > 3 else "")
         what = f"the logs of {counted(len(removed), 'run')} ({some})"
