@@ -1,8 +1,8 @@
 """The host side of tpuctl; Python 3.8 standard library.
 
-It travels as a zip archive, which Python runs as it is (`python3 -I -S ARCHIVE install NAME`) and which unpacks
-itself beside itself. From then on `python3 -I -S -c ... FOLDER VERB` runs the unpacked modules, of which Python
-keeps what it compiled: an archive is compiled anew at every start.
+It travels as a zip archive, and `install.py` in it unpacks it beside itself. From then on `python3 -I -S -c ...
+FOLDER VERB` runs the unpacked modules, of which Python keeps what it compiled: an archive is compiled anew at
+every start.
 
 Reads one JSON line (the request) and, for `lacks`, `receive` and `send`, raw content from stdin. Answers one
 JSON line on stdout and exits 0, or `{"error": code, "message": text}` and exits 1; lines with `progress` may

@@ -36,10 +36,6 @@ def load(verb):
         from feed import feed
 
         return lambda _: feed()
-    if verb == "install":
-        from install import install
-
-        return lambda arguments: install(arguments[1])
     if verb == "carry":
         from copies import carry
 

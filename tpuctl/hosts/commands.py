@@ -36,6 +36,12 @@ except Exception as error:
     sys.exit({EXIT_NOT_INSTALLED})
 sys.exit(main(sys.argv[1:]))
 """
+# Not as a script either: before it runs an archive, Python imports what it needs for that alone.
+_INSTALL = """import sys
+sys.path.insert(0, sys.argv[1])
+from install import install
+sys.exit(install(sys.argv[2]))
+"""
 
 
 def agent_name(agent_sha256: str) -> str:
@@ -55,13 +61,13 @@ def render_agent_command(verb: str, agent_sha256: str) -> str:
 def render_install_command(agent_sha256: str) -> str:
     """Command that stores the agent from stdin after checking its digest; safe to run twice and at once.
 
-    What arrives is an archive that Python runs; its verb `install` does the rest.
+    What arrives is an archive of modules; that called `install` does the rest.
     """
     return (
         f'umask 077; mkdir -p "$HOME/{AGENT_FOLDER}" && t=$(mktemp "$HOME/{AGENT_FOLDER}/.new.XXXXXX") && '
         'cat > "$t" && '
         f'case $(sha256sum < "$t") in {agent_sha256}*) '
-        f'python3 -I -S "$t" install {agent_name(agent_sha256)}; s=$?; rm -f "$t"; exit $s;; '
+        f'python3 -I -S -c \'{_INSTALL}\' "$t" {agent_name(agent_sha256)}; s=$?; rm -f "$t"; exit $s;; '
         '*) rm -f "$t"; echo "the agent arrived damaged" >&2; exit 1;; esac'
     )
 
