@@ -199,16 +199,10 @@ class _Watch:
             if self._slice_changed():
                 return True
         if now >= self._next_status:
-            changed = self._workers_changed()
-            self._next_status = self._next_look(now, timeouts.FOLLOW_STATUS_S)
-            return changed
+            least_s = timeouts.FOLLOW_PER_HOST_S * len(self._hosts.targets)
+            self._next_status = now + max(timeouts.FOLLOW_STATUS_S, least_s)
+            return self._workers_changed()
         return False
-
-    def _next_look(self, began: float, interval_s: float) -> float:
-        """When hosts are asked again what they have just been asked: each time costs this machine something for
-        each host, and of many slow ones nothing is known sooner than all have answered."""
-        now = self._services.clock.now()
-        return max(began + interval_s, now + timeouts.FOLLOW_REST * (now - began))
 
     def _slice_changed(self) -> bool:
         run = get_run(self._services, self._run_id).record
@@ -231,10 +225,9 @@ class _Watch:
         self.ended = all(worker.over for worker in workers)
         if self.behind:
             return True
-        now = self._services.clock.now()
-        if now >= self._next_times:
+        if self._services.clock.now() >= self._next_times:
+            self._next_times = self._services.clock.now() + timeouts.FOLLOW_TIMES_S
             self._hosts.fetch_times()
-            self._next_times = self._next_look(now, timeouts.FOLLOW_TIMES_S)
         stored = find_slice(self._services, run.slice_name)
         record = stored.record if stored else None
         seen = RunObservation(
