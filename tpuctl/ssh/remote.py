@@ -148,16 +148,14 @@ class SshRemote:
         """Runs all calls to their end; sink and `on_end` are called in this thread until then."""
         untold = set(calls)
 
-        def report_ended() -> None:
-            for call in [call for call in calls if call in untold and call.done]:
-                untold.discard(call)
+        def pass_on() -> None:
+            ended = [call for call in calls if call in untold and call.done]
+            if asked.sink is not None:  # all that they said is waiting by now
+                pump(chunks, asked.sink)
+            untold.difference_update(ended)
+            for call in ended:
                 if asked.on_end is not None:
                     asked.on_end(call.outcome())
-
-        def pass_on() -> None:
-            if asked.sink is not None:
-                pump(chunks, asked.sink)
-            report_ended()
 
         self._pool.load_key()
         _allow_files(FILES_PER_CALL * len(calls))
