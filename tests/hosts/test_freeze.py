@@ -276,3 +276,15 @@ def test_what_the_kernel_holds_for_nobody_that_is_seen_is_not_called_unmounted(
     finally:
         inside(disk, 'umount "$2" && umount "${2%/*}"', str(kept))
     assert (told["state"], told.get("why", "")[:19]) == ("refused", "the kernel holds it")
+
+
+def test_holds_that_begin_together_clear_old_ones_away_together(tmp_path: Path) -> None:
+    for number in range(2000):
+        old = tmp_path / f"old-{number}.lease"
+        old.touch()
+        os.utime(old, (0, 0))
+    clear = "import sys; sys.path.insert(0, sys.argv[1]); import freeze\nfreeze.FOLDER = sys.argv[2]; freeze.forget()"
+    command = [sys.executable, "-I", "-S", "-B", "-c", clear, str(AGENT), str(tmp_path)]
+    together = [subprocess.Popen(command) for _ in range(4)]
+    assert [each.wait() for each in together] == [0, 0, 0, 0]
+    assert not list(tmp_path.iterdir())

@@ -194,7 +194,8 @@ def forget():
         except FileNotFoundError:
             continue
         if old and (note is None or note["state"] != "held"):
-            os.unlink(path)
+            with suppress(FileNotFoundError):  # by another hold that begins
+                os.unlink(path)
 
 
 def begin(request):
