@@ -18,7 +18,7 @@ from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.protocol import ReachReply
 from tpuctl.hosts.requests import HelloRequest, ReachRequest
 from tpuctl.model.cloud import HostTarget
-from tpuctl.ssh.served import ServedAnswer
+from tpuctl.ssh.served import SMALL, ServedAnswer, read_small
 
 
 def servers(farm: SshFarm) -> set[int]:
@@ -150,6 +150,15 @@ def test_who_rests_leaves_nothing_on_hosts(
     assert not agent.remote.rest()
     until(lambda: not farm.processes(), "the end of the server")
     assert greeted(agent, target)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("form", [bytes, lambda given: [given[:5], given[5:9], given[9:]]])
+def test_what_is_sent_is_whole_however_it_comes_and_however_long_it_is(more: int, form: Callable) -> None:
+    given = os.urandom(SMALL + more)
+    whole, rest = read_small(form(given))
+    assert whole == (None if more else given)
+    assert b"".join([rest] if isinstance(rest, bytes) else rest) == given
 
 
 SAID = b"b\0\0\0\0o\0\0\0\x05hello" + b"e\0\0\0\x03odd" + b"o\0\0\0\x06 there" + b"x\0\0\0\x01" + b"3"

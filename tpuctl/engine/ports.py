@@ -228,8 +228,8 @@ class RemoteCall(Struct, frozen=True):
     other workers do, and within the same time limit. If it cannot be brought, that end is the result, with the
     reason as `detail`."""
     server: Server | None = None
-    """What may do the same as the command, on connections that last: for a call whose `stdin` is bytes, and
-    whose output is not passed on as it comes."""
+    """What may do the same as the command where `stdin` is short, on connections that last: for a call whose
+    output is not passed on as it comes."""
 
 
 class Remote(Protocol):

@@ -63,7 +63,7 @@ class HostAgent(AgentLink):
     ) -> list[RawReply]:
         """One verb on all targets at once; answers in the order of `targets`. `payload` follows the request, in
         pieces if it is made per target."""
-        call = self.agent_call(verb, _stdin(request, payload), timeout_s, lasts=payload == b"")
+        call = self.agent_call(verb, _stdin(request, payload), timeout_s, lasts=True)
         return [_reply_of(result) for result in self.remote.run(targets, call)]
 
     def ask(

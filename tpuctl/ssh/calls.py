@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tpuctl.engine.ports import OutputSink, RemoteCall
-from tpuctl.errors import BugError
 from tpuctl.model.hosts import FailureKind, HostTarget, RemoteResult
-from tpuctl.ssh.session import Ending, Feed
+from tpuctl.ssh.session import Ending
 
 if TYPE_CHECKING:
     import paramiko
@@ -90,18 +89,9 @@ class WorkerCall:
         command = self.asked.command
         return command if isinstance(command, str) else command(self.target)
 
-    def make_feed(self, heartbeat_s: float) -> Feed:
+    @property
+    def stdin(self) -> bytes | Iterable[bytes | None]:
         """The stdin of the command, from its start."""
-        return Feed(self._given(), self.asked.hold_stdin, heartbeat_s)
-
-    def stdin_bytes(self) -> bytes:
-        """The stdin of a command that a server may do. BugError if it is made piece by piece."""
-        given = self._given()
-        if not isinstance(given, bytes):
-            raise BugError("a server is asked with bytes")
-        return given
-
-    def _given(self) -> bytes | Iterable[bytes | None]:
         given = self.asked.stdin
         return given if isinstance(given, bytes) else given(self.target)
 

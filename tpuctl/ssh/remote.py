@@ -23,7 +23,7 @@ from tpuctl.ssh.calls import QUEUE_CHUNKS, Chunks, CollectedOutput, Emit, LastWo
 from tpuctl.ssh.connection import CHANNEL_TIMEOUT_S, turn
 from tpuctl.ssh.errors import ConnectError
 from tpuctl.ssh.pool import CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S, Access, ConnectionPool
-from tpuctl.ssh.served import Link, ServedAnswer, Servers, render_request
+from tpuctl.ssh.served import Link, ServedAnswer, Servers, read_small, render_request
 from tpuctl.ssh.session import Ending, Feed, exchange
 
 if TYPE_CHECKING:
@@ -230,10 +230,12 @@ class SshRemote:
 
     def _perform_once(self, call: WorkerCall, emit: Emit) -> Ending:
         """The command from its start, or what answers in its place."""
-        server = call.asked.server
-        if server is None:
-            return self._attempt(call, call.command, call.make_feed(self._heartbeat_s), emit)
-        request = render_request(server, call.stdin_bytes())
+        server, stdin = call.asked.server, call.stdin
+        whole, stdin = (None, stdin) if server is None else read_small(stdin)
+        if server is None or whole is None:
+            feed = Feed(stdin, call.asked.hold_stdin, self._heartbeat_s)
+            return self._attempt(call, call.command, feed, emit)
+        request = render_request(server, whole)
         kept = self._servers.take(call.target, server.command)
         if kept is not None:
             ending, answer = self._ask(call, server, request, emit, kept)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tpuctl.engine.ports import Server
@@ -15,8 +16,25 @@ if TYPE_CHECKING:
     import paramiko
 
 HEAD = 5
+SMALL = 64 << 10
+"""Bytes of a request that a server is asked: it reads the whole before it begins."""
 BEGUN, STDERR, EXIT = b"b", b"e", b"x"
 Link = tuple["paramiko.Transport", "paramiko.Channel"]
+
+
+def read_small(
+    stdin: bytes | Iterable[bytes | None],
+) -> tuple[bytes | None, bytes | Iterable[bytes | None]]:
+    """All of it, if that is little; what is to be sent otherwise."""
+    if isinstance(stdin, bytes):
+        return (stdin if len(stdin) <= SMALL else None), stdin
+    source, pieces, size = iter(stdin), list[bytes](), 0
+    for piece in source:
+        size += len(piece or b"")
+        if piece is None or size > SMALL:
+            return None, chain(pieces, [piece], source)
+        pieces.append(piece)
+    return b"".join(pieces), pieces
 
 
 def render_request(server: Server, stdin: bytes) -> bytes:
