@@ -200,8 +200,16 @@ def pinned(cpu: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+MEMORY = Path("/dev/shm")
+
+
 @contextmanager
-def scratch() -> Iterator[Path]:
-    """A directory for one measurement; short, because socket paths are limited to 108 bytes (unix(7))."""
-    with tempfile.TemporaryDirectory(prefix="tb-", dir="/tmp") as folder:
+def scratch(*, in_memory: bool = False) -> Iterator[Path]:
+    """A directory for one measurement; short, because socket paths are limited to 108 bytes (unix(7)).
+
+    With `in_memory` where the system can: of many hosts whose files lie on one disk, its file system would be
+    measured. Where thousands of files were just removed, ext4 searches long for a place for a new one.
+    """
+    parent = MEMORY if in_memory and os.access(MEMORY, os.W_OK) else Path("/tmp")
+    with tempfile.TemporaryDirectory(prefix="tb-", dir=parent) as folder:
         yield Path(folder)

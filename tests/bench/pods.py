@@ -24,7 +24,7 @@ def measure(plan: Plan) -> list[Report]:
         return []
     accelerator, hosts = ("v4-32", 4) if plan.quick else ("v4-2048", 256)
     found: dict[str, Sample] = {}
-    with scratch() as folder, plain_python():
+    with scratch(in_memory=True) as folder, plain_python():
         info = control.up(folder / "sim", SimOptions(delays="instant"))
         try:
             ours = sim_environment(folder)
@@ -49,7 +49,7 @@ def measure(plan: Plan) -> list[Report]:
     return [
         Report(
             title=f"A slice of {hosts} hosts",
-            setting="simulated slice with process hosts, code of 20 MB; wall time is mostly that of the hosts",
+            setting="process hosts with their files in memory, code of 20 MB; wall time is mostly that of the hosts",
             baseline=THEIRS,
             lines=tuple(Line(name, found[name].wall_s, found[name].cpu_s) for name in (THEIRS, EXEC, UP, RUN)),
             budgets=(

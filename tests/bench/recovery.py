@@ -111,7 +111,7 @@ def measure(plan: Plan) -> list[Report]:
     return [
         Report(
             title=f"Recovery of {hosts} workers",
-            setting="from a preemption, visible at once, to every worker running again; a cloud without delays",
+            setting="from a preemption, visible at once, to every worker running; no delays of the cloud, files in memory",
             baseline=THEIRS,
             lines=rows,
             budgets=(
@@ -187,7 +187,7 @@ class _Watchdog(_Job):
 
 
 def _recover(accelerator: str, hosts: int, start: Callable[[SimInfo, Path, str, int], _Job]) -> Recovery:
-    with scratch() as folder, plain_python():
+    with scratch(in_memory=True) as folder, plain_python():
         info = control.up(folder / "sim", SimOptions(delays="instant"))
         job: _Job | None = None
         try:

@@ -283,7 +283,8 @@ def test_holds_that_begin_together_clear_old_ones_away_together(tmp_path: Path) 
         old = tmp_path / f"old-{number}.lease"
         old.touch()
         os.utime(old, (0, 0))
-    clear = "import sys; sys.path.insert(0, sys.argv[1]); import freeze\nfreeze.FOLDER = sys.argv[2]; freeze.forget()"
+    clear = """import sys; sys.path.insert(0, sys.argv[1])
+import freeze; freeze.FOLDER = sys.argv[2]; freeze.forget()"""
     command = [sys.executable, "-I", "-S", "-B", "-c", clear, str(AGENT), str(tmp_path)]
     together = [subprocess.Popen(command) for _ in range(4)]
     assert [each.wait() for each in together] == [0, 0, 0, 0]
