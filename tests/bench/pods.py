@@ -49,7 +49,7 @@ def measure(plan: Plan) -> list[Report]:
     return [
         Report(
             title=f"A slice of {hosts} hosts",
-            setting="process hosts with their files in memory, code of 20 MB; wall time is mostly that of the hosts",
+            setting="process hosts, files in memory, code of 20 MB; wall time is mostly that of the hosts",
             baseline=THEIRS,
             lines=tuple(Line(name, found[name].wall_s, found[name].cpu_s) for name in (THEIRS, EXEC, UP, RUN)),
             budgets=(

@@ -111,7 +111,7 @@ def measure(plan: Plan) -> list[Report]:
     return [
         Report(
             title=f"Recovery of {hosts} workers",
-            setting="from a preemption, visible at once, to every worker running; no delays of the cloud, files in memory",
+            setting="from a preemption, visible at once, to every worker running; no delays, files in memory",
             baseline=THEIRS,
             lines=rows,
             budgets=(
