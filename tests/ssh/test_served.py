@@ -11,14 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+from msgspec.structs import replace
 
 from tests.ssh.test_host_agent import until
 from tests.support.sshd import SshFarm
 from tpuctl.hosts.agent import HostAgent, Reply
-from tpuctl.hosts.protocol import ReachReply
+from tpuctl.hosts.protocol import ReachReply, parse_reply
 from tpuctl.hosts.requests import HelloRequest, ReachRequest
 from tpuctl.model.cloud import HostTarget
-from tpuctl.ssh.served import SMALL, ServedAnswer, read_small
+from tpuctl.ssh.served import READY, SMALL, ServedAnswer, read_small
 
 
 def servers(farm: SshFarm) -> set[int]:
@@ -161,16 +162,32 @@ def test_what_is_sent_is_whole_however_it_comes_and_however_long_it_is(more: int
     assert b"".join([rest] if isinstance(rest, bytes) else rest) == given
 
 
+def test_what_a_login_script_prints_is_no_answer(agent: HostAgent, target: HostTarget) -> None:
+    assert greeted(agent, target)
+    agent.remote.rest()
+    call = agent.agent_call("hello", b"{}\n", lasts=True)
+    assert call.server is not None
+    noisy = replace(
+        call.server, command=f"echo Welcome to b and o; printf 'no new mail'; {call.server.command}"
+    )
+    for _ in range(2):
+        [result] = agent.remote.run([target], replace(call, server=noisy, timeout_s=20.0))
+        assert (result.exit_status, result.stderr) == (0, b"")
+        assert parse_reply(result.stdout)["worker_id"] == "0"
+        assert b"mail" not in result.stdout
+
+
 SAID = b"b\0\0\0\0o\0\0\0\x05hello" + b"e\0\0\0\x03odd" + b"o\0\0\0\x06 there" + b"x\0\0\0\x01" + b"3"
 
 
 @pytest.mark.parametrize("size", range(1, len(SAID) + 1))
 def test_an_answer_is_read_in_whatever_pieces_it_comes(size: int) -> None:
     heard: list[tuple[str, bytes]] = []
-    answer = ServedAnswer(lambda *piece: heard.append(piece) is None)
-    for start in range(0, len(SAID), size):
+    answer = ServedAnswer(lambda *piece: heard.append(piece) is None, is_first=True)
+    said = b"You have mail\n" + READY + SAID
+    for start in range(0, len(said), size):
         assert answer.ending is None
-        assert answer.take("stdout", SAID[start : start + size])
+        assert answer.take("stdout", said[start : start + size])
     assert heard == [("stdout", b"hello"), ("stderr", b"odd"), ("stdout", b" there")]
     assert answer.begun
     assert answer.ending is not None
@@ -180,7 +197,7 @@ def test_an_answer_is_read_in_whatever_pieces_it_comes(size: int) -> None:
 def test_an_answer_that_nobody_takes_waits_and_loses_nothing() -> None:
     heard: list[bytes] = []
     ready = False
-    answer = ServedAnswer(lambda _, data: ready and heard.append(data) is None)
+    answer = ServedAnswer(lambda _, data: ready and heard.append(data) is None, is_first=False)
     assert answer.take("stdout", SAID[:-3])
     assert not answer.take("stdout", SAID[-3:])
     ready = True

@@ -3,10 +3,11 @@
 To start Python costs a host several times what most verbs do. A fork has what was imported before it, and
 nothing else of an earlier request.
 
-A request is a line with the verb and the number of bytes of its standard input, which follow. The answer comes
-in frames: a letter and, in 4 bytes, how many bytes follow. `b`, which has none, says that the verb begins:
-without it nothing was done. `o` and `e` are what the verb writes, and `x` ends the answer: the exit status, or,
-below zero, the number of the signal that killed it.
+It begins with a line, as a login script may print before it. A request is a line with the verb and the number
+of bytes of its standard input, which follow. The answer comes in frames: a letter and, in 4 bytes, how many
+bytes follow. `b`, which has none, says that the verb begins: without it nothing was done. `o` and `e` are what
+the verb writes, and `x` ends the answer: the exit status, or, below zero, the number of the signal that killed
+it.
 """
 
 import os
@@ -15,12 +16,14 @@ import select
 from client import CHUNK, Refused, Stdin, write_all
 from entry import do_not_start, load
 
+READY = b"\0tpuctl answers\n"
 IDLE_MS = 600_000  # where the client's machine is gone, nothing says so for hours
 
 
 def serve():
     home = os.getcwd()
     os.chdir("/")  # whatever is mounted elsewhere can be unmounted meanwhile
+    write_all(1, READY)
     stdin, waiting = Stdin(), select.poll()
     waiting.register(0, select.POLLIN)
     while waiting.poll(IDLE_MS):

@@ -255,7 +255,7 @@ class SshRemote:
         self, call: WorkerCall, server: Server, request: bytes, emit: Emit, link: Link, command: str = ""
     ) -> tuple[Ending, ServedAnswer]:
         """One request to a server on `link`, which waits there unless `command` starts it."""
-        answer = ServedAnswer(emit)
+        answer = ServedAnswer(emit, is_first=bool(command))
         ending = self._converse(
             call,
             link,

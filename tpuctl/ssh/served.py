@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 HEAD = 5
 SMALL = 64 << 10
 """Bytes of a request that a server is asked: it reads the whole before it begins."""
+READY = b"\0tpuctl answers\n"
+"""What a server says first: a login script may have printed something before it."""
 BEGUN, STDERR, EXIT = b"b", b"e", b"x"
 Link = tuple["paramiko.Transport", "paramiko.Channel"]
 
@@ -43,9 +45,10 @@ def render_request(server: Server, stdin: bytes) -> bytes:
 
 
 class ServedAnswer:
-    """Takes what a server says, and passes on to `emit` what the verb wrote."""
+    """Takes what a server says, and passes on to `emit` what the verb wrote. `is_first`: the server starts."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, *, is_first: bool) -> None:
+        self._is_ready = not is_first
         self.begun = False
         """Without this the request was not carried out."""
         self.ending: Ending | None = None
@@ -66,6 +69,12 @@ class ServedAnswer:
         return True
 
     def _pass_on(self) -> bool:
+        if not self._is_ready:
+            at = self._bytes.find(READY)
+            self._is_ready = at >= 0
+            del self._bytes[: at + len(READY) if self._is_ready else 1 - len(READY)]
+            if not self._is_ready:
+                return True
         while len(self._bytes) >= HEAD:
             size = HEAD + int.from_bytes(self._bytes[1:HEAD], "big")
             if len(self._bytes) < size:
