@@ -23,12 +23,13 @@ BUILD = measured.ROOT / "build"
 HISTORY = BUILD / "soak.jsonl"
 PAGE = BUILD / "soak.md"
 PARTS: Mapping[str, tuple[float, Sequence[str]]] = {
-    "tests": (0.5, ("pytest", "-v", "-n", "2", "--dist", "load", "-m", "soak")),
+    "tests": (0.7, ("pytest", "-v", "-n", "4", "--dist", "load", "--durations", "60", "-m", "soak")),
     "command-lines": (0.5, ("pytest", "-v", "tests/cli/test_fuzz.py")),
     "lives": (1.0, ("tests.soak", "--seed", "{seed}", "--minutes", "{minutes:.0f}")),
 }
 """In their order, each with the share of the time left that it may take, and a module with its arguments. `-v`
-makes pytest say how many there were, in spite of the `-q` of every run."""
+makes pytest say how many there were, in spite of the `-q` of every run. Four workers for two processors, as in
+`make test`."""
 ENDING_S = 60.0
 GRACE_S = 600.0
 """A life that has begun is lived to its end."""
