@@ -75,6 +75,14 @@ def test_what_does_not_fit_is_refused_in_googles_words(node: Any, text: str) -> 
     assert refusal("Node", node) == text
 
 
+def test_details_of_a_status_are_objects() -> None:
+    detail = {"@type": "x", "a": [1]}
+    assert read_message(V2, "Status", {"details": [detail]}) == {"details": [detail]}
+    assert refusal("Status", {"details": ["x"]}, "error") == (
+        "Invalid value at 'error.details[0]' (TYPE_MAPENTRY), \"x\""
+    )
+
+
 def test_durations_end_with_s() -> None:
     text = refusal("QueuedResource", {"queueingPolicy": {"validUntilDuration": "6h"}}, "queued_resource")
     assert text == (

@@ -197,14 +197,12 @@ class _Reader:
             return
         where = f"{above}.{snake(name)}" if above else snake(name)
         result: Any
-        if kind.startswith("{"):
-            result = self._map(kind[1:-1], value, where)
-        elif kind.startswith("["):
+        if kind.startswith("["):
             items = value if isinstance(value, list) else [value]
             result = [
                 self._one(kind[1:-1], each, f"{where}[{index}]", name) for index, each in enumerate(items)
             ]
-        elif isinstance(value, list):
+        elif isinstance(value, list) and not kind.startswith("{"):
             at = f" at '{above}'" if above else ""
             text = f'Unknown name "{name}"{at}: Proto field is not repeating, cannot start list.'
             self.refuse(above, f"Invalid JSON payload received. {text}")
@@ -229,6 +227,8 @@ class _Reader:
     def _one(self, kind: str, value: Any, where: str, name: str) -> Any:
         if kind in self.types.messages:
             return self.message(kind, value, where)
+        if kind.startswith("{"):
+            return self._map(kind[1:-1], value, where)
         if kind == "any":
             return value
         if isinstance(value, dict | list) or value is None:
