@@ -263,20 +263,18 @@ def check_kept(services: SimServices) -> None:
     assert [each.name for each in services.disks.list_disks().items] == ["data"]
 
 
-def cost_of_clone(lab: Lab, to: str) -> tuple[int, float]:
-    """Calls of Google's APIs, and seconds, of a clone that is attached and mounted."""
+def calls_of_clone(lab: Lab, to: str) -> int:
+    """Of Google's APIs, for a clone that is attached and mounted."""
     with lab.process() as services:
         calls = CrashPoint()
         services.cloud = Crashing(services.cloud, calls, lambda *_: True)
         services.disks = Crashing(services.disks, calls, lambda *_: True)
-        began = time.monotonic()
         clone(services, RULES, CloneRequest("data", to=to))
-        took = time.monotonic() - began
         [copy] = [each.name for each in list_records(services) if each.generation]
         leave_disk(services, copy, to=to, detached=True)
         for each in unused_copies(services, 0).records:
             remove_disk(services, each.name)
-    return calls.count, took
+    return calls.count
 
 
 @pytest.mark.soak
@@ -284,12 +282,11 @@ def cost_of_clone(lab: Lab, to: str) -> tuple[int, float]:
 def test_a_clone_for_32_hosts_takes_the_calls_of_one_for_two(lab: Lab) -> None:
     with lab.process() as services:
         bring_up(services, "wide", accelerator_type="v4-256", hosts=32, chips=128)
-    two, wide = cost_of_clone(lab, "big"), cost_of_clone(lab, "wide")
+    two, wide = calls_of_clone(lab, "big"), calls_of_clone(lab, "wide")
     with lab.process() as services:
         take_down(services, "wide")
     # Polls of what is waited for come on top; nothing is asked per host.
-    assert wide[0] < two[0] + 32, (two, wide)
-    assert wide[1] < 1.5 * two[1], (two, wide)
+    assert wide < two + 32
 
 
 @pytest.mark.soak

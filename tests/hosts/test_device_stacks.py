@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.own_kernel import run_in_own_kernel
+from tests.support.require import require_tool
 
 HERE = Path(__file__).parent
 AGENT = HERE.parents[1] / "tpuctl" / "agent"
@@ -28,6 +29,8 @@ STACKS = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    for tool in ("mdadm", "dmsetup"):
+        require_tool(tool)
     folder = tmp_path_factory.mktemp("kernel")
     told: dict[str, Any] = run_in_own_kernel(HERE / "in_own_kernel.py", AGENT, folder, disks_mib=[120])
     return told

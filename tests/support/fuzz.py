@@ -11,7 +11,7 @@ from typing import Any
 from tests.docs.reference import groups
 from tpuctl.cli.app import EntryGroup
 
-UNTRIED = frozenset({"demo", "sim up", "sim down", "forward"})
+UNTRIED = frozenset({"demo", "sim up", "sim down", "forward", "ui"})
 """Run for long, or end the simulator under the others."""
 VALUES: tuple[bytes, ...] = (
     b"", b"-", b"--", b"0", b"-1", b"1e999", b"9" * 40, b"a", b"big", b"v4-8", b"spot", b"us-central2-b",
