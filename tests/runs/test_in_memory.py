@@ -322,6 +322,22 @@ def test_a_slice_whose_hosts_have_gone_silent_is_looked_at_in_bounded_steps(plac
     assert isinstance(outcome.verdict, Blind)
 
 
+def test_the_reboot_of_one_host_is_no_silence_of_another(place, services):
+    bring_up(services, "big")
+    run = submit(services, "big", "train")
+    start_run(services, run.id)
+    first, second = place.hosts.all()
+    second.reboot()
+    advance_run(services, run.id)
+    assert get_run(services, run.id).record.attempt.suspect_since is not None
+    place.clock.advance(30.0)
+    first.hang()
+    hung_at = place.clock.now()
+    pass_for(place, services, 240)
+    incarnation = get_slice(services, "big").record.incarnation
+    assert (incarnation.cloud_name, incarnation.doubt.since >= hung_at) == ("big-1", True)
+
+
 @pytest.mark.parametrize("hosts", [(1,), (0, 1)], ids=["one host", "all hosts"])
 def test_a_home_that_fills_up_after_its_slice_was_ready_has_it_made_anew(place, services, hosts):
     bring_up(services, "big")

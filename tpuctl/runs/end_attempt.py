@@ -11,7 +11,7 @@ from tpuctl.engine.events import Note, Warn
 from tpuctl.engine.reconcile import Outcome
 from tpuctl.engine.services import Services
 from tpuctl.hosts.protocol import SILENT, WorkerState
-from tpuctl.hosts.worker_status import WorkerStatus
+from tpuctl.hosts.worker_status import HostEvent, WorkerStatus
 from tpuctl.model import timeouts
 from tpuctl.model.attempts import Attempt, AttemptPhase, Cause, Failure, Fault
 from tpuctl.model.processes import LOG_STREAMS, stream_of
@@ -203,7 +203,9 @@ def _doubt_slice(context: RunContext, attempt: Attempt) -> None:
     if record.incarnation is None or record.incarnation.number != attempt.incarnation:
         return
     silent = any(worker.state is WorkerState.UNREACHABLE for worker in context.workers)
-    began = attempt.suspect_since if silent else None
+    # What a host told of itself came before another was silent: nobody knows for how long that one has been.
+    told = any(worker.event is not HostEvent.NONE for worker in context.workers)
+    began = attempt.suspect_since if silent and not told else None
     # Silence goes on: it does not begin anew, unless all hosts have answered since, perhaps another machine.
     since = context.services.store.now() if began is None else max(began, record.incarnation.ready_at or began)
     doubt = Doubt(since, attempt.suspect_why)
