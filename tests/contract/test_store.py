@@ -167,6 +167,28 @@ def test_a_long_list_is_as_new_as_the_store_each_time(store, reopen):
 
 
 @everywhere
+def test_what_is_read_of_a_long_list_is_as_new_as_the_store_each_time(store, reopen):
+    """What did not change is not read again, and two readers of one list are told apart."""
+    for number in range(LISTED_FROM + 1):
+        store.put(f"runs/{number:03d}", {"n": number}, if_generation=0)
+    assert [*store.read_all("runs/", _number)] == [*range(LISTED_FROM + 1)]
+    assert store.read_all("runs/", _key)[:2] == ["runs/000", "runs/001"]
+    other = reopen()
+    other.put("runs/005", {"n": -1}, if_generation=other.get("runs/005").generation)
+    other.delete("runs/007", if_generation=other.get("runs/007").generation)
+    expected = [-1 if n == 5 else n for n in range(LISTED_FROM + 1) if n != 7]
+    assert [*store.read_all("runs/", _number)] == [*other.read_all("runs/", _number)] == expected
+
+
+def _number(document):
+    return document.data["n"]
+
+
+def _key(document):
+    return document.key
+
+
+@everywhere
 def test_appended_entries_list_in_order_and_cannot_change(store, reopen):
     keys = [(store if n % 2 else reopen()).append("journal/big", {"n": n}) for n in range(12)]
     assert keys == sorted(keys)

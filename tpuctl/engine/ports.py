@@ -8,7 +8,7 @@ All methods raise subclasses of `TpuctlError` and nothing else for what the outs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -18,6 +18,8 @@ from tpuctl.model.hosts import HostTarget
 if TYPE_CHECKING:  # most commands need none of these, and every command imports this module
     from tpuctl.model.facts import CredentialFacts, KeyFacts, StoreFacts, ToolFacts, WatchFacts
     from tpuctl.model.hosts import RemoteResult
+
+R = TypeVar("R")
 
 
 class Clock(Protocol):
@@ -86,6 +88,11 @@ class Store(Protocol):
     def list(self, prefix: str) -> list[Document]:
         """Documents whose key starts with `prefix`, sorted by key. Callers do not change them: they may be
         those that others were given."""
+        ...
+
+    def read_all(self, prefix: str, read: Callable[[Document], R]) -> Sequence[R]:
+        """What `read` makes of each document that `list` gives, without all of them in memory. `read` depends
+        on nothing else: for a document that did not change it may not be asked again."""
         ...
 
     def list_keys(self) -> Sequence[str]:

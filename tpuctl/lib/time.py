@@ -116,13 +116,19 @@ def _shown_moment(at: float) -> float:
 def _second(at: int) -> str:
     """`2026-12-24T18:00:00`. Lists have thousands of moments and logs millions, and a `datetime` of each takes
     several times as long."""
-    days, rest = divmod(at, 86_400)
-    return f"{_day(days)}T{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    minutes, seconds = divmod(at, 60)
+    days, minute = divmod(minutes, 1440)
+    return f"{_day(days)}T{_minute(minute)}:{_minute(seconds)[3:]}"
 
 
 @lru_cache(64)
 def _day(number: int) -> str:
     return date.fromordinal(_EPOCH + number).isoformat()
+
+
+@lru_cache(1440)
+def _minute(number: int) -> str:
+    return f"{number // 60:02}:{number % 60:02}"
 
 
 def render_time(at: float | None) -> str | None:

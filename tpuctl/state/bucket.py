@@ -39,6 +39,7 @@ from tpuctl.state.bucket_blobs import BucketBlobs
 from tpuctl.state.cache import ObjectCache
 from tpuctl.state.documents import DamagedData, RecordData, UnreadData, check_entry, is_entry
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 SCHEMA = 1
@@ -126,6 +127,9 @@ class BucketStore:
             elif (found := fetched.get(key)) is not None:
                 documents.append(_document(key, found[1], found[0]["data"]))
         return sorted(documents, key=lambda document: document.key)
+
+    def read_all(self, prefix: str, read: Callable[[Document], R]) -> Sequence[R]:
+        return [*map(read, self.list(prefix))]
 
     def list_keys(self) -> Sequence[str]:
         return sorted(self._list_generations(""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from tpuctl.engine.ports import Document
 from tpuctl.engine.services import Services
 from tpuctl.errors import DamagedRecordError
 from tpuctl.model.attempts import Failure, RunTotals
@@ -62,13 +63,15 @@ class EndedRun(Struct, frozen=True):
 
 def listed_runs(services: Services) -> tuple[list[RunRecord | EndedRun], list[DamagedRecordError]]:
     """As `readable_runs`, but that nothing is known of what no list tells of a run that is over."""
-    found: list[RunRecord | EndedRun] = []
-    damaged = []
-    for document in services.store.list(f"{RUNS.kind}/"):
-        try:
-            ended = decode(EndedRun, document)
-            # What has no reason of its own is told by the troubles of its attempt.
-            found.append(ended if ended.state.final and ended.reason else decode(RunRecord, document))
-        except DamagedRecordError as error:
-            damaged.append(error)
-    return found, damaged
+    found = services.store.read_all(f"{RUNS.kind}/", _listed)
+    damaged = [each for each in found if isinstance(each, DamagedRecordError)]
+    return [each for each in found if not isinstance(each, DamagedRecordError)], damaged
+
+
+def _listed(document: Document) -> RunRecord | EndedRun | DamagedRecordError:
+    try:
+        ended = decode(EndedRun, document)
+        # What has no reason of its own is told by the troubles of its attempt.
+        return ended if ended.state.final and ended.reason else decode(RunRecord, document)
+    except DamagedRecordError as error:
+        return error

@@ -84,16 +84,20 @@ class Repository(Generic[T]):
     ) -> tuple[Mapping[str, Versioned[T]], Mapping[str, DamagedRecordError]]:
         """The records whose names begin with `under`, by name in order, and what is wrong with those that are
         none: one record says nothing of another."""
-        found: dict[str, Versioned[T]] = {}
-        damaged: dict[str, DamagedRecordError] = {}
-        for document in services.store.list(f"{self.kind}/{under}"):
-            name = document.key[len(self.kind) + 1 :]
-            try:
-                if where is None or where(document.data):
-                    found[name] = Versioned(decode(self.cls, document), document.generation)
-            except DamagedRecordError as error:
-                damaged[name] = error
-        return found, damaged
+        prefix = f"{self.kind}/{under}"
+        if where is None:
+            read = services.store.read_all(prefix, self._read)
+        else:
+            read = [self._read(each) for each in services.store.list(prefix) if _is(where, each)]
+        found = {name: made for name, made in read if isinstance(made, Versioned)}
+        return found, {name: made for name, made in read if isinstance(made, DamagedRecordError)}
+
+    def _read(self, document: Document) -> tuple[str, Versioned[T] | DamagedRecordError]:
+        name = document.key[len(self.kind) + 1 :]
+        try:
+            return name, Versioned(decode(self.cls, document), document.generation)
+        except DamagedRecordError as error:
+            return name, error
 
     def readable(
         self, services: Services, under: str = "", where: Where | None = None
@@ -179,6 +183,14 @@ def _despite_others(services: Services, once: Callable[[], T]) -> T:
 def _stale(key: str) -> StaleRecordError:
     hint = "the same command again looks at what is there now"
     return StaleRecordError(f"{key} was changed by another tpuctl", hint=hint)
+
+
+def _is(where: Where, document: Document) -> bool:
+    """A damaged document is not passed over."""
+    try:
+        return where(document.data)
+    except DamagedRecordError:
+        return True
 
 
 def decode(cls: type[T], document: Document) -> T:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tpuctl.engine.ports import Document, StoredBlob
 from tpuctl.errors import BadConfigError, ConflictError, TpuctlError, full_disk_hint
@@ -24,13 +24,15 @@ from tpuctl.model.records import MOVED
 from tpuctl.state.blobs import BlobFiles
 from tpuctl.state.documents import UnreadData, check_entry, parse_document
 
+R = TypeVar("R")
+
 BUSY_TIMEOUT_S = 10.0
 """How long a write waits for another process's: transactions here take milliseconds, NFS may take a second."""
 FRESH_S = 60.0
 """How long the time of a `FileTime` is counted on from a read of its file: clocks drift little."""
 LISTED_FROM, LISTS_KEPT = 100, 4
-"""Lists of so many documents are kept, by their prefix and so many of them: the next one then reads what has
-changed. An open page of the browser lists the runs of years each second."""
+"""What was read of so many documents is kept, of so many lists: the next one then reads what has changed. An
+open page of the browser lists the runs of years each second."""
 COARSE_S = 1.0
 """A smaller difference is the grain of the file system's timestamps, not another clock."""
 LAST_CHARACTER = "\U0010ffff"
@@ -71,8 +73,8 @@ class SqliteStore:
         self._path = path
         self._now = now or FileTime(path.parent / ".clock").now
         self._mutex = threading.RLock()
-        self._listed: dict[str, dict[str, Document]] = {}
-        self._known: Mapping[str, Document] = {}
+        self._listed: dict[tuple[str, Callable[[Document], Any]], dict[str, tuple[int, Any]]] = {}
+        self._known: Mapping[str, tuple[int, Any]] = {}
         self._blobs = BlobFiles(path.parent / "blobs", self._transaction)
         with self._translated():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,26 +114,32 @@ class SqliteStore:
             self._db.execute("DELETE FROM documents WHERE key = ?", (key,))
 
     def list(self, prefix: str) -> list[Document]:
+        return [*self.read_all(prefix, _as_it_is)]
+
+    def read_all(self, prefix: str, read: Callable[[Document], R]) -> Sequence[R]:
         with self._translated():
-            self._known = self._listed.pop(prefix, {})
+            known: dict[str, tuple[int, R]] = self._listed.pop((prefix, read), {})
+            self._known = known
             rows = self._db.execute(
                 "SELECT key, generation, CASE WHEN ? OR is_news(key, generation) THEN data END FROM documents"
                 " WHERE key >= ? AND key < ? ORDER BY key",
-                (not self._known, prefix, prefix + LAST_CHARACTER),
-            ).fetchall()
-            known, self._known = self._known, {}
-            found = [
-                known[key] if data is None else Document(key, generation, UnreadData(key, data))
-                for key, generation, data in rows
-            ]
+                (not known, prefix, prefix + LAST_CHARACTER),
+            )
+            found = {
+                key: known[key]
+                if text is None
+                else (generation, read(Document(key, generation, UnreadData(key, text))))
+                for key, generation, text in rows
+            }
+            self._known = {}
             if len(found) >= LISTED_FROM:
-                self._listed[prefix] = {document.key: document for document in found}
+                self._listed[prefix, read] = found
                 while len(self._listed) > LISTS_KEPT:
                     self._listed.pop(next(iter(self._listed)))
-        return found
+        return [made for _, made in found.values()]
 
     def _is_news(self, key: str, generation: int) -> bool:
-        return key not in self._known or self._known[key].generation != generation
+        return key not in self._known or self._known[key][0] != generation
 
     def list_keys(self) -> Sequence[str]:
         with self._translated():
@@ -280,6 +288,10 @@ class SqliteStore:
     def _writable_hint(self, error: Exception) -> str | None:
         said = str(error).lower().replace("-", "")
         return f"it must be writable: findmnt -T {self._path.parent}" if "readonly" in said else None
+
+
+def _as_it_is(document: Document) -> Document:
+    return document
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -10,14 +10,15 @@ import hashlib
 import itertools
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from tpuctl.engine.ports import Clock, Document, StoredBlob
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.model import timeouts
 from tpuctl.state.documents import check_entry
 
+R = TypeVar("R")
 _STORES = itertools.count(1)
 
 
@@ -130,6 +131,9 @@ class MemoryStore:
                 found = self._server.find(key)
                 if found is not None:
                     self._server.remove_entry(key)
+
+    def read_all(self, prefix: str, read: Callable[[Document], R]) -> Sequence[R]:
+        return [*map(read, self.list(prefix))]
 
     def list_keys(self) -> list[str]:
         return [document.key for document in self.list("")]
