@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
 import pytest
@@ -19,6 +19,7 @@ from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.protocol import ReachReply, parse_reply
 from tpuctl.hosts.requests import HelloRequest, ReachRequest
 from tpuctl.model.cloud import HostTarget
+from tpuctl.model.hosts import RemoteResult
 from tpuctl.ssh.served import READY, SMALL, ServedAnswer, read_small
 
 
@@ -143,6 +144,27 @@ def test_requests_at_the_same_time_leave_one_server(
     with ThreadPoolExecutor(4) as pool:
         assert all(each.result() for each in [pool.submit(ask) for _ in range(4)])
     until(lambda: len(servers(farm)) == 1, "the end of the others")
+
+
+def test_a_call_that_is_over_does_not_cut_off_the_next_one(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int, long: ReachRequest
+) -> None:
+    """Whatever ends a call closes its channels, but not one that another call has by now."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def fail(_result: RemoteResult) -> None:
+            asked.append(pool.submit(lambda: agent.ask([target], long)[0]))
+            until(lambda: any(parent(pid) == server for pid in farm.processes()), "a fork")
+            raise KeyboardInterrupt
+
+        asked: list[Future[Reply[ReachReply]]] = []
+        with pytest.raises(KeyboardInterrupt):
+            agent.remote.run([target], replace(agent.agent_call("hello", b"{}\n", lasts=True), on_end=fail))
+        assert not wait(asked, timeout=1.0).done, "one that is cut off ends at once"
+        for fork in [pid for pid in farm.processes() if parent(pid) == server]:
+            os.kill(fork, signal.SIGKILL)
+        assert asked[0].result().error == "signal"
+    assert servers(farm) == {server}
 
 
 def test_who_rests_leaves_nothing_on_hosts(

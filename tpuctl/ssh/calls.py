@@ -106,7 +106,8 @@ class WorkerCall:
         """One of `calls` at once: see ALL_WINDOWS."""
         self.window_bytes = max(MIN_WINDOW, min(MAX_WINDOW, ALL_WINDOWS // calls))
 
-    def adopt(self, channel: paramiko.Channel) -> None:
+    def adopt(self, channel: paramiko.Channel | None) -> None:
+        """What ends with the call, or nothing any more: then others may have the channel."""
         with self._lock:
             self._channel = channel
 
@@ -122,9 +123,8 @@ class WorkerCall:
         """Ends the call soon; closing the channel wakes its thread and ends the session on the host."""
         self._cancelled.set()
         with self._lock:
-            channel = self._channel
-        if channel is not None:
-            channel.close()
+            if self._channel is not None:
+                self._channel.close()
 
     def finish(self, ending: Ending) -> RemoteResult:
         """The result without its output, which went to `emit`."""

@@ -241,7 +241,8 @@ class SshRemote:
             ending, answer = self._ask(call, server, request, emit, kept)
             if answer.begun or ending.failure is FailureKind.TIMEOUT or call.is_cancelled():
                 return ending
-        # None waits, or it went before it began: nothing was done.
+        # None waits, or its link went before it said that it begins. It may have begun: requests to the agent
+        # may come twice, as those of two passes do.
         try:
             link = self._open(call)
         except ConnectError as error:
@@ -265,6 +266,7 @@ class SshRemote:
             lambda: answer.ending,
         )
         if answer.ending is not None:
+            call.adopt(None)
             self._servers.keep(call.target, server.command, link)
         return ending, answer
 

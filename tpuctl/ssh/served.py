@@ -50,7 +50,7 @@ class ServedAnswer:
     def __init__(self, emit: Emit, *, is_first: bool) -> None:
         self._is_ready = not is_first
         self.begun = False
-        """Without this the request was not carried out."""
+        """Without this, and with the link whole, the request was not carried out."""
         self.ending: Ending | None = None
         self.said = b""
         """By the server itself, on stderr: why it does not start."""
