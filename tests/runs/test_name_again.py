@@ -1,12 +1,17 @@
-"""The name of a run that was pruned is free: the new run's output is whole, and the old one's is kept apart."""
+"""The name of a run that was pruned is free: the new run's output is whole, and the old one's is kept apart.
+That of a run whose damaged record was removed is not."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.jobs import bring_up, run_to_end
 from tests.support.memory.process import Process, Steps
 from tests.support.memory.services import MemoryPlace
+from tpuctl.doctor.damage import check_damaged, remove_damaged
+from tpuctl.errors import ConflictError
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunState
 from tpuctl.model.run_spec import RestartPolicy
@@ -46,3 +51,18 @@ def test_output_of_a_new_run_does_not_begin_where_that_of_a_pruned_one_ended(tmp
         assert (tmp_path / "exp" / name).read_text() == "second\n"
         assert (tmp_path / "exp.old-1" / name).read_text() == f"{old}\n"
     place.close()
+
+
+def test_a_new_run_does_not_take_over_the_attempts_of_one_whose_record_was_removed(place: MemoryPlace) -> None:
+    place.hosts.programs["main.py"] = lambda process: iter(())
+    services = place.machine()
+    services.ids = OneName()
+    bring_up(services, "big")
+    run_to_end(services, "big", "first", policy=RestartPolicy())
+    stored = services.store.get("runs/exp")
+    assert stored is not None
+    services.store.put("runs/exp", {"id": "exp"}, if_generation=stored.generation)
+    remove_damaged(services, "runs/exp", check_damaged(services, "runs/exp"))
+    with pytest.raises(ConflictError, match="1 attempt of an earlier run called exp") as refused:
+        run_to_end(services, "big", "again", policy=RestartPolicy())
+    assert "another --name" in (refused.value.hint or "")

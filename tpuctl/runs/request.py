@@ -11,6 +11,7 @@ from tpuctl.engine.services import Services
 from tpuctl.errors import ConflictError, LeaseHeldError, StaleRecordError
 from tpuctl.lib.names import check_run_id
 from tpuctl.lib.retry import retry
+from tpuctl.lib.text import counted
 from tpuctl.model import timeouts
 from tpuctl.model.records import RunRecord
 from tpuctl.provenance.manifest import Row, SettingSection
@@ -18,6 +19,7 @@ from tpuctl.runs.chips import ONE, claim_chips, describe_chips
 from tpuctl.state.journal import NEW_RUN, record_decision
 from tpuctl.state.leases import Lease, is_unbroken, take_lease
 from tpuctl.state.repository import (
+    ATTEMPTS,
     RUNS,
     Versioned,
     active_runs,
@@ -167,9 +169,19 @@ def choose_run_id(services: Services, name: str | None) -> str:
 
 
 def check_new_id(services: Services, run_id: str, *, again: bool = True) -> None:
-    """Raises ConflictError for the id of another run. `again`: one that is under way may be meant again."""
+    """Raises ConflictError for the id of another run, also of one whose damaged record was removed: a new one
+    would take the attempts of the old one for its own. `again`: one that is under way may be meant again."""
     stored = find_run(services, run_id)
-    if stored is None or (again and not stored.record.state.final):
+    if stored is None:
+        left = ATTEMPTS.names(services, f"{run_id}/")
+        if left:
+            raise ConflictError(
+                f"{counted(len(left), 'attempt')} of an earlier run called {run_id}, whose record was removed, "
+                "are in the store",
+                hint="give the new run another --name, or none",
+            )
+        return
+    if again and not stored.record.state.final:
         return
     raise ConflictError(
         f"there is a run called {run_id} already; it is {stored.record.state}",
