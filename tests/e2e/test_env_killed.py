@@ -3,6 +3,7 @@ and of tpuctl."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -57,6 +58,15 @@ def at_work(home: Path, word: str) -> int | None:
     return None
 
 
+def has_told_its_port(home: Path, server: int) -> bool:
+    """Whether who serves a copy has said where. Without that it is given up, and contents come another way."""
+    told = Path(f"/proc/{server}/environ").read_bytes().split(b"\0")
+    (text,) = (each.partition(b"=")[2] for each in told if each.startswith(b"TPUCTL_COPY="))
+    request = json.loads(text)
+    log = home / "runs" / request["run"] / str(request["attempt"]) / "stdout.log"
+    return log.exists() and b'"port"' in log.read_bytes()
+
+
 def meet_sealing(session: Session) -> list[int]:
     """The installation of the first host, stopped while it writes its archive."""
     first = home(session, 0)
@@ -71,6 +81,7 @@ def meet_copying(session: Session) -> list[int]:
     """The copy of the second host, stopped within a content, and who serves it."""
     second = home(session, 1)
     server = until(lambda: at_work(home(session, 0), "carry\0serve"), "server")
+    until(lambda: has_told_its_port(home(session, 0), server) or None, "port")
     os.kill(server, signal.SIGSTOP)
     copy = until(lambda: at_work(second, "carry\0fetch"), "copy under way")
     os.kill(server, signal.SIGCONT)
