@@ -19,7 +19,8 @@ from tpuctl.hosts.agent import HostAgent, Reply
 from tpuctl.hosts.protocol import ReachReply, parse_reply
 from tpuctl.hosts.requests import HelloRequest, ReachRequest
 from tpuctl.model.cloud import HostTarget
-from tpuctl.model.hosts import RemoteResult
+from tpuctl.model.hosts import FailureKind, RemoteResult
+from tpuctl.ssh.paramiko_tuning import paramiko
 from tpuctl.ssh.served import READY, SMALL, ServedAnswer, read_small
 
 
@@ -67,7 +68,9 @@ def kill_server(_farm: SshFarm, server: int) -> None:
 
 
 def cut(farm: SshFarm, _server: int) -> None:
+    """And waits until this side knows: a request that is sent before that is lost."""
     farm.drop_connections()
+    until(lambda: not any(isinstance(each, paramiko.Transport) for each in threading.enumerate()), "the end")
 
 
 @pytest.mark.parametrize("strike", [kill_server, cut])
@@ -122,6 +125,33 @@ def test_a_request_whose_server_is_killed_is_not_made_twice(
     assert reply.error == "signal"
     assert len(farm.processes()) == 1, "only what the server had begun goes on"
     assert greeted(agent, target)
+
+
+def test_a_request_that_is_lost_before_anything_is_heard_is_not_made_twice(
+    farm: SshFarm, agent: HostAgent, target: HostTarget, server: int
+) -> None:
+    agent.remote.rest()
+    until(lambda: server not in farm.processes(), "the end of the server")
+    asked = farm.folder / "home-0" / "asked"
+
+    def ask(verb: str) -> RemoteResult:
+        call = agent.agent_call(verb, b"{}\n", lasts=True)
+        assert call.server is not None
+        recorded = f"tee -a {asked} | {{ {call.server.command}; }}"
+        return agent.remote.run([target], replace(call, server=replace(call.server, command=recorded)))[0]
+
+    assert ask("hello").ok
+    [taker] = servers(farm)
+    os.kill(taker, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, "usage")
+        until(lambda: b"usage" in asked.read_bytes(), "the arrival of the request")
+        farm.drop_connections()
+        result = waiting.result()
+    os.kill(taker, signal.SIGCONT)
+    assert result.failure is FailureKind.LOST
+    until(lambda: not servers(farm), "the end of what was asked")
+    assert asked.read_bytes().count(b"usage") == 1
 
 
 def test_what_did_not_answer_in_time_is_not_asked_again(

@@ -179,6 +179,7 @@ def _runner(
         await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
         status = await child.wait()
         feed.cancel()
+        process.stdout.write_eof()
         if status < 0:
             process.exit_with_signal(signal.Signals(-status).name[3:])
         else:

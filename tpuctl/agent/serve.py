@@ -5,9 +5,9 @@ nothing else of an earlier request.
 
 It begins with a line, as a login script may print before it. A request is a line with the verb and the number
 of bytes of its standard input, which follow. The answer comes in frames: a letter and, in 4 bytes, how many
-bytes follow. `b`, which has none, says that the verb begins: a client that did not get it asks once more. `o`
-and `e` are what the verb writes, and `x` ends the answer: the exit status, or, below zero, the number of the
-signal that killed it.
+bytes follow. `b`, which has none, says that the verb begins: a server that ends without it did nothing, but a
+client that lost its connection does not know whether it was said. `o` and `e` are what the verb writes, and `x`
+ends the answer: the exit status, or, below zero, the number of the signal that killed it.
 """
 
 import os

@@ -239,10 +239,9 @@ class SshRemote:
         kept = self._servers.take(call.target, server.command)
         if kept is not None:
             ending, answer = self._ask(call, server, request, emit, kept)
-            if answer.begun or ending.failure is FailureKind.TIMEOUT or call.is_cancelled():
+            if not answer.is_refused or ending.failure is FailureKind.TIMEOUT or call.is_cancelled():
                 return ending
-        # None waits, or its link went before it said that it begins. It may have begun: requests to the agent
-        # may come twice, as those of two passes do.
+        # None waits, or it provably did not begin: whatever is lost with its connection may have been done.
         try:
             link = self._open(call)
         except ConnectError as error:
@@ -257,14 +256,10 @@ class SshRemote:
     ) -> tuple[Ending, ServedAnswer]:
         """One request to a server on `link`, which waits there unless `command` starts it."""
         answer = ServedAnswer(emit, is_first=bool(command))
-        ending = self._converse(
-            call,
-            link,
-            command,
-            Feed(request, hold=True, heartbeat_s=math.inf),
-            answer.take,
-            lambda: answer.ending,
-        )
+        feed = Feed(request, hold=True, heartbeat_s=math.inf)
+        ending = self._converse(call, link, command, feed, answer.take, lambda: answer.ending)
+        # The end of its output comes after all of it, and only if the server ends while the connection lives.
+        answer.is_refused = not answer.begun and (not feed.sent or bool(link[1].eof_received))
         if answer.ending is not None:
             call.adopt(None)
             self._servers.keep(call.target, server.command, link)

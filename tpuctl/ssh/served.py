@@ -50,7 +50,9 @@ class ServedAnswer:
     def __init__(self, emit: Emit, *, is_first: bool) -> None:
         self._is_ready = not is_first
         self.begun = False
-        """Without this, and with the link whole, the request was not carried out."""
+        """The server said so. Where it did not, the connection may have been lost before that arrived."""
+        self.is_refused = False
+        """The request was provably not carried out: it was not sent, or the server ended before it began."""
         self.ending: Ending | None = None
         self.said = b""
         """By the server itself, on stderr: why it does not start."""

@@ -56,6 +56,8 @@ class Feed:
         self._heartbeat_s = heartbeat_s
         self._next_beat = time.monotonic() + heartbeat_s
         self._closed = False
+        self.sent = False
+        """Whether the channel took any of it."""
 
     @property
     def due_at(self) -> float:
@@ -69,6 +71,7 @@ class Feed:
                 sent = channel.send(self._pending[:PACKET].tobytes())
                 if sent == 0:
                     return self._abandon()
+                self.sent = True
                 self._pending = self._pending[sent:]
             if self._waiting:
                 return False

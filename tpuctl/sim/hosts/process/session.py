@@ -149,6 +149,7 @@ class Session:
             await asyncio.gather(*pumps, return_exceptions=True)
 
     def _report(self, code: int) -> None:
+        self._process.stdout.write_eof()  # says that no output was lost (RFC 4254, 5.3)
         if code >= 0:
             self._process.exit(code)
         else:
