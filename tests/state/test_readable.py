@@ -12,7 +12,7 @@ from tests.support.memory.services import MemoryPlace
 from tpuctl.errors import DamagedRecordError
 from tpuctl.lib.codec import to_data
 from tpuctl.model.records import RunRecord, RunState
-from tpuctl.state.repository import decode, get_run, runs_under_way
+from tpuctl.state.repository import active_runs, decode, get_run, runs_under_way
 from tpuctl.state.sqlite import SqliteStore
 
 
@@ -24,6 +24,23 @@ def test_only_runs_that_may_go_on_are_read(place: MemoryPlace) -> None:
     services.store.put("runs/damaged", {"state": "running"}, if_generation=0)
     services.store.put("runs/strange", {"state": "to-come"}, if_generation=0)
     assert {run.state for run in runs_under_way(services)} == {state for state in RunState if not state.final}
+
+
+@pytest.mark.parametrize("spec", ["big", {}, {"slice_name": 7}, {"slice_name": "big"}])
+def test_a_damaged_run_that_may_be_on_a_slice_is_named_with_what_to_type(place: MemoryPlace, spec) -> None:
+    services = place.machine()
+    services.store.put("runs/odd", {"spec": spec}, if_generation=0)
+    with pytest.raises(DamagedRecordError, match="the record runs/odd in the store is damaged") as refused:
+        active_runs(services, "big")
+    assert "tpuctl store forget runs/odd" in (refused.value.hint or "")
+
+
+def test_a_damaged_run_that_says_another_slice_is_in_nobodys_way(place: MemoryPlace) -> None:
+    services = place.machine()
+    run = a_run(id="mine", state=RunState.RUNNING)
+    services.store.put(run.key, to_data(run), if_generation=0)
+    services.store.put("runs/odd", {"spec": {"slice_name": f"not-{run.slice_name}"}}, if_generation=0)
+    assert active_runs(services, run.slice_name) == [run]
 
 
 def test_last_is_the_newest_run_that_can_be_read(place: MemoryPlace) -> None:

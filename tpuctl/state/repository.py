@@ -283,10 +283,11 @@ def active_runs(services: Services, slice_name: str) -> list[RunRecord]:
     return [run for run in found if run.slice_name == slice_name and not run.state.final]
 
 
-def _slice_said(data: Mapping[str, Any]) -> object:
+def _slice_said(data: Mapping[str, Any]) -> str | None:
     """The slice of a run, as far as its document says one."""
     spec = data.get("spec")
-    return spec.get("slice_name") if isinstance(spec, Mapping) else None
+    said = spec.get("slice_name") if isinstance(spec, Mapping) else None
+    return said if isinstance(said, str) else None
 
 
 _OVER = frozenset(str(state) for state in RunState if state.final)
